@@ -11,67 +11,67 @@ use persistence::aof::ReplAnnotation;
 use replication::{Position, ReplId};
 use slot_routing::ReplOffset;
 
-use crate::{LogEnd, Operation};
+use crate::{FileOperation, LogEnd};
 
 /// Maximum size of one write.
-const PIECE: u64 = 4 << 20;
+const MAX_WRITE_SIZE: u64 = 4 << 20;
 
 /// A log position as recorded in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct LogMark {
     pub(crate) at: ReplOffset,
     /// The replication id at this position; `None` if the file does not record it.
     history: Option<ReplId>,
     /// Whether this is a command boundary.
-    whole: bool,
+    at_boundary: bool,
 }
 
 /// A length of the file and the log position it corresponds to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Extent {
+pub(crate) struct FileExtent {
     pub(crate) bytes: u64,
-    pub(crate) mark: Mark,
+    pub(crate) mark: LogMark,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Increment {
     /// Bytes to begin the file with, if this server created it.
     head: Vec<u8>,
-    pub(crate) written: Extent,
-    pub(crate) synced: Extent,
+    pub(crate) written: FileExtent,
+    pub(crate) synced: FileExtent,
     /// Whether there may be garbage after `written`.
     pub(crate) torn: bool,
     /// Unix time of the last timestamp annotation, in seconds.
-    stamp: i64,
+    last_timestamp: i64,
 }
 
 /// A pending write, and the extent of the file after it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Write {
+pub(crate) struct PendingWrite {
     head: Vec<u8>,
     from: ReplOffset,
     len: u64,
-    after: Extent,
-    stamp: i64,
+    after: FileExtent,
+    last_timestamp: i64,
 }
 
 impl Increment {
     /// Continues a fully synced file of `bytes` bytes that ends at log offset `at`.
-    pub(crate) fn resumed(bytes: u64, at: ReplOffset) -> Self {
-        let extent = Extent { bytes, mark: Mark { at, history: None, whole: true } };
-        Self { head: Vec::new(), written: extent, synced: extent, torn: false, stamp: 0 }
+    pub(crate) fn continued(bytes: u64, at: ReplOffset) -> Self {
+        let extent = FileExtent { bytes, mark: LogMark { at, history: None, at_boundary: true } };
+        Self { head: Vec::new(), written: extent, synced: extent, torn: false, last_timestamp: 0 }
     }
 
     /// Starts an empty file that continues the log at `at`. The timestamp, if any, comes first.
-    pub(crate) fn begun(at: Position, db: Option<u16>, stamp: Option<i64>) -> Self {
-        let mut head = stamp.map(stamp_of).unwrap_or_default();
+    pub(crate) fn new_at(at: Position, db: Option<u16>, stamp: Option<i64>) -> Self {
+        let mut head = stamp.map(timestamp_annotation).unwrap_or_default();
         if let Some(db) = db {
             resp::encode_request(&mut head, [&b"SELECT"[..], db.to_string().as_bytes()]);
         }
-        head.extend(place_of(at));
-        let mark = Mark { at: at.offset, history: Some(at.id), whole: true };
-        let extent = Extent { bytes: 0, mark };
-        Self { head, written: extent, synced: extent, torn: false, stamp: stamp.unwrap_or(0) }
+        head.extend(position_annotation(at));
+        let mark = LogMark { at: at.offset, history: Some(at.id), at_boundary: true };
+        let extent = FileExtent { bytes: 0, mark };
+        Self { head, written: extent, synced: extent, torn: false, last_timestamp: stamp.unwrap_or(0) }
     }
 
     pub(crate) fn is_synced(&self) -> bool {
@@ -79,40 +79,45 @@ impl Increment {
     }
 
     /// The next write, if there is anything to write: log bytes up to `until`, which is a command boundary.
-    pub(crate) fn next_write(&self, log: &LogEnd, until: ReplOffset, stamps: bool) -> Option<Write> {
+    pub(crate) fn next_write(
+        &self,
+        log: &LogEnd,
+        until: ReplOffset,
+        timestamps: bool,
+    ) -> Option<PendingWrite> {
         let mut head = if self.written.bytes == 0 { self.head.clone() } else { Vec::new() };
-        let Extent { bytes, mut mark } = self.written;
-        let (mut end, from, mut stamp) = (until, mark.at, self.stamp);
+        let FileExtent { bytes, mut mark } = self.written;
+        let (mut end, from, mut stamp) = (until, mark.at, self.last_timestamp);
         let mut place = Vec::new();
         if mark.history != Some(log.end.id) {
-            match log.second.filter(|second| Some(second.id) == mark.history) {
+            match log.previous.filter(|second| Some(second.id) == mark.history) {
                 Some(second) if second.offset > mark.at => end = end.min(second.offset),
-                _ if mark.whole => {
-                    place = place_of(Position { id: log.end.id, offset: mark.at });
+                _ if mark.at_boundary => {
+                    place = position_annotation(Position { id: log.end.id, offset: mark.at });
                     mark.history = Some(log.end.id);
                 }
                 _ => {}
             }
         }
-        let len = end.0.saturating_sub(from.0).min(PIECE);
-        if stamps && mark.whole && len > 0 && log.wall.secs() != stamp {
+        let len = end.0.saturating_sub(from.0).min(MAX_WRITE_SIZE);
+        if timestamps && mark.at_boundary && len > 0 && log.wall.secs() != stamp {
             stamp = log.wall.secs();
-            head.extend(stamp_of(stamp));
+            head.extend(timestamp_annotation(stamp));
         }
         head.extend(place);
         if head.is_empty() && len == 0 {
             return None;
         }
         mark.at.0 += len;
-        mark.whole = mark.at == end || (len == 0 && mark.whole);
-        let after = Extent { bytes: bytes + head.len() as u64 + len, mark };
-        Some(Write { head, from, len, after, stamp })
+        mark.at_boundary = mark.at == end || (len == 0 && mark.at_boundary);
+        let after = FileExtent { bytes: bytes + head.len() as u64 + len, mark };
+        Some(PendingWrite { head, from, len, after, last_timestamp: stamp })
     }
 
     /// Records a completed write.
-    pub(crate) fn note_written(&mut self, write: &Write) {
+    pub(crate) fn note_written(&mut self, write: &PendingWrite) {
         self.written = write.after;
-        self.stamp = write.stamp;
+        self.last_timestamp = write.last_timestamp;
     }
 
     /// After a failed sync nothing since the last successful sync is known to be on disk.
@@ -122,16 +127,16 @@ impl Increment {
     }
 }
 
-impl Write {
-    pub(crate) fn operation(&self) -> Operation {
-        Operation::Write { head: self.head.clone(), from: self.from, len: self.len }
+impl PendingWrite {
+    pub(crate) fn operation(&self) -> FileOperation {
+        FileOperation::Write { head: self.head.clone(), from: self.from, len: self.len }
     }
 }
 
-fn place_of(at: Position) -> Vec<u8> {
+fn position_annotation(at: Position) -> Vec<u8> {
     ReplAnnotation { history: at.id.to_string(), offset: at.offset.0 }.to_string().into_bytes()
 }
 
-fn stamp_of(seconds: i64) -> Vec<u8> {
+fn timestamp_annotation(seconds: i64) -> Vec<u8> {
     format!("#TS:{seconds}\r\n").into_bytes()
 }

@@ -1,15 +1,15 @@
 //! The append-only file as a state machine without I/O. It decides which part of the log is written to which file, when
 //! to sync, when to start a new increment or install a new base, and up to which offset replies to writes may be sent.
 //!
-//! A driver passes in [`Input`]s as they occur, from any thread. One thread asks for the next [`Operation`], performs
-//! it, and reports the result ([`AppendOnly::done`]), so file operations never overlap. [`Effect`]s touch no file and
+//! A driver passes in [`AofEvent`]s as they occur, from any thread. One thread asks for the next [`FileOperation`], performs
+//! it, and reports the result ([`AppendOnly::done`]), so file operations never overlap. [`AofEffect`]s touch no file and
 //! are carried out at once, in order.
 //!
-//! [`Hands`] performs the operations in a [`Folder`], on any [`Place`]: a real directory or a simulated one.
+//! [`FileExecutor`] performs the operations in a [`AofDirectory`], on any [`AofStorage`]: a real directory or a simulated one.
 //!
 //! Invariants, whichever operations fail, completed or not, and whenever power is lost:
 //! - The files named by the manifest on disk contain a prefix of one history, with no part twice.
-//! - Once the state is [`Standing::Whole`], the files contain everything up to the commit point, and it is synced under
+//! - Once the state is [`AofState::Complete`], the files contain everything up to the commit point, and it is synced under
 //! `always`.
 //! - An increment begins where the previous one ends, and the previous one is synced by then. A started attempt to
 //! begin an increment is never abandoned, because the manifest on disk may name it already.
@@ -17,12 +17,12 @@
 //! - File names are never reused, because a failed attempt may have left its manifest on disk.
 #![forbid(unsafe_code)]
 
-mod anchor;
-mod folder;
+mod directory;
 mod increment;
 mod machine;
-mod place;
+mod retained_cursor;
 mod rewrites;
+mod storage;
 #[cfg(test)]
 mod tests;
 
@@ -30,15 +30,17 @@ use clock::Millis;
 use replication::Position;
 use slot_routing::ReplOffset;
 
-pub use anchor::Anchor;
-pub use folder::{FilesError, Folder, Hands, History, Open, Sizes, ToLoad};
+pub use directory::{
+    AofDirectory, AofFilesError, AofSizes, FileExecutor, FileToLoad, HistoryPolicy, OpenIncrement,
+};
 pub use machine::AppendOnly;
-pub use place::{Place, Told};
-pub use rewrites::{Growth, RewriteId, Rewrites, RunningError};
+pub use retained_cursor::RetainedCursor;
+pub use rewrites::{RewriteId, RewriteThresholds, Rewrites, RunningError};
+pub use storage::{AofStorage, DirectoryEvent};
 
 /// When the file is synced (`appendfsync`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Policy {
+pub enum FsyncPolicy {
     /// Before replies to writes are sent.
     Always,
     /// Once per second.
@@ -50,28 +52,28 @@ pub enum Policy {
 
 /// Configuration of the append-only file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Settings {
+pub struct AofSettings {
     /// `appendfsync`
-    pub policy: Policy,
+    pub policy: FsyncPolicy,
     /// `no-appendfsync-on-rewrite`: with `everysec`, do not sync during a rewrite.
-    pub spares_disk: bool,
+    pub no_fsync_on_rewrite: bool,
     /// `aof-timestamp-enabled`
-    pub stamps: bool,
+    pub timestamps: bool,
     /// `appendfilename`
     pub name: String,
 }
 
 /// Whether a restart would find the current data in the files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum AofState {
     /// The files contain the data, except for the part of the log still to be written.
-    Whole,
+    Complete,
     /// The files were complete, but the log has been trimmed past them. Replies to writes wait until a new base is
     /// installed.
     Behind,
     /// The files do not contain this data: the append-only file has just been enabled, or the data was replaced. Nobody
     /// waits for the file until its first base is installed.
-    Fresh,
+    NoBase,
 }
 
 /// The end of the replication log.
@@ -80,29 +82,29 @@ pub struct LogEnd {
     /// The current end of the log, which is a command boundary.
     pub end: Position,
     /// The previous replication id and the offset up to which it is valid.
-    pub second: Option<Position>,
+    pub previous: Option<Position>,
     /// Current wall clock time.
     pub wall: Millis,
 }
 
 /// Why the log can no longer be followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Lost {
+pub enum LogLoss {
     /// The log was trimmed past the next byte to write.
-    LetGo,
+    Trimmed,
     /// The log belongs to other data after a full resync.
     Replaced,
 }
 
 /// An event passed to the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Input {
+pub enum AofEvent {
     /// The current end of the log. Also sent periodically when the log has not grown.
-    LogGrew(LogEnd),
+    LogAdvanced(LogEnd),
     /// The log can no longer be followed from the file's offset.
-    FellOff(Lost),
+    LogLost(LogLoss),
     /// A rewrite has taken its snapshot at the current end of the log.
-    Cut {
+    SnapshotTaken {
         /// The rewrite; only one runs at a time.
         rewrite: RewriteId,
         /// The log position of the snapshot.
@@ -122,14 +124,14 @@ pub enum Input {
     /// The files that a rewrite made obsolete are deleted.
     HistoryDeleted,
     /// The configuration may have changed.
-    Configured(Settings),
+    Configured(AofSettings),
     /// Sync the whole log now, and retry failed operations at once.
-    Asked,
+    SyncRequested,
 }
 
 /// A file operation. Only one runs at a time.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Operation {
+pub enum FileOperation {
     /// Append `head`, then `len` bytes of the log.
     Write {
         /// Annotations, and at the start of an increment a SELECT.
@@ -142,7 +144,7 @@ pub enum Operation {
     /// Sync the increment.
     Sync,
     /// Truncate the increment to this length.
-    CutBack(u64),
+    Truncate(u64),
     /// Create an empty file, name it in the manifest, and append to it from now on.
     BeginIncrement {
         /// File name of the increment.
@@ -151,7 +153,7 @@ pub enum Operation {
         manifest: Option<String>,
     },
     /// Rename the base of a rewrite, and name it in the manifest.
-    PutBase {
+    InstallBase {
         /// The rewrite that wrote the base.
         rewrite: RewriteId,
         /// File name of the base.
@@ -160,24 +162,24 @@ pub enum Operation {
         manifest: String,
     },
     /// Write this manifest.
-    PutManifest(String),
+    WriteManifest(String),
 }
 
 /// Why an operation failed, possibly after a part of it was done.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
+pub enum OperationError {
     /// The log no longer has the bytes to be written.
-    FellOff(Lost),
+    LogLost(LogLoss),
     /// A system error.
     Io(String),
 }
 
 /// Why a new base was not installed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum NotTaken {
+pub enum BaseRejected {
     /// The log can no longer be followed from the base's snapshot.
     #[error("the data was replaced, or the log was trimmed past the snapshot")]
-    Lost,
+    LogLost,
     /// A system error.
     #[error("{0}")]
     Io(String),
@@ -185,19 +187,19 @@ pub enum NotTaken {
 
 /// An effect to carry out at once. Effects touch no file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect {
+pub enum AofEffect {
     /// Replies to writes up to this offset may be sent.
-    Publish(ReplOffset),
-    /// Whether replies to writes must wait for [`Effect::Publish`].
-    Hold(bool),
+    PublishCommitPoint(ReplOffset),
+    /// Whether replies to writes must wait for [`AofEffect::PublishCommitPoint`].
+    HoldReplies(bool),
     /// Writing the file fails with this error, or works again (`None`).
-    Failing(Option<String>),
+    WriteErrorChanged(Option<String>),
     /// A rewrite has ended.
-    Rewritten {
+    RewriteEnded {
         /// The rewrite that ended.
         rewrite: RewriteId,
         /// The obsolete files, which can be deleted now, or why the base was not installed.
-        outcome: Result<Vec<String>, NotTaken>,
+        outcome: Result<Vec<String>, BaseRejected>,
     },
     /// The driver must start a rewrite.
     BaseNeeded,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clock::Instant;
 
 /// Minimum delay before an automatic rewrite after a failed one.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// Identifies a rewrite. Ids are never reused while the server runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -20,7 +20,7 @@ pub struct RunningError;
 
 /// The file's size and the thresholds for an automatic rewrite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Growth {
+pub struct RewriteThresholds {
     /// Total size of all files in bytes.
     pub size: u64,
     /// `auto-aof-rewrite-percentage`
@@ -66,6 +66,7 @@ impl Default for Rewrites {
 }
 
 impl Rewrites {
+    /// Whether a rewrite is running.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.running.is_some()
@@ -79,14 +80,14 @@ impl Rewrites {
 
     /// Whether this is the current rewrite. Cancelled rewrites are not.
     #[must_use]
-    pub fn is_live(&self, rewrite: RewriteId) -> bool {
+    pub fn is_current(&self, rewrite: RewriteId) -> bool {
         self.running.is_some_and(|(running, _)| running == rewrite)
     }
 
     /// Whether an automatic rewrite should start.
     #[must_use]
-    pub fn is_due(&self, now: Instant, growth: Growth) -> bool {
-        let recently = |at| now.since(at) < RETRY;
+    pub fn is_due(&self, now: Instant, growth: RewriteThresholds) -> bool {
+        let recently = |at| now.since(at) < RETRY_DELAY;
         if self.is_running() || (!self.last_ok && self.last_try.is_some_and(recently)) {
             return false;
         }
@@ -113,7 +114,7 @@ impl Rewrites {
 
     /// Records the end of a rewrite. A failed rewrite is scheduled again if `needed`. Cancelled rewrites are ignored.
     pub fn end(&mut self, now: Instant, rewrite: RewriteId, ok: bool, needed: bool) {
-        if !self.is_live(rewrite) {
+        if !self.is_current(rewrite) {
             return;
         }
         self.last_took = self.running.take().map(|(_, since)| now.since(since));
@@ -129,7 +130,7 @@ impl Rewrites {
 
     /// Cancels the running or scheduled rewrite, without changing the result of the last one. Returns whether one was
     /// running.
-    pub fn call_off(&mut self) -> bool {
+    pub fn cancel(&mut self) -> bool {
         self.scheduled = false;
         self.running.take().is_some()
     }

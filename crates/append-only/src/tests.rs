@@ -16,7 +16,7 @@ const NAME: &str = "a";
 
 /// The result of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
+enum OperationResult {
     Works,
     /// Nothing or only a part was done.
     Early,
@@ -25,13 +25,13 @@ enum Fate {
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Event {
+enum TestEvent {
     /// Clients write this many bytes.
     Append(u8),
     /// An operation starts.
     Start,
     /// The operation ends.
-    Finish(Fate),
+    Finish(OperationResult),
     Rewrite,
     BaseReady,
     RewriteFails,
@@ -74,7 +74,7 @@ struct World {
     data: u64,
     names: BTreeMap<String, u64>,
     end: Position,
-    second: Option<Position>,
+    previous: Option<Position>,
     /// Offsets of command boundaries.
     ends: BTreeSet<u64>,
     /// First offset that the log still has.
@@ -84,11 +84,11 @@ struct World {
     /// Snapshot position of the current rewrite.
     rewrite: Option<(RewriteId, Reached)>,
     ready: Option<Reached>,
-    operation: Option<(Operation, Vec<u8>)>,
+    operation: Option<(FileOperation, Vec<u8>)>,
     file: Option<String>,
     acknowledged: Option<Reached>,
     holds: bool,
-    seen: Vec<Effect>,
+    seen: Vec<AofEffect>,
 }
 
 fn letter(data: u64, offset: u64) -> u8 {
@@ -111,11 +111,11 @@ impl Disk {
             .collect()
     }
 
-    fn put_manifest(&mut self, text: &str, fate: Fate) {
+    fn put_manifest(&mut self, text: &str, fate: OperationResult) {
         match fate {
-            Fate::Works => self.manifests = vec![Some(text.to_owned())],
-            Fate::Early => {}
-            Fate::Late => self.manifests.push(Some(text.to_owned())),
+            OperationResult::Works => self.manifests = vec![Some(text.to_owned())],
+            OperationResult::Early => {}
+            OperationResult::Late => self.manifests.push(Some(text.to_owned())),
         }
     }
 
@@ -125,14 +125,14 @@ impl Disk {
         self.files.insert(name.to_owned(), File::default());
     }
 
-    fn sync(&mut self, name: &str, fate: Fate) {
+    fn sync(&mut self, name: &str, fate: OperationResult) {
         let File { seen, durable } = self.files.get_mut(name).expect("it is open");
         for (at, (byte, dirty)) in seen.iter_mut().enumerate() {
             if at >= durable.len() {
                 // A dropped page leaves arbitrary old content.
                 durable.push(0);
             }
-            if std::mem::take(dirty) && fate != Fate::Early {
+            if std::mem::take(dirty) && fate != OperationResult::Early {
                 durable[at] = *byte;
             }
         }
@@ -140,16 +140,17 @@ impl Disk {
 }
 
 impl World {
-    fn new(policy: Policy) -> Self {
-        let settings = Settings { policy, stamps: true, name: NAME.to_owned(), ..Settings::default() };
+    fn new(policy: FsyncPolicy) -> Self {
+        let settings =
+            AofSettings { policy, timestamps: true, name: NAME.to_owned(), ..AofSettings::default() };
         let now = Instant::from_millis(1000);
         Self {
-            machine: AppendOnly::fresh(settings, Manifest::default(), now),
+            machine: AppendOnly::without_base(settings, Manifest::default(), now),
             disk: Disk { manifests: vec![None], ..Disk::default() },
             data: 0,
             names: [(id(0).to_string(), 0)].into(),
             end: Position { id: id(0), offset: ReplOffset(0) },
-            second: None,
+            previous: None,
             ends: [0].into(),
             kept: 0,
             now,
@@ -168,25 +169,25 @@ impl World {
         Reached { data: self.data, offset: self.end.offset.0 }
     }
 
-    fn tell(&mut self, input: Input) {
+    fn tell(&mut self, input: AofEvent) {
         let mut out = Vec::new();
         self.machine.handle(input, &mut out);
         self.carry_out(out);
     }
 
-    fn carry_out(&mut self, effects: Vec<Effect>) {
+    fn carry_out(&mut self, effects: Vec<AofEffect>) {
         for effect in effects {
             match &effect {
-                Effect::Publish(offset) => {
-                    if self.machine.standing() == Standing::Whole {
+                AofEffect::PublishCommitPoint(offset) => {
+                    if self.machine.state() == AofState::Complete {
                         let reached = Reached { data: self.data, offset: offset.0 };
                         let before = self.acknowledged.filter(|before| before.data == self.data);
                         self.acknowledged = before.max(Some(reached));
                     }
                 }
-                Effect::Hold(holds) => self.holds = *holds,
-                Effect::Failing(_) => {}
-                Effect::Rewritten { rewrite, outcome } => {
+                AofEffect::HoldReplies(holds) => self.holds = *holds,
+                AofEffect::WriteErrorChanged(_) => {}
+                AofEffect::RewriteEnded { rewrite, outcome } => {
                     let ok = outcome.is_ok();
                     if let Ok(history) = outcome {
                         let named = self.disk.named();
@@ -195,76 +196,76 @@ impl World {
                             self.disk.files.remove(name);
                         }
                         self.seen.push(effect.clone());
-                        self.machine.handle(Input::HistoryDeleted, &mut Vec::new());
+                        self.machine.handle(AofEvent::HistoryDeleted, &mut Vec::new());
                     }
                     self.rewrites.end(self.now, *rewrite, ok, true);
                     self.rewrite = None;
                     self.ready = None;
                     continue;
                 }
-                Effect::BaseNeeded => {}
+                AofEffect::BaseNeeded => {}
             }
             self.seen.push(effect);
         }
     }
 
     fn log_end(&self) -> LogEnd {
-        LogEnd { end: self.end, second: self.second, wall: Millis(self.now.as_millis() as i64) }
+        LogEnd { end: self.end, previous: self.previous, wall: Millis(self.now.as_millis() as i64) }
     }
 
-    fn play(&mut self, event: Event) {
+    fn play(&mut self, event: TestEvent) {
         match event {
-            Event::Append(len) => {
+            TestEvent::Append(len) => {
                 self.end.offset.0 += u64::from(len);
                 self.ends.insert(self.end.offset.0);
-                let held_back = self.machine.standing() == Standing::Whole;
-                assert!(!held_back || self.holds || self.machine.policy() != Policy::Always);
+                let held_back = self.machine.state() == AofState::Complete;
+                assert!(!held_back || self.holds || self.machine.policy() != FsyncPolicy::Always);
             }
-            Event::Start => self.start(),
-            Event::Finish(fate) => self.finish(fate),
-            Event::Rewrite => {
+            TestEvent::Start => self.start(),
+            TestEvent::Finish(fate) => self.finish(fate),
+            TestEvent::Rewrite => {
                 if let Ok(rewrite) = self.rewrites.begin(self.now) {
                     self.rewrite = Some((rewrite, self.here()));
-                    self.tell(Input::Cut { rewrite, at: self.end, db: Some(0) });
+                    self.tell(AofEvent::SnapshotTaken { rewrite, at: self.end, db: Some(0) });
                 }
             }
-            Event::BaseReady => {
+            TestEvent::BaseReady => {
                 if let Some((rewrite, cut)) = self.rewrite.filter(|_| self.ready.is_none()) {
                     self.ready = Some(cut);
-                    self.tell(Input::BaseReady { rewrite, rdb: true });
+                    self.tell(AofEvent::BaseReady { rewrite, rdb: true });
                 }
             }
-            Event::RewriteFails => {
+            TestEvent::RewriteFails => {
                 if self.ready.is_none()
                     && let Some((rewrite, _)) = self.rewrite.take()
                 {
                     self.rewrites.end(self.now, rewrite, false, true);
-                    self.tell(Input::RewriteFailed(rewrite));
+                    self.tell(AofEvent::RewriteFailed(rewrite));
                 }
             }
-            Event::LetGo => {
-                if self.machine.keeps_from().is_some_and(|from| from < self.end.offset) {
+            TestEvent::LetGo => {
+                if self.machine.retained_from().is_some_and(|from| from < self.end.offset) {
                     self.kept = self.end.offset.0;
-                    self.tell(Input::FellOff(Lost::LetGo));
+                    self.tell(AofEvent::LogLost(LogLoss::Trimmed));
                 }
             }
-            Event::Replace => self.replace(),
-            Event::Rename => {
+            TestEvent::Replace => self.replace(),
+            TestEvent::Rename => {
                 let number = self.names.len() as u64;
                 self.names.insert(id(number).to_string(), self.data);
-                self.second = Some(self.end);
+                self.previous = Some(self.end);
                 self.end.id = id(number);
             }
-            Event::Tick(millis) => {
+            TestEvent::Tick(millis) => {
                 self.now += std::time::Duration::from_millis(u64::from(millis));
-                self.tell(Input::LogGrew(self.log_end()));
+                self.tell(AofEvent::LogAdvanced(self.log_end()));
             }
-            Event::Ask => {
-                self.tell(Input::LogGrew(self.log_end()));
-                self.tell(Input::Asked);
+            TestEvent::Ask => {
+                self.tell(AofEvent::LogAdvanced(self.log_end()));
+                self.tell(AofEvent::SyncRequested);
             }
         }
-        self.kept = self.machine.keeps_from().unwrap_or(self.end.offset).0;
+        self.kept = self.machine.retained_from().unwrap_or(self.end.offset).0;
         self.check();
     }
 
@@ -275,24 +276,24 @@ impl World {
         self.names.insert(id(number).to_string(), self.data);
         // The offset may also exist in the old history.
         self.end = Position { id: id(number), offset: ReplOffset(self.end.offset.0 / 2) };
-        self.second = None;
+        self.previous = None;
         self.ends = [self.end.offset.0].into();
         self.acknowledged = None;
-        self.tell(Input::FellOff(Lost::Replaced));
+        self.tell(AofEvent::LogLost(LogLoss::Replaced));
     }
 
     fn start(&mut self) {
         if self.operation.is_some() {
             return;
         }
-        self.tell(Input::LogGrew(self.log_end()));
+        self.tell(AofEvent::LogAdvanced(self.log_end()));
         let Some(operation) = self.machine.next_operation(self.now) else {
             let due = self.machine.next_deadline(self.now);
             assert!(due.is_none_or(|due| due > self.now), "nothing is to be done, and is asked for at once");
             return;
         };
         let mut bytes = Vec::new();
-        if let Operation::Write { head, from, len } = &operation {
+        if let FileOperation::Write { head, from, len } = &operation {
             assert!(from.0 >= self.kept, "the log has let go of {from}");
             assert!(from.0 + len <= self.end.offset.0);
             bytes.clone_from(head);
@@ -301,46 +302,46 @@ impl World {
         self.operation = Some((operation, bytes));
     }
 
-    fn finish(&mut self, fate: Fate) {
+    fn finish(&mut self, fate: OperationResult) {
         let Some((operation, bytes)) = self.operation.take() else { return };
         self.do_with_files(&operation, &bytes, fate);
         self.check();
         let outcome = match fate {
-            Fate::Works => Ok(()),
-            Fate::Early | Fate::Late => Err(Failure::Io("injected".to_owned())),
+            OperationResult::Works => Ok(()),
+            OperationResult::Early | OperationResult::Late => Err(OperationError::Io("injected".to_owned())),
         };
         let mut out = Vec::new();
         self.machine.done(self.now, outcome, &mut out);
         self.carry_out(out);
     }
 
-    fn do_with_files(&mut self, operation: &Operation, bytes: &[u8], fate: Fate) {
+    fn do_with_files(&mut self, operation: &FileOperation, bytes: &[u8], fate: OperationResult) {
         let open = self.file.clone();
         let open = || open.clone().expect("one is open");
         match operation {
-            Operation::Write { .. } => {
-                let len = if fate == Fate::Early { bytes.len() / 2 } else { bytes.len() };
+            FileOperation::Write { .. } => {
+                let len = if fate == OperationResult::Early { bytes.len() / 2 } else { bytes.len() };
                 let file = self.disk.files.get_mut(&open()).expect("it is there");
                 file.seen.extend(bytes[..len].iter().map(|byte| (*byte, true)));
             }
-            Operation::Sync => self.disk.sync(&open(), fate),
-            Operation::CutBack(len) => {
-                if fate != Fate::Early {
+            FileOperation::Sync => self.disk.sync(&open(), fate),
+            FileOperation::Truncate(len) => {
+                if fate != OperationResult::Early {
                     let file = self.disk.files.get_mut(&open()).expect("it is there");
                     file.seen.truncate(*len as usize);
                     file.durable.truncate(*len as usize);
                 }
             }
-            Operation::BeginIncrement { name, manifest } => {
+            FileOperation::BeginIncrement { name, manifest } => {
                 self.disk.create(name);
                 if let Some(text) = manifest {
                     self.disk.put_manifest(text, fate);
                 }
-                if fate == Fate::Works {
+                if fate == OperationResult::Works {
                     self.file = Some(name.clone());
                 }
             }
-            Operation::PutBase { name, manifest, .. } => {
+            FileOperation::InstallBase { name, manifest, .. } => {
                 assert!(!self.disk.named().contains(name), "{name} counts and is written over");
                 let cut = self.ready.expect("it is ready");
                 let text = format!("{} {}", cut.data, cut.offset).into_bytes();
@@ -348,7 +349,7 @@ impl World {
                 self.disk.files.insert(name.clone(), File { seen, durable: text });
                 self.disk.put_manifest(manifest, fate);
             }
-            Operation::PutManifest(text) => self.disk.put_manifest(text, fate),
+            FileOperation::WriteManifest(text) => self.disk.put_manifest(text, fate),
         }
     }
 
@@ -357,7 +358,7 @@ impl World {
         for manifest in &self.disk.manifests {
             for killed in [false, true] {
                 let reached = self.load(manifest.as_deref(), killed);
-                let wanted = self.acknowledged.filter(|_| self.machine.policy() == Policy::Always);
+                let wanted = self.acknowledged.filter(|_| self.machine.policy() == FsyncPolicy::Always);
                 assert!(
                     wanted.is_none_or(|wanted| reached.is_some_and(|reached| {
                         reached.data == wanted.data && reached.offset >= wanted.offset
@@ -426,13 +427,13 @@ impl World {
     fn heal(&mut self) {
         for _ in 0..3 {
             self.settle();
-            self.play(Event::BaseReady);
+            self.play(TestEvent::BaseReady);
             self.settle();
-            self.play(Event::Rewrite);
+            self.play(TestEvent::Rewrite);
         }
         self.settle();
-        assert_eq!((self.machine.standing(), self.machine.error()), (Standing::Whole, None));
-        self.play(Event::Ask);
+        assert_eq!((self.machine.state(), self.machine.error()), (AofState::Complete, None));
+        self.play(TestEvent::Ask);
         self.settle();
         assert_eq!(self.machine.synced(), Some(self.end.offset), "all of it in the end");
         assert_eq!(self.load(self.disk.manifests[0].as_deref(), false), Some(self.here()));
@@ -441,28 +442,28 @@ impl World {
 
     fn settle(&mut self) {
         for _ in 0..20 {
-            self.play(Event::Tick(1500));
-            self.play(Event::Start);
-            self.play(Event::Finish(Fate::Works));
+            self.play(TestEvent::Tick(1500));
+            self.play(TestEvent::Start);
+            self.play(TestEvent::Finish(OperationResult::Works));
         }
     }
 }
 
 /// An enabled file with a base and some writes.
-fn switched_on(policy: Policy) -> World {
+fn switched_on(policy: FsyncPolicy) -> World {
     let mut world = World::new(policy);
-    world.play(Event::Rewrite);
+    world.play(TestEvent::Rewrite);
     world.settle();
-    world.play(Event::BaseReady);
+    world.play(TestEvent::BaseReady);
     world.settle();
-    assert_eq!(world.machine.standing(), Standing::Whole);
+    assert_eq!(world.machine.state(), AofState::Complete);
     world
 }
 
 /// A file that consists of a base only, like an adopted old file.
-fn behind_a_base(policy: Policy) -> World {
+fn behind_a_base(policy: FsyncPolicy) -> World {
     let mut world = switched_on(policy);
-    world.play(Event::Append(20));
+    world.play(TestEvent::Append(20));
     let name = "old".to_owned();
     let text = format!("{} {}", world.data, world.end.offset).into_bytes();
     let seen = text.iter().map(|byte| (*byte, false)).collect();
@@ -470,20 +471,20 @@ fn behind_a_base(policy: Policy) -> World {
     manifest.replace_base(NamedFile { name: name.clone(), seq: 1 }, "");
     world.disk =
         Disk { files: [(name, File { seen, durable: text })].into(), manifests: vec![Some(manifest.text())] };
-    let settings = Settings { policy, name: NAME.to_owned(), ..Settings::default() };
-    world.machine = AppendOnly::resumed_behind_base(settings, manifest, world.log_end(), 0, world.now);
+    let settings = AofSettings { policy, name: NAME.to_owned(), ..AofSettings::default() };
+    world.machine = AppendOnly::after_base(settings, manifest, world.log_end(), 0, world.now);
     (world.file, world.acknowledged) = (None, None);
-    world.tell(Input::Configured(Settings { policy, name: NAME.to_owned(), ..Settings::default() }));
+    world.tell(AofEvent::Configured(AofSettings { policy, name: NAME.to_owned(), ..AofSettings::default() }));
     world
 }
 
 /// Acknowledged writes must be in an increment that the manifest names.
 #[test]
-fn behind_a_base_an_increment_is_begun_before_anything_is_acknowledged() {
-    let mut world = behind_a_base(Policy::Always);
+fn base_without_increment_gets_one_before_any_acknowledgement() {
+    let mut world = behind_a_base(FsyncPolicy::Always);
     assert!(world.holds);
-    world.play(Event::Append(3));
-    world.play(Event::Rewrite);
+    world.play(TestEvent::Append(3));
+    world.play(TestEvent::Rewrite);
     world.settle();
     assert_eq!(world.machine.synced(), Some(world.end.offset));
     assert_eq!(world.load(world.disk.manifests[0].as_deref(), false), Some(world.here()));
@@ -493,20 +494,20 @@ fn behind_a_base_an_increment_is_begun_before_anything_is_acknowledged() {
 /// A rewrite takes its snapshot while the increment of a failed rewrite is being created. The writes between both
 /// snapshots were acknowledged, so that increment must contain them.
 #[test]
-fn a_cut_that_comes_while_an_increment_is_begun_waits_for_its_turn() {
-    let mut world = switched_on(Policy::Always);
-    world.play(Event::Append(5));
-    world.play(Event::Rewrite);
+fn snapshot_waits_while_an_earlier_increment_is_created() {
+    let mut world = switched_on(FsyncPolicy::Always);
+    world.play(TestEvent::Append(5));
+    world.play(TestEvent::Rewrite);
     for _ in 0..10 {
-        world.play(Event::Start);
-        if matches!(world.operation, Some((Operation::BeginIncrement { .. }, _))) {
+        world.play(TestEvent::Start);
+        if matches!(world.operation, Some((FileOperation::BeginIncrement { .. }, _))) {
             break;
         }
-        world.play(Event::Finish(Fate::Works));
+        world.play(TestEvent::Finish(OperationResult::Works));
     }
-    world.play(Event::RewriteFails);
-    world.play(Event::Append(7));
-    world.play(Event::Rewrite);
+    world.play(TestEvent::RewriteFails);
+    world.play(TestEvent::Append(7));
+    world.play(TestEvent::Rewrite);
     world.settle();
     assert_eq!(world.machine.synced(), Some(world.end.offset));
     assert_eq!(world.load(world.disk.manifests[0].as_deref(), false), Some(world.here()));
@@ -516,19 +517,19 @@ fn a_cut_that_comes_while_an_increment_is_begun_waits_for_its_turn() {
 /// A rewrite fails after its manifest reached the disk. The next one must not reuse the base's name, or the increment
 /// named by that manifest would be loaded twice.
 #[test]
-fn the_base_of_a_rewrite_that_failed_late_is_never_written_over() {
-    let mut world = World::new(Policy::Always);
-    world.play(Event::Rewrite);
+fn base_of_a_rewrite_that_failed_late_is_never_overwritten() {
+    let mut world = World::new(FsyncPolicy::Always);
+    world.play(TestEvent::Rewrite);
     world.settle();
-    world.play(Event::Append(50));
+    world.play(TestEvent::Append(50));
     world.settle();
-    world.play(Event::BaseReady);
-    world.play(Event::Start);
-    assert!(matches!(world.operation, Some((Operation::PutBase { .. }, _))), "{:?}", world.operation);
-    world.play(Event::Finish(Fate::Late));
-    world.play(Event::Rewrite);
+    world.play(TestEvent::BaseReady);
+    world.play(TestEvent::Start);
+    assert!(matches!(world.operation, Some((FileOperation::InstallBase { .. }, _))), "{:?}", world.operation);
+    world.play(TestEvent::Finish(OperationResult::Late));
+    world.play(TestEvent::Rewrite);
     world.settle();
-    world.play(Event::BaseReady);
+    world.play(TestEvent::BaseReady);
     world.settle();
     assert_eq!(
         world.machine.manifest().text(),
@@ -538,81 +539,81 @@ fn the_base_of_a_rewrite_that_failed_late_is_never_written_over() {
 }
 
 #[test]
-fn before_its_first_base_nobody_waits_for_the_file_and_nothing_is_called_synced() {
-    let mut world = World::new(Policy::Always);
-    world.play(Event::Append(9));
-    world.play(Event::Rewrite);
+fn file_without_a_base_neither_delays_replies_nor_counts_as_synced() {
+    let mut world = World::new(FsyncPolicy::Always);
+    world.play(TestEvent::Append(9));
+    world.play(TestEvent::Rewrite);
     world.settle();
     assert!(!world.holds);
     assert_eq!(world.machine.synced(), None);
-    world.play(Event::BaseReady);
+    world.play(TestEvent::BaseReady);
     world.settle();
     assert!(world.holds);
     assert_eq!(world.machine.synced(), Some(ReplOffset(9)));
 }
 
 #[test]
-fn what_falls_off_the_log_is_not_acknowledged_before_another_base() {
-    let mut world = switched_on(Policy::Always);
-    world.play(Event::Append(9));
-    world.play(Event::LetGo);
-    assert_eq!(world.machine.standing(), Standing::Behind);
-    world.play(Event::Rewrite);
+fn lost_log_bytes_are_acknowledged_only_after_a_new_base() {
+    let mut world = switched_on(FsyncPolicy::Always);
+    world.play(TestEvent::Append(9));
+    world.play(TestEvent::LetGo);
+    assert_eq!(world.machine.state(), AofState::Behind);
+    world.play(TestEvent::Rewrite);
     world.settle();
     assert!(world.holds);
-    assert_ne!(world.seen.last(), Some(&Effect::Publish(ReplOffset(9))));
-    world.play(Event::BaseReady);
+    assert_ne!(world.seen.last(), Some(&AofEffect::PublishCommitPoint(ReplOffset(9))));
+    world.play(TestEvent::BaseReady);
     world.settle();
     assert_eq!(
-        world.seen.iter().rfind(|effect| matches!(effect, Effect::Publish(_))),
-        Some(&Effect::Publish(ReplOffset(9)))
+        world.seen.iter().rfind(|effect| matches!(effect, AofEffect::PublishCommitPoint(_))),
+        Some(&AofEffect::PublishCommitPoint(ReplOffset(9)))
     );
 }
 
 #[test]
-fn everysec_syncs_once_a_second_and_not_beside_a_rewrite_that_wants_the_disk() {
-    let mut world = switched_on(Policy::EverySecond);
-    let spares = Settings { spares_disk: true, name: NAME.to_owned(), ..Settings::default() };
-    world.tell(Input::Configured(spares));
-    world.play(Event::Append(1));
-    world.play(Event::Tick(10));
+fn everysec_syncs_once_per_second_except_during_rewrites() {
+    let mut world = switched_on(FsyncPolicy::EverySecond);
+    let spares = AofSettings { no_fsync_on_rewrite: true, name: NAME.to_owned(), ..AofSettings::default() };
+    world.tell(AofEvent::Configured(spares));
+    world.play(TestEvent::Append(1));
+    world.play(TestEvent::Tick(10));
     let next = |world: &mut World| {
-        world.play(Event::Start);
+        world.play(TestEvent::Start);
         let operation = world.operation.as_ref().map(|(operation, _)| operation.clone());
-        world.play(Event::Finish(Fate::Works));
+        world.play(TestEvent::Finish(OperationResult::Works));
         operation
     };
-    assert!(matches!(next(&mut world), Some(Operation::Write { .. })));
-    assert_eq!(next(&mut world), Some(Operation::Sync), "the last was long ago");
-    world.play(Event::Append(1));
-    assert!(matches!(next(&mut world), Some(Operation::Write { .. })));
+    assert!(matches!(next(&mut world), Some(FileOperation::Write { .. })));
+    assert_eq!(next(&mut world), Some(FileOperation::Sync), "the last was long ago");
+    world.play(TestEvent::Append(1));
+    assert!(matches!(next(&mut world), Some(FileOperation::Write { .. })));
     assert_eq!(next(&mut world), None);
     assert!(world.machine.next_deadline(world.now).is_some());
-    world.play(Event::Tick(1000));
-    assert_eq!(next(&mut world), Some(Operation::Sync));
-    world.play(Event::Rewrite);
+    world.play(TestEvent::Tick(1000));
+    assert_eq!(next(&mut world), Some(FileOperation::Sync));
+    world.play(TestEvent::Rewrite);
     world.settle();
-    world.play(Event::Append(1));
-    world.play(Event::Tick(5000));
-    assert!(matches!(next(&mut world), Some(Operation::Write { .. })));
+    world.play(TestEvent::Append(1));
+    world.play(TestEvent::Tick(5000));
+    assert!(matches!(next(&mut world), Some(FileOperation::Write { .. })));
     assert_eq!(next(&mut world), None, "the rewrite has the disk to itself");
-    world.play(Event::Ask);
-    assert_eq!(next(&mut world), Some(Operation::Sync), "whoever asks has it all the same");
+    world.play(TestEvent::Ask);
+    assert_eq!(next(&mut world), Some(FileOperation::Sync), "whoever asks has it all the same");
 }
 
 #[test]
-fn a_sync_of_seconds_delays_what_comes_meanwhile_and_that_is_counted() {
-    let mut world = switched_on(Policy::EverySecond);
+fn slow_syncs_are_counted_as_delays() {
+    let mut world = switched_on(FsyncPolicy::EverySecond);
     let mut sync_for = |millis, appended| {
-        world.play(Event::Append(1));
-        world.play(Event::Tick(1000));
-        world.play(Event::Start);
-        world.play(Event::Finish(Fate::Works));
-        world.play(Event::Start);
-        assert!(matches!(world.operation, Some((Operation::Sync, _))));
-        world.play(Event::Append(appended));
-        world.play(Event::Tick(millis));
-        world.play(Event::Finish(Fate::Works));
+        world.play(TestEvent::Append(1));
+        world.play(TestEvent::Tick(1000));
+        world.play(TestEvent::Start);
+        world.play(TestEvent::Finish(OperationResult::Works));
+        world.play(TestEvent::Start);
+        assert!(matches!(world.operation, Some((FileOperation::Sync, _))));
+        world.play(TestEvent::Append(appended));
+        world.play(TestEvent::Tick(millis));
+        world.play(TestEvent::Finish(OperationResult::Works));
         world.settle();
         world.machine.delays()
     };
@@ -625,24 +626,24 @@ fn a_sync_of_seconds_delays_what_comes_meanwhile_and_that_is_counted() {
 
 /// There is always something to write.
 #[test]
-fn a_base_is_put_in_place_while_clients_write_without_end() {
-    let mut world = switched_on(Policy::EverySecond);
-    world.play(Event::Rewrite);
+fn base_is_installed_under_a_steady_stream_of_writes() {
+    let mut world = switched_on(FsyncPolicy::EverySecond);
+    world.play(TestEvent::Rewrite);
     world.settle();
-    world.play(Event::BaseReady);
+    world.play(TestEvent::BaseReady);
     for _ in 0..4 {
-        world.play(Event::Append(1));
-        world.play(Event::Start);
-        world.play(Event::Finish(Fate::Works));
+        world.play(TestEvent::Append(1));
+        world.play(TestEvent::Start);
+        world.play(TestEvent::Finish(OperationResult::Works));
     }
     assert_eq!(world.machine.manifest().increments.len(), 1);
     assert!(world.machine.manifest().history.is_empty());
 }
 
 #[test]
-fn an_increment_says_first_when_it_begins() {
-    let mut world = switched_on(Policy::Always);
-    world.play(Event::Append(1));
+fn increment_begins_with_its_timestamp() {
+    let mut world = switched_on(FsyncPolicy::Always);
+    world.play(TestEvent::Append(1));
     world.settle();
     let name = &world.machine.manifest().increments[0].name;
     let text = String::from_utf8(world.disk.files[name].durable.clone()).unwrap();
@@ -651,35 +652,38 @@ fn an_increment_says_first_when_it_begins() {
 }
 
 #[test]
-fn a_rewrite_that_was_called_off_is_nobodys() {
+fn cancelled_rewrite_is_ignored() {
     let mut rewrites = Rewrites::default();
     let now = Instant::from_millis(1);
     let first = rewrites.begin(now).unwrap();
     assert_eq!(rewrites.begin(now), Err(RunningError));
-    assert!(rewrites.call_off());
+    assert!(rewrites.cancel());
     let second = rewrites.begin(now).unwrap();
     rewrites.end(now, first, true, false);
-    assert!(rewrites.is_live(second) && rewrites.done == 0);
+    assert!(rewrites.is_current(second) && rewrites.done == 0);
     rewrites.end(now, second, false, true);
-    assert!(rewrites.scheduled && !rewrites.is_due(now, Growth { size: 0, percentage: 0, min_size: 0 }));
+    assert!(
+        rewrites.scheduled
+            && !rewrites.is_due(now, RewriteThresholds { size: 0, percentage: 0, min_size: 0 })
+    );
     let later = now + std::time::Duration::from_secs(6);
-    assert!(rewrites.is_due(later, Growth { size: 0, percentage: 0, min_size: 0 }));
+    assert!(rewrites.is_due(later, RewriteThresholds { size: 0, percentage: 0, min_size: 0 }));
 }
 
-fn events() -> impl Strategy<Value = Vec<Event>> {
-    let fate = prop_oneof![4 => Just(Fate::Works), 1 => Just(Fate::Early), 1 => Just(Fate::Late)];
+fn events() -> impl Strategy<Value = Vec<TestEvent>> {
+    let fate = prop_oneof![4 => Just(OperationResult::Works), 1 => Just(OperationResult::Early), 1 => Just(OperationResult::Late)];
     let event = prop_oneof![
-        12 => Just(Event::Start),
-        12 => fate.prop_map(Event::Finish),
-        5 => (1..9_u8).prop_map(Event::Append),
-        3 => Just(Event::Rewrite),
-        3 => Just(Event::BaseReady),
-        2 => Just(Event::RewriteFails),
-        3 => (1..2000_u16).prop_map(Event::Tick),
-        1 => Just(Event::LetGo),
-        1 => Just(Event::Replace),
-        1 => Just(Event::Rename),
-        1 => Just(Event::Ask),
+        12 => Just(TestEvent::Start),
+        12 => fate.prop_map(TestEvent::Finish),
+        5 => (1..9_u8).prop_map(TestEvent::Append),
+        3 => Just(TestEvent::Rewrite),
+        3 => Just(TestEvent::BaseReady),
+        2 => Just(TestEvent::RewriteFails),
+        3 => (1..2000_u16).prop_map(TestEvent::Tick),
+        1 => Just(TestEvent::LetGo),
+        1 => Just(TestEvent::Replace),
+        1 => Just(TestEvent::Rename),
+        1 => Just(TestEvent::Ask),
     ];
     proptest::collection::vec(event, 1..150)
 }
@@ -688,10 +692,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 3000, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_fails_what_was_acknowledged_is_recovered_and_nothing_is_there_twice(
+    fn acknowledged_writes_are_recovered_exactly_once_after_any_fault(
         events in events(), begins in 0..3_u8, everysec in any::<bool>(),
     ) {
-        let policy = if everysec { Policy::EverySecond } else { Policy::Always };
+        let policy = if everysec { FsyncPolicy::EverySecond } else { FsyncPolicy::Always };
         let mut world = match begins {
             0 => switched_on(policy),
             1 => behind_a_base(policy),

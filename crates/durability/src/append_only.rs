@@ -1,12 +1,12 @@
 //! The append-only file (`appendonly yes`): a log of every change since a base.
 //!
 //! The state machine in the crate `append-only` decides what to do; this module drives it. A [`writer`] thread asks it
-//! for file operations and performs them in the [`folder`]. A rewrite ([`rewriting`]) takes a snapshot like a save,
+//! for file operations and performs them in the [`directory`]. A rewrite ([`rewriting`]) takes a snapshot like a save,
 //! writes it as a new base and hands it over. At startup the files are loaded in order ([`loading`]).
 //!
 //! Under `appendfsync always`, replies to writes wait for the commit point, which then is the synced offset.
 
-mod folder;
+mod directory;
 mod info;
 mod loading;
 mod rewriting;
@@ -17,8 +17,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use append_only::{Anchor, AppendOnly as Machine, Effect, Input, LogEnd, NotTaken, Policy};
-use append_only::{RewriteId, Rewrites, Settings, Standing};
+use append_only::{
+    AofEffect, AofEvent, AppendOnly as Machine, BaseRejected, FsyncPolicy, LogEnd, RetainedCursor,
+};
+use append_only::{AofSettings, AofState, RewriteId, Rewrites};
 use config::{AppendFsync, Config, keys};
 use engine::{Engine, Gate};
 use parking_lot::{Condvar, Mutex};
@@ -31,16 +33,16 @@ use tokio::sync::{Notify, watch};
 
 use crate::stream::SharedLog;
 use crate::stream::commit_point::CommitPoint;
-use folder::{Folder, Open};
+use directory::{AofDirectory, OpenIncrement};
 use writer::Writer;
 
 pub(crate) use loading::load;
 pub use loading::reload;
-pub use rewriting::{RewriteError, rewrite_in_background, switch_on, watch};
-pub(crate) use rewriting::{finish, rewrite_now};
+pub use rewriting::{RewriteError, enable, rewrite_in_background, run_automatic_rewrites};
+pub(crate) use rewriting::{rewrite_now, sync_all_data};
 
 /// Interval at which waiting threads check whether the writer still runs.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The append-only file, shared by all threads.
 #[derive(Debug)]
@@ -53,57 +55,57 @@ pub struct AppendOnly {
     on_disk: watch::Sender<OnDisk>,
     on: AtomicBool,
     /// Lock order: after the log, if both are needed.
-    state: Mutex<State>,
-    moved: Condvar,
+    state: Mutex<SharedState>,
+    changed: Condvar,
     /// Delay before each round of the writer, in microseconds (DEBUG AOF-FLUSH-SLEEP).
     pub flush_sleep: AtomicU64,
     /// Wakes the writer, to ask the state machine again.
-    asked: Notify,
+    wake_writer: Notify,
 }
 
 /// Tells the writer to stop once the log is synced up to `until`, or after the next failure.
 #[derive(Debug, Clone, Copy)]
-struct Stopping {
+struct StopCondition {
     until: ReplOffset,
     failures: u64,
 }
 
 /// How a shutdown treats an append-only file that does not contain all data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unfinished {
+pub enum UnfinishedAof {
     /// Abort the shutdown.
-    IsKept,
+    AbortShutdown,
     /// Shut down anyway (SHUTDOWN FORCE).
-    IsLeft,
+    Ignore,
 }
 
 /// Where to start following the log.
 #[derive(Debug)]
-enum StartAt {
+enum StartPosition {
     /// At the snapshot of the next rewrite, because the existing files hold older data.
-    Cut,
+    NextSnapshot,
     /// After the base, which is the only file. `db` is the database selected by the master's stream.
     Base { db: u16 },
     /// At the end of the last increment.
-    Increment(Open),
+    Increment(OpenIncrement),
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SharedState {
     /// `None` while the file is disabled.
     machine: Option<Machine>,
     /// Keeps the log from being trimmed past what the machine needs.
-    anchor: Anchor,
+    cursor: RetainedCursor,
     rewrites: Rewrites,
     /// Cancels the running rewrite.
-    called_off: Arc<AtomicBool>,
+    cancelled: Arc<AtomicBool>,
     /// A finished base that waits to be installed.
-    ready: Option<(RewriteId, tempfile::NamedTempFile)>,
+    finished_base: Option<(RewriteId, tempfile::NamedTempFile)>,
     /// The result of a rewrite, for the thread that runs it.
-    ended: Option<(RewriteId, Result<Vec<String>, NotTaken>)>,
+    rewrite_result: Option<(RewriteId, Result<Vec<String>, BaseRejected>)>,
     /// Whether the writer thread runs, and whether it is to stop.
     running: bool,
-    stopping: Option<Stopping>,
+    stop_condition: Option<StopCondition>,
     /// Size of the base, and of all files before the current increment.
     base_size: u64,
     size_before: u64,
@@ -124,9 +126,9 @@ impl AppendOnly {
             on_disk,
             on: AtomicBool::new(false),
             state: Mutex::default(),
-            moved: Condvar::new(),
+            changed: Condvar::new(),
             flush_sleep: AtomicU64::new(0),
-            asked: Notify::new(),
+            wake_writer: Notify::new(),
         })
     }
 
@@ -137,66 +139,68 @@ impl AppendOnly {
 
     /// Applies the current configuration.
     pub fn configure(&self) {
-        self.tell(Input::Configured(self.settings()));
+        self.tell(AofEvent::Configured(self.settings()));
     }
 
-    fn settings(&self) -> Settings {
+    fn settings(&self) -> AofSettings {
         let policy = match self.config.get(keys::APPENDFSYNC) {
-            AppendFsync::Always => Policy::Always,
-            AppendFsync::Never => Policy::Never,
-            AppendFsync::EverySecond => Policy::EverySecond,
+            AppendFsync::Always => FsyncPolicy::Always,
+            AppendFsync::Never => FsyncPolicy::Never,
+            AppendFsync::EverySecond => FsyncPolicy::EverySecond,
         };
-        Settings {
+        AofSettings {
             policy,
-            spares_disk: self.config.get(keys::NO_APPENDFSYNC_ON_REWRITE),
-            stamps: self.config.get(keys::AOF_TIMESTAMP_ENABLED),
+            no_fsync_on_rewrite: self.config.get(keys::NO_APPENDFSYNC_ON_REWRITE),
+            timestamps: self.config.get(keys::AOF_TIMESTAMP_ENABLED),
             name: self.config.get(keys::APPENDFILENAME).to_string(),
         }
     }
 
     /// Passes the log's end and an event to the state machine, and wakes the writer.
-    fn tell(&self, input: Input) {
+    fn tell(&self, input: AofEvent) {
         let mut log = self.log.lock();
         let mut state = self.state.lock();
-        self.follow(&mut log, &mut state);
+        self.report_log(&mut log, &mut state);
         self.handle(&mut state, input);
-        keep(&mut log, &mut state);
+        retain_log(&mut log, &mut state);
         drop((state, log));
-        self.asked.notify_one();
+        self.wake_writer.notify_one();
     }
 
     /// Tells the state machine the log's end, or that the log can no longer be followed.
-    fn follow(&self, log: &mut Log, state: &mut State) {
+    fn report_log(&self, log: &mut Log, state: &mut SharedState) {
         let mut effects = Vec::new();
         if let Some(machine) = &mut state.machine {
-            state.anchor.follow(machine, log, time::now(), &mut effects);
+            state.cursor.report_log(machine, log, time::now(), &mut effects);
         }
-        self.carry_out(state, effects);
+        self.apply_effects(state, effects);
     }
 
-    fn handle(&self, state: &mut State, input: Input) {
+    fn handle(&self, state: &mut SharedState, input: AofEvent) {
         let mut effects = Vec::new();
         if let Some(machine) = &mut state.machine {
             machine.handle(input, &mut effects);
         }
-        self.carry_out(state, effects);
+        self.apply_effects(state, effects);
     }
 
-    fn carry_out(&self, state: &mut State, effects: Vec<Effect>) {
+    fn apply_effects(&self, state: &mut SharedState, effects: Vec<AofEffect>) {
         for effect in effects {
             match effect {
-                Effect::Publish(offset) => self.commit_point.publish(offset),
-                Effect::Hold(holds) => self.commit_point.require(holds),
-                Effect::Failing(error) => self.report(error),
-                Effect::Rewritten { rewrite, outcome } => state.ended = Some((rewrite, outcome)),
-                Effect::BaseNeeded => state.rewrites.scheduled = true,
+                AofEffect::PublishCommitPoint(offset) => self.commit_point.publish(offset),
+                AofEffect::HoldReplies(holds) => self.commit_point.set_required(holds),
+                AofEffect::WriteErrorChanged(error) => self.update_write_error(error),
+                AofEffect::RewriteEnded { rewrite, outcome } => {
+                    state.rewrite_result = Some((rewrite, outcome))
+                }
+                AofEffect::BaseNeeded => state.rewrites.scheduled = true,
             }
         }
         self.publish_synced(state);
     }
 
     /// Publishes how far the log is synced.
-    fn publish_synced(&self, state: &State) {
+    fn publish_synced(&self, state: &SharedState) {
         let on_disk = match &state.machine {
             Some(machine) => machine.synced().map_or(OnDisk::Nothing, OnDisk::Upto),
             None => OnDisk::NoFile,
@@ -205,7 +209,7 @@ impl AppendOnly {
     }
 
     /// Logs a change of the write error, and updates the gate that rejects writes.
-    fn report(&self, error: Option<String>) {
+    fn update_write_error(&self, error: Option<String>) {
         match &error {
             Some(error) => tracing::error!("Error writing to the AOF file: {error}"),
             None => tracing::warn!("AOF write error looks solved. The server can write again."),
@@ -213,11 +217,16 @@ impl AppendOnly {
         let failed = error.is_some();
         self.engine.settings.aof_error.store(Arc::new(error.unwrap_or_default()));
         self.engine.settings.set_gate(Gate::AOF_FAILED, failed);
-        self.log.look_again();
+        self.log.wake_readers();
     }
 
     /// Starts the writer thread.
-    fn start(self: &Arc<Self>, folder: Folder, manifest: Manifest, from: StartAt) -> io::Result<()> {
+    fn start(
+        self: &Arc<Self>,
+        folder: AofDirectory,
+        manifest: Manifest,
+        from: StartPosition,
+    ) -> io::Result<()> {
         self.log.keep_open(true);
         let sizes = folder.sizes(&manifest);
         let settings = self.settings();
@@ -225,14 +234,12 @@ impl AppendOnly {
         let mut state = self.state.lock();
         let now = time::instant();
         let (machine, file, bytes) = match from {
-            StartAt::Cut => (Machine::fresh(settings, manifest, now), None, 0),
-            StartAt::Base { db } => (
-                Machine::resumed_behind_base(settings, manifest, LogEnd::of(&log, time::now()), db, now),
-                None,
-                0,
-            ),
-            StartAt::Increment(Open { file, bytes }) => (
-                Machine::resumed(settings, manifest, bytes, LogEnd::of(&log, time::now()), now),
+            StartPosition::NextSnapshot => (Machine::without_base(settings, manifest, now), None, 0),
+            StartPosition::Base { db } => {
+                (Machine::after_base(settings, manifest, LogEnd::of(&log, time::now()), db, now), None, 0)
+            }
+            StartPosition::Increment(OpenIncrement { file, bytes }) => (
+                Machine::continue_increment(settings, manifest, bytes, LogEnd::of(&log, time::now()), now),
                 Some(file),
                 bytes,
             ),
@@ -240,9 +247,9 @@ impl AppendOnly {
         state.machine = Some(machine);
         (state.base_size, state.size_before) = (sizes.base, sizes.all.saturating_sub(bytes));
         state.rewrites.size_after = sizes.all;
-        (state.running, state.stopping, state.ended) = (true, None, None);
-        self.follow(&mut log, &mut state);
-        keep(&mut log, &mut state);
+        (state.running, state.stop_condition, state.rewrite_result) = (true, None, None);
+        self.report_log(&mut log, &mut state);
+        retain_log(&mut log, &mut state);
         drop((state, log));
         self.on.store(true, Ordering::Release);
         let writer = Writer::new(self.clone(), folder, file);
@@ -250,59 +257,59 @@ impl AppendOnly {
         let work = move || {
             writer.run();
             shared.state.lock().running = false;
-            shared.moved.notify_all();
+            shared.changed.notify_all();
         };
         let spawned = std::thread::Builder::new().name("aof".to_owned()).spawn(work);
         spawned.map(drop).inspect_err(|_| self.state.lock().running = false)
     }
 
     /// Disables the append-only file (`appendonly no`). Syncs what is written, and cancels a running rewrite.
-    pub fn stop(&self) {
-        self.call_off();
-        self.tell(Input::Asked);
+    pub fn disable(&self) {
+        self.cancel_rewrite();
+        self.tell(AofEvent::SyncRequested);
         let mut state = self.state.lock();
         let stopping =
-            |machine: &Machine| Stopping { until: machine.log_end(), failures: machine.failures() };
-        state.stopping = state.machine.as_ref().map(stopping);
-        self.asked.notify_one();
-        self.moved.wait_while(&mut state, |state| state.running);
+            |machine: &Machine| StopCondition { until: machine.log_end(), failures: machine.failures() };
+        state.stop_condition = state.machine.as_ref().map(stopping);
+        self.wake_writer.notify_one();
+        self.changed.wait_while(&mut state, |state| state.running);
         state.machine = None;
         self.publish_synced(&state);
-        let mut anchor = std::mem::take(&mut state.anchor);
+        let mut cursor = std::mem::take(&mut state.cursor);
         drop(state);
         self.on.store(false, Ordering::Release);
         let mut log = self.log.lock();
-        anchor.leave(&mut log);
+        cursor.release(&mut log);
         let end = log.position().offset;
         drop(log);
         self.log.keep_open(false);
         // Release clients that waited for the file.
-        self.commit_point.require(false);
+        self.commit_point.set_required(false);
         self.commit_point.publish(end);
         self.engine.settings.set_gate(Gate::AOF_FAILED, false);
-        self.log.look_again();
+        self.log.wake_readers();
     }
 
     /// Cancels the running rewrite, if there is one.
-    fn call_off(&self) {
+    fn cancel_rewrite(&self) {
         let mut state = self.state.lock();
-        if state.rewrites.call_off() {
+        if state.rewrites.cancel() {
             tracing::info!("Background AOF rewrite cancelled");
-            state.called_off.store(true, Ordering::Relaxed);
-            state.ready = None;
+            state.cancelled.store(true, Ordering::Relaxed);
+            state.finished_base = None;
         }
-        self.moved.notify_all();
+        self.changed.notify_all();
     }
 
     /// Whether the files, together with the unwritten part of the log, contain all data.
-    fn is_whole(&self) -> bool {
-        self.state.lock().machine.as_ref().is_none_or(|machine| machine.standing() == Standing::Whole)
+    fn is_complete(&self) -> bool {
+        self.state.lock().machine.as_ref().is_none_or(|machine| machine.state() == AofState::Complete)
     }
 
     /// Syncs the whole log to disk. Returns an error if that fails.
     fn flush(&self) -> Result<(), String> {
         let before = self.state.lock().machine.as_ref().map_or(0, Machine::failures);
-        self.tell(Input::Asked);
+        self.tell(AofEvent::SyncRequested);
         let mut state = self.state.lock();
         let end = state.machine.as_ref().map(Machine::log_end).unwrap_or_default();
         while state.running {
@@ -312,7 +319,7 @@ impl AppendOnly {
                 _ if machine.has_synced(end) => break,
                 _ => {}
             }
-            self.moved.wait_for(&mut state, LOOK);
+            self.changed.wait_for(&mut state, POLL_INTERVAL);
         }
         Ok(())
     }
@@ -324,8 +331,8 @@ impl AppendOnly {
 }
 
 /// Keeps the log from being trimmed past what the state machine needs.
-fn keep(log: &mut Log, state: &mut State) {
+fn retain_log(log: &mut Log, state: &mut SharedState) {
     if let Some(machine) = &state.machine {
-        state.anchor.keep(machine, log);
+        state.cursor.retain(machine, log);
     }
 }

@@ -10,7 +10,7 @@ use tempfile::NamedTempFile;
 
 /// Upper bound for the rewritten tail of a file. A process leaves less than this unsynced, and writes nothing more
 /// after a failed sync.
-const MOST_WRITTEN_AGAIN: u64 = 64 << 20;
+const MAX_REWRITTEN_TAIL: u64 = 64 << 20;
 
 /// A directory on the real file system.
 #[derive(Debug, Clone)]
@@ -56,7 +56,7 @@ impl Disk for SystemDisk {
     fn write_again(&self, name: &str) -> io::Result<()> {
         let file = OpenOptions::new().read(true).write(true).open(self.path_of(name))?;
         let len = file.metadata()?.len();
-        let (mut at, mut piece) = (len.saturating_sub(MOST_WRITTEN_AGAIN), vec![0; 1 << 20]);
+        let (mut at, mut piece) = (len.saturating_sub(MAX_REWRITTEN_TAIL), vec![0; 1 << 20]);
         while at < len {
             let read = file.read_at(&mut piece, at)?;
             if read == 0 {
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_that_is_written_again_is_the_same() {
+    fn rewriting_the_tail_keeps_the_content() {
         let folder = tempfile::tempdir().expect("a folder");
         let disk = SystemDisk::new(folder.path().to_owned());
         for len in [0, 10, 3 << 20 | 7] {

@@ -18,11 +18,11 @@ use super::snapshot::delay;
 use crate::Durability;
 
 /// Interval of progress messages in the log.
-const TELL_PERIOD: Duration = Duration::from_secs(5);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Progress of a load.
 #[derive(Debug, Default)]
-pub(crate) struct Loading {
+pub(crate) struct LoadProgress {
     /// Start time, as wall clock milliseconds.
     began: AtomicI64,
     total: AtomicU64,
@@ -31,7 +31,7 @@ pub(crate) struct Loading {
     used_memory: AtomicU64,
 }
 
-impl Loading {
+impl LoadProgress {
     fn begin(&self, total: u64) {
         self.began.store(time::now().0, Ordering::Relaxed);
         self.total.store(total, Ordering::Relaxed);
@@ -66,18 +66,18 @@ impl Loading {
 }
 
 /// Callbacks of a load into this process.
-struct Process<'a> {
+struct LoadHost<'a> {
     durability: &'a Durability,
-    loading: &'a Loading,
+    loading: &'a LoadProgress,
     /// `key-load-delay`
     key_delay: i64,
     /// Time of the last progress message.
-    told: Cell<Instant>,
+    last_report: Cell<Instant>,
     /// When reading the current file began.
     file_began: Cell<Instant>,
 }
 
-impl Host for Process<'_> {
+impl Host for LoadHost<'_> {
     fn now(&self) -> Millis {
         time::now()
     }
@@ -88,13 +88,13 @@ impl Host for Process<'_> {
 
     fn begin(&self, total: u64) {
         self.loading.begin(total);
-        self.told.set(time::instant());
+        self.last_report.set(time::instant());
     }
 
     fn progress(&self, read: u64, keys: u64) {
         self.loading.read.store(read, Ordering::Relaxed);
-        if time::instant().since(self.told.get()) >= TELL_PERIOD {
-            self.told.set(time::instant());
+        if time::instant().since(self.last_report.get()) >= PROGRESS_INTERVAL {
+            self.last_report.set(time::instant());
             let (percent, left) = self.loading.estimate();
             tracing::info!("Loading: {percent:.1} %, {keys} keys, about {left} seconds left");
         }
@@ -110,7 +110,7 @@ impl Host for Process<'_> {
 
     fn on_command(&self, args: Args<'_>) {
         let Durability { applied, engine, .. } = self.durability;
-        applied.imports.on_stream(engine, args);
+        applied.imports.apply_command(engine, args);
     }
 
     fn tell(&self, told: Told<'_>) {
@@ -144,11 +144,11 @@ impl Host for Process<'_> {
 /// Runs `load` with a loader for this server's engine.
 pub(super) fn with_loader<T>(durability: &Durability, load: impl FnOnce(&Loader<'_>) -> T) -> T {
     let config = &durability.config;
-    let process = Process {
+    let host = LoadHost {
         durability,
         loading: &durability.saving.loading,
         key_delay: config.get(keys::KEY_LOAD_DELAY),
-        told: Cell::new(time::instant()),
+        last_report: Cell::new(time::instant()),
         file_began: Cell::new(time::instant()),
     };
     // Read here, because the log is not locked during the load.
@@ -159,7 +159,7 @@ pub(super) fn with_loader<T>(durability: &Durability, load: impl FnOnce(&Loader<
         threads: config.get(keys::IO_THREADS),
         verify_checksum: config.get(keys::RDBCHECKSUM),
         kept,
-        host: &process,
+        host: &host,
     })
 }
 

@@ -3,14 +3,14 @@
 use std::io::{self, Write};
 
 /// Number of bytes between syncs, as in Redis.
-const SYNC_STEP: usize = 4 << 20;
+const SYNC_INTERVAL_BYTES: usize = 4 << 20;
 
 /// A file whose writes fail after cancellation.
 pub(super) struct NewFile<'a> {
     pub(super) file: tempfile::NamedTempFile,
-    is_called_off: &'a dyn Fn() -> bool,
+    is_cancelled: &'a dyn Fn() -> bool,
     /// Whether to sync every few megabytes instead of once at the end.
-    by_steps: bool,
+    sync_incrementally: bool,
     /// Bytes written since the last sync.
     unsynced: usize,
 }
@@ -18,21 +18,21 @@ pub(super) struct NewFile<'a> {
 impl<'a> NewFile<'a> {
     pub(super) fn new(
         file: tempfile::NamedTempFile,
-        by_steps: bool,
-        is_called_off: &'a dyn Fn() -> bool,
+        sync_incrementally: bool,
+        is_cancelled: &'a dyn Fn() -> bool,
     ) -> Self {
-        Self { file, is_called_off, by_steps, unsynced: 0 }
+        Self { file, is_cancelled, sync_incrementally, unsynced: 0 }
     }
 }
 
 impl Write for NewFile<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if (self.is_called_off)() {
+        if (self.is_cancelled)() {
             return Err(io::Error::other("cancelled"));
         }
         let count = self.file.write(bytes)?;
         self.unsynced += count;
-        if self.by_steps && self.unsynced >= SYNC_STEP {
+        if self.sync_incrementally && self.unsynced >= SYNC_INTERVAL_BYTES {
             self.file.as_file().sync_data()?;
             self.unsynced = 0;
         }

@@ -11,37 +11,37 @@
 use keyspace::kept_bytes;
 
 /// Time between yields, in nanoseconds.
-const STINT: u64 = 200_000;
+const YIELD_INTERVAL_NANOS: u64 = 200_000;
 /// Divisor of the data size: above this share of overwritten values, the thread stops yielding.
-const KEPT_SHARE: usize = 25;
+const KEPT_DIVISOR: usize = 25;
 
 /// The pace of one background thread.
 #[derive(Debug)]
 pub struct Pace {
     /// Time of the last yield; `None` if the thread never yields.
-    since: Option<u64>,
-    most_kept: usize,
+    last_yield: Option<u64>,
+    max_kept_bytes: usize,
 }
 
 impl Pace {
     /// Never yields.
-    pub(crate) fn full() -> Self {
-        Self { since: None, most_kept: 0 }
+    pub(crate) fn unlimited() -> Self {
+        Self { last_yield: None, max_kept_bytes: 0 }
     }
 
     /// Yields regularly, while overwritten values take less than a share of `used` bytes.
-    pub fn behind_commands(used: usize) -> Self {
-        Self { since: Some(process::time::nanos()), most_kept: used / KEPT_SHARE }
+    pub fn yielding(used: usize) -> Self {
+        Self { last_yield: Some(process::time::nanos()), max_kept_bytes: used / KEPT_DIVISOR }
     }
 
     /// Yields to other threads, if it is time. The caller must hold no locks.
-    pub(crate) fn step_back(&mut self) {
-        let Some(since) = &mut self.since else { return };
-        if process::time::nanos().saturating_sub(*since) >= STINT {
-            if kept_bytes() <= self.most_kept {
+    pub(crate) fn yield_if_due(&mut self) {
+        let Some(last_yield) = &mut self.last_yield else { return };
+        if process::time::nanos().saturating_sub(*last_yield) >= YIELD_INTERVAL_NANOS {
+            if kept_bytes() <= self.max_kept_bytes {
                 std::thread::yield_now();
             }
-            *since = process::time::nanos();
+            *last_yield = process::time::nanos();
         }
     }
 }

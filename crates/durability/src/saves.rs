@@ -11,7 +11,7 @@ const RETRY: Duration = Duration::from_secs(5);
 
 /// A running save.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Running {
+pub(super) struct RunningSave {
     pub(super) since: Instant,
     /// Whether no caller waits for it.
     pub(super) background: bool,
@@ -19,22 +19,22 @@ pub(super) struct Running {
 
 /// The result of a save.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ended {
+pub(super) enum SaveResult {
     /// The file contains all changes up to this count.
     Saved {
         changes: u64,
     },
     Failed,
     /// The save was cancelled. The previous result stays valid.
-    CalledOff,
+    Cancelled,
 }
 
 /// Server state that decides whether a save is due.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Facts<'p> {
+pub(super) struct SaveConditions<'p> {
     pub(super) points: &'p [SavePoint],
     /// Whether data is being loaded.
-    pub(super) loads: bool,
+    pub(super) is_loading: bool,
     /// Total number of changes.
     pub(super) changes: u64,
     /// Number of times all data was deleted.
@@ -43,7 +43,7 @@ pub(super) struct Facts<'p> {
 
 /// Why a save is due.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Due {
+pub(super) enum SaveReason {
     /// All data was deleted, so the old file must not survive.
     Flush,
     Point(SavePoint),
@@ -52,17 +52,17 @@ pub(super) enum Due {
 /// All saves of a server.
 #[derive(Debug)]
 pub(super) struct Saves {
-    running: Option<Running>,
+    running: Option<RunningSave>,
     /// Unix time in seconds of the last successful save, or of the start.
     last_save: i64,
     last_ok: bool,
     last_try: Option<Instant>,
     /// Duration of the last background save.
-    last_took: Option<Duration>,
+    last_duration: Option<Duration>,
     /// Number of changes contained in the file.
     changes_saved: u64,
     count: u64,
-    /// Value of [`Facts::flushes`] at the last check.
+    /// Value of [`SaveConditions::flushes`] at the last check.
     flushes: u64,
 }
 
@@ -74,14 +74,14 @@ impl Saves {
             last_save: secs,
             last_ok: true,
             last_try: None,
-            last_took: None,
+            last_duration: None,
             changes_saved: 0,
             count: 0,
             flushes: 0,
         }
     }
 
-    pub(super) fn running(&self) -> Option<Running> {
+    pub(super) fn running(&self) -> Option<RunningSave> {
         self.running
     }
 
@@ -94,8 +94,8 @@ impl Saves {
         self.last_ok
     }
 
-    pub(super) fn last_took(&self) -> Option<Duration> {
-        self.last_took
+    pub(super) fn last_duration(&self) -> Option<Duration> {
+        self.last_duration
     }
 
     /// Resets the number of saves.
@@ -118,67 +118,72 @@ impl Saves {
         if self.running.is_some() {
             return false;
         }
-        self.running = Some(Running { since: now, background });
+        self.running = Some(RunningSave { since: now, background });
         self.last_try = Some(now);
         true
     }
 
     /// Undoes [`Self::begin`] if the save could not start.
-    pub(super) fn take_back(&mut self) {
+    pub(super) fn abort_start(&mut self) {
         self.running = None;
     }
 
     /// Records the end of a save; `secs` is the Unix time.
-    pub(super) fn end(&mut self, now: Instant, secs: i64, how: Ended) {
+    pub(super) fn end(&mut self, now: Instant, secs: i64, result: SaveResult) {
         if let Some(running) = self.running.take()
             && running.background
         {
-            self.last_took = Some(now.since(running.since));
+            self.last_duration = Some(now.since(running.since));
         }
-        match how {
-            Ended::Saved { changes } => {
+        match result {
+            SaveResult::Saved { changes } => {
                 self.last_save = secs;
                 self.count += 1;
-                self.kept(changes);
+                self.record_saved(changes);
             }
-            Ended::Failed => self.last_ok = false,
-            Ended::CalledOff => {}
+            SaveResult::Failed => self.last_ok = false,
+            SaveResult::Cancelled => {}
         }
     }
 
     /// Records the duration of a full resync, which INFO shows as a save.
-    pub(super) fn transferred(&mut self, took: Duration) {
-        self.last_took = Some(took);
+    pub(super) fn record_transfer(&mut self, took: Duration) {
+        self.last_duration = Some(took);
     }
 
     /// Records that a file from elsewhere contains all changes up to this count.
-    pub(super) fn kept(&mut self, changes: u64) {
+    pub(super) fn record_saved(&mut self, changes: u64) {
         self.changes_saved = changes;
         self.last_ok = true;
     }
 
     /// Ignores deletions before the first check: they were part of loading.
-    pub(super) fn start(&mut self, flushes: u64) {
+    pub(super) fn ignore_flushes(&mut self, flushes: u64) {
         self.flushes = flushes;
     }
 
     /// Checks whether a save is due.
-    pub(super) fn look(&mut self, now: Instant, secs: i64, facts: Facts<'_>) -> Option<Due> {
-        let was_flushed = std::mem::replace(&mut self.flushes, facts.flushes) != facts.flushes;
-        if facts.points.is_empty() {
+    pub(super) fn check_due(
+        &mut self,
+        now: Instant,
+        secs: i64,
+        conditions: SaveConditions<'_>,
+    ) -> Option<SaveReason> {
+        let was_flushed = std::mem::replace(&mut self.flushes, conditions.flushes) != conditions.flushes;
+        if conditions.points.is_empty() {
             return None;
         }
         if was_flushed {
-            return Some(Due::Flush);
+            return Some(SaveReason::Flush);
         }
         let is_too_soon = !self.last_ok && self.last_try.is_some_and(|at| now.since(at) < RETRY);
-        if facts.loads || self.running.is_some() || is_too_soon {
+        if conditions.is_loading || self.running.is_some() || is_too_soon {
             return None;
         }
-        let changes = self.unsaved(facts.changes);
+        let changes = self.unsaved(conditions.changes);
         let since = u64::try_from(secs - self.last_save).unwrap_or(0);
         let reached = |point: &SavePoint| changes >= point.changes && since > point.after.as_secs();
-        facts.points.iter().copied().find(reached).map(Due::Point)
+        conditions.points.iter().copied().find(reached).map(SaveReason::Point)
     }
 }
 
@@ -195,16 +200,16 @@ mod tests {
         Instant::from_micros(secs * 1_000_000)
     }
 
-    fn facts(changes: u64) -> Facts<'static> {
-        Facts { points: &POINTS, loads: false, changes, flushes: 0 }
+    fn conditions(changes: u64) -> SaveConditions<'static> {
+        SaveConditions { points: &POINTS, is_loading: false, changes, flushes: 0 }
     }
 
-    fn look(saves: &mut Saves, secs: u64, facts: Facts<'_>) -> Option<Due> {
-        saves.look(at(secs), secs as i64, facts)
+    fn check_due(saves: &mut Saves, secs: u64, conditions: SaveConditions<'_>) -> Option<SaveReason> {
+        saves.check_due(at(secs), secs as i64, conditions)
     }
 
     #[test]
-    fn a_save_is_due_when_there_are_so_many_changes_after_so_long() {
+    fn save_points_need_both_changes_and_time() {
         let mut saves = Saves::new(0);
         // Time in seconds, number of changes, and the expected save point.
         let table = [
@@ -216,61 +221,65 @@ mod tests {
             (999, 0, None),
         ];
         for (secs, changes, point) in table {
-            let due = look(&mut saves, secs, facts(changes));
-            assert_eq!(due, point.map(|point: usize| Due::Point(POINTS[point])), "{changes} at {secs}");
+            let due = check_due(&mut saves, secs, conditions(changes));
+            assert_eq!(
+                due,
+                point.map(|point: usize| SaveReason::Point(POINTS[point])),
+                "{changes} at {secs}"
+            );
         }
-        assert_eq!(look(&mut saves, 101, Facts { loads: true, ..facts(1) }), None);
-        assert_eq!(look(&mut saves, 101, Facts { points: &[], ..facts(1) }), None);
+        assert_eq!(check_due(&mut saves, 101, SaveConditions { is_loading: true, ..conditions(1) }), None);
+        assert_eq!(check_due(&mut saves, 101, SaveConditions { points: &[], ..conditions(1) }), None);
     }
 
     #[test]
-    fn one_save_runs_at_a_time_and_counts_from_its_cut() {
+    fn one_save_runs_at_a_time_and_counts_changes_up_to_its_snapshot() {
         let mut saves = Saves::new(0);
         assert!(saves.begin(at(20), true));
         assert!(!saves.begin(at(20), false));
-        assert_eq!(look(&mut saves, 200, facts(70)), None, "one is under way");
-        saves.end(at(23), 23, Ended::Saved { changes: 60 });
+        assert_eq!(check_due(&mut saves, 200, conditions(70)), None, "one is under way");
+        saves.end(at(23), 23, SaveResult::Saved { changes: 60 });
         assert_eq!(
-            (saves.running(), saves.last_took(), saves.count()),
+            (saves.running(), saves.last_duration(), saves.count()),
             (None, Some(Duration::from_secs(3)), 1)
         );
         assert_eq!((saves.last_save(), saves.unsaved(70)), (23, 10));
-        assert_eq!(look(&mut saves, 34, facts(109)), None);
-        assert_eq!(look(&mut saves, 34, facts(110)), Some(Due::Point(POINTS[1])));
+        assert_eq!(check_due(&mut saves, 34, conditions(109)), None);
+        assert_eq!(check_due(&mut saves, 34, conditions(110)), Some(SaveReason::Point(POINTS[1])));
         // INFO shows the duration of background saves only.
         assert!(saves.begin(at(40), false));
-        saves.end(at(49), 49, Ended::Saved { changes: 110 });
-        assert_eq!(saves.last_took(), Some(Duration::from_secs(3)));
+        saves.end(at(49), 49, SaveResult::Saved { changes: 110 });
+        assert_eq!(saves.last_duration(), Some(Duration::from_secs(3)));
     }
 
     #[test]
-    fn a_save_that_failed_is_tried_again_after_some_time() {
+    fn failed_saves_are_retried_after_a_delay() {
         let mut saves = Saves::new(0);
         saves.begin(at(200), true);
-        saves.end(at(201), 201, Ended::Failed);
+        saves.end(at(201), 201, SaveResult::Failed);
         assert!(!saves.last_ok());
-        assert_eq!(look(&mut saves, 204, facts(1)), None);
-        assert_eq!(look(&mut saves, 205, facts(1)), Some(Due::Point(POINTS[0])));
+        assert_eq!(check_due(&mut saves, 204, conditions(1)), None);
+        assert_eq!(check_due(&mut saves, 205, conditions(1)), Some(SaveReason::Point(POINTS[0])));
         // A cancelled save says nothing about the disk.
         saves.begin(at(205), true);
-        saves.end(at(206), 206, Ended::CalledOff);
+        saves.end(at(206), 206, SaveResult::Cancelled);
         assert!(!saves.last_ok() && saves.last_save() == 0);
-        saves.kept(1);
+        saves.record_saved(1);
         assert!(saves.last_ok());
-        assert_eq!(look(&mut saves, 999, facts(1)), None);
+        assert_eq!(check_due(&mut saves, 999, conditions(1)), None);
     }
 
     #[test]
-    fn data_that_was_deleted_does_not_stay_in_the_file() {
+    fn deleting_all_data_triggers_a_save() {
         let mut saves = Saves::new(0);
-        let flushed = |flushes| Facts { flushes, ..facts(0) };
-        saves.start(5);
-        assert_eq!(look(&mut saves, 1, flushed(6)), Some(Due::Flush));
-        assert_eq!(look(&mut saves, 1, flushed(6)), None);
+        let flushed = |flushes| SaveConditions { flushes, ..conditions(0) };
+        saves.ignore_flushes(5);
+        assert_eq!(check_due(&mut saves, 1, flushed(6)), Some(SaveReason::Flush));
+        assert_eq!(check_due(&mut saves, 1, flushed(6)), None);
         // The deletion cancels the running save.
         saves.begin(at(1), true);
-        assert_eq!(look(&mut saves, 2, flushed(7)), Some(Due::Flush));
-        assert_eq!(look(&mut saves, 3, Facts { points: &[], ..flushed(8) }), None);
-        assert_eq!(look(&mut saves, 4, flushed(8)), None);
+        assert_eq!(check_due(&mut saves, 2, flushed(7)), Some(SaveReason::Flush));
+        assert_eq!(check_due(&mut saves, 3, SaveConditions { points: &[], ..flushed(8) }), None);
+        assert_eq!(check_due(&mut saves, 4, flushed(8)), None);
     }
 }

@@ -21,37 +21,37 @@ use process::adaptive_tick::AdaptiveTick;
 use slot_routing::{ReplOffset, Role};
 
 use crate::disk::SystemDisk;
-use crate::loading::{Loading, add_file, replace_by_file};
+use crate::loading::{LoadProgress, add_file, replace_by_file};
 use crate::new_file::NewFile;
 use crate::pace::Pace;
-use crate::saves::{Due, Ended, Facts, Saves};
-use crate::snapshot::{Form, Progress, cut, write_rdb};
+use crate::saves::{SaveConditions, SaveReason, SaveResult, Saves};
+use crate::snapshot::{RdbOptions, WriteProgress, take_snapshot, write_rdb};
 use crate::{Durability, append_only};
 
 /// Interval of progress messages in the log.
-const TELL_PERIOD: Duration = Duration::from_secs(5);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Why a save runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum SaveKind {
     Background,
     /// SAVE: a caller waits for it.
-    Waited,
+    Foreground,
     /// The final save at shutdown. Later changes are lost.
-    Last,
+    Final,
 }
 
 /// Cancellation state of a save.
 #[derive(Debug, Clone)]
-struct Wish {
+struct Cancellation {
     cancelled: Arc<AtomicBool>,
     /// Number of deletions of all data when the save began. A background save is cancelled when it changes; other saves
     /// are not.
     flushes: Option<u64>,
 }
 
-impl Wish {
-    fn is_called_off(&self, durability: &Durability) -> bool {
+impl Cancellation {
+    fn is_cancelled(&self, durability: &Durability) -> bool {
         let flushes = durability.engine.settings.flushes.load(Ordering::Relaxed);
         self.cancelled.load(Ordering::Relaxed) || self.flushes.is_some_and(|began| began != flushes)
     }
@@ -59,7 +59,7 @@ impl Wish {
 
 /// Full resyncs that are being sent. INFO shows them as a save.
 #[derive(Debug, Default)]
-struct Transfers {
+struct ResyncTransfers {
     /// Start of the current period with transfers, and the number of running ones.
     under_way: Mutex<Option<(Instant, usize)>>,
     written: AtomicU64,
@@ -68,23 +68,23 @@ struct Transfers {
 
 /// While this guard exists, INFO shows a full resync as a save.
 #[derive(Debug)]
-pub struct ShownTransfer<'a>(&'a Saving);
+pub struct TransferGuard<'a>(&'a Saving);
 
-impl ShownTransfer<'_> {
+impl TransferGuard<'_> {
     /// Counter of the keys sent.
-    pub fn written(&self) -> &AtomicU64 {
+    pub fn written_keys(&self) -> &AtomicU64 {
         &self.0.transfers.written
     }
 }
 
-impl Drop for ShownTransfer<'_> {
+impl Drop for TransferGuard<'_> {
     fn drop(&mut self) {
         // Same lock order as in INFO.
-        let mut standing = self.0.standing.lock();
+        let mut state = self.0.state.lock();
         let mut under_way = self.0.transfers.under_way.lock();
         match *under_way {
             Some((since, 1)) => {
-                standing.saves.transferred(process::time::instant().since(since));
+                state.saves.record_transfer(process::time::instant().since(since));
                 *under_way = None;
             }
             Some((since, count)) => *under_way = Some((since, count - 1)),
@@ -95,38 +95,38 @@ impl Drop for ShownTransfer<'_> {
 
 /// Results of saves and of the initial load.
 #[derive(Debug)]
-struct Standing {
+struct SavingState {
     saves: Saves,
     /// Cancellation state of the running save.
-    wish: Option<Wish>,
+    cancellation: Option<Cancellation>,
     loaded: Loaded,
     /// Maximum of overwritten values kept in memory during the last background save, in bytes.
-    last_kept: usize,
+    last_peak_kept_bytes: usize,
 }
 
-impl Standing {
+impl SavingState {
     /// Whether the running save has been cancelled.
-    fn is_called_off(&self, durability: &Durability) -> bool {
-        self.wish.as_ref().is_some_and(|wish| wish.is_called_off(durability))
+    fn is_cancelled(&self, durability: &Durability) -> bool {
+        self.cancellation.as_ref().is_some_and(|cancellation| cancellation.is_cancelled(durability))
     }
 }
 
 /// State of RDB saves of a server.
 #[derive(Debug)]
 pub struct Saving {
-    standing: Mutex<Standing>,
+    state: Mutex<SavingState>,
     /// Notified when a save ends.
     ended: Condvar,
     /// Number of keys written by the running save, and the total.
     progress: (AtomicU64, AtomicU64),
-    transfers: Transfers,
+    transfers: ResyncTransfers,
     /// Maximum of overwritten values kept in memory since the running save began, in bytes.
-    kept_peak: AtomicUsize,
+    peak_kept_bytes: AtomicUsize,
     /// Number of snapshots taken, and how long the last one held all slots, in microseconds.
-    cuts: (AtomicU64, AtomicU64),
+    snapshots: (AtomicU64, AtomicU64),
     /// Number of keys that came with full resyncs and are in no file yet.
-    synchronised: AtomicU64,
-    pub(crate) loading: Loading,
+    resynced_keys: AtomicU64,
+    pub(crate) loading: LoadProgress,
 }
 
 /// Why a save did not happen.
@@ -142,48 +142,48 @@ pub enum SaveError {
 
 impl Saving {
     pub(crate) fn new() -> Self {
-        let standing = Standing {
+        let state = SavingState {
             saves: Saves::new(process::time::now().secs()),
-            wish: None,
+            cancellation: None,
             loaded: Loaded::default(),
-            last_kept: 0,
+            last_peak_kept_bytes: 0,
         };
         Self {
-            standing: Mutex::new(standing),
+            state: Mutex::new(state),
             ended: Condvar::new(),
             progress: (AtomicU64::new(0), AtomicU64::new(0)),
-            transfers: Transfers::default(),
-            kept_peak: AtomicUsize::new(0),
-            cuts: (AtomicU64::new(0), AtomicU64::new(0)),
-            synchronised: AtomicU64::new(0),
-            loading: Loading::default(),
+            transfers: ResyncTransfers::default(),
+            peak_kept_bytes: AtomicUsize::new(0),
+            snapshots: (AtomicU64::new(0), AtomicU64::new(0)),
+            resynced_keys: AtomicU64::new(0),
+            loading: LoadProgress::default(),
         }
     }
 
     /// Unix time in seconds of the last successful save, or of the start.
     pub fn last_save(&self) -> i64 {
-        self.standing.lock().saves.last_save()
+        self.state.lock().saves.last_save()
     }
 
     /// Resets the counters (CONFIG RESETSTAT).
     pub fn reset_counts(&self) {
-        self.standing.lock().saves.reset_count();
-        self.cuts.0.store(0, Ordering::Relaxed);
-        self.cuts.1.store(0, Ordering::Relaxed);
+        self.state.lock().saves.reset_count();
+        self.snapshots.0.store(0, Ordering::Relaxed);
+        self.snapshots.1.store(0, Ordering::Relaxed);
     }
 
-    pub(crate) fn count_cut(&self, micros: u64) {
-        self.cuts.0.fetch_add(1, Ordering::Relaxed);
-        self.cuts.1.store(micros, Ordering::Relaxed);
+    pub(crate) fn count_snapshot(&self, micros: u64) {
+        self.snapshots.0.fetch_add(1, Ordering::Relaxed);
+        self.snapshots.1.store(micros, Ordering::Relaxed);
     }
 
     /// Number of snapshots taken, and the duration of the last one in microseconds. INFO shows them as forks.
-    pub fn cuts(&self) -> (u64, u64) {
-        (self.cuts.0.load(Ordering::Relaxed), self.cuts.1.load(Ordering::Relaxed))
+    pub fn snapshots(&self) -> (u64, u64) {
+        (self.snapshots.0.load(Ordering::Relaxed), self.snapshots.1.load(Ordering::Relaxed))
     }
 
     /// Shows a full resync of `keys` keys as a save, until the guard is dropped.
-    pub fn show_transfer(&self, keys: u64) -> ShownTransfer<'_> {
+    pub fn show_transfer(&self, keys: u64) -> TransferGuard<'_> {
         let mut under_way = self.transfers.under_way.lock();
         let (since, count) = under_way.unwrap_or((process::time::instant(), 0));
         if count == 0 {
@@ -192,11 +192,11 @@ impl Saving {
         }
         self.transfers.wanted.fetch_add(keys, Ordering::Relaxed);
         *under_way = Some((since, count + 1));
-        ShownTransfer(self)
+        TransferGuard(self)
     }
 
     /// Resets the progress counters for a save of `keys` keys.
-    fn note_wanted(&self, keys: usize) {
+    fn begin_progress(&self, keys: usize) {
         let (written, wanted) = &self.progress;
         written.store(0, Ordering::Relaxed);
         wanted.store(keys as u64, Ordering::Relaxed);
@@ -204,10 +204,10 @@ impl Saving {
 
     /// Cancels the background save. Returns whether there was one.
     pub fn cancel(&self) -> bool {
-        let standing = self.standing.lock();
-        let is_background = standing.saves.running().is_some_and(|running| running.background);
-        let wish = standing.wish.as_ref().filter(|_| is_background);
-        wish.inspect(|wish| wish.cancelled.store(true, Ordering::Relaxed)).is_some()
+        let state = self.state.lock();
+        let is_background = state.saves.running().is_some_and(|running| running.background);
+        let cancellation = state.cancellation.as_ref().filter(|_| is_background);
+        cancellation.inspect(|cancellation| cancellation.cancelled.store(true, Ordering::Relaxed)).is_some()
     }
 }
 
@@ -216,19 +216,19 @@ impl Saving {
 /// # Errors
 /// A save is already running, or the thread cannot be started.
 pub fn save_in_background(durability: &Arc<Durability>) -> Result<(), SaveError> {
-    let wish = begin(durability, SaveKind::Background)?;
+    let cancellation = begin(durability, SaveKind::Background)?;
     // INFO shows the number of keys at once. The snapshot updates it.
-    durability.saving.note_wanted(durability.engine.keyspace.sizes().iter().map(|size| size.keys).sum());
+    durability.saving.begin_progress(durability.engine.keyspace.sizes().iter().map(|size| size.keys).sum());
     tracing::info!("Background saving started");
     let saver = durability.clone();
-    let work = move || match carry_out(&saver, &wish, SaveKind::Background) {
+    let work = move || match run_save(&saver, &cancellation, SaveKind::Background) {
         Ok(()) => tracing::info!("Background saving terminated with success"),
         Err(error) => tracing::warn!("Background saving error: {error:#}"),
     };
     std::thread::Builder::new().name("bgsave".to_owned()).spawn(work).map(drop).map_err(|error| {
-        let mut standing = durability.saving.standing.lock();
-        standing.saves.take_back();
-        standing.wish = None;
+        let mut state = durability.saving.state.lock();
+        state.saves.abort_start();
+        state.cancellation = None;
         durability.saving.ended.notify_all();
         SaveError::Failed(error.into())
     })
@@ -239,52 +239,52 @@ pub fn save_in_background(durability: &Arc<Durability>) -> Result<(), SaveError>
 /// # Errors
 /// A save is already running, or this one failed.
 pub fn save(durability: &Durability) -> Result<(), SaveError> {
-    save_as(durability, SaveKind::Waited)
+    save_as(durability, SaveKind::Foreground)
 }
 
 fn save_as(durability: &Durability, kind: SaveKind) -> Result<(), SaveError> {
-    let wish = begin(durability, kind)?;
-    carry_out(durability, &wish, kind)?;
+    let cancellation = begin(durability, kind)?;
+    run_save(durability, &cancellation, kind)?;
     Ok(())
 }
 
-fn begin(durability: &Durability, kind: SaveKind) -> Result<Wish, SaveError> {
-    let mut standing = durability.saving.standing.lock();
+fn begin(durability: &Durability, kind: SaveKind) -> Result<Cancellation, SaveError> {
+    let mut state = durability.saving.state.lock();
     // A cancelled save ends soon, so wait for it instead of failing.
-    durability.saving.ended.wait_while(&mut standing, |standing| standing.is_called_off(durability));
+    durability.saving.ended.wait_while(&mut state, |state| state.is_cancelled(durability));
     let background = kind == SaveKind::Background;
-    if !standing.saves.begin(process::time::instant(), background) {
+    if !state.saves.begin(process::time::instant(), background) {
         return Err(SaveError::Running);
     }
     let flushes = background.then(|| durability.engine.settings.flushes.load(Ordering::Relaxed));
-    let wish = Wish { cancelled: Arc::default(), flushes };
-    standing.wish = Some(wish.clone());
-    Ok(wish)
+    let cancellation = Cancellation { cancelled: Arc::default(), flushes };
+    state.cancellation = Some(cancellation.clone());
+    Ok(cancellation)
 }
 
-fn carry_out(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::Result<()> {
-    let outcome = write_file(durability, wish, kind);
-    let mut standing = durability.saving.standing.lock();
+fn run_save(durability: &Durability, cancellation: &Cancellation, kind: SaveKind) -> anyhow::Result<()> {
+    let outcome = write_file(durability, cancellation, kind);
+    let mut state = durability.saving.state.lock();
     if kind == SaveKind::Background {
-        standing.last_kept = durability.saving.kept_peak.load(Ordering::Relaxed);
+        state.last_peak_kept_bytes = durability.saving.peak_kept_bytes.load(Ordering::Relaxed);
     }
     let how = match &outcome {
-        Ok(changes) => Ended::Saved { changes: *changes },
-        Err(_) if wish.is_called_off(durability) => Ended::CalledOff,
-        Err(_) => Ended::Failed,
+        Ok(changes) => SaveResult::Saved { changes: *changes },
+        Err(_) if cancellation.is_cancelled(durability) => SaveResult::Cancelled,
+        Err(_) => SaveResult::Failed,
     };
     let secs = process::time::now().secs();
-    standing.saves.end(process::time::instant(), secs, how);
-    standing.wish = None;
-    drop(standing);
+    state.saves.end(process::time::instant(), secs, how);
+    state.cancellation = None;
+    drop(state);
     durability.saving.ended.notify_all();
     update_gate(durability);
     outcome.map(|_| ())
 }
 
 /// Writes the file. Returns the number of changes at the time of the snapshot.
-fn write_file(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::Result<u64> {
-    let (mut state, (position, stream_db, changes, imported)) = cut(durability, |log| {
+fn write_file(durability: &Durability, cancellation: &Cancellation, kind: SaveKind) -> anyhow::Result<u64> {
+    let (mut state, (position, stream_db, changes, imported)) = take_snapshot(durability, |log| {
         // The next log entry names its database, so a replica that resumes from this file need not know it.
         let stream_db = durability.applied.db_in(log);
         if stream_db.is_none() {
@@ -292,40 +292,40 @@ fn write_file(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::R
         }
         // Data that deviates from the replication history must not claim a position in it. The file lacks the slots
         // that are being imported, which the history includes.
-        let is_whole = durability.applied.missing() == 0 && durability.applied.imports.is_empty();
+        let is_whole = durability.applied.missing_changes() == 0 && durability.applied.imports.is_empty();
         let in_history = log.is_open() && is_whole;
         let position = in_history.then(|| log.position());
-        if kind == SaveKind::Last {
+        if kind == SaveKind::Final {
             log.seal();
         }
-        (position, stream_db.unwrap_or(0), changes(durability), durability.applied.imports.slots())
+        (position, stream_db.unwrap_or(0), count_changes(durability), durability.applied.imports.slots())
     })?;
     state.leave_out(&imported);
     // Computed after the snapshot, during which no other thread runs.
     let used = durability.engine.keyspace.used_bytes();
-    let pace = if kind == SaveKind::Background { Pace::behind_commands(used) } else { Pace::full() };
+    let pace = if kind == SaveKind::Background { Pace::yielding(used) } else { Pace::unlimited() };
     let (written, _) = &durability.saving.progress;
-    durability.saving.note_wanted(state.keys());
-    durability.saving.kept_peak.store(0, Ordering::Relaxed);
+    durability.saving.begin_progress(state.keys());
+    durability.saving.peak_kept_bytes.store(0, Ordering::Relaxed);
     let saved = saved_file(durability);
     let file = saved.begin()?;
-    let by_steps = durability.config.get(keys::RDB_SAVE_INCREMENTAL_FSYNC);
-    let is_called_off = || wish.is_called_off(durability);
-    let mut out = NewFile::new(file, by_steps, &is_called_off);
+    let sync_incrementally = durability.config.get(keys::RDB_SAVE_INCREMENTAL_FSYNC);
+    let is_cancelled = || cancellation.is_cancelled(durability);
+    let mut out = NewFile::new(file, sync_incrementally, &is_cancelled);
     write_rdb(
         durability,
         state,
-        &Form {
+        &RdbOptions {
             dialect: Dialect::Own,
             position: position.map(|at| (at, stream_db)),
             aof_base: false,
             slot_states: String::new(),
         },
-        Progress { written: Some(written), is_called_off: &is_called_off },
+        WriteProgress { written: Some(written), is_cancelled: &is_cancelled },
         pace,
         &mut out,
     )?;
-    anyhow::ensure!(!is_called_off(), "cancelled");
+    anyhow::ensure!(!is_cancelled(), "cancelled");
     saved.put(out.file)?;
     tracing::info!("DB saved on disk");
     Ok(changes)
@@ -333,11 +333,11 @@ fn write_file(durability: &Durability, wish: &Wish, kind: SaveKind) -> anyhow::R
 
 /// Keeps the file received in a full resync, now that it is the data. As in Redis, this node can start from it. If the
 /// file cannot be kept, all data counts as unsaved.
-pub fn keep_synchronised(durability: &Durability, file: tempfile::NamedTempFile, keys: u64) {
+pub fn keep_resync_file(durability: &Durability, file: tempfile::NamedTempFile, keys: u64) {
     // A running save belongs to a history that this node has left.
     durability.saving.cancel();
-    let mut standing = durability.saving.standing.lock();
-    durability.saving.ended.wait_while(&mut standing, |standing| standing.saves.running().is_some());
+    let mut state = durability.saving.state.lock();
+    durability.saving.ended.wait_while(&mut state, |state| state.saves.running().is_some());
     let persistent = !durability.config.get(keys::SAVE).is_empty() || durability.append_only.is_on();
     if !persistent && durability.config.get(keys::RDB_DEL_SYNC_FILES) {
         // An older file must not remain either, as this node would start from it.
@@ -346,23 +346,23 @@ pub fn keep_synchronised(durability: &Durability, file: tempfile::NamedTempFile,
     }
     match saved_file(durability).put(file) {
         Ok(()) => {
-            standing.saves.kept(changes(durability));
+            state.saves.record_saved(count_changes(durability));
         }
         Err(error) => {
             tracing::warn!("Cannot keep the snapshot received from the master on disk: {error}");
-            durability.saving.synchronised.fetch_add(keys, Ordering::Relaxed);
+            durability.saving.resynced_keys.fetch_add(keys, Ordering::Relaxed);
         }
     }
-    drop(standing);
+    drop(state);
     update_gate(durability);
 }
 
 /// Records that a full resync brought `keys` keys that are in no file.
-pub fn note_synchronised(durability: &Durability, keys: u64) {
+pub fn record_resync(durability: &Durability, keys: u64) {
     durability.saving.cancel();
-    let mut standing = durability.saving.standing.lock();
-    durability.saving.ended.wait_while(&mut standing, |standing| standing.saves.running().is_some());
-    durability.saving.synchronised.fetch_add(keys, Ordering::Relaxed);
+    let mut state = durability.saving.state.lock();
+    durability.saving.ended.wait_while(&mut state, |state| state.saves.running().is_some());
+    durability.saving.resynced_keys.fetch_add(keys, Ordering::Relaxed);
 }
 
 /// The file that is loaded at startup.
@@ -370,48 +370,48 @@ fn saved_file(durability: &Durability) -> SavedFile<SystemDisk> {
     SavedFile::new(SystemDisk::new(".".into()), &durability.config.get(keys::DBFILENAME))
 }
 
-/// Creates a temporary file that can later be [kept](keep_synchronised).
+/// Creates a temporary file that can later be [kept](keep_resync_file).
 ///
 /// # Errors
 /// The file cannot be created.
-pub fn new_file(durability: &Durability) -> std::io::Result<tempfile::NamedTempFile> {
+pub fn create_temporary_file(durability: &Durability) -> std::io::Result<tempfile::NamedTempFile> {
     saved_file(durability).begin()
 }
 
 /// Removes temporary files left by a killed server.
-pub fn remove_leftovers(durability: &Durability) {
+pub fn remove_temporary_files(durability: &Durability) {
     for name in saved_file(durability).remove_leftovers() {
         tracing::warn!("Removed {name}, the temporary file of an unfinished save.");
     }
 }
 
 /// Number of changes since the start.
-fn changes(durability: &Durability) -> u64 {
+fn count_changes(durability: &Durability) -> u64 {
     let commands: u64 =
         durability.engine.worker_stats().iter().map(|worker| worker.changes.load(Ordering::Relaxed)).sum();
-    commands + durability.saving.synchronised.load(Ordering::Relaxed)
+    commands + durability.saving.resynced_keys.load(Ordering::Relaxed)
 }
 
 /// Rejects writes after a failed save, if the configuration says so (`stop-writes-on-bgsave-error`).
 pub fn update_gate(durability: &Durability) {
-    let failed = !durability.saving.standing.lock().saves.last_ok();
+    let failed = !durability.saving.state.lock().saves.last_ok();
     let stop = failed
         && durability.config.get(keys::STOP_WRITES_ON_BGSAVE_ERROR)
         && !durability.config.get(keys::SAVE).is_empty();
     durability.engine.settings.set_gate(Gate::MISCONF, stop);
-    durability.log.look_again();
+    durability.log.wake_readers();
 }
 
 /// Starts background saves at save points. Never returns.
-pub async fn watch(durability: Arc<Durability>, tick: Arc<AdaptiveTick>) {
+pub async fn run_save_points(durability: Arc<Durability>, tick: Arc<AdaptiveTick>) {
     let mut reported = process::time::instant();
     let flushes = durability.engine.settings.flushes.load(Ordering::Relaxed);
-    durability.saving.standing.lock().saves.start(flushes);
+    durability.saving.state.lock().saves.ignore_flushes(flushes);
     loop {
         tick.wait_for_tick().await;
-        if durability.saving.standing.lock().saves.running().is_some() {
-            durability.saving.kept_peak.fetch_max(kept_bytes(), Ordering::Relaxed);
-            if process::time::instant().since(reported) >= TELL_PERIOD {
+        if durability.saving.state.lock().saves.running().is_some() {
+            durability.saving.peak_kept_bytes.fetch_max(kept_bytes(), Ordering::Relaxed);
+            if process::time::instant().since(reported) >= PROGRESS_INTERVAL {
                 reported = process::time::instant();
                 let (written, wanted) = &durability.saving.progress;
                 let (written, wanted) = (written.load(Ordering::Relaxed), wanted.load(Ordering::Relaxed));
@@ -420,8 +420,8 @@ pub async fn watch(durability: Arc<Durability>, tick: Arc<AdaptiveTick>) {
         } else {
             reported = process::time::instant();
         }
-        let due = due(&durability);
-        if let Some(Due::Point(point)) = due {
+        let due = check_due(&durability);
+        if let Some(SaveReason::Point(point)) = due {
             tracing::info!("{} changes in {} seconds. Saving...", point.changes, point.after.as_secs());
         }
         if due.is_some()
@@ -432,16 +432,16 @@ pub async fn watch(durability: Arc<Durability>, tick: Arc<AdaptiveTick>) {
     }
 }
 
-fn due(durability: &Durability) -> Option<Due> {
+fn check_due(durability: &Durability) -> Option<SaveReason> {
     let settings = &durability.engine.settings;
-    let facts = Facts {
+    let conditions = SaveConditions {
         points: &durability.config.get(keys::SAVE),
-        loads: settings.gate().intersects(Gate::LOADING.union(Gate::ASYNC_LOADING)),
-        changes: changes(durability),
+        is_loading: settings.gate().intersects(Gate::LOADING.union(Gate::ASYNC_LOADING)),
+        changes: count_changes(durability),
         flushes: settings.flushes.load(Ordering::Relaxed),
     };
     let (now, secs) = (process::time::instant(), process::time::now().secs());
-    durability.saving.standing.lock().saves.look(now, secs, facts)
+    durability.saving.state.lock().saves.check_due(now, secs, conditions)
 }
 
 /// Loads the configured file, if it exists. Clients get LOADING until the caller ends it; after an error it must not be
@@ -461,7 +461,7 @@ pub async fn load_at_start(durability: &Arc<Durability>) -> anyhow::Result<Optio
     if appends {
         // The append-only file starts with the last RDB file's data, or empty. Its base must exist before any client is
         // served, because writes acknowledged under `always` must be in it.
-        durability.append_only.await_base()?;
+        durability.append_only.enable_without_base()?;
         let first = durability.clone();
         tokio::task::spawn_blocking(move || append_only::rewrite_now(&first)).await??;
     }
@@ -480,7 +480,7 @@ async fn load_append_only(durability: &Arc<Durability>) -> anyhow::Result<bool> 
     };
     let took = process::time::instant().since(began);
     tracing::info!("DB loaded from append only file: {:.3} seconds", took.as_secs_f64());
-    durability.saving.standing.lock().loaded = loaded;
+    durability.saving.state.lock().loaded = loaded;
     Ok(true)
 }
 
@@ -509,13 +509,13 @@ async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<bool> {
         durability.log.adopt(position);
         durability.applied.select(loaded.stream_db.unwrap_or(0));
     }
-    durability.saving.standing.lock().loaded = loaded;
+    durability.saving.state.lock().loaded = loaded;
     Ok(true)
 }
 
 /// Takes the keys that the initial load skipped, to report them to the log. A second call returns none.
-pub fn take_left_out(durability: &Durability) -> LeftOut {
-    std::mem::take(&mut durability.saving.standing.lock().loaded.left_out)
+pub fn take_skipped_keys(durability: &Durability) -> LeftOut {
+    std::mem::take(&mut durability.saving.state.lock().loaded.left_out)
 }
 
 /// Whether the configuration, or the last known cluster state, makes this node a replica.
@@ -529,11 +529,11 @@ fn will_be_replica(durability: &Durability) -> bool {
 
 /// Options of DEBUG RELOAD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reload {
+pub struct ReloadOptions {
     /// Save the data first.
     pub save: bool,
     /// Add the file's keys instead of replacing the data.
-    pub keeps: bool,
+    pub merge: bool,
 }
 
 /// DEBUG RELOAD: saves and loads the file. The replication history continues. `on_loaded` is called before any new
@@ -543,7 +543,7 @@ pub struct Reload {
 /// The save failed, or its file cannot be loaded.
 pub fn reload(
     durability: &Durability,
-    how: Reload,
+    how: ReloadOptions,
     drop_expired: bool,
     on_loaded: impl FnOnce(&LeftOut),
 ) -> Result<(), SaveError> {
@@ -551,7 +551,7 @@ pub fn reload(
         save(durability)?;
     }
     let name = durability.config.get(keys::DBFILENAME);
-    let load = if how.keeps { add_file } else { replace_by_file };
+    let load = if how.merge { add_file } else { replace_by_file };
     let loaded = load(durability, Path::new(&*name), drop_expired);
     if let Ok(loaded) = &loaded {
         on_loaded(&loaded.left_out);
@@ -562,7 +562,7 @@ pub fn reload(
 
 /// Whether to save at shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AtEnd {
+pub enum ShutdownSave {
     /// Save if save points are configured.
     AsConfigured,
     /// Always save.
@@ -577,24 +577,24 @@ pub enum AtEnd {
 /// The data, or the end of the append-only file, could not be written to disk.
 pub fn finish(
     durability: &Durability,
-    at_end: AtEnd,
-    unfinished: append_only::Unfinished,
+    at_end: ShutdownSave,
+    unfinished: append_only::UnfinishedAof,
 ) -> Result<(), SaveError> {
     let wanted = match at_end {
-        AtEnd::AsConfigured => !durability.config.get(keys::SAVE).is_empty(),
-        AtEnd::Save => true,
-        AtEnd::NoSave => false,
+        ShutdownSave::AsConfigured => !durability.config.get(keys::SAVE).is_empty(),
+        ShutdownSave::Save => true,
+        ShutdownSave::NoSave => false,
     };
     loop {
         // No other save may finish after the final one.
         durability.saving.cancel();
-        let mut standing = durability.saving.standing.lock();
-        durability.saving.ended.wait_while(&mut standing, |standing| standing.saves.running().is_some());
-        drop(standing);
+        let mut state = durability.saving.state.lock();
+        durability.saving.ended.wait_while(&mut state, |state| state.saves.running().is_some());
+        drop(state);
         if durability.config.get(keys::APPENDONLY) {
             tracing::info!("Calling fsync() on the AOF file.");
         }
-        append_only::finish(durability, unfinished)
+        append_only::sync_all_data(durability, unfinished)
             .map_err(|error| SaveError::Failed(anyhow::anyhow!("{error}")))?;
         // Partially loaded data must not be saved, nor data that a replica is going to replace.
         let not_data = Gate::LOADING.union(Gate::EMPTY_MASTER);
@@ -602,7 +602,7 @@ pub fn finish(
             return Ok(());
         }
         tracing::info!("Saving the final RDB snapshot before exiting.");
-        match save_as(durability, SaveKind::Last) {
+        match save_as(durability, SaveKind::Final) {
             // A save point or a client was faster; try again.
             Err(SaveError::Running) => {}
             outcome => return outcome,
@@ -613,12 +613,12 @@ pub fn finish(
 /// Appends the fields of INFO's Persistence section.
 pub fn info(durability: &Durability, text: &mut String) {
     use std::fmt::Write;
-    let standing = durability.saving.standing.lock();
+    let state = durability.saving.state.lock();
     let gate = durability.engine.settings.gate();
     let (loading, beside) = (gate.contains(Gate::LOADING), gate.contains(Gate::ASYNC_LOADING));
-    let saves = &standing.saves;
+    let saves = &state.saves;
     let running = saves.running().filter(|running| running.background);
-    let running = running.filter(|_| !standing.is_called_off(durability));
+    let running = running.filter(|_| !state.is_cancelled(durability));
     let transfers = &durability.saving.transfers;
     let transfer =
         (*transfers.under_way.lock()).map(|(since, _)| (since, &transfers.written, &transfers.wanted));
@@ -629,35 +629,38 @@ pub fn info(durability: &Durability, text: &mut String) {
     let progress = |counter: &AtomicU64| if running.is_some() { counter.load(Ordering::Relaxed) } else { 0 };
     let (written, wanted) = (progress(written), progress(wanted));
     let percent = if wanted == 0 { 0.0 } else { written as f64 / wanted as f64 * 100.0 };
-    let took = saves.last_took().map_or(-1, |took| took.as_secs() as i64);
+    let took = saves.last_duration().map_or(-1, |took| took.as_secs() as i64);
     let kept = if running.is_some() { kept_bytes() } else { 0 };
-    let kept_peak =
-        if running.is_some() { durability.saving.kept_peak.load(Ordering::Relaxed).max(kept) } else { 0 };
+    let peak_kept_bytes = if running.is_some() {
+        durability.saving.peak_kept_bytes.load(Ordering::Relaxed).max(kept)
+    } else {
+        0
+    };
     let lines: [(&str, String); 18] = [
         ("loading", u8::from(loading).to_string()),
         ("async_loading", u8::from(beside).to_string()),
-        ("current_cow_peak", kept_peak.to_string()),
+        ("current_cow_peak", peak_kept_bytes.to_string()),
         ("current_cow_size", kept.to_string()),
         ("current_cow_size_age", "0".to_owned()),
         ("current_fork_perc", format!("{percent:.2}")),
         ("current_save_keys_processed", written.to_string()),
         ("current_save_keys_total", wanted.to_string()),
-        ("rdb_changes_since_last_save", saves.unsaved(changes(durability)).to_string()),
+        ("rdb_changes_since_last_save", saves.unsaved(count_changes(durability)).to_string()),
         ("rdb_bgsave_in_progress", u8::from(running.is_some()).to_string()),
         ("rdb_last_save_time", saves.last_save().to_string()),
         ("rdb_last_bgsave_status", if saves.last_ok() { "ok" } else { "err" }.to_owned()),
         ("rdb_last_bgsave_time_sec", took.to_string()),
         ("rdb_current_bgsave_time_sec", current.unwrap_or(-1).to_string()),
         ("rdb_saves", saves.count().to_string()),
-        ("rdb_last_cow_size", standing.last_kept.to_string()),
-        ("rdb_last_load_keys_expired", standing.loaded.expired.to_string()),
-        ("rdb_last_load_keys_loaded", standing.loaded.keys.to_string()),
+        ("rdb_last_cow_size", state.last_peak_kept_bytes.to_string()),
+        ("rdb_last_load_keys_expired", state.loaded.expired.to_string()),
+        ("rdb_last_load_keys_loaded", state.loaded.keys.to_string()),
     ];
     for (name, value) in lines {
         // Writing to a String cannot fail.
         let _ = write!(text, "{name}:{value}\r\n");
     }
-    drop(standing);
+    drop(state);
     durability.append_only.info(text);
     if loading || beside {
         durability.saving.loading.info(text);

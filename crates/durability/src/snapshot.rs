@@ -16,23 +16,26 @@ use crate::Durability;
 use crate::pace::Pace;
 
 /// Interval at which a pausing walk checks for cancellation.
-const LOOK: Duration = Duration::from_millis(10);
+const CANCEL_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Takes a snapshot of all data. `at_cut` runs at that moment, to read the log's position.
 ///
 /// # Errors
 /// Too many snapshots exist.
-pub fn cut<R>(durability: &Durability, at_cut: impl FnOnce(&mut Log) -> R) -> anyhow::Result<(State, R)> {
-    let _apply_turn = durability.applied.turn.lock();
+pub fn take_snapshot<R>(
+    durability: &Durability,
+    at_cut: impl FnOnce(&mut Log) -> R,
+) -> anyhow::Result<(State, R)> {
+    let _apply_guard = durability.applied.apply_lock.lock();
     let at_cut = || at_cut(&mut durability.log.lock());
     let (cut, nanos) = loading::cut(&durability.engine, time::nanos, at_cut);
-    durability.saving.count_cut(nanos / 1000);
+    durability.saving.count_snapshot(nanos / 1000);
     cut.context("too many snapshots are under way")
 }
 
 /// Dialect and auxiliary fields of an RDB file.
 #[derive(Debug, Clone)]
-pub struct Form {
+pub struct RdbOptions {
     /// The dialect of the servers that will read it.
     pub dialect: Dialect,
     /// Replication position at the snapshot, and the database selected by the stream.
@@ -43,27 +46,27 @@ pub struct Form {
     pub slot_states: String,
 }
 
-/// Progress and cancellation of writing a snapshot.
+/// WriteProgress and cancellation of writing a snapshot.
 #[derive(Clone, Copy)]
-pub struct Progress<'a> {
+pub struct WriteProgress<'a> {
     /// Counter of the keys written.
     pub written: Option<&'a AtomicU64>,
     /// Whether writing should stop early.
-    pub is_called_off: &'a dyn Fn() -> bool,
+    pub is_cancelled: &'a dyn Fn() -> bool,
 }
 
-impl std::fmt::Debug for Progress<'_> {
+impl std::fmt::Debug for WriteProgress<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Progress").field("written", &self.written).finish_non_exhaustive()
+        f.debug_struct("WriteProgress").field("written", &self.written).finish_non_exhaustive()
     }
 }
 
-impl Progress<'_> {
+impl WriteProgress<'_> {
     /// Like [`delay`], but ends early on cancellation.
     fn delay(&self, micros: i64, keys: u64) {
-        let mut left = rest(micros, keys);
-        while !left.is_zero() && !(self.is_called_off)() {
-            let now = left.min(LOOK);
+        let mut left = delay_duration(micros, keys);
+        while !left.is_zero() && !(self.is_cancelled)() {
+            let now = left.min(CANCEL_CHECK_INTERVAL);
             std::thread::sleep(now);
             left -= now;
         }
@@ -77,15 +80,15 @@ impl Progress<'_> {
 pub fn write_rdb(
     durability: &Durability,
     state: State,
-    form: &Form,
-    progress: Progress<'_>,
+    form: &RdbOptions,
+    progress: WriteProgress<'_>,
     pace: Pace,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let options = WriteOptions {
         compress: durability.config.get(keys::RDBCOMPRESSION),
         checksum: durability.config.get(keys::RDBCHECKSUM),
-        uses: uses(durability),
+        uses: usage_info(durability),
         dialect: form.dialect,
     };
     let replication = form
@@ -96,7 +99,7 @@ pub fn write_rdb(
     let (aof_base, slot_states) = (form.aof_base, form.slot_states.as_str());
     let info =
         Info { version: resp::REDIS_VERSION, created, used_memory: 0, replication, aof_base, slot_states };
-    let mut walk = Walk { durability, progress, pace };
+    let mut walk = SnapshotWalk { durability, progress, pace };
     loading::write_rdb(state, options, &info, &mut walk, out)
 }
 
@@ -104,11 +107,11 @@ pub fn write_rdb(
 pub(crate) fn write_commands(
     durability: &Durability,
     state: State,
-    progress: Progress<'_>,
+    progress: WriteProgress<'_>,
     pace: Pace,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    loading::write_commands(state, &mut Walk { durability, progress, pace }, out)
+    loading::write_commands(state, &mut SnapshotWalk { durability, progress, pace }, out)
 }
 
 /// Writes commands that recreate the contents of these slots, for a migration target.
@@ -119,23 +122,23 @@ pub fn write_slots(
     durability: &Durability,
     mut state: State,
     slots: &SlotSet,
-    progress: Progress<'_>,
+    progress: WriteProgress<'_>,
     out: &mut impl Write,
 ) -> io::Result<()> {
     state.keep_slots(slots);
     state.drop_functions();
-    let pace = Pace::behind_commands(durability.engine.keyspace.used_bytes());
+    let pace = Pace::yielding(durability.engine.keyspace.used_bytes());
     write_commands(durability, state, progress, pace, out)
 }
 
 /// Adds progress, cancellation and pacing to a walk through a snapshot.
-struct Walk<'a> {
+struct SnapshotWalk<'a> {
     durability: &'a Durability,
-    progress: Progress<'a>,
+    progress: WriteProgress<'a>,
     pace: Pace,
 }
 
-impl Steps for Walk<'_> {
+impl Steps for SnapshotWalk<'_> {
     fn on_part(&mut self, keys: u64) -> io::Result<()> {
         if let Some(written) = self.progress.written {
             written.fetch_add(keys, Ordering::Relaxed);
@@ -143,23 +146,23 @@ impl Steps for Walk<'_> {
         if keys > 0 {
             self.progress.delay(self.durability.config.get(keys::RDB_KEY_SAVE_DELAY), keys);
         }
-        if (self.progress.is_called_off)() {
+        if (self.progress.is_cancelled)() {
             return Err(io::Error::other("cancelled"));
         }
-        self.pace.step_back();
+        self.pace.yield_if_due();
         Ok(())
     }
 }
 
 /// Sleeps `micros` microseconds per key. A negative value means one microsecond per that many keys.
 pub(crate) fn delay(micros: i64, keys: u64) {
-    let rest = rest(micros, keys);
+    let rest = delay_duration(micros, keys);
     if !rest.is_zero() {
         std::thread::sleep(rest);
     }
 }
 
-fn rest(micros: i64, keys: u64) -> Duration {
+fn delay_duration(micros: i64, keys: u64) -> Duration {
     Duration::from_micros(match micros {
         0 => 0,
         1.. => keys.saturating_mul(micros.unsigned_abs()),
@@ -169,7 +172,7 @@ fn rest(micros: i64, keys: u64) -> Duration {
 }
 
 /// The usage information to store for each key, which depends on the eviction policy as in Redis.
-fn uses(durability: &Durability) -> Uses {
+fn usage_info(durability: &Durability) -> Uses {
     let now = time::now();
     match durability.engine.settings.lfu() {
         Some(settings) => Uses::Frequency(now, settings),

@@ -10,11 +10,11 @@ mod shared_log;
 
 use replication::ReplId;
 
-pub use shared_log::{LogHandle, SharedLog};
+pub use shared_log::{EngineLogHandle, SharedLog};
 
 /// Generates a new replication id.
-pub fn random_id() -> ReplId {
+pub fn random_repl_id() -> ReplId {
     let mut bytes = [0; 20];
-    getrandom::fill(&mut bytes).expect("a system without random numbers cannot name a history");
+    getrandom::fill(&mut bytes).expect("the system must provide random numbers for a replication id");
     ReplId::from_random(bytes)
 }

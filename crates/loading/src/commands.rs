@@ -9,7 +9,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use append_only::{FilesError, Folder, Place, ToLoad};
+use append_only::{AofDirectory, AofFilesError, AofStorage, FileToLoad};
 use engine::{CommandError, Flow, Origin, Requests, Session, Worker};
 use persistence::Disk;
 use persistence::aof::{Manifest, ReplAnnotation};
@@ -32,7 +32,7 @@ const NOT_JOINED: &str = "what follows does not begin where what was before ends
 pub enum AofError {
     /// The manifest is none, or the folder cannot be read.
     #[error("{0}")]
-    Files(#[from] FilesError),
+    Files(#[from] AofFilesError),
     /// The base is no RDB that can be loaded.
     #[error("{}: {error}", file.display())]
     Base {
@@ -144,7 +144,7 @@ pub struct LoadedFiles {
 /// A file of commands, from somewhere on.
 #[derive(Debug)]
 struct Part<'a> {
-    file: &'a ToLoad,
+    file: &'a FileToLoad,
     begin: u64,
     /// Whether files may be cut back to their last whole command (`aof-load-truncated`): the last may, and no other.
     truncates: bool,
@@ -155,9 +155,9 @@ impl Loader<'_> {
     ///
     /// # Errors
     /// They cannot be read, or are not what they are to be.
-    pub fn run_files<D: Place>(
+    pub fn run_files<D: AofStorage>(
         &self,
-        folder: &Folder<D>,
+        folder: &AofDirectory<D>,
         manifest: &Manifest,
         truncates: bool,
     ) -> Result<LoadedFiles, AofError> {
@@ -165,7 +165,7 @@ impl Loader<'_> {
         let mut ran = Ran::default();
         clear(self.engine);
         let mut session = Session::new(0, Origin::Master, true);
-        for file in &folder.to_load(manifest) {
+        for file in &folder.files_to_load(manifest) {
             self.host.tell(Told::FileBegins);
             let told = Told::FileLoaded { name: &file.name, is_base: file.is_base };
             let path = || folder.disk.path_of(&file.name);
@@ -196,7 +196,7 @@ impl Loader<'_> {
 
     /// Runs the commands of a file. If it ends in the middle of one, it is cut back to the last whole one, if it may
     /// be.
-    fn run_file<D: Place>(
+    fn run_file<D: AofStorage>(
         &self,
         disk: &D,
         session: &mut Session,

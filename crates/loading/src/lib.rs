@@ -5,7 +5,7 @@
 //! commands are run one after the other ([`Loader::run_files`]). A snapshot is cut and written by [`cut`],
 //! [`write_rdb`] and [`write_commands`].
 //!
-//! Bytes come from a `Read` and go to a `Write`, and an append-only file is in a [`append_only::Place`], so that a
+//! Bytes come from a `Read` and go to a `Write`, and an append-only file is in a [`append_only::AofStorage`], so that a
 //! simulated node loads and saves with the same code as a real one. The time comes from a [`Host`], which is told of
 //! whatever users are to hear.
 #![forbid(unsafe_code)]

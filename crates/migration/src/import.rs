@@ -9,7 +9,7 @@ use clock::Instant;
 use slot_routing::{Slot, SlotSet};
 
 use crate::message::Message;
-use crate::{ACK_PERIOD, RESUME_WITHIN};
+use crate::{ACK_PERIOD, RESUME_TIMEOUT};
 
 /// The grant must arrive within this time after the request. The source holds writes for longer, counted from the
 /// arrival of the request.
@@ -26,19 +26,19 @@ pub const CATCH_UP_WITHIN: Duration = Duration::from_secs(5);
 /// Whether the source may send this command, with keys in these slots. The command must concern slots of the migration,
 /// or the migration itself.
 #[must_use]
-pub fn is_of_job(name: &[u8], about: &[Slot], job: &SlotSet) -> bool {
-    const ABOUT_THE_JOB: [&str; 5] = ["cluster", "select", "multi", "exec", "ping"];
-    ABOUT_THE_JOB.iter().any(|word| name.eq_ignore_ascii_case(word.as_bytes()))
-        || !about.is_empty() && about.iter().all(|slot| job.contains(*slot))
+pub fn is_allowed_in_import(name: &[u8], slots: &[Slot], job: &SlotSet) -> bool {
+    const JOB_COMMANDS: [&str; 5] = ["cluster", "select", "multi", "exec", "ping"];
+    JOB_COMMANDS.iter().any(|word| name.eq_ignore_ascii_case(word.as_bytes()))
+        || !slots.is_empty() && slots.iter().all(|slot| job.contains(*slot))
 }
 
 /// An event for the target's state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Input {
+pub enum ImportEvent {
     /// The source sent this message. Everything it sent before has been applied.
-    Heard(Message),
+    Received(Message),
     /// Other data arrived and was applied.
-    Fed,
+    DataApplied,
     /// Everything received so far has been applied.
     CaughtUp,
     /// The link is closed.
@@ -46,7 +46,7 @@ pub enum Input {
     /// The source has resumed the migration on a new link.
     Resumed,
     /// The source reported the end of the migration.
-    EndedThere,
+    EndedByPeer,
     /// An operator cancels the migration.
     Cancel,
     /// This node now owns the slots.
@@ -54,18 +54,18 @@ pub enum Input {
     /// The slots cannot be claimed, for this reason.
     NotClaimed(String),
     /// Current conditions for the migration.
-    Around(Around),
+    Conditions(ImportConditions),
     /// The replicas have received everything, or cannot be reached in time.
-    ReplicasHave(Around),
+    ReplicasCaughtUp(ImportConditions),
     /// The migration cannot continue, for this reason.
-    Broken(String),
+    Failed(String),
     /// The time of [`Import::next_deadline`] has come.
     Deadline,
 }
 
 /// External conditions that a migration depends on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Around {
+pub struct ImportConditions {
     /// Whether this node is a master.
     pub is_master: bool,
     /// Whether the source owns all of the slots.
@@ -74,10 +74,10 @@ pub struct Around {
     pub flushed: bool,
 }
 
-impl Around {
+impl ImportConditions {
     /// Why the migration cannot continue, if so.
     #[must_use]
-    pub fn hindrance(self) -> Option<&'static str> {
+    pub fn failure_reason(self) -> Option<&'static str> {
         match self {
             Self { is_master: false, .. } => Some("A failover occurred during slot import"),
             Self { source_serves: false, .. } => Some("Slots are no longer owned by source node."),
@@ -89,7 +89,7 @@ impl Around {
 
 /// An action for the target's driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub enum ImportAction {
     /// Send this message to the source.
     Send(Message),
     /// Wait until the replicas have received everything, because the source deletes its data once the slots are
@@ -102,7 +102,7 @@ pub enum Action {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum ImportState {
     AwaitingAck,
     Receiving,
     CatchingUp {
@@ -124,12 +124,12 @@ enum State {
 #[derive(Debug)]
 pub struct Import {
     timeout: Duration,
-    state: State,
-    heard: Instant,
+    state: ImportState,
+    last_received: Instant,
     next_ack: Instant,
     resumable: bool,
     /// Set while there is no link: the time at which the migration fails.
-    down: Option<Instant>,
+    disconnected: Option<Instant>,
 }
 
 impl Import {
@@ -137,149 +137,159 @@ impl Import {
     /// unless it is `resumable`.
     #[must_use]
     pub fn new(now: Instant, timeout: Duration, resumable: bool) -> Self {
-        let (state, next_ack) = (State::AwaitingAck, now + ACK_PERIOD);
-        Self { timeout, state, heard: now, next_ack, resumable, down: None }
+        let (state, next_ack) = (ImportState::AwaitingAck, now + ACK_PERIOD);
+        Self { timeout, state, last_received: now, next_ack, resumable, disconnected: None }
     }
 
     /// The name that Valkey has for this state.
     #[must_use]
     pub fn state_name(&self) -> &'static str {
         match self.state {
-            State::AwaitingAck => "waiting-for-ack",
-            State::Receiving => "receiving-snapshot",
-            State::CatchingUp { .. } | State::AwaitingPaused => "waiting-for-paused",
-            State::Requested { .. } => "failover-requested",
-            State::Granted { .. } | State::Claiming => "failover-granted",
-            State::Over => "success",
+            ImportState::AwaitingAck => "waiting-for-ack",
+            ImportState::Receiving => "receiving-snapshot",
+            ImportState::CatchingUp { .. } | ImportState::AwaitingPaused => "waiting-for-paused",
+            ImportState::Requested { .. } => "failover-requested",
+            ImportState::Granted { .. } | ImportState::Claiming => "failover-granted",
+            ImportState::Over => "success",
         }
     }
 
-    /// When to send [`Input::Deadline`] if no event occurs before.
+    /// When to send [`ImportEvent::Deadline`] if no event occurs before.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        let link = (self.heard + self.timeout).min(self.down.unwrap_or(self.next_ack));
+        let link = (self.last_received + self.timeout).min(self.disconnected.unwrap_or(self.next_ack));
         match self.state {
             // The driver reports the result.
-            State::Granted { .. } | State::Claiming | State::Over => None,
-            State::Requested { at } => Some(link.min(at + GRANT_WITHIN)),
-            State::CatchingUp { until } => Some(link.min(until)),
-            State::AwaitingAck | State::Receiving | State::AwaitingPaused => Some(link),
+            ImportState::Granted { .. } | ImportState::Claiming | ImportState::Over => None,
+            ImportState::Requested { at } => Some(link.min(at + GRANT_WITHIN)),
+            ImportState::CatchingUp { until } => Some(link.min(until)),
+            ImportState::AwaitingAck | ImportState::Receiving | ImportState::AwaitingPaused => Some(link),
         }
     }
 
     /// Processes an event and appends the resulting actions.
-    pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Action>) {
-        if self.state == State::Over {
+    pub fn handle(&mut self, now: Instant, input: ImportEvent, out: &mut Vec<ImportAction>) {
+        if self.state == ImportState::Over {
             return;
         }
         match input {
-            Input::Heard(message) => self.on_heard(now, message, out),
-            Input::Fed => self.heard = now,
-            Input::CaughtUp => self.on_caught_up(out),
-            Input::Claimed => self.end(Ok(()), out),
-            Input::NotClaimed(why) => self.fail(why, out),
-            Input::ReplicasHave(around) => self.on_replicas_have(now, around, out),
+            ImportEvent::Received(message) => self.on_message(now, message, out),
+            ImportEvent::DataApplied => self.last_received = now,
+            ImportEvent::CaughtUp => self.on_caught_up(out),
+            ImportEvent::Claimed => self.end(Ok(()), out),
+            ImportEvent::NotClaimed(why) => self.fail(why, out),
+            ImportEvent::ReplicasCaughtUp(around) => self.on_replicas_caught_up(now, around, out),
             // During a claim only its result matters.
-            _ if matches!(self.state, State::Granted { .. } | State::Claiming) => {}
-            Input::Around(around) => {
-                if let Some(why) = around.hindrance() {
+            _ if matches!(self.state, ImportState::Granted { .. } | ImportState::Claiming) => {}
+            ImportEvent::Conditions(around) => {
+                if let Some(why) = around.failure_reason() {
                     self.fail(why, out);
                 }
             }
-            Input::Closed if self.resumable => self.down = Some(self.down.unwrap_or(now + RESUME_WITHIN)),
-            Input::Closed | Input::EndedThere => self.lost(out),
-            Input::Resumed => self.on_resumed(now, out),
-            Input::Cancel => self.fail("Cancelled", out),
-            Input::Broken(why) => self.fail(why, out),
-            Input::Deadline => self.on_deadline(now, out),
+            ImportEvent::Closed if self.resumable => {
+                self.disconnected = Some(self.disconnected.unwrap_or(now + RESUME_TIMEOUT))
+            }
+            ImportEvent::Closed | ImportEvent::EndedByPeer => self.fail_disconnected(out),
+            ImportEvent::Resumed => self.on_resumed(now, out),
+            ImportEvent::Cancel => self.fail("Cancelled", out),
+            ImportEvent::Failed(why) => self.fail(why, out),
+            ImportEvent::Deadline => self.on_deadline(now, out),
         }
     }
 
     /// Repeats the last request, which may have been lost.
-    fn on_resumed(&mut self, now: Instant, out: &mut Vec<Action>) {
-        (self.down, self.heard, self.next_ack) = (None, now, now + ACK_PERIOD);
+    fn on_resumed(&mut self, now: Instant, out: &mut Vec<ImportAction>) {
+        (self.disconnected, self.last_received, self.next_ack) = (None, now, now + ACK_PERIOD);
         match self.state {
-            State::AwaitingPaused => out.push(Action::Send(Message::RequestPause)),
-            State::Requested { .. } => out.push(Action::Send(Message::RequestFailover)),
-            State::AwaitingAck
-            | State::Receiving
-            | State::CatchingUp { .. }
-            | State::Granted { .. }
-            | State::Claiming
-            | State::Over => {}
+            ImportState::AwaitingPaused => out.push(ImportAction::Send(Message::RequestPause)),
+            ImportState::Requested { .. } => out.push(ImportAction::Send(Message::RequestFailover)),
+            ImportState::AwaitingAck
+            | ImportState::Receiving
+            | ImportState::CatchingUp { .. }
+            | ImportState::Granted { .. }
+            | ImportState::Claiming
+            | ImportState::Over => {}
         }
     }
 
-    fn lost(&mut self, out: &mut Vec<Action>) {
+    fn fail_disconnected(&mut self, out: &mut Vec<ImportAction>) {
         self.fail(
             "Connection lost to source. Check CLUSTER GETSLOTMIGRATIONS on the source node for more information.",
             out,
         );
     }
 
-    fn on_heard(&mut self, now: Instant, message: Message, out: &mut Vec<Action>) {
-        self.heard = now;
+    fn on_message(&mut self, now: Instant, message: Message, out: &mut Vec<ImportAction>) {
+        self.last_received = now;
         match (message, self.state) {
-            (Message::Ack, State::AwaitingAck) => self.state = State::Receiving,
-            (Message::Ack, _) | (_, State::Granted { .. } | State::Claiming) => {}
-            (Message::SnapshotEof, State::Receiving) => {
-                self.state = State::CatchingUp { until: now + CATCH_UP_WITHIN };
+            (Message::Ack, ImportState::AwaitingAck) => self.state = ImportState::Receiving,
+            (Message::Ack, _) | (_, ImportState::Granted { .. } | ImportState::Claiming) => {}
+            (Message::SnapshotEof, ImportState::Receiving) => {
+                self.state = ImportState::CatchingUp { until: now + CATCH_UP_WITHIN };
             }
-            (Message::Paused, State::AwaitingPaused) => {
-                self.enter(State::Requested { at: now }, Action::Send(Message::RequestFailover), out);
+            (Message::Paused, ImportState::AwaitingPaused) => {
+                self.enter(
+                    ImportState::Requested { at: now },
+                    ImportAction::Send(Message::RequestFailover),
+                    out,
+                );
             }
-            (Message::FailoverGranted, State::Requested { at }) if now < at + GRANT_WITHIN => {
-                self.enter(State::Granted { before: at + CLAIM_WITHIN }, Action::AwaitReplicas, out);
+            (Message::FailoverGranted, ImportState::Requested { at }) if now < at + GRANT_WITHIN => {
+                self.enter(
+                    ImportState::Granted { before: at + CLAIM_WITHIN },
+                    ImportAction::AwaitReplicas,
+                    out,
+                );
             }
             (message, _) => self.fail(format!("Source node sent {} out of order", message.word()), out),
         }
     }
 
-    fn on_replicas_have(&mut self, now: Instant, around: Around, out: &mut Vec<Action>) {
-        let State::Granted { before } = self.state else { return };
-        match around.hindrance() {
+    fn on_replicas_caught_up(&mut self, now: Instant, around: ImportConditions, out: &mut Vec<ImportAction>) {
+        let ImportState::Granted { before } = self.state else { return };
+        match around.failure_reason() {
             Some(why) => self.fail(why, out),
             None if now >= before => self.fail("The slots were granted too long ago", out),
-            None => self.enter(State::Claiming, Action::Claim, out),
+            None => self.enter(ImportState::Claiming, ImportAction::Claim, out),
         }
     }
 
     /// Requests the pause. Clients' writes wait from then on, so little should remain to be applied.
-    fn on_caught_up(&mut self, out: &mut Vec<Action>) {
-        if matches!(self.state, State::CatchingUp { .. }) {
-            self.enter(State::AwaitingPaused, Action::Send(Message::RequestPause), out);
+    fn on_caught_up(&mut self, out: &mut Vec<ImportAction>) {
+        if matches!(self.state, ImportState::CatchingUp { .. }) {
+            self.enter(ImportState::AwaitingPaused, ImportAction::Send(Message::RequestPause), out);
         }
     }
 
-    fn on_deadline(&mut self, now: Instant, out: &mut Vec<Action>) {
-        if matches!(self.state, State::Requested { at } if now >= at + GRANT_WITHIN) {
+    fn on_deadline(&mut self, now: Instant, out: &mut Vec<ImportAction>) {
+        if matches!(self.state, ImportState::Requested { at } if now >= at + GRANT_WITHIN) {
             return self.fail("The source node did not grant the slots in time", out);
         }
-        if now >= self.heard + self.timeout {
+        if now >= self.last_received + self.timeout {
             return self.fail("Timed out after too long with no interaction", out);
         }
-        if self.down.is_some_and(|until| now >= until) {
-            return self.lost(out);
+        if self.disconnected.is_some_and(|until| now >= until) {
+            return self.fail_disconnected(out);
         }
-        if matches!(self.state, State::CatchingUp { until } if now >= until) {
+        if matches!(self.state, ImportState::CatchingUp { until } if now >= until) {
             self.on_caught_up(out);
         }
-        if self.down.is_none() && now >= self.next_ack {
+        if self.disconnected.is_none() && now >= self.next_ack {
             self.next_ack = now + ACK_PERIOD;
-            out.push(Action::Send(Message::Ack));
+            out.push(ImportAction::Send(Message::Ack));
         }
     }
 
-    fn enter(&mut self, state: State, action: Action, out: &mut Vec<Action>) {
+    fn enter(&mut self, state: ImportState, action: ImportAction, out: &mut Vec<ImportAction>) {
         self.state = state;
         out.push(action);
     }
 
-    fn fail(&mut self, why: impl Into<String>, out: &mut Vec<Action>) {
+    fn fail(&mut self, why: impl Into<String>, out: &mut Vec<ImportAction>) {
         self.end(Err(why.into()), out);
     }
 
-    fn end(&mut self, outcome: Result<(), String>, out: &mut Vec<Action>) {
-        self.enter(State::Over, Action::End(outcome), out);
+    fn end(&mut self, outcome: Result<(), String>, out: &mut Vec<ImportAction>) {
+        self.enter(ImportState::Over, ImportAction::End(outcome), out);
     }
 }

@@ -5,15 +5,15 @@ use std::collections::VecDeque;
 use clock::Millis;
 use slot_routing::{NodeId, RedisId, Slot, SlotSet};
 
-use crate::order::slots_of;
 use crate::progress::Progress;
+use crate::slot_move::slots_of;
 
 /// The name of a migration, identical on both nodes.
 pub type JobName = RedisId;
 
 /// Direction of a migration, as seen by this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
+pub enum JobDirection {
     /// Slots move away.
     Export,
     /// Slots move here.
@@ -26,11 +26,11 @@ pub struct Job {
     /// The migration's name.
     pub name: JobName,
     /// The direction.
-    pub operation: Operation,
+    pub direction: JobDirection,
     /// The migrating slots.
     pub ranges: Vec<(Slot, Slot)>,
     /// The source and the target. Replicas do not know them.
-    pub ends: Option<(NodeId, NodeId)>,
+    pub endpoints: Option<(NodeId, NodeId)>,
     /// Creation time.
     pub created: Millis,
     /// Time of the last change of state.
@@ -53,7 +53,7 @@ impl Job {
     /// A migration that starts at `now`.
     #[must_use]
     pub fn new(
-        (name, operation): (JobName, Operation),
+        (name, direction): (JobName, JobDirection),
         ranges: Vec<(Slot, Slot)>,
         ends: Option<(NodeId, NodeId)>,
         state: &'static str,
@@ -61,9 +61,9 @@ impl Job {
     ) -> Self {
         Self {
             name,
-            operation,
+            direction,
             ranges,
-            ends,
+            endpoints: ends,
             created: now,
             updated: now,
             heard: now,
@@ -94,18 +94,18 @@ impl Job {
 pub struct Jobs(VecDeque<Job>);
 
 impl Jobs {
-    /// Adds a migration, and keeps at most `most` ended ones.
-    pub fn add(&mut self, job: Job, most: usize) {
+    /// Adds a migration, and keeps at max_ended `max_ended` ended ones.
+    pub fn add(&mut self, job: Job, max_ended: usize) {
         self.0.push_front(job);
-        self.trim(most);
+        self.trim(max_ended);
     }
 
-    /// Drops all but the newest `most` ended migrations.
-    pub fn trim(&mut self, most: usize) {
+    /// Drops all but the newest `max_ended` ended migrations.
+    pub fn trim(&mut self, max_ended: usize) {
         let mut ended = 0;
         self.0.retain(|job| {
             ended += usize::from(!job.is_active);
-            job.is_active || ended <= most
+            job.is_active || ended <= max_ended
         });
     }
 
@@ -131,15 +131,15 @@ impl Jobs {
     }
 
     /// Drops the running migrations, which another node continues.
-    pub fn forget_active(&mut self) {
+    pub fn drop_active(&mut self) {
         self.0.retain(|job| !job.is_active);
     }
 
     /// Finds a slot of these that is being migrated, and the direction.
     #[must_use]
-    pub fn busy_slot(&self, slots: &SlotSet) -> Option<(Slot, Operation)> {
+    pub fn busy_slot(&self, slots: &SlotSet) -> Option<(Slot, JobDirection)> {
         self.active().find_map(|job| {
-            job.slots().iter().find(|slot| slots.contains(*slot)).map(|slot| (slot, job.operation))
+            job.slots().iter().find(|slot| slots.contains(*slot)).map(|slot| (slot, job.direction))
         })
     }
 }
@@ -150,20 +150,20 @@ mod tests {
 
     fn job(byte: u8, slots: (u16, u16), is_active: bool) -> Job {
         let slot = |number| Slot::new(number).unwrap();
-        let kind = (JobName::from_random([byte; 20]), Operation::Export);
+        let kind = (JobName::from_random([byte; 20]), JobDirection::Export);
         let ranges = vec![(slot(slots.0), slot(slots.1))];
         Job { is_active, ..Job::new(kind, ranges, None, "success", Millis(0)) }
     }
 
     #[test]
-    fn jobs_under_way_stay_however_many_have_ended() {
+    fn running_jobs_are_never_trimmed() {
         let mut jobs = Jobs::default();
         jobs.add(job(1, (0, 9), true), 2);
         (2..9).for_each(|byte| jobs.add(job(byte, (10, 19), false), 2));
         let names: Vec<JobName> = jobs.iter().map(|job| job.name).collect();
         assert_eq!(names, [8, 7, 1].map(|byte| JobName::from_random([byte; 20])));
         let busy = |number| jobs.busy_slot(&[Slot::new(number).unwrap()].into_iter().collect());
-        assert_eq!(busy(9), Some((Slot::new(9).unwrap(), Operation::Export)));
+        assert_eq!(busy(9), Some((Slot::new(9).unwrap(), JobDirection::Export)));
         assert_eq!(busy(10), None, "that has ended");
         assert_eq!(jobs.iter().next().unwrap().ranges_text(), "10-19");
         jobs.trim(1);

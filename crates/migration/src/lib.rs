@@ -20,38 +20,38 @@
 //!
 //! Between our nodes a migration survives a broken link. The source first asks for support (`RESUMABLE`, which Valkey
 //! answers with an error), and adds the word to `ESTABLISH`. The target's ACKs then report how many bytes it has
-//! applied, and the source retains the rest ([`Window`]). After reconnecting, the source sends `RESUME NAME name`,
+//! applied, and the source retains the rest ([`ResendWindow`]). After reconnecting, the source sends `RESUME NAME name`,
 //! learns how much was applied, and sends the rest again. A side that gives up sends `FINISH`, so that the other does
 //! not wait.
 //!
 //! Invariant: the source accepts no write to a slot between `PAUSED` and the claim. It can hold writes only for a
 //! limited time, because the target may be gone. The target therefore claims the slots only within
 //! [`import::CLAIM_WITHIN`] of its request, which is well before the source stops holding writes
-//! ([`export::HOLD_FOR`]), whenever the request arrived.
+//! ([`export::MAX_HOLD_TIME`]), whenever the request arrived.
 #![forbid(unsafe_code)]
 
 pub mod export;
-mod from_target;
 pub mod import;
 mod job;
 mod message;
-mod order;
 mod progress;
 pub mod pull;
+mod slot_move;
+mod target_replies;
 mod window;
 
 pub use export::Export;
-pub use from_target::{FromTarget, NoSense, Said};
 pub use import::Import;
-pub use job::{Job, JobName, Jobs, Operation};
+pub use job::{Job, JobDirection, JobName, Jobs};
 pub use message::{
-    Establish, Finish, Message, RESUMABLE, ack_applied, ask_resumable, finish, parse_establish, parse_finish,
-    parse_request, parse_resume, request, resume,
+    Establish, Finish, Message, RESUMABLE, encode_ack, encode_finish, encode_pull_request,
+    encode_resumable_query, encode_resume, parse_establish, parse_finish, parse_request, parse_resume,
 };
-pub use order::{Order, OrderError, OrderPart, parse_orders, parse_slots};
 pub use progress::Progress;
 pub use pull::Pull;
-pub use window::Window;
+pub use slot_move::{SlotMove, SlotMoveError, SlotMovePart, parse_slot_moves, parse_slots};
+pub use target_replies::{MalformedReply, TargetReplies, TargetReply};
+pub use window::ResendWindow;
 
 use std::time::Duration;
 
@@ -59,4 +59,4 @@ use std::time::Duration;
 pub const ACK_PERIOD: Duration = Duration::from_secs(1);
 
 /// A migration fails if its broken link is not replaced within this time.
-pub const RESUME_WITHIN: Duration = Duration::from_secs(5);
+pub const RESUME_TIMEOUT: Duration = Duration::from_secs(5);

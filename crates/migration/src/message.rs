@@ -3,7 +3,7 @@
 use slot_routing::{NodeId, Slot, SlotSet};
 
 use crate::job::JobName;
-use crate::order::{Order, parse_orders, parse_ranges, slots_of};
+use crate::slot_move::{SlotMove, parse_ranges, parse_slot_moves, slots_of};
 
 /// A message of a running migration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,12 +97,12 @@ impl Establish {
 pub const RESUMABLE: &str = "RESUMABLE";
 
 /// Appends the command that asks whether the target supports resumable migrations.
-pub fn ask_resumable(out: &mut Vec<u8>) {
+pub fn encode_resumable_query(out: &mut Vec<u8>) {
     resp::encode_request(out, ["CLUSTER", "SYNCSLOTS", RESUMABLE].map(str::as_bytes));
 }
 
 /// Appends the first command on a new link. The reply is the number of applied bytes.
-pub fn resume(name: &JobName, out: &mut Vec<u8>) {
+pub fn encode_resume(name: &JobName, out: &mut Vec<u8>) {
     resp::encode_request(out, ["CLUSTER", "SYNCSLOTS", "RESUME", "NAME", name.as_str()].map(str::as_bytes));
 }
 
@@ -114,7 +114,7 @@ pub fn parse_resume(words: &[String]) -> Option<JobName> {
 }
 
 /// Appends the command of a target that requests slots under a migration name of its own. The reply is +OK.
-pub fn request(name: &JobName, order: &Order, out: &mut Vec<u8>) {
+pub fn encode_pull_request(name: &JobName, order: &SlotMove, out: &mut Vec<u8>) {
     let target = order.target.to_string();
     let head = ["CLUSTER", "SYNCSLOTS", "REQUEST", "NAME", name.as_str()].map(str::to_owned);
     let slots = order.ranges.iter().flat_map(|(first, last)| [first.to_string(), last.to_string()]);
@@ -126,15 +126,15 @@ pub fn request(name: &JobName, order: &Order, out: &mut Vec<u8>) {
 
 /// Parses the words after `CLUSTER SYNCSLOTS REQUEST`.
 #[must_use]
-pub fn parse_request(words: &[String]) -> Option<(JobName, Order)> {
+pub fn parse_request(words: &[String]) -> Option<(JobName, SlotMove)> {
     let [name, job, order @ ..] = words else { return None };
     let job = name.eq_ignore_ascii_case("name").then(|| JobName::from_bytes(job.as_bytes())).flatten()?;
-    let mut orders = parse_orders(order, &|_| Ok(())).ok()?;
+    let mut orders = parse_slot_moves(order, &|_| Ok(())).ok()?;
     (orders.len() == 1).then(|| orders.pop()).flatten().map(|order| (job, order))
 }
 
 /// Appends the target's ACK with the number of applied bytes.
-pub fn ack_applied(count: u64, out: &mut Vec<u8>) {
+pub fn encode_ack(count: u64, out: &mut Vec<u8>) {
     resp::encode_request(out, ["CLUSTER", "SYNCSLOTS", "ACK", &count.to_string()].map(str::as_bytes));
 }
 
@@ -167,7 +167,7 @@ pub struct Finish {
 }
 
 /// Appends the message as a RESP command.
-pub fn finish(end: &Finish, out: &mut Vec<u8>) {
+pub fn encode_finish(end: &Finish, out: &mut Vec<u8>) {
     let state = if end.is_success { "SUCCESS" } else { "FAILED" };
     let name = end.name.to_string();
     let words =
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn each_message_is_read_as_it_was_written() {
+    fn messages_round_trip() {
         for (message, _) in WORDS {
             let mut wire = Vec::new();
             message.encode(&mut wire);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_job_is_named_with_its_source_and_slots() {
+    fn establish_finish_and_resume_round_trip() {
         let slot = |number| Slot::new(number).unwrap();
         let begin = Establish {
             source: "a".repeat(40).parse().unwrap(),
@@ -229,11 +229,11 @@ mod tests {
         assert_eq!(with_another_link.without_link(), begin);
         let end = Finish { name: begin.name, is_success: false, message: "lost".to_owned() };
         let mut wire = Vec::new();
-        finish(&end, &mut wire);
+        encode_finish(&end, &mut wire);
         let words = self::words(&wire);
         assert_eq!(parse_finish(&words[3..]), Some(end));
         let mut wire = Vec::new();
-        resume(&begin.name, &mut wire);
+        encode_resume(&begin.name, &mut wire);
         let mut words = self::words(&wire);
         words.pop();
         assert_eq!(parse_resume(&words[3..]), Some(begin.name));

@@ -6,13 +6,13 @@ use std::time::Duration;
 use clock::Instant;
 
 /// Delay before retrying after a failure.
-pub const AGAIN_AFTER: Duration = Duration::from_secs(1);
+pub const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// A source that has agreed must start the migration within this time.
-pub const NAMED_WITHIN: Duration = Duration::from_secs(10);
+pub const START_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An event for the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Input {
+pub enum PullEvent {
     /// The source's reply to the request.
     Asked(Result<(), String>),
     /// The source has started the migration.
@@ -29,18 +29,18 @@ pub enum Input {
 
 /// An action for the driver.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub enum PullAction {
     /// Send the request to the source.
     Ask,
     /// Cancel the running migration, and report its end.
     EndJob,
     /// The request has ended.
-    End(Outcome),
+    End(PullOutcome),
 }
 
 /// The result of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum PullOutcome {
     /// The slots have been imported.
     Completed,
     /// The request failed permanently.
@@ -50,7 +50,7 @@ pub enum Outcome {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum PullState {
     Asking,
     Agreed {
         until: Instant,
@@ -70,7 +70,7 @@ enum State {
 /// State machine of a node that requests slots.
 #[derive(Debug)]
 pub struct Pull {
-    state: State,
+    state: PullState,
     retries: u32,
     last_error: String,
 }
@@ -79,7 +79,7 @@ impl Pull {
     /// Starts a request. The driver must send it to the source.
     #[must_use]
     pub fn new() -> Self {
-        Self { state: State::Asking, retries: 0, last_error: String::new() }
+        Self { state: PullState::Asking, retries: 0, last_error: String::new() }
     }
 
     /// Number of retries so far.
@@ -94,70 +94,74 @@ impl Pull {
         &self.last_error
     }
 
-    /// When to send [`Input::Deadline`] if no event occurs before.
+    /// When to send [`PullEvent::Deadline`] if no event occurs before.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         match self.state {
-            State::Agreed { until } | State::Waiting { until } | State::Unwanted { until } => Some(until),
-            State::Asking | State::Importing | State::Cancelling | State::Over => None,
+            PullState::Agreed { until } | PullState::Waiting { until } | PullState::Unwanted { until } => {
+                Some(until)
+            }
+            PullState::Asking | PullState::Importing | PullState::Cancelling | PullState::Over => None,
         }
     }
 
     /// Processes an event and appends the resulting actions.
-    pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Action>) {
+    pub fn handle(&mut self, now: Instant, input: PullEvent, out: &mut Vec<PullAction>) {
         match (input, self.state) {
-            (_, State::Over) => {}
-            (Input::Ended(Ok(())), _) => self.end(Outcome::Completed, out),
-            (Input::Ended(Err(_)) | Input::Asked(Err(_)), State::Cancelling) => {
-                self.end(Outcome::Cancelled, out);
+            (_, PullState::Over) => {}
+            (PullEvent::Ended(Ok(())), _) => self.end(PullOutcome::Completed, out),
+            (PullEvent::Ended(Err(_)) | PullEvent::Asked(Err(_)), PullState::Cancelling) => {
+                self.end(PullOutcome::Cancelled, out);
             }
-            (Input::Asked(Ok(())), State::Cancelling) => {
-                self.state = State::Unwanted { until: now + NAMED_WITHIN };
+            (PullEvent::Asked(Ok(())), PullState::Cancelling) => {
+                self.state = PullState::Unwanted { until: now + START_TIMEOUT };
             }
-            (_, State::Cancelling) => {}
-            (Input::Named, State::Unwanted { .. }) => {
-                self.state = State::Cancelling;
-                out.push(Action::EndJob);
+            (_, PullState::Cancelling) => {}
+            (PullEvent::Named, PullState::Unwanted { .. }) => {
+                self.state = PullState::Cancelling;
+                out.push(PullAction::EndJob);
             }
-            (Input::Deadline, State::Unwanted { until }) if now >= until => {
-                self.end(Outcome::Cancelled, out);
+            (PullEvent::Deadline, PullState::Unwanted { until }) if now >= until => {
+                self.end(PullOutcome::Cancelled, out);
             }
-            (_, State::Unwanted { .. }) => {}
-            (Input::Asked(Ok(())), State::Asking) => {
-                self.state = State::Agreed { until: now + NAMED_WITHIN };
+            (_, PullState::Unwanted { .. }) => {}
+            (PullEvent::Asked(Ok(())), PullState::Asking) => {
+                self.state = PullState::Agreed { until: now + START_TIMEOUT };
             }
-            (Input::Named, _) => self.state = State::Importing,
-            (Input::Asked(Err(why)), State::Asking) | (Input::Ended(Err(why)), _) => self.try_later(now, why),
-            (Input::Asked(_), _) => {}
-            (Input::Hopeless(why), _) => self.end(Outcome::Failed(why), out),
-            (Input::Cancel, State::Importing) => {
-                self.state = State::Cancelling;
-                out.push(Action::EndJob);
+            (PullEvent::Named, _) => self.state = PullState::Importing,
+            (PullEvent::Asked(Err(why)), PullState::Asking) | (PullEvent::Ended(Err(why)), _) => {
+                self.schedule_retry(now, why)
+            }
+            (PullEvent::Asked(_), _) => {}
+            (PullEvent::Hopeless(why), _) => self.end(PullOutcome::Failed(why), out),
+            (PullEvent::Cancel, PullState::Importing) => {
+                self.state = PullState::Cancelling;
+                out.push(PullAction::EndJob);
             }
             // The source's answer decides how to cancel.
-            (Input::Cancel, State::Asking) => self.state = State::Cancelling,
-            (Input::Cancel, State::Agreed { until }) => self.state = State::Unwanted { until },
-            (Input::Cancel, _) => self.end(Outcome::Cancelled, out),
-            (Input::Deadline, State::Waiting { until }) if now >= until => {
-                self.state = State::Asking;
+            (PullEvent::Cancel, PullState::Asking) => self.state = PullState::Cancelling,
+            (PullEvent::Cancel, PullState::Agreed { until }) => self.state = PullState::Unwanted { until },
+            (PullEvent::Cancel, _) => self.end(PullOutcome::Cancelled, out),
+            (PullEvent::Deadline, PullState::Waiting { until }) if now >= until => {
+                self.state = PullState::Asking;
                 self.retries += 1;
-                out.push(Action::Ask);
+                out.push(PullAction::Ask);
             }
-            (Input::Deadline, State::Agreed { until }) if now >= until => {
-                self.try_later(now, "The source did not begin".to_owned());
+            (PullEvent::Deadline, PullState::Agreed { until }) if now >= until => {
+                self.schedule_retry(now, "The source did not begin".to_owned());
             }
-            (Input::Deadline, _) => {}
+            (PullEvent::Deadline, _) => {}
         }
     }
 
-    fn try_later(&mut self, now: Instant, why: String) {
+    fn schedule_retry(&mut self, now: Instant, why: String) {
         self.last_error = why;
-        self.state = State::Waiting { until: now + AGAIN_AFTER };
+        self.state = PullState::Waiting { until: now + RETRY_DELAY };
     }
 
-    fn end(&mut self, outcome: Outcome, out: &mut Vec<Action>) {
-        self.state = State::Over;
-        out.push(Action::End(outcome));
+    fn end(&mut self, outcome: PullOutcome, out: &mut Vec<PullAction>) {
+        self.state = PullState::Over;
+        out.push(PullAction::End(outcome));
     }
 }
 
@@ -176,9 +180,9 @@ mod tests {
     }
 
     /// Events with their times in milliseconds.
-    type Inputs = Vec<(u64, Input)>;
+    type TimedEvents = Vec<(u64, PullEvent)>;
 
-    fn run(inputs: &[(u64, Input)]) -> (Vec<Action>, Pull) {
+    fn run(inputs: &[(u64, PullEvent)]) -> (Vec<PullAction>, Pull) {
         let (mut pull, mut out) = (Pull::new(), Vec::new());
         for (millis, input) in inputs {
             pull.handle(at(*millis), input.clone(), &mut out);
@@ -186,49 +190,49 @@ mod tests {
         (out, pull)
     }
 
-    fn lost() -> Input {
-        Input::Ended(Err("lost".to_owned()))
+    fn lost() -> PullEvent {
+        PullEvent::Ended(Err("lost".to_owned()))
     }
 
     #[test]
-    fn it_tries_again_until_the_slots_are_here() {
+    fn retries_until_the_slots_are_imported() {
         let (out, pull) = run(&[
-            (1, Input::Asked(Err("busy".to_owned()))),
-            (1001, Input::Deadline),
-            (1002, Input::Asked(Ok(()))),
-            (1003, Input::Named),
+            (1, PullEvent::Asked(Err("busy".to_owned()))),
+            (1001, PullEvent::Deadline),
+            (1002, PullEvent::Asked(Ok(()))),
+            (1003, PullEvent::Named),
             (1500, lost()),
-            (2500, Input::Deadline),
-            (2501, Input::Asked(Ok(()))),
-            (2501, Input::Named),
-            (2600, Input::Ended(Ok(()))),
+            (2500, PullEvent::Deadline),
+            (2501, PullEvent::Asked(Ok(()))),
+            (2501, PullEvent::Named),
+            (2600, PullEvent::Ended(Ok(()))),
         ]);
-        assert_eq!(out, [Action::Ask, Action::Ask, Action::End(Outcome::Completed)]);
+        assert_eq!(out, [PullAction::Ask, PullAction::Ask, PullAction::End(PullOutcome::Completed)]);
         assert_eq!((pull.retries(), pull.last_error(), pull.next_deadline()), (2, "lost", None));
     }
 
     #[test]
-    fn a_source_that_agrees_and_does_nothing_is_asked_again() {
-        let (out, pull) = run(&[(0, Input::Asked(Ok(()))), (10_000, Input::Deadline)]);
-        assert_eq!((out.len(), pull.next_deadline()), (0, Some(at(10_000) + AGAIN_AFTER)));
+    fn source_that_does_not_start_is_asked_again() {
+        let (out, pull) = run(&[(0, PullEvent::Asked(Ok(()))), (10_000, PullEvent::Deadline)]);
+        assert_eq!((out.len(), pull.next_deadline()), (0, Some(at(10_000) + RETRY_DELAY)));
     }
 
     #[test]
-    fn it_is_cancelled_wherever_it_stands() {
-        let over = [Action::End(Outcome::Cancelled)];
-        let with_job = [Action::EndJob, Action::End(Outcome::Cancelled)];
-        let asked = || (1, Input::Asked(Ok(())));
-        let cancel = || (5, Input::Cancel);
-        let table: [(Inputs, &[Action]); 7] = [
-            (vec![cancel(), (6, Input::Asked(Err("x".to_owned())))], &over),
-            (vec![cancel(), (6, Input::Asked(Ok(()))), (7, Input::Named), (8, lost())], &with_job),
-            (vec![asked(), cancel(), (10_001, Input::Deadline)], &over),
-            (vec![asked(), cancel(), (6, Input::Named), (7, lost())], &with_job),
-            (vec![(1, Input::Asked(Err("x".to_owned()))), cancel()], &over),
-            (vec![asked(), (2, Input::Named), cancel(), (6, lost())], &with_job),
+    fn can_be_cancelled_in_every_state() {
+        let over = [PullAction::End(PullOutcome::Cancelled)];
+        let with_job = [PullAction::EndJob, PullAction::End(PullOutcome::Cancelled)];
+        let asked = || (1, PullEvent::Asked(Ok(())));
+        let cancel = || (5, PullEvent::Cancel);
+        let table: [(TimedEvents, &[PullAction]); 7] = [
+            (vec![cancel(), (6, PullEvent::Asked(Err("x".to_owned())))], &over),
+            (vec![cancel(), (6, PullEvent::Asked(Ok(()))), (7, PullEvent::Named), (8, lost())], &with_job),
+            (vec![asked(), cancel(), (10_001, PullEvent::Deadline)], &over),
+            (vec![asked(), cancel(), (6, PullEvent::Named), (7, lost())], &with_job),
+            (vec![(1, PullEvent::Asked(Err("x".to_owned()))), cancel()], &over),
+            (vec![asked(), (2, PullEvent::Named), cancel(), (6, lost())], &with_job),
             (
-                vec![asked(), (2, Input::Named), cancel(), (6, Input::Ended(Ok(())))],
-                &[Action::EndJob, Action::End(Outcome::Completed)],
+                vec![asked(), (2, PullEvent::Named), cancel(), (6, PullEvent::Ended(Ok(())))],
+                &[PullAction::EndJob, PullAction::End(PullOutcome::Completed)],
             ),
         ];
         for (inputs, expected) in table {

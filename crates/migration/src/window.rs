@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 
 /// The bytes sent by the source of a migration, from the first one that may not have been applied.
 #[derive(Debug, Default)]
-pub struct Window {
+pub struct ResendWindow {
     /// Stream offset of the first retained byte.
     first: u64,
     bytes: VecDeque<u8>,
 }
 
-impl Window {
+impl ResendWindow {
     /// The source stops sending while this many bytes are unacknowledged.
     pub const SIZE: usize = 4 * 1024 * 1024;
 
@@ -28,7 +28,7 @@ impl Window {
     /// Drops acknowledged bytes: `count` is the number applied since the start of the migration. Returns `false` if
     /// `count` is invalid: more than was sent, or less than before.
     #[must_use]
-    pub fn applied(&mut self, count: u64) -> bool {
+    pub fn acknowledge(&mut self, count: u64) -> bool {
         let Some(more) = count.checked_sub(self.first).and_then(|more| usize::try_from(more).ok()) else {
             return false;
         };
@@ -41,7 +41,7 @@ impl Window {
     }
 
     /// The bytes to send again on a new link.
-    pub fn rest(&mut self) -> &[u8] {
+    pub fn unacknowledged(&mut self) -> &[u8] {
         self.bytes.make_contiguous()
     }
 }
@@ -51,26 +51,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_link_begins_behind_what_was_applied() {
-        let mut window = Window::default();
+    fn resends_from_the_first_unacknowledged_byte() {
+        let mut window = ResendWindow::default();
         window.push(b"abcdef");
-        assert!(window.applied(2));
-        assert_eq!(window.rest(), b"cdef");
+        assert!(window.acknowledge(2));
+        assert_eq!(window.unacknowledged(), b"cdef");
         window.push(b"gh");
-        assert!(window.applied(2) && window.applied(7));
-        assert_eq!(window.rest(), b"h");
-        assert!(!window.applied(6), "it had said seven");
-        assert!(!window.applied(9), "eight were sent");
-        assert!(window.applied(8) && window.rest().is_empty());
+        assert!(window.acknowledge(2) && window.acknowledge(7));
+        assert_eq!(window.unacknowledged(), b"h");
+        assert!(!window.acknowledge(6), "it had said seven");
+        assert!(!window.acknowledge(9), "eight were sent");
+        assert!(window.acknowledge(8) && window.unacknowledged().is_empty());
     }
 
     #[test]
-    fn a_target_that_applies_nothing_is_sent_little() {
-        let mut window = Window::default();
-        window.push(&vec![b'x'; Window::SIZE - 1]);
+    fn window_closes_without_acknowledgements() {
+        let mut window = ResendWindow::default();
+        window.push(&vec![b'x'; ResendWindow::SIZE - 1]);
         assert!(window.is_open());
         window.push(b"y");
         assert!(!window.is_open());
-        assert!(window.applied(1) && window.is_open());
+        assert!(window.acknowledge(1) && window.is_open());
     }
 }

@@ -808,7 +808,7 @@ impl Drop for Connection {
     fn drop(&mut self) {
         self.stream.send_close_notify();
         if self.output.held_until().is_some() {
-            self.server.replication.commit_point.forget(self.session.id);
+            self.server.replication.commit_point.remove_waiter(self.session.id);
         }
         self.server.engine.disconnect(&mut self.session);
         self.server.network.connected.fetch_sub(1, Ordering::Relaxed);

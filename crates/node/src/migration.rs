@@ -15,9 +15,9 @@ use std::thread::JoinHandle;
 
 use config::{Config, Values, keys};
 use durability::Durability;
-use durability::stream::random_id;
+use durability::stream::random_repl_id;
 use engine::{Commands, Engine};
-use migration::{Establish, Job, JobName, Jobs, Operation, Order, OrderPart};
+use migration::{Establish, Job, JobDirection, JobName, Jobs, SlotMove, SlotMovePart};
 use net::context::NetworkContext;
 use net::detached_connection::DetachedConnection;
 use net::pauses::PauseGate;
@@ -36,7 +36,7 @@ use pulling::Pulls;
 /// A job for the thread.
 #[derive(Debug)]
 enum Task {
-    Export(JobName, Order),
+    Export(JobName, SlotMove),
     Import(Establish, Box<DetachedConnection>, mpsc::UnboundedReceiver<DetachedConnection>),
     /// Asks another node for slots.
     Pull(JobName),
@@ -118,8 +118,8 @@ impl Migrations {
     }
 
     /// Whether a job of this kind is under way.
-    pub(crate) fn is_active(&self, operation: Operation) -> bool {
-        self.jobs.lock().active().any(|job| job.operation == operation)
+    pub(crate) fn is_active(&self, operation: JobDirection) -> bool {
+        self.jobs.lock().active().any(|job| job.direction == operation)
     }
 
     /// All jobs that are known, the newest first.
@@ -135,12 +135,12 @@ impl Migrations {
     }
 
     /// Has the slots moved, all or none of these orders. An error is the whole text of the reply.
-    pub(crate) fn begin_exports(&self, orders: Vec<Order>) -> Result<(), String> {
+    pub(crate) fn begin_exports(&self, orders: Vec<SlotMove>) -> Result<(), String> {
         self.begin_named(orders.into_iter().map(|order| (new_name(), order)).collect())
     }
 
     /// Has slots moved to a node that asked for them, and has named the job.
-    pub(crate) fn begin_requested(&self, name: JobName, order: Order) -> Result<(), String> {
+    pub(crate) fn begin_requested(&self, name: JobName, order: SlotMove) -> Result<(), String> {
         if self.jobs.lock().active().any(|job| job.name == name) {
             return Err("ERR A slot migration by this name is under way".to_owned());
         }
@@ -149,25 +149,25 @@ impl Migrations {
 
     /// Says of the parts of an order whether they can be carried out. An error here is the whole text of the reply: no
     /// order can be, while SETSLOT has any slot on the move here, since its marks and a job would decide over one slot.
-    pub(crate) fn order_checks(&self) -> Result<impl Fn(OrderPart<'_>) -> Result<(), String>, String> {
+    pub(crate) fn order_checks(&self) -> Result<impl Fn(SlotMovePart<'_>) -> Result<(), String>, String> {
         let topology = topology(self)?;
         check_no_manual_moves(&topology)?;
-        Ok(move |part: OrderPart<'_>| check_part(&topology, &self.jobs.lock(), part))
+        Ok(move |part: SlotMovePart<'_>| check_part(&topology, &self.jobs.lock(), part))
     }
 
-    fn begin_named(&self, orders: Vec<(JobName, Order)>) -> Result<(), String> {
+    fn begin_named(&self, orders: Vec<(JobName, SlotMove)>) -> Result<(), String> {
         let topology = topology(self)?;
         check_no_manual_moves(&topology)?;
         let mut jobs = self.jobs.lock();
         for (_, order) in &orders {
             let slots = order.slots();
-            for part in [OrderPart::Slots(&slots), OrderPart::Target(order.target)] {
+            for part in [SlotMovePart::Slots(&slots), SlotMovePart::Target(order.target)] {
                 check_part(&topology, &jobs, part).map_err(|error| format!("ERR {error}"))?;
             }
         }
         for (name, order) in orders {
             let ends = Some((topology.myself, order.target));
-            add(self, &mut jobs, (name, Operation::Export), order.ranges.clone(), ends);
+            add(self, &mut jobs, (name, JobDirection::Export), order.ranges.clone(), ends);
             let slots = jobs.iter().next().map(Job::ranges_text).unwrap_or_default();
             tracing::info!("Slot migration {name} begins: slots {slots} go to {}", order.target);
             // While the server stops nothing moves any more.
@@ -178,7 +178,7 @@ impl Migrations {
 
     /// Ends all exports; says whether there was any.
     pub(crate) fn cancel_exports(&self) -> bool {
-        self.cancel_jobs(|job| job.operation == Operation::Export) > 0
+        self.cancel_jobs(|job| job.direction == JobDirection::Export) > 0
     }
 
     /// Ends the jobs that are meant, and says how many those are.
@@ -205,7 +205,7 @@ impl Migrations {
             return Err(format!("ERR I am already importing slot {slot}."));
         }
         let ends = Some((import.source, topology.myself));
-        add(self, &mut jobs, (import.name, Operation::Import), import.ranges.clone(), ends);
+        add(self, &mut jobs, (import.name, JobDirection::Import), import.ranges.clone(), ends);
         // Taken before the jobs elsewhere.
         drop(jobs);
         self.pulls.lock().on_named(import);
@@ -245,7 +245,7 @@ impl Migrations {
     /// This node is the master of data that another made, or that was loaded: imports that are under way in it have
     /// come to nothing.
     pub(crate) fn drop_imports(&self) {
-        let left = self.replication.applied.imports.all();
+        let left = self.replication.applied.imports.running();
         if !left.is_empty() {
             let _ = self.tasks.send(Task::Drop(left));
         }
@@ -315,19 +315,19 @@ fn credentials(values: &Values) -> Option<Vec<u8>> {
 }
 
 fn new_name() -> JobName {
-    JobName::from_bytes(random_id().as_str().as_bytes()).expect("an identifier is a name")
+    JobName::from_bytes(random_repl_id().as_str().as_bytes()).expect("an identifier is a name")
 }
 
 fn add(
     migrations: &Migrations,
     jobs: &mut Jobs,
-    (name, operation): (JobName, Operation),
+    (name, operation): (JobName, JobDirection),
     ranges: Vec<(Slot, Slot)>,
     ends: Option<(NodeId, NodeId)>,
 ) {
     let state = match operation {
-        Operation::Export => "connecting",
-        Operation::Import => "waiting-for-ack",
+        JobDirection::Export => "connecting",
+        JobDirection::Import => "waiting-for-ack",
     };
     migrations.ways.lock().insert(name, Way::default());
     let job = Job::new((name, operation), ranges, ends, state, time::now());
@@ -342,9 +342,9 @@ fn topology(migrations: &Migrations) -> Result<Arc<Topology>, String> {
     is_master.then_some(topology).ok_or_else(|| NOT_MASTER.to_owned())
 }
 
-fn check_part(topology: &Topology, jobs: &Jobs, part: OrderPart<'_>) -> Result<(), String> {
+fn check_part(topology: &Topology, jobs: &Jobs, part: SlotMovePart<'_>) -> Result<(), String> {
     match part {
-        OrderPart::Slots(slots) => {
+        SlotMovePart::Slots(slots) => {
             let is_mine = |slot: Slot| topology.ownership(slot) == Ownership::Mine;
             let mut owners = slots.iter().map(|slot| topology.owner(slot).map(|owner| owner.id));
             let first = owners.next();
@@ -353,17 +353,17 @@ fn check_part(topology: &Topology, jobs: &Jobs, part: OrderPart<'_>) -> Result<(
                     Err("Requested slots span multiple shards".to_owned())
                 }
                 _ if !slots.iter().all(is_mine) => Err("Slots are not served by this node.".to_owned()),
-                Some((slot, Operation::Export)) => Err(format!("I am already migrating slot {slot}.")),
-                Some((_, Operation::Import)) | None => Ok(()),
+                Some((slot, JobDirection::Export)) => Err(format!("I am already migrating slot {slot}.")),
+                Some((_, JobDirection::Import)) | None => Ok(()),
             }
         }
-        OrderPart::Target(target) if topology.member(target).is_none() => {
+        SlotMovePart::Target(target) if topology.member(target).is_none() => {
             Err(format!("Unknown node name: {target}"))
         }
-        OrderPart::Target(target) if target == topology.myself => {
+        SlotMovePart::Target(target) if target == topology.myself => {
             Err("Target node can not be this node.".to_owned())
         }
-        OrderPart::Target(_) => Ok(()),
+        SlotMovePart::Target(_) => Ok(()),
     }
 }
 

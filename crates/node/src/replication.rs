@@ -48,7 +48,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use config::{Config, Key, MasterAddress, Text, Values, keys};
 use durability::stream::applied::AppliedStream;
 use durability::stream::commit_point::CommitPoint;
-use durability::stream::{SharedLog, random_id};
+use durability::stream::{SharedLog, random_repl_id};
 use net::context::NetworkContext;
 use net::tls::Tls;
 use process::adaptive_tick::AdaptiveTick;
@@ -227,7 +227,7 @@ impl Replication {
         match left_out.commands() {
             Some(commands) => commands.iter().for_each(|(db, commands)| self.log.append(*db, commands)),
             None => {
-                self.log.lock().part(random_id());
+                self.log.lock().part(random_repl_id());
                 self.tell(Event::Serve(Input::HistoryReplaced));
             }
         }
@@ -246,7 +246,7 @@ impl Replication {
         self.role.lock().set_config(self.link_config());
         self.reconfigured.notify_one();
         self.tell(Event::Reconfigured);
-        self.log.look_again();
+        self.log.wake_readers();
         self.update_gates();
     }
 
@@ -258,7 +258,7 @@ impl Replication {
     /// Returns when this node has produced or applied its history up to `offset`; never, if that is `None`.
     pub(crate) async fn has(&self, offset: Option<ReplOffset>) {
         match offset {
-            Some(offset) => self.log.when_grown(|| (self.offset() >= offset).then_some(())).await,
+            Some(offset) => self.log.wait_for_growth(|| (self.offset() >= offset).then_some(())).await,
             None => std::future::pending().await,
         }
     }
@@ -302,7 +302,7 @@ impl Replication {
     /// How much of what its master did a replica could not do: if anything, its data differs, and it does not take its
     /// master's place unless it is told to.
     pub(crate) fn unapplied(&self) -> u64 {
-        self.applied.missing()
+        self.applied.missing_changes()
     }
 
     /// Whether this node is a replica whose data is its master's as of some time.
@@ -417,7 +417,7 @@ impl Replication {
         let _stream_turn = self.stream_turn.lock();
         let mut role = self.role.lock();
         let Position { id, offset } = self.log.lock().position();
-        if !role.lead(random_id(), &mut &*self.log) {
+        if !role.lead(random_repl_id(), &mut &*self.log) {
             return false;
         }
         self.handing_over.store(false, Ordering::Relaxed);
@@ -431,7 +431,7 @@ impl Replication {
         }
         drop(log);
         tracing::info!("Discarding previously cached primary state.");
-        let unapplied = self.applied.forget_missing();
+        let unapplied = self.applied.reset_missing();
         if unapplied > 0 {
             tracing::error!("== CRITICAL == A master now, without {unapplied} changes that its master made");
         }
@@ -450,7 +450,7 @@ impl Replication {
     fn rename_history(&self) {
         let mut log = self.log.lock();
         if log.is_open() {
-            log.rename(random_id());
+            log.rename(random_repl_id());
             drop(log);
             self.tell(Event::Serve(Input::HistoryReplaced));
         }
@@ -530,8 +530,8 @@ impl Replication {
     }
 
     /// Asks the replicas how far they are.
-    pub(crate) fn ask_for_acknowledgements(&self) {
-        self.log.ask_for_acknowledgements();
+    pub(crate) fn request_acknowledgements(&self) {
+        self.log.request_acknowledgements();
     }
 
     /// How many replicas can acknowledge anything.

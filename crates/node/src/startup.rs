@@ -5,7 +5,7 @@ mod crash_report;
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use durability::stream::{LogHandle, SharedLog};
+use durability::stream::{EngineLogHandle, SharedLog};
 use durability::{append_only, saving};
 use engine::{Commands, Engine, Gate, Registry, RenameError, ScriptHooks};
 use keyspace::{Keyspace, keep_chunk_ready};
@@ -151,7 +151,7 @@ fn start(configured: Configured) -> Result<()> {
         ::commands::of_server().catalogue(),
         new_keyspace(&config)?,
         topology,
-        Box::new(LogHandle(shared_log.clone())),
+        Box::new(EngineLogHandle(shared_log.clone())),
     );
     let engine = engine.with_script_hooks(ScriptHooks { log: log_script, busy: workers::make_way });
     engine.change_users(|all| *all = users);
@@ -281,7 +281,7 @@ async fn control(
     daemon::write_pid_file(&server.config);
     // A file that may grow no further is an error of the write, as a full disk is, and not the end.
     let _past_file_limit = signal(SignalKind::from_raw(FILE_SIZE_SIGNAL))?;
-    saving::remove_leftovers(&server.durability);
+    saving::remove_temporary_files(&server.durability);
     let found = saving::load_at_start(&server.durability).await?;
     // Before the first write is taken: from then on a signal ends the server in order.
     let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -291,7 +291,7 @@ async fn control(
     if let Some(cluster) = &mut cluster {
         cluster.start(found)?;
     }
-    server.replication.begin_history(&saving::take_left_out(&server.durability));
+    server.replication.begin_history(&saving::take_skipped_keys(&server.durability));
     if !server.replication.is_replica() {
         server.migrations.drop_imports();
     }
@@ -300,8 +300,8 @@ async fn control(
     // Of an append-only file also what was past its time is there.
     cron::expire_some(&server.housekeeping);
     drop(loads_later);
-    tokio::spawn(saving::watch(server.durability.clone(), server.network.tick.clone()));
-    tokio::spawn(append_only::watch(server.durability.clone(), server.network.tick.clone()));
+    tokio::spawn(saving::run_save_points(server.durability.clone(), server.network.tick.clone()));
+    tokio::spawn(append_only::run_automatic_rewrites(server.durability.clone(), server.network.tick.clone()));
     tokio::spawn(replication::watch_followers(server.replication.clone()));
     if server.config.get(keys::PORT) != 0 {
         tracing::info!("Ready to accept connections tcp");

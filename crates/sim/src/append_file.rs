@@ -4,7 +4,8 @@
 use std::io::{self, Write as _};
 
 use append_only::{
-    Anchor, AppendOnly, Effect, Failure, Folder, Hands, Input, Operation, RewriteId, Rewrites,
+    AofDirectory, AofEffect, AofEvent, AppendOnly, FileExecutor, FileOperation, OperationError,
+    RetainedCursor, RewriteId, Rewrites,
 };
 use clock::{Instant, Millis};
 use persistence::Disk as _;
@@ -16,8 +17,8 @@ use crate::disk::{Opened, SimDisk};
 pub(crate) const NAME: &str = "a";
 
 /// The folder of the file on a disk.
-pub(crate) fn folder(disk: &SimDisk) -> Folder<SimDisk> {
-    Folder::new(disk.folder("appendonlydir/"), NAME)
+pub(crate) fn folder(disk: &SimDisk) -> AofDirectory<SimDisk> {
+    AofDirectory::new(disk.folder("appendonlydir/"), NAME)
 }
 
 /// A rewrite that is under way.
@@ -33,40 +34,46 @@ pub(crate) struct AppendFile {
     pub(crate) machine: AppendOnly,
     pub(crate) rewrites: Rewrites,
     pub(crate) rewrite: Option<Rewrite>,
-    anchor: Anchor,
-    hands: Hands<SimDisk>,
+    cursor: RetainedCursor,
+    executor: FileExecutor<SimDisk>,
     /// The operation that is being done, with the bytes that it writes.
-    operation: Option<(Operation, Vec<u8>)>,
+    operation: Option<(FileOperation, Vec<u8>)>,
 }
 
 impl AppendFile {
     /// One whose machine goes on with this open file, or with none.
-    pub(crate) fn new(machine: AppendOnly, folder: Folder<SimDisk>, file: Option<Opened>) -> Self {
+    pub(crate) fn new(machine: AppendOnly, folder: AofDirectory<SimDisk>, file: Option<Opened>) -> Self {
         Self {
             machine,
             rewrites: Rewrites::default(),
             rewrite: None,
-            anchor: Anchor::default(),
-            hands: Hands { folder, file },
+            cursor: RetainedCursor::default(),
+            executor: FileExecutor { folder, file },
             operation: None,
         }
     }
 
-    pub(crate) fn folder(&self) -> &Folder<SimDisk> {
-        &self.hands.folder
+    pub(crate) fn folder(&self) -> &AofDirectory<SimDisk> {
+        &self.executor.folder
     }
 
     /// Tells the machine how long the log is, and something else.
-    pub(crate) fn tell(&mut self, log: &mut Log, wall: Millis, input: Option<Input>, out: &mut Vec<Effect>) {
-        self.anchor.follow(&mut self.machine, log, wall, out);
+    pub(crate) fn tell(
+        &mut self,
+        log: &mut Log,
+        wall: Millis,
+        input: Option<AofEvent>,
+        out: &mut Vec<AofEffect>,
+    ) {
+        self.cursor.report_log(&mut self.machine, log, wall, out);
         if let Some(input) = input {
             self.machine.handle(input, out);
         }
-        self.anchor.keep(&self.machine, log);
+        self.cursor.retain(&self.machine, log);
     }
 
     /// The operation that is being done.
-    pub(crate) fn operation(&self) -> Option<&Operation> {
+    pub(crate) fn operation(&self) -> Option<&FileOperation> {
         self.operation.as_ref().map(|(operation, _)| operation)
     }
 
@@ -75,14 +82,14 @@ impl AppendFile {
         &mut self,
         log: &mut Log,
         (now, wall): (Instant, Millis),
-        out: &mut Vec<Effect>,
+        out: &mut Vec<AofEffect>,
     ) {
-        self.anchor.follow(&mut self.machine, log, wall, out);
+        self.cursor.report_log(&mut self.machine, log, wall, out);
         let operation = self.machine.next_operation(now);
-        self.anchor.keep(&self.machine, log);
+        self.cursor.retain(&self.machine, log);
         self.operation = operation.map(|operation| {
             let mut bytes = Vec::new();
-            if let Operation::Write { head, from, len } = &operation {
+            if let FileOperation::Write { head, from, len } = &operation {
                 bytes.clone_from(head);
                 let len = usize::try_from(*len).unwrap_or(usize::MAX);
                 log.peek(*from, len, &mut bytes).expect("the log keeps what is to be written");
@@ -92,21 +99,21 @@ impl AppendFile {
     }
 
     /// The operation is done, as well as it goes. Returns the error; nothing more happens if the process dies in it.
-    pub(crate) fn end_operation(&mut self, now: Instant, out: &mut Vec<Effect>) -> Option<String> {
+    pub(crate) fn end_operation(&mut self, now: Instant, out: &mut Vec<AofEffect>) -> Option<String> {
         let (operation, bytes) = self.operation.take()?;
         let base = match &operation {
-            Operation::PutBase { rewrite, .. } => {
+            FileOperation::InstallBase { rewrite, .. } => {
                 let ready = self.rewrite.as_mut().filter(|under_way| under_way.id == *rewrite);
                 ready.and_then(|under_way| under_way.base.take())
             }
             _ => None,
         };
-        let outcome = self.hands.carry_out(operation, &bytes, base);
-        if self.hands.folder.disk.is_dead() {
+        let outcome = self.executor.execute(operation, &bytes, base);
+        if self.executor.folder.disk.is_dead() {
             return None;
         }
         let error = match &outcome {
-            Err(Failure::Io(error)) => Some(error.clone()),
+            Err(OperationError::Io(error)) => Some(error.clone()),
             _ => None,
         };
         self.machine.done(now, outcome, out);
@@ -115,11 +122,11 @@ impl AppendFile {
 
     /// Writes the base of a rewrite, and brings it to the disk.
     pub(crate) fn write_base(&self, rdb: &[u8]) -> io::Result<Opened> {
-        let mut base = self.hands.folder.temporary_base()?;
+        let mut base = self.executor.folder.temporary_base()?;
         for piece in rdb.chunks(4096) {
             base.write_all(piece)?;
         }
-        self.hands.folder.disk.sync_temporary(&base)?;
+        self.executor.folder.disk.sync_temporary(&base)?;
         Ok(base)
     }
 

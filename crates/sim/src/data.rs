@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::time::Duration;
 
-use append_only::Policy;
+use append_only::FsyncPolicy;
 use clock::{Instant, Millis};
 use engine::{Gate, PauseMode, PausePurpose};
 use migration::Establish;
@@ -207,7 +207,7 @@ struct Settings {
     /// How long some commands of the stream may take.
     apply: u64,
     /// `appendonly yes` on some, with this `appendfsync`.
-    appendfsync: Option<Policy>,
+    appendfsync: Option<FsyncPolicy>,
     /// `replica-read-only no`.
     writable_replicas: bool,
     /// `cluster-enabled`.
@@ -226,7 +226,12 @@ impl Data {
             chunk: chance.pick(&[50, 500, 1 << 16]),
             command: chance.pick(&[2000, 2000, 20_000]),
             apply: chance.pick(&[100, 100, 3000, 15_000]),
-            appendfsync: chance.pick(&[None, None, Some(Policy::Always), Some(Policy::EverySecond)]),
+            appendfsync: chance.pick(&[
+                None,
+                None,
+                Some(FsyncPolicy::Always),
+                Some(FsyncPolicy::EverySecond),
+            ]),
             writable_replicas: chance.percent(30),
             clustered,
         };

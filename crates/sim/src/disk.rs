@@ -14,7 +14,7 @@ use std::io::{self, Cursor, Write};
 use std::path::PathBuf;
 use std::rc::Rc;
 
-use append_only::{Place, Told};
+use append_only::{AofStorage, DirectoryEvent};
 use persistence::{Disk, TEMP_PREFIX};
 
 use crate::{Chance, Plant};
@@ -430,16 +430,16 @@ impl Disk for SimDisk {
     }
 }
 
-impl Place for SimDisk {
-    fn has_beside(&self, _name: &str) -> bool {
+impl AofStorage for SimDisk {
+    fn has_legacy_file(&self, _name: &str) -> bool {
         false
     }
 
-    fn move_in(&self, _name: &str) -> io::Result<()> {
+    fn move_in_legacy_file(&self, _name: &str) -> io::Result<()> {
         Err(io::ErrorKind::NotFound.into())
     }
 
-    fn tell(&self, _told: Told<'_>) {}
+    fn report(&self, _event: DirectoryEvent<'_>) {}
 }
 
 impl Write for Opened {

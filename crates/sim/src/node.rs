@@ -19,7 +19,7 @@ mod watching;
 use std::io;
 use std::time::Duration;
 
-use append_only::{Effect, Input, Operation, Policy, RewriteId, Standing};
+use append_only::{AofEffect, AofEvent, AofState, FileOperation, FsyncPolicy, RewriteId};
 use clock::{Instant, Millis};
 use config::EvictionPolicy;
 use loading::{State, Steps};
@@ -51,7 +51,7 @@ struct World {
     disk: SimDisk,
     saves: Saves,
     now: Instant,
-    policy: Policy,
+    policy: FsyncPolicy,
     trace: Trace,
     invariants: Vec<Named>,
     violation: Option<String>,
@@ -86,7 +86,12 @@ impl World {
     fn new(plan: Plan, traced: bool) -> Self {
         let mut chance = Chance::new(plan.seed);
         let disk = SimDisk::new(Chance::new(chance.number()), plan.plant);
-        let policy = chance.pick(&[Policy::Always, Policy::Always, Policy::EverySecond, Policy::Never]);
+        let policy = chance.pick(&[
+            FsyncPolicy::Always,
+            FsyncPolicy::Always,
+            FsyncPolicy::EverySecond,
+            FsyncPolicy::Never,
+        ]);
         Self {
             plan,
             chance,
@@ -186,7 +191,7 @@ impl World {
                 self.now += Duration::from_millis(1);
                 self.work(&mut life);
             }
-            if life.file.machine.standing() != Standing::Whole {
+            if life.file.machine.state() != AofState::Complete {
                 self.note("there is no base");
                 return None;
             }
@@ -227,7 +232,7 @@ impl World {
                 life.data.expire(self.wall());
             }
             88..92 if rewrites => self.rewrite(life, true),
-            92..93 => self.tell(life, Input::Asked),
+            92..93 => self.tell(life, AofEvent::SyncRequested),
             93..95 => {
                 let percent = self.chance.pick(&[0, 0, 10, 40]);
                 self.note(&format!("{percent} of a hundred operations fail"));
@@ -357,7 +362,7 @@ impl World {
 
     fn acknowledge(&mut self, life: &Life, end: u64) {
         let machine = &life.file.machine;
-        if machine.policy() == Policy::Always && machine.standing() == Standing::Whole {
+        if machine.policy() == FsyncPolicy::Always && machine.state() == AofState::Complete {
             self.see(&Seen::Acknowledged(end));
         }
     }
@@ -377,29 +382,29 @@ impl World {
         let synced = machine.synced().map_or(0, |synced| synced.0);
         // After an error the file is cut back to what is synced.
         let is_well = machine.error().is_none() && life.file.operation().is_none();
-        let is_whole = machine.standing() == Standing::Whole;
+        let is_whole = machine.state() == AofState::Complete;
         let written = machine.written().filter(|_| is_well && is_whole);
         self.see(&Seen::Synced(synced));
         self.see(&Seen::Written(written.map_or(synced, |written| written.0)));
     }
 
-    fn tell(&mut self, life: &mut Life, input: Input) {
+    fn tell(&mut self, life: &mut Life, input: AofEvent) {
         let (wall, mut effects) = (self.wall(), Vec::new());
         let shared = life.log.clone();
         life.file.tell(&mut shared.lock().log, wall, Some(input), &mut effects);
         self.take(life, effects);
     }
 
-    fn take(&mut self, life: &mut Life, effects: Vec<Effect>) {
+    fn take(&mut self, life: &mut Life, effects: Vec<AofEffect>) {
         for effect in effects {
             self.note(&format!("{effect:?}"));
             match effect {
-                Effect::Publish(_) if self.plan.plant == Some(Plant::UnheardCommits) => {}
-                Effect::Rewritten { rewrite, outcome } => {
+                AofEffect::PublishCommitPoint(_) if self.plan.plant == Some(Plant::UnheardCommits) => {}
+                AofEffect::RewriteEnded { rewrite, outcome } => {
                     let ok = outcome.is_ok();
                     life.file.end_rewrite(self.now, rewrite, ok);
                     if outcome.is_ok_and(|history| life.file.folder().delete(&history)) {
-                        self.tell(life, Input::HistoryDeleted);
+                        self.tell(life, AofEvent::HistoryDeleted);
                     }
                 }
                 effect => life.take(&effect),
@@ -426,9 +431,9 @@ impl World {
         let Some(operation) = life.file.operation() else { return };
         self.note(&format!("{operation:?}").escape_debug().to_string());
         if self.plan.plant == Some(Plant::TwiceBegun) {
-            if let Operation::BeginIncrement { name, .. } = operation {
+            if let FileOperation::BeginIncrement { name, .. } = operation {
                 self.again = Some(name.clone());
-            } else if *operation == Operation::Sync
+            } else if *operation == FileOperation::Sync
                 && let Some(name) = self.again.take()
             {
                 // As if the first try were taken to have failed.
@@ -445,7 +450,7 @@ impl World {
         self.note(&format!("a rewrite is cut at {}", position.offset));
         let late = self.plan.plant == Some(Plant::LateCut);
         if !late {
-            self.tell(life, Input::Cut { rewrite: id, at: position, db: None });
+            self.tell(life, AofEvent::SnapshotTaken { rewrite: id, at: position, db: None });
         }
         let written = self.write_base(life, state, position, serving);
         if self.disk.is_dead() {
@@ -453,12 +458,12 @@ impl World {
         }
         if late {
             let at = life.log.lock().log.position();
-            self.tell(life, Input::Cut { rewrite: id, at, db: None });
+            self.tell(life, AofEvent::SnapshotTaken { rewrite: id, at, db: None });
         }
         match written {
             Ok(base) => {
                 life.file.rewrite = Some(Rewrite { id, base: Some(base) });
-                self.tell(life, Input::BaseReady { rewrite: id, rdb: true });
+                self.tell(life, AofEvent::BaseReady { rewrite: id, rdb: true });
             }
             Err(error) => {
                 self.note(&format!("the rewrite fails: {error}"));
@@ -469,7 +474,7 @@ impl World {
 
     fn fail(&mut self, life: &mut Life, id: RewriteId) {
         life.file.end_rewrite(self.now, id, false);
-        self.tell(life, Input::RewriteFailed(id));
+        self.tell(life, AofEvent::RewriteFailed(id));
     }
 
     fn write_base(
@@ -505,7 +510,7 @@ impl World {
         self.rewrite(&mut life, false);
         self.save(&mut life, false);
         self.serve(&mut life);
-        self.tell(&mut life, Input::Asked);
+        self.tell(&mut life, AofEvent::SyncRequested);
         for _ in 0..ROUNDS {
             self.now += Duration::from_millis(100);
             self.work(&mut life);

@@ -3,12 +3,12 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use append_only::Standing;
+use append_only::AofState;
 use process::time;
 
-use super::{AppendOnly, State};
+use super::{AppendOnly, SharedState};
 
-impl State {
+impl SharedState {
     /// Total size of all files in bytes.
     pub(super) fn size(&self) -> u64 {
         self.size_before + self.machine.as_ref().map_or(0, append_only::AppendOnly::increment_bytes)
@@ -48,7 +48,7 @@ impl AppendOnly {
         ];
         if let Some(machine) = machine {
             let written = machine.written().unwrap_or(end);
-            let waits = machine.standing() != Standing::Whole && rewrites.scheduled;
+            let waits = machine.state() != AofState::Complete && rewrites.scheduled;
             lines.extend([
                 ("aof_current_size", state.size().to_string()),
                 ("aof_base_size", state.base_size.to_string()),

@@ -2,27 +2,27 @@
 
 use std::sync::Arc;
 
-use append_only::FilesError;
+use append_only::AofFilesError;
 use config::keys;
 use engine::Gate;
 use loading::{AofError, Loaded, LoadedFiles};
 use persistence::aof::Manifest;
 
-use super::StartAt;
-use super::folder::{Folder, folder_of};
+use super::StartPosition;
+use super::directory::{AofDirectory, configured_directory};
 use crate::Durability;
 use crate::loading::with_loader;
 
 /// Replaces all data with the append-only file's, if it exists, and continues the file. Returns what was loaded.
 pub(crate) fn load(durability: &Arc<Durability>) -> Result<Option<Loaded>, AofError> {
-    let folder = folder_of(&durability.config).map_err(FilesError::from)?;
+    let folder = configured_directory(&durability.config).map_err(AofFilesError::from)?;
     let Some(manifest) = folder.find()? else { return Ok(None) };
-    let loaded = run_files(durability, &folder, &manifest)?;
+    let loaded = load_files(durability, &folder, &manifest)?;
     durability.applied.select(loaded.db);
     if let Some(position) = loaded.position {
         durability.log.adopt(position);
     }
-    go_on(durability, folder, manifest, loaded.db)?;
+    continue_files(durability, folder, manifest, loaded.db)?;
     Ok(Some(loaded.base))
 }
 
@@ -40,45 +40,54 @@ pub fn reload(durability: &Arc<Durability>) -> Result<bool, AofError> {
     engine.settings.set_gate(Gate::LOADING, true);
     engine.drain();
     if is_on {
-        shared.stop();
+        shared.disable();
         durability.log.keep_open(true);
     }
-    let outcome = load_again(durability, is_on);
+    let outcome = load_and_continue(durability, is_on);
     engine.touch_all_watched();
     engine.settings.set_gate(Gate::LOADING, false);
     outcome
 }
 
-/// Loads the files, and continues them if `goes_on` is set.
-fn load_again(durability: &Arc<Durability>, goes_on: bool) -> Result<bool, AofError> {
-    let folder = folder_of(&durability.config).map_err(FilesError::from)?;
+/// Loads the files, and continues them if `continues` is set.
+fn load_and_continue(durability: &Arc<Durability>, continues: bool) -> Result<bool, AofError> {
+    let folder = configured_directory(&durability.config).map_err(AofFilesError::from)?;
     let Some(manifest) = folder.find()? else { return Ok(false) };
-    let db = run_files(durability, &folder, &manifest)?.db;
-    if !goes_on {
+    let db = load_files(durability, &folder, &manifest)?.db;
+    if !continues {
         return Ok(true);
     }
-    go_on(durability, folder, manifest, db).map(|()| true)
+    continue_files(durability, folder, manifest, db).map(|()| true)
 }
 
 /// Replaces all data with the files' contents.
-fn run_files(durability: &Durability, folder: &Folder, manifest: &Manifest) -> Result<LoadedFiles, AofError> {
+fn load_files(
+    durability: &Durability,
+    folder: &AofDirectory,
+    manifest: &Manifest,
+) -> Result<LoadedFiles, AofError> {
     let truncates = durability.config.get(keys::AOF_LOAD_TRUNCATED);
-    durability.applied.imports.forget(&durability.engine);
+    durability.applied.imports.end_all(&durability.engine);
     with_loader(durability, |loader| loader.run_files(folder, manifest, truncates))
 }
 
 /// Continues the files from here on. `db` is the database selected by the stream.
-fn go_on(durability: &Arc<Durability>, folder: Folder, manifest: Manifest, db: u16) -> Result<(), AofError> {
+fn continue_files(
+    durability: &Arc<Durability>,
+    folder: AofDirectory,
+    manifest: Manifest,
+    db: u16,
+) -> Result<(), AofError> {
     {
         let turn = durability.engine.keyspace.script_turn();
         let _all = keyspace::LockedSlots::all(&turn);
         let mut log = durability.log.lock();
         durability.log.open(&mut log);
     }
-    let last = folder.last_increment(&manifest).map_err(FilesError::from)?;
+    let last = folder.last_increment(&manifest).map_err(AofFilesError::from)?;
     if let Some(last) = manifest.increments.last() {
         tracing::info!("Opening AOF incr file {} on server start", last.name);
     }
-    let from = last.map_or(StartAt::Base { db }, StartAt::Increment);
-    Ok(durability.append_only.start(folder, manifest, from).map_err(FilesError::from)?)
+    let from = last.map_or(StartPosition::Base { db }, StartPosition::Increment);
+    Ok(durability.append_only.start(folder, manifest, from).map_err(AofFilesError::from)?)
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
-use append_only::{AppendOnly as Machine, Growth, Input, RewriteId, RunningError, Standing};
+use append_only::{AofEvent, AofState, AppendOnly as Machine, RewriteId, RewriteThresholds, RunningError};
 use config::keys;
 use engine::Gate;
 use persistence::Dialect;
@@ -14,12 +14,12 @@ use process::adaptive_tick::AdaptiveTick;
 use process::time;
 use replication::{Log, Mode};
 
-use super::folder::{Folder, folder_of};
-use super::{AppendOnly, LOOK, StartAt, State, Unfinished, keep};
+use super::directory::{AofDirectory, configured_directory};
+use super::{AppendOnly, POLL_INTERVAL, SharedState, StartPosition, UnfinishedAof, retain_log};
 use crate::Durability;
 use crate::new_file::NewFile;
 use crate::pace::Pace;
-use crate::snapshot::{Form, Progress, cut, write_commands, write_rdb};
+use crate::snapshot::{RdbOptions, WriteProgress, take_snapshot, write_commands, write_rdb};
 
 /// Why a rewrite could not start.
 #[derive(Debug, thiserror::Error)]
@@ -36,7 +36,7 @@ pub enum RewriteError {
 #[derive(Debug, Clone)]
 struct Rewrite {
     id: RewriteId,
-    called_off: Arc<AtomicBool>,
+    cancelled: Arc<AtomicBool>,
 }
 
 impl AppendOnly {
@@ -44,23 +44,23 @@ impl AppendOnly {
     ///
     /// # Errors
     /// The directory cannot be used, or the writer thread cannot be started.
-    pub(crate) fn await_base(self: &Arc<Self>) -> anyhow::Result<()> {
+    pub(crate) fn enable_without_base(self: &Arc<Self>) -> anyhow::Result<()> {
         // A base from a rewrite that started earlier would end up in the new manifest.
-        self.call_off();
+        self.cancel_rewrite();
         // Existing files stay valid until the new base is installed.
-        let folder = folder_of(&self.config)?;
+        let folder = configured_directory(&self.config)?;
         let name = folder.disk.path().display().to_string();
         let in_folder = || format!("Can't open or create append-only dir {name}");
         // Checks that files can be created there; the file is removed at once.
         folder.temporary_base().with_context(in_folder)?;
         let manifest = folder.find()?.unwrap_or_default();
-        self.start(folder, manifest, StartAt::Cut)?;
+        self.start(folder, manifest, StartPosition::NextSnapshot)?;
         self.state.lock().rewrites.scheduled = true;
         Ok(())
     }
 
     /// Whether the current data may become a base.
-    fn has_data(&self) -> bool {
+    fn has_valid_data(&self) -> bool {
         if self.engine.settings.gate().contains(Gate::LOADING) {
             return false;
         }
@@ -70,74 +70,79 @@ impl AppendOnly {
     }
 
     /// Whether the first base is being written. A shutdown now would leave no file with the current data.
-    pub fn is_making_first_base(&self) -> bool {
+    pub fn is_writing_first_base(&self) -> bool {
         let state = self.state.lock();
-        let is_fresh = |machine: &Machine| machine.standing() == Standing::Fresh;
+        let is_fresh = |machine: &Machine| machine.state() == AofState::NoBase;
         state.machine.as_ref().is_some_and(is_fresh) && state.rewrites.is_running()
     }
 
     /// Whether an automatic rewrite is due.
     fn is_rewrite_due(&self) -> bool {
-        if !self.is_on() || !self.has_data() {
+        if !self.is_on() || !self.has_valid_data() {
             return false;
         }
         let percentage = self.config.get(keys::AUTO_AOF_REWRITE_PERCENTAGE);
         let min_size = self.config.get(keys::AUTO_AOF_REWRITE_MIN_SIZE);
         let state = self.state.lock();
-        state.rewrites.is_due(time::instant(), Growth { size: state.size(), percentage, min_size })
+        state.rewrites.is_due(time::instant(), RewriteThresholds { size: state.size(), percentage, min_size })
     }
 
     fn begin_rewrite(&self) -> Result<Rewrite, RunningError> {
         let mut state = self.state.lock();
         let id = state.rewrites.begin(time::instant())?;
-        state.called_off = Arc::default();
-        Ok(Rewrite { id, called_off: state.called_off.clone() })
+        state.cancelled = Arc::default();
+        Ok(Rewrite { id, cancelled: state.cancelled.clone() })
     }
 
     fn end_rewrite(&self, rewrite: &Rewrite, ok: bool) {
         let mut log = self.log.lock();
         let mut state = self.state.lock();
         if !ok {
-            self.handle(&mut state, Input::RewriteFailed(rewrite.id));
-            keep(&mut log, &mut state);
+            self.handle(&mut state, AofEvent::RewriteFailed(rewrite.id));
+            retain_log(&mut log, &mut state);
         }
-        let needed = state.machine.as_ref().is_some_and(|machine| machine.standing() != Standing::Whole);
+        let needed = state.machine.as_ref().is_some_and(|machine| machine.state() != AofState::Complete);
         state.rewrites.end(time::instant(), rewrite.id, ok, needed);
-        self.moved.notify_all();
+        self.changed.notify_all();
     }
 
     /// Waits until no rewrite is running.
     pub(super) fn wait_for_rewrite(&self) {
-        self.moved.wait_while(&mut self.state.lock(), |state| state.rewrites.is_running());
+        self.changed.wait_while(&mut self.state.lock(), |state| state.rewrites.is_running());
     }
 
     /// Tells the state machine that the snapshot is taken. All slots are locked.
-    fn note_cut(&self, log: &mut Log, rewrite: &Rewrite, db: Option<u16>) -> anyhow::Result<()> {
+    fn record_snapshot(&self, log: &mut Log, rewrite: &Rewrite, db: Option<u16>) -> anyhow::Result<()> {
         let mut state = self.state.lock();
-        anyhow::ensure!(state.rewrites.is_live(rewrite.id), "the rewrite was cancelled");
-        self.follow(log, &mut state);
-        self.handle(&mut state, Input::Cut { rewrite: rewrite.id, at: log.position(), db });
-        keep(log, &mut state);
+        anyhow::ensure!(state.rewrites.is_current(rewrite.id), "the rewrite was cancelled");
+        self.report_log(log, &mut state);
+        self.handle(&mut state, AofEvent::SnapshotTaken { rewrite: rewrite.id, at: log.position(), db });
+        retain_log(log, &mut state);
         drop(state);
-        self.asked.notify_one();
+        self.wake_writer.notify_one();
         Ok(())
     }
 
     /// Passes the base to the writer, which installs it once the following increment exists.
-    fn hand_over(&self, file: tempfile::NamedTempFile, rdb: bool, rewrite: &Rewrite) -> anyhow::Result<()> {
+    fn install_base(
+        &self,
+        file: tempfile::NamedTempFile,
+        rdb: bool,
+        rewrite: &Rewrite,
+    ) -> anyhow::Result<()> {
         let mut state = self.state.lock();
-        anyhow::ensure!(state.rewrites.is_live(rewrite.id), "the rewrite was cancelled");
-        (state.ready, state.ended) = (Some((rewrite.id, file)), None);
-        self.handle(&mut state, Input::BaseReady { rewrite: rewrite.id, rdb });
-        self.asked.notify_one();
+        anyhow::ensure!(state.rewrites.is_current(rewrite.id), "the rewrite was cancelled");
+        (state.finished_base, state.rewrite_result) = (Some((rewrite.id, file)), None);
+        self.handle(&mut state, AofEvent::BaseReady { rewrite: rewrite.id, rdb });
+        self.wake_writer.notify_one();
         let history = loop {
-            if let Some((_, outcome)) = state.ended.take_if(|(ended, _)| *ended == rewrite.id) {
-                state.ready = None;
+            if let Some((_, outcome)) = state.rewrite_result.take_if(|(ended, _)| *ended == rewrite.id) {
+                state.finished_base = None;
                 break outcome?;
             }
-            let is_wanted = state.running && state.rewrites.is_live(rewrite.id);
+            let is_wanted = state.running && state.rewrites.is_current(rewrite.id);
             anyhow::ensure!(is_wanted, "the append-only file was disabled meanwhile");
-            self.moved.wait_for(&mut state, LOOK);
+            self.changed.wait_for(&mut state, POLL_INTERVAL);
         };
         state.rewrites.size_after = state.size();
         drop(state);
@@ -148,7 +153,7 @@ impl AppendOnly {
     ///
     /// # Errors
     /// The directory cannot be used.
-    pub fn collect_history(&self) -> anyhow::Result<()> {
+    pub fn delete_kept_history(&self) -> anyhow::Result<()> {
         let names =
             |machine: &Machine| machine.manifest().history.iter().map(|file| file.name.clone()).collect();
         let history: Vec<String> = self.state.lock().machine.as_ref().map(names).unwrap_or_default();
@@ -163,53 +168,56 @@ impl AppendOnly {
         for name in history {
             tracing::info!("Removing the history file {name} in the background");
         }
-        if folder_of(&self.config)?.delete(history) {
-            self.tell(Input::HistoryDeleted);
-            let forgets = |state: &State| {
-                state.machine.as_ref().is_some_and(|machine| machine.forgets_history() && is_well(machine))
+        if configured_directory(&self.config)?.delete(history) {
+            self.tell(AofEvent::HistoryDeleted);
+            let forgets = |state: &SharedState| {
+                state
+                    .machine
+                    .as_ref()
+                    .is_some_and(|machine| machine.has_deleted_history() && is_healthy(machine))
             };
             let mut state = self.state.lock();
             while state.running && forgets(&state) {
-                self.moved.wait_for(&mut state, LOOK);
+                self.changed.wait_for(&mut state, POLL_INTERVAL);
             }
         }
         Ok(())
     }
 
     /// Installs a base while the append-only file is disabled.
-    fn put_alone(
+    fn install_base_while_disabled(
         &self,
-        folder: &Folder,
+        folder: &AofDirectory,
         file: tempfile::NamedTempFile,
         rdb: bool,
         rewrite: &Rewrite,
     ) -> anyhow::Result<()> {
         // Held so that enabling the file at the same time waits for the new manifest.
         let state = self.state.lock();
-        anyhow::ensure!(state.rewrites.is_live(rewrite.id), "the rewrite was cancelled");
+        anyhow::ensure!(state.rewrites.is_current(rewrite.id), "the rewrite was cancelled");
         let mut manifest: Manifest = folder.read()?.unwrap_or_default();
         let base = manifest.reserve_base(folder.name(), rdb);
         manifest.replace_base(base.clone(), "");
-        folder.put_base(file, &base.name, &manifest.text())?;
+        folder.install_base(file, &base.name, &manifest.text())?;
         drop(state);
-        folder.forget_history(manifest)?;
+        folder.delete_history(manifest)?;
         Ok(())
     }
 
     /// Tells the state machine the log's end.
-    fn look(&self) {
+    fn report_log_end(&self) {
         let mut log = self.log.lock();
         let mut state = self.state.lock();
-        self.follow(&mut log, &mut state);
-        keep(&mut log, &mut state);
+        self.report_log(&mut log, &mut state);
+        retain_log(&mut log, &mut state);
     }
 }
 
 /// Starts automatic rewrites. Never returns.
-pub async fn watch(durability: Arc<Durability>, tick: Arc<AdaptiveTick>) {
+pub async fn run_automatic_rewrites(durability: Arc<Durability>, tick: Arc<AdaptiveTick>) {
     loop {
         tick.wait_for_tick().await;
-        durability.append_only.look();
+        durability.append_only.report_log_end();
         if durability.append_only.is_rewrite_due()
             && let Err(error) = rewrite_in_background(&durability)
         {
@@ -223,13 +231,13 @@ pub async fn watch(durability: Arc<Durability>, tick: Arc<AdaptiveTick>) {
 ///
 /// # Errors
 /// The directory cannot be used, or a thread cannot be started. The file stays disabled then.
-pub fn switch_on(durability: &Arc<Durability>) -> anyhow::Result<()> {
+pub fn enable(durability: &Arc<Durability>) -> anyhow::Result<()> {
     let shared = &durability.append_only;
-    shared.await_base()?;
-    if shared.has_data()
+    shared.enable_without_base()?;
+    if shared.has_valid_data()
         && let Err(error) = rewrite_in_background(durability)
     {
-        shared.stop();
+        shared.disable();
         return Err(error.into());
     }
     Ok(())
@@ -243,9 +251,9 @@ pub fn switch_on(durability: &Arc<Durability>) -> anyhow::Result<()> {
 pub fn rewrite_in_background(durability: &Arc<Durability>) -> Result<(), RewriteError> {
     let rewrite = durability.append_only.begin_rewrite()?;
     tracing::info!("Background append only file rewriting started");
-    let (work, made) = (durability.clone(), rewrite.clone());
+    let (work, running) = (durability.clone(), rewrite.clone());
     let spawned = std::thread::Builder::new().name("aof-rewrite".to_owned()).spawn(move || {
-        match carry_out(&work, &made) {
+        match run_rewrite(&work, &running) {
             Ok(()) => {
                 tracing::info!("Background AOF rewrite terminated with success");
                 tracing::info!("Background AOF rewrite finished successfully");
@@ -262,26 +270,26 @@ pub fn rewrite_in_background(durability: &Arc<Durability>) -> Result<(), Rewrite
 /// Runs a rewrite and waits for it.
 pub(crate) fn rewrite_now(durability: &Durability) -> Result<(), RewriteError> {
     let rewrite = durability.append_only.begin_rewrite()?;
-    Ok(carry_out(durability, &rewrite)?)
+    Ok(run_rewrite(durability, &rewrite)?)
 }
 
 /// Syncs all data to disk at shutdown, when no more writes arrive. If the files are incomplete, a rewrite runs first.
 /// Returns an error if that fails.
-pub(crate) fn finish(durability: &Durability, unfinished: Unfinished) -> Result<(), String> {
+pub(crate) fn sync_all_data(durability: &Durability, unfinished: UnfinishedAof) -> Result<(), String> {
     let shared = &durability.append_only;
-    while shared.is_on() && !shared.is_whole() {
+    while shared.is_on() && !shared.is_complete() {
         match unfinished {
-            Unfinished::IsLeft => {
-                if shared.is_making_first_base() {
+            UnfinishedAof::Ignore => {
+                if shared.is_writing_first_base() {
                     tracing::warn!("Writing initial AOF. Exit anyway.");
                 }
-                shared.call_off();
+                shared.cancel_rewrite();
                 break;
             }
-            Unfinished::IsKept if shared.is_making_first_base() => {
+            UnfinishedAof::AbortShutdown if shared.is_writing_first_base() => {
                 return Err("Writing initial AOF, can't exit.".to_owned());
             }
-            Unfinished::IsKept => {}
+            UnfinishedAof::AbortShutdown => {}
         }
         match rewrite_now(durability) {
             Ok(()) => {}
@@ -292,41 +300,41 @@ pub(crate) fn finish(durability: &Durability, unfinished: Unfinished) -> Result<
     shared.flush()
 }
 
-fn carry_out(durability: &Durability, made: &Rewrite) -> anyhow::Result<()> {
-    let outcome = rewrite(durability, made);
-    durability.append_only.end_rewrite(made, outcome.is_ok());
+fn run_rewrite(durability: &Durability, rewrite: &Rewrite) -> anyhow::Result<()> {
+    let outcome = write_base(durability, rewrite);
+    durability.append_only.end_rewrite(rewrite, outcome.is_ok());
     outcome
 }
 
-fn rewrite(durability: &Durability, made: &Rewrite) -> anyhow::Result<()> {
+fn write_base(durability: &Durability, rewrite: &Rewrite) -> anyhow::Result<()> {
     let shared = &durability.append_only;
     let on = shared.is_on();
-    let (state, noted) = cut(durability, |log| {
+    let (state, noted) = take_snapshot(durability, |log| {
         shared.log.open(log);
         let stream_db = durability.applied.db_in(log);
         if stream_db.is_none() {
             log.forget_db();
         }
         if on {
-            shared.note_cut(log, made, stream_db)?;
+            shared.record_snapshot(log, rewrite, stream_db)?;
         }
         let position = log.position();
         // The base includes keys of slots that are being imported, so the increment must repeat that the import is
         // running.
-        durability.applied.imports.restate(log);
+        durability.applied.imports.repeat_in_log(log);
         anyhow::Ok((position, stream_db.unwrap_or(0)))
     })?;
     let position = noted?;
-    let pace = Pace::behind_commands(durability.engine.keyspace.used_bytes());
-    let folder = folder_of(&durability.config)?;
-    let by_steps = durability.config.get(keys::AOF_REWRITE_INCREMENTAL_FSYNC);
-    let called_off = &*made.called_off;
-    let is_called_off = || called_off.load(Ordering::Relaxed);
-    let mut out = NewFile::new(folder.temporary_base()?, by_steps, &is_called_off);
+    let pace = Pace::yielding(durability.engine.keyspace.used_bytes());
+    let folder = configured_directory(&durability.config)?;
+    let sync_incrementally = durability.config.get(keys::AOF_REWRITE_INCREMENTAL_FSYNC);
+    let cancelled = &*rewrite.cancelled;
+    let is_cancelled = || cancelled.load(Ordering::Relaxed);
+    let mut out = NewFile::new(folder.temporary_base()?, sync_incrementally, &is_cancelled);
     let rdb = durability.config.get(keys::AOF_USE_RDB_PREAMBLE);
-    let progress = Progress { written: None, is_called_off: &is_called_off };
+    let progress = WriteProgress { written: None, is_cancelled: &is_cancelled };
     if rdb {
-        let form = Form {
+        let form = RdbOptions {
             dialect: Dialect::Own,
             position: Some(position),
             aof_base: true,
@@ -340,10 +348,14 @@ fn rewrite(durability: &Durability, made: &Rewrite) -> anyhow::Result<()> {
         write_commands(durability, state, progress, pace, &mut out)?;
     }
     out.file.as_file().sync_all()?;
-    if on { shared.hand_over(out.file, rdb, made) } else { shared.put_alone(&folder, out.file, rdb, made) }
+    if on {
+        shared.install_base(out.file, rdb, rewrite)
+    } else {
+        shared.install_base_while_disabled(&folder, out.file, rdb, rewrite)
+    }
 }
 
 /// Whether the files are complete and writable.
-fn is_well(machine: &Machine) -> bool {
-    machine.standing() == Standing::Whole && machine.error().is_none()
+fn is_healthy(machine: &Machine) -> bool {
+    machine.state() == AofState::Complete && machine.error().is_none()
 }

@@ -11,7 +11,7 @@ use super::imports::Imports;
 #[derive(Debug, Default)]
 pub struct AppliedStream {
     /// Held while the stream is applied or a full resync is loaded, and while a snapshot is taken.
-    pub turn: Mutex<()>,
+    pub apply_lock: Mutex<()>,
     /// The database selected by the stream. Only changes under the lock.
     db: AtomicU16,
     /// Number of the master's changes since its last snapshot that could not be applied. Only changes under the lock.
@@ -37,7 +37,7 @@ impl AppliedStream {
     }
 
     /// Number of the master's changes that could not be applied.
-    pub fn missing(&self) -> u64 {
+    pub fn missing_changes(&self) -> u64 {
         self.missing.load(Ordering::Relaxed)
     }
 
@@ -47,7 +47,7 @@ impl AppliedStream {
     }
 
     /// Resets the count, because the data was replaced. Returns the previous count.
-    pub fn forget_missing(&self) -> u64 {
+    pub fn reset_missing(&self) -> u64 {
         self.missing.swap(0, Ordering::Relaxed)
     }
 }

@@ -1,7 +1,7 @@
 //! The commit point: the log offset that has reached every component that must have a change before its client gets the
 //! reply.
 //!
-//! A component (for instance the append-only file under `always`) activates it by [`CommitPoint::require`] and reports
+//! A component (for instance the append-only file under `always`) activates it by [`CommitPoint::set_required`] and reports
 //! its progress by [`CommitPoint::publish`]. Connections hold replies to writes until then
 //! (`net::output::Output::hold`), and each is woken when its offset is reached. While nothing requires it, a batch of
 //! commands costs one call of [`CommitPoint::is_required`].
@@ -25,7 +25,7 @@ pub struct CommitPoint {
 
 impl CommitPoint {
     /// Sets whether replies to writes must wait.
-    pub fn require(&self, required: bool) {
+    pub fn set_required(&self, required: bool) {
         self.required.store(required, Ordering::Release);
     }
 
@@ -63,12 +63,12 @@ impl CommitPoint {
     }
 
     /// Removes a client that no longer waits.
-    pub fn forget(&self, client: u64) {
+    pub fn remove_waiter(&self, client: u64) {
         self.waiting.lock().retain(|(_, waiting), _| *waiting != client);
     }
 
     /// Whether any client waits.
-    pub fn is_awaited(&self) -> bool {
+    pub fn has_waiters(&self) -> bool {
         !self.waiting.lock().is_empty()
     }
 }
@@ -82,18 +82,18 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Counter(AtomicUsize);
+    struct WakeCounter(AtomicUsize);
 
-    impl Wake for Counter {
+    impl Wake for WakeCounter {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     #[test]
-    fn each_is_woken_once_when_its_offset_is_reached() {
+    fn waiters_wake_once_when_their_offset_is_committed() {
         let point = CommitPoint::default();
-        let woken: Vec<Arc<Counter>> = (0..4).map(|_| Arc::default()).collect();
+        let woken: Vec<Arc<WakeCounter>> = (0..4).map(|_| Arc::default()).collect();
         let counts = || woken.iter().map(|counter| counter.0.load(Ordering::Relaxed)).collect::<Vec<_>>();
         point.publish(ReplOffset(5));
         let wait = |client: usize, until: u64| {
@@ -108,9 +108,9 @@ mod tests {
         assert_eq!(counts(), [0, 0, 0, 0]);
         point.publish(ReplOffset(6));
         assert_eq!(counts(), [0, 1, 0, 0]);
-        point.forget(3);
+        point.remove_waiter(3);
         point.publish(ReplOffset(100));
         assert_eq!((counts(), point.offset()), (vec![0, 1, 1, 0], ReplOffset(100)));
-        assert!(!point.is_awaited());
+        assert!(!point.has_waiters());
     }
 }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use engine::Engine;
-use migration::{Establish, Finish, JobName, finish, parse_establish, parse_finish};
+use migration::{Establish, Finish, JobName, encode_finish, parse_establish, parse_finish};
 use parking_lot::Mutex;
 use replication::Log;
 use resp::Args;
@@ -28,7 +28,8 @@ impl Imports {
         self.0.lock().is_empty()
     }
 
-    pub fn all(&self) -> Vec<Establish> {
+    /// The running imports.
+    pub fn running(&self) -> Vec<Establish> {
         self.0.lock().values().cloned().collect()
     }
 
@@ -52,14 +53,14 @@ impl Imports {
     }
 
     /// Ends all imports, because the data was replaced.
-    pub fn forget(&self, engine: &Engine) {
-        for import in self.all() {
+    pub fn end_all(&self, engine: &Engine) {
+        for import in self.running() {
             self.end(engine, &import.name);
         }
     }
 
     /// Repeats the running imports in the log. Called when a snapshot is taken.
-    pub fn restate(&self, log: &mut Log) {
+    pub fn repeat_in_log(&self, log: &mut Log) {
         for import in self.0.lock().values() {
             let mut command = Vec::new();
             import.encode(&mut command);
@@ -69,7 +70,7 @@ impl Imports {
 
     /// Processes a command from a master's stream or a file that may be CLUSTER SYNCSLOTS. Returns the import it
     /// reports, if any. The keys of a failed import are deleted by the master's own commands.
-    pub fn on_stream(&self, engine: &Engine, args: Args<'_>) -> Option<Told> {
+    pub fn apply_command(&self, engine: &Engine, args: Args<'_>) -> Option<ImportChange> {
         let is = |index: usize, word: &str| {
             args.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()))
         };
@@ -81,7 +82,7 @@ impl Imports {
         if is(2, "establish") {
             let import = parse_establish(&words)?;
             self.begin(engine, import.clone());
-            return Some(Told::Began(import));
+            return Some(ImportChange::Began(import));
         }
         let end = parse_finish(&words).filter(|_| is(2, "finish"))?;
         // This lock must not be held while waiting for slots: a snapshot takes it while it holds them.
@@ -91,13 +92,13 @@ impl Imports {
             import.slots().iter().for_each(|slot| engine.forget_slot(slot));
         }
         self.end(engine, &end.name);
-        Some(Told::Ended(end))
+        Some(ImportChange::Ended(end))
     }
 }
 
 /// An import event in a master's stream or a file.
 #[derive(Debug)]
-pub enum Told {
+pub enum ImportChange {
     /// An import started, and its keys are hidden.
     Began(Establish),
     /// An import ended, with success or without.
@@ -107,12 +108,12 @@ pub enum Told {
 /// Encodes the end of an import for the log. A failed import's keys are deleted by then, and replicas drop its slots.
 /// However, if this node serves any of the slots, the import had claimed them and just could not report it: reporting a
 /// failure would make replicas delete keys that are served.
-pub fn ended(engine: &Engine, import: &Establish, outcome: &Result<(), String>) -> Vec<u8> {
+pub fn encode_end(engine: &Engine, import: &Establish, outcome: &Result<(), String>) -> Vec<u8> {
     let is_served = |slot| !is_owned_elsewhere(engine.keyspace.lock(slot).ownership());
     let failure = outcome.as_ref().err().filter(|_| !import.slots().iter().any(is_served));
     let (is_success, message) = (failure.is_none(), failure.cloned().unwrap_or_default());
     let mut command = Vec::new();
-    finish(&Finish { name: import.name, is_success, message }, &mut command);
+    encode_finish(&Finish { name: import.name, is_success, message }, &mut command);
     command
 }
 
@@ -125,7 +126,7 @@ mod tests {
 
     /// Found by the simulator (cluster of nine nodes, seed 21).
     #[test]
-    fn slots_that_are_served_were_imported_whatever_became_of_the_job() {
+    fn import_of_served_slots_is_logged_as_success() {
         let engine = Engine::of_sentinel(acl::Catalogue::default(), 1);
         let slot = |number| Slot::new(number).unwrap();
         let import = Establish {
@@ -136,14 +137,14 @@ mod tests {
         };
         let failed = Err("A failover occurred".to_owned());
         let said = |outcome: &Result<(), String>| {
-            let command = ended(&engine, &import, outcome);
+            let command = encode_end(&engine, &import, outcome);
             let text = String::from_utf8_lossy(&command).into_owned();
             let words: Vec<&str> = text.split("\r\n").skip(2).step_by(2).collect();
             let request: Request = words.iter().map(|word| word.as_bytes()).collect();
             let (imports, replica) = (Imports::default(), Engine::of_sentinel(acl::Catalogue::default(), 1));
             imports.begin(&replica, import.clone());
-            match imports.on_stream(&replica, request.args()) {
-                Some(Told::Ended(end)) => end.is_success,
+            match imports.apply_command(&replica, request.args()) {
+                Some(ImportChange::Ended(end)) => end.is_success,
                 other => unreachable!("{other:?}"),
             }
         };

@@ -11,26 +11,26 @@ use replication::{CursorId, Generation, Log, Position};
 use slot_routing::ReplOffset;
 use tokio::sync::Notify;
 
-use super::random_id;
+use super::random_repl_id;
 
 /// The log and the readers waiting for it.
 #[derive(Debug)]
 pub struct SharedLog {
     log: Mutex<Log>,
     /// Whether the log is open, readable without the lock.
-    wanted: AtomicBool,
+    open: AtomicBool,
     /// Whether the log stays open without replicas, because this node reads it itself.
     kept_open: AtomicBool,
     /// Number of replicas that read the log.
     replicas: AtomicUsize,
     /// Number of slot migrations that read the log.
-    moves: AtomicUsize,
+    migrations: AtomicUsize,
     /// The replicas that read the log, as clients, by their cursors. Locked before the log.
     readers: Mutex<Vec<(CursorId, Arc<Client>)>>,
     /// Whether any reader waits for the log to grow.
-    sleepers: AtomicBool,
+    has_waiters: AtomicBool,
     grown: Notify,
-    fell_off: Notify,
+    cursor_trimmed: Notify,
     first_write: FirstWrite,
 }
 
@@ -47,15 +47,15 @@ impl SharedLog {
     /// Creates a closed log with a new replication id. While open it retains `capacity` bytes for returning readers.
     pub fn new(capacity: u64) -> Arc<Self> {
         Arc::new(Self {
-            log: Mutex::new(Log::new(random_id(), capacity)),
-            wanted: AtomicBool::new(false),
+            log: Mutex::new(Log::new(random_repl_id(), capacity)),
+            open: AtomicBool::new(false),
             kept_open: AtomicBool::new(false),
             replicas: AtomicUsize::new(0),
-            moves: AtomicUsize::new(0),
+            migrations: AtomicUsize::new(0),
             readers: Mutex::default(),
-            sleepers: AtomicBool::new(false),
+            has_waiters: AtomicBool::new(false),
             grown: Notify::new(),
-            fell_off: Notify::new(),
+            cursor_trimmed: Notify::new(),
             first_write: FirstWrite::default(),
         })
     }
@@ -68,21 +68,21 @@ impl SharedLog {
     /// Opens the log if it is closed. The caller must hold all slots and the log's lock.
     pub fn open(&self, log: &mut Log) {
         if !log.is_open() {
-            log.open(random_id());
-            self.wanted.store(true, Ordering::Release);
+            log.open(random_repl_id());
+            self.open.store(true, Ordering::Release);
         }
     }
 
     pub(crate) fn adopt(&self, position: Position) {
         self.log.lock().adopt(position);
-        self.wanted.store(true, Ordering::Release);
+        self.open.store(true, Ordering::Release);
         self.wake();
     }
 
     /// See [`Log::adopt_loaded`]. Later entries get a new replication id.
     pub fn adopt_loaded(&self, position: Position) {
-        self.log.lock().adopt_loaded(position, random_id());
-        self.wanted.store(true, Ordering::Release);
+        self.log.lock().adopt_loaded(position, random_repl_id());
+        self.open.store(true, Ordering::Release);
         self.wake();
     }
 
@@ -98,7 +98,7 @@ impl SharedLog {
         came.then(|| Millis(first.swap(0, Ordering::AcqRel)))
     }
 
-    fn note_write(&self) {
+    fn record_first_write(&self) {
         let FirstWrite { watched, at } = &self.first_write;
         if watched.load(Ordering::Relaxed) && watched.swap(false, Ordering::AcqRel) {
             at.store(process::time::now().0, Ordering::Release);
@@ -112,11 +112,11 @@ impl SharedLog {
 
     /// Whether the log stays open without replicas.
     pub fn is_kept_open(&self) -> bool {
-        self.kept_open.load(Ordering::Acquire) || self.moves.load(Ordering::Acquire) > 0
+        self.kept_open.load(Ordering::Acquire) || self.migrations.load(Ordering::Acquire) > 0
     }
 
     /// Records the number of replicas that read the log.
-    pub fn note_replicas(&self, count: usize) {
+    pub fn set_replica_count(&self, count: usize) {
         self.replicas.store(count, Ordering::Relaxed);
     }
 
@@ -140,18 +140,18 @@ impl SharedLog {
     }
 
     /// Registers a slot migration as reader.
-    pub fn begin_move(&self) {
-        self.moves.fetch_add(1, Ordering::AcqRel);
+    pub fn begin_migration(&self) {
+        self.migrations.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Unregisters a slot migration.
-    pub fn end_move(&self) {
-        self.moves.fetch_sub(1, Ordering::AcqRel);
+    pub fn end_migration(&self) {
+        self.migrations.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// Closes the log ([`Log::close`]): commands are no longer recorded.
     pub fn close(&self) {
-        self.wanted.store(false, Ordering::Release);
+        self.open.store(false, Ordering::Release);
         self.log.lock().close();
     }
 
@@ -177,41 +177,41 @@ impl SharedLog {
         let fell_off = log.take_fell_off();
         drop(log);
         if fell_off {
-            self.fell_off.notify_one();
+            self.cursor_trimmed.notify_one();
         }
         self.wake();
         appended
     }
 
     /// Waits until a reader's cursor has been trimmed off the log.
-    pub async fn cursor_fell_off(&self) {
-        self.fell_off.notified().await;
+    pub async fn wait_for_trimmed_cursor(&self) {
+        self.cursor_trimmed.notified().await;
     }
 
     /// Asks all replicas to acknowledge their offsets.
-    pub fn ask_for_acknowledgements(&self) {
+    pub fn request_acknowledgements(&self) {
         self.append_control(b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n");
     }
 
     /// Wakes all waiting readers after a change other than growth.
-    pub fn look_again(&self) {
+    pub fn wake_readers(&self) {
         self.wake();
     }
 
     fn wake(&self) {
-        if self.sleepers.swap(false, Ordering::AcqRel) {
+        if self.has_waiters.swap(false, Ordering::AcqRel) {
             self.grown.notify_waiters();
         }
     }
 
     /// Waits until `read` returns a value. `read` is called with the log unlocked.
-    pub async fn when_grown<T>(&self, mut read: impl FnMut() -> Option<T>) -> T {
+    pub async fn wait_for_growth<T>(&self, mut read: impl FnMut() -> Option<T>) -> T {
         loop {
             let grown = self.grown.notified();
             tokio::pin!(grown);
             // The order avoids lost wakeups: register, set the flag, then check.
             grown.as_mut().enable();
-            self.sleepers.store(true, Ordering::Release);
+            self.has_waiters.store(true, Ordering::Release);
             if let Some(found) = read() {
                 return found;
             }
@@ -241,15 +241,15 @@ impl LogTurns for &SharedLog {
 
 /// The engine's handle on the log.
 #[derive(Debug)]
-pub struct LogHandle(pub Arc<SharedLog>);
+pub struct EngineLogHandle(pub Arc<SharedLog>);
 
-impl EffectLog for LogHandle {
+impl EffectLog for EngineLogHandle {
     fn wanted(&self) -> bool {
-        self.0.wanted.load(Ordering::Acquire)
+        self.0.open.load(Ordering::Acquire)
     }
 
     fn append(&self, db: u16, commands: &[u8]) -> ReplOffset {
-        self.0.note_write();
+        self.0.record_first_write();
         self.0.append_by(|log| log.append(db, commands))
     }
 

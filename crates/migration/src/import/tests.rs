@@ -6,7 +6,7 @@ fn at(millis: u64) -> Instant {
     Instant::from_millis(millis)
 }
 
-fn run(inputs: &[Input]) -> (Vec<Action>, Import) {
+fn run(inputs: &[ImportEvent]) -> (Vec<ImportAction>, Import) {
     let (mut machine, mut out) = (Import::new(at(0), TIMEOUT, false), Vec::new());
     for (millis, input) in (1..).zip(inputs) {
         machine.handle(at(millis), input.clone(), &mut out);
@@ -14,50 +14,54 @@ fn run(inputs: &[Input]) -> (Vec<Action>, Import) {
     (out, machine)
 }
 
-const WELL: Around = Around { is_master: true, source_serves: true, flushed: false };
-const DEMOTED: Around = Around { is_master: false, ..WELL };
-const TAKEN: Around = Around { source_serves: false, ..WELL };
-const FLUSHED: Around = Around { flushed: true, ..WELL };
+const HEALTHY: ImportConditions = ImportConditions { is_master: true, source_serves: true, flushed: false };
+const DEMOTED: ImportConditions = ImportConditions { is_master: false, ..HEALTHY };
+const TAKEN: ImportConditions = ImportConditions { source_serves: false, ..HEALTHY };
+const FLUSHED: ImportConditions = ImportConditions { flushed: true, ..HEALTHY };
 
 /// All events up to the grant.
-fn granted() -> Vec<Input> {
+fn granted() -> Vec<ImportEvent> {
     vec![
-        Input::Heard(Message::Ack),
-        Input::Fed,
-        Input::Heard(Message::SnapshotEof),
-        Input::Fed,
-        Input::CaughtUp,
-        Input::Heard(Message::Paused),
-        Input::Heard(Message::FailoverGranted),
+        ImportEvent::Received(Message::Ack),
+        ImportEvent::DataApplied,
+        ImportEvent::Received(Message::SnapshotEof),
+        ImportEvent::DataApplied,
+        ImportEvent::CaughtUp,
+        ImportEvent::Received(Message::Paused),
+        ImportEvent::Received(Message::FailoverGranted),
     ]
 }
 
 #[test]
-fn slots_are_claimed_when_they_were_granted() {
+fn slots_are_claimed_after_the_grant() {
     let (actions, mut machine) = run(&granted());
-    let expected =
-        [Action::Send(Message::RequestPause), Action::Send(Message::RequestFailover), Action::AwaitReplicas];
+    let expected = [
+        ImportAction::Send(Message::RequestPause),
+        ImportAction::Send(Message::RequestFailover),
+        ImportAction::AwaitReplicas,
+    ];
     assert_eq!(actions, expected);
     let mut out = Vec::new();
-    let mut others = vec![Input::Closed, Input::Cancel, Input::CaughtUp, Input::Deadline];
-    others.extend([DEMOTED, TAKEN, FLUSHED].map(Input::Around));
+    let mut others =
+        vec![ImportEvent::Closed, ImportEvent::Cancel, ImportEvent::CaughtUp, ImportEvent::Deadline];
+    others.extend([DEMOTED, TAKEN, FLUSHED].map(ImportEvent::Conditions));
     // Conditions are checked again once the replicas have received everything; after that only the result of the claim
     // counts.
     others.iter().for_each(|input| machine.handle(at(10), input.clone(), &mut out));
     assert_eq!((out.len(), machine.next_deadline()), (0, None));
-    machine.handle(at(11), Input::ReplicasHave(WELL), &mut out);
-    others.push(Input::ReplicasHave(DEMOTED));
+    machine.handle(at(11), ImportEvent::ReplicasCaughtUp(HEALTHY), &mut out);
+    others.push(ImportEvent::ReplicasCaughtUp(DEMOTED));
     others.iter().for_each(|input| machine.handle(at(12), input.clone(), &mut out));
-    assert_eq!((&out[..], machine.next_deadline()), (&[Action::Claim][..], None));
-    machine.handle(at(13), Input::Claimed, &mut out);
-    assert_eq!(out[1..], [Action::End(Ok(()))]);
+    assert_eq!((&out[..], machine.next_deadline()), (&[ImportAction::Claim][..], None));
+    machine.handle(at(13), ImportEvent::Claimed, &mut out);
+    assert_eq!(out[1..], [ImportAction::End(Ok(()))]);
 }
 
 #[test]
-fn slots_are_not_claimed_when_something_came_between_or_it_is_late() {
+fn slots_are_not_claimed_late_or_after_a_change_of_conditions() {
     let late = at(6) + CLAIM_WITHIN;
     for (now, around, why) in [
-        (late, WELL, "The slots were granted too long ago"),
+        (late, HEALTHY, "The slots were granted too long ago"),
         (at(8), DEMOTED, "A failover occurred during slot import"),
         (at(8), TAKEN, "Slots are no longer owned by source node."),
         (at(8), FLUSHED, "Data was flushed"),
@@ -65,17 +69,17 @@ fn slots_are_not_claimed_when_something_came_between_or_it_is_late() {
     ] {
         let (_, mut machine) = run(&granted());
         let mut out = Vec::new();
-        machine.handle(now, Input::ReplicasHave(around), &mut out);
-        assert_eq!(out, [Action::End(Err(why.to_owned()))]);
+        machine.handle(now, ImportEvent::ReplicasCaughtUp(around), &mut out);
+        assert_eq!(out, [ImportAction::End(Err(why.to_owned()))]);
     }
     let (_, mut machine) = run(&granted());
     let mut out = Vec::new();
-    machine.handle(late - Duration::from_millis(1), Input::ReplicasHave(WELL), &mut out);
-    assert_eq!(out, [Action::Claim]);
+    machine.handle(late - Duration::from_millis(1), ImportEvent::ReplicasCaughtUp(HEALTHY), &mut out);
+    assert_eq!(out, [ImportAction::Claim]);
 }
 
 #[test]
-fn a_source_speaks_of_its_slots_and_of_the_job() {
+fn source_may_only_send_commands_for_its_slots() {
     let [first, second, third] = [1, 2, 3].map(|number| Slot::new(number).expect("a slot"));
     let job: SlotSet = [first, second].into_iter().collect();
     for (name, about, may) in [
@@ -92,82 +96,82 @@ fn a_source_speaks_of_its_slots_and_of_the_job() {
         ("CLUSTER", &[], true),
         ("", &[], false),
     ] {
-        assert_eq!(is_of_job(name.as_bytes(), about, &job), may, "{name} {about:?}");
+        assert_eq!(is_allowed_in_import(name.as_bytes(), about, &job), may, "{name} {about:?}");
     }
 }
 
 #[test]
-fn a_grant_that_comes_late_is_not_used() {
+fn late_grants_are_ignored() {
     let before = &granted()[..6];
     let (_, mut machine) = run(before);
     let mut out = Vec::new();
-    machine.handle(at(6) + GRANT_WITHIN, Input::Heard(Message::FailoverGranted), &mut out);
+    machine.handle(at(6) + GRANT_WITHIN, ImportEvent::Received(Message::FailoverGranted), &mut out);
     let why = "Source node sent FAILOVER-GRANTED out of order".to_owned();
-    assert_eq!(out, [Action::End(Err(why))]);
+    assert_eq!(out, [ImportAction::End(Err(why))]);
 
     let (_, mut machine) = run(before);
     out.clear();
-    machine.handle(at(1000), Input::Deadline, &mut out);
+    machine.handle(at(1000), ImportEvent::Deadline, &mut out);
     assert_eq!(machine.next_deadline(), Some(at(2000)));
-    machine.handle(at(6) + GRANT_WITHIN, Input::Deadline, &mut out);
+    machine.handle(at(6) + GRANT_WITHIN, ImportEvent::Deadline, &mut out);
     let why = "The source node did not grant the slots in time".to_owned();
-    assert_eq!(out, [Action::Send(Message::Ack), Action::End(Err(why))]);
+    assert_eq!(out, [ImportAction::Send(Message::Ack), ImportAction::End(Err(why))]);
 }
 
 /// Regression test: the pause used to be requested with the whole snapshot's changes unapplied, and clients had to wait
 /// for that.
 #[test]
-fn the_pause_is_asked_for_when_all_that_came_was_applied() {
+fn pause_is_requested_once_everything_received_is_applied() {
     let (actions, mut machine) = run(&granted()[..4]);
     assert_eq!(actions, []);
     let mut out = Vec::new();
-    machine.handle(at(5), Input::CaughtUp, &mut out);
-    machine.handle(at(6), Input::CaughtUp, &mut out);
-    assert_eq!(out, [Action::Send(Message::RequestPause)]);
+    machine.handle(at(5), ImportEvent::CaughtUp, &mut out);
+    machine.handle(at(6), ImportEvent::CaughtUp, &mut out);
+    assert_eq!(out, [ImportAction::Send(Message::RequestPause)]);
 
     let (_, mut machine) = run(&granted()[..4]);
     out.clear();
-    machine.handle(at(3) + CATCH_UP_WITHIN, Input::Deadline, &mut out);
-    assert_eq!(out[0], Action::Send(Message::RequestPause), "it never catches up");
+    machine.handle(at(3) + CATCH_UP_WITHIN, ImportEvent::Deadline, &mut out);
+    assert_eq!(out[0], ImportAction::Send(Message::RequestPause), "it never catches up");
 }
 
 #[test]
-fn the_source_holds_writes_for_longer_than_a_grant_is_used() {
-    assert!(crate::export::HOLD_FOR >= 2 * GRANT_WITHIN);
+fn writes_are_held_longer_than_grants_are_valid() {
+    assert!(crate::export::MAX_HOLD_TIME >= 2 * GRANT_WITHIN);
 }
 
 #[test]
-fn whatever_ends_a_job_before_the_claim_deletes_what_came() {
+fn any_failure_before_the_claim_deletes_the_imported_keys() {
     let lost =
         "Connection lost to source. Check CLUSTER GETSLOTMIGRATIONS on the source node for more information.";
     let table = [
-        (Input::Closed, lost),
-        (Input::EndedThere, lost),
-        (Input::Cancel, "Cancelled"),
-        (Input::Around(FLUSHED), "Data was flushed"),
-        (Input::Around(DEMOTED), "A failover occurred during slot import"),
-        (Input::Around(TAKEN), "Slots are no longer owned by source node."),
-        (Input::Broken("x".to_owned()), "x"),
-        (Input::Heard(Message::RequestPause), "Source node sent REQUEST-PAUSE out of order"),
+        (ImportEvent::Closed, lost),
+        (ImportEvent::EndedByPeer, lost),
+        (ImportEvent::Cancel, "Cancelled"),
+        (ImportEvent::Conditions(FLUSHED), "Data was flushed"),
+        (ImportEvent::Conditions(DEMOTED), "A failover occurred during slot import"),
+        (ImportEvent::Conditions(TAKEN), "Slots are no longer owned by source node."),
+        (ImportEvent::Failed("x".to_owned()), "x"),
+        (ImportEvent::Received(Message::RequestPause), "Source node sent REQUEST-PAUSE out of order"),
     ];
     for length in 0..granted().len() - 1 {
         for (input, why) in &table {
             let mut inputs = granted()[..length].to_vec();
             inputs.push(input.clone());
             let (actions, machine) = run(&inputs);
-            assert_eq!(actions.last(), Some(&Action::End(Err((*why).to_owned()))), "{inputs:?}");
+            assert_eq!(actions.last(), Some(&ImportAction::End(Err((*why).to_owned()))), "{inputs:?}");
             assert_eq!(machine.next_deadline(), None);
         }
     }
-    let (actions, _) = run(&[granted(), vec![Input::NotClaimed("no".to_owned())]].concat());
-    assert_eq!(actions.last(), Some(&Action::End(Err("no".to_owned()))));
+    let (actions, _) = run(&[granted(), vec![ImportEvent::NotClaimed("no".to_owned())]].concat());
+    assert_eq!(actions.last(), Some(&ImportAction::End(Err("no".to_owned()))));
 }
 
 #[test]
-fn a_job_goes_on_with_another_link_and_says_once_more_what_it_awaits() {
+fn job_resumes_on_a_new_link_and_repeats_its_request() {
     let said = |length| match length {
-        5 => vec![Action::Send(Message::RequestPause)],
-        6 => vec![Action::Send(Message::RequestFailover)],
+        5 => vec![ImportAction::Send(Message::RequestPause)],
+        6 => vec![ImportAction::Send(Message::RequestFailover)],
         _ => Vec::new(),
     };
     for length in 0..granted().len() {
@@ -176,27 +180,27 @@ fn a_job_goes_on_with_another_link_and_says_once_more_what_it_awaits() {
             machine.handle(at(millis), input.clone(), &mut out);
         }
         out.clear();
-        machine.handle(at(10), Input::Closed, &mut out);
-        machine.handle(at(1500), Input::Deadline, &mut out);
+        machine.handle(at(10), ImportEvent::Closed, &mut out);
+        machine.handle(at(1500), ImportEvent::Deadline, &mut out);
         assert_eq!(out, [], "without a link nothing is said");
-        machine.handle(at(1600), Input::Resumed, &mut out);
+        machine.handle(at(1600), ImportEvent::Resumed, &mut out);
         assert_eq!(std::mem::take(&mut out), said(length), "{length}");
         for input in &granted()[length..] {
             machine.handle(at(1601), input.clone(), &mut out);
         }
         let asked = at(if length < 6 { 1601 } else { 6 });
-        assert_eq!(out.last(), Some(&Action::AwaitReplicas), "{length}");
-        machine.handle(asked + CLAIM_WITHIN, Input::ReplicasHave(WELL), &mut out);
-        assert!(matches!(out.last(), Some(Action::End(Err(_)))), "{length}");
+        assert_eq!(out.last(), Some(&ImportAction::AwaitReplicas), "{length}");
+        machine.handle(asked + CLAIM_WITHIN, ImportEvent::ReplicasCaughtUp(HEALTHY), &mut out);
+        assert!(matches!(out.last(), Some(ImportAction::End(Err(_)))), "{length}");
     }
 }
 
 #[test]
-fn a_job_without_a_link_ends_in_time() {
+fn job_without_link_times_out() {
     let (mut machine, mut out) = (Import::new(at(0), TIMEOUT, true), Vec::new());
-    machine.handle(at(1), Input::Heard(Message::Ack), &mut out);
-    machine.handle(at(10), Input::Closed, &mut out);
-    assert_eq!(machine.next_deadline(), Some(at(10) + RESUME_WITHIN));
-    machine.handle(at(10) + RESUME_WITHIN, Input::Deadline, &mut out);
-    assert!(matches!(out.as_slice(), [Action::End(Err(_))]));
+    machine.handle(at(1), ImportEvent::Received(Message::Ack), &mut out);
+    machine.handle(at(10), ImportEvent::Closed, &mut out);
+    assert_eq!(machine.next_deadline(), Some(at(10) + RESUME_TIMEOUT));
+    machine.handle(at(10) + RESUME_TIMEOUT, ImportEvent::Deadline, &mut out);
+    assert!(matches!(out.as_slice(), [ImportAction::End(Err(_))]));
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clock::Millis;
 use config::Extent;
-use durability::append_only::{self, Unfinished};
-use durability::saving::{self, AtEnd, Reload};
+use durability::append_only::{self, UnfinishedAof};
+use durability::saving::{self, ReloadOptions, ShutdownSave};
 use engine::{ClientKind, DebugCommand, PauseMode, PausePurpose};
 use gossip::LinkId;
 use process::time;
@@ -104,11 +104,11 @@ async fn sleep(server: &Server, args: Args<'_>) -> Outcome {
 /// DEBUG RELOAD [MERGE] [NOFLUSH] [NOSAVE]. Unlike in Redis a key that is in both places ends nothing without MERGE:
 /// the file's stays.
 async fn reload(server: &Arc<Server>, args: Args<'_>) -> Outcome {
-    let mut how = Reload { save: true, keeps: false };
+    let mut how = ReloadOptions { save: true, merge: false };
     for word in args.iter().skip(2) {
         match word.to_ascii_lowercase().as_slice() {
             b"nosave" => how.save = false,
-            b"noflush" => how.keeps = true,
+            b"noflush" => how.merge = true,
             b"merge" => {}
             _ => {
                 return Err(
@@ -174,7 +174,7 @@ async fn restart(server: &Arc<Server>, args: Args<'_>, in_order: bool) -> Outcom
         let saving = server.clone();
         let saved = tokio::task::spawn_blocking(move || {
             saving.engine.drain();
-            saving::finish(&saving.durability, AtEnd::AsConfigured, Unfinished::IsKept)
+            saving::finish(&saving.durability, ShutdownSave::AsConfigured, UnfinishedAof::AbortShutdown)
         })
         .await;
         if !matches!(saved, Ok(Ok(()))) {

@@ -1,7 +1,7 @@
 //! Connections that hold their replies, over real sockets, with a cursor of the tests' own in the log.
 
 use config::Config;
-use durability::stream::{LogHandle, SharedLog};
+use durability::stream::{EngineLogHandle, SharedLog};
 use engine::{Commands, Engine};
 use keyspace::Keyspace;
 use net::scratch::install_scratch;
@@ -35,11 +35,12 @@ impl Fixture {
         let log = SharedLog::new(1 << 20);
         let commands = Commands::new(::commands::of_server());
         let catalogue = commands.registry().catalogue();
-        let engine = Engine::new(catalogue, Keyspace::new(7, 1), None, Box::new(LogHandle(log.clone())));
+        let engine =
+            Engine::new(catalogue, Keyspace::new(7, 1), None, Box::new(EngineLogHandle(log.clone())));
         let server = Server::new((engine, commands), config, Identity::default(), log.clone(), None);
         settings::apply(&server);
         install_scratch(&server.engine, &server.network);
-        server.replication.commit_point.require(true);
+        server.replication.commit_point.set_required(true);
         let mut log = log.lock();
         server.replication.log.open(&mut log);
         let read = log.position().offset;
@@ -131,7 +132,7 @@ async fn a_command_of_the_shell_runs_when_nothing_is_held() {
     let mut fixture = Fixture::new(&[]);
     let (mut socket, client, _) = fixture.connect();
     socket.write_all(b"SET k v\r\nWAIT 0 0\r\nSET k w\r\nMULTI\r\nSET k x\r\nEXEC\r\n").await.unwrap();
-    until(|| fixture.server.replication.commit_point.is_awaited()).await;
+    until(|| fixture.server.replication.commit_point.has_waiters()).await;
     held(&socket, &client, 5).await;
     fixture.commit();
     answered(&mut socket, "+OK\r\n:0\r\n").await;
@@ -168,7 +169,7 @@ async fn a_client_that_leaves_is_not_held() {
     held(&victim, &client, 5).await;
     client.kill();
     served.await.unwrap();
-    assert!(!fixture.server.replication.commit_point.is_awaited());
+    assert!(!fixture.server.replication.commit_point.has_waiters());
     assert_eq!(fixture.server.network.connected.load(Ordering::Relaxed), 0);
 }
 

@@ -9,10 +9,11 @@ use std::time::Duration;
 
 use clock::Instant;
 use config::keys;
-use durability::snapshot::{self, Progress};
-use migration::export::{Action, Config, Input, Outcome};
+use durability::snapshot::{self, WriteProgress};
+use migration::export::{ExportAction, ExportConfig, ExportEvent, ExportOutcome};
 use migration::{
-    Establish, Export, Finish, FromTarget, JobName, Order, Said, Window, ask_resumable, finish, resume,
+    Establish, Export, Finish, JobName, ResendWindow, SlotMove, TargetReplies, TargetReply, encode_finish,
+    encode_resumable_query, encode_resume,
 };
 use net::dialer::Dialer;
 use net::transport::Stream;
@@ -34,7 +35,7 @@ const RECONNECT_WITHIN: Duration = Duration::from_secs(1);
 /// Pieces of the snapshot that may wait to be sent.
 const PIECES_AHEAD: usize = 8;
 
-/// Said to and by the thread that walks through the snapshot.
+/// TargetReply to and by the thread that walks through the snapshot.
 #[derive(Debug, Default)]
 struct Walker {
     /// The walk is no longer wanted.
@@ -53,14 +54,14 @@ enum Walked {
 }
 
 /// Serves the job to its end.
-pub(super) async fn run(migrations: Arc<Migrations>, name: JobName, order: Order) {
-    migrations.replication.log.begin_move();
+pub(super) async fn run(migrations: Arc<Migrations>, name: JobName, order: SlotMove) {
+    migrations.replication.log.begin_migration();
     let outcome = Source::new(&migrations, name, order).run().await;
-    migrations.replication.log.end_move();
+    migrations.replication.log.end_migration();
     let (state, message) = match &outcome {
-        Outcome::Success => ("success", ""),
-        Outcome::Cancelled => ("cancelled", ""),
-        Outcome::Failed(why) => ("failed", why.as_str()),
+        ExportOutcome::Success => ("success", ""),
+        ExportOutcome::Cancelled => ("cancelled", ""),
+        ExportOutcome::Failed(why) => ("failed", why.as_str()),
     };
     migrations.end(&name, state, message);
 }
@@ -68,14 +69,14 @@ pub(super) async fn run(migrations: Arc<Migrations>, name: JobName, order: Order
 struct Source<'a> {
     migrations: &'a Arc<Migrations>,
     name: JobName,
-    order: Order,
+    order: SlotMove,
     slots: SlotSet,
     machine: Export,
-    inputs: VecDeque<Input>,
+    inputs: VecDeque<ExportEvent>,
     link: Option<(ReadHalf<Stream>, WriteHalf<Stream>)>,
-    from_target: FromTarget,
+    from_target: TargetReplies,
     /// The bytes that another link would begin with, of a job that can have one.
-    window: Option<Window>,
+    window: Option<ResendWindow>,
     walk: Option<mpsc::Receiver<Walked>>,
     walker: Arc<Walker>,
     cursor: Option<CursorId>,
@@ -96,25 +97,25 @@ enum Came {
 }
 
 impl<'a> Source<'a> {
-    fn new(migrations: &'a Arc<Migrations>, name: JobName, order: Order) -> Self {
+    fn new(migrations: &'a Arc<Migrations>, name: JobName, order: SlotMove) -> Self {
         let config = &migrations.config;
         let timeout = config.get(keys::REPL_TIMEOUT);
-        let logs_in = config.get(keys::MASTERAUTH).is_some();
+        let authenticate = config.get(keys::MASTERAUTH).is_some();
         // -1 is no bound.
-        let most_behind = u64::try_from(config.get(keys::SLOT_MIGRATION_MAX_FAILOVER_REPL_BYTES));
-        let most_behind = most_behind.map_or(u64::MAX, |bytes| bytes.max(NEARLY_ALL));
+        let max_remaining = u64::try_from(config.get(keys::SLOT_MIGRATION_MAX_FAILOVER_REPL_BYTES));
+        let max_remaining = max_remaining.map_or(u64::MAX, |bytes| bytes.max(NEARLY_ALL));
         let slots = order.slots();
         Self {
             filter: Filter::new(slots.clone(), migrations.commands.clone()),
             held: HeldSlots { migrations, slots: Vec::new() },
-            machine: Export::new(time::instant(), Config { timeout, logs_in, most_behind }),
+            machine: Export::new(time::instant(), ExportConfig { timeout, authenticate, max_remaining }),
             migrations,
             name,
             order,
             slots,
             inputs: VecDeque::new(),
             link: None,
-            from_target: FromTarget::default(),
+            from_target: TargetReplies::default(),
             window: None,
             walk: None,
             walker: Arc::default(),
@@ -123,7 +124,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    async fn run(mut self) -> Outcome {
+    async fn run(mut self) -> ExportOutcome {
         let cancelled = self.migrations.ways.lock().get(&self.name).map(|way| way.cancelled.clone());
         let cancelled = cancelled.unwrap_or_default();
         let first = self.connect().await;
@@ -157,21 +158,21 @@ impl<'a> Source<'a> {
 
     async fn on_came(&mut self, came: Came) {
         let input = match came {
-            Came::Cancel => Input::Cancel,
-            Came::Deadline => Input::Deadline,
+            Came::Cancel => ExportEvent::Cancel,
+            Came::Deadline => ExportEvent::Deadline,
             Came::Rerouted => return,
             Came::Link(Ok(read)) if read > 0 => return self.on_received(),
             Came::Link(_) => {
                 self.link = None;
-                Input::Closed
+                ExportEvent::Closed
             }
             Came::Walked(Some(walked)) => match walked {
-                Walked::NotCut => Input::NotCut,
+                Walked::NotCut => ExportEvent::SnapshotFailed,
                 Walked::Cut(cursor) => {
                     self.cursor = Some(cursor);
                     let keys = self.migrations.keys_in(&self.slots);
                     self.migrations.note(&self.name, |job| job.progress.all_keys = Some(keys));
-                    Input::Cut
+                    ExportEvent::SnapshotTaken
                 }
                 Walked::Bytes(bytes) => return self.write(&bytes).await,
                 Walked::End => {
@@ -179,12 +180,12 @@ impl<'a> Source<'a> {
                     self.streams = true;
                     // Keys may have come and gone between the cut and the count.
                     self.migrations.note(&self.name, |job| job.progress.all_keys = job.progress.keys);
-                    Input::SnapshotSent
+                    ExportEvent::SnapshotSent
                 }
             },
             Came::Walked(None) => {
                 self.walk = None;
-                Input::Broken("The snapshot failed".to_owned())
+                ExportEvent::Failed("The snapshot failed".to_owned())
             }
             Came::Log => return self.send_log().await,
         };
@@ -195,28 +196,28 @@ impl<'a> Source<'a> {
     fn on_received(&mut self) {
         self.migrations.note(&self.name, |job| job.heard = time::now());
         loop {
-            let input = match self.from_target.next_said() {
+            let input = match self.from_target.next_reply() {
                 Ok(Some(said)) => self.on_said(said),
                 Ok(None) => return,
-                Err(error) => return self.inputs.push_back(Input::Broken(error.to_string())),
+                Err(error) => return self.inputs.push_back(ExportEvent::Failed(error.to_string())),
             };
             self.inputs.extend(input);
         }
     }
 
-    fn on_said(&mut self, said: Said) -> Option<Input> {
+    fn on_said(&mut self, said: TargetReply) -> Option<ExportEvent> {
         match said {
-            Said::Accepted => Some(Input::Accepted),
-            Said::Refused(text) => Some(Input::Refused(text)),
-            Said::Finished => Some(Input::EndedThere),
+            TargetReply::Accepted => Some(ExportEvent::Accepted),
+            TargetReply::Refused(text) => Some(ExportEvent::Refused(text)),
+            TargetReply::Finished => Some(ExportEvent::EndedByPeer),
             // It is an answer to RESUME, which only another link begins with.
-            Said::Applied(_) => None,
-            Said::Message(message, count) => {
+            TargetReply::Applied(_) => None,
+            TargetReply::Message(message, count) => {
                 let is_possible = match (&mut self.window, count) {
-                    (Some(window), Some(count)) => window.applied(count),
+                    (Some(window), Some(count)) => window.acknowledge(count),
                     _ => true,
                 };
-                Some(if is_possible { Input::Heard(message) } else { applied_too_much() })
+                Some(if is_possible { ExportEvent::Received(message) } else { applied_too_much() })
             }
         }
     }
@@ -227,7 +228,7 @@ impl<'a> Source<'a> {
     }
 
     /// Feeds the machine all that has come and does what it says, until nothing is left or the job is over.
-    async fn handle_all(&mut self) -> Option<Outcome> {
+    async fn handle_all(&mut self) -> Option<ExportOutcome> {
         loop {
             let came = self.inputs.pop_front();
             let is_idle = came.is_none();
@@ -239,13 +240,13 @@ impl<'a> Source<'a> {
                     // Asked again with the next acknowledgement at the latest.
                     let settings = &self.migrations.engine.settings;
                     let may_pause = !settings.prevent_migration_pause.load(Ordering::Relaxed);
-                    Input::Behind(if may_pause { behind } else { u64::MAX })
+                    ExportEvent::Behind(if may_pause { behind } else { u64::MAX })
                 }
             };
             let mut actions = Vec::new();
             self.machine.handle(time::instant(), input, &mut actions);
             // The end is noted when what belongs to it was done.
-            if !matches!(actions.last(), Some(Action::End(_))) {
+            if !matches!(actions.last(), Some(ExportAction::End(_))) {
                 self.migrations.note_state(&self.name, self.machine.state_name());
             }
             if is_idle && actions.is_empty() {
@@ -257,37 +258,37 @@ impl<'a> Source<'a> {
         }
     }
 
-    async fn act_all(&mut self, actions: Vec<Action>) -> Option<Outcome> {
+    async fn act_all(&mut self, actions: Vec<ExportAction>) -> Option<ExportOutcome> {
         for action in actions {
             match action {
-                Action::End(outcome) => return Some(outcome),
-                Action::LogIn => self.log_in().await,
-                Action::AskResumable => {
+                ExportAction::End(outcome) => return Some(outcome),
+                ExportAction::LogIn => self.log_in().await,
+                ExportAction::AskResumable => {
                     let mut wire = Vec::new();
-                    ask_resumable(&mut wire);
+                    encode_resumable_query(&mut wire);
                     self.write(&wire).await;
                 }
-                Action::Establish { resumable } => {
+                ExportAction::Establish { resumable } => {
                     self.establish(resumable).await;
                     // From here on.
-                    self.window = resumable.then(Window::default);
+                    self.window = resumable.then(ResendWindow::default);
                 }
-                Action::Reconnect => {
+                ExportAction::Reconnect => {
                     let outcome = self.reconnect().await;
-                    let is_resumed = outcome == Input::Resumed;
+                    let is_resumed = outcome == ExportEvent::Resumed;
                     self.inputs.push_back(outcome);
                     if is_resumed {
                         // The target may have said more at once.
                         self.on_received();
                     }
                 }
-                Action::Send(message) => {
+                ExportAction::Send(message) => {
                     let mut wire = Vec::new();
                     message.encode(&mut wire);
                     self.write(&wire).await;
                 }
-                Action::Cut => self.cut(),
-                Action::Hold => self.hold().await,
+                ExportAction::TakeSnapshot => self.cut(),
+                ExportAction::HoldWrites => self.hold().await,
             }
         }
         None
@@ -306,22 +307,22 @@ impl<'a> Source<'a> {
         };
         // First: a node without slots becomes a replica of the one that took the last.
         if serves(&topology, self.order.target, &self.slots) {
-            self.inputs.push_back(Input::TakenByTarget);
+            self.inputs.push_back(ExportEvent::TakenByTarget);
         } else if self.migrations.replication.is_replica() {
-            self.inputs.push_back(Input::Demoted);
+            self.inputs.push_back(ExportEvent::Demoted);
         } else if !serves(&topology, topology.myself, &self.slots) {
-            self.inputs.push_back(Input::TakenByOther);
+            self.inputs.push_back(ExportEvent::TakenByOther);
         }
     }
 
-    async fn connect(&mut self) -> Input {
+    async fn connect(&mut self) -> ExportEvent {
         let timeout = self.migrations.config.get(keys::CLUSTER_NODE_TIMEOUT);
         match self.dial(timeout).await {
             Ok(stream) => {
                 self.link = Some(tokio::io::split(stream));
-                Input::Connected
+                ExportEvent::Connected
             }
-            Err(why) => Input::NotConnected(why),
+            Err(why) => ExportEvent::NotConnected(why),
         }
     }
 
@@ -338,10 +339,10 @@ impl<'a> Source<'a> {
     }
 
     /// Goes on with another link: logs in, learns how much was applied, and sends the rest once more.
-    async fn reconnect(&mut self) -> Input {
-        let Ok(mut stream) = self.dial(RECONNECT_WITHIN).await else { return Input::NotResumed };
+    async fn reconnect(&mut self) -> ExportEvent {
+        let Ok(mut stream) = self.dial(RECONNECT_WITHIN).await else { return ExportEvent::NotResumed };
         let mut wire = credentials(&self.migrations.config.values()).unwrap_or_default();
-        resume(&self.name, &mut wire);
+        encode_resume(&self.name, &mut wire);
         self.from_target.begin_link();
         let from_target = &mut self.from_target;
         let answered = tokio::time::timeout(RECONNECT_WITHIN, async {
@@ -350,20 +351,20 @@ impl<'a> Source<'a> {
         });
         let count = match answered.await {
             Ok(Ok(Some(count))) => count,
-            Ok(Ok(None)) => return Input::EndedThere,
-            Ok(Err(_)) | Err(_) => return Input::NotResumed,
+            Ok(Ok(None)) => return ExportEvent::EndedByPeer,
+            Ok(Err(_)) | Err(_) => return ExportEvent::NotResumed,
         };
         self.link = Some(tokio::io::split(stream));
-        let Some(window) = &mut self.window else { return Input::NotResumed };
-        if !window.applied(count) {
+        let Some(window) = &mut self.window else { return ExportEvent::NotResumed };
+        if !window.acknowledge(count) {
             return applied_too_much();
         }
-        let rest = window.rest().to_vec();
+        let rest = window.unacknowledged().to_vec();
         if !self.transmit(&rest).await {
-            return Input::NotResumed;
+            return ExportEvent::NotResumed;
         }
         tracing::info!("Slot migration {} goes on with another link", self.name);
-        Input::Resumed
+        ExportEvent::Resumed
     }
 
     async fn log_in(&mut self) {
@@ -390,7 +391,7 @@ impl<'a> Source<'a> {
             window.push(bytes);
         }
         if self.link.is_some() && !self.transmit(bytes).await {
-            self.inputs.push_back(Input::Closed);
+            self.inputs.push_back(ExportEvent::Closed);
         }
     }
 
@@ -406,12 +407,12 @@ impl<'a> Source<'a> {
     }
 
     /// Has a target that would wait for another link know that none comes.
-    async fn say_end(&mut self, outcome: &Outcome) {
-        if *outcome == Outcome::Success || self.window.is_none() {
+    async fn say_end(&mut self, outcome: &ExportOutcome) {
+        if *outcome == ExportOutcome::Success || self.window.is_none() {
             return;
         }
         let (name, mut wire) = (self.name, Vec::new());
-        finish(&Finish { name, is_success: false, message: String::new() }, &mut wire);
+        encode_finish(&Finish { name, is_success: false, message: String::new() }, &mut wire);
         self.transmit(&wire).await;
     }
 
@@ -422,7 +423,9 @@ impl<'a> Source<'a> {
         let walk_on = move || walk_slots(&migrations, &slots, &walker, &pieces);
         match std::thread::Builder::new().name("slot-snapshot".to_owned()).spawn(walk_on) {
             Ok(_) => self.walk = Some(walk),
-            Err(error) => self.inputs.push_back(Input::Broken(format!("No thread for a snapshot: {error}"))),
+            Err(error) => {
+                self.inputs.push_back(ExportEvent::Failed(format!("No thread for a snapshot: {error}")))
+            }
         }
     }
 
@@ -432,12 +435,12 @@ impl<'a> Source<'a> {
         let (mut chunk, mut out) = (Vec::with_capacity(CHUNK), Vec::new());
         if self.migrations.replication.log.lock().read(cursor, CHUNK, &mut chunk).is_err() {
             let why = "The changes of the slots were more than the log keeps";
-            return self.inputs.push_back(Input::Broken(why.to_owned()));
+            return self.inputs.push_back(ExportEvent::Failed(why.to_owned()));
         }
         match self.filter.feed(&chunk, &mut out) {
             Ok(Seen::Changes) => {}
-            Ok(Seen::Flush) => self.inputs.push_back(Input::Flushed),
-            Err(error) => self.inputs.push_back(Input::Broken(error.to_string())),
+            Ok(Seen::Flush) => self.inputs.push_back(ExportEvent::Flushed),
+            Err(error) => self.inputs.push_back(ExportEvent::Failed(error.to_string())),
         }
         if !out.is_empty() {
             self.write(&out).await;
@@ -449,7 +452,7 @@ impl<'a> Source<'a> {
         for slot in self.slots.iter() {
             if !self.held.hold(slot) {
                 let why = format!("Writes to slot {slot} cannot be held");
-                return self.inputs.push_back(Input::Broken(why));
+                return self.inputs.push_back(ExportEvent::Failed(why));
             }
         }
         let log = &self.migrations.replication.log;
@@ -460,13 +463,13 @@ impl<'a> Source<'a> {
             && !there(cursor)
         {
             self.send_log().await;
-            let may_go_on = |input: &Input| *input == Input::Closed && self.window.is_some();
+            let may_go_on = |input: &ExportEvent| *input == ExportEvent::Closed && self.window.is_some();
             if !self.inputs.iter().skip(before).all(may_go_on) {
                 // It could not be read, or not be sent on any link.
                 return;
             }
         }
-        self.inputs.push_back(Input::Drained);
+        self.inputs.push_back(ExportEvent::Drained);
     }
 
     fn finish(&mut self) {
@@ -503,18 +506,18 @@ impl Drop for HeldSlots<'_> {
     }
 }
 
-fn applied_too_much() -> Input {
-    Input::Broken("Target node has applied more than was sent".to_owned())
+fn applied_too_much() -> ExportEvent {
+    ExportEvent::Failed("Target node has applied more than was sent".to_owned())
 }
 
 /// How much the target has applied of a job, by its answer to RESUME; `None` if there is no such job. The answer to AUTH
 /// may come before.
-async fn answer_of_resume(stream: &mut Stream, from_target: &mut FromTarget) -> io::Result<Option<u64>> {
+async fn answer_of_resume(stream: &mut Stream, from_target: &mut TargetReplies) -> io::Result<Option<u64>> {
     loop {
-        match from_target.next_said().map_err(io::Error::other)? {
-            Some(Said::Applied(count)) => return Ok(Some(count)),
-            Some(Said::Refused(_)) => return Ok(None),
-            Some(Said::Accepted | Said::Message(..) | Said::Finished) => {}
+        match from_target.next_reply().map_err(io::Error::other)? {
+            Some(TargetReply::Applied(count)) => return Ok(Some(count)),
+            Some(TargetReply::Refused(_)) => return Ok(None),
+            Some(TargetReply::Accepted | TargetReply::Message(..) | TargetReply::Finished) => {}
             None if stream.read_buf(from_target.buffer()).await? == 0 => {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
@@ -551,12 +554,12 @@ async fn until(deadline: Option<Instant>) {
 async fn log_grown(migrations: &Migrations, cursor: Option<CursorId>) {
     let Some(cursor) = cursor else { return pending().await };
     let log = &migrations.replication.log;
-    log.when_grown(|| (log.lock().pending(cursor) != Ok(0)).then_some(())).await;
+    log.wait_for_growth(|| (log.lock().pending(cursor) != Ok(0)).then_some(())).await;
 }
 
 fn walk_slots(migrations: &Migrations, slots: &SlotSet, walker: &Walker, pieces: &mpsc::Sender<Walked>) {
     let durability = &migrations.durability;
-    let cut = snapshot::cut(durability, |log| {
+    let cut = snapshot::take_snapshot(durability, |log| {
         migrations.replication.log.open(log);
         // The next change says which database it is in.
         log.forget_db();
@@ -574,8 +577,8 @@ fn walk_slots(migrations: &Migrations, slots: &SlotSet, walker: &Walker, pieces:
     if pieces.blocking_send(Walked::Cut(cursor)).is_err() {
         return migrations.replication.log.lock().remove_cursor(cursor);
     }
-    let is_called_off = || walker.called_off.load(Ordering::Relaxed);
-    let progress = Progress { written: Some(&walker.keys), is_called_off: &is_called_off };
+    let is_cancelled = || walker.called_off.load(Ordering::Relaxed);
+    let progress = WriteProgress { written: Some(&walker.keys), is_cancelled: &is_cancelled };
     let mut out = Pieces(pieces);
     match snapshot::write_slots(durability, state, slots, progress, &mut out) {
         Ok(()) => drop(pieces.blocking_send(Walked::End)),

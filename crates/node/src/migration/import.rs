@@ -11,8 +11,8 @@ use config::keys;
 use durability::stream::imports;
 use engine::{Flow, Left, Origin, Requests, Session, Worker};
 use gossip::Command;
-use migration::import::{Action, Around, CLAIM_WITHIN, Input, is_of_job};
-use migration::{Establish, Finish, Import, Message, ack_applied, finish};
+use migration::import::{CLAIM_WITHIN, ImportAction, ImportConditions, ImportEvent, is_allowed_in_import};
+use migration::{Establish, Finish, Import, Message, encode_ack, encode_finish};
 use net::detached_connection::DetachedConnection;
 use net::scratch::with_scratch;
 use net::transport::Stream;
@@ -73,7 +73,7 @@ pub(super) async fn drop_keys(migrations: &Migrations, import: &Establish, outco
             }
         }
     }
-    migrations.replication.say_import(&imports::ended(&migrations.engine, import, outcome));
+    migrations.replication.say_import(&imports::encode_end(&migrations.engine, import, outcome));
     migrations.replication.applied.imports.end(&migrations.engine, &import.name);
     migrations.replication.master_imports.end(&import.name, outcome.clone(), time::now());
 }
@@ -83,7 +83,7 @@ struct Target<'a> {
     import: Establish,
     slots: SlotSet,
     machine: Import,
-    inputs: VecDeque<Input>,
+    inputs: VecDeque<ImportEvent>,
     link: Option<(ReadHalf<Stream>, WriteHalf<Stream>)>,
     session: Session,
     parser: Parser,
@@ -160,7 +160,7 @@ impl<'a> Target<'a> {
             let rerouted = self.migrations.rerouted.notified();
             tokio::pin!(rerouted);
             rerouted.as_mut().enable();
-            self.inputs.push_back(Input::Around(self.around()));
+            self.inputs.push_back(ImportEvent::Conditions(self.around()));
             if let Some(outcome) = self.handle_all().await {
                 self.say_end(&outcome).await;
                 return outcome;
@@ -181,40 +181,40 @@ impl<'a> Target<'a> {
             };
             match came {
                 Came::Rerouted => {}
-                Came::Cancel => self.inputs.push_back(Input::Cancel),
+                Came::Cancel => self.inputs.push_back(ImportEvent::Cancel),
                 Came::Resumed(connection) => {
                     if let Some(connection) = connection {
                         self.resume(connection).await;
                     }
                 }
-                Came::Deadline => self.inputs.push_back(Input::Deadline),
+                Came::Deadline => self.inputs.push_back(ImportEvent::Deadline),
                 Came::Link(Ok(read)) if read > 0 => {
                     self.migrations.note(&self.import.name, |job| {
                         job.heard = time::now();
                         job.progress.bytes += read as u64;
                     });
-                    self.inputs.push_back(Input::Fed);
+                    self.inputs.push_back(ImportEvent::DataApplied);
                     self.run_received().await;
                     self.tell_applied().await;
                     // The socket had no more.
                     if read < READ {
-                        self.inputs.push_back(Input::CaughtUp);
+                        self.inputs.push_back(ImportEvent::CaughtUp);
                     }
                 }
                 Came::Link(_) => {
                     self.link = None;
-                    self.inputs.push_back(Input::Closed);
+                    self.inputs.push_back(ImportEvent::Closed);
                 }
             }
         }
     }
 
-    fn around(&self) -> Around {
+    fn around(&self) -> ImportConditions {
         let topology = topology(self.migrations).ok();
         let source_serves =
             topology.as_ref().is_some_and(|topology| serves(topology, self.import.source, &self.slots));
         let clears = self.migrations.engine.settings.clears.load(Ordering::Relaxed);
-        Around { is_master: topology.is_some(), source_serves, flushed: clears != self.clears }
+        ImportConditions { is_master: topology.is_some(), source_serves, flushed: clears != self.clears }
     }
 
     async fn handle_all(&mut self) -> Option<Result<(), String>> {
@@ -222,21 +222,21 @@ impl<'a> Target<'a> {
             let mut actions = Vec::new();
             self.machine.handle(time::instant(), input, &mut actions);
             // The end is noted when what belongs to it was done.
-            if !matches!(actions.last(), Some(Action::End(_))) {
+            if !matches!(actions.last(), Some(ImportAction::End(_))) {
                 self.migrations.note_state(&self.import.name, self.machine.state_name());
             }
             for action in actions {
                 match action {
-                    Action::End(outcome) => return Some(outcome),
-                    Action::Send(message) => self.send(message).await,
-                    Action::AwaitReplicas => {
+                    ImportAction::End(outcome) => return Some(outcome),
+                    ImportAction::Send(message) => self.send(message).await,
+                    ImportAction::AwaitReplicas => {
                         let replication = &self.migrations.replication;
                         let (offset, replicas) = (replication.offset(), replication.replicas());
                         replication.reaches(offset, replicas, REPLICAS_WITHIN).await;
                         self.wait_while_prevented().await;
-                        self.inputs.push_back(Input::ReplicasHave(self.around()));
+                        self.inputs.push_back(ImportEvent::ReplicasCaughtUp(self.around()));
                     }
-                    Action::Claim => self.claim().await,
+                    ImportAction::Claim => self.claim().await,
                 }
             }
         }
@@ -262,7 +262,7 @@ impl<'a> Target<'a> {
         let answer = format!(":{}\r\n", self.applied);
         self.write(&[&connection.unsent[..], answer.as_bytes()].concat()).await;
         if self.link.is_some() {
-            self.inputs.push_back(Input::Resumed);
+            self.inputs.push_back(ImportEvent::Resumed);
         }
     }
 
@@ -278,7 +278,7 @@ impl<'a> Target<'a> {
             return;
         }
         let (name, mut wire) = (self.import.name, Vec::new());
-        finish(&Finish { name, is_success: false, message: String::new() }, &mut wire);
+        encode_finish(&Finish { name, is_success: false, message: String::new() }, &mut wire);
         self.write(&wire).await;
     }
 
@@ -286,7 +286,7 @@ impl<'a> Target<'a> {
         let mut wire = Vec::new();
         if message == Message::Ack && self.import.resumable {
             self.told = self.applied;
-            ack_applied(self.applied, &mut wire);
+            encode_ack(self.applied, &mut wire);
         } else {
             message.encode(&mut wire);
         }
@@ -298,7 +298,7 @@ impl<'a> Target<'a> {
         let timeout = self.migrations.config.get(keys::REPL_TIMEOUT);
         if !matches!(tokio::time::timeout(timeout, writer.write_all(wire)).await, Ok(Ok(()))) {
             self.link = None;
-            self.inputs.push_back(Input::Closed);
+            self.inputs.push_back(ImportEvent::Closed);
         }
     }
 
@@ -309,9 +309,9 @@ impl<'a> Target<'a> {
             None => None,
         };
         self.inputs.push_back(match claimed {
-            Some(Ok(_)) => Input::Claimed,
-            Some(Err(error)) => Input::NotClaimed(error.to_string()),
-            None => Input::NotClaimed("The server stops".to_owned()),
+            Some(Ok(_)) => ImportEvent::Claimed,
+            Some(Err(error)) => ImportEvent::NotClaimed(error.to_string()),
+            None => ImportEvent::NotClaimed("The server stops".to_owned()),
         });
     }
 
@@ -328,13 +328,13 @@ impl<'a> Target<'a> {
             let mut batch = Batch::default();
             let parsed = self.parser.parse(&mut input, &mut batch, &limits);
             if let Err(why) = self.run_batch(&input, &batch).await {
-                self.inputs.push_back(Input::Broken(why));
+                self.inputs.push_back(ImportEvent::Failed(why));
                 return;
             }
             input.drain(..parsed.consumed);
             self.applied += parsed.consumed as u64;
             if let Some(error) = parsed.error {
-                return self.inputs.push_back(Input::Broken(error.to_string()));
+                return self.inputs.push_back(ImportEvent::Failed(error.to_string()));
             }
             if batch.len() < MOST_PARSED {
                 break;
@@ -375,8 +375,8 @@ impl<'a> Target<'a> {
                 Flow::Node(_) => {
                     let word = batch.args(after, input).get(2).unwrap_or_default();
                     let is_end = word.eq_ignore_ascii_case(b"finish");
-                    self.inputs.extend(is_end.then_some(Input::EndedThere));
-                    self.inputs.extend(Message::parse(word).map(Input::Heard));
+                    self.inputs.extend(is_end.then_some(ImportEvent::EndedByPeer));
+                    self.inputs.extend(Message::parse(word).map(ImportEvent::Received));
                     next += 1;
                 }
                 Flow::Paused => self.migrations.pauses.wait_for_end_after(ends).await,
@@ -391,7 +391,7 @@ impl<'a> Target<'a> {
     fn check(&self, args: Args<'_>) -> Result<(), String> {
         let name = args.get(0).unwrap_or_default();
         let about = self.migrations.commands.slots_of(args).unwrap_or_default();
-        if is_of_job(name, &about, &self.slots) {
+        if is_allowed_in_import(name, &about, &self.slots) {
             return Ok(());
         }
         let name = String::from_utf8_lossy(name);

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use clock::Millis;
 use config::keys;
-use migration::pull::{Action, Input, Outcome};
-use migration::{Establish, Job, JobName, Operation, Order, Progress, Pull, request};
+use migration::pull::{PullAction, PullEvent, PullOutcome};
+use migration::{Establish, Job, JobDirection, JobName, Progress, Pull, SlotMove, encode_pull_request};
 use net::dialer::Dialer;
 use process::time;
 use resp::{Value, encode_request, parse_value};
@@ -48,13 +48,13 @@ pub(crate) struct Pulled {
 impl Pulled {
     fn of_job(job: &Job) -> Self {
         let ended = if job.is_active { Millis(0) } else { job.updated };
-        let is_import = job.operation == Operation::Import;
+        let is_import = job.direction == JobDirection::Import;
         let is_completed = job.state == "success";
         let paused = job.paused.filter(|_| is_completed && !is_import);
         Self {
             id: job.name,
             slots: job.ranges_text(),
-            ends: job.ends,
+            ends: job.endpoints,
             is_import,
             state: match job.state {
                 "success" => "completed",
@@ -76,7 +76,7 @@ impl Pulled {
 #[derive(Debug)]
 struct Demand {
     shown: Pulled,
-    order: Order,
+    order: SlotMove,
     source: NodeId,
     /// The job that the source has named for it last.
     job: Option<JobName>,
@@ -129,7 +129,7 @@ impl Migrations {
         if !topology.importing().is_empty() || !topology.migrating().is_empty() {
             return Err("ERR all slot states must be STABLE to start a slot migration task.".to_owned());
         }
-        let order = Order { ranges, target: topology.myself };
+        let order = SlotMove { ranges, target: topology.myself };
         let source = owner_of(&topology, &order.slots())?;
         if source == topology.myself {
             return Err("ERR this node is already the owner of the slot range".to_owned());
@@ -143,7 +143,7 @@ impl Migrations {
         pulls.active().for_each(|demand| demand.cancelled.notify_one());
         let (id, now) = (new_name(), time::now());
         let ends = Some((source, order.target));
-        let job = Job::new((id, Operation::Import), order.ranges.clone(), ends, "connecting", now);
+        let job = Job::new((id, JobDirection::Import), order.ranges.clone(), ends, "connecting", now);
         let (shown, cancelled) = (Pulled::of_job(&job), Arc::default());
         pulls.add(Demand { shown, order, source, job: None, cancelled, is_over: false });
         // While the server stops nothing moves any more.
@@ -201,7 +201,7 @@ fn owner_of(topology: &Topology, slots: &SlotSet) -> Result<NodeId, String> {
 pub(super) async fn run(migrations: Arc<Migrations>, id: JobName) {
     let found = |demand: &Demand| (demand.order.clone(), demand.source, demand.cancelled.clone());
     let Some((order, source, cancelled)) = migrations.pulls.lock().0.get(&id).map(found) else { return };
-    let (mut pull, mut inputs, mut actions) = (Pull::new(), Vec::new(), vec![Action::Ask]);
+    let (mut pull, mut inputs, mut actions) = (Pull::new(), Vec::new(), vec![PullAction::Ask]);
     let mut watched = None;
     loop {
         // From here on no change is missed.
@@ -210,15 +210,15 @@ pub(super) async fn run(migrations: Arc<Migrations>, id: JobName) {
         changed.as_mut().enable();
         for action in std::mem::take(&mut actions) {
             match action {
-                Action::Ask => {
+                PullAction::Ask => {
                     watched = None;
                     let asked =
                         tokio::time::timeout(ANSWERED_WITHIN, ask(&migrations, &id, &order, source)).await;
                     let asked = asked.unwrap_or_else(|_| Err("The source did not answer".to_owned()));
-                    inputs.push(Input::Asked(asked));
+                    inputs.push(PullEvent::Asked(asked));
                 }
-                Action::EndJob => drop(migrations.cancel_jobs(|job| watched == Some(job.name))),
-                Action::End(outcome) => return end(&migrations, &id, &pull, outcome),
+                PullAction::EndJob => drop(migrations.cancel_jobs(|job| watched == Some(job.name))),
+                PullAction::End(outcome) => return end(&migrations, &id, &pull, outcome),
             }
         }
         inputs.extend(look(&migrations, &id, &mut watched, (&order, source)));
@@ -231,8 +231,8 @@ pub(super) async fn run(migrations: Arc<Migrations>, id: JobName) {
             };
             tokio::select! {
                 () = changed => {}
-                () = cancelled.notified() => inputs.push(Input::Cancel),
-                () = timer => inputs.push(Input::Deadline),
+                () = cancelled.notified() => inputs.push(PullEvent::Cancel),
+                () = timer => inputs.push(PullEvent::Deadline),
             }
         }
         for input in std::mem::take(&mut inputs) {
@@ -249,12 +249,12 @@ fn look(
     migrations: &Migrations,
     id: &JobName,
     watched: &mut Option<JobName>,
-    (order, source): (&Order, NodeId),
-) -> Option<Input> {
+    (order, source): (&SlotMove, NodeId),
+) -> Option<PullEvent> {
     let named = migrations.pulls.lock().0.get(id).and_then(|demand| demand.job);
     if named.is_some() && *watched != named {
         *watched = named;
-        return Some(Input::Named);
+        return Some(PullEvent::Named);
     }
     if let Some(job) = *watched {
         let outcome = |job: &Job| if job.state == "success" { Ok(()) } else { Err(job.message.clone()) };
@@ -264,22 +264,22 @@ fn look(
         if let Some(demand) = migrations.pulls.lock().0.get_mut(id) {
             (demand.job, demand.shown.progress) = (None, progress);
         }
-        return Some(Input::Ended(ended));
+        return Some(PullEvent::Ended(ended));
     }
     let Ok(topology) = topology(migrations) else {
-        return Some(Input::Hopeless("slot migration not allowed on replica.".to_owned()));
+        return Some(PullEvent::Hopeless("slot migration not allowed on replica.".to_owned()));
     };
     match owner_of(&topology, &order.slots()) {
         Ok(owner) if owner == source || owner == order.target => None,
-        _ => Some(Input::Hopeless("slots have another owner now".to_owned())),
+        _ => Some(PullEvent::Hopeless("slots have another owner now".to_owned())),
     }
 }
 
-fn end(migrations: &Migrations, id: &JobName, pull: &Pull, outcome: Outcome) {
+fn end(migrations: &Migrations, id: &JobName, pull: &Pull, outcome: PullOutcome) {
     let (state, why) = match outcome {
-        Outcome::Completed => ("completed", String::new()),
-        Outcome::Cancelled => ("canceled", pull.last_error().to_owned()),
-        Outcome::Failed(why) => ("failed", why),
+        PullOutcome::Completed => ("completed", String::new()),
+        PullOutcome::Cancelled => ("canceled", pull.last_error().to_owned()),
+        PullOutcome::Failed(why) => ("failed", why),
     };
     if let Some(demand) = migrations.pulls.lock().0.get_mut(id) {
         (demand.is_over, demand.shown.state, demand.shown.ended) = (true, state, time::now());
@@ -289,7 +289,7 @@ fn end(migrations: &Migrations, id: &JobName, pull: &Pull, outcome: Outcome) {
 }
 
 /// Asks the source to begin a job. A Valkey is asked as an operator would, and names the job itself.
-async fn ask(migrations: &Migrations, id: &JobName, order: &Order, source: NodeId) -> Result<(), String> {
+async fn ask(migrations: &Migrations, id: &JobName, order: &SlotMove, source: NodeId) -> Result<(), String> {
     let dialer = Dialer::for_links(&migrations.config, &migrations.network.tls, keys::TLS_CLUSTER);
     let tls = migrations.config.get(keys::TLS_CLUSTER);
     let topology = topology(migrations)?;
@@ -319,7 +319,7 @@ async fn ask(migrations: &Migrations, id: &JobName, order: &Order, source: NodeI
         return Err(text);
     }
     let mut wire = Vec::new();
-    request(id, order, &mut wire);
+    encode_pull_request(id, order, &mut wire);
     let answer = match call(wire).await? {
         Value::Error(text) if text == "ERR syntax error" => call(order_of_operator(order)).await?,
         answer => answer,
@@ -331,7 +331,7 @@ async fn ask(migrations: &Migrations, id: &JobName, order: &Order, source: NodeI
 }
 
 /// CLUSTER MIGRATESLOTS for the order.
-fn order_of_operator(order: &Order) -> Vec<u8> {
+fn order_of_operator(order: &SlotMove) -> Vec<u8> {
     let slots = order.ranges.iter().flat_map(|(first, last)| [first.to_string(), last.to_string()]);
     let head = ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE"].map(str::to_owned).into_iter();
     let words: Vec<String> = head.chain(slots).chain(["NODE".to_owned(), order.target.to_string()]).collect();

@@ -77,7 +77,7 @@ impl Applier {
         let mut applied = Applied { commands: piece.batch.len(), ..Applied::default() };
         if !piece.bytes.is_empty() {
             let replication = self.replication.clone();
-            let _apply_turn = replication.applied.turn.lock();
+            let _apply_guard = replication.applied.apply_lock.lock();
             let _stream_turn = replication.stream_turn.lock();
             if !replication.log.lock().authority().applies(self.stream) {
                 return Err(StreamOver.into());
@@ -127,7 +127,7 @@ impl Applier {
                 let imports = &self.replication.applied.imports;
                 if is(0, b"cluster")
                     && is(1, b"syncslots")
-                    && let Some(told) = imports.on_stream(&self.replication.engine, args)
+                    && let Some(told) = imports.apply_command(&self.replication.engine, args)
                 {
                     let most = self.replication.config.get(keys::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN);
                     self.replication.master_imports.note(told, process::time::now(), most);
@@ -187,7 +187,7 @@ mod tests {
     use resp::{Limits, Parser};
 
     use super::*;
-    use durability::stream::{LogHandle, SharedLog};
+    use durability::stream::{EngineLogHandle, SharedLog};
     use net::context::NetworkContext;
     use net::scratch::install_scratch;
 
@@ -219,7 +219,7 @@ mod tests {
             ::commands::of_server().catalogue(),
             Keyspace::new(7, 1),
             None,
-            Box::new(LogHandle(log.clone())),
+            Box::new(EngineLogHandle(log.clone())),
         );
         let engine = Arc::new(engine);
         let network = NetworkContext::new(config.clone(), engine.clone());

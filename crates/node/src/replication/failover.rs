@@ -112,7 +112,7 @@ impl Failover {
                 self.engine.drain();
                 self.give(Input::WritesHeld);
             }
-            Action::AskForAcknowledgements => self.replication.ask_for_acknowledgements(),
+            Action::AskForAcknowledgements => self.replication.request_acknowledgements(),
             Action::Follow((host, port)) => {
                 tracing::info!("Failover target is {host}:{port}, it is asked to take over.");
                 self.replication.hand_over_to(MasterAddress { host, port });

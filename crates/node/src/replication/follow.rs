@@ -168,14 +168,14 @@ impl Follower {
         let log = &replication.log;
         let applies = || log.lock().authority().applies(stream).then_some(());
         if applies().is_none() {
-            log.when_grown(applies).await;
+            log.wait_for_growth(applies).await;
         }
         if self.loading.is_none() && cannot_keep_what_comes(&replication) {
             if self.link.is_some() {
                 tracing::warn!("Leaving the master: what it sends cannot be written to the disk");
                 return self.lose();
             }
-            log.when_grown(|| (!cannot_keep_what_comes(&replication)).then_some(())).await;
+            log.wait_for_growth(|| (!cannot_keep_what_comes(&replication)).then_some(())).await;
         }
         let (deadline, reads) = {
             let role = replication.role.lock();

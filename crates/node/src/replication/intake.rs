@@ -109,7 +109,7 @@ impl Intake {
         len: Option<u64>,
     ) -> Result<Self, IntakeError> {
         let Some(way) = way(replication, position) else {
-            let file = saving::new_file(durability).map_err(IntakeError::Open)?;
+            let file = saving::create_temporary_file(durability).map_err(IntakeError::Open)?;
             let check = (!is_empty(replication)).then(|| Check::begin(durability));
             return Ok(Self::File(ToFile { file, check }));
         };
@@ -271,7 +271,7 @@ fn load_directly(
     (position, len): (Position, u64),
     way: Way,
 ) -> LoadOutcome {
-    let apply_turn = replication.applied.turn.lock();
+    let apply_guard = replication.applied.apply_lock.lock();
     // Both the loader and the check for the end of the snapshot look at it, one after the other.
     let pieces = std::cell::RefCell::new(pieces);
     let input = Shared(&pieces);
@@ -296,9 +296,9 @@ fn load_directly(
         }
     };
     adopt_position(replication, &loaded, position);
-    drop(apply_turn);
+    drop(apply_guard);
     if let Ok(loaded) = &loaded {
-        saving::note_synchronised(durability, loaded.keys);
+        saving::record_resync(durability, loaded.keys);
     }
     open_gates(replication);
     match loaded {
@@ -324,16 +324,16 @@ fn load_file(
     file: tempfile::NamedTempFile,
     position: Position,
 ) -> LoadOutcome {
-    let apply_turn = replication.applied.turn.lock();
+    let apply_guard = replication.applied.apply_lock.lock();
     tracing::info!("PRIMARY <-> REPLICA sync: Loading DB in memory");
     // Until it is loaded, the data belongs to no history.
     replication.log.close();
     let loaded = loading::replace_by_file(durability, file.path(), false);
     adopt_position(replication, &loaded, position);
-    drop(apply_turn);
+    drop(apply_guard);
     // Before anybody is served or applied: the file is the data.
     if let Ok(loaded) = &loaded {
-        saving::keep_synchronised(durability, file, loaded.keys);
+        saving::keep_resync_file(durability, file, loaded.keys);
     }
     open_gates(replication);
     if loaded.is_ok() { LoadOutcome::Loaded } else { LoadOutcome::DataLost }
@@ -344,12 +344,12 @@ fn adopt_position(replication: &Replication, loaded: &Result<Loaded, LoadError>,
     match loaded {
         Ok(loaded) => {
             // Those that are under way in it the stream names at once.
-            replication.applied.imports.forget(&replication.engine);
+            replication.applied.imports.end_all(&replication.engine);
             replication.master_imports.forget();
             replication.cluster_stream.on_states(&loaded.slot_states);
             replication.log.adopt_loaded(position);
             replication.applied.select(loaded.stream_db.unwrap_or(0));
-            replication.applied.forget_missing();
+            replication.applied.reset_missing();
             tracing::info!("PRIMARY <-> REPLICA sync: Finished with success, {} keys", loaded.keys);
         }
         Err(error) => tracing::warn!("{LOAD_FAILED}: {error}"),

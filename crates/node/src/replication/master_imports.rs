@@ -1,8 +1,8 @@
 //! The imports of a master as its replica lists them in CLUSTER GETSLOTMIGRATIONS.
 
 use clock::Millis;
-use durability::stream::imports::Told;
-use migration::{Establish, Finish, Job, JobName, Jobs, Operation};
+use durability::stream::imports::ImportChange;
+use migration::{Establish, Finish, Job, JobDirection, JobName, Jobs};
 use parking_lot::Mutex;
 
 /// The master's imports as a replica lists them.
@@ -11,15 +11,15 @@ pub(crate) struct MasterImports(Mutex<Jobs>);
 
 impl MasterImports {
     /// Takes down what the stream told; `most` that have ended are kept.
-    pub(super) fn note(&self, told: Told, now: Millis, most: usize) {
+    pub(super) fn note(&self, told: ImportChange, now: Millis, most: usize) {
         match told {
             // It is told again at each cut.
-            Told::Began(import) if self.0.lock().active_mut(&import.name).is_some() => {}
-            Told::Began(Establish { name, ranges, .. }) => self
+            ImportChange::Began(import) if self.0.lock().active_mut(&import.name).is_some() => {}
+            ImportChange::Began(Establish { name, ranges, .. }) => self
                 .0
                 .lock()
-                .add(Job::new((name, Operation::Import), ranges, None, "occurring-on-primary", now), most),
-            Told::Ended(Finish { name, is_success, message }) => {
+                .add(Job::new((name, JobDirection::Import), ranges, None, "occurring-on-primary", now), most),
+            ImportChange::Ended(Finish { name, is_success, message }) => {
                 self.end(&name, if is_success { Ok(()) } else { Err(message) }, now);
             }
         }
@@ -41,7 +41,7 @@ impl MasterImports {
 
     /// All data is another's from now on: its stream names those that are under way in it.
     pub(super) fn forget(&self) {
-        self.0.lock().forget_active();
+        self.0.lock().drop_active();
     }
 
     /// All that are known, the newest first.
@@ -66,12 +66,12 @@ mod tests {
         let shown = || -> Vec<(&str, String)> {
             list.list().into_iter().map(|job| (job.state, job.message)).collect()
         };
-        list.note(Told::Began(import("1")), Millis(1), 9);
-        list.note(Told::Began(import("1")), Millis(2), 9);
+        list.note(ImportChange::Began(import("1")), Millis(1), 9);
+        list.note(ImportChange::Began(import("1")), Millis(2), 9);
         assert_eq!(shown(), [("occurring-on-primary", String::new())], "told again at a cut");
         let end = Finish { name: import("1").name, is_success: false, message: "why".to_owned() };
-        list.note(Told::Ended(end), Millis(3), 9);
-        list.note(Told::Began(import("2")), Millis(4), 9);
+        list.note(ImportChange::Ended(end), Millis(3), 9);
+        list.note(ImportChange::Began(import("2")), Millis(4), 9);
         let failed = ("failed", "why".to_owned());
         assert_eq!(shown(), [("occurring-on-primary", String::new()), failed.clone()]);
         list.forget();

@@ -178,7 +178,7 @@ impl Sender<'_> {
         loop {
             chunk.clear();
             let read = log
-                .when_grown(|| match log.lock().read(cursor, CHUNK, &mut chunk) {
+                .wait_for_growth(|| match log.lock().read(cursor, CHUNK, &mut chunk) {
                     Ok(()) if chunk.is_empty() => {
                         self.client.show_unsent_log(0);
                         None

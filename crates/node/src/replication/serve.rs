@@ -113,7 +113,7 @@ async fn run(
             }
             () = tokio::time::sleep(wait) => thread.give(Input::Deadline),
             () = due(look, &replication.log) => thread.look(),
-            () = replication.log.cursor_fell_off() => thread.look(),
+            () = replication.log.wait_for_trimmed_cursor() => thread.look(),
             _ = on_disk.changed(), if replication.minds_disk() => {}
             () = &mut stopped => return,
         }
@@ -126,7 +126,7 @@ async fn run(
 async fn due(look: Option<NextLook>, log: &SharedLog) {
     let Some(NextLook { past, at }) = look else { return std::future::pending().await };
     if let Some(end) = past {
-        log.when_grown(|| (log.lock().position().offset != end).then_some(())).await;
+        log.wait_for_growth(|| (log.lock().position().offset != end).then_some(())).await;
     }
     tokio::time::sleep(at.since(process::time::instant())).await;
 }
@@ -304,7 +304,7 @@ impl Thread {
         let Replication { serving, log, .. } = &*self.replication;
         let mut machine = serving.lock();
         machine.handle(process::time::instant(), input, &mut &**log, &mut orders);
-        log.note_replicas(machine.master().peers().len());
+        log.set_replica_count(machine.master().peers().len());
         drop(machine);
         self.carry_out(orders);
     }

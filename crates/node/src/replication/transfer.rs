@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use durability::Durability;
 use durability::pace::Pace;
-use durability::snapshot::{self, Form, Progress};
-use durability::stream::random_id;
+use durability::snapshot::{self, RdbOptions, WriteProgress};
+use durability::stream::random_repl_id;
 use persistence::Dialect;
 use replication::master::{PeerId, TransferId};
 use replication::serving::{Cut, Input};
@@ -72,12 +72,12 @@ fn try_carry_out(durability: &Durability, replication: &Replication, target: Tar
     let Target { transfer, dialect, contents, peers, to, cancelled } = target;
     let shared = &replication.log;
     let mut is_created = false;
-    let (mut state, noted) = snapshot::cut(durability, |log| {
+    let (mut state, noted) = snapshot::take_snapshot(durability, |log| {
         is_created = !log.is_open();
         shared.open(log);
         let noted = Cut::note(log, transfer, &peers, replication.applied.db_in(log));
         // The snapshot has the keys of slots that are being imported: its receivers hear of that at once.
-        replication.applied.imports.restate(log);
+        replication.applied.imports.repeat_in_log(log);
         noted
     })?;
     if replication.engine.settings.stops_at_snapshots.load(Ordering::Relaxed) {
@@ -94,7 +94,7 @@ fn try_carry_out(durability: &Durability, replication: &Replication, target: Tar
         state.drop_functions();
     }
     let keys = state.keys();
-    let pace = Pace::behind_commands(replication.engine.keyspace.used_bytes());
+    let pace = Pace::yielding(replication.engine.keyspace.used_bytes());
     let position = Some((noted.position, noted.db.unwrap_or(0)));
     replication.tell(Event::Serve(Input::Cut(noted)));
     // The stream repeats every change of them that comes after the cut.
@@ -102,15 +102,15 @@ fn try_carry_out(durability: &Durability, replication: &Replication, target: Tar
         true => replication.cluster_stream.states(&replication.engine),
         false => String::new(),
     };
-    let form = Form { dialect, position, aof_base: false, slot_states };
+    let form = RdbOptions { dialect, position, aof_base: false, slot_states };
     let shown = durability.saving.show_transfer(keys as u64);
-    let is_called_off = || cancelled.load(Ordering::Relaxed);
-    let progress = Progress { written: Some(shown.written()), is_called_off: &is_called_off };
+    let is_cancelled = || cancelled.load(Ordering::Relaxed);
+    let progress = WriteProgress { written: Some(shown.written_keys()), is_cancelled: &is_cancelled };
     match to {
         Destination::Replicas(receivers) => {
             tracing::info!("Starting BGSAVE for SYNC with target: replicas sockets using: normal sync");
             let mut to = Receivers { receivers, cancelled: cancelled.clone() };
-            let mark = random_id();
+            let mark = random_repl_id();
             to.send(format!("$EOF:{mark}\r\n").as_bytes())?;
             snapshot::write_rdb(durability, state, &form, progress, pace, &mut to)?;
             to.finish(mark.as_str().as_bytes());

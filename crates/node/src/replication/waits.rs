@@ -62,7 +62,7 @@ impl Replication {
         waiting.wake.insert(token, wake);
         waiting.waiters.add(token, offset, wanted);
         drop(waiting);
-        self.log.ask_for_acknowledgements();
+        self.log.request_acknowledgements();
         if wanted.is_for_disk() {
             self.tell(Event::Awaited);
         }

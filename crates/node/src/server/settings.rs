@@ -70,7 +70,7 @@ pub(crate) async fn change(server: &Arc<Server>, changes: &Changes) -> Result<()
     }
     if changes.has(keys::AOF_DISABLE_AUTO_GC) {
         let append_only = server.durability.append_only.clone();
-        let collected = tokio::task::spawn_blocking(move || append_only.collect_history()).await;
+        let collected = tokio::task::spawn_blocking(move || append_only.delete_kept_history()).await;
         if let Ok(Err(error)) = collected {
             tracing::warn!("History files of the AOF are left behind: {error:#}");
         }
@@ -162,9 +162,9 @@ async fn switch_append_only(server: &Arc<Server>) -> Result<(), String> {
     // Not on this worker: both wait for the disk.
     let switched = tokio::task::spawn_blocking(move || {
         if turns_on {
-            return append_only::switch_on(&durability);
+            return append_only::enable(&durability);
         }
-        durability.append_only.stop();
+        durability.append_only.disable();
         Ok(())
     });
     switched.await.map_err(|error| error.to_string())?.map_err(|error| {

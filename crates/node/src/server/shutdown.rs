@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use config::{ShutdownWord, keys};
-use durability::append_only::Unfinished;
-use durability::saving::{self, AtEnd};
+use durability::append_only::UnfinishedAof;
+use durability::saving::{self, ShutdownSave};
 use parking_lot::Mutex;
 use process::{daemon, time};
 use replication::Stop;
@@ -32,7 +32,7 @@ use crate::server::{Identity, Server};
 /// How to stop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plan {
-    pub(crate) at_end: AtEnd,
+    pub(crate) at_end: ShutdownSave,
     /// Not while the cluster needs this node, unless it is forced.
     safe: bool,
     steps: stop::Plan,
@@ -117,7 +117,7 @@ impl Drop for Hold<'_> {
         *under_way -= 1;
         if *under_way == 0 {
             self.0.replication.log.lock().unseal();
-            self.0.replication.log.look_again();
+            self.0.replication.log.wake_readers();
             self.0.pauses.resume_after_shutdown();
             self.0.engine.scripts.take_back_stop();
         }
@@ -201,8 +201,8 @@ impl Order {
         for word in words {
             count += 1;
             match word.to_ascii_lowercase().as_slice() {
-                b"nosave" if plan.at_end != AtEnd::Save => plan.at_end = AtEnd::NoSave,
-                b"save" if plan.at_end != AtEnd::NoSave => plan.at_end = AtEnd::Save,
+                b"nosave" if plan.at_end != ShutdownSave::Save => plan.at_end = ShutdownSave::NoSave,
+                b"save" if plan.at_end != ShutdownSave::NoSave => plan.at_end = ShutdownSave::Save,
                 b"now" => plan.steps.now = true,
                 b"force" => plan.steps.force = true,
                 b"failover" => plan.steps.hand_over = true,
@@ -221,14 +221,14 @@ impl Order {
 
 impl Plan {
     const AS_CONFIGURED: Self = Self {
-        at_end: AtEnd::AsConfigured,
+        at_end: ShutdownSave::AsConfigured,
         safe: false,
         steps: stop::Plan { now: false, force: false, hand_over: false },
     };
 
     /// Whether the data is not to be saved.
     pub(crate) fn is_without_saving(self) -> bool {
-        self.at_end == AtEnd::NoSave
+        self.at_end == ShutdownSave::NoSave
     }
 
     /// How `shutdown-on-sigterm` or `shutdown-on-sigint` wants it.
@@ -237,8 +237,8 @@ impl Plan {
         for word in words {
             match word {
                 ShutdownWord::Default => {}
-                ShutdownWord::Save => plan.at_end = AtEnd::Save,
-                ShutdownWord::NoSave => plan.at_end = AtEnd::NoSave,
+                ShutdownWord::Save => plan.at_end = ShutdownSave::Save,
+                ShutdownWord::NoSave => plan.at_end = ShutdownSave::NoSave,
                 ShutdownWord::Now => plan.steps.now = true,
                 ShutdownWord::Force => plan.steps.force = true,
                 ShutdownWord::Failover => plan.steps.hand_over = true,
@@ -258,7 +258,7 @@ pub(crate) async fn run(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal>
             return Err(Refusal::Needed);
         }
     }
-    if !plan.steps.force && server.durability.append_only.is_making_first_base() {
+    if !plan.steps.force && server.durability.append_only.is_writing_first_base() {
         // Nothing is held up for a stop that will not come.
         tracing::warn!("Writing initial AOF, can't exit.");
         return Err(Refusal::NotSaved);
@@ -407,7 +407,7 @@ pub(crate) async fn abort(shutdown: &Shutdown) -> bool {
 async fn save(server: &Arc<Server>, plan: Plan) -> bool {
     daemon::notify_stopping(&server.config);
     let saver = server.clone();
-    let unfinished = if plan.steps.force { Unfinished::IsLeft } else { Unfinished::IsKept };
+    let unfinished = if plan.steps.force { UnfinishedAof::Ignore } else { UnfinishedAof::AbortShutdown };
     let finish = move || saving::finish(&saver.durability, plan.at_end, unfinished);
     let saved = tokio::task::spawn_blocking(finish).await;
     match &saved {
@@ -438,14 +438,14 @@ mod tests {
         let plan = |at_end, now, force| stop(at_end, stop::Plan { now, force, hand_over: false });
         let hands_over = stop::Plan { hand_over: true, ..stop::Plan::default() };
         let forced = stop::Plan { force: true, ..stop::Plan::default() };
-        let safe = Plan { at_end: AtEnd::NoSave, safe: true, steps: forced };
+        let safe = Plan { at_end: ShutdownSave::NoSave, safe: true, steps: forced };
         let table = [
-            ("", plan(AtEnd::AsConfigured, false, false)),
-            ("NOSAVE", plan(AtEnd::NoSave, false, false)),
-            ("save now FORCE", plan(AtEnd::Save, true, true)),
-            ("save save now now", plan(AtEnd::Save, true, false)),
+            ("", plan(ShutdownSave::AsConfigured, false, false)),
+            ("NOSAVE", plan(ShutdownSave::NoSave, false, false)),
+            ("save now FORCE", plan(ShutdownSave::Save, true, true)),
+            ("save save now now", plan(ShutdownSave::Save, true, false)),
             ("nosave SAFE force", Some(Order::Stop(safe))),
-            ("failover", stop(AtEnd::AsConfigured, hands_over)),
+            ("failover", stop(ShutdownSave::AsConfigured, hands_over)),
             ("abort", Some(Order::Abort)),
             ("abort safe", None),
             ("save nosave", None),

@@ -81,7 +81,7 @@ impl World {
             return;
         }
         self.stage.note(|| format!("operator: {slots:?} move from {from} to {to} in one piece"));
-        let config = export::Config { timeout: SILENCE, logs_in: false, most_behind: u64::MAX };
+        let config = export::ExportConfig { timeout: SILENCE, authenticate: false, max_remaining: u64::MAX };
         self.whole_moved += 1;
         let number = self.whole_moved;
         let establish = Establish {
@@ -105,7 +105,7 @@ impl World {
             claim: None,
         };
         self.whole_moves.insert(number, one);
-        self.tell_export(number, export::Input::Connected);
+        self.tell_export(number, export::ExportEvent::Connected);
         self.stage.after(LOOK, Event::Move { number, step: MoveStep::Look });
     }
 
@@ -163,10 +163,10 @@ impl World {
         let gossip = self.gossip(host);
         let all_are = |owner: NodeId| one.slots.iter().all(|slot| gossip.slot_owner(*slot) == Some(owner));
         let input = match () {
-            () if all_are(target) => Some(export::Input::TakenByTarget),
-            () if !gossip.myself().is_master() => Some(export::Input::Demoted),
-            () if !all_are(source) => Some(export::Input::TakenByOther),
-            () => is_due.then_some(export::Input::Deadline),
+            () if all_are(target) => Some(export::ExportEvent::TakenByTarget),
+            () if !gossip.myself().is_master() => Some(export::ExportEvent::Demoted),
+            () if !all_are(source) => Some(export::ExportEvent::TakenByOther),
+            () => is_due.then_some(export::ExportEvent::Deadline),
         };
         let (is_holding, keys) = (one.is_holding, one.keys.clone());
         if let Some(input) = input {
@@ -174,7 +174,10 @@ impl World {
         }
         let drained = is_holding && self.stage.slots_are_free(host, &keys);
         self.send_changes(number);
-        self.tell_export(number, if drained { export::Input::Drained } else { export::Input::Behind(0) });
+        self.tell_export(
+            number,
+            if drained { export::ExportEvent::Drained } else { export::ExportEvent::Behind(0) },
+        );
     }
 
     fn send_changes(&mut self, number: u64) {
@@ -184,7 +187,7 @@ impl World {
         match self.stage.changes_since(host, cursor, &keys) {
             Some(changes) if changes.is_empty() => {}
             Some(changes) => self.post_move(number, TARGET, Word::Data(changes)),
-            None => self.tell_export(number, export::Input::Broken("the log fell off".to_owned())),
+            None => self.tell_export(number, export::ExportEvent::Failed("the log fell off".to_owned())),
         }
     }
 
@@ -193,10 +196,10 @@ impl World {
         let (Some(import), host) = (&one.import, one.hosts[TARGET]) else { return };
         let is_due = import.next_deadline().is_some_and(|at| at <= self.stage.clock_of(host));
         let has_all = one.lanes[TARGET].is_empty();
-        self.tell_import(number, import::Input::Around(around_target(one, self.gossip(host))));
+        self.tell_import(number, import::ImportEvent::Conditions(around_target(one, self.gossip(host))));
         match () {
-            () if is_due => self.tell_import(number, import::Input::Deadline),
-            () if has_all => self.tell_import(number, import::Input::CaughtUp),
+            () if is_due => self.tell_import(number, import::ImportEvent::Deadline),
+            () if has_all => self.tell_import(number, import::ImportEvent::CaughtUp),
             () => {}
         }
     }
@@ -228,10 +231,10 @@ impl World {
 
     fn on_source_heard(&mut self, number: u64, word: &Word) {
         let input = match word {
-            Word::Accepted => export::Input::Accepted,
-            Word::Refused => export::Input::Refused("ERR".to_owned()),
-            Word::Said(message) => export::Input::Heard(*message),
-            Word::Ended => export::Input::Closed,
+            Word::Accepted => export::ExportEvent::Accepted,
+            Word::Refused => export::ExportEvent::Refused("ERR".to_owned()),
+            Word::Said(message) => export::ExportEvent::Received(*message),
+            Word::Ended => export::ExportEvent::Closed,
             Word::Establish | Word::Data(_) => return,
         };
         self.tell_export(number, input);
@@ -243,7 +246,7 @@ impl World {
                 let Some(one) = self.whole_moves.get(&number) else { return };
                 let host = one.hosts[TARGET];
                 let marked = |slot: &Slot| self.role_for(host, *slot) == Some(Ownership::Importing);
-                let is_hindered = around_target(one, self.gossip(host)).hindrance().is_some()
+                let is_hindered = around_target(one, self.gossip(host)).failure_reason().is_some()
                     || one.slots.iter().any(marked);
                 if is_hindered || !self.stage.begin_import(host, &one.establish) {
                     return self.post_move(number, SOURCE, Word::Refused);
@@ -252,18 +255,18 @@ impl World {
                 self.whole_moves.entry(number).and_modify(|one| one.import = Some(import));
                 self.post_move(number, SOURCE, Word::Accepted);
             }
-            Word::Said(message) => self.tell_import(number, import::Input::Heard(message)),
+            Word::Said(message) => self.tell_import(number, import::ImportEvent::Received(message)),
             Word::Data(changes) => {
                 let Some(one) = self.whole_moves.get(&number).filter(|one| one.import.is_some()) else {
                     return;
                 };
                 let host = one.hosts[TARGET];
-                self.tell_import(number, import::Input::Fed);
+                self.tell_import(number, import::ImportEvent::DataApplied);
                 if let Err(why) = self.stage.take_changes(host, &changes) {
-                    self.tell_import(number, import::Input::Broken(why));
+                    self.tell_import(number, import::ImportEvent::Failed(why));
                 }
             }
-            Word::Ended => self.tell_import(number, import::Input::Closed),
+            Word::Ended => self.tell_import(number, import::ImportEvent::Closed),
             Word::Accepted | Word::Refused => {}
         }
     }
@@ -277,7 +280,7 @@ impl World {
         }
     }
 
-    fn tell_export(&mut self, number: u64, input: export::Input) {
+    fn tell_export(&mut self, number: u64, input: export::ExportEvent) {
         let Some(host) = self.whole_moves.get(&number).map(|one| one.hosts[SOURCE]) else { return };
         let (now, mut out) = (self.stage.clock_of(host), Vec::new());
         let Some(export) = self.whole_moves.get_mut(&number).and_then(|one| one.export.as_mut()) else {
@@ -289,36 +292,36 @@ impl World {
         }
     }
 
-    fn act_for_export(&mut self, number: u64, host: usize, action: export::Action) {
+    fn act_for_export(&mut self, number: u64, host: usize, action: export::ExportAction) {
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         let keys = one.keys.clone();
         match action {
             // The link is one that does not come again, as with a Valkey.
-            export::Action::AskResumable => {
-                self.tell_export(number, export::Input::Refused("ERR".to_owned()));
+            export::ExportAction::AskResumable => {
+                self.tell_export(number, export::ExportEvent::Refused("ERR".to_owned()));
             }
-            export::Action::Establish { .. } => self.post_move(number, TARGET, Word::Establish),
-            export::Action::Send(message) => {
+            export::ExportAction::Establish { .. } => self.post_move(number, TARGET, Word::Establish),
+            export::ExportAction::Send(message) => {
                 self.post_move(number, TARGET, Word::Said(message));
             }
-            export::Action::Cut => match self.stage.cut_slots(host, &keys) {
+            export::ExportAction::TakeSnapshot => match self.stage.cut_slots(host, &keys) {
                 Some((data, cursor)) => {
                     one.cursor = Some(cursor);
-                    self.tell_export(number, export::Input::Cut);
+                    self.tell_export(number, export::ExportEvent::SnapshotTaken);
                     self.post_move(number, TARGET, Word::Data(data));
-                    self.tell_export(number, export::Input::SnapshotSent);
+                    self.tell_export(number, export::ExportEvent::SnapshotSent);
                 }
-                None => self.tell_export(number, export::Input::NotCut),
+                None => self.tell_export(number, export::ExportEvent::SnapshotFailed),
             },
-            export::Action::Hold => {
+            export::ExportAction::HoldWrites => {
                 one.is_holding = true;
                 self.stage.hold_slots(host, &keys, true);
                 if self.stage.plan.plant == Some(Plant::EarlyHandover) {
                     self.whole_moves.entry(number).and_modify(|one| one.cursor = None);
-                    self.tell_export(number, export::Input::Drained);
+                    self.tell_export(number, export::ExportEvent::Drained);
                 }
             }
-            export::Action::End(outcome) => {
+            export::ExportAction::End(outcome) => {
                 (one.export, one.is_holding) = (None, false);
                 let cursor = one.cursor.take();
                 self.stage.note(|| format!("move {number} ends at its source: {outcome:?}"));
@@ -329,16 +332,16 @@ impl World {
                 self.post_move(number, TARGET, Word::Ended);
             }
             // Neither a password nor another link.
-            export::Action::LogIn | export::Action::Reconnect => {}
+            export::ExportAction::LogIn | export::ExportAction::Reconnect => {}
         }
     }
 
-    fn tell_import(&mut self, number: u64, input: import::Input) {
+    fn tell_import(&mut self, number: u64, input: import::ImportEvent) {
         let Some(host) = self.whole_moves.get(&number).map(|one| one.hosts[TARGET]) else { return };
         self.tell_import_at(number, self.stage.clock_of(host), input);
     }
 
-    fn tell_import_at(&mut self, number: u64, now: Instant, input: import::Input) {
+    fn tell_import_at(&mut self, number: u64, now: Instant, input: import::ImportEvent) {
         let Some(host) = self.whole_moves.get(&number).map(|one| one.hosts[TARGET]) else { return };
         let mut out = Vec::new();
         let Some(import) = self.whole_moves.get_mut(&number).and_then(|one| one.import.as_mut()) else {
@@ -347,8 +350,8 @@ impl World {
         import.handle(now, input, &mut out);
         for action in out {
             match action {
-                import::Action::Send(message) => self.post_move(number, SOURCE, Word::Said(message)),
-                import::Action::AwaitReplicas => {
+                import::ImportAction::Send(message) => self.post_move(number, SOURCE, Word::Said(message)),
+                import::ImportAction::AwaitReplicas => {
                     let wait = self.stage.chance.millis(0, REPLICAS_WITHIN);
                     // With the fault that this finds built in, it comes often.
                     if self.stage.plan.plant == Some(Plant::LateClaims) && !self.stage.healed {
@@ -357,8 +360,8 @@ impl World {
                     let step = MoveStep::ReplicasHave { granted: now };
                     self.stage.after(wait, Event::Move { number, step });
                 }
-                import::Action::Claim => self.claim_move(number),
-                import::Action::End(outcome) => {
+                import::ImportAction::Claim => self.claim_move(number),
+                import::ImportAction::End(outcome) => {
                     self.stage.note(|| format!("move {number} ends at its target: {outcome:?}"));
                     let Some(one) = self.whole_moves.get_mut(&number) else { return };
                     one.import = None;
@@ -384,7 +387,7 @@ impl World {
         let around = around_target(one, self.gossip(host));
         let is_late = self.stage.plan.plant == Some(Plant::LateClaims);
         let now = if is_late { granted } else { self.stage.clock_of(host) };
-        self.tell_import_at(number, now, import::Input::ReplicasHave(around));
+        self.tell_import_at(number, now, import::ImportEvent::ReplicasCaughtUp(around));
     }
 
     fn claim_move(&mut self, number: u64) {
@@ -411,17 +414,17 @@ impl World {
             return;
         };
         let input = match result {
-            Ok(_) => import::Input::Claimed,
-            Err(error) => import::Input::NotClaimed(error.to_string()),
+            Ok(_) => import::ImportEvent::Claimed,
+            Err(error) => import::ImportEvent::NotClaimed(error.to_string()),
         };
         self.tell_import(number, input);
     }
 }
 
 /// The things that the target of a move sees around it.
-fn around_target(one: &WholeMove, gossip: &Gossip) -> import::Around {
+fn around_target(one: &WholeMove, gossip: &Gossip) -> import::ImportConditions {
     let is_theirs = |slot: &Slot| gossip.slot_owner(*slot) == Some(one.ids[SOURCE]);
-    import::Around {
+    import::ImportConditions {
         is_master: gossip.myself().is_master() && gossip.id() == one.ids[TARGET],
         source_serves: one.slots.iter().all(is_theirs),
         flushed: false,

@@ -4,7 +4,9 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use append_only::{AppendOnly, Effect, Growth, Input, LogEnd, Policy, RewriteId, Settings, Standing};
+use append_only::{
+    AofEffect, AofEvent, AofSettings, AofState, AppendOnly, FsyncPolicy, LogEnd, RewriteId, RewriteThresholds,
+};
 use clock::{Instant, Millis};
 use engine::Gate;
 use persistence::aof::Manifest;
@@ -31,7 +33,7 @@ struct Waiting {
 /// The file of a process, and those who wait for it.
 pub(super) struct DataFile {
     disk: SimDisk,
-    settings: Settings,
+    settings: AofSettings,
     file: AppendFile,
     /// The base of a rewrite that has been cut, until it is on the disk.
     cut: Option<(RewriteId, Vec<u8>)>,
@@ -43,21 +45,25 @@ pub(super) struct DataFile {
 
 impl DataFile {
     /// None yet, on an empty disk.
-    pub(super) fn nothing(disk: SimDisk, policy: Policy, chance: &mut Chance, now: Instant) -> Self {
-        let settings =
-            Settings { policy, stamps: chance.percent(50), name: NAME.to_owned(), ..Settings::default() };
+    pub(super) fn nothing(disk: SimDisk, policy: FsyncPolicy, chance: &mut Chance, now: Instant) -> Self {
+        let settings = AofSettings {
+            policy,
+            timestamps: chance.percent(50),
+            name: NAME.to_owned(),
+            ..AofSettings::default()
+        };
         Self::fresh(disk, settings, now)
     }
 
     /// No files yet: its first rewrite makes them.
-    fn fresh(disk: SimDisk, settings: Settings, now: Instant) -> Self {
-        let machine = AppendOnly::fresh(settings.clone(), Manifest::default(), now);
+    fn fresh(disk: SimDisk, settings: AofSettings, now: Instant) -> Self {
+        let machine = AppendOnly::without_base(settings.clone(), Manifest::default(), now);
         let mut file = AppendFile::new(machine, folder(&disk), None);
         file.rewrites.scheduled = true;
         Self::with(disk, settings, file)
     }
 
-    fn with(disk: SimDisk, settings: Settings, file: AppendFile) -> Self {
+    fn with(disk: SimDisk, settings: AofSettings, file: AppendFile) -> Self {
         let (cut, waiting, due) = (None, Vec::new(), None);
         Self { disk, settings, file, cut, holds: false, committed: ReplOffset(0), waiting, due }
     }
@@ -75,10 +81,11 @@ impl DataFile {
         let last = folder.last_increment(&manifest).map_err(|error| error.to_string())?;
         let end = LogEnd::of(&store.log, wall);
         let (machine, open) = match last {
-            Some(open) => {
-                (AppendOnly::resumed(settings.clone(), manifest, open.bytes, end, now), Some(open.file))
-            }
-            None => (AppendOnly::resumed_behind_base(settings.clone(), manifest, end, loaded.db, now), None),
+            Some(open) => (
+                AppendOnly::continue_increment(settings.clone(), manifest, open.bytes, end, now),
+                Some(open.file),
+            ),
+            None => (AppendOnly::after_base(settings.clone(), manifest, end, loaded.db, now), None),
         };
         Ok(Self::with(disk, settings, AppendFile::new(machine, folder, open)))
     }
@@ -96,7 +103,7 @@ impl DataFile {
     /// Whether what is answered now is there after a power cut.
     fn is_durable(&self) -> bool {
         let machine = &self.file.machine;
-        machine.policy() == Policy::Always && machine.standing() == Standing::Whole
+        machine.policy() == FsyncPolicy::Always && machine.state() == AofState::Complete
     }
 
     /// When its thread has something to do, if nothing happens before.
@@ -143,7 +150,7 @@ impl<E: Debug> Stage<E> {
     }
 
     /// The log has grown, or is another.
-    pub(super) fn tell_file(&mut self, host: usize, input: Option<Input>) {
+    pub(super) fn tell_file(&mut self, host: usize, input: Option<AofEvent>) {
         let wall = self.wall_of(host);
         let Store { file, log, .. } = &mut self.data.stores[host];
         let Some(DataFile { file, .. }) = file else { return };
@@ -204,16 +211,16 @@ impl<E: Debug> Stage<E> {
         // The data of a replica after a failed synchronisation is not to be kept.
         let may_cut = store.is_whole() && !store.is_loading() && !store.is_void();
         let Some(DataFile { file, cut, .. }) = &mut store.file else { return };
-        let growth = Growth { size: 0, percentage: 0, min_size: 0 };
+        let growth = RewriteThresholds { size: 0, percentage: 0, min_size: 0 };
         if let Some((rewrite, rdb)) = cut.take() {
             let input = match file.write_base(&rdb) {
                 Ok(base) => {
                     file.rewrite = Some(Rewrite { id: rewrite, base: Some(base) });
-                    Input::BaseReady { rewrite, rdb: true }
+                    AofEvent::BaseReady { rewrite, rdb: true }
                 }
                 Err(_) => {
                     file.end_rewrite(now, rewrite, false);
-                    Input::RewriteFailed(rewrite)
+                    AofEvent::RewriteFailed(rewrite)
                 }
             };
             self.tell_file(host, Some(input));
@@ -241,26 +248,26 @@ impl<E: Debug> Stage<E> {
             file.cut = Some((rewrite, rdb));
         }
         self.note_data(host, |_| format!("the base of a rewrite is cut at {at:?}"));
-        self.tell_file(host, Some(Input::Cut { rewrite, at, db }));
+        self.tell_file(host, Some(AofEvent::SnapshotTaken { rewrite, at, db }));
         let store = &mut self.data.stores[host];
-        store.imports.restate(&mut store.log);
+        store.imports.repeat_in_log(&mut store.log);
         self.log_grew(host);
     }
 
-    fn take_effects(&mut self, host: usize, effects: Vec<Effect>) {
+    fn take_effects(&mut self, host: usize, effects: Vec<AofEffect>) {
         let now = self.clock_of(host);
         for effect in effects {
             let store = &mut self.data.stores[host];
             let Some(data_file) = &mut store.file else { return };
             match effect {
-                Effect::Publish(offset) => data_file.committed = offset,
-                Effect::Hold(holds) => data_file.holds = holds,
-                Effect::Failing(error) => store.set_gate(Gate::AOF_FAILED, error.is_some()),
-                Effect::BaseNeeded => data_file.file.rewrites.scheduled = true,
-                Effect::Rewritten { rewrite, outcome } => {
+                AofEffect::PublishCommitPoint(offset) => data_file.committed = offset,
+                AofEffect::HoldReplies(holds) => data_file.holds = holds,
+                AofEffect::WriteErrorChanged(error) => store.set_gate(Gate::AOF_FAILED, error.is_some()),
+                AofEffect::BaseNeeded => data_file.file.rewrites.scheduled = true,
+                AofEffect::RewriteEnded { rewrite, outcome } => {
                     data_file.file.end_rewrite(now, rewrite, outcome.is_ok());
                     if outcome.is_ok_and(|history| data_file.file.folder().delete(&history)) {
-                        self.tell_file(host, Some(Input::HistoryDeleted));
+                        self.tell_file(host, Some(AofEvent::HistoryDeleted));
                     }
                 }
             }

@@ -267,7 +267,7 @@ impl<E: Debug> Stage<E> {
         let Some(Load { stream, position, snapshot }) = store.load.take() else { return };
         if !failed {
             let loaded = store.held.load(&snapshot);
-            store.imports.forget(&store.held.engine());
+            store.imports.end_all(&store.held.engine());
             let moves = gossip::parse_slot_states(&loaded.slot_states);
             store.moves.hear(gossip::Input::MovesLoaded(moves));
             store.log.adopt_loaded(position, own);
@@ -366,7 +366,7 @@ impl<E: Debug> Stage<E> {
                     }
                 }
                 Some(Command::Import(command)) => {
-                    store.imports.on_stream(&store.held.engine(), command.args());
+                    store.imports.apply_command(&store.held.engine(), command.args());
                 }
                 Some(Command::Hear(input)) => store.moves.hear(input),
                 None => {}

@@ -4,7 +4,7 @@
 use std::cell::{Ref, RefCell};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use append_only::Folder;
+use append_only::AofDirectory;
 use clock::Millis;
 use durability::stream::imports::Imports;
 use engine::{CapturedKey, CommandError, EffectLog, Engine, Gate, Left, Link, Origin, Release, Session};
@@ -276,12 +276,12 @@ impl Held {
     /// Has the files of an append-only file be the data, with what they say of imports.
     pub(super) fn load_files(
         &mut self,
-        folder: &Folder<SimDisk>,
+        folder: &AofDirectory<SimDisk>,
         manifest: &Manifest,
         imports: &Imports,
     ) -> Result<LoadedFiles, String> {
         let executor = self.executor.get_mut();
-        let on_command = |args: Args<'_>| drop(imports.on_stream(&executor.engine, args));
+        let on_command = |args: Args<'_>| drop(imports.apply_command(&executor.engine, args));
         let host = Quiet { now: NO_TIME, on_command: &on_command };
         let loaded = executor.loader(&host).run_files(folder, manifest, true);
         self.effects.take();

@@ -284,7 +284,7 @@ impl<E: Debug> Stage<E> {
         let db = store.upstream().map(|_| 0);
         let cut = Cut::note(&mut store.log, transfer, &peers, db);
         let data = store.held.snapshot(store.log.position(), &store.slot_states());
-        store.imports.restate(&mut store.log);
+        store.imports.repeat_in_log(&mut store.log);
         let (head, tail) =
             if eof { (format!("$EOF:{MARK}\r\n"), MARK) } else { (format!("${}\r\n", data.len()), "") };
         let snapshot = [head.as_bytes(), &data, tail.as_bytes()].concat();

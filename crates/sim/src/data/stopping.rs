@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::time::Duration;
 
-use append_only::Input as FileInput;
+use append_only::AofEvent;
 use engine::PausePurpose;
 use replication::Stop;
 use replication::stop::{Action, Held, Input, Plan};
@@ -212,7 +212,7 @@ impl<E: Debug> Stage<E> {
             let failures = file.failures();
             let stopping = store.stopping.as_mut()?;
             (stopping.step, stopping.end) = (Step::Flushed { failures }, end);
-            self.tell_file(host, Some(FileInput::Asked));
+            self.tell_file(host, Some(AofEvent::SyncRequested));
             return None;
         }
         // A piece of a master's stream that is in hand is applied before.

@@ -121,7 +121,7 @@ impl<E: Debug> Stage<E> {
             }
         }
         let store = &mut self.data.stores[host];
-        let end = imports::ended(&store.engine(), import, &outcome);
+        let end = imports::encode_end(&store.engine(), import, &outcome);
         store.log.append_control(&end);
         store.imports.end(&store.held.engine(), &import.name);
         self.log_grew(host);
@@ -129,7 +129,7 @@ impl<E: Debug> Stage<E> {
 
     /// This process is the master now, and its master's imports have come to nothing.
     pub(super) fn drop_imports(&mut self, host: usize) {
-        for import in self.data.stores[host].imports.all() {
+        for import in self.data.stores[host].imports.running() {
             self.end_import(host, &import, Err("A failover occurred during slot import".to_owned()));
         }
     }

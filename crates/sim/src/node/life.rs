@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use append_only::{AppendOnly, Effect, LogEnd, Policy, Settings};
+use append_only::{AofEffect, AofSettings, AppendOnly, FsyncPolicy, LogEnd};
 use clock::{Instant, Millis};
 use engine::{Background, EffectLog, Gate, Origin, Session};
 use loading::State;
@@ -89,7 +89,7 @@ impl Life {
     pub(super) fn start(
         disk: &SimDisk,
         history: &[u8],
-        policy: Policy,
+        policy: FsyncPolicy,
         (now, wall): (Instant, Millis),
         chance: &mut Chance,
     ) -> Result<(Self, Found), String> {
@@ -97,12 +97,16 @@ impl Life {
         let data = clients::executor(Box::new(log.clone()));
         let background = chance.pick(&[Background::Unavailable, Background::Elsewhere]);
         let folder = folder(disk);
-        let settings =
-            Settings { policy, stamps: chance.percent(50), name: NAME.to_owned(), ..Settings::default() };
+        let settings = AofSettings {
+            policy,
+            timestamps: chance.percent(50),
+            name: NAME.to_owned(),
+            ..AofSettings::default()
+        };
         let manifest = folder.find().map_err(|error| error.to_string())?;
         let Some(manifest) = manifest else {
             log.lock().log.open(chance.history());
-            let machine = AppendOnly::fresh(settings, append_only_manifest(), now);
+            let machine = AppendOnly::without_base(settings, append_only_manifest(), now);
             let file = AppendFile::new(machine, folder, None);
             return Ok((Self::with(data, log, file, wall, background), Found::Nothing));
         };
@@ -118,8 +122,10 @@ impl Life {
         let last = folder.last_increment(&manifest).map_err(|error| error.to_string())?;
         let end = LogEnd::of(&log.lock().log, wall);
         let (machine, file) = match last {
-            Some(open) => (AppendOnly::resumed(settings, manifest, open.bytes, end, now), Some(open.file)),
-            None => (AppendOnly::resumed_behind_base(settings, manifest, end, loaded.db, now), None),
+            Some(open) => {
+                (AppendOnly::continue_increment(settings, manifest, open.bytes, end, now), Some(open.file))
+            }
+            None => (AppendOnly::after_base(settings, manifest, end, loaded.db, now), None),
         };
         let file = AppendFile::new(machine, folder, file);
         let life = Self::with(data, log, file, wall, background);
@@ -161,15 +167,15 @@ impl Life {
     }
 
     /// Takes an effect that needs nobody else.
-    pub(super) fn take(&mut self, effect: &Effect) {
+    pub(super) fn take(&mut self, effect: &AofEffect) {
         match effect {
-            Effect::Publish(offset) => self.committed = offset.0,
-            Effect::Hold(holds) => self.holds = *holds,
-            Effect::Failing(error) => {
+            AofEffect::PublishCommitPoint(offset) => self.committed = offset.0,
+            AofEffect::HoldReplies(holds) => self.holds = *holds,
+            AofEffect::WriteErrorChanged(error) => {
                 self.data.engine.settings.set_gate(Gate::AOF_FAILED, error.is_some());
             }
-            Effect::BaseNeeded => self.file.rewrites.scheduled = true,
-            Effect::Rewritten { .. } => {}
+            AofEffect::BaseNeeded => self.file.rewrites.scheduled = true,
+            AofEffect::RewriteEnded { .. } => {}
         }
     }
 

@@ -2,8 +2,8 @@
 
 use clock::Millis;
 use migration::{
-    Job, JobName, Operation, Progress, RESUMABLE, parse_establish, parse_orders, parse_request, parse_resume,
-    parse_slots,
+    Job, JobDirection, JobName, Progress, RESUMABLE, parse_establish, parse_request, parse_resume,
+    parse_slot_moves, parse_slots,
 };
 use process::time;
 use resp::{Args, Writer};
@@ -27,8 +27,8 @@ pub(super) enum Move {
 pub(super) fn keeps_from_setslot(server: &Server) -> Option<&'static str> {
     match () {
         () if server.replication.is_replica() => Some("ERR Please use SETSLOT only with masters."),
-        () if server.migrations.is_active(Operation::Export) => Some("ERR Slot export in progress."),
-        () if server.migrations.is_active(Operation::Import) => Some("ERR Slot import in progress."),
+        () if server.migrations.is_active(JobDirection::Export) => Some("ERR Slot export in progress."),
+        () if server.migrations.is_active(JobDirection::Import) => Some("ERR Slot import in progress."),
         () => None,
     }
 }
@@ -65,7 +65,7 @@ fn begin(server: &Server, args: Args<'_>) -> Result<(), String> {
         return Err("ERR Slot migration can only be used on primary nodes.".to_owned());
     }
     let check = server.migrations.order_checks()?;
-    let orders = parse_orders(&words(args, 2), &check).map_err(|error| format!("ERR {error}"))?;
+    let orders = parse_slot_moves(&words(args, 2), &check).map_err(|error| format!("ERR {error}"))?;
     server.migrations.begin_exports(orders)
 }
 
@@ -158,15 +158,15 @@ fn show_progress(progress: &Progress, began: Millis, ended: Option<Millis>, repl
 }
 
 fn show(job: &Job, reply: &mut Writer<'_>) {
-    reply.map(if job.ends.is_some() { 12 + PROGRESS } else { 10 });
+    reply.map(if job.endpoints.is_some() { 12 + PROGRESS } else { 10 });
     let mut text = |name: &str, value: &str| {
         reply.bulk(name.as_bytes());
         reply.bulk(value.as_bytes());
     };
     text("name", job.name.as_str());
-    text("operation", if job.operation == Operation::Export { "EXPORT" } else { "IMPORT" });
+    text("operation", if job.direction == JobDirection::Export { "EXPORT" } else { "IMPORT" });
     text("slot_ranges", &job.ranges_text());
-    if let Some((source, target)) = job.ends {
+    if let Some((source, target)) = job.endpoints {
         text("target_node", &target.to_string());
         text("source_node", &source.to_string());
     }
@@ -188,7 +188,7 @@ fn show(job: &Job, reply: &mut Writer<'_>) {
     reply.bulk(b"remaining_repl_size");
     reply.integer(i64::try_from(job.progress.remaining).unwrap_or(i64::MAX));
     // A replica is not told how far its master is.
-    if job.ends.is_some() {
+    if job.endpoints.is_some() {
         let ended = (!job.is_active).then_some(job.updated);
         show_progress(&job.progress, job.created, ended, reply);
     }

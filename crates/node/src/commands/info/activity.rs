@@ -59,7 +59,7 @@ fn keys(server: &Server, totals: &Totals, text: &mut InfoText) {
     text.line("keyspace_misses", totals[Count::KeyspaceMisses]);
     text.line("slot_waits", server.engine.slot_waits.count());
     text.line("slot_longest_wait_usec", server.engine.slot_waits.longest_micros());
-    let (cuts, micros) = server.durability.saving.cuts();
+    let (cuts, micros) = server.durability.saving.snapshots();
     text.line("latest_fork_usec", micros);
     text.line("total_forks", cuts);
     text.line("migrate_cached_sockets", server.migration_targets.count());

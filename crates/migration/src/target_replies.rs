@@ -5,17 +5,17 @@ use resp::{Value, parse_value};
 use crate::message::Message;
 
 /// Upper bound for unparsed input. Messages of a target are small.
-const MOST_BYTES: usize = 64 * 1024;
+const MAX_UNPARSED_BYTES: usize = 64 * 1024;
 
 /// Received bytes that have not been parsed yet.
 #[derive(Debug, Default)]
-pub struct FromTarget {
+pub struct TargetReplies {
     received: Vec<u8>,
 }
 
 /// A reply or message from the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Said {
+pub enum TargetReply {
     /// `+OK`
     Accepted,
     /// An error reply.
@@ -31,9 +31,9 @@ pub enum Said {
 /// The received bytes are no valid reply or message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("malformed reply from the target node")]
-pub struct NoSense;
+pub struct MalformedReply;
 
-impl FromTarget {
+impl TargetReplies {
     /// The buffer to append received bytes to.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.received
@@ -48,38 +48,40 @@ impl FromTarget {
     ///
     /// # Errors
     /// The input is malformed or too long.
-    pub fn next_said(&mut self) -> Result<Option<Said>, NoSense> {
+    pub fn next_reply(&mut self) -> Result<Option<TargetReply>, MalformedReply> {
         loop {
-            let Some((value, len)) = parse_value(&self.received).map_err(|_| NoSense)? else {
-                return if self.received.len() > MOST_BYTES { Err(NoSense) } else { Ok(None) };
+            let Some((value, len)) = parse_value(&self.received).map_err(|_| MalformedReply)? else {
+                return if self.received.len() > MAX_UNPARSED_BYTES { Err(MalformedReply) } else { Ok(None) };
             };
             self.received.drain(..len);
-            let said = match value {
-                Value::Simple(_) => Some(Said::Accepted),
-                Value::Error(text) => Some(Said::Refused(text)),
-                Value::Integer(count) => Some(Said::Applied(u64::try_from(count).map_err(|_| NoSense)?)),
-                Value::Array(words) => said_in(&words),
+            let reply = match value {
+                Value::Simple(_) => Some(TargetReply::Accepted),
+                Value::Error(text) => Some(TargetReply::Refused(text)),
+                Value::Integer(count) => {
+                    Some(TargetReply::Applied(u64::try_from(count).map_err(|_| MalformedReply)?))
+                }
+                Value::Array(words) => parse_command(&words),
                 _ => None,
             };
-            if said.is_some() {
-                return Ok(said);
+            if reply.is_some() {
+                return Ok(reply);
             }
         }
     }
 }
 
 /// Parses a `CLUSTER SYNCSLOTS` command sent by the target.
-fn said_in(words: &[Value]) -> Option<Said> {
+fn parse_command(words: &[Value]) -> Option<TargetReply> {
     let words: Vec<&[u8]> = words.iter().map_while(Value::as_bytes).collect();
     let [cluster, syncslots, word, more @ ..] = &words[..] else { return None };
     if !cluster.eq_ignore_ascii_case(b"cluster") || !syncslots.eq_ignore_ascii_case(b"syncslots") {
         return None;
     }
     if word.eq_ignore_ascii_case(b"finish") {
-        return Some(Said::Finished);
+        return Some(TargetReply::Finished);
     }
     let count = more.first().and_then(|count| std::str::from_utf8(count).ok()?.parse().ok());
-    Some(Said::Message(Message::parse(word)?, count))
+    Some(TargetReply::Message(Message::parse(word)?, count))
 }
 
 #[cfg(test)]
@@ -87,21 +89,21 @@ mod tests {
     use super::*;
 
     /// Parses `bytes`, which arrive in pieces of the given size.
-    fn read(bytes: &[u8], piece: usize) -> Result<Vec<Said>, NoSense> {
-        let (mut from, mut all) = (FromTarget::default(), Vec::new());
+    fn read(bytes: &[u8], piece: usize) -> Result<Vec<TargetReply>, MalformedReply> {
+        let (mut from, mut all) = (TargetReplies::default(), Vec::new());
         for piece in bytes.chunks(piece) {
             from.buffer().extend_from_slice(piece);
-            while let Some(said) = from.next_said()? {
-                all.push(said);
+            while let Some(reply) = from.next_reply()? {
+                all.push(reply);
             }
         }
         Ok(all)
     }
 
     #[test]
-    fn what_is_said_is_heard_in_whatever_pieces_it_comes() {
+    fn replies_are_parsed_from_arbitrary_pieces() {
         let mut ack = Vec::new();
-        crate::message::ack_applied(500, &mut ack);
+        crate::message::encode_ack(500, &mut ack);
         let mut asks = Vec::new();
         Message::RequestFailover.encode(&mut asks);
         let finish =
@@ -111,12 +113,12 @@ mod tests {
         let resumed = [b":1234\r\n", &asks[..]].concat();
         let all = [b"+OK\r\n-ERR no\r\n", &resumed[..], &ack, other, finish].concat();
         let expected = [
-            Said::Accepted,
-            Said::Refused("ERR no".to_owned()),
-            Said::Applied(1234),
-            Said::Message(Message::RequestFailover, None),
-            Said::Message(Message::Ack, Some(500)),
-            Said::Finished,
+            TargetReply::Accepted,
+            TargetReply::Refused("ERR no".to_owned()),
+            TargetReply::Applied(1234),
+            TargetReply::Message(Message::RequestFailover, None),
+            TargetReply::Message(Message::Ack, Some(500)),
+            TargetReply::Finished,
         ];
         for piece in [1, 2, 7, 30, all.len()] {
             assert_eq!(read(&all, piece).unwrap(), expected, "pieces of {piece}");
@@ -124,20 +126,20 @@ mod tests {
     }
 
     #[test]
-    fn what_no_target_says_is_an_error() {
-        let long = [b"$1000000\r\n", &[b'x'; MOST_BYTES][..]].concat();
+    fn malformed_replies_are_errors() {
+        let long = [b"$1000000\r\n", &[b'x'; MAX_UNPARSED_BYTES][..]].concat();
         for bytes in [&b"hello\r\n"[..], b":-1\r\n", b"*x\r\n", &long] {
-            assert_eq!(read(bytes, bytes.len()), Err(NoSense), "{:?}", &bytes[..bytes.len().min(20)]);
+            assert_eq!(read(bytes, bytes.len()), Err(MalformedReply), "{:?}", &bytes[..bytes.len().min(20)]);
         }
     }
 
     #[test]
-    fn nothing_of_a_broken_link_is_read_from_the_next() {
-        let mut from = FromTarget::default();
+    fn input_of_a_broken_link_is_discarded() {
+        let mut from = TargetReplies::default();
         from.buffer().extend_from_slice(b"*3\r\n$7\r\nCLUS");
-        assert_eq!(from.next_said(), Ok(None));
+        assert_eq!(from.next_reply(), Ok(None));
         from.begin_link();
         from.buffer().extend_from_slice(b":7\r\n");
-        assert_eq!(from.next_said(), Ok(Some(Said::Applied(7))));
+        assert_eq!(from.next_reply(), Ok(Some(TargetReply::Applied(7))));
     }
 }

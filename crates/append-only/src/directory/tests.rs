@@ -13,7 +13,7 @@ use slot_routing::ReplOffset;
 use persistence::Disk;
 
 use super::*;
-use crate::{AppendOnly, Effect, Input, LogEnd, Policy, RewriteId, Settings, Standing};
+use crate::{AofEffect, AofEvent, AofSettings, AofState, AppendOnly, FsyncPolicy, LogEnd, RewriteId};
 
 const NAME: &str = "appendonly.aof";
 
@@ -35,17 +35,17 @@ struct Files {
 
 /// An in-memory disk with injected errors.
 #[derive(Debug, Default, Clone)]
-struct Memory(Rc<RefCell<Files>>);
+struct MemoryDisk(Rc<RefCell<Files>>);
 
 /// An open file.
 #[derive(Debug)]
-struct Opened {
-    disk: Memory,
+struct OpenFile {
+    disk: MemoryDisk,
     name: String,
     content: Rc<RefCell<Vec<u8>>>,
 }
 
-impl Memory {
+impl MemoryDisk {
     /// Runs an operation, unless it is its turn to fail.
     fn op<T>(&self, work: impl FnOnce(&mut Files) -> T) -> io::Result<T> {
         let mut files = self.0.borrow_mut();
@@ -56,8 +56,8 @@ impl Memory {
         done.filter(|_| !fails).ok_or_else(|| io::Error::other("injected"))
     }
 
-    fn opened(&self, name: &str, content: Rc<RefCell<Vec<u8>>>) -> Opened {
-        Opened { disk: self.clone(), name: name.to_owned(), content }
+    fn opened(&self, name: &str, content: Rc<RefCell<Vec<u8>>>) -> OpenFile {
+        OpenFile { disk: self.clone(), name: name.to_owned(), content }
     }
 
     fn content(&self, name: &str) -> io::Result<Rc<RefCell<Vec<u8>>>> {
@@ -75,9 +75,9 @@ impl Memory {
     }
 }
 
-impl Disk for Memory {
-    type File = Opened;
-    type Temporary = Opened;
+impl Disk for MemoryDisk {
+    type File = OpenFile;
+    type Temporary = OpenFile;
     type Reader = io::Cursor<Vec<u8>>;
 
     fn is_there(&self) -> bool {
@@ -92,12 +92,12 @@ impl Disk for Memory {
         self.op(|files| drop(files.content.insert(name.to_owned(), Rc::default())))
     }
 
-    fn append(&self, name: &str) -> io::Result<Opened> {
+    fn append(&self, name: &str) -> io::Result<OpenFile> {
         let content = self.content(name)?;
         self.op(|_| self.opened(name, content))
     }
 
-    fn sync_file(&self, _file: &Opened) -> io::Result<()> {
+    fn sync_file(&self, _file: &OpenFile) -> io::Result<()> {
         self.op(|_| ())
     }
 
@@ -105,15 +105,15 @@ impl Disk for Memory {
         self.op(|_| ())
     }
 
-    fn cut_file(&self, file: &Opened, len: u64) -> io::Result<()> {
+    fn cut_file(&self, file: &OpenFile, len: u64) -> io::Result<()> {
         self.op(|_| file.content.borrow_mut().truncate(len as usize))
     }
 
-    fn temporary_name(&self, file: &Opened) -> String {
+    fn temporary_name(&self, file: &OpenFile) -> String {
         file.name.clone()
     }
 
-    fn sync_temporary(&self, _file: &Opened) -> io::Result<()> {
+    fn sync_temporary(&self, _file: &OpenFile) -> io::Result<()> {
         self.op(|_| ())
     }
 
@@ -121,7 +121,7 @@ impl Disk for Memory {
         Ok(io::Cursor::new(self.content(name)?.borrow().clone()))
     }
 
-    fn temporary(&self, suffix: &str) -> io::Result<Opened> {
+    fn temporary(&self, suffix: &str) -> io::Result<OpenFile> {
         self.op(|files| {
             let name = format!("{TEMP_PREFIX}{}{suffix}", files.faults.done);
             let content: Rc<RefCell<Vec<u8>>> = Rc::default();
@@ -130,7 +130,7 @@ impl Disk for Memory {
         })
     }
 
-    fn rename(&self, file: Opened, name: &str) -> io::Result<()> {
+    fn rename(&self, file: OpenFile, name: &str) -> io::Result<()> {
         self.op(|files| {
             let content = files.content.remove(&file.name).expect("it is there");
             files.content.insert(name.to_owned(), content);
@@ -167,19 +167,19 @@ impl Disk for Memory {
     }
 }
 
-impl Place for Memory {
-    fn has_beside(&self, _name: &str) -> bool {
+impl AofStorage for MemoryDisk {
+    fn has_legacy_file(&self, _name: &str) -> bool {
         false
     }
 
-    fn move_in(&self, _name: &str) -> io::Result<()> {
+    fn move_in_legacy_file(&self, _name: &str) -> io::Result<()> {
         Ok(())
     }
 
-    fn tell(&self, _told: Told<'_>) {}
+    fn report(&self, _event: DirectoryEvent<'_>) {}
 }
 
-impl Write for Opened {
+impl Write for OpenFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.disk.op(|_| self.content.borrow_mut().extend_from_slice(bytes)).map(|()| bytes.len())
     }
@@ -189,7 +189,7 @@ impl Write for Opened {
     }
 }
 
-impl Drop for Opened {
+impl Drop for OpenFile {
     /// Unnamed temporary files disappear when dropped.
     fn drop(&mut self) {
         if self.name.starts_with(TEMP_PREFIX)
@@ -202,42 +202,43 @@ impl Drop for Opened {
 
 /// Returns the data that a server starting now would load, without annotations. Works on a copy, because loading
 /// removes files.
-fn loaded(disk: &Memory) -> Option<String> {
-    let folder = Folder::new(disk.copy(), NAME);
+fn loaded(disk: &MemoryDisk) -> Option<String> {
+    let folder = AofDirectory::new(disk.copy(), NAME);
     let manifest = folder.find().unwrap()?;
-    let read = |file: ToLoad| io::read_to_string(folder.disk.read(&file.name).unwrap()).unwrap();
-    let text: String = folder.to_load(&manifest).into_iter().map(read).collect();
+    let read = |file: FileToLoad| io::read_to_string(folder.disk.read(&file.name).unwrap()).unwrap();
+    let text: String = folder.files_to_load(&manifest).into_iter().map(read).collect();
     Some(text.split_inclusive("\r\n").filter(|line| !line.starts_with('#')).collect())
 }
 
 /// A server with its acknowledged writes. The data is a growing string, and the log is the same string.
-struct Story {
-    disk: Memory,
-    hands: Hands<Memory>,
+struct TestServer {
+    disk: MemoryDisk,
+    hands: FileExecutor<MemoryDisk>,
     machine: AppendOnly,
     now: Instant,
     log: String,
     acknowledged: usize,
     rewrite: RewriteId,
-    base: Option<Opened>,
+    base: Option<OpenFile>,
     rewritten: Option<bool>,
 }
 
-impl Story {
+impl TestServer {
     fn new(faults: Faults) -> Self {
-        let disk = Memory::default();
+        let disk = MemoryDisk::default();
         disk.0.borrow_mut().faults = faults;
-        let settings = Settings { policy: Policy::Always, name: NAME.to_owned(), ..Settings::default() };
+        let settings =
+            AofSettings { policy: FsyncPolicy::Always, name: NAME.to_owned(), ..AofSettings::default() };
         let now = Instant::from_millis(1);
-        let machine = AppendOnly::fresh(settings, Manifest::default(), now);
-        let hands = Hands { folder: Folder::new(disk.clone(), NAME), file: None };
+        let machine = AppendOnly::without_base(settings, Manifest::default(), now);
+        let hands = FileExecutor { folder: AofDirectory::new(disk.clone(), NAME), file: None };
         let (log, rewrite) = (String::new(), RewriteId(0));
         Self { disk, hands, machine, now, log, acknowledged: 0, rewrite, base: None, rewritten: None }
     }
 
     /// Power may be lost at any moment. All acknowledged data must be loaded then, once and in order.
     fn check(&self) {
-        if self.machine.standing() == Standing::Whole {
+        if self.machine.state() == AofState::Complete {
             let found = loaded(&self.disk).unwrap();
             assert!(self.log.starts_with(&found), "{found:?} of {:?}", self.log);
             assert!(found.len() >= self.acknowledged, "{found:?}, {} acknowledged", self.acknowledged);
@@ -248,29 +249,29 @@ impl Story {
         Position { id: ReplId::from_random([7; 20]), offset: ReplOffset(self.log.len() as u64) }
     }
 
-    fn tell(&mut self, input: Input) {
+    fn tell(&mut self, input: AofEvent) {
         let mut effects = Vec::new();
         self.machine.handle(input, &mut effects);
         self.take(effects);
     }
 
-    fn done(&mut self, outcome: Result<(), Failure>) {
+    fn done(&mut self, outcome: Result<(), OperationError>) {
         let mut effects = Vec::new();
         self.machine.done(self.now, outcome, &mut effects);
         self.take(effects);
         self.check();
     }
 
-    fn take(&mut self, effects: Vec<Effect>) {
+    fn take(&mut self, effects: Vec<AofEffect>) {
         for effect in effects {
             match effect {
-                Effect::Publish(offset) if self.machine.standing() == Standing::Whole => {
+                AofEffect::PublishCommitPoint(offset) if self.machine.state() == AofState::Complete => {
                     self.acknowledged = self.acknowledged.max(offset.0 as usize);
                 }
-                Effect::Rewritten { rewrite, outcome } if rewrite == self.rewrite => {
+                AofEffect::RewriteEnded { rewrite, outcome } if rewrite == self.rewrite => {
                     self.rewritten = Some(outcome.is_ok());
                     if outcome.is_ok_and(|history| self.hands.folder.delete(&history)) {
-                        self.machine.handle(Input::HistoryDeleted, &mut Vec::new());
+                        self.machine.handle(AofEvent::HistoryDeleted, &mut Vec::new());
                     }
                 }
                 _ => {}
@@ -283,19 +284,20 @@ impl Story {
         let mut idle = 0;
         while idle < 3 {
             self.now += Duration::from_secs(2);
-            self.tell(Input::LogGrew(LogEnd { end: self.end(), second: None, wall: Millis(0) }));
+            self.tell(AofEvent::LogAdvanced(LogEnd { end: self.end(), previous: None, wall: Millis(0) }));
             let Some(operation) = self.machine.next_operation(self.now) else {
                 idle += 1;
                 continue;
             };
             idle = 0;
             let mut bytes = Vec::new();
-            if let Operation::Write { head, from, len } = &operation {
+            if let FileOperation::Write { head, from, len } = &operation {
                 bytes.clone_from(head);
                 bytes.extend_from_slice(&self.log.as_bytes()[from.0 as usize..(from.0 + len) as usize]);
             }
-            let base = if matches!(operation, Operation::PutBase { .. }) { self.base.take() } else { None };
-            let outcome = self.hands.carry_out(operation, &bytes, base);
+            let base =
+                if matches!(operation, FileOperation::InstallBase { .. }) { self.base.take() } else { None };
+            let outcome = self.hands.execute(operation, &bytes, base);
             self.done(outcome);
         }
     }
@@ -310,7 +312,7 @@ impl Story {
         self.rewrite.0 += 1;
         self.rewritten = None;
         let (rewrite, cut) = (self.rewrite, self.log.clone());
-        self.tell(Input::Cut { rewrite, at: self.end(), db: None });
+        self.tell(AofEvent::SnapshotTaken { rewrite, at: self.end(), db: None });
         self.write(meanwhile);
         let base = self.hands.folder.temporary_base().and_then(|mut base| {
             base.write_all(cut.as_bytes())?;
@@ -320,9 +322,9 @@ impl Story {
         match base {
             Ok(base) => {
                 self.base = Some(base);
-                self.tell(Input::BaseReady { rewrite, rdb: true });
+                self.tell(AofEvent::BaseReady { rewrite, rdb: true });
             }
-            Err(_) => self.tell(Input::RewriteFailed(rewrite)),
+            Err(_) => self.tell(AofEvent::RewriteFailed(rewrite)),
         }
         self.settle();
         self.rewritten == Some(true)
@@ -333,7 +335,7 @@ impl Story {
 fn run(faults: Faults) -> usize {
     let what = format!("{faults:?}");
     let count = faults.count;
-    let mut story = Story::new(faults);
+    let mut story = TestServer::new(faults);
     let (mut number, mut done) = (0, 0);
     while done < 3 {
         number += 1;
@@ -350,7 +352,7 @@ fn run(faults: Faults) -> usize {
 }
 
 #[test]
-fn an_error_at_any_operation_leaves_files_that_are_the_data() {
+fn data_survives_an_error_in_any_file_operation() {
     let operations = run(Faults::default());
     assert!(operations > 20, "{operations}");
     for first in 1..=operations + 3 {

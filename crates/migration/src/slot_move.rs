@@ -5,14 +5,14 @@ use thiserror::Error;
 
 /// The slots to move and their new owner.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Order {
+pub struct SlotMove {
     /// The slots as ranges, in the order given.
     pub ranges: Vec<(Slot, Slot)>,
     /// The node that is to own them.
     pub target: NodeId,
 }
 
-impl Order {
+impl SlotMove {
     /// The slots as a set.
     #[must_use]
     pub fn slots(&self) -> SlotSet {
@@ -27,7 +27,7 @@ pub(crate) fn slots_of(ranges: &[(Slot, Slot)]) -> SlotSet {
 
 /// Why arguments are invalid. The texts follow `-ERR ` and are those of Valkey.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum OrderError {
+pub enum SlotMoveError {
     /// The words are not in the expected order.
     #[error("syntax error")]
     Syntax,
@@ -57,7 +57,7 @@ pub enum OrderError {
 /// A part of a move, to be validated by the node. Parts are checked in order of the arguments, so that errors appear in
 /// the same order as in Valkey.
 #[derive(Debug, Clone, Copy)]
-pub enum OrderPart<'a> {
+pub enum SlotMovePart<'a> {
     /// The slots to move.
     Slots(&'a SlotSet),
     /// The target node.
@@ -68,39 +68,39 @@ pub enum OrderPart<'a> {
 ///
 /// # Errors
 /// The first error found.
-pub fn parse_orders(
+pub fn parse_slot_moves(
     words: &[String],
-    check: &dyn Fn(OrderPart<'_>) -> Result<(), String>,
-) -> Result<Vec<Order>, OrderError> {
-    let (mut orders, mut all) = (Vec::new(), SlotSet::new());
+    check: &dyn Fn(SlotMovePart<'_>) -> Result<(), String>,
+) -> Result<Vec<SlotMove>, SlotMoveError> {
+    let (mut moves, mut all) = (Vec::new(), SlotSet::new());
     let mut rest = words;
     while !rest.is_empty() {
         let (ranges, after) = parse_ranges(rest)?;
-        check(OrderPart::Slots(&slots_of(&ranges))).map_err(OrderError::Refused)?;
-        let [node, name, after @ ..] = after else { return Err(OrderError::Syntax) };
+        check(SlotMovePart::Slots(&slots_of(&ranges))).map_err(SlotMoveError::Refused)?;
+        let [node, name, after @ ..] = after else { return Err(SlotMoveError::Syntax) };
         if !node.eq_ignore_ascii_case("node") {
-            return Err(OrderError::Syntax);
+            return Err(SlotMoveError::Syntax);
         }
-        let target = name.parse().map_err(|_| OrderError::BadNode(name.clone()))?;
-        check(OrderPart::Target(target)).map_err(OrderError::Refused)?;
-        let order = Order { ranges, target };
+        let target = name.parse().map_err(|_| SlotMoveError::BadNode(name.clone()))?;
+        check(SlotMovePart::Target(target)).map_err(SlotMoveError::Refused)?;
+        let order = SlotMove { ranges, target };
         if order.slots().iter().any(|slot| !all.insert(slot)) {
-            return Err(OrderError::MovesOverlap);
+            return Err(SlotMoveError::MovesOverlap);
         }
-        orders.push(order);
+        moves.push(order);
         rest = after;
     }
-    if orders.is_empty() { Err(OrderError::Syntax) } else { Ok(orders) }
+    if moves.is_empty() { Err(SlotMoveError::Syntax) } else { Ok(moves) }
 }
 
 type Ranges = Vec<(Slot, Slot)>;
 
 /// Parses `SLOTSRANGE start end [start end ...]`, and returns the remaining words too.
-pub(crate) fn parse_ranges(words: &[String]) -> Result<(Ranges, &[String]), OrderError> {
-    let [keyword, rest @ ..] = words else { return Err(OrderError::Syntax) };
+pub(crate) fn parse_ranges(words: &[String]) -> Result<(Ranges, &[String]), SlotMoveError> {
+    let [keyword, rest @ ..] = words else { return Err(SlotMoveError::Syntax) };
     let mut rest = rest;
     if !keyword.eq_ignore_ascii_case("slotsrange") {
-        return Err(OrderError::Syntax);
+        return Err(SlotMoveError::Syntax);
     }
     let mut ranges = Ranges::new();
     while let [first, last, after @ ..] = rest
@@ -109,16 +109,16 @@ pub(crate) fn parse_ranges(words: &[String]) -> Result<(Ranges, &[String]), Orde
         add_range(&mut ranges, first, last)?;
         rest = after;
     }
-    if ranges.is_empty() { Err(OrderError::NoRanges) } else { Ok((ranges, rest)) }
+    if ranges.is_empty() { Err(SlotMoveError::NoRanges) } else { Ok((ranges, rest)) }
 }
 
-fn add_range(ranges: &mut Ranges, first: &str, last: &str) -> Result<(), OrderError> {
+fn add_range(ranges: &mut Ranges, first: &str, last: &str) -> Result<(), SlotMoveError> {
     let (first, last) = (slot(first)?, slot(last)?);
     if first > last {
-        return Err(OrderError::Backwards(first, last));
+        return Err(SlotMoveError::Backwards(first, last));
     }
     if let Some(&(from, to)) = ranges.iter().find(|(from, to)| *from <= last && first <= *to) {
-        return Err(OrderError::Overlap(first, last, from, to));
+        return Err(SlotMoveError::Overlap(first, last, from, to));
     }
     // Disjoint ranges cannot outnumber the slots.
     debug_assert!(ranges.len() < SLOT_COUNT);
@@ -130,35 +130,35 @@ fn add_range(ranges: &mut Ranges, first: &str, last: &str) -> Result<(), OrderEr
 ///
 /// # Errors
 /// The first error found.
-pub fn parse_slots(words: &[String]) -> Result<Vec<(Slot, Slot)>, OrderError> {
+pub fn parse_slots(words: &[String]) -> Result<Vec<(Slot, Slot)>, SlotMoveError> {
     let mut ranges = Ranges::new();
     for pair in words.chunks(2) {
-        let [first, last] = pair else { return Err(OrderError::Syntax) };
+        let [first, last] = pair else { return Err(SlotMoveError::Syntax) };
         add_range(&mut ranges, first, last)?;
     }
-    if ranges.is_empty() { Err(OrderError::NoRanges) } else { Ok(ranges) }
+    if ranges.is_empty() { Err(SlotMoveError::NoRanges) } else { Ok(ranges) }
 }
 
 fn number(word: &str) -> Option<i64> {
     resp::parse_i64(word.as_bytes())
 }
 
-fn slot(word: &str) -> Result<Slot, OrderError> {
-    number(word).and_then(|number| Slot::new(u16::try_from(number).ok()?)).ok_or(OrderError::BadSlot)
+fn slot(word: &str) -> Result<Slot, SlotMoveError> {
+    number(word).and_then(|number| Slot::new(u16::try_from(number).ok()?)).ok_or(SlotMoveError::BadSlot)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn parsed(line: &str) -> Result<Vec<Order>, String> {
+    fn parsed(line: &str) -> Result<Vec<SlotMove>, String> {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-        parse_orders(&words, &|_| Ok(())).map_err(|error| error.to_string())
+        parse_slot_moves(&words, &|_| Ok(())).map_err(|error| error.to_string())
     }
 
     /// Error texts of Valkey 9.1.2.
     #[test]
-    fn wrong_words_are_told_as_in_valkey() {
+    fn errors_are_those_of_valkey() {
         let (a, b) = ("a".repeat(40), "b".repeat(40));
         let table = [
             ("a b c".to_owned(), "syntax error"),
@@ -179,17 +179,17 @@ mod tests {
     }
 
     #[test]
-    fn the_node_is_asked_in_the_order_of_the_words() {
+    fn parts_are_checked_in_argument_order() {
         let (a, b) = ("a".repeat(40), "b".repeat(40));
         let refused = |line: String| {
             let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
             let busy = Slot::new(5).unwrap();
-            let check = |part: OrderPart<'_>| match part {
-                OrderPart::Slots(slots) if slots.contains(busy) => Err("busy".to_owned()),
-                OrderPart::Target(id) if id.to_string() == b => Err("unknown".to_owned()),
-                OrderPart::Slots(_) | OrderPart::Target(_) => Ok(()),
+            let check = |part: SlotMovePart<'_>| match part {
+                SlotMovePart::Slots(slots) if slots.contains(busy) => Err("busy".to_owned()),
+                SlotMovePart::Target(id) if id.to_string() == b => Err("unknown".to_owned()),
+                SlotMovePart::Slots(_) | SlotMovePart::Target(_) => Ok(()),
             };
-            parse_orders(&words, &check).unwrap_err().to_string()
+            parse_slot_moves(&words, &check).unwrap_err().to_string()
         };
         assert_eq!(refused("slotsrange 4 6".to_owned()), "busy");
         assert_eq!(
@@ -202,12 +202,12 @@ mod tests {
     }
 
     #[test]
-    fn several_moves_are_ordered_at_once() {
+    fn parses_several_moves_in_one_command() {
         let (a, b) = ("a".repeat(40), "b".repeat(40));
-        let orders = parsed(&format!("SLOTSRANGE 0 2 7 7 NODE {a} slotsrange 5 5 node {b}")).unwrap();
+        let moves = parsed(&format!("SLOTSRANGE 0 2 7 7 NODE {a} slotsrange 5 5 node {b}")).unwrap();
         let slots: Vec<Vec<u16>> =
-            orders.iter().map(|order| order.slots().iter().map(Slot::number).collect()).collect();
+            moves.iter().map(|order| order.slots().iter().map(Slot::number).collect()).collect();
         assert_eq!(slots, [vec![0, 1, 2, 7], vec![5]]);
-        assert_eq!(orders[1].target, b.parse().unwrap());
+        assert_eq!(moves[1].target, b.parse().unwrap());
     }
 }

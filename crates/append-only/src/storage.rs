@@ -6,30 +6,30 @@ use persistence::Disk;
 
 /// Access to the directory, and to its parent where versions before Redis 7 kept their single file.
 #[expect(clippy::missing_errors_doc, reason = "each may bring the error that the system reports")]
-pub trait Place: Disk {
+pub trait AofStorage: Disk {
     /// Whether the parent directory has a file of this name.
-    fn has_beside(&self, name: &str) -> bool;
+    fn has_legacy_file(&self, name: &str) -> bool;
 
     /// Moves the file from the parent directory into this one.
-    fn move_in(&self, name: &str) -> io::Result<()>;
+    fn move_in_legacy_file(&self, name: &str) -> io::Result<()>;
 
     /// Reports an event for the log.
-    fn tell(&self, told: Told<'_>);
+    fn report(&self, event: DirectoryEvent<'_>);
 }
 
 /// An event in the directory that is logged.
 #[derive(Debug)]
-pub enum Told<'a> {
+pub enum DirectoryEvent<'a> {
     /// The single file of a version before Redis 7 was adopted as base.
-    TookIn(&'a str),
+    AdoptedLegacyFile(&'a str),
     /// An obsolete file could not be deleted.
-    LeftBehind(&'a str, &'a io::Error),
+    DeleteFailed(&'a str, &'a io::Error),
     /// A temporary file left by a killed server was removed.
-    RemovedUnfinished(&'a str),
+    RemovedTemporary(&'a str),
     /// An increment was created.
-    Begun(&'a str),
+    IncrementCreated(&'a str),
     /// A base was installed.
-    Based {
+    BaseInstalled {
         /// The name of its temporary file.
         temporary: &'a str,
         /// Its final name.

@@ -1,0 +1,59 @@
+//! Keeps the part of the log that is still to be written, or may have to be written again.
+
+use clock::Millis;
+use replication::{CursorId, Log};
+
+use crate::{AofEffect, AofEvent, AppendOnly, LogEnd, LogLoss};
+
+/// A log cursor at the oldest offset that the state machine needs.
+#[derive(Debug, Default)]
+pub struct RetainedCursor(Option<CursorId>);
+
+impl RetainedCursor {
+    /// Reports the log's end to the state machine, or that the log can no longer be followed.
+    pub fn report_log(
+        &mut self,
+        machine: &mut AppendOnly,
+        log: &mut Log,
+        wall: Millis,
+        out: &mut Vec<AofEffect>,
+    ) {
+        if let Some(cursor) = self.0 {
+            let lost = match log.position_of(cursor) {
+                None => Some(LogLoss::Replaced),
+                Some(at) if !log.keeps(at) => Some(LogLoss::Trimmed),
+                Some(_) => None,
+            };
+            if let Some(lost) = lost {
+                self.release(log);
+                machine.handle(AofEvent::LogLost(lost), out);
+            }
+        }
+        machine.handle(AofEvent::LogAdvanced(LogEnd::of(log, wall)), out);
+    }
+
+    /// Moves the cursor to the offset the machine needs. Call after each event and each operation.
+    pub fn retain(&mut self, machine: &AppendOnly, log: &mut Log) {
+        match (machine.retained_from(), self.0) {
+            (Some(at), Some(cursor)) if log.position_of(cursor) == Some(at) => {}
+            (Some(at), Some(cursor)) => log.move_cursor(cursor, at),
+            (Some(at), None) => self.0 = Some(log.add_own_cursor(at)),
+            (None, _) => self.release(log),
+        }
+    }
+
+    /// Releases the cursor.
+    pub fn release(&mut self, log: &mut Log) {
+        if let Some(cursor) = self.0.take() {
+            log.remove_cursor(cursor);
+        }
+    }
+}
+
+impl LogEnd {
+    /// The end of `log`, with the current wall clock time.
+    #[must_use]
+    pub fn of(log: &Log, wall: Millis) -> Self {
+        Self { end: log.position(), previous: log.second(), wall }
+    }
+}
