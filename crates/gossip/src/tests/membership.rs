@@ -226,6 +226,24 @@ fn a_replica_that_is_to_copy_nobody_is_an_empty_master_of_a_shard_of_its_own() {
     assert_eq!((net.owner_of(0, 0), shard_of(&net, 0, 0)), (owner, shard));
 }
 
+/// As in Valkey: a node that is reset and met again is not of the shard whose replica it was.
+#[test]
+fn replica_that_is_reset_has_a_shard_of_its_own() {
+    for hard in [false, true] {
+        let mut net = Net::cluster(3, 6, &config(2000), 11);
+        let shard_of = |net: &Net, at: usize, of: usize| net.hosts[at].gossip.node(net.id(of)).unwrap().shard;
+        let (before, old) = (shard_of(&net, 5, 5), net.id(5).to_string());
+        assert_eq!(before, shard_of(&net, 0, 2));
+        net.command(5, Command::Reset { hard, holds_keys: true }).unwrap();
+        let now = shard_of(&net, 5, 5);
+        assert_ne!(now, before);
+        for index in 0..5 {
+            net.command(index, Command::Forget { node: old.clone() }).unwrap();
+        }
+        assert!((0..6).all(|of| of == 5 || shard_of(&net, 0, of) != now));
+    }
+}
+
 #[test]
 fn announced_names_and_shards_reach_everybody() {
     let mut base = config(2000);

@@ -1,9 +1,12 @@
 //! `nodes.conf` on the disk: written whole beside the old one and renamed into its place, so that a crash
 //! at any instruction leaves the one or the other; locked, so that no second process takes this node's
 //! name.
+//!
+//! A file that is a mount point of its own (a container's) cannot be renamed over and is written in place. A crash in the
+//! middle of that can tear it, so the whole text stands beside it meanwhile, and is read in its place by the next start.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Seek, Write};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -12,6 +15,8 @@ use anyhow::{Context as _, Result, anyhow};
 
 /// The extension of a file until it takes the place of another; the writer's process id follows.
 const TEMPORARY: &str = "tmp-";
+/// The extension of the text that is being written into the file in place.
+const SAFE: &str = "safe";
 
 #[derive(Debug)]
 pub(super) struct Store {
@@ -20,6 +25,8 @@ pub(super) struct Store {
     locked: File,
     /// Those that it took the place of.
     replaced: Vec<File>,
+    /// The system's, but for tests.
+    rename: fn(&Path, &Path) -> std::io::Result<()>,
 }
 
 /// A process that was told to stop (SHUTDOWN) has answered before it lets go of the file: whoever starts the next one then
@@ -61,28 +68,68 @@ impl Store {
         };
         let mut text = Vec::new();
         Read::by_ref(&mut file).take(LONGEST).read_to_end(&mut text).with_context(fail)?;
-        let store = Self { path: path.to_owned(), locked: file, replaced: Vec::new() };
+        let rename = |from: &Path, to: &Path| std::fs::rename(from, to);
+        let mut store = Self { path: path.to_owned(), locked: file, replaced: Vec::new(), rename };
         store.remove_leftovers();
+        match std::fs::read(store.safe()) {
+            Ok(safe) => {
+                tracing::warn!("{} was torn by a crash: restoring it from its safe copy", path.display());
+                store.fill(&safe).with_context(fail)?;
+                text = safe;
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error).with_context(|| store.safe().display().to_string()),
+        }
         Ok((store, text))
+    }
+
+    fn safe(&self) -> PathBuf {
+        self.path.with_extension(SAFE)
+    }
+
+    /// Writes the content of the safe copy into the file, and removes the copy.
+    fn fill(&mut self, text: &[u8]) -> std::io::Result<()> {
+        self.locked.rewind()?;
+        self.locked.write_all(text)?;
+        self.locked.set_len(text.len() as u64)?;
+        self.locked.sync_all()?;
+        std::fs::remove_file(self.safe())
+    }
+
+    /// Puts `text` into a file that cannot be renamed over. It reaches the disk beside the file before that is touched.
+    fn write_in_place(&mut self, temporary: &Path, text: &str) -> std::io::Result<()> {
+        File::open(temporary)?.sync_all()?;
+        std::fs::rename(temporary, self.safe())?;
+        self.sync_folder()?;
+        self.fill(text.as_bytes())
+    }
+
+    fn sync_folder(&self) -> std::io::Result<()> {
+        let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
+        File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
     }
 
     /// Makes `text` the content of the file. With `sync` it has reached the disk on return.
     pub(super) fn write(&mut self, text: &str, sync: bool) -> std::io::Result<()> {
         let temporary = self.path.with_extension(format!("{TEMPORARY}{}", std::process::id()));
-        let file = self.put(&temporary, text, sync).inspect_err(|_| {
-            // On a full disk it would stay for ever. If it was never made, that is as well.
-            let _ = std::fs::remove_file(&temporary);
-        })?;
-        if sync {
-            let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
-            File::open(folder.unwrap_or(Path::new(".")))?.sync_all()?;
-        }
-        self.replaced.push(std::mem::replace(&mut self.locked, file));
-        Ok(())
+        let written = match self.put(&temporary, text, sync) {
+            Ok((file, Ok(()))) => {
+                if sync {
+                    self.sync_folder()?;
+                }
+                self.replaced.push(std::mem::replace(&mut self.locked, file));
+                return Ok(());
+            }
+            Ok((_, Err(error))) if is_mounted(&error) => self.write_in_place(&temporary, text),
+            Ok((_, Err(error))) | Err(error) => Err(error),
+        };
+        // On a full disk it would stay for ever. If it was never made, or was used up, that is as well.
+        let _ = std::fs::remove_file(&temporary);
+        written
     }
 
-    /// Writes `text` beside the file and gives that its name.
-    fn put(&self, temporary: &Path, text: &str, sync: bool) -> std::io::Result<File> {
+    /// Writes `text` beside the file and gives that its name. The second result is that of the rename.
+    fn put(&self, temporary: &Path, text: &str, sync: bool) -> std::io::Result<(File, std::io::Result<()>)> {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(temporary)?;
         // Locked before it takes the name: there is no moment at which another process could lock it.
         file.try_lock().map_err(std::io::Error::from)?;
@@ -90,8 +137,8 @@ impl Store {
         if sync {
             file.sync_all()?;
         }
-        std::fs::rename(temporary, &self.path)?;
-        Ok(file)
+        let renamed = (self.rename)(temporary, &self.path);
+        Ok((file, renamed))
     }
 
     /// Closes the files whose place others took.
@@ -115,6 +162,11 @@ impl Store {
             }
         }
     }
+}
+
+/// Whether the error of a rename means that the file is a mount point.
+fn is_mounted(error: &std::io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::ResourceBusy | ErrorKind::CrossesDevices)
 }
 
 /// Whether this is still the file of that name.
@@ -161,6 +213,26 @@ mod tests {
         drop(store);
         assert_eq!(Store::open(&path).unwrap().1, b"round 1\n");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn mounted_file_is_written_in_place_and_restored_after_a_crash() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("nodes.conf");
+        let (mut store, _) = Store::open(&path).unwrap();
+        store.rename = |_, _| Err(ErrorKind::ResourceBusy.into());
+        for text in ["a first and longer text\n", "a second\n"] {
+            store.write(text, false).unwrap();
+            assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
+            assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "nothing is left beside it");
+            assert!(Store::open(&path).is_err(), "it stays locked");
+        }
+        drop(store);
+        std::fs::write(&path, "a thi").unwrap();
+        std::fs::write(path.with_extension(SAFE), "a third\n").unwrap();
+        assert_eq!(Store::open(&path).unwrap().1, b"a third\n");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "a third\n");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
     /// The story: a node was told to stop, and started again at once. It did not start.
