@@ -2,10 +2,10 @@
 //!
 //! The client is `adapters/planted.py`, which needs Python alone.
 
-use judge::card::Card;
-use judge::card::Case;
-use judge::verdict::Grade;
-use judge::{Player, Scenario, built_in};
+use client_conformance::card::Card;
+use client_conformance::card::Case;
+use client_conformance::verdict::Grade;
+use client_conformance::{Player, Scenario, built_in};
 
 fn adapter(fault: &str) -> Vec<String> {
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/adapters/planted.py");
@@ -26,9 +26,9 @@ fn play(scenario: &str, fault: &str) -> Case {
 /// The fault is seen in this scenario, with these words, and nothing is seen without it.
 fn is_caught(fault: &str, scenario: &str, grade: Grade, words: &str) {
     let innocent = play(scenario, "");
-    assert_eq!(innocent.verdict.findings, [], "{}", judge::card::evidence(&innocent));
+    assert_eq!(innocent.verdict.findings, [], "{}", client_conformance::card::evidence(&innocent));
     let guilty = play(scenario, fault);
-    let evidence = judge::card::evidence(&guilty);
+    let evidence = client_conformance::card::evidence(&guilty);
     assert_eq!(guilty.verdict.grade, grade, "{evidence}");
     assert!(guilty.verdict.findings.iter().any(|finding| finding.text.contains(words)), "{evidence}");
 }

@@ -1,47 +1,48 @@
-//! Time as a parameter.
+//! Defines the time types of the pure crates.
 //!
-//! The pure crates never read a clock: their drivers hand the time in. Two notions must not
-//! be mixed, so each has a type. [`Instant`] only grows and is for timeouts; [`Millis`] is the wall
-//! clock, may jump, and is for what users see and store (expiry times, `LASTSAVE`, `ping_sent`).
+//! Pure crates never read a clock: their driver passes the time in. [`Instant`] is monotonic and
+//! serves timeouts. [`Millis`] is wall-clock time, which may jump; it serves times that users see
+//! and that are stored (expiry times, `LASTSAVE`, `ping_sent`). They are distinct types so that
+//! they cannot be mixed.
 #![forbid(unsafe_code)]
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 use std::time::Duration;
 
-/// A point of a monotonic clock, in microseconds since an origin that the driver chose.
+/// A point of a monotonic clock, in microseconds since an origin that the driver chooses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);
 
 impl Instant {
-    /// The driver's origin.
+    /// The driver's origin, microsecond zero.
     pub const ORIGIN: Self = Self(0);
 
-    /// The instant `micros` microseconds after the origin.
+    /// Returns the instant `micros` microseconds after the origin.
     #[must_use]
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
 
-    /// The instant `millis` milliseconds after the origin.
+    /// Returns the instant `millis` milliseconds after the origin.
     #[must_use]
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis * 1000)
     }
 
-    /// Microseconds since the origin.
+    /// Returns the microseconds since the origin.
     #[must_use]
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 
-    /// Whole milliseconds since the origin.
+    /// Returns the milliseconds since the origin, rounded down.
     #[must_use]
     pub const fn as_millis(self) -> u64 {
         self.0 / 1000
     }
 
-    /// How long ago `earlier` was; zero if it lies ahead.
+    /// Returns the time elapsed since `earlier`, or zero if `earlier` is later than `self`.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
@@ -70,13 +71,13 @@ impl Sub<Duration> for Instant {
     }
 }
 
-/// Wall-clock time: milliseconds since the Unix epoch. Negative values can come from users
-/// (`PEXPIREAT key -1`) and mean the past.
+/// Wall-clock time in milliseconds since the Unix epoch. Users can pass negative values (`PEXPIREAT
+/// key -1`), which lie in the past.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Millis(pub i64);
 
 impl Millis {
-    /// Whole seconds since the Unix epoch, rounded down.
+    /// Returns the seconds since the Unix epoch, rounded down.
     #[must_use]
     pub const fn secs(self) -> i64 {
         self.0.div_euclid(1000)

@@ -1,15 +1,15 @@
-//! The record of a failover, in the one shape in which CLUSTER FAILOVERS, SENTINEL FAILOVERS, the page and
-//! `redoubt cluster failovers` have it.
+//! Failover records and their RESP and JSON encodings, shared by CLUSTER FAILOVERS, SENTINEL FAILOVERS, the web page and
+//! `redoubt cluster failovers`.
 //!
 //! ```text
 //! node          the failed node's id; under sentinels the master's name
-//! address       where it was reached
-//! began-ms-ago  when the first step was, in milliseconds before the answer
-//! outcome       open, replaced, came back, given up
-//! steps         in the order of time, each with its milliseconds after the first, and in words
+//! address       the failed node's address
+//! began-ms-ago  milliseconds between the first step and the reply
+//! outcome       open, replaced, came-back, given-up
+//! steps         in chronological order, each with its milliseconds since the first step and a description
 //! ```
 //!
-//! How long ago it began, not when: the machines that keep records need not have the same wall clock.
+//! The start time is relative because the nodes that keep records may have different wall clocks.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -17,49 +17,49 @@ use std::fmt;
 use resp::Writer;
 use serde::{Deserialize, Serialize};
 
-/// How many failovers are remembered.
-pub const KEPT: usize = 100;
+/// The number of failovers that a node or sentinel remembers.
+pub const MAX_FAILOVERS: usize = 100;
 
-/// A failover.
+/// The record of one failover.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Failover {
-    /// The failed node's id, or the master's name.
+    /// The failed node's id; under sentinels the master's name.
     pub node: String,
-    /// Where it was reached; empty if that is not known any more.
+    /// The failed node's address; empty if unknown.
     pub address: String,
-    /// How many milliseconds ago the first step was.
+    /// Milliseconds since the first step, relative to the time of the reply.
     pub began_ms_ago: u64,
-    /// How it ended.
-    pub outcome: Outcome,
-    /// In the order of time.
-    pub steps: Vec<Step>,
+    /// The result so far.
+    pub outcome: FailoverOutcome,
+    /// The steps in chronological order.
+    pub steps: Vec<FailoverStep>,
 }
 
-/// How a failover ended.
+/// The result of a failover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
-    /// It is under way.
+pub enum FailoverOutcome {
+    /// Still in progress.
     Open,
-    /// Another node took its place.
+    /// Another node was promoted.
     Replaced,
-    /// It answered again before.
+    /// The failed node returned before a replica was promoted.
     CameBack,
-    /// It was not carried out.
+    /// The failover was abandoned.
     GivenUp,
 }
 
-/// A step of a failover.
+/// One step of a failover.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Step {
-    /// Milliseconds after the first step.
+pub struct FailoverStep {
+    /// Milliseconds since the first step.
     pub ms: u64,
-    /// In words.
+    /// A description for operators.
     pub text: String,
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for FailoverOutcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Open => "open",
@@ -70,8 +70,8 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Writes failovers as a command's reply.
-pub fn write(failovers: &[Failover], reply: &mut Writer<'_>) {
+/// Writes failovers as the reply of CLUSTER FAILOVERS and SENTINEL FAILOVERS.
+pub fn write_reply(failovers: &[Failover], reply: &mut Writer<'_>) {
     reply.array(failovers.len());
     for failover in failovers {
         reply.map(5);
@@ -80,30 +80,31 @@ pub fn write(failovers: &[Failover], reply: &mut Writer<'_>) {
         reply.bulk(b"address");
         reply.bulk(failover.address.as_bytes());
         reply.bulk(b"began-ms-ago");
-        reply.integer(signed(failover.began_ms_ago));
+        reply.integer(saturating_i64(failover.began_ms_ago));
         reply.bulk(b"outcome");
         reply.bulk(failover.outcome.to_string().as_bytes());
         reply.bulk(b"steps");
         reply.array(failover.steps.len());
         for step in &failover.steps {
             reply.array(2);
-            reply.integer(signed(step.ms));
+            reply.integer(saturating_i64(step.ms));
             reply.bulk(step.text.as_bytes());
         }
     }
 }
 
-fn signed(ms: u64) -> i64 {
+fn saturating_i64(ms: u64) -> i64 {
     i64::try_from(ms).unwrap_or(i64::MAX)
 }
 
-/// Failovers as JSON: an array of objects with the fields of the reply; a step is an object with `ms` and `text`.
+/// Encodes failovers as a JSON array. Objects have the fields of the RESP reply; a step is an
+/// object with `ms` and `text`.
 #[must_use]
-pub fn json(failovers: &[Failover]) -> String {
+pub fn to_json(failovers: &[Failover]) -> String {
     serde_json::to_string(failovers).expect("strings and numbers")
 }
 
-/// Reads what [`json`] writes.
+/// Reads what [`to_json`] writes.
 ///
 /// # Errors
 /// Says where the text is something else.
@@ -117,25 +118,25 @@ mod tests {
 
     use super::*;
 
-    fn example() -> Failover {
-        let step = |ms, text: &str| Step { ms, text: text.to_owned() };
+    fn example_failover() -> Failover {
+        let step = |ms, text: &str| FailoverStep { ms, text: text.to_owned() };
         Failover {
             node: "n".into(),
             address: "h:1".into(),
             began_ms_ago: 5000,
-            outcome: Outcome::CameBack,
+            outcome: FailoverOutcome::CameBack,
             steps: vec![step(0, "suspected by \"a\""), step(30, "it answers again")],
         }
     }
 
     #[test]
-    fn the_reply_and_the_json_have_the_same_fields() {
+    fn reply_and_json_have_the_same_fields() {
         let mut out = Vec::new();
-        write(&[example()], &mut Writer::new(&mut out, Protocol::Resp3));
+        write_reply(&[example_failover()], &mut Writer::new(&mut out, Protocol::Resp3));
         let text = String::from_utf8(out).unwrap();
         assert!(text.starts_with("*1\r\n%5\r\n$4\r\nnode\r\n$1\r\nn\r\n"), "{text}");
         assert!(text.ends_with("*2\r\n:30\r\n$16\r\nit answers again\r\n"), "{text}");
-        let json = json(&[example()]);
+        let json = to_json(&[example_failover()]);
         for name in ["node", "address", "began-ms-ago", "outcome", "steps"] {
             assert!(
                 text.contains(&format!("\r\n{name}\r\n")) && json.contains(&format!("\"{name}\":")),
@@ -143,7 +144,7 @@ mod tests {
             );
         }
         assert!(json.contains("\"outcome\":\"came-back\"") && text.contains("\r\ncame-back\r\n"));
-        assert_eq!(from_json(&json), Ok(vec![example()]));
+        assert_eq!(from_json(&json), Ok(vec![example_failover()]));
         assert!(from_json("[{}]").is_err());
     }
 }

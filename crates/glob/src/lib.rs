@@ -1,18 +1,22 @@
-//! Glob patterns as KEYS, SCAN, CONFIG GET and PSUBSCRIBE use them: `*`, `?`, `[abc]`, `[^a]`, `[a-z]`, `\x`.
+//! Matches the glob patterns of KEYS, SCAN, CONFIG GET and PSUBSCRIBE: `*`, `?`, `[abc]`, `[^a]`,
+//! `[a-z]`, `\x`.
 //!
-//! A `*` that fails is tried again one byte on, and only the last `*` is ever tried again: the time is
-//! at most pattern times text, whatever the pattern, so a hostile one cannot hang the server.
+//! After a mismatch only the last `*` is retried, one byte further on. The running time is
+//! therefore at most pattern length times text length, and a hostile pattern cannot hang the
+//! server.
 #![forbid(unsafe_code)]
 
-/// Whether all of `text` matches `pattern`.
+/// Returns whether `pattern` matches the whole of `text`.
 #[must_use]
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    // Redis's habit: nothing but the empty pattern matches the empty text. KEYS and SCAN look whether `*` is all.
+    // As in Redis, only the empty pattern matches the empty text. KEYS and SCAN special-case the
+    // pattern `*`.
     if text.is_empty() {
         return pattern.is_empty();
     }
     let (mut p, mut t) = (0, 0);
-    // Where to go on if what follows the last `*` fails: the pattern after it, and the text it took.
+    // Backtracking state: the pattern position after the last `*`, and the text position where that
+    // `*` ends.
     let mut retry: Option<(usize, usize)> = None;
     loop {
         if p < pattern.len() && pattern[p] == b'*' {
@@ -23,7 +27,7 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
         if t == text.len() {
             return p == pattern.len();
         }
-        match one(&pattern[p..], text[t]) {
+        match match_element(&pattern[p..], text[t]) {
             Some(len) => {
                 p += len;
                 t += 1;
@@ -40,19 +44,20 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     }
 }
 
-/// If the first element of `pattern` (no `*`) matches `byte`: how long that element is.
-fn one(pattern: &[u8], byte: u8) -> Option<usize> {
+/// Matches `byte` against the first element of `pattern`, which is not `*`, and returns the
+/// element's length on a match.
+fn match_element(pattern: &[u8], byte: u8) -> Option<usize> {
     match *pattern {
         [] => None,
         [b'?', ..] => Some(1),
-        [b'[', ..] => class(pattern, byte),
+        [b'[', ..] => match_class(pattern, byte),
         [b'\\', escaped, ..] => (escaped == byte).then_some(2),
         [literal, ..] => (literal == byte).then_some(1),
     }
 }
 
-/// A class `[...]`. One that is not closed reaches to the pattern's end.
-fn class(pattern: &[u8], byte: u8) -> Option<usize> {
+/// Matches a class `[...]`. An unclosed class extends to the end of the pattern.
+fn match_class(pattern: &[u8], byte: u8) -> Option<usize> {
     let negated = pattern.get(1) == Some(&b'^');
     let mut at = if negated { 2 } else { 1 };
     let mut found = false;
@@ -85,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns() {
+    fn matches_like_redis() {
         let table = [
             ("*", "", false),
             ("**", "", false),

@@ -1,45 +1,45 @@
-//! A node's figures as Prometheus reads them.
+//! Renders a node's metrics in the Prometheus text format.
 //!
-//! The figures are those of INFO and CLUSTER INFO, which dashboards and alerts know under the names that redis_exporter
-//! gives them: [`names`] is that mapping, as a table. So a figure is counted in one place, and INFO and a scrape never
-//! differ. What INFO has no line for comes in a [`Snapshot`] beside it. Figures that Redis has not are named
-//! `redoubt_...`.
+//! Most metrics come from INFO and CLUSTER INFO, under the names that redis_exporter gives them, so
+//! that existing dashboards and alerts work; [`names`] has the mapping. Because both are rendered
+//! from one source, INFO and a scrape never disagree. A [`Snapshot`] adds the values that INFO has
+//! no line for. Metrics that Redis does not have are named `redoubt_...`.
 //!
-//! Labels are bounded: by the table of commands, by the codes of errors that a server keeps apart, by its replicas, its
-//! databases and the kinds of events. No key, client or address of a client is ever a label.
+//! The number of label values is bounded: labels are command names, error codes, replicas,
+//! databases and latency events, never keys or client addresses.
 #![forbid(unsafe_code)]
 
 mod fields;
 mod names;
 mod text;
 
-pub use fields::Fields;
+pub use fields::InfoFields;
 pub use text::render;
 
-/// The figures of one moment.
+/// All metric values of a node, taken at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Snapshot {
-    /// All sections of INFO.
+    /// The text of `INFO all`.
     pub info: String,
-    /// CLUSTER INFO; empty without cluster mode.
+    /// The text of CLUSTER INFO; empty without cluster mode.
     pub cluster_info: String,
-    /// The largest number of clients, `maxmemory` in bytes, and how many threads serve.
+    /// Configured limits, exported so that alerts can compare usage with them.
     pub limits: Limits,
-    /// How long commands took.
-    pub commands: Vec<CommandTimes>,
-    /// The state of SLOWLOG.
+    /// Latency statistics per command.
+    pub commands: Vec<CommandLatency>,
+    /// The length of the slow log and its newest entry.
     pub slow_log: SlowLog,
-    /// The events of LATENCY LATEST.
+    /// The rows of LATENCY LATEST.
     pub latency_events: Vec<LatencyEvent>,
-    /// Every reason not to be ready, and whether it holds.
-    pub hindrances: Vec<(&'static str, bool)>,
-    /// How many slots this node serves; `None` without cluster mode.
+    /// Each reason that can make `/ready` fail, and whether it applies now.
+    pub not_ready_reasons: Vec<(&'static str, bool)>,
+    /// The number of slots that this node serves; `None` without cluster mode.
     pub slots_served: Option<usize>,
-    /// The failovers that this node remembers, and those of them that ended with a promotion.
+    /// Failovers that this node recorded; `None` without cluster mode.
     pub failovers: Option<Failovers>,
 }
 
-/// Limits by configuration.
+/// Configured limits of the server.
 #[derive(Debug, Clone, Default)]
 pub struct Limits {
     /// `maxclients`
@@ -48,63 +48,64 @@ pub struct Limits {
     pub memory: usize,
     /// `io-threads`
     pub threads: usize,
-    /// `client-output-buffer-limit`
+    /// `client-output-buffer-limit`, one entry per client class.
     pub output: Vec<OutputLimit>,
 }
 
-/// How much may wait to be sent to a client of one class.
+/// The output buffer limit of one client class.
 #[derive(Debug, Clone, Default)]
 pub struct OutputLimit {
     /// `normal`, `slave` or `pubsub`.
     pub class: &'static str,
-    /// Bytes that are never exceeded.
+    /// Hard limit in bytes: a client above it is disconnected at once.
     pub hard: usize,
-    /// Bytes that are exceeded for `seconds` at most.
+    /// Soft limit in bytes: a client above it for `seconds` is disconnected.
     pub soft: usize,
-    /// See `soft`.
+    /// How long a client may stay above the soft limit.
     pub seconds: u64,
 }
 
-/// How long the calls of one command took.
+/// Latency statistics of one command.
 #[derive(Debug, Clone, Default)]
-pub struct CommandTimes {
-    /// The command's name, with its subcommand.
+pub struct CommandLatency {
+    /// The command's name, as `command|subcommand` where it has one.
     pub command: &'static str,
-    /// How many there were.
+    /// The number of calls.
     pub calls: u64,
-    /// How many calls took at most so many microseconds, wherever that grows.
+    /// Cumulative histogram: (upper bound in microseconds, number of calls up to that bound).
+    /// Buckets without calls are left out.
     pub cumulative: Vec<(u64, u64)>,
-    /// All calls together, in microseconds.
+    /// The total duration of all calls, in microseconds.
     pub sum: f64,
-    /// Percentiles that INFO shows, each as a part of 1, in microseconds.
+    /// The percentiles that INFO shows: (fraction between 0 and 1, latency in microseconds).
     pub quantiles: Vec<(f64, f64)>,
 }
 
-/// The commands that took long.
+/// The state of SLOWLOG.
 #[derive(Debug, Clone, Default)]
 pub struct SlowLog {
-    /// How many are kept.
+    /// The number of entries.
     pub length: usize,
-    /// The number of the last one, and how many seconds it took.
+    /// The newest entry's id and its duration in seconds.
     pub last: Option<(u64, f64)>,
 }
 
-/// An event that took longer than `latency-monitor-threshold`.
+/// A latency event, which took longer than `latency-monitor-threshold`.
 #[derive(Debug, Clone, Default)]
 pub struct LatencyEvent {
-    /// Its name in LATENCY.
+    /// The event's name in LATENCY LATEST.
     pub name: &'static str,
-    /// When it last happened, in seconds since the epoch.
+    /// The time of the latest occurrence, in Unix seconds.
     pub at: i64,
-    /// How long it took then, in seconds.
+    /// The duration of the latest occurrence, in seconds.
     pub seconds: f64,
 }
 
-/// Failovers as this node saw them.
+/// A summary of the failovers that this node recorded.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Failovers {
-    /// Failures that it still remembers.
+    /// The number of recorded failovers.
     pub remembered: usize,
-    /// When one of them last ended with another node in the failed one's place, in seconds since the epoch.
+    /// The Unix time in seconds of the latest promotion among them.
     pub last: Option<f64>,
 }

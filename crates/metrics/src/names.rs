@@ -1,19 +1,20 @@
-//! The names of figures: the field of INFO or CLUSTER INFO, and what redis_exporter calls it, without its `redis_`.
+//! Maps fields of INFO and CLUSTER INFO to the metric names of redis_exporter, without their
+//! `redis_` prefix.
 //!
-//! Source: redis_exporter's documentation and the text that it gives of a server (it reads INFO, too). A few of its
-//! counters have names that do not end in `_total`; dashboards have them as they are.
+//! Source: redis_exporter's documentation and its output for a running server. A few of its
+//! counters lack the `_total` suffix; the names are kept because dashboards use them.
 
-/// A figure that goes up and down, and a count that only goes up.
+/// The Prometheus metric type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sort {
+pub(crate) enum MetricKind {
     Gauge,
     Counter,
 }
 
-use Sort::{Counter, Gauge};
+use MetricKind::{Counter, Gauge};
 
-/// Fields whose values are one number or one word.
-pub(crate) const SIMPLE: &[(&str, Sort, &str)] = &[
+/// INFO fields that hold one number or one word.
+pub(crate) const SIMPLE_FIELDS: &[(&str, MetricKind, &str)] = &[
     // Server
     ("uptime_in_seconds", Gauge, "uptime_in_seconds"),
     ("process_id", Gauge, "process_id"),
@@ -169,22 +170,22 @@ pub(crate) const SIMPLE: &[(&str, Sort, &str)] = &[
     ("cluster_enabled", Gauge, "cluster_enabled"),
 ];
 
-/// Fields of a replica, with its master's host and port as labels.
-pub(crate) const OF_A_REPLICA: &[(&str, &str)] = &[
+/// INFO fields of a replica; their metrics carry the master's host and port as labels.
+pub(crate) const REPLICA_FIELDS: &[(&str, &str)] = &[
     ("master_link_status", "master_link_up"),
     ("master_last_io_seconds_ago", "master_last_io_seconds_ago"),
     ("master_sync_in_progress", "master_sync_in_progress"),
     ("slave_repl_offset", "slave_repl_offset"),
 ];
 
-/// The fields of CLUSTER INFO that have other names; the rest keep theirs.
-pub(crate) const OF_THE_CLUSTER: &[(&str, &str)] = &[
+/// CLUSTER INFO fields whose metric name differs from the field name.
+pub(crate) const CLUSTER_INFO_NAMES: &[(&str, &str)] = &[
     ("cluster_stats_messages_sent", "cluster_messages_sent_total"),
     ("cluster_stats_messages_received", "cluster_messages_received_total"),
 ];
 
-/// The fields that are labels of `instance_info`.
-pub(crate) const OF_THE_INSTANCE: &[&str] = &[
+/// INFO fields that become labels of `instance_info`.
+pub(crate) const INSTANCE_LABELS: &[&str] = &[
     "role",
     "redis_version",
     "redis_build_id",

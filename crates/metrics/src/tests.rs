@@ -1,7 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::{CommandTimes, Failovers, LatencyEvent, Limits, OutputLimit, SlowLog};
+use crate::{CommandLatency, Failovers, LatencyEvent, Limits, OutputLimit, SlowLog};
 
 const INFO: &str = "# Server\r\nredis_version:7.4.0\r\nredis_mode:cluster\r\nos:Linux \"6\"\\1 x\r\n\
     server_time_usec:1700000100000000\r\nuptime_in_seconds:100\r\ntcp_port:7000\r\n\r\n# Memory\r\n\
@@ -16,7 +16,7 @@ const INFO: &str = "# Server\r\nredis_version:7.4.0\r\nredis_mode:cluster\r\nos:
     rejected_calls=0,failed_calls=0\r\n# Errorstats\r\nerrorstat_WRONGTYPE:count=4\r\n# Keyspace\r\n\
     db0:keys=10,expires=2,avg_ttl=1500,keys_with_volatile_items=1\r\n";
 
-fn snapshot() -> Snapshot {
+fn example_snapshot() -> Snapshot {
     Snapshot {
         info: INFO.to_owned(),
         cluster_info: "cluster_state:ok\r\ncluster_slots_assigned:16384\r\ncluster_stats_messages_sent:9\r\n"
@@ -27,7 +27,7 @@ fn snapshot() -> Snapshot {
             threads: 2,
             output: vec![OutputLimit { class: "pubsub", hard: 32, soft: 8, seconds: 60 }],
         },
-        commands: vec![CommandTimes {
+        commands: vec![CommandLatency {
             command: "get",
             calls: 3,
             cumulative: vec![(1, 1), (4, 3)],
@@ -36,21 +36,21 @@ fn snapshot() -> Snapshot {
         }],
         slow_log: SlowLog { length: 2, last: Some((7, 0.25)) },
         latency_events: vec![LatencyEvent { name: "command", at: 1700000000, seconds: 0.5 }],
-        hindrances: vec![("loading", false), ("master_link_down", true)],
+        not_ready_reasons: vec![("loading", false), ("master_link_down", true)],
         slots_served: Some(5461),
         failovers: Some(Failovers { remembered: 3, last: Some(1700000050.5) }),
     }
 }
 
-/// The samples of a text, by name with labels.
-fn samples(text: &str) -> BTreeMap<&str, &str> {
+/// Parses scrape output into values by metric name with labels.
+fn parse_samples(text: &str) -> BTreeMap<&str, &str> {
     text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.rsplit_once(' ')).collect()
 }
 
 #[test]
-fn figures_have_the_names_that_dashboards_know() {
-    let text = render(snapshot());
-    let samples = samples(&text);
+fn metrics_have_redis_exporter_names() {
+    let text = render(example_snapshot());
+    let samples = parse_samples(&text);
     let table = [
         ("redis_up", "1"),
         ("redis_start_time_seconds", "1700000000"),
@@ -111,16 +111,16 @@ fn figures_have_the_names_that_dashboards_know() {
 }
 
 #[test]
-fn facts_are_labels_and_are_escaped() {
-    let text = render(snapshot());
+fn instance_labels_are_escaped() {
+    let text = render(example_snapshot());
     let line = text.lines().find(|line| line.starts_with("redis_instance_info{")).unwrap();
     assert!(line.contains("role=\"slave\"") && line.contains("os=\"Linux \\\"6\\\"\\\\1 x\""), "{line}");
     assert!(line.ends_with("} 1"), "{line}");
 }
 
 #[test]
-fn each_family_is_described_once_and_no_sample_comes_twice() {
-    let text = render(snapshot());
+fn each_family_has_one_type_line_and_no_duplicate_samples() {
+    let text = render(example_snapshot());
     let types: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
     let names: BTreeSet<&str> = types.iter().filter_map(|line| line.split(' ').next()).collect();
     assert_eq!(names.len(), types.len(), "{text}");
@@ -135,14 +135,14 @@ fn each_family_is_described_once_and_no_sample_comes_twice() {
 }
 
 #[test]
-fn a_field_has_one_name_and_a_name_one_field() {
-    let fields: BTreeSet<&str> = SIMPLE.iter().map(|(field, ..)| *field).collect();
-    let names: BTreeSet<&str> = SIMPLE.iter().map(|(.., name)| *name).collect();
-    assert_eq!((fields.len(), names.len()), (SIMPLE.len(), SIMPLE.len()));
+fn field_and_metric_names_are_unique() {
+    let fields: BTreeSet<&str> = SIMPLE_FIELDS.iter().map(|(field, ..)| *field).collect();
+    let names: BTreeSet<&str> = SIMPLE_FIELDS.iter().map(|(.., name)| *name).collect();
+    assert_eq!((fields.len(), names.len()), (SIMPLE_FIELDS.len(), SIMPLE_FIELDS.len()));
 }
 
 #[test]
-fn an_empty_snapshot_is_a_scrape_too() {
+fn empty_snapshot_renders() {
     let text = render(Snapshot::default());
     assert!(text.contains("redis_up 1\n") && text.contains("redoubt_ready 1\n"), "{text}");
 }

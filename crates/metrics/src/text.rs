@@ -1,4 +1,4 @@
-//! The figures of a snapshot, family by family, in Prometheus's text format.
+//! Renders a [`Snapshot`] in the Prometheus text format, one metric family after another.
 
 use std::fmt::Result;
 
@@ -11,45 +11,45 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use crate::Snapshot;
-use crate::fields::{Fields, part};
-use crate::names::{OF_A_REPLICA, OF_THE_CLUSTER, OF_THE_INSTANCE, SIMPLE, Sort};
+use crate::fields::{InfoFields, find_part};
+use crate::names::{CLUSTER_INFO_NAMES, INSTANCE_LABELS, MetricKind, REPLICA_FIELDS, SIMPLE_FIELDS};
 
-/// The text of a scrape.
+/// Renders `snapshot` as the body of a scrape response.
 #[must_use]
 pub fn render(snapshot: Snapshot) -> String {
     let (mut registry, mut text) = (Registry::default(), String::new());
     registry.register_collector(Box::new(snapshot));
-    // Writing to a String cannot fail.
+    // Writing to a `String` cannot fail.
     let _ = prometheus_text::encode(&mut text, &registry);
     text
 }
 
 impl Collector for Snapshot {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result {
-        let mut page = Page { encoder };
-        let info = Fields::of(&self.info);
-        instance(&mut page, info)?;
-        simple(&mut page, info)?;
-        databases(&mut page, info)?;
-        replication(&mut page, info)?;
-        commands(&mut page, self, info)?;
-        cluster(&mut page, Fields::of(&self.cluster_info))?;
-        limits(&mut page, self)?;
-        slow(&mut page, self)?;
-        ours(&mut page, self, info)
+        let mut out = FamilyWriter { encoder };
+        let info = InfoFields::new(&self.info);
+        write_instance(&mut out, info)?;
+        write_simple_fields(&mut out, info)?;
+        write_databases(&mut out, info)?;
+        write_replication(&mut out, info)?;
+        write_commands(&mut out, self, info)?;
+        write_cluster(&mut out, InfoFields::new(&self.cluster_info))?;
+        write_limits(&mut out, self)?;
+        write_slow_log_and_latency(&mut out, self)?;
+        write_redoubt_metrics(&mut out, self, info)
     }
 }
 
-/// A value as it is written: whole where it is whole.
+/// A metric value; integers are printed without a fraction.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Number {
+pub(crate) enum SampleValue {
     Whole(i64),
     Fraction(f64),
 }
 
-impl Number {
-    /// A word of INFO as a number: what is well is 1.
-    fn of(word: &str) -> Option<Self> {
+impl SampleValue {
+    /// Parses an INFO value. Status words become numbers: `ok`, `up` and the like are 1.
+    fn parse(word: &str) -> Option<Self> {
         match word {
             "ok" | "up" | "true" | "yes" => Some(Self::Whole(1)),
             "err" | "fail" | "down" | "false" | "no" => Some(Self::Whole(0)),
@@ -60,7 +60,7 @@ impl Number {
         }
     }
 
-    fn over(self, divisor: f64) -> Self {
+    fn divided_by(self, divisor: f64) -> Self {
         match self {
             Self::Whole(whole) => Self::Fraction(whole as f64 / divisor),
             Self::Fraction(fraction) => Self::Fraction(fraction / divisor),
@@ -68,31 +68,31 @@ impl Number {
     }
 }
 
-impl From<usize> for Number {
+impl From<usize> for SampleValue {
     fn from(number: usize) -> Self {
         Self::Whole(i64::try_from(number).unwrap_or(i64::MAX))
     }
 }
 
-impl From<u64> for Number {
+impl From<u64> for SampleValue {
     fn from(number: u64) -> Self {
         Self::Whole(i64::try_from(number).unwrap_or(i64::MAX))
     }
 }
 
-impl From<f64> for Number {
+impl From<f64> for SampleValue {
     fn from(number: f64) -> Self {
         Self::Fraction(number)
     }
 }
 
-impl From<bool> for Number {
+impl From<bool> for SampleValue {
     fn from(holds: bool) -> Self {
         Self::Whole(i64::from(holds))
     }
 }
 
-impl EncodeGaugeValue for Number {
+impl EncodeGaugeValue for SampleValue {
     fn encode(&self, encoder: &mut GaugeValueEncoder<'_>) -> Result {
         match self {
             Self::Whole(whole) => EncodeGaugeValue::encode(whole, encoder),
@@ -101,7 +101,7 @@ impl EncodeGaugeValue for Number {
     }
 }
 
-impl EncodeCounterValue for Number {
+impl EncodeCounterValue for SampleValue {
     fn encode(&self, encoder: &mut CounterValueEncoder<'_>) -> Result {
         match self {
             Self::Whole(whole) => EncodeCounterValue::encode(&u64::try_from(*whole).unwrap_or(0), encoder),
@@ -110,49 +110,50 @@ impl EncodeCounterValue for Number {
     }
 }
 
-/// A sample's labels.
+/// The labels of one sample.
 type Labels<'a> = Vec<(&'static str, &'a str)>;
 
-/// The text so far.
-struct Page<'e> {
+/// Registers metric families with the encoder.
+struct FamilyWriter<'e> {
     encoder: DescriptorEncoder<'e>,
 }
 
-impl Page<'_> {
-    /// A family of samples; nothing if there are none.
-    fn family<'a>(
+impl FamilyWriter<'_> {
+    /// Adds a metric family with its samples; an empty family is left out.
+    fn write_family<'a>(
         &mut self,
-        (name, help, sort): (&str, &str, Sort),
-        samples: impl IntoIterator<Item = (Labels<'a>, Number)>,
+        (name, help, sort): (&str, &str, MetricKind),
+        samples: impl IntoIterator<Item = (Labels<'a>, SampleValue)>,
     ) -> Result {
         let mut samples = samples.into_iter().peekable();
         if samples.peek().is_none() {
             return Ok(());
         }
-        // The library ends counters with `_total`. A few that dashboards know have another end: they go untyped.
+        // The encoder appends `_total` to counters. Counters whose established name lacks that
+        // suffix are exported as untyped.
         let (name, kind) = match (sort, name.strip_suffix("_total")) {
-            (Sort::Gauge, _) => (name, MetricType::Gauge),
-            (Sort::Counter, Some(stem)) => (stem, MetricType::Counter),
-            (Sort::Counter, None) => (name, MetricType::Unknown),
+            (MetricKind::Gauge, _) => (name, MetricType::Gauge),
+            (MetricKind::Counter, Some(stem)) => (stem, MetricType::Counter),
+            (MetricKind::Counter, None) => (name, MetricType::Unknown),
         };
         let mut family = self.encoder.encode_descriptor(name, help, None, kind)?;
         for (labels, number) in samples {
             if labels.is_empty() {
-                sample(&mut family, kind, number)?;
+                write_sample(&mut family, kind, number)?;
             } else {
-                sample(&mut family.encode_family(&labels)?, kind, number)?;
+                write_sample(&mut family.encode_family(&labels)?, kind, number)?;
             }
         }
         Ok(())
     }
 
-    /// A figure without labels.
-    fn gauge(&mut self, name: &str, help: &str, number: impl Into<Number>) -> Result {
-        self.family((name, help, Sort::Gauge), [(Vec::new(), number.into())])
+    /// Adds a gauge without labels.
+    fn write_gauge(&mut self, name: &str, help: &str, number: impl Into<SampleValue>) -> Result {
+        self.write_family((name, help, MetricKind::Gauge), [(Vec::new(), number.into())])
     }
 }
 
-fn sample(encoder: &mut MetricEncoder<'_>, kind: MetricType, number: Number) -> Result {
+fn write_sample(encoder: &mut MetricEncoder<'_>, kind: MetricType, number: SampleValue) -> Result {
     if kind == MetricType::Counter {
         encoder.encode_counter::<NoLabelSet, _, u64>(&number, None)
     } else {
@@ -160,115 +161,127 @@ fn sample(encoder: &mut MetricEncoder<'_>, kind: MetricType, number: Number) -> 
     }
 }
 
-/// The facts of the process, as labels of a 1.
-fn instance(page: &mut Page<'_>, info: Fields<'_>) -> Result {
-    page.gauge("redis_up", "Whether the server answers: it does.", true)?;
-    let labels = OF_THE_INSTANCE.iter().filter_map(|name| Some((*name, info.value(name)?)));
+/// Adds `instance_info`, a constant 1 whose labels describe the process.
+fn write_instance(out: &mut FamilyWriter<'_>, info: InfoFields<'_>) -> Result {
+    out.write_gauge("redis_up", "Always 1; absent if the scrape fails.", true)?;
+    let labels = INSTANCE_LABELS.iter().filter_map(|name| Some((*name, info.value(name)?)));
     let labels: Labels<'_> = labels.filter(|(_, value)| !value.is_empty()).collect();
-    page.family(("redis_instance_info", "The server's facts.", Sort::Gauge), [(labels, Number::Whole(1))])?;
-    let micros = info.value("server_time_usec").and_then(Number::of);
-    let uptime = info.value("uptime_in_seconds").and_then(Number::of);
-    if let (Some(Number::Whole(micros)), Some(Number::Whole(uptime))) = (micros, uptime) {
-        let started = Number::Whole(micros / 1_000_000 - uptime);
-        page.gauge("redis_start_time_seconds", "When the server started.", started)?;
+    out.write_family(
+        ("redis_instance_info", "Build and process information.", MetricKind::Gauge),
+        [(labels, SampleValue::Whole(1))],
+    )?;
+    let micros = info.value("server_time_usec").and_then(SampleValue::parse);
+    let uptime = info.value("uptime_in_seconds").and_then(SampleValue::parse);
+    if let (Some(SampleValue::Whole(micros)), Some(SampleValue::Whole(uptime))) = (micros, uptime) {
+        let started = SampleValue::Whole(micros / 1_000_000 - uptime);
+        out.write_gauge("redis_start_time_seconds", "Start time in Unix seconds.", started)?;
     }
     Ok(())
 }
 
-/// The fields that are one number or one word.
-fn simple(page: &mut Page<'_>, info: Fields<'_>) -> Result {
-    // INFO's lines come about in the order of the table: looking from the last one on finds most at once.
-    let fields: Vec<(&str, &str)> = info.all().collect();
+/// Adds the metrics of [`names::SIMPLE_FIELDS`].
+fn write_simple_fields(out: &mut FamilyWriter<'_>, info: InfoFields<'_>) -> Result {
+    // INFO prints its fields in the order of this table, so searching onward from the previous hit
+    // usually succeeds at once.
+    let fields: Vec<(&str, &str)> = info.iter().collect();
     let mut from = 0;
-    for (field, sort, name) in SIMPLE {
+    for (field, sort, name) in SIMPLE_FIELDS {
         let places = (from..fields.len()).chain(0..from);
         let Some(place) = places.into_iter().find(|place| fields[*place].0 == *field) else { continue };
         from = place + 1;
-        if let Some(number) = Number::of(fields[place].1) {
+        if let Some(number) = SampleValue::parse(fields[place].1) {
             let (name, help) = (format!("redis_{name}"), format!("INFO {field}"));
-            page.family((&name, &help, *sort), [(Vec::new(), number)])?;
+            out.write_family((&name, &help, *sort), [(Vec::new(), number)])?;
         }
     }
     Ok(())
 }
 
-fn databases(page: &mut Page<'_>, info: Fields<'_>) -> Result {
+fn write_databases(out: &mut FamilyWriter<'_>, info: InfoFields<'_>) -> Result {
     let figures = [
-        ("redis_db_keys", "Keys of a database.", "keys", 1.0),
-        ("redis_db_keys_expiring", "Keys of a database that expire.", "expires", 1.0),
-        ("redis_db_avg_ttl_seconds", "Mean time that they have left.", "avg_ttl", 1000.0),
-        ("redis_db_keys_with_expiring_items", "Keys whose elements expire.", "keys_with_volatile_items", 1.0),
+        ("redis_db_keys", "Number of keys in the database.", "keys", 1.0),
+        ("redis_db_keys_expiring", "Number of keys with a time to live.", "expires", 1.0),
+        ("redis_db_avg_ttl_seconds", "Mean remaining time to live.", "avg_ttl", 1000.0),
+        (
+            "redis_db_keys_with_expiring_items",
+            "Number of keys whose fields have a time to live.",
+            "keys_with_volatile_items",
+            1.0,
+        ),
     ];
     for (name, help, wanted, divisor) in figures {
         let samples = info.numbered("db").filter_map(|(db, value)| {
-            let number = Number::of(part(value, wanted)?)?;
-            Some((vec![("db", db)], if divisor == 1.0 { number } else { number.over(divisor) }))
+            let number = SampleValue::parse(find_part(value, wanted)?)?;
+            Some((vec![("db", db)], if divisor == 1.0 { number } else { number.divided_by(divisor) }))
         });
-        page.family((name, help, Sort::Gauge), samples)?;
+        out.write_family((name, help, MetricKind::Gauge), samples)?;
     }
     Ok(())
 }
 
-fn replication(page: &mut Page<'_>, info: Fields<'_>) -> Result {
+fn write_replication(out: &mut FamilyWriter<'_>, info: InfoFields<'_>) -> Result {
     let figures = [
-        ("redis_connected_slave_offset_bytes", "The offset that a replica has acknowledged.", "offset"),
-        ("redis_connected_slave_lag_seconds", "Time since a replica was heard.", "lag"),
+        ("redis_connected_slave_offset_bytes", "Offset acknowledged by the replica.", "offset"),
+        ("redis_connected_slave_lag_seconds", "Time since the replica's last acknowledgement.", "lag"),
     ];
     for (name, help, wanted) in figures {
         let samples = info.numbered("slave").filter_map(|(_, value)| {
-            let label = |name, key| Some((name, part(value, key)?));
+            let label = |name, key| Some((name, find_part(value, key)?));
             let labels =
                 vec![label("slave_ip", "ip")?, label("slave_port", "port")?, label("slave_state", "state")?];
-            Some((labels, Number::of(part(value, wanted)?)?))
+            Some((labels, SampleValue::parse(find_part(value, wanted)?)?))
         });
-        page.family((name, help, Sort::Gauge), samples)?;
+        out.write_family((name, help, MetricKind::Gauge), samples)?;
     }
     let (Some(host), Some(port)) = (info.value("master_host"), info.value("master_port")) else {
         return Ok(());
     };
-    for (field, name) in OF_A_REPLICA {
-        if let Some(number) = info.value(field).and_then(Number::of) {
+    for (field, name) in REPLICA_FIELDS {
+        if let Some(number) = info.value(field).and_then(SampleValue::parse) {
             let (name, help) = (format!("redis_{name}"), format!("INFO {field}"));
             let labels = vec![("master_host", host), ("master_port", port)];
-            page.family((&name, &help, Sort::Gauge), [(labels, number)])?;
+            out.write_family((&name, &help, MetricKind::Gauge), [(labels, number)])?;
         }
     }
     let read_only = info.value("slave_read_only").unwrap_or("1");
     let labels = vec![("master_host", host), ("master_port", port), ("read_only", read_only)];
-    page.family(("redis_slave_info", "The facts of a replica.", Sort::Gauge), [(labels, Number::Whole(1))])
+    out.write_family(
+        ("redis_slave_info", "Replication settings of this replica.", MetricKind::Gauge),
+        [(labels, SampleValue::Whole(1))],
+    )
 }
 
-/// The calls of each command.
-fn commands(page: &mut Page<'_>, snapshot: &Snapshot, info: Fields<'_>) -> Result {
+/// Adds call counts, durations and failures per command.
+fn write_commands(out: &mut FamilyWriter<'_>, snapshot: &Snapshot, info: InfoFields<'_>) -> Result {
     let figures = [
-        ("redis_commands_total", "Calls of a command.", "calls", 1.0),
-        ("redis_commands_duration_seconds_total", "Time that they took.", "usec", 1e6),
-        ("redis_commands_rejected_calls_total", "Calls that did not run.", "rejected_calls", 1.0),
-        ("redis_commands_failed_calls_total", "Calls that failed.", "failed_calls", 1.0),
+        ("redis_commands_total", "Number of calls per command.", "calls", 1.0),
+        ("redis_commands_duration_seconds_total", "Total execution time per command.", "usec", 1e6),
+        ("redis_commands_rejected_calls_total", "Calls rejected before execution.", "rejected_calls", 1.0),
+        ("redis_commands_failed_calls_total", "Calls that failed during execution.", "failed_calls", 1.0),
     ];
     for (name, help, wanted, divisor) in figures {
-        let samples = info.beginning("cmdstat_").filter_map(|(command, value)| {
-            let number = Number::of(part(value, wanted)?)?;
-            Some((vec![("cmd", command)], if divisor == 1.0 { number } else { number.over(divisor) }))
+        let samples = info.with_prefix("cmdstat_").filter_map(|(command, value)| {
+            let number = SampleValue::parse(find_part(value, wanted)?)?;
+            Some((vec![("cmd", command)], if divisor == 1.0 { number } else { number.divided_by(divisor) }))
         });
-        page.family((name, help, Sort::Counter), samples)?;
+        out.write_family((name, help, MetricKind::Counter), samples)?;
     }
-    let errors = info
-        .beginning("errorstat_")
-        .filter_map(|(code, value)| Some((vec![("err", code)], Number::of(part(value, "count")?)?)));
-    page.family(("redis_errors_total", "Error replies by their code.", Sort::Counter), errors)?;
-    histograms(page, snapshot)?;
-    percentiles(page, snapshot)
+    let errors = info.with_prefix("errorstat_").filter_map(|(code, value)| {
+        Some((vec![("err", code)], SampleValue::parse(find_part(value, "count")?)?))
+    });
+    out.write_family(("redis_errors_total", "Error replies by error code.", MetricKind::Counter), errors)?;
+    write_histograms(out, snapshot)?;
+    write_percentiles(out, snapshot)
 }
 
-/// How long the calls of each command took, in microseconds, as LATENCY HISTOGRAM has it.
-fn histograms(page: &mut Page<'_>, snapshot: &Snapshot) -> Result {
+/// Adds latency histograms per command in microseconds, with the buckets of LATENCY HISTOGRAM.
+fn write_histograms(out: &mut FamilyWriter<'_>, snapshot: &Snapshot) -> Result {
     let mut commands = snapshot.commands.iter().filter(|command| !command.cumulative.is_empty()).peekable();
     if commands.peek().is_none() {
         return Ok(());
     }
-    let (name, help) = ("redis_commands_latencies_usec", "How long calls took, in microseconds.");
-    let mut family = page.encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
+    let (name, help) = ("redis_commands_latencies_usec", "Latency histogram in microseconds.");
+    let mut family = out.encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
     for command in commands {
         let mut before = 0;
         let mut buckets: Vec<(f64, u64)> = Vec::with_capacity(command.cumulative.len() + 1);
@@ -284,9 +297,9 @@ fn histograms(page: &mut Page<'_>, snapshot: &Snapshot) -> Result {
     Ok(())
 }
 
-/// The percentiles of INFO's Latencystats. Its readers know them as a summary, which is a family of its own samples and
-/// of two more.
-fn percentiles(page: &mut Page<'_>, snapshot: &Snapshot) -> Result {
+/// Adds the percentiles of INFO's Latencystats section. redis_exporter exports them as a summary,
+/// which consists of three families.
+fn write_percentiles(out: &mut FamilyWriter<'_>, snapshot: &Snapshot) -> Result {
     let of = |quantile: f64| quantile.to_string();
     let quantiles: Vec<(&str, String, f64)> = snapshot
         .commands
@@ -296,97 +309,124 @@ fn percentiles(page: &mut Page<'_>, snapshot: &Snapshot) -> Result {
         })
         .collect();
     let samples = quantiles.iter().map(|(command, quantile, micros)| {
-        (vec![("cmd", *command), ("quantile", quantile.as_str())], Number::Fraction(*micros))
+        (vec![("cmd", *command), ("quantile", quantile.as_str())], SampleValue::Fraction(*micros))
     });
-    let help = "Percentiles of how long calls took, in microseconds.";
-    page.family(("redis_latency_percentiles_usec", help, Sort::Gauge), samples)?;
+    let help = "Latency percentiles in microseconds.";
+    out.write_family(("redis_latency_percentiles_usec", help, MetricKind::Gauge), samples)?;
     let shown = || snapshot.commands.iter().filter(|command| !command.quantiles.is_empty());
     let calls = |cumulative: &[(u64, u64)]| cumulative.last().map_or(0, |(_, calls)| *calls);
-    let counts =
-        shown().map(|command| (vec![("cmd", command.command)], Number::from(calls(&command.cumulative))));
-    page.family(("redis_latency_percentiles_usec_count", "Calls counted.", Sort::Counter), counts)?;
-    let sums = shown().map(|command| (vec![("cmd", command.command)], Number::from(command.sum)));
-    page.family(("redis_latency_percentiles_usec_sum", "Time of all calls.", Sort::Counter), sums)
+    let counts = shown()
+        .map(|command| (vec![("cmd", command.command)], SampleValue::from(calls(&command.cumulative))));
+    out.write_family(
+        ("redis_latency_percentiles_usec_count", "Number of calls.", MetricKind::Counter),
+        counts,
+    )?;
+    let sums = shown().map(|command| (vec![("cmd", command.command)], SampleValue::from(command.sum)));
+    out.write_family(
+        (
+            "redis_latency_percentiles_usec_sum",
+            "Total latency of all calls, in microseconds.",
+            MetricKind::Counter,
+        ),
+        sums,
+    )
 }
 
-fn cluster(page: &mut Page<'_>, info: Fields<'_>) -> Result {
-    for (field, value) in info.all() {
-        let Some(number) = Number::of(value) else { continue };
-        let renamed = OF_THE_CLUSTER.iter().find(|(known, _)| *known == field);
+fn write_cluster(out: &mut FamilyWriter<'_>, info: InfoFields<'_>) -> Result {
+    for (field, value) in info.iter() {
+        let Some(number) = SampleValue::parse(value) else { continue };
+        let renamed = CLUSTER_INFO_NAMES.iter().find(|(known, _)| *known == field);
         let name = format!("redis_{}", renamed.map_or(field, |(_, name)| name));
-        page.gauge(&name, &format!("CLUSTER INFO {field}"), number)?;
+        out.write_gauge(&name, &format!("CLUSTER INFO {field}"), number)?;
     }
     Ok(())
 }
 
-fn limits(page: &mut Page<'_>, snapshot: &Snapshot) -> Result {
+fn write_limits(out: &mut FamilyWriter<'_>, snapshot: &Snapshot) -> Result {
     let limits = &snapshot.limits;
-    page.gauge("redis_config_maxclients", "maxclients", limits.clients)?;
-    page.gauge("redis_config_maxmemory", "maxmemory", limits.memory)?;
-    page.gauge("redis_config_io_threads", "io-threads", limits.threads)?;
+    out.write_gauge("redis_config_maxclients", "maxclients", limits.clients)?;
+    out.write_gauge("redis_config_maxmemory", "maxmemory", limits.memory)?;
+    out.write_gauge("redis_config_io_threads", "io-threads", limits.threads)?;
     let bytes = limits.output.iter().flat_map(|limit| {
         let sample = |which, bytes: usize| (vec![("class", limit.class), ("limit", which)], bytes.into());
         [sample("hard", limit.hard), sample("soft", limit.soft)]
     });
     let name = "redis_config_client_output_buffer_limit_bytes";
-    page.family((name, "client-output-buffer-limit", Sort::Gauge), bytes)?;
+    out.write_family((name, "client-output-buffer-limit", MetricKind::Gauge), bytes)?;
     let seconds = limits
         .output
         .iter()
-        .map(|limit| (vec![("class", limit.class), ("limit", "soft")], Number::from(limit.seconds)));
+        .map(|limit| (vec![("class", limit.class), ("limit", "soft")], SampleValue::from(limit.seconds)));
     let name = "redis_config_client_output_buffer_limit_overcome_seconds";
-    page.family((name, "How long the soft limit may be exceeded.", Sort::Gauge), seconds)
+    out.write_family((name, "Time that a client may stay above the soft limit.", MetricKind::Gauge), seconds)
 }
 
-/// SLOWLOG and LATENCY.
-fn slow(page: &mut Page<'_>, snapshot: &Snapshot) -> Result {
+/// Adds the metrics of SLOWLOG and LATENCY.
+fn write_slow_log_and_latency(out: &mut FamilyWriter<'_>, snapshot: &Snapshot) -> Result {
     let log = &snapshot.slow_log;
-    page.gauge("redis_slowlog_length", "Entries of SLOWLOG.", log.length)?;
+    out.write_gauge("redis_slowlog_length", "Number of entries in the slow log.", log.length)?;
     let (id, seconds) = log.last.unwrap_or((0, 0.0));
-    page.gauge("redis_slowlog_last_id", "The number of its last entry.", id)?;
-    let help = "How long the command of its last entry took.";
-    page.gauge("redis_last_slow_execution_duration_seconds", help, seconds)?;
+    out.write_gauge("redis_slowlog_last_id", "Id of the newest slow log entry.", id)?;
+    let help = "Duration of the newest slow log entry.";
+    out.write_gauge("redis_last_slow_execution_duration_seconds", help, seconds)?;
     let events = || snapshot.latency_events.iter();
-    let last = events().map(|event| (vec![("event_name", event.name)], Number::Whole(event.at)));
-    page.family(("redis_latency_spike_last", "When an event last took long.", Sort::Gauge), last)?;
-    let lasted = events().map(|event| (vec![("event_name", event.name)], Number::from(event.seconds)));
-    page.family(("redis_latency_spike_duration_seconds", "How long it took then.", Sort::Gauge), lasted)
+    let last = events().map(|event| (vec![("event_name", event.name)], SampleValue::Whole(event.at)));
+    out.write_family(
+        ("redis_latency_spike_last", "Unix time of the latest occurrence of the event.", MetricKind::Gauge),
+        last,
+    )?;
+    let lasted = events().map(|event| (vec![("event_name", event.name)], SampleValue::from(event.seconds)));
+    out.write_family(
+        (
+            "redis_latency_spike_duration_seconds",
+            "Duration of the latest occurrence of the event.",
+            MetricKind::Gauge,
+        ),
+        lasted,
+    )
 }
 
-/// Figures that Redis has not, by names of our own.
-fn ours(page: &mut Page<'_>, snapshot: &Snapshot, info: Fields<'_>) -> Result {
-    let ready = snapshot.hindrances.iter().all(|(_, holds)| !holds);
-    page.gauge("redoubt_ready", "Whether /readyz says ready.", ready)?;
-    let reasons = snapshot.hindrances.iter();
-    let reasons = reasons.map(|(reason, holds)| (vec![("reason", *reason)], Number::from(*holds)));
-    page.family(("redoubt_not_ready", "What keeps the node from being ready.", Sort::Gauge), reasons)?;
+/// Adds the `redoubt_...` metrics, which redis_exporter does not have.
+fn write_redoubt_metrics(out: &mut FamilyWriter<'_>, snapshot: &Snapshot, info: InfoFields<'_>) -> Result {
+    let ready = snapshot.not_ready_reasons.iter().all(|(_, holds)| !holds);
+    out.write_gauge("redoubt_ready", "Whether /readyz reports ready.", ready)?;
+    let reasons = snapshot.not_ready_reasons.iter();
+    let reasons = reasons.map(|(reason, holds)| (vec![("reason", *reason)], SampleValue::from(*holds)));
+    out.write_family(
+        ("redoubt_not_ready", "1 for each reason why the node is not ready.", MetricKind::Gauge),
+        reasons,
+    )?;
     if let Some(slots) = snapshot.slots_served {
-        page.gauge("redoubt_slots_served", "Slots that this node serves.", slots)?;
+        out.write_gauge("redoubt_slots_served", "Number of slots that this node serves.", slots)?;
     }
     if let Some(failovers) = snapshot.failovers {
-        let help = "Failures of nodes that this node remembers, of which a hundred are kept.";
-        page.gauge("redoubt_failures_remembered", help, failovers.remembered)?;
-        let help = "When a failed master was last replaced, as this node saw it; 0 if never.";
-        page.gauge("redoubt_last_failover_timestamp_seconds", help, failovers.last.unwrap_or(0.0))?;
+        let help = "Failovers recorded by this node, at most 100.";
+        out.write_gauge("redoubt_failures_remembered", help, failovers.remembered)?;
+        let help = "Unix time of the last failover recorded by this node; 0 if none.";
+        out.write_gauge("redoubt_last_failover_timestamp_seconds", help, failovers.last.unwrap_or(0.0))?;
     }
     let further = [
-        ("expired_fields", Sort::Counter, "redoubt_expired_fields_total"),
-        ("lazyfreed_objects", Sort::Counter, "redoubt_lazyfreed_objects_total"),
-        ("slave_unapplied_changes", Sort::Gauge, "redoubt_replica_unapplied_changes"),
-        ("eventloop_cycles", Sort::Counter, "redoubt_eventloop_cycles_total"),
-        ("instantaneous_ops_per_sec", Sort::Gauge, "redoubt_commands_per_second"),
-        ("tls_server_cert_expires_in_seconds", Sort::Gauge, "redoubt_tls_server_cert_expires_in_seconds"),
+        ("expired_fields", MetricKind::Counter, "redoubt_expired_fields_total"),
+        ("lazyfreed_objects", MetricKind::Counter, "redoubt_lazyfreed_objects_total"),
+        ("slave_unapplied_changes", MetricKind::Gauge, "redoubt_replica_unapplied_changes"),
+        ("eventloop_cycles", MetricKind::Counter, "redoubt_eventloop_cycles_total"),
+        ("instantaneous_ops_per_sec", MetricKind::Gauge, "redoubt_commands_per_second"),
+        (
+            "tls_server_cert_expires_in_seconds",
+            MetricKind::Gauge,
+            "redoubt_tls_server_cert_expires_in_seconds",
+        ),
     ];
     for (field, sort, name) in further {
-        if let Some(number) = info.value(field).and_then(Number::of) {
-            page.family((name, &format!("INFO {field}"), sort), [(Vec::new(), number)])?;
+        if let Some(number) = info.value(field).and_then(SampleValue::parse) {
+            out.write_family((name, &format!("INFO {field}"), sort), [(Vec::new(), number)])?;
         }
     }
-    let busy = info.value("eventloop_duration_sum").and_then(Number::of);
+    let busy = info.value("eventloop_duration_sum").and_then(SampleValue::parse);
     if let Some(micros) = busy {
-        let help = "Time that the workers were at work.";
-        let samples = [(Vec::new(), micros.over(1e6))];
-        page.family(("redoubt_eventloop_busy_seconds_total", help, Sort::Counter), samples)?;
+        let help = "Busy time of all worker threads.";
+        let samples = [(Vec::new(), micros.divided_by(1e6))];
+        out.write_family(("redoubt_eventloop_busy_seconds_total", help, MetricKind::Counter), samples)?;
     }
     Ok(())
 }

@@ -18,7 +18,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Task {
     /// Test a client library against failure scenarios.
-    Judge(judge::Arguments),
+    Judge(client_conformance::Arguments),
     /// Inject faults into servers under load and check for lost writes.
     Chaos(chaos::Arguments),
     /// Start temporary servers for tests and inject faults on request.
@@ -27,7 +27,7 @@ enum Task {
 
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
-        Task::Judge(arguments) => judge::run(&arguments),
+        Task::Judge(arguments) => client_conformance::run(&arguments),
         Task::Chaos(arguments) => chaos::run_as_told(arguments),
         Task::Testkit(arguments) => testkit::run(arguments).map(|()| ExitCode::SUCCESS),
     };

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow};
 use clap::{Args, Subcommand};
-use failovers::Failover;
+use failover_history::Failover;
 use migrations::Move;
 use redis::{Client, Connection, RedisError};
 
@@ -46,7 +46,7 @@ pub(crate) fn run(question: &Question) -> Result<()> {
             let mut told = failovers_of(&mut connect(options)?)?;
             told.drain(..told.len().saturating_sub(options.last));
             match options.json {
-                true => failovers::json(&told) + "\n",
+                true => failover_history::to_json(&told) + "\n",
                 false => timeline::draw(&told),
             }
         }
@@ -83,7 +83,7 @@ fn failovers_of(connection: &mut Connection) -> Result<Vec<Failover>> {
         Err(error) if !error.is_io_error() => told_by(connection, "SENTINEL").map_err(|_| error)?,
         answer => answer?,
     };
-    failovers::from_json(&text).map_err(|error| anyhow!("malformed reply: {error}"))
+    failover_history::from_json(&text).map_err(|error| anyhow!("malformed reply: {error}"))
 }
 
 fn told_by(connection: &mut Connection, command: &str) -> Result<String, RedisError> {

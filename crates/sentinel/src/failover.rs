@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use clock::Instant;
 use consensus::{Input, PeerId, Term};
-use failovers::Outcome;
+use failover_history::FailoverOutcome;
 use rand::RngExt;
 
 use crate::addr::Addr;
@@ -501,7 +501,7 @@ impl Master {
     /// Gives up, to try again later if the master is still down.
     pub(crate) fn abort(&mut self, cx: &mut Cx<'_>, event: &str) {
         self.announce(cx, Level::Warning, event, "");
-        cx.shared.recorder.end(cx.now, &self.name, Outcome::GivenUp, event);
+        cx.shared.recorder.end(cx.now, &self.name, FailoverOutcome::GivenUp, event);
         if self.failover.as_ref().is_some_and(Failover::hands_over) {
             self.withdraw_hand_over(cx);
         }

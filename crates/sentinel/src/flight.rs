@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 
 use clock::Instant;
-use failovers::{Failover, KEPT, Outcome, Step};
+use failover_history::{Failover, FailoverOutcome, FailoverStep, MAX_FAILOVERS};
 
 /// Steps of one failover that are kept; more would be a failover that keeps failing.
 const MAX_STEPS: usize = 64;
@@ -17,13 +17,13 @@ struct Flight {
     master: String,
     address: String,
     began: Instant,
-    steps: Vec<Step>,
-    outcome: Outcome,
+    steps: Vec<FailoverStep>,
+    outcome: FailoverOutcome,
 }
 
 impl Flight {
     fn is_open_of(&self, master: &str) -> bool {
-        self.master == master && self.outcome == Outcome::Open
+        self.master == master && self.outcome == FailoverOutcome::Open
     }
 }
 
@@ -37,22 +37,22 @@ impl Recorder {
     pub(crate) fn step(&mut self, now: Instant, master: &str, address: &str, text: String) {
         let open = self.flights.iter().rposition(|flight| flight.is_open_of(master));
         let place = open.unwrap_or_else(|| {
-            if self.flights.len() == KEPT {
+            if self.flights.len() == MAX_FAILOVERS {
                 self.flights.pop_front();
             }
             let (master, address) = (master.to_owned(), address.to_owned());
-            let outcome = Outcome::Open;
+            let outcome = FailoverOutcome::Open;
             self.flights.push_back(Flight { master, address, began: now, steps: Vec::new(), outcome });
             self.flights.len() - 1
         });
         let flight = &mut self.flights[place];
         if flight.steps.len() < MAX_STEPS {
-            flight.steps.push(Step { ms: millis(now, flight.began), text });
+            flight.steps.push(FailoverStep { ms: millis(now, flight.began), text });
         }
     }
 
     /// Ends `master`'s current failover, if there is one.
-    pub(crate) fn end(&mut self, now: Instant, master: &str, outcome: Outcome, text: &str) {
+    pub(crate) fn end(&mut self, now: Instant, master: &str, outcome: FailoverOutcome, text: &str) {
         if self.flights.iter().any(|flight| flight.is_open_of(master)) {
             self.step(now, master, "", text.to_owned());
             for flight in self.flights.iter_mut().filter(|flight| flight.is_open_of(master)) {
@@ -88,21 +88,21 @@ mod tests {
     fn each_failover_of_a_master_is_its_own_flight() {
         let mut recorder = Recorder::default();
         let at = Instant::from_millis;
-        recorder.end(at(1), "m", Outcome::CameBack, "nothing open");
+        recorder.end(at(1), "m", FailoverOutcome::CameBack, "nothing open");
         recorder.step(at(10), "m", "h:1", "suspected".into());
         recorder.step(at(10), "n", "h:2", "suspected".into());
         recorder.step(at(40), "m", "h:1", "promoted".into());
-        recorder.end(at(50), "m", Outcome::Replaced, "switched");
+        recorder.end(at(50), "m", FailoverOutcome::Replaced, "switched");
         recorder.step(at(90), "m", "h:3", "suspected".into());
         let told = recorder.failovers(at(110), Some("m"));
         let steps: Vec<_> = told.iter().map(|failover| failover.steps.len()).collect();
         assert_eq!(steps, [3, 1]);
-        assert_eq!(told[0].steps[1], Step { ms: 30, text: "promoted".into() });
-        assert_eq!((told[0].began_ms_ago, told[0].outcome), (100, Outcome::Replaced));
-        assert_eq!((told[1].address.as_str(), told[1].outcome), ("h:3", Outcome::Open));
+        assert_eq!(told[0].steps[1], FailoverStep { ms: 30, text: "promoted".into() });
+        assert_eq!((told[0].began_ms_ago, told[0].outcome), (100, FailoverOutcome::Replaced));
+        assert_eq!((told[1].address.as_str(), told[1].outcome), ("h:3", FailoverOutcome::Open));
         for number in 0..200 {
             recorder.step(at(100), &number.to_string(), "", "suspected".into());
         }
-        assert_eq!(recorder.failovers(at(110), None).len(), KEPT);
+        assert_eq!(recorder.failovers(at(110), None).len(), MAX_FAILOVERS);
     }
 }

@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use clock::Instant;
-use failovers::Outcome;
+use failover_history::FailoverOutcome;
 
 use crate::addr::{Addr, RunId};
 use crate::event::Level;
@@ -116,7 +116,7 @@ impl Master {
                 instance.script_kill_sent = false;
                 self.announce_at(cx, Level::Warning, "-sdown", addr, "");
                 if addr.is_none() && self.failover.is_none() {
-                    cx.shared.recorder.end(now, &self.name, Outcome::CameBack, "the master is back");
+                    cx.shared.recorder.end(now, &self.name, FailoverOutcome::CameBack, "the master is back");
                 }
             }
             (true, true) if kill => {

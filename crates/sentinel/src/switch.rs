@@ -2,7 +2,7 @@
 //! its epoch is newer than what this sentinel has.
 
 use consensus::Input;
-use failovers::Outcome;
+use failover_history::FailoverOutcome;
 
 use crate::addr::Addr;
 use crate::event::Level;
@@ -67,7 +67,7 @@ impl Master {
         let payload = format!("{} {} {}", self.name, shown(old), shown(to));
         cx.event(Level::Warning, "+switch-master", payload, self.settings.notification_script.as_deref());
         self.note(cx, format!("switched to {to}"));
-        cx.shared.recorder.end(cx.now, &self.name, Outcome::Replaced, "done");
+        cx.shared.recorder.end(cx.now, &self.name, FailoverOutcome::Replaced, "done");
         let all = self.replicas.keys().chain([&self.myself.addr]);
         let replicas: Vec<Addr> = all.filter(|addr| !cx.shared.same_addr(addr, to)).cloned().collect();
         self.start_over(cx, to);

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-ADAPTER = ROOT / "crates" / "judge" / "adapters" / "redis_py.py"
+ADAPTER = ROOT / "crates" / "client-conformance" / "adapters" / "redis_py.py"
 # Most of a scenario is waiting, so many are played at once.
 JOBS = "8"
 

@@ -10,7 +10,7 @@ import xml.etree.ElementTree
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-CLIENT = ROOT / "crates" / "judge" / "tests" / "adapters" / "planted.py"
+CLIENT = ROOT / "crates" / "client-conformance" / "tests" / "adapters" / "planted.py"
 # Clients with faults that this scenario shows, and with none.
 SCENARIO = "reply-lost"
 GOOD, HARMFUL = "", "executes-twice"

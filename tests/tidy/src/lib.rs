@@ -10,7 +10,6 @@ mod kinds;
 mod layers;
 mod purity;
 mod text;
-mod words;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -20,7 +19,6 @@ pub use kinds::check_kinds;
 pub use layers::{check_floors, check_known, check_libraries, check_messages};
 pub use purity::{check_pure_manifests, check_pure_sources};
 pub use text::{check_hosts, check_length, check_unfinished, check_unsafe};
-pub use words::check_words;
 
 /// A text file of the repository.
 #[derive(Debug, Clone, PartialEq, Eq)]

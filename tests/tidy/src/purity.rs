@@ -12,7 +12,7 @@ const PURE: &[&str] = &[
     "glob",
     "consensus",
     "engine",
-    "failovers",
+    "failover-history",
     "gossip",
     "keyspace",
     "metrics",

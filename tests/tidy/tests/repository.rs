@@ -65,11 +65,6 @@ fn a_kind_of_value_is_named_where_the_list_says() {
 }
 
 #[test]
-fn one_word_stands_for_one_thing() {
-    expect_none(tidy::check_words);
-}
-
-#[test]
 fn no_room_of_a_crate_uses_what_leads_back_to_it() {
     expect_none(tidy::check_circles);
 }

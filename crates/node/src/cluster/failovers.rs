@@ -1,7 +1,7 @@
 //! The failovers that this node saw, each as steps in the order of time, from the records of the machine.
 
 use clock::Millis;
-use failovers::{Failover, Outcome, Step};
+use failover_history::{Failover, FailoverOutcome, FailoverStep};
 use gossip::{Candidate, FailoverRecord, Gossip, Unfit};
 use slot_routing::{Epoch, NodeId};
 
@@ -22,17 +22,17 @@ fn failover(gossip: &Gossip, now: Millis, record: &FailoverRecord) -> Failover {
     let began = steps.first().map_or(now, |(at, _)| *at);
     let ms = |from: Millis, to: Millis| u64::try_from(to.0 - from.0).unwrap_or(0);
     let outcome = match record {
-        FailoverRecord { replaced: Some(_), .. } => Outcome::Replaced,
-        FailoverRecord { returned: Some(_), .. } => Outcome::CameBack,
-        FailoverRecord { given_up: Some(_), .. } => Outcome::GivenUp,
-        _ => Outcome::Open,
+        FailoverRecord { replaced: Some(_), .. } => FailoverOutcome::Replaced,
+        FailoverRecord { returned: Some(_), .. } => FailoverOutcome::CameBack,
+        FailoverRecord { given_up: Some(_), .. } => FailoverOutcome::GivenUp,
+        _ => FailoverOutcome::Open,
     };
     Failover {
         node: record.node.to_string(),
         address: address(gossip, record.node).unwrap_or_default(),
         began_ms_ago: ms(began, now),
         outcome,
-        steps: steps.into_iter().map(|(at, text)| Step { ms: ms(began, at), text }).collect(),
+        steps: steps.into_iter().map(|(at, text)| FailoverStep { ms: ms(began, at), text }).collect(),
     }
 }
 

@@ -181,9 +181,9 @@ fn read(
         Question::Failovers => {
             let told = crate::cluster::failovers::told(&gossip, process::time::now());
             match args.get(2) {
-                None => failovers::write(&told, reply),
+                None => failover_history::write_reply(&told, reply),
                 Some(word) if args.len() == 3 && word.eq_ignore_ascii_case(b"json") => {
-                    reply.verbatim(b"txt", failovers::json(&told).as_bytes());
+                    reply.verbatim(b"txt", failover_history::to_json(&told).as_bytes());
                 }
                 Some(_) => return Err("ERR syntax error".to_owned()),
             }

@@ -7,5 +7,5 @@ pub(super) fn json(server: &Server) -> String {
     let Some(cluster) = &server.cluster else { return "[]".to_owned() };
     let mut told = crate::cluster::failovers::told(&cluster.machine.gossip.lock(), process::time::now());
     told.reverse();
-    failovers::json(&told)
+    failover_history::to_json(&told)
 }

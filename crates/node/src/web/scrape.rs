@@ -1,7 +1,7 @@
 //! The figures of a scrape.
 
 use config::keys;
-use metrics::{CommandTimes, Failovers, LatencyEvent, Limits, OutputLimit, SlowLog, Snapshot};
+use metrics::{CommandLatency, Failovers, LatencyEvent, Limits, OutputLimit, SlowLog, Snapshot};
 use slot_routing::{Ownership, Slot};
 
 use super::readiness::Hindrance;
@@ -33,7 +33,9 @@ pub(super) fn snapshot(server: &Server) -> Snapshot {
         commands: commands(server),
         slow_log: slow_log(server),
         latency_events: latency_events(server),
-        hindrances: Hindrance::ALL.map(|hindrance| (hindrance.name(), hindrance.holds(server))).to_vec(),
+        not_ready_reasons: Hindrance::ALL
+            .map(|hindrance| (hindrance.name(), hindrance.holds(server)))
+            .to_vec(),
         slots_served: server.engine.topology.as_ref().map(|topology| {
             let topology = topology.load();
             let served =
@@ -69,7 +71,7 @@ fn limits(server: &Server) -> Limits {
 }
 
 /// How long each command took that was called.
-pub(super) fn commands(server: &Server) -> Vec<CommandTimes> {
+pub(super) fn commands(server: &Server) -> Vec<CommandLatency> {
     let percents = server.config.get(keys::LATENCY_TRACKING_INFO_PERCENTILES);
     let totals = server.housekeeping.totals();
     let all = ::commands::of_server().all().iter().zip(&totals.commands);
@@ -80,7 +82,7 @@ pub(super) fn commands(server: &Server) -> Vec<CommandTimes> {
             let quantile = |percent: &f64| (percent / 100.0, times.percentile(*percent) as f64 / 1000.0);
             let quantiles =
                 if times.calls() == 0 { Vec::new() } else { percents.iter().map(quantile).collect() };
-            CommandTimes {
+            CommandLatency {
                 command: &entry.full_name,
                 calls: total.calls,
                 cumulative: times.cumulative(),

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use gossip::{Gossip, Node, Role};
-use metrics::Fields;
+use metrics::InfoFields;
 use serde::Serialize;
 use slot_routing::{NodeId, Slot};
 
@@ -77,8 +77,8 @@ pub(super) fn json(server: &Server) -> String {
     let state = State {
         at: process::time::now().0,
         hindrances: readiness::hindrances(server).map(readiness::Hindrance::name).collect(),
-        info: Fields::of(&info).all().collect(),
-        cluster: Fields::of(&cluster).all().collect(),
+        info: InfoFields::new(&info).iter().collect(),
+        cluster: InfoFields::new(&cluster).iter().collect(),
         nodes: nodes(server),
         commands: commands(server),
         slow: slow(server),

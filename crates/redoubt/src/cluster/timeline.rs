@@ -4,7 +4,7 @@
 
 use std::fmt::Write as _;
 
-use failovers::{Failover, Outcome};
+use failover_history::{Failover, FailoverOutcome};
 
 use super::printable;
 
@@ -26,10 +26,10 @@ fn one(failover: &Failover) -> String {
     let steps = &failover.steps;
     let end = end(failover);
     let outcome = match failover.outcome {
-        Outcome::Open => "under way",
-        Outcome::Replaced => "replaced",
-        Outcome::CameBack => "came back",
-        Outcome::GivenUp => "given up",
+        FailoverOutcome::Open => "under way",
+        FailoverOutcome::Replaced => "replaced",
+        FailoverOutcome::CameBack => "came back",
+        FailoverOutcome::GivenUp => "given up",
     };
     let mut text = format!("{}: {outcome}, began {} ago\n", name(failover), ago(failover.began_ms_ago));
     for step in steps {
@@ -74,17 +74,17 @@ fn ago(ms: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use failovers::Step;
+    use failover_history::FailoverStep;
 
     use super::*;
 
     fn failover(steps: &[(u64, &str)]) -> Failover {
-        let step = |(ms, text): &(u64, &str)| Step { ms: *ms, text: (*text).to_owned() };
+        let step = |(ms, text): &(u64, &str)| FailoverStep { ms: *ms, text: (*text).to_owned() };
         Failover {
             node: "0123456789abcdef0123456789abcdef01234567".into(),
             address: "10.0.0.1:7000".into(),
             began_ms_ago: 12_345,
-            outcome: Outcome::Replaced,
+            outcome: FailoverOutcome::Replaced,
             steps: steps.iter().map(step).collect(),
         }
     }

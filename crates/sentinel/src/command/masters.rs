@@ -99,8 +99,8 @@ pub(super) fn failovers(call: &mut Call<'_>) {
     }
     let told = call.sentinel.shared.recorder.failovers(call.now, words.first().copied());
     if json {
-        call.reply.verbatim(b"txt", failovers::json(&told).as_bytes());
+        call.reply.verbatim(b"txt", failover_history::to_json(&told).as_bytes());
     } else {
-        failovers::write(&told, &mut call.reply);
+        failover_history::write_reply(&told, &mut call.reply);
     }
 }

@@ -3,8 +3,8 @@
 use std::future::Future;
 use std::io::{BufRead, Write};
 
-use judge::protocol::{Asked, Message, Outcome, Said};
-pub use judge::protocol::{Connect, Mode, Request};
+use client_conformance::protocol::{Asked, Message, Outcome, Said};
+pub use client_conformance::protocol::{Connect, Mode, Request};
 use serde_json::Value;
 
 /// Why there is no reply.

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use judge::built_in;
+use client_conformance::built_in;
 
 fn read(path: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");

@@ -1,13 +1,14 @@
 //! The judge on real servers: a small card against a cluster of three, and against a group with sentinels.
 
+use client_conformance::card::{Card, Case, evidence};
+use client_conformance::verdict::Grade;
+use client_conformance::{Player, Scenario, Servers, built_in};
 use harness::Program;
-use judge::card::{Card, Case, evidence};
-use judge::verdict::Grade;
-use judge::{Player, Scenario, Servers, built_in};
 
 /// A client without a fault that a scenario would see, and with one.
 fn adapter(fault: &str) -> Vec<String> {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../crates/judge/tests/adapters/planted.py");
+    let script =
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../../../crates/client-conformance/tests/adapters/planted.py");
     ["python3", script, fault].iter().filter(|word| !word.is_empty()).map(|word| (*word).to_owned()).collect()
 }
 
