@@ -1,24 +1,26 @@
-//! The size classes of jemalloc: a request is rounded up to one of them (jemalloc(3), "SIZE CLASSES"). And what Redis
-//! and Valkey allocate: strings with a head, runs of elements with lengths.
+//! Models jemalloc's size classes (jemalloc(3), "SIZE CLASSES") and the basic allocations of Redis
+//! and Valkey: sds strings and listpacks.
 
-use crate::data::Parts;
+use crate::data::MemoryBreakdown;
 
-/// The record of a value, beside what it points at.
-pub(crate) const ROBJ: u64 = 16;
+/// Size of a `robj`, the header object of a value.
+pub(crate) const ROBJ_BYTES: u64 = 16;
 
-/// In how small steps the first classes lie: 8 as Redis and Valkey build it (`--with-lg-quantum=3`), 16 by default.
+/// The spacing in bytes of the smallest size classes. Redis and Valkey build jemalloc with 8
+/// (`--with-lg-quantum=3`); the default is 16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Quantum(pub u64);
 
-/// As Redis and Valkey build the one that they bring along.
-pub const REDIS: Quantum = Quantum(8);
-/// As it comes, and as distributions build it.
-pub const DEFAULT: Quantum = Quantum(16);
+/// The jemalloc bundled with Redis and Valkey.
+pub const BUNDLED_QUANTUM: Quantum = Quantum(8);
+/// jemalloc's default, used by distributions.
+pub const DEFAULT_QUANTUM: Quantum = Quantum(16);
 
 impl Quantum {
-    /// The size class of an allocation of so many bytes: four classes to each doubling, never less than a step apart.
+    /// Rounds `bytes` up to a size class. Each doubling has four classes, spaced at least a quantum
+    /// apart.
     #[must_use]
-    pub fn class(self, bytes: u64) -> u64 {
+    pub fn size_class(self, bytes: u64) -> u64 {
         if bytes <= 8 {
             return 8;
         }
@@ -26,37 +28,38 @@ impl Quantum {
         bytes.next_multiple_of(step)
     }
 
-    /// An allocation of the client's bytes and of the structure around them.
-    pub(crate) fn allocation(self, payload: u64, headers: u64) -> Parts {
+    /// Returns the cost of one allocation that holds `payload` client bytes and `headers` bytes of
+    /// metadata.
+    pub(crate) fn allocation(self, payload: u64, headers: u64) -> MemoryBreakdown {
         let asked = payload + headers;
-        Parts {
+        MemoryBreakdown {
             payload: payload as f64,
             headers: headers as f64,
             index: 0.0,
-            rounding: (self.class(asked) - asked) as f64,
+            rounding: (self.size_class(asked) - asked) as f64,
         }
     }
 
-    /// An allocation that only finds others.
-    pub(crate) fn index(self, bytes: u64) -> Parts {
-        Parts { index: self.class(bytes) as f64, ..Parts::default() }
+    /// Returns the cost of an allocation that only serves lookup, such as a bucket array.
+    pub(crate) fn index_allocation(self, bytes: u64) -> MemoryBreakdown {
+        MemoryBreakdown { index: self.size_class(bytes) as f64, ..MemoryBreakdown::default() }
     }
 
-    /// A string of bytes, with its head.
-    pub(crate) fn sds(self, len: u64) -> Parts {
-        self.allocation(len, sds_head(len))
+    /// Returns the cost of an sds string of `len` bytes.
+    pub(crate) fn sds(self, len: u64) -> MemoryBreakdown {
+        self.allocation(len, sds_overhead(len))
     }
 
-    /// An object whose elements lie in one run.
-    pub(crate) fn listpack(self, payload: u64, heads: u64) -> Parts {
-        /// Its length, its count and its end.
-        const HEAD: u64 = 7;
-        self.allocation(0, ROBJ) + self.allocation(payload, heads + HEAD)
+    /// Returns the cost of a listpack with its `robj`.
+    pub(crate) fn listpack(self, payload: u64, heads: u64) -> MemoryBreakdown {
+        /// Total length, element count and terminator.
+        const LISTPACK_HEADER: u64 = 7;
+        self.allocation(0, ROBJ_BYTES) + self.allocation(payload, heads + LISTPACK_HEADER)
     }
 }
 
-/// The head of an `sds` and the zero behind it.
-pub(crate) fn sds_head(len: u64) -> u64 {
+/// Returns the size of an `sds` header plus the terminating zero.
+pub(crate) fn sds_overhead(len: u64) -> u64 {
     1 + match len {
         0..32 => 1,
         32..256 => 3,
@@ -70,11 +73,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classes_are_those_of_the_manual() {
+    fn size_classes_match_the_jemalloc_manual() {
         let steps = [(1, 8), (9, 16), (24, 24), (57, 64), (65, 80), (129, 160), (257, 320), (1025, 1280)];
         for (asked, given) in steps {
-            assert_eq!(REDIS.class(asked), given, "{asked}");
+            assert_eq!(BUNDLED_QUANTUM.size_class(asked), given, "{asked}");
         }
-        assert_eq!((DEFAULT.class(17), DEFAULT.class(100), DEFAULT.class(5000)), (32, 112, 5120));
+        assert_eq!(
+            (
+                DEFAULT_QUANTUM.size_class(17),
+                DEFAULT_QUANTUM.size_class(100),
+                DEFAULT_QUANTUM.size_class(5000)
+            ),
+            (32, 112, 5120)
+        );
     }
 }

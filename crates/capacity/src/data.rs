@@ -1,47 +1,49 @@
-//! The data that a question is about, and the shape of answers.
+//! Describes the data of a capacity question, and the memory breakdown that answers it.
 
 use std::ops::{Add, AddAssign};
 
 use keyspace::Kind;
 use serde::Serialize;
 
-/// Keys of one make. Lengths are means, in bytes.
+/// A group of similar keys. Lengths are means, in bytes.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Data {
-    /// How users call it.
+pub struct KeyGroup {
+    /// The group's name in reports.
     pub name: String,
-    /// Their type.
+    /// The type of the values.
     pub kind: Kind,
-    /// How many there are.
+    /// The number of keys.
     pub keys: u64,
-    /// Elements of each; 1 of a string.
+    /// Elements per key; 1 for strings.
     pub elements: u64,
-    /// The length of a key.
+    /// The length of a key name.
     pub key_bytes: u64,
-    /// The length of a field's name; unused in what has no fields.
+    /// The length of a field name; unused by types without fields.
     pub field_bytes: u64,
-    /// The length of a string, of a field's value, of an item of a list, of a member, of an entry's values.
+    /// The length of one value: a string, a hash value, a list item, a member, or all values of a
+    /// stream entry.
     pub value_bytes: u64,
-    /// The longest of the values, if one is longer than the others: it decides how a small value is kept.
+    /// The length of the longest value, if it exceeds the mean: it decides whether a small
+    /// collection keeps its compact encoding.
     pub longest_bytes: Option<u64>,
     /// Whether the keys have a time to live.
     pub expires: bool,
-    /// Whether values are integers: of a set, members; of a string, its value.
+    /// Whether set members or string values are integers.
     pub integers: bool,
 }
 
-impl Data {
-    /// The longest value.
+impl KeyGroup {
+    /// Returns the length of the longest value.
     #[must_use]
-    pub fn longest(&self) -> u64 {
+    pub fn longest_value(&self) -> u64 {
         self.longest_bytes.unwrap_or(0).max(self.value_bytes)
     }
 
-    /// The length of one value, the longest, and of each of the others: together they are the mean times the elements,
-    /// as far as that goes.
+    /// Returns the length of the values other than the longest, and the length of the longest.
+    /// Their sum is the mean times the number of elements where the lengths allow it.
     #[must_use]
-    pub fn lengths(&self) -> (u64, u64) {
-        let (n, longest) = (self.elements(), self.longest());
+    pub fn value_lengths(&self) -> (u64, u64) {
+        let (n, longest) = (self.elements_per_key(), self.longest_value());
         let rest = (self.value_bytes * n).saturating_sub(longest);
         if n < 2 || longest == self.value_bytes {
             (self.value_bytes, self.value_bytes)
@@ -50,36 +52,36 @@ impl Data {
         }
     }
 
-    /// How many values a key has.
+    /// Returns the number of values per key.
     #[must_use]
-    pub fn elements(&self) -> u64 {
+    pub fn elements_per_key(&self) -> u64 {
         if self.kind == Kind::String { 1 } else { self.elements.max(1) }
     }
 }
 
-/// Bytes of one key.
+/// The memory of one key in bytes, by purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
-pub struct Parts {
+pub struct MemoryBreakdown {
     /// Bytes that the client stored.
     pub payload: f64,
-    /// Bytes that describe it: headers, lengths, times, structures.
+    /// Metadata: headers, lengths, expiry times and structure fields.
     pub headers: f64,
-    /// Bytes that find it: hash tables, orders.
+    /// Bytes for lookup: hash tables and ordering structures.
     pub index: f64,
-    /// Bytes that are lost: allocation sizes, ends of pages, free room.
+    /// Unused bytes: allocator rounding and free space in pages.
     pub rounding: f64,
 }
 
-impl Parts {
-    /// All of it.
+impl MemoryBreakdown {
+    /// Returns the sum of all parts.
     #[must_use]
     pub fn total(&self) -> f64 {
         self.payload + self.headers + self.index + self.rounding
     }
 
-    /// So many of them.
+    /// Multiplies each part by `count`.
     #[must_use]
-    pub fn times(self, count: f64) -> Self {
+    pub fn multiplied_by(self, count: f64) -> Self {
         Self {
             payload: self.payload * count,
             headers: self.headers * count,
@@ -89,7 +91,7 @@ impl Parts {
     }
 }
 
-impl Add for Parts {
+impl Add for MemoryBreakdown {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
@@ -102,7 +104,7 @@ impl Add for Parts {
     }
 }
 
-impl AddAssign for Parts {
+impl AddAssign for MemoryBreakdown {
     fn add_assign(&mut self, other: Self) {
         *self = *self + other;
     }

@@ -1,4 +1,4 @@
-//! The models of each kind of value: a file for each, and here the list of them.
+//! Memory models per value type, one file each.
 
 mod hash;
 mod list;
@@ -12,43 +12,43 @@ use std::ops::Range;
 use keyspace::{Key, Kind, Packed, Place, Table};
 
 use crate::allocator::Quantum;
-use crate::data::{Data, Parts};
-use crate::structures::estimated::{Seen, Shape};
+use crate::data::{KeyGroup, MemoryBreakdown};
+use crate::structures::estimated::{ElementCounts, KeyShape};
 use crate::structures::redis::Version;
 
-/// A kind, as the models ask it.
-pub(crate) trait Model {
-    /// The bytes that the client stores in one element.
-    fn element_bytes(&self, data: &Data) -> u64 {
+/// The memory model of one value type.
+pub(crate) trait MemoryModel {
+    /// Client bytes in one element.
+    fn element_bytes(&self, data: &KeyGroup) -> u64 {
         data.value_bytes
     }
 
-    /// The bytes that an RDB has of an element besides its value; `length` returns those of a length.
-    fn dumped(&self, _data: &Data, _length: fn(u64) -> u64) -> u64 {
+    /// RDB bytes per element besides the value. `length` returns the size of a length prefix.
+    fn rdb_overhead(&self, _data: &KeyGroup, _length: fn(u64) -> u64) -> u64 {
         0
     }
 
-    /// The bytes of a value in Redis.
-    fn redis(&self, q: Quantum, data: &Data, version: Version) -> Parts;
+    /// Memory of one value in Redis.
+    fn redis(&self, q: Quantum, data: &KeyGroup, version: Version) -> MemoryBreakdown;
 
-    /// The bytes of a value in Valkey, with an object of its own.
-    fn valkey(&self, q: Quantum, data: &Data) -> Parts;
+    /// Memory of one value in Valkey, including its object.
+    fn valkey(&self, q: Quantum, data: &KeyGroup) -> MemoryBreakdown;
 
-    /// Adds the elements with these numbers to a value here.
-    fn add(&self, of: (&mut Table, Place, &Key<'_>), data: &Data, numbers: Range<u64>) -> Place;
+    /// Appends the elements numbered `numbers` to a value in this server.
+    fn add(&self, of: (&mut Table, Place, &Key<'_>), data: &KeyGroup, numbers: Range<u64>) -> Place;
 
-    /// The bytes that describe the elements of a value here, which is a structure or packed.
-    fn headers(&self, data: &Data, is_structure: bool) -> f64;
+    /// Metadata bytes of the elements of a value in this server, by encoding.
+    fn metadata_bytes(&self, data: &KeyGroup, is_structure: bool) -> f64;
 
-    /// The elements of a structure here.
-    fn structure(&self, shape: &Shape) -> u64;
+    /// Estimates the elements of a value that is a structure of its own.
+    fn estimate_structure(&self, shape: &KeyShape) -> u64;
 
-    /// Adds a value, or a part of one, to the counts of it.
-    fn see(&self, value: &Packed<'_>, seen: &mut Seen);
+    /// Adds a value, or one part of it, to `seen`.
+    fn count_elements(&self, value: &Packed<'_>, seen: &mut ElementCounts);
 }
 
-/// Returns the model of this kind.
-pub(crate) fn model(kind: Kind) -> &'static dyn Model {
+/// Returns the model of `kind`.
+pub(crate) fn model(kind: Kind) -> &'static dyn MemoryModel {
     match kind {
         Kind::String => &string::Strings,
         Kind::List => &list::Lists,
@@ -59,11 +59,11 @@ pub(crate) fn model(kind: Kind) -> &'static dyn Model {
     }
 }
 
-impl Data {
-    /// Returns the bytes that the client stores of one key: its name, its values, the names of its fields. Scores are
-    /// not among it, nor what entries of a stream have in common: the name of their field.
+impl KeyGroup {
+    /// Returns the client bytes of one key: its name, values and field names. Scores and the field
+    /// name that the entries of a stream share are not counted.
     #[must_use]
-    pub fn payload(&self) -> u64 {
-        self.key_bytes + model(self.kind).element_bytes(self) * self.elements()
+    pub fn payload_bytes(&self) -> u64 {
+        self.key_bytes + model(self.kind).element_bytes(self) * self.elements_per_key()
     }
 }

@@ -1,9 +1,10 @@
-//! How much memory data will take: in this server, and in Redis 7, Redis 8 and Valkey.
+//! Predicts how much memory a data set takes in this server, Redis 7, Redis 8 and Valkey.
 //!
-//! A question is a [`Data`]: so many keys of one make. [`own`] says what a key takes here, by filling a table of the
-//! keyspace with a few of them; [`redis`] and [`valkey`] add up what is known of these servers' structures. Each
-//! answers with [`Parts`]. [`plan`] makes nodes of them, and [`estimate`] reckons a single key's bytes, where a table
-//! would be too slow. No I/O, no clock: the same question has the same answer.
+//! A question is a list of [`KeyGroup`], groups of similar keys. [`own`] measures this server by
+//! filling a real table with sample keys; [`redis`] and [`valkey`] add up the known structures of
+//! those servers. All return [`MemoryBreakdown`]. [`plan`] derives the number of nodes, and [`estimate`]
+//! computes a single key where filling a table would be too slow. There is no I/O and no clock, so
+//! results are reproducible.
 #![forbid(unsafe_code)]
 
 pub mod allocator;
@@ -16,4 +17,4 @@ pub mod redis;
 mod structures;
 pub mod valkey;
 
-pub use data::{Data, Parts};
+pub use data::{KeyGroup, MemoryBreakdown};

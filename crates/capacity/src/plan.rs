@@ -1,18 +1,19 @@
-//! From bytes of a key to servers: how many shards and nodes, and how long a full synchronisation takes.
+//! Turns bytes per key into a deployment: number of shards and nodes, and the duration of a full
+//! resync.
 
 use serde::Serialize;
 use slot_routing::SLOT_COUNT;
 
 use crate::allocator::Quantum;
-use crate::data::{Data, Parts};
+use crate::data::{KeyGroup, MemoryBreakdown};
 use crate::kinds::model;
 use crate::redis::Version;
 use crate::{own, redis, valkey};
 
-/// A server whose structures are reckoned with.
+/// A server whose memory is modeled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Server {
-    /// This one.
+    /// This server.
     Redoubt,
     /// Redis 7.0.
     Redis7,
@@ -23,10 +24,10 @@ pub enum Server {
 }
 
 impl Server {
-    /// All of them, this one first.
+    /// All servers, this one first.
     pub const ALL: [Self; 4] = [Self::Redoubt, Self::Redis7, Self::Redis8, Self::Valkey];
 
-    /// As it is called.
+    /// The name shown in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -37,21 +38,22 @@ impl Server {
         }
     }
 
-    /// The bytes of a key. `all` keys are in the whole cluster, `here` in this shard.
+    /// Returns the bytes of one key. `all` is the number of keys in the cluster, `here` the number
+    /// in its shard.
     #[must_use]
-    pub fn bytes(self, data: &Data, models: Models, all: u64, here: u64) -> Parts {
+    pub fn bytes(self, data: &KeyGroup, models: ModelInputs, groups: u64, here: u64) -> MemoryBreakdown {
         match self {
-            Self::Redoubt => own::bytes(data, all, models.heap),
+            Self::Redoubt => own::bytes(data, groups, models.heap),
             Self::Redis7 => redis::bytes(data, Version::Seven, models.quantum, here),
             Self::Redis8 => redis::bytes(data, Version::Eight, models.quantum, here),
             Self::Valkey => valkey::bytes(data, models.quantum, here),
         }
     }
 
-    /// The bytes of a server without keys.
+    /// Returns the resident bytes of a server without keys.
     #[must_use]
-    pub fn empty(self) -> u64 {
-        // Measured, as docs/BENCHMARKS.md has it.
+    pub fn base_bytes(self) -> u64 {
+        // Measured; see docs/BENCHMARKS.md.
         match self {
             Self::Redoubt => 13_000_000,
             Self::Redis7 | Self::Redis8 => 12_600_000,
@@ -60,76 +62,78 @@ impl Server {
     }
 }
 
-/// The constants that the models depend on.
+/// Inputs of the memory models.
 #[derive(Debug, Clone, Copy)]
-pub struct Models {
-    /// How Redis and Valkey were built.
+pub struct ModelInputs {
+    /// The jemalloc quantum of Redis and Valkey.
     pub quantum: Quantum,
-    /// The counter of this process's heap.
-    pub heap: own::Heap,
+    /// The allocation counter of this process.
+    pub heap: own::HeapCounter,
 }
 
-/// The requirements that a plan must meet.
+/// The requirements of a plan.
 #[derive(Debug, Clone, Copy)]
-pub struct Demand {
-    /// Replicas of each master.
+pub struct PlanRequirements {
+    /// Replicas per master.
     pub replicas: u64,
-    /// By how much the data grows until the plan must still hold: 0.6 for 60 %.
+    /// Expected growth of the data: 0.6 means 60 %.
     pub growth: f64,
-    /// The share of a node's memory that stays free: 0.3 for 30 %.
+    /// The fraction of a node's memory to keep free: 0.3 means 30 %.
     pub headroom: f64,
-    /// Bytes of memory of a node.
+    /// Memory of one node in bytes.
     pub node_memory: u64,
-    /// Bytes a second between nodes.
+    /// Bandwidth between nodes in bytes per second.
     pub bandwidth: u64,
-    /// The constants that the models depend on.
-    pub models: Models,
+    /// Inputs of the memory models.
+    pub models: ModelInputs,
 }
 
-/// The memory and the nodes that one server needs for the data.
+/// The memory and nodes that one server type needs for the data.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Answer {
+pub struct CapacityPlan {
     /// The server's name.
     pub server: &'static str,
-    /// Of a key, on the average of all data.
-    pub per_key: Parts,
-    /// Bytes of one copy, now.
+    /// The mean memory of one key.
+    pub per_key: MemoryBreakdown,
+    /// Bytes of one copy of the data today.
     pub total: f64,
-    /// The same after the growth.
+    /// Bytes of one copy of the data after the growth.
     pub grown: f64,
-    /// Masters.
+    /// Number of masters.
     pub shards: u64,
-    /// Masters and replicas.
+    /// Number of masters and replicas.
     pub nodes: u64,
-    /// Bytes of a node in use, after the growth.
+    /// Bytes in use per node after the growth.
     pub per_node: f64,
-    /// Bytes that a full synchronisation of one replica sends, after the growth.
+    /// Bytes sent by a full resync of one replica after the growth.
     pub sync_bytes: f64,
-    /// How long that takes at the bandwidth, in seconds.
+    /// Duration of that full resync at the given bandwidth, in seconds.
     pub sync_seconds: f64,
 }
 
-/// Returns the needs of each server.
+/// Computes a plan for each server type.
 #[must_use]
-pub fn plan(all: &[Data], demand: &Demand) -> Vec<Answer> {
-    Server::ALL.iter().map(|server| answer(*server, all, demand)).collect()
+pub fn plan(groups: &[KeyGroup], demand: &PlanRequirements) -> Vec<CapacityPlan> {
+    Server::ALL.iter().map(|server| plan_server(*server, groups, demand)).collect()
 }
 
-fn answer(server: Server, all: &[Data], demand: &Demand) -> Answer {
+fn plan_server(server: Server, groups: &[KeyGroup], demand: &PlanRequirements) -> CapacityPlan {
     let growth = 1.0 + demand.growth;
-    let keys: u64 = all.iter().map(|data| data.keys).sum();
-    // How full a table is depends on the keys of a shard, and how many shards there are on the bytes.
+    let keys: u64 = groups.iter().map(|data| data.keys).sum();
+    // The table fill level depends on keys per shard, and the number of shards depends on bytes:
+    // iterate twice.
     let mut shards = 1;
-    let mut sum = Parts::default();
+    let mut sum = MemoryBreakdown::default();
     for _ in 0..2 {
-        sum = Parts::default();
-        for data in all {
+        sum = MemoryBreakdown::default();
+        for data in groups {
             let here = (data.keys / shards).max(1);
-            // Tables are shared by all data: their load is that of all keys.
+            // All keys share the server's hash tables, so the load factor follows the total number
+            // of keys.
             let of_key = server.bytes(data, demand.models, keys.max(1), here.max(keys / shards));
-            sum += of_key.times(data.keys as f64);
+            sum += of_key.multiplied_by(data.keys as f64);
         }
-        let room = demand.node_memory as f64 * (1.0 - demand.headroom) - server.empty() as f64;
+        let room = demand.node_memory as f64 * (1.0 - demand.headroom) - server.base_bytes() as f64;
         let wanted = (sum.total() * growth / room.max(1.0)).ceil();
         shards = (wanted as u64).clamp(1, SLOT_COUNT as u64);
         if server == Server::Redoubt {
@@ -137,27 +141,27 @@ fn answer(server: Server, all: &[Data], demand: &Demand) -> Answer {
         }
     }
     let grown = sum.total() * growth;
-    let payload: u64 = all.iter().map(|data| dumped(data) * data.keys).sum();
+    let payload: u64 = groups.iter().map(|data| rdb_bytes(data) * data.keys).sum();
     let sync_bytes = payload as f64 * growth / shards as f64;
-    Answer {
+    CapacityPlan {
         server: server.name(),
-        per_key: sum.times(1.0 / keys.max(1) as f64),
+        per_key: sum.multiplied_by(1.0 / keys.max(1) as f64),
         total: sum.total(),
         grown,
         shards,
         nodes: shards * (1 + demand.replicas),
-        per_node: grown / shards as f64 + server.empty() as f64,
+        per_node: grown / shards as f64 + server.base_bytes() as f64,
         sync_bytes,
         sync_seconds: sync_bytes / demand.bandwidth.max(1) as f64,
     }
 }
 
-/// Bytes of a key in an RDB: a byte for its type, a time, and a length in front of each string.
-fn dumped(data: &Data) -> u64 {
+/// Returns the RDB bytes of one key: type, expiry time and a length prefix per string.
+fn rdb_bytes(data: &KeyGroup) -> u64 {
     fn length(len: u64) -> u64 {
         if len < 64 { 1 } else { 2 }
     }
-    let beside = model(data.kind).dumped(data, length);
-    let elements = data.elements() * (length(data.value_bytes) + beside);
-    1 + if data.expires { 9 } else { 0 } + length(data.key_bytes) + data.payload() + elements
+    let beside = model(data.kind).rdb_overhead(data, length);
+    let elements = data.elements_per_key() * (length(data.value_bytes) + beside);
+    1 + if data.expires { 9 } else { 0 } + length(data.key_bytes) + data.payload_bytes() + elements
 }

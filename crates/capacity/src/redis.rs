@@ -1,17 +1,18 @@
-//! Redis 7 and 8: what a key takes in them.
+//! Memory model of Redis 7 and 8.
 
 use crate::allocator::Quantum;
-use crate::data::{Data, Parts};
+use crate::data::{KeyGroup, MemoryBreakdown};
 use crate::kinds::model;
-use crate::structures::redis::ENTRY;
+use crate::structures::redis::ENTRY_BYTES;
 pub use crate::structures::redis::Version;
 
-/// The bytes of a key, if so many lie in one server.
+/// Returns the bytes of one key in a server that holds `keys` keys.
 #[must_use]
-pub fn bytes(data: &Data, version: Version, q: Quantum, keys: u64) -> Parts {
+pub fn bytes(data: &KeyGroup, version: Version, q: Quantum, keys: u64) -> MemoryBreakdown {
     let keys = keys.max(1);
     let table = (keys.next_power_of_two().max(4) * 8) as f64 / keys as f64;
-    let place = Parts { index: table + q.class(ENTRY) as f64, ..Parts::default() };
-    let expiry = if data.expires { place } else { Parts::default() };
+    let place =
+        MemoryBreakdown { index: table + q.size_class(ENTRY_BYTES) as f64, ..MemoryBreakdown::default() };
+    let expiry = if data.expires { place } else { MemoryBreakdown::default() };
     q.sds(data.key_bytes) + place + expiry + model(data.kind).redis(q, data, version)
 }

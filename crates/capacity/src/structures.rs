@@ -1,4 +1,4 @@
-//! Structures that hold the elements of values: what they take, server by server. The models of kinds are made of them.
+//! Memory of the structures that hold elements, per server. The models of value types combine them.
 
 pub(crate) mod estimated;
 pub(crate) mod own;

@@ -1,4 +1,4 @@
-//! The adapter's process: started, asked, and ended with all that it started.
+//! Runs a library's adapter as a child process and exchanges JSON lines with it.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -12,48 +12,48 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::protocol::{Message, Outcome, Request, Said, line, read};
+use crate::protocol::{AdapterLine, AdapterOutcome, Message, Request, encode_line, parse_line};
 
-/// The longest line of an adapter.
-const LONGEST_LINE: u64 = 1 << 20;
-/// The bytes of its standard error that are kept.
-const COMPLAINTS: usize = 4000;
+/// The longest line accepted from an adapter, in bytes.
+const MAX_LINE_BYTES: u64 = 1 << 20;
+/// The number of bytes kept of the adapter's standard error.
+const MAX_STDERR_BYTES: usize = 4000;
 
-/// Why no answer came.
+/// Why the adapter gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum NoAnswer {
-    /// It says nothing.
-    Hung,
-    /// It has ended.
-    Ended,
-    /// It wrote this.
-    Nonsense(String),
+pub enum AdapterFailure {
+    /// The adapter did not answer in time.
+    TimedOut,
+    /// The adapter's process exited.
+    Exited,
+    /// The adapter wrote this unexpected line.
+    InvalidLine(String),
 }
 
-/// A running adapter. Dropping it ends its process group.
+/// A running adapter. Dropping it kills its process group.
 #[derive(Debug)]
 pub(crate) struct Adapter {
     child: Child,
     input: ChildStdin,
     lines: Receiver<String>,
-    complaints: File,
+    stderr_tail: File,
     messages: VecDeque<Message>,
-    asked: u64,
+    last_request_id: u64,
 }
 
 impl Adapter {
-    /// Starts the command.
+    /// Starts the adapter's command.
     ///
     /// # Errors
     /// If there is no such program.
     pub(crate) fn start(command: &[String]) -> Result<Self> {
         let (program, arguments) = command.split_first().context("the adapter's command is missing")?;
-        let complaints = tempfile::tempfile().context("a temporary file")?;
+        let stderr_tail = tempfile::tempfile().context("a temporary file")?;
         let mut child = Command::new(program)
             .args(arguments)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(complaints.try_clone()?)
+            .stderr(stderr_tail.try_clone()?)
             .process_group(0)
             .spawn()
             .with_context(|| format!("the adapter cannot be started: {program}"))?;
@@ -65,7 +65,7 @@ impl Adapter {
             let mut bytes = Vec::new();
             while reader
                 .by_ref()
-                .take(LONGEST_LINE)
+                .take(MAX_LINE_BYTES)
                 .read_until(b'\n', &mut bytes)
                 .is_ok_and(|length| length > 0)
             {
@@ -76,66 +76,72 @@ impl Adapter {
                 }
             }
         });
-        Ok(Self { child, input, lines, complaints, messages: VecDeque::new(), asked: 0 })
+        Ok(Self { child, input, lines, stderr_tail, messages: VecDeque::new(), last_request_id: 0 })
     }
 
-    /// Asks one thing and waits for its answer.
+    /// Sends a request and waits for its answer.
     ///
     /// # Errors
-    /// Why there is none.
-    pub(crate) fn ask(&mut self, request: &Request, timeout: Duration) -> Result<Outcome, NoAnswer> {
-        self.asked += 1;
-        let asked = self.asked;
+    /// Why there is no answer.
+    pub(crate) fn request(
+        &mut self,
+        request: &Request,
+        timeout: Duration,
+    ) -> Result<AdapterOutcome, AdapterFailure> {
+        self.last_request_id += 1;
+        let last_request_id = self.last_request_id;
         self.input
-            .write_all(line(asked, request).as_bytes())
+            .write_all(encode_line(last_request_id, request).as_bytes())
             .and_then(|()| self.input.flush())
-            .map_err(|_| NoAnswer::Ended)?;
+            .map_err(|_| AdapterFailure::Exited)?;
         let until = Instant::now() + timeout;
         loop {
             match self.next(until)? {
-                Said::Answer(id, outcome) if id == asked => return Ok(outcome),
-                Said::Answer(id, _) => {
-                    return Err(NoAnswer::Nonsense(format!("an answer to request {id}, not {asked}")));
+                AdapterLine::Answer(id, outcome) if id == last_request_id => return Ok(outcome),
+                AdapterLine::Answer(id, _) => {
+                    return Err(AdapterFailure::InvalidLine(format!(
+                        "an answer to request {id}, not {last_request_id}"
+                    )));
                 }
-                Said::Message(message) => self.messages.push_back(message),
+                AdapterLine::Message(message) => self.messages.push_back(message),
             }
         }
     }
 
-    /// The next message of a channel; none if none comes.
+    /// Returns the next Pub/Sub message, or `None` if none arrives in time.
     ///
     /// # Errors
-    /// If the adapter is no longer there, or writes a line that answers no request.
-    pub(crate) fn message(&mut self, timeout: Duration) -> Result<Option<Message>, NoAnswer> {
+    /// If the adapter exited or wrote an unexpected line.
+    pub(crate) fn next_message(&mut self, timeout: Duration) -> Result<Option<Message>, AdapterFailure> {
         if let Some(message) = self.messages.pop_front() {
             return Ok(Some(message));
         }
         match self.next(Instant::now() + timeout) {
-            Ok(Said::Message(message)) => Ok(Some(message)),
-            Ok(Said::Answer(id, _)) => {
-                Err(NoAnswer::Nonsense(format!("a second answer to request {id}, or one too early")))
+            Ok(AdapterLine::Message(message)) => Ok(Some(message)),
+            Ok(AdapterLine::Answer(id, _)) => {
+                Err(AdapterFailure::InvalidLine(format!("a second answer to request {id}, or one too early")))
             }
-            Err(NoAnswer::Hung) => Ok(None),
+            Err(AdapterFailure::TimedOut) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    fn next(&mut self, until: Instant) -> Result<Said, NoAnswer> {
+    fn next(&mut self, until: Instant) -> Result<AdapterLine, AdapterFailure> {
         match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(line) => read(&line).map_err(NoAnswer::Nonsense),
-            Err(RecvTimeoutError::Timeout) => Err(NoAnswer::Hung),
-            Err(RecvTimeoutError::Disconnected) => Err(NoAnswer::Ended),
+            Ok(line) => parse_line(&line).map_err(AdapterFailure::InvalidLine),
+            Err(RecvTimeoutError::Timeout) => Err(AdapterFailure::TimedOut),
+            Err(RecvTimeoutError::Disconnected) => Err(AdapterFailure::Exited),
         }
     }
 
-    /// The end of its standard error.
+    /// Returns the end of the adapter's standard error.
     #[must_use]
-    pub(crate) fn complaints(&mut self) -> String {
+    pub(crate) fn stderr_tail(&mut self) -> String {
         let mut bytes = Vec::new();
-        // An error is ignored: the complaints are for people, no verdict depends on them.
+        // Read errors are ignored: the output is for people, and no verdict depends on it.
         let _ =
-            self.complaints.seek(SeekFrom::Start(0)).and_then(|_| self.complaints.read_to_end(&mut bytes));
-        let from = bytes.len().saturating_sub(COMPLAINTS);
+            self.stderr_tail.seek(SeekFrom::Start(0)).and_then(|_| self.stderr_tail.read_to_end(&mut bytes));
+        let from = bytes.len().saturating_sub(MAX_STDERR_BYTES);
         String::from_utf8_lossy(&bytes[from..]).into_owned()
     }
 }
@@ -143,7 +149,7 @@ impl Adapter {
 impl Drop for Adapter {
     fn drop(&mut self) {
         if let Some(group) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
-            // It may have ended by itself.
+            // The process may have exited already.
             let _ = kill_process_group(group, Signal::KILL);
         }
         let _ = self.child.wait();

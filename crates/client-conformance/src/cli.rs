@@ -1,4 +1,4 @@
-//! `redoubt-test judge -- COMMAND`
+//! The command line of `redoubt-test judge -- COMMAND`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,15 +12,17 @@ use clap::Args;
 use harness::Program;
 use serde::de::DeserializeOwned;
 
-use crate::card::{Baseline, Card, CardOfOne, Case, compared, evidence, html, junit, text, worse};
-use crate::play::play;
 use crate::protocol::Library;
-use crate::real::{Servers, can_play};
+use crate::real_nodes::{Servers, is_supported};
 use crate::scenario::Scenario;
-use crate::scenarios::{built_in, in_folder};
-use crate::verdict::{Grade, judge};
+use crate::scenario_files::{built_in_scenarios, scenarios_in_folder};
+use crate::scenario_run::run_scenario;
+use crate::scorecard::{
+    Baseline, SavedCard, ScenarioResult, Scorecard, compare_cards, evidence, html, junit, text, worse_results,
+};
+use crate::verdict::{Grade, grade_run};
 
-/// The judge's command line.
+/// Options of `redoubt-test judge`.
 #[derive(Debug, Args)]
 #[command(
     after_help = "COMMAND starts the library's adapter: a small program that does what lines of JSON tell it.\n\
@@ -28,61 +30,62 @@ use crate::verdict::{Grade, judge};
     if anything got worse."
 )]
 pub struct Arguments {
-    /// Play only these scenarios: names, beginnings of names or themes, with commas between.
+    /// Run only these scenarios: names, name prefixes or themes, separated by commas.
     #[arg(long, value_delimiter = ',')]
     only: Vec<String>,
-    /// The seed that keys and the like are drawn from.
+    /// The seed from which keys are drawn.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Say which scenarios there are.
+    /// List the scenarios.
     #[arg(long)]
     list: bool,
-    /// Show these cards, written by --json, beside each other as Markdown, and play nothing.
+    /// Compare these cards, written by --json, as Markdown, and run nothing.
     #[arg(long, value_name = "FILE", num_args = 1..)]
     compare: Vec<PathBuf>,
-    /// A card written by --json: what got worse since.
+    /// Report what got worse since this card, written by --json.
     #[arg(long, value_name = "FILE")]
     baseline: Option<PathBuf>,
     /// Write the card as JSON.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Write the card as JUnit's XML.
+    /// Write the card as JUnit XML.
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
-    /// Write the card as a page with timelines.
+    /// Write the card as an HTML page with timelines.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// How many scenarios are played at the same time: most of each is waiting. Real servers are started for one at a time.
+    /// Number of scenarios to run in parallel; they mostly wait. Real servers run one scenario at a
+    /// time.
     #[arg(long, default_value_t = 4)]
     jobs: usize,
-    /// Show what was on the wire in each scenario that is not good.
+    /// Show the wire traffic of each scenario that is not good.
     #[arg(long)]
     evidence: bool,
-    /// Play on real servers, as far as they can: Redoubt, or any program of redis-server's form.
+    /// Run on real servers where possible: Redoubt, or any program compatible with redis-server.
     #[arg(long, value_name = "PROGRAM", num_args = 0..=1, default_missing_value = "")]
     server: Option<String>,
-    /// With --server: what watches; a program of redis-sentinel's form.
+    /// The sentinel program for --server, compatible with redis-sentinel.
     #[arg(long, value_name = "PROGRAM", requires = "server")]
     sentinel: Option<PathBuf>,
-    /// Scenarios of your own, in the place of those that come along.
+    /// A folder with scenarios to run instead of the built-in ones.
     #[arg(long, value_name = "FOLDER")]
     scenarios: Option<PathBuf>,
-    /// The adapter.
+    /// The adapter's command.
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<String>,
 }
 
-/// Judges a library as the command line says.
+/// Tests a library as the options say.
 ///
 /// # Errors
-/// If there is no such adapter, scenario or file.
+/// If the adapter, a scenario or a file is missing.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     if !arguments.compare.is_empty() {
-        let cards: Result<Vec<CardOfOne>> = arguments.compare.iter().map(|file| read_card(file)).collect();
-        print!("{}", compared(&cards?));
+        let cards: Result<Vec<SavedCard>> = arguments.compare.iter().map(|file| read_card(file)).collect();
+        print!("{}", compare_cards(&cards?));
         return Ok(ExitCode::SUCCESS);
     }
-    let scenarios = chosen(arguments)?;
+    let scenarios = select_scenarios(arguments)?;
     if arguments.list {
         for scenario in &scenarios {
             let story = scenario.story.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -92,30 +95,30 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     ensure!(!arguments.command.is_empty(), "say which adapter: redoubt-test judge -- python3 adapter.py");
     let baseline = arguments.baseline.as_deref().map(read_card::<Baseline>).transpose()?;
-    let servers = arguments.servers();
+    let servers = arguments.real_servers();
     for program in servers.iter().flat_map(|servers| [&servers.server, &servers.sentinel]) {
         let told = Command::new(program.binary()).arg("--version").output();
         told.with_context(|| format!("{} cannot be started", program.binary().display()))?;
     }
-    let player = Player {
+    let player = ScenarioRunner {
         adapter: &arguments.command,
         seed: arguments.seed,
         servers: servers.as_ref(),
         jobs: if servers.is_some() { 1 } else { arguments.jobs },
     };
-    let card = player.judge(&scenarios)?;
+    let card = player.run_all(&scenarios)?;
     print!("{}", text(&card));
     if arguments.evidence {
-        for case in card.cases.iter().filter(|case| case.verdict.grade > Grade::NotOffered) {
+        for case in card.cases.iter().filter(|case| case.verdict.grade > Grade::Unsupported) {
             print!("\n{}", evidence(case));
         }
     }
-    write(arguments.json.as_deref(), || Ok(serde_json::to_string_pretty(&card)?))?;
-    write(arguments.junit.as_deref(), || Ok(junit(&card)))?;
-    write(arguments.html.as_deref(), || html(&card))?;
+    write_file(arguments.json.as_deref(), || Ok(serde_json::to_string_pretty(&card)?))?;
+    write_file(arguments.junit.as_deref(), || Ok(junit(&card)))?;
+    write_file(arguments.html.as_deref(), || html(&card))?;
     let good = match &baseline {
         Some(baseline) => {
-            let worse = worse(&card, baseline);
+            let worse = worse_results(&card, baseline);
             worse.iter().for_each(|line| println!("worse: {line}"));
             worse.is_empty()
         }
@@ -124,30 +127,30 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(if good { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// A scenario on the card, and the library as it called itself.
-type PlayedCase = (Case, Option<Library>);
+/// A result and the library's self-reported name.
+type NamedResult = (ScenarioResult, Option<Library>);
 
-/// Plays scenarios with an adapter.
+/// Runs scenarios against an adapter.
 #[derive(Debug, Clone, Copy)]
-pub struct Player<'a> {
-    /// The command that starts it.
+pub struct ScenarioRunner<'a> {
+    /// The adapter's command.
     pub adapter: &'a [String],
-    /// The seed that keys are drawn from.
+    /// The seed from which keys are drawn.
     pub seed: u64,
-    /// The servers, if they are to be real.
+    /// Real servers to run on instead of scripted nodes.
     pub servers: Option<&'a Servers>,
-    /// How many scenarios are played at the same time.
+    /// The number of scenarios that run in parallel.
     pub jobs: usize,
 }
 
-impl Player<'_> {
-    /// Plays the scenarios and judges each.
+impl ScenarioRunner<'_> {
+    /// Runs the scenarios and grades each.
     ///
     /// # Errors
     /// If the adapter cannot be started.
-    pub fn judge(&self, scenarios: &[Scenario]) -> Result<Card> {
+    pub fn run_all(&self, scenarios: &[Scenario]) -> Result<Scorecard> {
         let next = AtomicUsize::new(0);
-        let played: Vec<Mutex<Option<Result<PlayedCase>>>> =
+        let played: Vec<Mutex<Option<Result<NamedResult>>>> =
             scenarios.iter().map(|_| Mutex::default()).collect();
         thread::scope(|scope| {
             for _ in 0..self.jobs.clamp(1, scenarios.len().max(1)) {
@@ -157,12 +160,13 @@ impl Player<'_> {
                         let Some((scenario, place)) = scenarios.get(index).zip(played.get(index)) else {
                             return;
                         };
-                        *place.lock().unwrap_or_else(PoisonError::into_inner) = Some(self.case(scenario));
+                        *place.lock().unwrap_or_else(PoisonError::into_inner) =
+                            Some(self.run_scenario(scenario));
                     }
                 });
             }
         });
-        let mut card = Card {
+        let mut card = Scorecard {
             library: None,
             seed: self.seed,
             servers: self.servers.map(Servers::name),
@@ -177,16 +181,16 @@ impl Player<'_> {
         Ok(card)
     }
 
-    fn case(&self, scenario: &Scenario) -> Result<PlayedCase> {
-        let run = play(scenario, self.adapter, self.seed, self.servers)?;
-        let verdict = judge(scenario, &run);
-        Ok((Case::new(scenario, verdict, run.log, run.complaints), run.library))
+    fn run_scenario(&self, scenario: &Scenario) -> Result<NamedResult> {
+        let run = run_scenario(scenario, self.adapter, self.seed, self.servers)?;
+        let verdict = grade_run(scenario, &run);
+        Ok((ScenarioResult::new(scenario, verdict, run.log, run.stderr_tail), run.library))
     }
 }
 
 impl Arguments {
-    /// The servers to play on, if they are to be real.
-    fn servers(&self) -> Option<Servers> {
+    /// Returns the real servers to run on, if requested.
+    fn real_servers(&self) -> Option<Servers> {
         let named =
             |name: &str| if name.is_empty() { Program::redoubt() } else { Program::named(Path::new(name)) };
         let server = named(self.server.as_deref()?);
@@ -195,13 +199,13 @@ impl Arguments {
     }
 }
 
-fn chosen(arguments: &Arguments) -> Result<Vec<Scenario>> {
+fn select_scenarios(arguments: &Arguments) -> Result<Vec<Scenario>> {
     let mut scenarios = match &arguments.scenarios {
-        Some(folder) => in_folder(folder)?,
-        None => built_in()?,
+        Some(folder) => scenarios_in_folder(folder)?,
+        None => built_in_scenarios()?,
     };
     if arguments.server.is_some() {
-        scenarios.retain(can_play);
+        scenarios.retain(is_supported);
     }
     let wanted = |scenario: &Scenario| {
         let only = &arguments.only;
@@ -220,7 +224,7 @@ fn read_card<T: DeserializeOwned>(file: &Path) -> Result<T> {
     serde_json::from_str(&text).with_context(|| format!("{} is no card", file.display()))
 }
 
-fn write(file: Option<&Path>, make: impl FnOnce() -> Result<String>) -> Result<()> {
+fn write_file(file: Option<&Path>, make: impl FnOnce() -> Result<String>) -> Result<()> {
     let Some(file) = file else { return Ok(()) };
     fs::write(file, make()?).with_context(|| format!("{} cannot be written", file.display()))
 }

@@ -1,7 +1,8 @@
-//! TLS in front of scripted nodes: what comes encrypted goes on in the clear, over a second pair of sockets.
+//! Terminates TLS in front of scripted nodes and forwards the plain bytes over a second socket
+//! pair.
 //!
-//! The nodes themselves know nothing of it. A connection keeps the certificate that it began with; a new one gets the
-//! certificate of the moment, as with real servers.
+//! The nodes are unaware of TLS. A connection keeps the certificate of its handshake; a new
+//! connection gets the current one, as with real servers.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -15,57 +16,57 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ServerConfig, ServerConnection};
 use tempfile::NamedTempFile;
 
-use crate::scenario::Authority;
+use crate::scenario::CertificateAuthority;
 
 const CA: &str = include_str!("../certificates/ca.crt");
-const FIRST: (&str, &str) =
+const FIRST_CERTIFICATE: (&str, &str) =
     (include_str!("../certificates/first.crt"), include_str!("../certificates/first.key"));
-const SECOND: (&str, &str) =
+const SECOND_CERTIFICATE: (&str, &str) =
     (include_str!("../certificates/second.crt"), include_str!("../certificates/second.key"));
-const STRANGER: (&str, &str) =
+const UNTRUSTED_CERTIFICATE: (&str, &str) =
     (include_str!("../certificates/stranger.crt"), include_str!("../certificates/stranger.key"));
-const CHUNK: usize = 16 * 1024;
+const CHUNK_BYTES: usize = 16 * 1024;
 
 /// The certificates of a scenario's nodes.
 #[derive(Debug)]
-pub(crate) struct Encryption {
+pub(crate) struct TlsFrontend {
     authority: NamedTempFile,
     now: Mutex<Arc<ServerConfig>>,
     second: Arc<ServerConfig>,
-    stranger: Arc<ServerConfig>,
+    untrusted: Arc<ServerConfig>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Encryption {
+impl TlsFrontend {
     pub(crate) fn new() -> Result<Self> {
         let mut authority = NamedTempFile::with_suffix(".crt").context("a temporary file")?;
         authority.write_all(CA.as_bytes())?;
         Ok(Self {
             authority,
-            now: Mutex::new(config(FIRST)?),
-            second: config(SECOND)?,
-            stranger: config(STRANGER)?,
+            now: Mutex::new(server_config(FIRST_CERTIFICATE)?),
+            second: server_config(SECOND_CERTIFICATE)?,
+            untrusted: server_config(UNTRUSTED_CERTIFICATE)?,
         })
     }
 
-    /// The file with the certificate of the authority that the client is to trust.
-    pub(crate) fn authority(&self) -> &Path {
+    /// Returns the file with the CA certificate that the client should trust.
+    pub(crate) fn ca_file(&self) -> &Path {
         self.authority.path()
     }
 
-    /// New connections get another certificate.
-    pub(crate) fn replace(&self, of: Authority) {
+    /// Switches the certificate for new connections.
+    pub(crate) fn replace_certificate(&self, of: CertificateAuthority) {
         *lock(&self.now) = Arc::clone(match of {
-            Authority::Known => &self.second,
-            Authority::Unknown => &self.stranger,
+            CertificateAuthority::LoadedScripts => &self.second,
+            CertificateAuthority::Unknown => &self.untrusted,
         });
     }
 
-    /// The other end of an encrypted connection, in the clear. It ends when the connection does, and the other way round.
-    pub(crate) fn decrypted(&self, outer: TcpStream) -> Result<TcpStream> {
+    /// Returns the plain-text end of an encrypted connection. Closing either end closes the other.
+    pub(crate) fn plain_end(&self, outer: TcpStream) -> Result<TcpStream> {
         let tls = ServerConnection::new(Arc::clone(&lock(&self.now)))?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let inner = TcpStream::connect(listener.local_addr()?)?;
@@ -76,7 +77,7 @@ impl Encryption {
         let ends = (Arc::new(outer), Arc::new(inner));
         let (incoming, other) = ((ends.0.clone(), ends.1.clone(), Arc::clone(&tls)), ends);
         thread::spawn(move || {
-            // However a direction ends, the connection is over.
+            // If either direction ends, the connection is over.
             let _ = decrypt(&incoming.0, &incoming.1, &incoming.2);
             close(&incoming.0, &incoming.1);
         });
@@ -93,9 +94,9 @@ fn close(outer: &TcpStream, inner: &TcpStream) {
     let _ = inner.shutdown(Shutdown::Both);
 }
 
-/// From the client to the node, until either is gone.
+/// Forwards bytes from the client to the node until either side closes.
 fn decrypt(mut outer: &TcpStream, mut inner: &TcpStream, tls: &Mutex<ServerConnection>) -> io::Result<()> {
-    let mut bytes = vec![0; CHUNK];
+    let mut bytes = vec![0; CHUNK_BYTES];
     loop {
         let length = outer.read(&mut bytes)?;
         if length == 0 {
@@ -108,7 +109,7 @@ fn decrypt(mut outer: &TcpStream, mut inner: &TcpStream, tls: &Mutex<ServerConne
             while !rest.is_empty() {
                 tls.read_tls(&mut rest)?;
                 let state = tls.process_new_packets();
-                // An alert about a broken handshake is on its way too.
+                // A handshake error queues an alert, which is sent too.
                 while tls.wants_write() {
                     tls.write_tls(&mut outer)?;
                 }
@@ -122,9 +123,9 @@ fn decrypt(mut outer: &TcpStream, mut inner: &TcpStream, tls: &Mutex<ServerConne
     }
 }
 
-/// From the node to the client, until either is gone.
+/// Forwards bytes from the node to the client until either side closes.
 fn encrypt(mut inner: &TcpStream, mut outer: &TcpStream, tls: &Mutex<ServerConnection>) -> io::Result<()> {
-    let mut bytes = vec![0; CHUNK];
+    let mut bytes = vec![0; CHUNK_BYTES];
     loop {
         let length = inner.read(&mut bytes)?;
         let mut tls = lock(tls);
@@ -142,7 +143,7 @@ fn encrypt(mut inner: &TcpStream, mut outer: &TcpStream, tls: &Mutex<ServerConne
     }
 }
 
-fn config((certificate, key): (&str, &str)) -> Result<Arc<ServerConfig>> {
+fn server_config((certificate, key): (&str, &str)) -> Result<Arc<ServerConfig>> {
     let chain = vec![CertificateDer::from_pem_slice(certificate.as_bytes())?];
     let key = PrivateKeyDer::from_pem_slice(key.as_bytes())?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());

@@ -1,35 +1,37 @@
-//! How good is a client library? Scenarios say.
+//! Tests client libraries against failure scenarios and grades them.
 //!
-//! A [`Scenario`] is a small file: nodes, their faults, the client's requests meanwhile. [`stage`] is its nodes as a
-//! machine without sockets; [`play()`] gives them ports (or takes real servers in their place), starts the library's
-//! adapter (a program that does what it is told by lines of JSON, see [`protocol`]) and notes all that happens;
-//! [`verdict`] says how good that was, and [`card`] shows the verdicts.
+//! A [`Scenario`] is a small file that lists nodes, their faults and the client's requests.
+//! [`simulation`] simulates the nodes without sockets; [`run_scenario()`] opens ports for them (or uses real
+//! servers), starts the library's adapter (a program that follows requests in JSON lines, see
+//! [`protocol`]) and records all events. [`verdict`] grades the result, and [`card`] renders the
+//! grades.
 //!
-//! Invariant: a verdict follows from what was seen alone, so the same seed gives the same keys, the same faults and,
-//! with a library that does the same, the same grades.
+//! Invariant: a verdict depends only on recorded events, so equal seeds give equal keys, equal
+//! faults and, for a deterministic library, equal grades.
 #![forbid(unsafe_code)]
 
 mod adapter;
-pub mod card;
 mod cli;
 mod encryption;
-pub mod log;
-mod names;
+pub mod event_log;
 mod nodes;
-mod play;
+mod placeholders;
 pub mod protocol;
-mod real;
+mod real_nodes;
 mod scenario;
-mod scenarios;
-mod sockets;
-pub mod stage;
+mod scenario_files;
+mod scenario_run;
+pub mod scorecard;
+mod scripted_nodes;
+pub mod simulation;
 pub mod verdict;
 
-pub use adapter::NoAnswer;
-pub use cli::{Arguments, Player, run};
-pub use play::{Attempt, Played, Run, play};
-pub use real::Servers;
+pub use adapter::AdapterFailure;
+pub use cli::{Arguments, ScenarioRunner, run};
+pub use real_nodes::Servers;
 pub use scenario::{
-    Act, Allow, Authority, Deed, Errors, Event, NetState, NodeSpec, Rule, Scenario, Step, Tells, Theme, Wants,
+    CertificateAuthority, ConnectionHandling, CostLimits, ErrorPolicy, Expectation, FaultRule, NodeEvent,
+    NodeSpec, ReplyFault, ReportedMap, Scenario, ScenarioStep, StepAction, Theme,
 };
-pub use scenarios::{built_in, in_folder};
+pub use scenario_files::{built_in_scenarios, scenarios_in_folder};
+pub use scenario_run::{Attempt, ScenarioRun, StepResult, run_scenario};

@@ -1,34 +1,34 @@
-//! The view that a player has of a scenario's nodes, scripted or real.
+//! The interface between a scenario runner and its nodes, scripted or real.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use crate::log::{Entry, Happened};
-use crate::scenario::Event;
-use crate::stage::{Executed, Refusal};
+use crate::event_log::{LogEntry, LogEvent};
+use crate::scenario::NodeEvent;
+use crate::simulation::{ExecutedCommand, RefusedCommand};
 
-/// The record of the nodes.
+/// Everything recorded about the nodes.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
-    pub(crate) log: Vec<Entry>,
-    pub(crate) executed: Vec<Executed>,
-    pub(crate) refused: Vec<Refusal>,
+pub(crate) struct NodesRecord {
+    pub(crate) log: Vec<LogEntry>,
+    pub(crate) executed: Vec<ExecutedCommand>,
+    pub(crate) refused: Vec<RefusedCommand>,
 }
 
-/// A scenario's nodes.
+/// The nodes of a running scenario.
 pub(crate) trait Nodes {
-    /// Milliseconds since the scenario began.
+    /// Returns the milliseconds since the scenario began.
     fn now(&self) -> u64;
-    /// `host:port` by name.
+    /// Returns `host:port` by node name.
     fn addresses(&self) -> BTreeMap<String, String>;
-    /// The file with the certificate of the authority that the client is to trust, if the nodes speak TLS.
-    fn authority(&self) -> Option<&Path>;
-    /// Notes something in the log.
-    fn note(&self, what: Happened);
-    /// Has something happen to a node.
-    fn event(&self, event: &Event);
-    /// Publishes a message.
+    /// Returns the CA certificate file for the client if the nodes use TLS.
+    fn ca_file(&self) -> Option<&Path>;
+    /// Appends an event to the log.
+    fn log_event(&self, event: LogEvent);
+    /// Applies a scenario event to the nodes.
+    fn event(&self, event: &NodeEvent);
+    /// Publishes a Pub/Sub message.
     fn publish(&self, channel: &str, data: &str, sharded: bool);
-    /// All that was seen; it is the end.
-    fn seen(&self) -> Seen;
+    /// Returns the recorded events once the scenario is over.
+    fn into_record(&self) -> NodesRecord;
 }

@@ -1,25 +1,25 @@
-//! The requests of the judge to an adapter, and its answers: one JSON object a line each ([docs/judge.md]).
+//! The protocol between the test program and an adapter: one JSON object per line
+//! ([docs/judge.md]).
 //!
-//! An adapter is asked one thing at a time and answers it before the next: both go in lock step. Only messages of
-//! channels come unasked.
+//! Requests and answers alternate. Only Pub/Sub messages arrive unsolicited.
 //!
 //! [docs/judge.md]: ../../../docs/judge.md
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// How a client finds its servers.
+/// How a client discovers its servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// By the slots that any node tells.
+    /// From the slot map of any cluster node.
     Cluster,
-    /// By sentinels.
+    /// From sentinels.
     Sentinel,
 }
 
 impl Mode {
-    /// Its name in a request.
+    /// Returns the mode's name in a request.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -29,79 +29,79 @@ impl Mode {
     }
 }
 
-/// One thing that an adapter is asked.
+/// A request to an adapter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub enum Request {
-    /// Which library this is, and what it can do.
+    /// Report the library's name and version.
     Hello,
-    /// Make a client. Servers need not be reached yet.
+    /// Create a client. Its servers need not be reachable yet.
     Connect(Connect),
-    /// Run one command and give its reply.
+    /// Run one command and return its reply.
     Command {
-        /// Its name and arguments.
+        /// The command's name and arguments.
         args: Vec<String>,
     },
-    /// Run a script by the library's own help for scripts, if it has any.
+    /// Run a script with the library's script helper, if it has one.
     Script {
-        /// Its text.
+        /// The script text.
         source: String,
-        /// Its keys.
+        /// The script's keys.
         keys: Vec<String>,
-        /// Its further arguments.
+        /// The script's other arguments.
         args: Vec<String>,
     },
-    /// Send commands at once and give all replies.
+    /// Send several commands as one pipeline and return all replies.
     Pipeline {
         /// The commands.
         commands: Vec<Vec<String>>,
     },
-    /// Run commands as one, by MULTI and EXEC.
+    /// Run commands atomically with MULTI and EXEC.
     Transaction {
         /// The commands.
         commands: Vec<Vec<String>>,
     },
-    /// Hear channels; answered when the server has confirmed it.
+    /// Subscribe to channels; the answer follows the server's confirmation.
     Subscribe {
-        /// Their names.
+        /// The channel names.
         channels: Vec<String>,
-        /// Whether they are of SSUBSCRIBE.
+        /// Whether to use SSUBSCRIBE.
         sharded: bool,
     },
-    /// Drop the client.
+    /// Close the client.
     Close,
 }
 
-/// The settings that a client is made with.
+/// The settings of a new client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connect {
-    /// How it finds its servers.
+    /// How the client discovers its servers.
     pub mode: Mode,
-    /// `host:port` of nodes or sentinels.
+    /// `host:port` of cluster nodes or sentinels.
     pub nodes: Vec<String>,
-    /// Under sentinels: the master's name.
+    /// The master's name under sentinels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub master: Option<String>,
-    /// Whether it reads from replicas.
+    /// Whether to read from replicas.
     #[serde(default)]
     pub replicas: bool,
-    /// Whether it keeps what it reads.
+    /// Whether to use client-side caching.
     #[serde(default)]
     pub caching: bool,
-    /// The scripts that it will be asked to run, for libraries that want to know beforehand.
+    /// The scripts that will be run, for libraries that register scripts in advance.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub scripts: Vec<String>,
-    /// With TLS: the file with the certificate of the authority that it is to trust.
+    /// The CA certificate file to trust when TLS is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls_ca: Option<String>,
-    /// 2 or 3.
+    /// The RESP version, 2 or 3.
     pub protocol: u8,
-    /// How long the client may wait for a connection or a reply.
+    /// Timeout for connecting and for replies, in milliseconds.
     pub timeout_ms: u64,
 }
 
 impl Connect {
-    /// Host and port of each node.
+    /// Returns host and port of each node.
     pub fn addresses(&self) -> impl Iterator<Item = (String, u16)> {
         self.nodes.iter().filter_map(|node| {
             let (host, port) = node.rsplit_once(':')?;
@@ -110,101 +110,101 @@ impl Connect {
     }
 }
 
-/// A request as an adapter reads it.
+/// A request as the adapter receives it.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Asked {
-    /// The number that its answer has to have.
+pub struct RequestLine {
+    /// The id that the answer must repeat.
     pub id: u64,
     /// The request.
     #[serde(flatten)]
     pub request: Request,
 }
 
-/// A request as a line.
+/// Encodes a request as one line.
 #[must_use]
-pub fn line(id: u64, request: &Request) -> String {
+pub fn encode_line(id: u64, request: &Request) -> String {
     let mut object = json!(request);
     object["id"] = json!(id);
     format!("{object}\n")
 }
 
-/// How an operation went, as the adapter says.
+/// The result of a request as reported by the adapter.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Outcome {
-    /// It is done; the reply.
+pub enum AdapterOutcome {
+    /// Success with this reply.
     Ok(Value),
-    /// The library raised this.
+    /// The library raised this error.
     Error(String),
-    /// The library has no such thing, and why.
+    /// The library does not support the request, for this reason.
     Unsupported(String),
 }
 
-/// A message of a channel.
+/// A Pub/Sub message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Message {
     /// The channel's name.
     pub channel: String,
-    /// The published message.
+    /// The published payload.
     pub data: String,
 }
 
-/// A line that an adapter wrote.
+/// A line written by an adapter.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Said {
+pub enum AdapterLine {
     /// The answer to the request with this id.
-    Answer(u64, Outcome),
-    /// A message came on a channel.
+    Answer(u64, AdapterOutcome),
+    /// A Pub/Sub message arrived.
     Message(Message),
 }
 
-impl Said {
-    /// The line that an adapter writes, without its end.
+impl AdapterLine {
+    /// Encodes the line without its newline.
     #[must_use]
-    pub fn line(&self) -> String {
+    pub fn to_line(&self) -> String {
         match self {
-            Self::Answer(id, Outcome::Ok(value)) => json!({"id": id, "ok": value}),
-            Self::Answer(id, Outcome::Error(text)) => json!({"id": id, "error": text}),
-            Self::Answer(id, Outcome::Unsupported(reason)) => json!({"id": id, "unsupported": reason}),
+            Self::Answer(id, AdapterOutcome::Ok(value)) => json!({"id": id, "ok": value}),
+            Self::Answer(id, AdapterOutcome::Error(text)) => json!({"id": id, "error": text}),
+            Self::Answer(id, AdapterOutcome::Unsupported(reason)) => json!({"id": id, "unsupported": reason}),
             Self::Message(message) => json!({"message": message}),
         }
         .to_string()
     }
 }
 
-/// Reads a line of an adapter.
+/// Parses a line of an adapter.
 ///
 /// # Errors
-/// Why it is none.
-pub fn read(line: &str) -> Result<Said, String> {
+/// Why the line is invalid.
+pub fn parse_line(line: &str) -> Result<AdapterLine, String> {
     let no_answer = |why: &str| format!("no answer ({why}): {}", line.trim_end());
     let mut object: serde_json::Map<String, Value> =
         serde_json::from_str(line).map_err(|error| no_answer(&error.to_string()))?;
     if let Some(message) = object.remove("message") {
         return serde_json::from_value(message)
-            .map(Said::Message)
+            .map(AdapterLine::Message)
             .map_err(|error| no_answer(&error.to_string()));
     }
     let id =
         object.get("id").and_then(Value::as_u64).ok_or_else(|| no_answer("the request's id is missing"))?;
     let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     let outcome = if let Some(value) = object.remove("ok") {
-        Outcome::Ok(value)
+        AdapterOutcome::Ok(value)
     } else if let Some(error) = object.remove("error") {
-        Outcome::Error(text(error))
+        AdapterOutcome::Error(text(error))
     } else if let Some(reason) = object.remove("unsupported") {
-        Outcome::Unsupported(text(reason))
+        AdapterOutcome::Unsupported(text(reason))
     } else {
         return Err(no_answer("none of ok, error, unsupported"));
     };
-    Ok(Said::Answer(id, outcome))
+    Ok(AdapterLine::Answer(id, outcome))
 }
 
-/// A library's description of itself.
+/// A library as reported by its adapter.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Library {
-    /// Its name.
+    /// The library's name.
     pub library: String,
-    /// Its version.
+    /// The library's version.
     #[serde(default)]
     pub version: String,
 }
@@ -214,9 +214,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_one_line_with_its_id() {
+    fn request_is_one_line_with_id() {
         let request = Request::Command { args: vec!["GET".to_owned(), "a\nb".to_owned()] };
-        assert_eq!(line(7, &request), "{\"args\":[\"GET\",\"a\\nb\"],\"do\":\"command\",\"id\":7}\n");
+        assert_eq!(encode_line(7, &request), "{\"args\":[\"GET\",\"a\\nb\"],\"do\":\"command\",\"id\":7}\n");
         let connect = Connect {
             mode: Mode::Cluster,
             nodes: vec!["127.0.0.1:1".to_owned()],
@@ -228,9 +228,10 @@ mod tests {
             protocol: 2,
             timeout_ms: 9,
         };
-        let asked: Asked = serde_json::from_str(&line(4, &Request::Connect(connect.clone()))).unwrap();
-        assert_eq!(asked, Asked { id: 4, request: Request::Connect(connect.clone()) });
-        let told: Value = serde_json::from_str(&line(1, &Request::Connect(connect))).unwrap();
+        let asked: RequestLine =
+            serde_json::from_str(&encode_line(4, &Request::Connect(connect.clone()))).unwrap();
+        assert_eq!(asked, RequestLine { id: 4, request: Request::Connect(connect.clone()) });
+        let told: Value = serde_json::from_str(&encode_line(1, &Request::Connect(connect))).unwrap();
         assert_eq!(
             told,
             json!({"id": 1, "do": "connect", "mode": "cluster", "nodes": ["127.0.0.1:1"], "protocol": 2, "replicas": false, "caching": false, "timeout_ms": 9})
@@ -238,20 +239,34 @@ mod tests {
     }
 
     #[test]
-    fn a_null_reply_is_an_answer_and_a_line_without_one_is_none() {
-        assert_eq!(read(r#"{"id":3,"ok":null}"#), Ok(Said::Answer(3, Outcome::Ok(Value::Null))));
-        assert_eq!(read(r#"{"id":3,"error":"gone"}"#), Ok(Said::Answer(3, Outcome::Error("gone".into()))));
+    fn null_reply_is_an_answer_and_missing_reply_is_an_error() {
+        assert_eq!(
+            parse_line(r#"{"id":3,"ok":null}"#),
+            Ok(AdapterLine::Answer(3, AdapterOutcome::Ok(Value::Null)))
+        );
+        assert_eq!(
+            parse_line(r#"{"id":3,"error":"gone"}"#),
+            Ok(AdapterLine::Answer(3, AdapterOutcome::Error("gone".into())))
+        );
         let message = Message { channel: "c".to_owned(), data: "d".to_owned() };
-        assert_eq!(read(r#"{"message":{"channel":"c","data":"d"}}"#), Ok(Said::Message(message.clone())));
-        let outcomes =
-            [Outcome::Ok(json!([1])), Outcome::Error("e".into()), Outcome::Unsupported("u".into())];
-        let said =
-            outcomes.map(|outcome| Said::Answer(9, outcome)).into_iter().chain([Said::Message(message)]);
+        assert_eq!(
+            parse_line(r#"{"message":{"channel":"c","data":"d"}}"#),
+            Ok(AdapterLine::Message(message.clone()))
+        );
+        let outcomes = [
+            AdapterOutcome::Ok(json!([1])),
+            AdapterOutcome::Error("e".into()),
+            AdapterOutcome::Unsupported("u".into()),
+        ];
+        let said = outcomes
+            .map(|outcome| AdapterLine::Answer(9, outcome))
+            .into_iter()
+            .chain([AdapterLine::Message(message)]);
         for said in said {
-            assert_eq!(read(&said.line()), Ok(said));
+            assert_eq!(parse_line(&said.to_line()), Ok(said));
         }
         for bad in ["", "[]", "{}", r#"{"id":3}"#, r#"{"ok":1}"#, r#"{"message":1}"#, "Traceback"] {
-            assert!(read(bad).is_err(), "{bad}");
+            assert!(parse_line(bad).is_err(), "{bad}");
         }
     }
 }

@@ -1,7 +1,8 @@
-//! A scenario: its nodes, their faults, the client's requests meanwhile, and the costs that are still good.
+//! Defines scenarios: nodes, their faults, the client's requests, and the costs that still count as
+//! good.
 //!
-//! It is data, a YAML file with its story on top ([docs/judge.md] lists what may stand in it). Keys are drawn from the
-//! seed: `key(a)` is a key of node `a`, `key(a,2)` another.
+//! A scenario is a YAML file that begins with a description ([docs/judge.md] documents its format).
+//! Keys are drawn from the seed: `key(a)` is a key of node `a`, and `key(a,2)` a second one.
 //!
 //! [docs/judge.md]: ../../../docs/judge.md
 
@@ -13,68 +14,68 @@ use serde_json::Value;
 
 use crate::protocol::Mode;
 
-/// A scenario as its file says it.
+/// A parsed scenario file.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// The file's name.
+    /// The file's name without extension.
     #[serde(default)]
     pub name: String,
-    /// The story, for people.
+    /// The description for people.
     pub story: String,
-    /// Where it stands on the card.
+    /// The scenario's section on the card.
     pub theme: Theme,
-    /// How the client finds its servers.
+    /// How the client discovers its servers.
     pub mode: Mode,
-    /// The protocol that the client is to speak.
-    #[serde(default = "two")]
+    /// The RESP version for the client.
+    #[serde(default = "default_protocol")]
     pub protocol: u8,
-    /// Whether the client is to read from replicas.
+    /// Whether the client reads from replicas.
     #[serde(default)]
     pub replicas: bool,
-    /// Whether the client is to keep what it reads (client-side caching).
+    /// Whether the client uses client-side caching.
     #[serde(default)]
     pub caching: bool,
-    /// Whether the nodes speak TLS.
+    /// Whether the nodes use TLS.
     #[serde(default)]
     pub tls: bool,
-    /// How long the client may wait for a connection or a reply.
-    #[serde(default = "second")]
+    /// The client's timeout for connections and replies, in milliseconds.
+    #[serde(default = "default_timeout_ms")]
     pub timeout_ms: u64,
-    /// The nodes.
+    /// The nodes by name.
     pub nodes: BTreeMap<String, NodeSpec>,
-    /// Which nodes the client is told of; all that it could be told of without.
+    /// The nodes given to the client; empty means every suitable node.
     #[serde(default)]
     pub seeds: Vec<String>,
     /// The faults: how nodes deviate from healthy servers.
     #[serde(default)]
-    pub rules: Vec<Rule>,
-    /// The steps, in order.
-    pub steps: Vec<Step>,
-    /// The costs that are still good.
+    pub rules: Vec<FaultRule>,
+    /// The steps in order.
+    pub steps: Vec<ScenarioStep>,
+    /// The costs that still count as good.
     #[serde(default)]
-    pub allow: Allow,
+    pub allow: CostLimits,
 }
 
 /// The themes of scenarios.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Theme {
-    /// MOVED, ASK and other errors that say where or when.
+    /// MOVED, ASK and other errors that tell the client where or when to retry.
     Redirects,
-    /// The cluster's map, as nodes tell it.
+    /// The slot map.
     Maps,
-    /// Connections and replies that break.
+    /// Broken connections and replies.
     Replies,
     /// Masters that die and are replaced.
     Failover,
-    /// Channels.
+    /// Pub/Sub channels.
     Channels,
-    /// Commands that wait.
+    /// Blocking commands.
     Blocking,
-    /// Scripts, which each node has to be told.
+    /// Scripts, which each node must load.
     Scripts,
-    /// Values that the client keeps.
+    /// Client-side caching.
     Caching,
     /// Reads from replicas.
     Replicas,
@@ -85,7 +86,7 @@ pub enum Theme {
 }
 
 impl Theme {
-    /// For people.
+    /// Returns the theme's title.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -104,271 +105,295 @@ impl Theme {
     }
 }
 
-fn two() -> u8 {
+fn default_protocol() -> u8 {
     2
 }
 
-fn second() -> u64 {
+fn default_timeout_ms() -> u64 {
     1000
 }
 
-/// A node.
+/// A node of a scenario.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NodeSpec {
-    /// First and last slot of a master in a cluster, as `0-8191`.
+    /// Slot ranges of a cluster master, such as `0-8191`.
     #[serde(default)]
     pub slots: Vec<String>,
-    /// The master that it follows.
+    /// The master of this replica.
     #[serde(default)]
     pub replica_of: Option<String>,
-    /// Whether it is a sentinel.
+    /// Whether the node is a sentinel.
     #[serde(default)]
     pub sentinel: bool,
-    /// Whether it is no member: an address where nobody is, or is not yet.
+    /// Whether the node is no member: an address without a server, at least initially.
     #[serde(default)]
     pub absent: bool,
-    /// How it meets connections at the beginning.
+    /// The initial handling of connections.
     #[serde(default)]
-    pub state: NetState,
-    /// The map that it tells at the beginning.
+    pub state: ConnectionHandling,
+    /// The slot map that the node reports initially.
     #[serde(default)]
-    pub tells: Tells,
+    pub tells: ReportedMap,
 }
 
-/// How a node meets connections.
+/// How a node handles connections.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum NetState {
-    /// It serves.
+pub enum ConnectionHandling {
+    /// Serves requests.
     #[default]
-    Up,
-    /// Nothing listens on its port.
-    Refuses,
-    /// Connections are accepted and closed at once: what a dead node does, but countable.
-    Slams,
-    /// Connections are accepted, requests are read, nothing is ever answered.
-    Silent,
+    #[serde(rename = "up")]
+    Serve,
+    /// Refuses connections: nothing listens on the port.
+    #[serde(rename = "refuses")]
+    Refuse,
+    /// Accepts and immediately closes connections, like a dead node whose connection attempts can
+    /// be counted.
+    #[serde(rename = "slams")]
+    CloseAtOnce,
+    /// Accepts connections and reads requests, but never replies.
+    #[serde(rename = "silent")]
+    NeverReply,
 }
 
-/// The view of the cluster that a node tells, or a sentinel's view of its master.
+/// The slot map that a node reports, or a sentinel's information about its master.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Tells {
+pub enum ReportedMap {
     /// The true state.
     #[default]
-    Truth,
-    /// No slots at all.
+    #[serde(rename = "truth")]
+    Current,
+    /// No slots.
     Empty,
-    /// Null in the place of its own host: the client is to take the one that it has reached.
+    /// Null instead of the node's own host; the client should use the host it connected to.
     NullHost,
-    /// `localhost` in the place of addresses.
+    /// `localhost` instead of addresses.
     Hostnames,
-    /// The state at the beginning, whatever came after.
-    Beginning,
+    /// The initial state, ignoring all later changes.
+    #[serde(rename = "beginning")]
+    Initial,
 }
 
-impl Tells {
-    fn told(self) -> &'static str {
+impl ReportedMap {
+    fn describe(self) -> &'static str {
         match self {
-            Self::Truth => "the truth",
+            Self::Current => "the truth",
             Self::Empty => "an empty map",
             Self::NullHost => "a map with null in the place of hosts",
             Self::Hostnames => "a map with hostnames",
-            Self::Beginning => "the map of the beginning",
+            Self::Initial => "the map of the beginning",
         }
     }
 }
 
-/// A fault that replaces an ordinary reply.
+/// A fault that replaces a node's normal reply.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Rule {
-    /// On these nodes; on all without.
+pub struct FaultRule {
+    /// The nodes affected; all if empty.
     #[serde(default)]
     pub at: Vec<String>,
-    /// For this command; of two words where the second one counts (`CLUSTER SLOTS`).
+    /// The affected command, as two words where a subcommand matters (`CLUSTER SLOTS`).
     pub on: String,
-    /// With this key as its first argument.
+    /// Restricts the rule to commands with this first key.
     #[serde(default)]
     pub key: Option<String>,
-    /// So many times it does not apply at first.
+    /// The number of matching commands to let pass first.
     #[serde(default)]
     pub skip: u32,
-    /// So many times it applies then; without end if nothing is said.
+    /// The number of times the rule applies; unlimited if absent.
     #[serde(default)]
     pub times: Option<u32>,
-    /// It applies for so long after its first time.
+    /// How long the rule applies after its first use.
     #[serde(default)]
     pub for_ms: Option<u64>,
-    /// The fault itself.
+    /// The fault to inject.
     #[serde(rename = "do")]
-    pub deed: Deed,
+    pub fault: ReplyFault,
 }
 
-/// The kinds of faults.
+/// The kinds of reply faults.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Deed {
-    /// The command is not run; this is answered. `$slot` is the key's slot, `$a` the address of node `a`.
+pub enum ReplyFault {
+    /// The command is not executed; this error is the reply. `$slot` is the key's slot, `$a` the
+    /// address of node `a`.
     Error(String),
-    /// The command is run; its reply breaks off in the middle, and with it the connection.
-    Cut,
-    /// The command is run; the connection ends without a reply.
-    Lose,
-    /// The command is run; its reply never comes, the connection stands.
-    Silence,
-    /// The command is run; its reply comes so many milliseconds late.
-    Late(u64),
-    /// The command is run; its reply comes in pieces of a few bytes.
-    Torn,
-    /// The command is run; before its reply come pushes of unknown kinds (with RESP3).
-    Pushes,
+    /// The command is executed; the connection closes in the middle of its reply.
+    #[serde(rename = "cut")]
+    CutReply,
+    /// The command is executed; the connection closes without a reply.
+    #[serde(rename = "lose")]
+    DropReply,
+    /// The command is executed; no reply is sent, and the connection stays open.
+    #[serde(rename = "silence")]
+    NoReply,
+    /// The command is executed; its reply is delayed by this many milliseconds.
+    #[serde(rename = "late")]
+    Delay(u64),
+    /// The command is executed; its reply is sent in pieces of a few bytes.
+    #[serde(rename = "torn")]
+    Fragment,
+    /// The command is executed; RESP3 pushes of unknown kinds precede its reply.
+    #[serde(rename = "pushes")]
+    UnknownPushes,
 }
 
-/// Something done in a scenario.
+/// A step of a scenario.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(try_from = "StepFile")]
-pub struct Step {
-    /// The act of the step.
-    pub act: Act,
-    /// The result that is required of it.
-    pub wants: Wants,
+pub struct ScenarioStep {
+    /// The action to take.
+    pub act: StepAction,
+    /// The expected result.
+    pub expectation: Expectation,
 }
 
-/// The kinds of acts.
+/// The kinds of step actions.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Act {
+pub enum StepAction {
     /// The client runs a command.
     Command(Vec<String>),
     /// The client runs a script that calls this one command.
     Script(Vec<String>),
-    /// The client sends commands at once.
+    /// The client sends commands as one pipeline.
     Pipeline(Vec<Vec<String>>),
-    /// The client runs commands as one.
+    /// The client runs commands in a transaction.
     Transaction(Vec<Vec<String>>),
     /// The client subscribes to channels.
     Subscribe(Vec<String>),
-    /// The client subscribes to channels by SSUBSCRIBE.
+    /// The client subscribes to channels with SSUBSCRIBE.
     Ssubscribe(Vec<String>),
-    /// A message must come; it is published anew each time that it is waited for.
-    Hears {
-        /// On this channel.
+    /// A message must arrive; it is published again with each attempt.
+    ExpectMessage {
+        /// The channel's name.
         channel: String,
-        /// With this text.
+        /// The message's payload.
         data: String,
     },
-    /// Something happens to nodes.
-    Stage(Event),
-    /// Nothing is done for so long.
+    /// An event changes the nodes.
+    ChangeNodes(NodeEvent),
+    /// Waits this many milliseconds.
     Pause(u64),
 }
 
-/// The requirements on the result of a step.
+/// The expected result of a step.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Wants {
-    /// This reply, if one is named.
+pub struct Expectation {
+    /// The required reply, if specified.
     pub reply: Option<Value>,
-    /// Whether an error is an answer too, or the only right one.
-    pub errors: Errors,
-    /// How often it is tried until it is done.
+    /// Whether an error is forbidden, allowed or required.
+    pub errors: ErrorPolicy,
+    /// The maximum number of attempts.
     pub tries: u32,
-    /// After so long it is too late, in all.
+    /// The time limit for all attempts together, in milliseconds.
     pub within_ms: u64,
 }
 
 /// Whether a step may fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Errors {
-    /// It must not.
-    Wrong,
-    /// It may: the servers are such that no library could do better, or not without risk.
+pub enum ErrorPolicy {
+    /// An error is a failure.
+    Forbidden,
+    /// An error is acceptable, because no library could avoid it without risk.
     Allowed,
-    /// It must: a reply would be an invention.
-    Right,
+    /// An error is required, because any reply would be invented.
+    Required,
 }
 
-/// Something that happens to nodes.
+/// An event that changes the nodes.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Event {
-    /// A node treats connections otherwise; open ones end, unless it becomes silent.
-    Net {
-        /// The node.
+pub enum NodeEvent {
+    /// A node changes its handling of connections. Open connections are closed unless it becomes
+    /// silent.
+    #[serde(rename = "net")]
+    SetConnectionHandling {
+        /// The node's name.
         node: String,
-        /// How from now on.
-        state: NetState,
-        /// After so long.
+        /// The new connection handling.
+        state: ConnectionHandling,
+        /// The delay in milliseconds.
         #[serde(default)]
         after_ms: u64,
     },
-    /// A replica takes its master's place and slots.
+    /// A replica replaces its master and takes over its slots.
     Promote {
-        /// The replica.
+        /// The replica's name.
         node: String,
-        /// After so long.
+        /// The delay in milliseconds.
         #[serde(default)]
         after_ms: u64,
     },
-    /// The slot of a key belongs to another node.
-    Move {
-        /// The key.
+    /// A key's slot moves to another node.
+    #[serde(rename = "move")]
+    MoveSlot {
+        /// A key in the slot.
         key: String,
-        /// Its new owner.
+        /// The new owner.
         to: String,
-        /// After so long.
+        /// The delay in milliseconds.
         #[serde(default)]
         after_ms: u64,
     },
-    /// A node tells something else.
-    Tells {
-        /// The node.
+    /// A node changes the slot map that it reports.
+    #[serde(rename = "tells")]
+    ReportMap {
+        /// The node's name.
         node: String,
-        /// The view that it tells from then on.
-        what: Tells,
-        /// To so many questions; then it tells the truth. Without end if nothing is said.
+        /// The slot map to report.
+        #[serde(rename = "what")]
+        map: ReportedMap,
+        /// The number of replies to give; afterwards the node reports the truth. Unlimited if
+        /// absent.
         #[serde(default)]
         times: Option<u32>,
-        /// After so long.
+        /// The delay in milliseconds.
         #[serde(default)]
         after_ms: u64,
     },
-    /// A node is at another address from now on, that of an absent one, with its name and slots; nobody is at the old one.
-    Readdress {
-        /// The node.
+    /// A node moves to the address of an absent node and keeps its name and slots; its old address
+    /// becomes dead.
+    #[serde(rename = "readdress")]
+    ChangeAddress {
+        /// The node's name.
         node: String,
-        /// The absent one.
+        /// The absent node.
         to: String,
-        /// After so long.
+        /// The delay in milliseconds.
         #[serde(default)]
         after_ms: u64,
     },
-    /// Another client runs a command, at its key's owner; without a key, at every node with data.
-    Run {
+    /// Another client runs a command at its key's owner or, without a key, at every data node.
+    #[serde(rename = "run")]
+    RunCommand {
         /// The command.
         command: Vec<String>,
-        /// After so long.
+        /// The delay in milliseconds.
         #[serde(default)]
         after_ms: u64,
     },
-    /// Every node has another certificate for new connections.
-    Certificate {
+    /// Every node switches to another certificate for new connections.
+    #[serde(rename = "certificate")]
+    ReplaceCertificate {
         /// The authority that signed it.
-        of: Authority,
-        /// After so long.
+        of: CertificateAuthority,
+        /// The delay in milliseconds.
         #[serde(default)]
         after_ms: u64,
     },
 }
 
-/// The authority that has signed the nodes' certificates.
+/// The certificate authority of the nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Authority {
-    /// The one that the client was given.
+pub enum CertificateAuthority {
+    /// The authority given to the client.
     #[default]
-    Known,
-    /// One that the client has never heard of.
+    LoadedScripts,
+    /// An authority unknown to the client.
     Unknown,
 }
 
@@ -382,77 +407,78 @@ struct StepFile {
     subscribe: Option<Vec<String>>,
     ssubscribe: Option<Vec<String>>,
     hears: Option<[String; 2]>,
-    stage: Option<Event>,
+    stage: Option<NodeEvent>,
     pause_ms: Option<u64>,
     expect: Option<Value>,
     #[serde(default)]
     may_fail: bool,
     #[serde(default)]
     must_fail: bool,
-    #[serde(default = "one")]
+    #[serde(default = "default_tries")]
     tries: u32,
-    #[serde(default = "timeout")]
+    #[serde(default = "default_step_timeout_ms")]
     within_ms: u64,
 }
 
-fn one() -> u32 {
+fn default_tries() -> u32 {
     1
 }
 
-/// Longer than any library waits by default for a single reply, on a busy machine.
-fn timeout() -> u64 {
+/// Longer than any library's default reply timeout, with a margin for a busy machine.
+fn default_step_timeout_ms() -> u64 {
     12_000
 }
 
-impl TryFrom<StepFile> for Step {
+impl TryFrom<StepFile> for ScenarioStep {
     type Error = String;
 
     fn try_from(file: StepFile) -> Result<Self, String> {
         let acts = [
-            file.command.map(Act::Command),
-            file.script.map(Act::Script),
-            file.pipeline.map(Act::Pipeline),
-            file.transaction.map(Act::Transaction),
-            file.subscribe.map(Act::Subscribe),
-            file.ssubscribe.map(Act::Ssubscribe),
-            file.hears.map(|[channel, data]| Act::Hears { channel, data }),
-            file.stage.map(Act::Stage),
-            file.pause_ms.map(Act::Pause),
+            file.command.map(StepAction::Command),
+            file.script.map(StepAction::Script),
+            file.pipeline.map(StepAction::Pipeline),
+            file.transaction.map(StepAction::Transaction),
+            file.subscribe.map(StepAction::Subscribe),
+            file.ssubscribe.map(StepAction::Ssubscribe),
+            file.hears.map(|[channel, data]| StepAction::ExpectMessage { channel, data }),
+            file.stage.map(StepAction::ChangeNodes),
+            file.pause_ms.map(StepAction::Pause),
         ];
         let mut acts = acts.into_iter().flatten();
         let (Some(act), None) = (acts.next(), acts.next()) else {
             return Err("a step does one thing".to_owned());
         };
         let errors = match (file.may_fail, file.must_fail) {
-            (false, false) => Errors::Wrong,
-            (true, false) => Errors::Allowed,
-            (false, true) => Errors::Right,
+            (false, false) => ErrorPolicy::Forbidden,
+            (true, false) => ErrorPolicy::Allowed,
+            (false, true) => ErrorPolicy::Required,
             (true, true) => return Err("may_fail or must_fail".to_owned()),
         };
-        let wants = Wants { reply: file.expect, errors, tries: file.tries.max(1), within_ms: file.within_ms };
-        Ok(Self { act, wants })
+        let expectation =
+            Expectation { reply: file.expect, errors, tries: file.tries.max(1), within_ms: file.within_ms };
+        Ok(Self { act, expectation })
     }
 }
 
-/// The costs that are still good; a scenario that needs more is graded down.
+/// Cost limits for a good grade; exceeding one makes the scenario costly.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Allow {
-    /// MOVED and ASK for one command.
+pub struct CostLimits {
+    /// MOVED and ASK replies for one command.
     pub redirects: usize,
-    /// Redirects in all.
+    /// MOVED and ASK replies in total.
     pub redirects_in_all: usize,
-    /// Questions for the map, after the client was made.
+    /// Slot map queries after the client was created.
     pub refreshes: usize,
-    /// Connections in all.
+    /// Connections in total.
     pub connections: usize,
-    /// Connections within a second to a node that takes none, or commands within a second that are refused.
+    /// Refused connections or refused commands per second and node.
     pub storm: usize,
-    /// How long after the last event the first success may come.
+    /// The time from the last event to the first success, in milliseconds.
     pub recovery_ms: u64,
 }
 
-impl Default for Allow {
+impl Default for CostLimits {
     fn default() -> Self {
         Self {
             redirects: 2,
@@ -466,7 +492,7 @@ impl Default for Allow {
 }
 
 impl Scenario {
-    /// Reads a scenario's file.
+    /// Parses a scenario file.
     ///
     /// # Errors
     /// The first error in the file.
@@ -486,7 +512,7 @@ impl Scenario {
         for node in self.nodes.values() {
             node.replica_of.iter().try_for_each(known)?;
             for range in &node.slots {
-                range_of(range)?;
+                parse_slot_range(range)?;
             }
         }
         self.seeds.iter().try_for_each(known)?;
@@ -494,23 +520,26 @@ impl Scenario {
             rule.at.iter().try_for_each(known)?;
         }
         for step in &self.steps {
-            if let Act::Stage(event) = &step.act {
+            if let StepAction::ChangeNodes(event) = &step.act {
                 event.nodes().try_for_each(known)?;
-                ensure!(self.tls || !matches!(event, Event::Certificate { .. }), "a certificate without tls");
+                ensure!(
+                    self.tls || !matches!(event, NodeEvent::ReplaceCertificate { .. }),
+                    "a certificate without tls"
+                );
             }
         }
         Ok(())
     }
 
-    /// All that happens to nodes.
-    pub fn events(&self) -> impl Iterator<Item = &Event> {
+    /// Returns all events of the scenario.
+    pub fn events(&self) -> impl Iterator<Item = &NodeEvent> {
         self.steps.iter().filter_map(|step| match &step.act {
-            Act::Stage(event) => Some(event),
+            StepAction::ChangeNodes(event) => Some(event),
             _ => None,
         })
     }
 
-    /// The nodes that the client is told of.
+    /// Returns the nodes given to the client.
     pub fn seeds(&self) -> impl Iterator<Item = &String> {
         let sentinels = self.mode == Mode::Sentinel;
         self.nodes.iter().filter_map(move |(name, node)| {
@@ -526,60 +555,70 @@ impl Scenario {
     }
 }
 
-impl Event {
-    /// The nodes that it names.
+impl NodeEvent {
+    /// Returns the nodes that the event names.
     pub fn nodes(&self) -> impl Iterator<Item = &String> {
         let (first, second) = match self {
-            Self::Net { node, .. } | Self::Promote { node, .. } | Self::Tells { node, .. } => {
-                (Some(node), None)
-            }
-            Self::Move { to, .. } => (Some(to), None),
-            Self::Readdress { node, to, .. } => (Some(node), Some(to)),
-            Self::Run { .. } | Self::Certificate { .. } => (None, None),
+            Self::SetConnectionHandling { node, .. }
+            | Self::Promote { node, .. }
+            | Self::ReportMap { node, .. } => (Some(node), None),
+            Self::MoveSlot { to, .. } => (Some(to), None),
+            Self::ChangeAddress { node, to, .. } => (Some(node), Some(to)),
+            Self::RunCommand { .. } | Self::ReplaceCertificate { .. } => (None, None),
         };
         first.into_iter().chain(second)
     }
 
-    /// The event as a sentence.
+    /// Describes the event as a sentence.
     #[must_use]
-    pub fn told(&self) -> String {
+    pub fn describe(&self) -> String {
         match self {
-            Self::Net { node, state: NetState::Up, .. } => format!("{node} serves"),
-            Self::Net { node, state: NetState::Refuses, .. } => format!("nothing listens at {node} any more"),
-            Self::Net { node, state: NetState::Slams, .. } => format!("{node} dies"),
-            Self::Net { node, state: NetState::Silent, .. } => format!("{node} says nothing any more"),
+            Self::SetConnectionHandling { node, state: ConnectionHandling::Serve, .. } => {
+                format!("{node} serves")
+            }
+            Self::SetConnectionHandling { node, state: ConnectionHandling::Refuse, .. } => {
+                format!("nothing listens at {node} any more")
+            }
+            Self::SetConnectionHandling { node, state: ConnectionHandling::CloseAtOnce, .. } => {
+                format!("{node} dies")
+            }
+            Self::SetConnectionHandling { node, state: ConnectionHandling::NeverReply, .. } => {
+                format!("{node} says nothing any more")
+            }
             Self::Promote { node, .. } => format!("{node} takes its master's place"),
-            Self::Move { key, to, .. } => format!("the slot of {key} moves to {to}"),
-            Self::Tells { node, what, .. } => format!("{node} tells {}", what.told()),
-            Self::Readdress { node, to, .. } => format!("{node} comes back at the address of {to}"),
-            Self::Run { command, .. } => format!("another client runs {}", command.join(" ")),
-            Self::Certificate { of: Authority::Known, .. } => "the nodes have another certificate".to_owned(),
-            Self::Certificate { of: Authority::Unknown, .. } => {
+            Self::MoveSlot { key, to, .. } => format!("the slot of {key} moves to {to}"),
+            Self::ReportMap { node, map, .. } => format!("{node} reports {}", map.describe()),
+            Self::ChangeAddress { node, to, .. } => format!("{node} comes back at the address of {to}"),
+            Self::RunCommand { command, .. } => format!("another client runs {}", command.join(" ")),
+            Self::ReplaceCertificate { of: CertificateAuthority::LoadedScripts, .. } => {
+                "the nodes have another certificate".to_owned()
+            }
+            Self::ReplaceCertificate { of: CertificateAuthority::Unknown, .. } => {
                 "the nodes have a certificate of an authority that the client does not know".to_owned()
             }
         }
     }
 
-    /// How long it waits.
+    /// Returns the event's delay.
     #[must_use]
     pub fn after_ms(&self) -> u64 {
         match self {
-            Self::Net { after_ms, .. }
+            Self::SetConnectionHandling { after_ms, .. }
             | Self::Promote { after_ms, .. }
-            | Self::Move { after_ms, .. }
-            | Self::Tells { after_ms, .. }
-            | Self::Readdress { after_ms, .. }
-            | Self::Run { after_ms, .. }
-            | Self::Certificate { after_ms, .. } => *after_ms,
+            | Self::MoveSlot { after_ms, .. }
+            | Self::ReportMap { after_ms, .. }
+            | Self::ChangeAddress { after_ms, .. }
+            | Self::RunCommand { after_ms, .. }
+            | Self::ReplaceCertificate { after_ms, .. } => *after_ms,
         }
     }
 }
 
-/// First and last slot of a range.
+/// Parses the first and last slot of a range.
 ///
 /// # Errors
-/// If it is none.
-pub(crate) fn range_of(text: &str) -> Result<(u16, u16)> {
+/// If `text` is no valid range.
+pub(crate) fn parse_slot_range(text: &str) -> Result<(u16, u16)> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let range: (u16, u16) = (first.parse()?, last.parse()?);
     if range.0 > range.1 || range.1 >= harness::SLOTS {
@@ -592,19 +631,24 @@ pub(crate) fn range_of(text: &str) -> Result<(u16, u16)> {
 mod tests {
     use super::*;
 
-    const LEAST: &str = "story: s\ntheme: maps\nmode: cluster\nnodes: {a: {slots: [0-16383]}, b: {}}\n";
+    const MINIMAL_SCENARIO: &str =
+        "story: s\ntheme: maps\nmode: cluster\nnodes: {a: {slots: [0-16383]}, b: {}}\n";
 
     #[test]
-    fn what_is_not_said_has_a_default() {
+    fn missing_fields_have_defaults() {
         let scenario =
-            Scenario::read("x", &format!("{LEAST}steps: [{{command: [GET, key(a), 1]}}]")).unwrap();
+            Scenario::read("x", &format!("{MINIMAL_SCENARIO}steps: [{{command: [GET, key(a), 1]}}]"))
+                .unwrap();
         assert_eq!(scenario.seeds().collect::<Vec<_>>(), ["a"]);
-        assert_eq!(scenario.steps[0].act, Act::Command(["GET", "key(a)", "1"].map(str::to_owned).to_vec()));
-        assert_eq!(scenario.steps[0].wants.errors, Errors::Wrong);
+        assert_eq!(
+            scenario.steps[0].act,
+            StepAction::Command(["GET", "key(a)", "1"].map(str::to_owned).to_vec())
+        );
+        assert_eq!(scenario.steps[0].expectation.errors, ErrorPolicy::Forbidden);
     }
 
     #[test]
-    fn what_cannot_be_played_is_refused_by_name() {
+    fn invalid_scenarios_are_rejected_with_reason() {
         for (steps, said) in [
             ("[{command: [A], pause_ms: 1}]", "one thing"),
             ("[{may_fail: true}]", "one thing"),
@@ -612,7 +656,7 @@ mod tests {
             ("[{comand: [A]}]", "comand"),
             ("[{pause_ms: 1, may_fail: true, must_fail: true}]", "may_fail"),
         ] {
-            let error = Scenario::read("x", &format!("{LEAST}steps: {steps}")).unwrap_err();
+            let error = Scenario::read("x", &format!("{MINIMAL_SCENARIO}steps: {steps}")).unwrap_err();
             assert!(format!("{error:#}").contains(said), "{steps}: {error:#}");
         }
     }

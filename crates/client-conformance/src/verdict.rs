@@ -1,9 +1,9 @@
-//! The verdict of a scenario on a library: a grade, and each reason for it in words.
+//! Grades a library's behavior in a scenario and gives the reasons.
 //!
-//! A function of what was seen, without clock or sockets. The worst are faults that cost users data or money: a command
-//! that ran twice, one that was acknowledged and never ran, a wrong answer. Then come scenarios that do not end right.
-//! One that ends right and takes more redirects, connections or time than the scenario allows is costly, and so is one whose
-//! error hides what is known.
+//! The verdict is a pure function of the recorded events. The worst faults cost users data or
+//! money: a command that ran twice, one that was acknowledged but never ran, or a wrong reply. Next
+//! are scenarios that do not finish correctly. A scenario that finishes but exceeds its limits for
+//! redirections, connections or time is costly, and so is one with a misleading error.
 
 mod costs;
 mod effects;
@@ -14,36 +14,37 @@ mod tests;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::adapter::NoAnswer;
-use crate::play::{Played, Run, is_error, told};
-use crate::protocol::Outcome;
-use crate::scenario::{Act, Errors, Scenario};
+use crate::adapter::AdapterFailure;
+use crate::protocol::AdapterOutcome;
+use crate::scenario::{ErrorPolicy, Scenario, StepAction};
+use crate::scenario_run::{ScenarioRun, StepResult, describe_step, is_error_item};
 
-pub use costs::Measures;
+pub use costs::MeasuredCosts;
 
-/// How good it was, best first.
+/// The grades, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Grade {
-    /// As it should be.
+    /// Correct behavior.
     Good,
-    /// The library has no such thing.
-    NotOffered,
-    /// It ends right, and takes more than it should, or leaves its user in the dark.
+    /// The library lacks the feature.
+    #[serde(rename = "not-offered")]
+    Unsupported,
+    /// Correct, but too expensive or with misleading errors.
     Costly,
-    /// It does not end right.
+    /// The scenario does not finish correctly.
     Fails,
-    /// It costs data: a wrong answer, something done twice, something not done and said to be.
+    /// Data is at risk: a wrong reply, a duplicate execution, or a false acknowledgement.
     Harmful,
 }
 
 impl Grade {
-    /// For people.
+    /// Returns the grade's name for people.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Good => "good",
-            Self::NotOffered => "not offered",
+            Self::Unsupported => "not offered",
             Self::Costly => "costly",
             Self::Fails => "fails",
             Self::Harmful => "HARMFUL",
@@ -54,9 +55,9 @@ impl Grade {
 /// A reason for a grade.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// How bad it is.
+    /// The severity.
     pub grade: Grade,
-    /// The observation, as a sentence.
+    /// The observation as a sentence.
     pub text: String,
 }
 
@@ -66,55 +67,58 @@ impl Finding {
     }
 }
 
-/// The verdict of a scenario.
+/// The verdict on a scenario.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
-    /// The worst of the findings.
+    /// The worst grade among the findings.
     pub grade: Grade,
     /// The reasons, worst first.
     pub findings: Vec<Finding>,
     /// The measured costs.
-    pub measures: Measures,
+    #[serde(rename = "measures")]
+    pub costs: MeasuredCosts,
 }
 
-/// Judges a run.
+/// Grades a run.
 #[must_use]
-pub fn judge(scenario: &Scenario, run: &Run) -> Verdict {
-    let measures = Measures::of(run);
-    let mut findings = endings(run, &measures);
+pub fn grade_run(scenario: &Scenario, run: &ScenarioRun) -> Verdict {
+    let costs = MeasuredCosts::measure(run);
+    let mut findings = check_early_end(run, &costs);
     for played in &run.steps {
-        findings.extend(of_step(played, run));
+        findings.extend(check_step(played, run));
     }
     findings.extend(effects::findings(run));
     findings.extend(errors::findings(run));
-    let not_offered = findings.iter().any(|finding| finding.grade == Grade::NotOffered);
-    if run.no_client.is_none() && !not_offered {
-        findings.extend(costs::findings(&scenario.allow, &measures));
+    let not_offered = findings.iter().any(|finding| finding.grade == Grade::Unsupported);
+    if run.client_error.is_none() && !not_offered {
+        findings.extend(costs::findings(&scenario.allow, &costs));
     }
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.grade));
     let grade = findings.first().map_or(Grade::Good, |finding| finding.grade);
-    Verdict { grade, findings, measures }
+    Verdict { grade, findings, costs }
 }
 
-/// Why it ended before its last step.
-fn endings(run: &Run, measures: &Measures) -> Vec<Finding> {
-    if let Some(outcome) = &run.no_client {
+/// Reports why a run ended before its last step.
+fn check_early_end(run: &ScenarioRun, costs: &MeasuredCosts) -> Vec<Finding> {
+    if let Some(outcome) = &run.client_error {
         return vec![match outcome {
-            Ok(Outcome::Error(text)) => {
-                Finding::new(Grade::Fails, format!("no client can be made: {}", short(text)))
+            Ok(AdapterOutcome::Error(text)) => {
+                Finding::new(Grade::Fails, format!("no client can be made: {}", first_line(text)))
             }
-            Ok(Outcome::Unsupported(text)) => Finding::new(Grade::NotOffered, text.clone()),
-            Ok(Outcome::Ok(_)) => Finding::new(Grade::Fails, "the adapter does not say which library it is"),
-            Err(why) => Finding::new(Grade::Fails, no_answer(why, "the connection")),
+            Ok(AdapterOutcome::Unsupported(text)) => Finding::new(Grade::Unsupported, text.clone()),
+            Ok(AdapterOutcome::Ok(_)) => {
+                Finding::new(Grade::Fails, "the adapter does not say which library it is")
+            }
+            Err(why) => Finding::new(Grade::Fails, check_missing_answer(why, "the connection")),
         }];
     }
     let mut findings = Vec::new();
     for played in &run.steps {
         for attempt in &played.attempts {
             if let Err(why) = &attempt.outcome {
-                let mut text = no_answer(why, &told(&played.act, &attempt.commands));
-                if *why == NoAnswer::Hung && measures.redirects > 50 {
-                    text = format!("follows redirects for ever: {} for one command", measures.redirects);
+                let mut text = check_missing_answer(why, &describe_step(&played.act, &attempt.commands));
+                if *why == AdapterFailure::TimedOut && costs.redirects > 50 {
+                    text = format!("follows redirects for ever: {} for one command", costs.redirects);
                 }
                 findings.push(Finding::new(Grade::Fails, text));
             }
@@ -123,18 +127,18 @@ fn endings(run: &Run, measures: &Measures) -> Vec<Finding> {
     findings
 }
 
-fn no_answer(why: &NoAnswer, what: &str) -> String {
+fn check_missing_answer(why: &AdapterFailure, what: &str) -> String {
     match why {
-        NoAnswer::Hung => format!("hangs: {what} never ends, with neither a reply nor an error"),
-        NoAnswer::Ended => format!("the program ends at: {what}"),
-        NoAnswer::Nonsense(text) => format!("the adapter does not keep to the protocol: {text}"),
+        AdapterFailure::TimedOut => format!("hangs: {what} never ends, with neither a reply nor an error"),
+        AdapterFailure::Exited => format!("the program ends at: {what}"),
+        AdapterFailure::InvalidLine(text) => format!("the adapter does not keep to the protocol: {text}"),
     }
 }
 
-fn of_step(played: &Played, run: &Run) -> Vec<Finding> {
-    if let Act::Hears { channel, .. } = &played.act {
+fn check_step(played: &StepResult, run: &ScenarioRun) -> Vec<Finding> {
+    if let StepAction::ExpectMessage { channel, .. } = &played.act {
         let broken = played.attempts.iter().any(|attempt| attempt.outcome.is_err());
-        if played.heard || broken {
+        if played.message_arrived || broken {
             return Vec::new();
         }
         let text = format!("drops the subscription to {channel}: no message came again");
@@ -142,55 +146,55 @@ fn of_step(played: &Played, run: &Run) -> Vec<Finding> {
     }
     let mut findings = Vec::new();
     for attempt in &played.attempts {
-        if let Ok(Outcome::Ok(value)) = &attempt.outcome {
-            findings.extend(wrong_reply(played, value, &told(&played.act, &attempt.commands), run));
+        if let Ok(AdapterOutcome::Ok(value)) = &attempt.outcome {
+            findings.extend(check_reply(played, value, &describe_step(&played.act, &attempt.commands), run));
         }
     }
     let Some(last) = played.attempts.last() else { return findings };
-    let what = told(&played.act, &last.commands);
-    match (&last.outcome, played.wants.errors) {
-        (Ok(Outcome::Unsupported(text)), _) => {
-            findings.push(Finding::new(Grade::NotOffered, text.clone()));
+    let what = describe_step(&played.act, &last.commands);
+    match (&last.outcome, played.expectation.errors) {
+        (Ok(AdapterOutcome::Unsupported(text)), _) => {
+            findings.push(Finding::new(Grade::Unsupported, text.clone()));
         }
-        (Ok(Outcome::Error(text)), Errors::Wrong) => {
+        (Ok(AdapterOutcome::Error(text)), ErrorPolicy::Forbidden) => {
             let tries = played.attempts.len();
             let after = if tries > 1 { format!(" after {tries} tries") } else { String::new() };
-            findings.push(Finding::new(Grade::Fails, format!("{what} fails{after}: {}", short(text))));
+            findings.push(Finding::new(Grade::Fails, format!("{what} fails{after}: {}", first_line(text))));
         }
-        (Ok(Outcome::Ok(Value::Array(items))), Errors::Wrong)
-            if matches!(played.act, Act::Pipeline(_)) && items.iter().any(is_error) =>
+        (Ok(AdapterOutcome::Ok(Value::Array(items))), ErrorPolicy::Forbidden)
+            if matches!(played.act, StepAction::Pipeline(_)) && items.iter().any(is_error_item) =>
         {
-            let error = items.iter().find(|item| is_error(item)).map(|item| item["error"].to_string());
-            let text = format!("{what} fails in part: {}", short(&error.unwrap_or_default()));
+            let error = items.iter().find(|item| is_error_item(item)).map(|item| item["error"].to_string());
+            let text = format!("{what} fails in part: {}", first_line(&error.unwrap_or_default()));
             findings.push(Finding::new(Grade::Fails, text));
         }
-        (Ok(Outcome::Ok(value)), Errors::Right) => {
+        (Ok(AdapterOutcome::Ok(value)), ErrorPolicy::Required) => {
             findings
                 .push(Finding::new(Grade::Fails, format!("{what} cannot be answered, and is, with {value}")));
         }
-        (Ok(Outcome::Ok(_) | Outcome::Error(_)) | Err(_), _) => {}
+        (Ok(AdapterOutcome::Ok(_) | AdapterOutcome::Error(_)) | Err(_), _) => {}
     }
     findings
 }
 
-/// A wrong reply.
-fn wrong_reply(played: &Played, value: &Value, what: &str, run: &Run) -> Option<Finding> {
-    let wanted = played.wants.reply.as_ref()?;
-    let failed_in_part = value.as_array().is_some_and(|items| items.iter().any(is_error));
-    if is_same(wanted, value) || failed_in_part {
+/// Reports a wrong reply.
+fn check_reply(played: &StepResult, value: &Value, what: &str, run: &ScenarioRun) -> Option<Finding> {
+    let wanted = played.expectation.reply.as_ref()?;
+    let failed_in_part = value.as_array().is_some_and(|items| items.iter().any(is_error_item));
+    if is_equivalent_reply(wanted, value) || failed_in_part {
         return None;
     }
     let other = run.steps.iter().find(|other| {
-        let reply = other.wants.reply.as_ref();
+        let reply = other.expectation.reply.as_ref();
         let is_telling = value.is_string() || value.is_array();
-        is_telling && reply != Some(wanted) && reply.is_some_and(|reply| is_same(reply, value))
+        is_telling && reply != Some(wanted) && reply.is_some_and(|reply| is_equivalent_reply(reply, value))
     });
     let text = match other {
         Some(other) => {
             let commands = other.attempts.first().map(|attempt| attempt.commands.clone()).unwrap_or_default();
             format!(
                 "mixes up replies: {what} is answered {value}, which is the answer to {}",
-                told(&other.act, &commands)
+                describe_step(&other.act, &commands)
             )
         }
         None => format!("a wrong answer: {what} is {wanted}, not {value}"),
@@ -198,21 +202,23 @@ fn wrong_reply(played: &Played, value: &Value, what: &str, run: &Run) -> Option<
     Some(Finding::new(Grade::Harmful, text))
 }
 
-/// Whether two replies are the same but for how libraries show them: a status as a truth, a number as text.
-fn is_same(wanted: &Value, value: &Value) -> bool {
+/// Compares replies apart from library-specific representations, such as a status as a boolean or a
+/// number as text.
+fn is_equivalent_reply(wanted: &Value, value: &Value) -> bool {
     match (wanted, value) {
         (Value::String(text), Value::Bool(truth)) => *truth && text == "OK",
         (Value::Number(number), Value::String(text)) => number.to_string() == *text,
         (Value::Array(wanted), Value::Array(items)) => {
             wanted.len() == items.len()
-                && wanted.iter().zip(items).all(|(wanted, item)| is_same(wanted, item))
+                && wanted.iter().zip(items).all(|(wanted, item)| is_equivalent_reply(wanted, item))
         }
         (wanted, value) => wanted == value,
     }
 }
 
-/// Whether a command on the wire is the one that was asked for: libraries write names and numbers in their own way.
-fn is_same_command(asked: &[String], on_wire: &[String]) -> bool {
+/// Compares a requested command with one on the wire; libraries differ in letter case and number
+/// formats.
+fn is_equivalent_command(asked: &[String], on_wire: &[String]) -> bool {
     let number = |word: &String| word.parse::<f64>().ok();
     let is_same = |(asked, on_wire): (&String, &String)| {
         asked == on_wire || number(asked).is_some_and(|asked| number(on_wire) == Some(asked))
@@ -222,8 +228,8 @@ fn is_same_command(asked: &[String], on_wire: &[String]) -> bool {
         && asked[1..].iter().zip(&on_wire[1..]).all(is_same)
 }
 
-/// The first line of an error, and not too much of it.
-fn short(text: &str) -> String {
+/// Returns the first line of an error, truncated.
+fn first_line(text: &str) -> String {
     let line = text.lines().next().unwrap_or_default();
     match line.char_indices().nth(160) {
         Some((end, _)) => format!("{}...", &line[..end]),

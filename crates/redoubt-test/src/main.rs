@@ -28,7 +28,7 @@ enum Task {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Task::Judge(arguments) => client_conformance::run(&arguments),
-        Task::Chaos(arguments) => chaos::run_as_told(arguments),
+        Task::Chaos(arguments) => chaos::run_command(arguments),
         Task::Testkit(arguments) => testkit::run(arguments).map(|()| ExitCode::SUCCESS),
     };
     outcome.unwrap_or_else(|error| {

@@ -1,4 +1,4 @@
-//! The checkers: the replies that clients got, against the data that is there in the end.
+//! Checks clients' replies against the final data.
 
 mod elements;
 mod linear;
@@ -9,91 +9,91 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::workload::Final;
-use crate::{Op, Outcome, Timeline, Timeouts};
+use crate::workload::FinalData;
+use crate::{Op, OpOutcome, Timeline, Timeouts};
 
-/// How many findings of a kind are told in full.
-const TOLD: usize = 20;
+/// The number of findings of one kind that are described in full.
+const MAX_DESCRIBED: usize = 20;
 
-/// The findings of the checkers.
+/// The findings of all checkers.
 #[derive(Debug, Default, Serialize)]
-pub struct Findings {
-    /// The states that must never be.
+pub struct CheckerFindings {
+    /// Descriptions of states that must never occur, up to a limit.
     pub violations: Vec<String>,
-    /// How many violations there are, told or not.
-    pub violated: usize,
-    /// How many acknowledged writes are lost as asynchronous replication may lose them, by workload.
+    /// The total number of violations.
+    pub violation_count: usize,
+    /// Lost acknowledged writes that asynchronous replication explains, by workload.
     pub explained: BTreeMap<&'static str, usize>,
-    /// How many acknowledged writes are lost, explained or not.
+    /// All lost acknowledged writes, explained or not.
     pub lost: usize,
 }
 
-impl Findings {
-    fn violation(&mut self, text: String) {
-        self.violated += 1;
-        if self.violations.len() < TOLD {
+impl CheckerFindings {
+    fn add_violation(&mut self, text: String) {
+        self.violation_count += 1;
+        if self.violations.len() < MAX_DESCRIBED {
             self.violations.push(text);
         }
     }
 
-    /// An acknowledged write is not there.
-    fn lost(&mut self, op: &Op, case: &Case<'_>) {
+    /// Records that an acknowledged write is missing.
+    fn add_lost_write(&mut self, op: &Op, case: &CheckInput<'_>) {
         self.lost += 1;
         if op.confirmed {
-            self.violation(format!("confirmed by a replica, and lost: {op:?}"));
+            self.add_violation(format!("confirmed by a replica, and lost: {op:?}"));
         } else if case.explains(op) {
             *self.explained.entry(op.workload).or_default() += 1;
         } else {
-            self.violation(format!("lost without a reason: {op:?}"));
+            self.add_violation(format!("lost without a reason: {op:?}"));
         }
     }
 }
 
 /// The input of a checker.
 #[derive(Debug)]
-pub struct Case<'a> {
-    /// The operations of the clients, in the order in which they completed.
+pub struct CheckInput<'a> {
+    /// All client operations in order of completion.
     pub ops: &'a [Op],
-    /// The data that is there in the end, by workload.
-    pub finals: &'a BTreeMap<&'static str, Final>,
-    /// The faults that the servers were given, and the masters in time.
+    /// The final data by workload.
+    pub final_data: &'a BTreeMap<&'static str, FinalData>,
+    /// The injected faults and the masters over time.
     pub timeline: &'a Timeline,
-    /// The bounds by which a loss is explained.
+    /// Time limits for explaining a loss.
     pub timeouts: Timeouts,
 }
 
-impl<'a> Case<'a> {
+impl<'a> CheckInput<'a> {
     fn explains(&self, op: &Op) -> bool {
         self.timeline.explains(op, self.timeouts)
     }
 
-    /// The operations of a workload on a key.
-    fn of_key(&self, workload: &str, key: &str) -> impl Iterator<Item = &'a Op> {
+    /// Returns a workload's operations on `key`.
+    fn ops_on_key(&self, workload: &str, key: &str) -> impl Iterator<Item = &'a Op> {
         let (workload, key) = (workload.to_owned(), key.to_owned());
         self.ops.iter().filter(move |op| op.workload == workload && op.key == key)
     }
 
-    /// The keys of a workload, with what they hold.
+    /// Returns a workload's keys with their final data.
     fn keys(&self, workload: &str) -> impl Iterator<Item = (&'a String, &'a Vec<u64>)> {
-        self.finals.get(workload).into_iter().flatten()
+        self.final_data.get(workload).into_iter().flatten()
     }
 }
 
-fn acknowledged(op: &Op) -> bool {
-    op.outcome == Outcome::Acknowledged
+fn is_acknowledged(op: &Op) -> bool {
+    op.outcome == OpOutcome::Acknowledged
 }
 
-/// Whether it may have been done.
-fn possible(op: &Op) -> bool {
-    op.outcome != Outcome::Failed
+/// Returns whether the operation may have taken effect.
+fn may_have_taken_effect(op: &Op) -> bool {
+    op.outcome != OpOutcome::Failed
 }
 
-/// Everything that the checkers find.
+/// Runs all checkers.
 #[must_use]
-pub fn check(case: &Case<'_>) -> Findings {
-    let mut findings = Findings::default();
+pub fn check(case: &CheckInput<'_>) -> CheckerFindings {
+    let mut findings = CheckerFindings::default();
     for text in &case.timeline.violations {
-        findings.violation(text.clone());
+        findings.add_violation(text.clone());
     }
     linear::check(case, &mut findings);
     for workload in ["set", "list", "stream", "queue", "confirmed"] {

@@ -1,5 +1,5 @@
-//! A client that finds its way: it follows redirections in a cluster and asks sentinels elsewhere, tries no write twice
-//! whose fate it does not know, and notes everything.
+//! A recording client: it follows cluster redirections and sentinel failovers, never retries a
+//! write whose result is unknown, and records every operation.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -8,188 +8,200 @@ use harness::{Connection, Endpoint, MASTER, SLOTS, Value, slot_of};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::{History, Mode, Op, Outcome};
+use crate::{Mode, Op, OpHistory, OpOutcome};
 
-/// How long a reply may take: longer is not known.
-const TIMEOUT: Duration = Duration::from_millis(1000);
-/// How often a command is sent on to another node.
-const HOPS: usize = 5;
-/// A client that was refused waits so long, as libraries do.
-const PAUSE: Duration = Duration::from_millis(10);
+/// Reply timeout. The result of an operation is unknown afterwards.
+const REPLY_TIMEOUT: Duration = Duration::from_millis(1000);
+/// The maximum number of redirections per command.
+const MAX_REDIRECTS: usize = 5;
+/// The delay before a refused client retries, as in client libraries.
+const RETRY_DELAY: Duration = Duration::from_millis(10);
 
 /// Why a command has no reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Failure {
-    /// It is certain that it was not carried out.
-    Refused(String),
-    /// It may have been carried out, or still be.
-    Unknown(String),
+pub enum CallError {
+    /// The command was certainly not executed.
+    NotExecuted(String),
+    /// The command may have been executed, or may still be.
+    UnknownResult(String),
 }
 
-/// A reply, and the node that gave it.
-type Answer = Result<Value, Failure>;
+/// A reply or the reason for its absence.
+type CallResult = Result<Value, CallError>;
 
-/// A client of the servers.
+/// A client of the servers under test.
 #[derive(Debug)]
 pub struct Client<'a> {
-    /// Its number.
+    /// The client's number in reports.
     pub id: usize,
-    /// Its own chance.
-    pub chance: ChaCha8Rng,
-    history: &'a History,
+    /// The client's own random generator.
+    pub rng: ChaCha8Rng,
+    history: &'a OpHistory,
     mode: Mode,
     endpoints: &'a [Endpoint],
     connections: HashMap<usize, Connection>,
-    /// The owner of each slot, as far as the client was told; without slots, the master for all of them.
-    owners: HashMap<u16, usize>,
-    /// The node that was asked last.
-    asked: usize,
+    /// The known owner of each slot. Without slots, the master is stored for slot 0.
+    slot_owners: HashMap<u16, usize>,
+    /// The node that received the last command.
+    last_node: usize,
     counter: u64,
 }
 
 impl<'a> Client<'a> {
-    /// Client `id` of the run with this seed; `endpoints` are the nodes of the deployment.
+    /// Creates client `id` of the run with `seed`. `endpoints` are the deployment's nodes.
     #[must_use]
-    pub fn new(id: usize, seed: u64, mode: Mode, endpoints: &'a [Endpoint], history: &'a History) -> Self {
+    pub fn new(id: usize, seed: u64, mode: Mode, endpoints: &'a [Endpoint], history: &'a OpHistory) -> Self {
         Self {
             id,
-            chance: ChaCha8Rng::seed_from_u64(seed ^ ((id as u64 + 1) << 32)),
+            rng: ChaCha8Rng::seed_from_u64(seed ^ ((id as u64 + 1) << 32)),
             history,
             mode,
             endpoints,
             connections: HashMap::new(),
-            owners: HashMap::new(),
-            asked: 0,
+            slot_owners: HashMap::new(),
+            last_node: 0,
             counter: 0,
         }
     }
 
-    /// A number that no other client writes, larger than those before it of this client.
-    pub fn unique(&mut self) -> u64 {
+    /// Returns a number that no other client writes and that exceeds this client's earlier ones.
+    pub fn unique_value(&mut self) -> u64 {
         self.counter += 1;
         ((self.id as u64 + 1) << 32) | self.counter
     }
 
-    /// How many replicas a master has where nothing is wrong.
+    /// Returns the number of replicas per master in a healthy deployment.
     #[must_use]
-    pub fn replicas(&self) -> u64 {
-        (self.mode.servers() / self.mode.shards() - 1) as u64
+    pub fn replicas_per_master(&self) -> u64 {
+        (self.mode.data_node_count() / self.mode.shard_count() - 1) as u64
     }
 
-    /// A number below `end`.
-    pub fn below(&mut self, end: usize) -> usize {
-        self.chance.random_range(0..end)
+    /// Returns a random number below `end`.
+    pub fn random_below(&mut self, end: usize) -> usize {
+        self.rng.random_range(0..end)
     }
 
-    /// Carries out an operation and notes it: `act` says what was read.
+    /// Runs `act` as one operation and records it. `act` returns the value read.
     pub fn operate(
         &mut self,
         op: Op,
-        act: impl FnOnce(&mut Self) -> Result<Option<u64>, Failure>,
+        act: impl FnOnce(&mut Self) -> Result<Option<u64>, CallError>,
     ) -> Option<Op> {
         let mut op = Op { client: self.id, invoked: self.history.now(), ..op };
         let done = act(self);
         op.completed = self.history.now();
-        op.node = self.asked;
+        op.node = self.last_node;
         match done {
-            Ok(read) => (op.outcome, op.read) = (Outcome::Acknowledged, read),
-            Err(Failure::Refused(why)) => (op.outcome, op.error) = (Outcome::Failed, Some(why)),
-            Err(Failure::Unknown(why)) => (op.outcome, op.error) = (Outcome::Unknown, Some(why)),
+            Ok(read) => (op.outcome, op.read) = (OpOutcome::Acknowledged, read),
+            Err(CallError::NotExecuted(why)) => (op.outcome, op.error) = (OpOutcome::Failed, Some(why)),
+            Err(CallError::UnknownResult(why)) => (op.outcome, op.error) = (OpOutcome::Unknown, Some(why)),
         }
-        let failed = op.outcome != Outcome::Acknowledged;
-        self.history.note(op.clone());
+        let failed = op.outcome != OpOutcome::Acknowledged;
+        self.history.record(op.clone());
         if failed {
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(RETRY_DELAY);
             return None;
         }
         Some(op)
     }
 
-    /// Sends a command to the owner of the key.
+    /// Sends a command to the owner of `key`.
     ///
     /// # Errors
-    /// If no node carried it out, or that is not known.
-    pub fn call(&mut self, key: &str, words: &[&str]) -> Answer {
-        self.batch(key, &[words]).map(|mut replies| replies.swap_remove(0))
+    /// If no node executed it, or the result is unknown.
+    pub fn call(&mut self, key: &str, words: &[&str]) -> CallResult {
+        self.call_pipeline(key, &[words]).map(|mut replies| replies.swap_remove(0))
     }
 
-    /// Sends commands at once; the replies of all of them. Only the first is sent on, so the others must stand or fall
-    /// with it.
+    /// Sends commands as one pipeline and returns all replies. Only the first reply is checked for
+    /// redirection, so the commands must succeed or fail together.
     ///
     /// # Errors
-    /// As for one.
-    pub fn batch(&mut self, key: &str, commands: &[&[&str]]) -> Result<Vec<Value>, Failure> {
+    /// As for [`Self::call`].
+    pub fn call_pipeline(&mut self, key: &str, commands: &[&[&str]]) -> Result<Vec<Value>, CallError> {
         let slot = if self.mode == Mode::Cluster { slot_of(key) } else { 0 };
-        let mut node = self.guess(slot);
+        let mut node = self.initial_owner(slot);
         let mut asking = false;
-        for _ in 0..HOPS {
-            self.asked = node;
-            let replies = match self.exchange(node, asking, commands) {
+        for _ in 0..MAX_REDIRECTS {
+            self.last_node = node;
+            let replies = match self.send_to_node(node, asking, commands) {
                 Ok(replies) => replies,
                 Err(failure) => {
-                    self.owners.remove(&slot);
+                    self.slot_owners.remove(&slot);
                     return Err(failure);
                 }
             };
             let Value::Error(error) = &replies[0] else {
-                self.owners.insert(slot, node);
+                self.slot_owners.insert(slot, node);
                 return Ok(replies);
             };
             asking = error.starts_with("ASK ");
-            match redirected(error, self.endpoints) {
+            match parse_redirection(error, self.endpoints) {
                 Some(next) => {
                     node = next;
                     if !asking {
-                        self.owners.insert(slot, next);
+                        self.slot_owners.insert(slot, next);
                     }
                 }
                 None => {
-                    // A node that is no master, or knows none, is not asked again.
-                    self.owners.remove(&slot);
-                    return Err(Failure::Refused(error.clone()));
+                    // Forget a node that is no master or knows no owner.
+                    self.slot_owners.remove(&slot);
+                    return Err(CallError::NotExecuted(error.clone()));
                 }
             }
         }
-        Err(Failure::Refused("too many redirections".to_owned()))
+        Err(CallError::NotExecuted("too many redirections".to_owned()))
     }
 
-    fn guess(&mut self, slot: u16) -> usize {
-        if let Some(&owner) = self.owners.get(&slot) {
+    fn initial_owner(&mut self, slot: u16) -> usize {
+        if let Some(&owner) = self.slot_owners.get(&slot) {
             return owner;
         }
         match self.mode {
             Mode::Cluster => {
-                let servers = self.mode.servers();
-                // At the beginning the masters lie in the order of their slots.
-                let first = usize::from(slot) * self.mode.shards() / usize::from(SLOTS);
-                if self.owners.is_empty() && self.counter < 3 { first } else { self.below(servers) }
+                let servers = self.mode.data_node_count();
+                // Initially the masters own equal slot ranges in node order.
+                let first = usize::from(slot) * self.mode.shard_count() / usize::from(SLOTS);
+                if self.slot_owners.is_empty() && self.counter < 3 {
+                    first
+                } else {
+                    self.random_below(servers)
+                }
             }
-            Mode::Sentinel => self.ask_sentinels().unwrap_or_else(|| self.below(self.mode.servers())),
+            Mode::Sentinel => {
+                self.ask_sentinels().unwrap_or_else(|| self.random_below(self.mode.data_node_count()))
+            }
         }
     }
 
     fn ask_sentinels(&mut self) -> Option<usize> {
-        let sentinel = self.mode.servers() + self.below(self.mode.nodes() - self.mode.servers());
+        let sentinel = self.mode.data_node_count()
+            + self.random_below(self.mode.node_count() - self.mode.data_node_count());
         let question: &[&str] = &["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER];
-        let replies = self.exchange(sentinel, false, &[question]).ok()?;
+        let replies = self.send_to_node(sentinel, false, &[question]).ok()?;
         let Value::Array(address) = &replies[0] else { return None };
         let port = address.get(1)?.text().parse::<u16>().ok()?;
         self.endpoints.iter().position(|endpoint| endpoint.port == port)
     }
 
-    /// Sends commands to this node and reads their replies.
-    fn exchange(&mut self, node: usize, asking: bool, commands: &[&[&str]]) -> Result<Vec<Value>, Failure> {
+    /// Sends commands to `node` and reads their replies.
+    fn send_to_node(
+        &mut self,
+        node: usize,
+        asking: bool,
+        commands: &[&[&str]],
+    ) -> Result<Vec<Value>, CallError> {
         let mut connection = match self.connections.remove(&node) {
             Some(connection) => connection,
             None => {
                 let opened = self.endpoints[node].connect();
                 let mut opened =
-                    opened.map_err(|error| Failure::Refused(format!("no connection: {error}")))?;
-                opened.set_timeout(TIMEOUT);
+                    opened.map_err(|error| CallError::NotExecuted(format!("no connection: {error}")))?;
+                opened.set_timeout(REPLY_TIMEOUT);
                 opened
             }
         };
-        let lost = |error: std::io::Error| Failure::Unknown(format!("no reply: {:?}", error.kind()));
+        let lost = |error: std::io::Error| CallError::UnknownResult(format!("no reply: {:?}", error.kind()));
         if asking {
             connection.send(&["ASKING"]).map_err(lost)?;
         }
@@ -208,8 +220,8 @@ impl<'a> Client<'a> {
     }
 }
 
-/// The node that `MOVED slot ip:port` or `ASK slot ip:port` names.
-fn redirected(error: &str, endpoints: &[Endpoint]) -> Option<usize> {
+/// Returns the node named in `MOVED slot ip:port` or `ASK slot ip:port`.
+fn parse_redirection(error: &str, endpoints: &[Endpoint]) -> Option<usize> {
     let mut words = error.split(' ');
     if !matches!(words.next(), Some("MOVED" | "ASK")) {
         return None;

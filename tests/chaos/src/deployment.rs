@@ -10,35 +10,35 @@ use serde::Serialize;
 
 use crate::Fault;
 
-/// How servers find out that one is gone.
+/// How servers detect and replace a failed node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// Three masters with a replica each, over the cluster bus.
+    /// Three masters with one replica each on the cluster bus.
     Cluster,
     /// A master, two replicas and three sentinels.
     Sentinel,
 }
 
 impl Mode {
-    /// How many processes there are.
+    /// Returns the number of processes.
     #[must_use]
-    pub fn nodes(self) -> usize {
+    pub fn node_count(self) -> usize {
         6
     }
 
-    /// How many of them, the first ones, hold data.
+    /// Returns the number of data nodes, which come first.
     #[must_use]
-    pub fn servers(self) -> usize {
+    pub fn data_node_count(self) -> usize {
         match self {
             Self::Cluster => 6,
             Self::Sentinel => 3,
         }
     }
 
-    /// How many shards; node `n` begins in shard `n % shards`.
+    /// Returns the number of shards. Node `n` begins in shard `n % shards`.
     #[must_use]
-    pub fn shards(self) -> usize {
+    pub fn shard_count(self) -> usize {
         match self {
             Self::Cluster => 3,
             Self::Sentinel => 1,
@@ -46,87 +46,89 @@ impl Mode {
     }
 }
 
-/// The options of a cluster's node.
-const CLUSTER: &str = "--cluster-enabled yes --cluster-node-timeout 1500 --appendonly yes --save \
+/// Options of a cluster node.
+const CLUSTER_OPTIONS: &str = "--cluster-enabled yes --cluster-node-timeout 1500 --appendonly yes --save \
     --auto-aof-rewrite-min-size 4mb --repl-diskless-sync-delay 0 --enable-debug-command yes";
-/// The options of a server that sentinels watch: it takes no writes when it has lost its replicas.
-const WATCHED: &str = "--appendonly yes --save --auto-aof-rewrite-min-size 4mb --repl-diskless-sync-delay 0 --enable-debug-command yes \
-    --min-replicas-to-write 1 --min-replicas-max-lag 2 --repl-ping-replica-period 1";
+/// Options of a sentinel-monitored server, which rejects writes after losing its replicas.
+const MONITORED_OPTIONS: &str = "--appendonly yes --save --auto-aof-rewrite-min-size 4mb --repl-diskless-sync-delay 0 --enable-debug-command yes \
+    --min-replicas-to-write 1 --min-replicas-max-max_lag 2 --repl-ping-replica-period 1";
 
-/// The bytes of each node's disk where disks are filled: some of the log's rewrites, and little of the machine's
-/// memory.
-const DISK: u64 = 64 << 20;
+/// Disk size of each node for full-disk faults: room for a few AOF rewrites, little of the
+/// machine's memory.
+const DISK_BYTES: u64 = 64 << 20;
 
-/// The servers, and the network between them where this machine allows one.
+/// The servers, and the simulated network between them if the machine permits one.
 #[derive(Debug)]
 pub struct Deployment {
-    /// Which kind.
+    /// The deployment's mode.
     pub mode: Mode,
-    /// The servers with data first, then the sentinels.
+    /// The data nodes, then the sentinels.
     pub nodes: Vec<Node>,
-    /// The hosts, one for each node.
+    /// One network host per node.
     pub network: Option<Network>,
-    /// The faults that this machine does not allow.
-    impossible: Vec<Fault>,
+    /// Faults that this machine does not permit.
+    unsupported: Vec<Fault>,
 }
 
 impl Deployment {
-    /// Starts it, for these faults. With `other`, the last server that begins as a replica is of that program.
+    /// Starts the deployment with what `faults` need. With `other`, the last replica runs that
+    /// program.
     ///
     /// # Errors
     /// If it cannot be started.
     pub fn start(mode: Mode, program: &Program, other: Option<&Program>, faults: &[Fault]) -> Result<Self> {
-        let network = permitted("cuts of the network and bad lines", Network::make(mode.nodes() as u8));
-        let impossible = RefCell::new(Vec::new());
+        let network = permitted("cuts of the network and bad lines", Network::make(mode.node_count() as u8));
+        let unsupported = RefCell::new(Vec::new());
         if network.is_none() {
-            let on_network = |fault: &&Fault| fault.cuts_network() || fault.impairs_line();
-            impossible.borrow_mut().extend(Fault::value_variants().iter().filter(on_network));
+            let on_network = |fault: &&Fault| fault.cuts_network() || fault.degrades_link();
+            unsupported.borrow_mut().extend(Fault::value_variants().iter().filter(on_network));
         }
-        let last = mode.servers() - 1;
+        let last = mode.data_node_count() - 1;
         let program_of = |place: usize| if place == last { other.unwrap_or(program) } else { program };
-        let wants = |fault| faults.contains(&fault) && !impossible.borrow().contains(&fault);
+        let wants = |fault| faults.contains(&fault) && !unsupported.borrow().contains(&fault);
         let prepare = |place: usize, options: &str| {
             let mut node = match &network {
                 Some(network) => Node::prepare_on(&network.hosts[place], program_of(place), options),
                 None => Node::prepare(program_of(place), options),
             };
-            if wants(Fault::FullDisk) && permitted("full disks", node.limit_disk(DISK)).is_none() {
-                impossible.borrow_mut().push(Fault::FullDisk);
+            if wants(Fault::FullDisk) && permitted("full disks", node.limit_disk(DISK_BYTES)).is_none() {
+                unsupported.borrow_mut().push(Fault::FullDisk);
             }
             if wants(Fault::ClockJump) && permitted("jumps of the clock", node.fake_clock()).is_none() {
-                impossible.borrow_mut().push(Fault::ClockJump);
+                unsupported.borrow_mut().push(Fault::ClockJump);
             }
             node
         };
         let nodes = match mode {
             Mode::Cluster => {
-                let mut nodes: Vec<Node> = (0..mode.nodes()).map(|place| prepare(place, CLUSTER)).collect();
+                let mut nodes: Vec<Node> =
+                    (0..mode.node_count()).map(|place| prepare(place, CLUSTER_OPTIONS)).collect();
                 nodes.iter_mut().for_each(Node::launch);
-                Cluster::join(nodes, mode.shards()).nodes
+                Cluster::join(nodes, mode.shard_count()).nodes
             }
             Mode::Sentinel => {
                 let group = Group::assemble(|place| {
-                    prepare(place, if place < mode.servers() { WATCHED } else { "" })
+                    prepare(place, if place < mode.data_node_count() { MONITORED_OPTIONS } else { "" })
                 });
                 group.hurry();
                 group.servers.into_iter().chain(group.sentinels).collect()
             }
         };
-        let impossible = impossible.take();
-        Ok(Self { mode, nodes, network, impossible })
+        let unsupported = unsupported.take();
+        Ok(Self { mode, nodes, network, unsupported })
     }
 
-    /// Whether this fault can be injected on this machine.
+    /// Returns whether this machine permits `fault`.
     #[must_use]
-    pub fn can(&self, fault: Fault) -> bool {
-        !self.impossible.contains(&fault)
+    pub fn supports(&self, fault: Fault) -> bool {
+        !self.unsupported.contains(&fault)
     }
 
-    /// Copies what the nodes logged into a folder, by the numbers that the report has for them.
+    /// Copies the node logs to `folder`, named by the node numbers of the report.
     ///
     /// # Errors
-    /// If it cannot be written.
-    pub fn keep_logs(&self, folder: &Path) -> Result<()> {
+    /// If a file cannot be written.
+    pub fn copy_logs(&self, folder: &Path) -> Result<()> {
         std::fs::create_dir_all(folder)?;
         for (number, node) in self.nodes.iter().enumerate() {
             let name = format!("node-{number}-{}.log", node.port);
@@ -135,15 +137,15 @@ impl Deployment {
         Ok(())
     }
 
-    /// Where the nodes answer.
+    /// Returns the client addresses of all nodes.
     #[must_use]
     pub fn endpoints(&self) -> Vec<Endpoint> {
         self.nodes.iter().map(Node::endpoint).collect()
     }
 
-    /// The node on this port.
+    /// Returns the node on this port.
     #[must_use]
-    pub fn on_port(&self, port: &str) -> Option<usize> {
+    pub fn node_on_port(&self, port: &str) -> Option<usize> {
         self.nodes.iter().position(|node| node.port.to_string() == port)
     }
 }

@@ -1,39 +1,39 @@
-//! The faults there are.
+//! Defines the injectable faults.
 
 use clap::ValueEnum;
 use serde::Serialize;
 
 use crate::Mode;
 
-/// Something that is done to servers or to the network between them.
+/// A fault of a server or of the network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fault {
-    /// SIGKILL; started again with its data when the fault ends.
+    /// SIGKILL; restarted with its data when the fault ends.
     Kill,
-    /// SIGKILL, its data removed, started again at once, as a supervisor does.
+    /// SIGKILL and data loss, restarted at once as by a supervisor.
     Wipe,
     /// SIGSTOP until the fault ends.
     Freeze,
-    /// SIGTERM and started again at once.
+    /// SIGTERM and immediate restart.
     Restart,
     /// One host is cut off from all others.
     Isolate,
-    /// The hosts fall into two groups.
+    /// The hosts are partitioned into two groups.
     Halves,
-    /// Two groups that only one host in the middle reaches; it belongs to both.
+    /// Two groups that are connected only through one host, which belongs to both.
     Bridge,
     /// All packets from one host to the others are lost.
     OneWay,
-    /// All packets of one host, in both directions, come late and out of order.
+    /// All packets of one host, in both directions, are delayed and reordered.
     Delay,
-    /// A part of what one host sends and gets is lost.
+    /// Some packets from and to one host are lost.
     Loss,
-    /// Half of what one host sends and gets comes twice.
+    /// Half of the packets from and to one host are duplicated.
     Duplication,
-    /// The disk of a node is full until the fault ends.
+    /// A node's disk is full until the fault ends.
     FullDisk,
-    /// The wall clock of a node jumps, forwards or backwards, and back when the fault ends.
+    /// A node's wall clock jumps forward or backward, and back when the fault ends.
     ClockJump,
     /// CLUSTER FAILOVER.
     Failover,
@@ -43,19 +43,20 @@ pub enum Fault {
     Force,
     /// CLUSTER FAILOVER TAKEOVER.
     Takeover,
-    /// A slot that holds data moves to another master.
+    /// A slot with data migrates to another master.
     MoveSlot,
-    /// A setting is changed that makes the server do more: another backlog, another number of threads' work.
+    /// CONFIG SET of a parameter that triggers work, such as the backlog size or the number of
+    /// threads.
     Configure,
-    /// The machine let processes wait. It is seen, and never drawn.
+    /// The machine itself stalled processes. Observed, never injected.
     #[value(skip)]
     Stall,
 }
 
 impl Fault {
-    /// Whether it can happen in this mode.
+    /// Returns whether the fault can occur in this mode.
     #[must_use]
-    pub fn is_of(self, mode: Mode) -> bool {
+    pub fn occurs_in(self, mode: Mode) -> bool {
         match self {
             Self::Failover | Self::Force | Self::Takeover | Self::MoveSlot => mode == Mode::Cluster,
             Self::SentinelFailover => mode == Mode::Sentinel,
@@ -77,37 +78,37 @@ impl Fault {
         }
     }
 
-    /// Those to draw from where none are named.
+    /// Returns the default faults of this mode.
     #[must_use]
-    pub fn usual(mode: Mode) -> Vec<Self> {
-        Self::value_variants().iter().copied().filter(|fault| fault.is_of(mode)).collect()
+    pub fn defaults(mode: Mode) -> Vec<Self> {
+        Self::value_variants().iter().copied().filter(|fault| fault.occurs_in(mode)).collect()
     }
 
-    /// Whether it cuts the network.
+    /// Returns whether the fault partitions the network.
     #[must_use]
     pub fn cuts_network(self) -> bool {
         matches!(self, Self::Isolate | Self::Halves | Self::Bridge | Self::OneWay)
     }
 
-    /// Whether it makes the line of a host a bad one.
+    /// Returns whether the fault degrades the link of a host.
     #[must_use]
-    pub fn impairs_line(self) -> bool {
+    pub fn degrades_link(self) -> bool {
         matches!(self, Self::Delay | Self::Loss | Self::Duplication)
     }
 
-    /// Whether writes that were acknowledged may be lost by it, as asynchronous replication has it.
+    /// Returns whether asynchronous replication may lose acknowledged writes during the fault.
     #[must_use]
     pub fn may_lose(self) -> bool {
         !self.is_planned() && !matches!(self, Self::FullDisk | Self::ClockJump)
     }
 
-    /// Whether replicas may be behind because of it.
+    /// Returns whether replicas may lag because of the fault.
     #[must_use]
-    pub fn holds_back(self) -> bool {
+    pub fn delays_replicas(self) -> bool {
         self.may_lose() || self == Self::FullDisk
     }
 
-    /// Whether nothing acknowledged may be lost by it: an operator does it on purpose.
+    /// Returns whether the fault is a scheduled operation, which must not lose acknowledged writes.
     #[must_use]
     pub fn is_planned(self) -> bool {
         matches!(
@@ -116,9 +117,9 @@ impl Fault {
         )
     }
 
-    /// Whether it happens to a server of the data, rather than to whatever host was drawn.
+    /// Returns whether the fault needs a data node; other faults can hit any host.
     #[must_use]
-    pub fn is_of_servers(self) -> bool {
+    pub fn needs_data_node(self) -> bool {
         self.is_planned() || matches!(self, Self::Wipe | Self::Force | Self::Takeover)
     }
 }

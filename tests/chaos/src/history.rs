@@ -1,83 +1,83 @@
-//! The operations of clients, and the replies.
+//! Records the operations of clients and their results.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-/// The outcome of an operation, as far as its client knows.
+/// The result of an operation as far as its client knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub enum Outcome {
-    /// The server said that it is done.
+pub enum OpOutcome {
+    /// The server confirmed the operation.
     Acknowledged,
-    /// The server said, or it is certain, that it is not done.
+    /// The operation certainly did not take effect.
     Failed,
-    /// No answer came: it may have been done, or be done later.
+    /// There was no reply: the operation may have taken effect or may still do so.
     Unknown,
 }
 
 /// An operation of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Op {
-    /// The name of the workload that it belongs to.
+    /// The workload's name.
     pub workload: &'static str,
-    /// The number of the client.
+    /// The client's number.
     pub client: usize,
-    /// The key.
+    /// The key operated on.
     pub key: String,
-    /// The kind of the operation, in the workload's words.
+    /// The operation's kind in the workload's terms, such as `add` or `pop`.
     pub verb: &'static str,
-    /// The value that was written, unique in the run.
+    /// The written value, unique in the run.
     pub written: Option<u64>,
     /// The value that was read.
     pub read: Option<u64>,
-    /// Since the run began.
+    /// Start time since the beginning of the run.
     pub invoked: Duration,
-    /// Since the run began.
+    /// Completion time since the beginning of the run.
     pub completed: Duration,
-    /// Which node answered, or was asked last.
+    /// The node that replied, or the last one contacted.
     pub node: usize,
-    /// Its outcome.
-    pub outcome: Outcome,
-    /// Whether WAIT confirmed that a replica has it.
+    /// Whether the operation took effect.
+    pub outcome: OpOutcome,
+    /// Whether WAIT confirmed that a replica has the write.
     pub confirmed: bool,
-    /// The error of the server or the system, if it failed.
+    /// The server's or the system's error.
     pub error: Option<String>,
 }
 
-/// The operations of all clients, in the order in which they completed.
+/// The operations of all clients in order of completion.
 #[derive(Debug)]
-pub struct History {
+pub struct OpHistory {
     began: Instant,
     ops: Mutex<Vec<Op>>,
 }
 
-impl History {
-    /// An empty one; time begins now.
+impl OpHistory {
+    /// Creates an empty history; its clock starts now.
     #[must_use]
     pub fn new() -> Self {
         Self { began: Instant::now(), ops: Mutex::default() }
     }
 
-    /// Since the run began.
+    /// Returns the time since the beginning of the run.
     #[must_use]
     pub fn now(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// Notes what a client saw.
-    pub fn note(&self, op: Op) {
+    /// Records an operation.
+    pub fn record(&self, op: Op) {
         self.ops.lock().unwrap_or_else(PoisonError::into_inner).push(op);
     }
 
-    /// All of it.
+    /// Returns all recorded operations.
     #[must_use]
     pub fn into_ops(self) -> Vec<Op> {
         self.ops.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Default for History {
+impl Default for OpHistory {
     fn default() -> Self {
         Self::new()
     }

@@ -1,34 +1,33 @@
-//! Chaos: real servers, faults drawn from a seed, clients that remember what they were told, and checkers that compare
-//! it with what the servers have in the end.
+//! Tests real servers under random faults and checks that acknowledged writes survive.
 //!
-//! A run goes in rounds. Each round draws up to three faults of [`Fault`], injects them one after another so that they
-//! overlap, ends them, and waits until all nodes agree again; the clients of [`workload`] go on all the time. After the
-//! last round every key is read, and each checker of [`check`] gets the [`History`] of what the clients saw, the
-//! [`Timeline`] of what was done to the servers, and the final state. A finding is either a loss that asynchronous
-//! replication explains, or a violation.
+//! A run consists of rounds. Each round injects up to three overlapping faults of [`Fault`], ends
+//! them, and waits until all nodes agree again, while the clients of [`workload`] keep running.
+//! After the last round every key is read, and the checkers of [`check`] compare the [`OpHistory`] of
+//! the clients, the [`Timeline`] of faults and masters, and the final state. Each finding is either
+//! a loss that asynchronous replication explains, or a violation.
 #![forbid(unsafe_code)]
 
-pub mod beside;
 pub mod check;
 mod cli;
 mod client;
+pub mod comparison;
 mod deployment;
 mod fault;
 mod history;
-mod machine;
 mod nemesis;
 mod observer;
 pub mod report;
 mod run;
 mod schedule;
+mod stalls;
 mod timeline;
 pub mod workload;
 
-pub use cli::{Arguments, run_as_told};
-pub use client::{Client, Failure};
+pub use cli::{Arguments, run_command};
+pub use client::{CallError, Client};
 pub use deployment::{Deployment, Mode};
 pub use fault::Fault;
-pub use history::{History, Op, Outcome};
-pub use run::{Options, Verdict, run};
-pub use schedule::{Planned, Round, Schedule};
-pub use timeline::{Injected, Reign, Timeline, Timeouts};
+pub use history::{Op, OpHistory, OpOutcome};
+pub use run::{Options, RunResult, run};
+pub use schedule::{Round, Schedule, ScheduledFault};
+pub use timeline::{InjectedFault, MasterPeriod, Timeline, Timeouts};

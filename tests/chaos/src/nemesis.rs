@@ -4,56 +4,60 @@ use std::time::{Duration, Instant};
 
 use harness::{Connection, Impairment, Node, Value, info_field, slot_of};
 
-use crate::timeline::Injected;
-use crate::{Deployment, Fault, History, Mode, Planned, Round, workload};
+use crate::timeline::InjectedFault;
+use crate::{Deployment, Fault, Mode, OpHistory, Round, ScheduledFault, workload};
 
-/// The longest time that a server takes for slow work, such as a clean stop.
-const BOUND: Duration = Duration::from_secs(20);
-/// After so long an operator comes.
-const UNAIDED: Duration = Duration::from_secs(4);
-const PAUSE: Duration = Duration::from_millis(5);
-/// By how many seconds a clock may jump.
-const JUMPS: [i64; 5] = [1, 5, 30, 600, 3600];
+/// Limit for slow operations of a server, such as a clean shutdown.
+const SLOW_OPERATION_TIMEOUT: Duration = Duration::from_secs(20);
+/// The operator intervenes after this time.
+const OPERATOR_DELAY: Duration = Duration::from_secs(4);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Clock jumps in seconds.
+const CLOCK_JUMP_SECONDS: [i64; 5] = [1, 5, 30, 600, 3600];
 
-/// Carries out a round: every fault begins and ends at its time; all have ended when it returns.
-pub(crate) fn carry_out(deployment: &mut Deployment, round: &Round, history: &History) -> Vec<Injected> {
+/// Runs one round: each fault begins and ends on schedule, and all have ended on return.
+pub(crate) fn run_round(
+    deployment: &mut Deployment,
+    round: &Round,
+    history: &OpHistory,
+) -> Vec<InjectedFault> {
     let began = Instant::now();
-    let mut waiting: Vec<&Planned> = round.faults.iter().collect();
-    let mut active: Vec<(&Planned, Injected)> = Vec::new();
+    let mut waiting: Vec<&ScheduledFault> = round.faults.iter().collect();
+    let mut active: Vec<(&ScheduledFault, InjectedFault)> = Vec::new();
     let mut done = Vec::new();
     while !waiting.is_empty() || !active.is_empty() {
         let elapsed = began.elapsed();
-        waiting.retain(|planned| {
-            if elapsed < planned.after {
+        waiting.retain(|scheduled| {
+            if elapsed < scheduled.after {
                 return true;
             }
             let begin = history.now();
-            let nodes = inject(deployment, planned);
+            let nodes = start_fault(deployment, scheduled);
             let in_effect = history.now();
-            let injected = Injected { fault: planned.fault, nodes, begin, in_effect, end: in_effect };
-            active.push((planned, injected));
+            let injected = InjectedFault { fault: scheduled.fault, nodes, begin, in_effect, end: in_effect };
+            active.push((scheduled, injected));
             false
         });
-        active.retain_mut(|(planned, injected)| {
-            if elapsed < planned.after + planned.lasts {
+        active.retain_mut(|(scheduled, injected)| {
+            if elapsed < scheduled.after + scheduled.duration {
                 return true;
             }
-            end(deployment, planned);
-            if !planned.fault.is_planned() {
+            end_fault(deployment, scheduled);
+            if !scheduled.fault.is_planned() {
                 injected.end = history.now();
             }
             done.push(injected.clone());
             false
         });
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(POLL_INTERVAL);
     }
     done
 }
 
-/// Begins a fault; gives the nodes that it disturbs.
-fn inject(deployment: &mut Deployment, planned: &Planned) -> Vec<usize> {
-    let node = planned.node;
-    match planned.fault {
+/// Starts a fault and returns the affected nodes.
+fn start_fault(deployment: &mut Deployment, scheduled: &ScheduledFault) -> Vec<usize> {
+    let node = scheduled.node;
+    match scheduled.fault {
         Fault::Kill => deployment.nodes[node].kill(),
         Fault::Wipe => {
             deployment.nodes[node].kill();
@@ -65,32 +69,34 @@ fn inject(deployment: &mut Deployment, planned: &Planned) -> Vec<usize> {
             deployment.nodes[node].terminate();
             deployment.nodes[node].spawn();
         }
-        Fault::Isolate | Fault::Halves | Fault::Bridge | Fault::OneWay => return cut(deployment, planned),
-        Fault::Delay | Fault::Loss | Fault::Duplication => impair(deployment, planned),
+        Fault::Isolate | Fault::Halves | Fault::Bridge | Fault::OneWay => {
+            return partition_network(deployment, scheduled);
+        }
+        Fault::Delay | Fault::Loss | Fault::Duplication => degrade_link(deployment, scheduled),
         Fault::FullDisk => deployment.nodes[node].fill_disk(),
         Fault::ClockJump => {
-            let seconds = JUMPS[planned.draw as usize % JUMPS.len()];
-            let back = planned.draw / 7 % 2 == 1;
+            let seconds = CLOCK_JUMP_SECONDS[scheduled.random as usize % CLOCK_JUMP_SECONDS.len()];
+            let back = scheduled.random / 7 % 2 == 1;
             deployment.nodes[node].set_clock(if back { -seconds } else { seconds });
         }
-        Fault::Failover => failover(deployment, node, ""),
-        Fault::Force => failover(deployment, node, " FORCE"),
-        Fault::Takeover => failover(deployment, node, " TAKEOVER"),
+        Fault::Failover => request_failover(deployment, node, ""),
+        Fault::Force => request_failover(deployment, node, " FORCE"),
+        Fault::Takeover => request_failover(deployment, node, " TAKEOVER"),
         Fault::SentinelFailover => {
-            let sentinel = deployment.mode.servers() + node % 3;
-            tell(&deployment.nodes[sentinel], &format!("SENTINEL FAILOVER {}", harness::MASTER));
+            let sentinel = deployment.mode.data_node_count() + node % 3;
+            send_command(&deployment.nodes[sentinel], &format!("SENTINEL FAILOVER {}", harness::MASTER));
         }
-        Fault::MoveSlot => move_slot(deployment, planned.draw),
-        Fault::Configure => configure(&deployment.nodes[node], planned.draw),
+        Fault::MoveSlot => migrate_random_slot(deployment, scheduled.random),
+        Fault::Configure => change_settings(&deployment.nodes[node], scheduled.random),
         Fault::Stall => {}
     }
     vec![node]
 }
 
-fn end(deployment: &mut Deployment, planned: &Planned) {
-    match planned.fault {
-        Fault::Kill => deployment.nodes[planned.node].spawn(),
-        Fault::Freeze => deployment.nodes[planned.node].thaw(),
+fn end_fault(deployment: &mut Deployment, scheduled: &ScheduledFault) {
+    match scheduled.fault {
+        Fault::Kill => deployment.nodes[scheduled.node].spawn(),
+        Fault::Freeze => deployment.nodes[scheduled.node].thaw(),
         Fault::Isolate | Fault::Halves | Fault::Bridge | Fault::OneWay => {
             if let Some(network) = &deployment.network {
                 network.heal();
@@ -98,11 +104,11 @@ fn end(deployment: &mut Deployment, planned: &Planned) {
         }
         Fault::Delay | Fault::Loss | Fault::Duplication => {
             if let Some(network) = &deployment.network {
-                network.mend(planned.node);
+                network.mend(scheduled.node);
             }
         }
-        Fault::FullDisk => deployment.nodes[planned.node].free_disk(),
-        Fault::ClockJump => deployment.nodes[planned.node].set_clock(0),
+        Fault::FullDisk => deployment.nodes[scheduled.node].free_disk(),
+        Fault::ClockJump => deployment.nodes[scheduled.node].set_clock(0),
         Fault::Wipe
         | Fault::Restart
         | Fault::Failover
@@ -115,12 +121,12 @@ fn end(deployment: &mut Deployment, planned: &Planned) {
     }
 }
 
-/// Cuts the network; returns the nodes that no longer reach all others.
-fn cut(deployment: &Deployment, planned: &Planned) -> Vec<usize> {
+/// Partitions the network and returns the nodes that cannot reach all others.
+fn partition_network(deployment: &Deployment, scheduled: &ScheduledFault) -> Vec<usize> {
     let Some(network) = &deployment.network else { return Vec::new() };
     let all: Vec<usize> = (0..deployment.nodes.len()).collect();
-    let (node, draw) = (planned.node, planned.draw);
-    match planned.fault {
+    let (node, draw) = (scheduled.node, scheduled.random);
+    match scheduled.fault {
         Fault::Isolate => {
             network.split(&[&[node]]);
             vec![node]
@@ -136,7 +142,7 @@ fn cut(deployment: &Deployment, planned: &Planned) -> Vec<usize> {
             all
         }
         _ => {
-            // All but the one in the middle lose what they send to the other side.
+            // All hosts except the middle one drop packets to the other side.
             let side = |each: &usize| draw >> *each & 1 == 1;
             for from in all.iter().filter(|from| **from != node) {
                 let to: Vec<usize> =
@@ -148,21 +154,21 @@ fn cut(deployment: &Deployment, planned: &Planned) -> Vec<usize> {
     }
 }
 
-/// Makes the line of a host a bad one.
-fn impair(deployment: &Deployment, planned: &Planned) {
+/// Degrades the link of a host.
+fn degrade_link(deployment: &Deployment, scheduled: &ScheduledFault) {
     let Some(network) = &deployment.network else { return };
-    let draw = planned.draw;
+    let draw = scheduled.random;
     let millis = |most: u64| Duration::from_millis(5 + draw % most);
-    let bad = match planned.fault {
+    let bad = match scheduled.fault {
         Fault::Delay => Impairment { delay: millis(200), jitter: millis(100), ..Impairment::default() },
         Fault::Loss => Impairment { loss: 5 + (draw % 30) as u32, ..Impairment::default() },
         _ => Impairment { duplication: 50, jitter: millis(10), ..Impairment::default() },
     };
-    network.impair(planned.node, bad, draw).expect("the run looked whether it can");
+    network.impair(scheduled.node, bad, draw).expect("the run looked whether it can");
 }
 
-/// Tells a node to do something; whether it can is its own affair.
-fn tell(node: &Node, line: &str) -> Option<Value> {
+/// Sends a command line to a node. Failures are ignored, since faults may be active.
+fn send_command(node: &Node, line: &str) -> Option<Value> {
     let mut connection = node.try_connect().ok()?;
     connection.set_timeout(Duration::from_secs(1));
     connection.try_call(&line.split(' ').collect::<Vec<_>>()).ok()
@@ -177,32 +183,32 @@ fn is_master(node: &Node) -> bool {
 }
 
 fn has_role(node: &Node, wanted: &str) -> bool {
-    let role = tell(node, "ROLE");
+    let role = send_command(node, "ROLE");
     role.is_some_and(|role| matches!(role, Value::Array(items) if items[0].text() == wanted))
 }
 
-/// A failover as an operator asks for it: of the replica in the shard of the node that was drawn.
-fn failover(deployment: &Deployment, node: usize, how: &str) {
+/// Requests a failover as an operator would, at the replica in the drawn node's shard.
+fn request_failover(deployment: &Deployment, node: usize, how: &str) {
     let shard = (0..deployment.nodes.len()).filter(|each| each % 3 == node % 3);
     if let Some(replica) = shard.into_iter().find(|each| is_replica(&deployment.nodes[*each])) {
-        tell(&deployment.nodes[replica], &format!("CLUSTER FAILOVER{how}"));
+        send_command(&deployment.nodes[replica], &format!("CLUSTER FAILOVER{how}"));
     }
 }
 
-/// Moves the slot of some key that is written to, as redis-cli does it.
-fn move_slot(deployment: &Deployment, draw: u64) {
-    let keys = workload::keys();
+/// Migrates the slot of a key in use, with the steps of redis-cli.
+fn migrate_random_slot(deployment: &Deployment, draw: u64) {
+    let keys = workload::all_keys();
     let slot = slot_of(&keys[draw as usize % keys.len()]);
     let masters: Vec<usize> =
         (0..deployment.nodes.len()).filter(|each| is_master(&deployment.nodes[*each])).collect();
     if let Some(target) = masters.get(draw as usize / 7 % masters.len().max(1)) {
-        // A move that something disturbs is left where it is: healing is the servers' affair.
+        // An interrupted migration is left as it is; the servers must recover.
         let _ = harness::move_slot(&deployment.nodes, slot, *target);
     }
 }
 
-/// Settings that a running server takes, and that make it do some work at once.
-fn configure(node: &Node, draw: u64) {
+/// Changes runtime parameters that trigger work at once.
+fn change_settings(node: &Node, draw: u64) {
     let lines = [
         "CONFIG SET repl-backlog-size 65536",
         "CONFIG SET repl-backlog-size 4194304",
@@ -214,23 +220,23 @@ fn configure(node: &Node, draw: u64) {
         "CLIENT KILL TYPE normal",
         "CONFIG SET maxclients 5000",
     ];
-    tell(node, lines[draw as usize % lines.len()]);
+    send_command(node, lines[draw as usize % lines.len()]);
 }
 
-/// Returns the first check that fails; none if all is well again: all nodes run, agree and are in step.
-pub(crate) fn what_is_wrong(deployment: &mut Deployment) -> Option<String> {
+/// Returns the first failed check, or `None` if all nodes run, agree and are in sync.
+pub(crate) fn find_failed_check(deployment: &mut Deployment) -> Option<String> {
     for node in &mut deployment.nodes {
         if node.has_ended() {
             return Some(format!("the process on {} ended by itself:\n{}", node.port, node.log()));
         }
     }
     match deployment.mode {
-        Mode::Cluster => wrong_in_cluster(deployment),
-        Mode::Sentinel => wrong_in_group(deployment),
+        Mode::Cluster => check_cluster(deployment),
+        Mode::Sentinel => check_sentinel_group(deployment),
     }
 }
 
-fn wrong_in_cluster(deployment: &Deployment) -> Option<String> {
+fn check_cluster(deployment: &Deployment) -> Option<String> {
     let mut owners: Option<(u16, Vec<String>)> = None;
     for node in &deployment.nodes {
         let port = node.port;
@@ -239,7 +245,7 @@ fn wrong_in_cluster(deployment: &Deployment) -> Option<String> {
         if state.as_deref() != Some("ok") {
             return Some(format!("{port} says cluster_state {state:?}"));
         }
-        let Some(view) = slots(&mut connection) else { return Some(format!("{port} shows no slots")) };
+        let Some(view) = slot_map(&mut connection) else { return Some(format!("{port} shows no slots")) };
         if view.iter().any(|line| line.contains('[')) {
             return Some(format!("{port} has slots on their way: {view:?}"));
         }
@@ -250,15 +256,15 @@ fn wrong_in_cluster(deployment: &Deployment) -> Option<String> {
             Some(_) => {}
             None => owners = Some((port, view)),
         }
-        if let Some(wrong) = wrong_link(&mut connection, port) {
+        if let Some(wrong) = check_replica_links(&mut connection, port) {
             return Some(wrong);
         }
     }
     None
 }
 
-/// Which master serves which slots, in a node's view, with slots that are on their way.
-fn slots(connection: &mut Connection) -> Option<Vec<String>> {
+/// Returns the slot ownership in a node's view, including migrating slots.
+fn slot_map(connection: &mut Connection) -> Option<Vec<String>> {
     let text = connection.try_call(&["CLUSTER", "NODES"]).ok()?.text();
     let mut view: Vec<String> = text
         .lines()
@@ -270,12 +276,12 @@ fn slots(connection: &mut Connection) -> Option<Vec<String>> {
     Some(view)
 }
 
-fn wrong_in_group(deployment: &Deployment) -> Option<String> {
-    let (servers, sentinels) = deployment.nodes.split_at(deployment.mode.servers());
+fn check_sentinel_group(deployment: &Deployment) -> Option<String> {
+    let (servers, sentinels) = deployment.nodes.split_at(deployment.mode.data_node_count());
     let mut master: Option<String> = None;
     for sentinel in sentinels {
         let Some(Value::Array(address)) =
-            tell(sentinel, &format!("SENTINEL GET-MASTER-ADDR-BY-NAME {}", harness::MASTER))
+            send_command(sentinel, &format!("SENTINEL GET-MASTER-ADDR-BY-NAME {}", harness::MASTER))
         else {
             return Some(format!("the sentinel on {} does not answer", sentinel.port));
         };
@@ -291,7 +297,7 @@ fn wrong_in_group(deployment: &Deployment) -> Option<String> {
         if is_master != (Some(port.to_string()) == master) {
             return Some(format!("{port} is a master: {is_master}, and sentinels name {master:?}"));
         }
-        if let Some(wrong) = wrong_link(&mut connection, port) {
+        if let Some(wrong) = check_replica_links(&mut connection, port) {
             return Some(wrong);
         }
         if !is_master && info_field(&mut connection, "replication", "master_port") != master {
@@ -301,7 +307,7 @@ fn wrong_in_group(deployment: &Deployment) -> Option<String> {
     None
 }
 
-fn wrong_link(connection: &mut Connection, port: u16) -> Option<String> {
+fn check_replica_links(connection: &mut Connection, port: u16) -> Option<String> {
     let role = info_field(connection, "replication", "role")?;
     let link = info_field(connection, "replication", "master_link_status");
     (role == "slave" && link.as_deref() != Some("up")).then(|| format!("the link of {port} is {link:?}"))
@@ -314,8 +320,8 @@ fn connect(node: &Node) -> Option<Connection> {
     (reply == Value::Simple("PONG".into())).then_some(connection)
 }
 
-/// The operator's repair of a slot whose move was disturbed.
-fn fix(deployment: &Deployment) {
+/// Repairs interrupted slot migrations as an operator would.
+fn repair_slots(deployment: &Deployment) {
     let node = &deployment.nodes[0];
     let fixing = node.redis_cli(&["--cluster", "fix", &node.address(), "--cluster-yes"]);
     if let Err(said) = fixing {
@@ -323,20 +329,22 @@ fn fix(deployment: &Deployment) {
     }
 }
 
-/// Waits until nothing is wrong; gives how long that took, and what was still wrong at the bound.
-pub(crate) fn heal(deployment: &mut Deployment, bound: Duration) -> (Duration, Option<String>) {
+/// Waits until all checks pass. Returns the time taken, and the failed check if `bound` was
+/// reached.
+pub(crate) fn wait_for_recovery(deployment: &mut Deployment, bound: Duration) -> (Duration, Option<String>) {
     let began = Instant::now();
     let mut fixed = false;
     loop {
-        let Some(wrong) = what_is_wrong(deployment) else { return (began.elapsed(), None) };
-        // A slot on its way is shown in brackets. A move that does not end by itself is an operator's affair.
-        if !fixed && wrong.contains("->-") | wrong.contains("-<-") && began.elapsed() > UNAIDED {
-            fix(deployment);
+        let Some(wrong) = find_failed_check(deployment) else { return (began.elapsed(), None) };
+        // Migrating slots are shown in brackets. A migration that does not finish by itself is left
+        // to the operator.
+        if !fixed && wrong.contains("->-") | wrong.contains("-<-") && began.elapsed() > OPERATOR_DELAY {
+            repair_slots(deployment);
             fixed = true;
         }
-        if began.elapsed() > bound.min(BOUND) {
+        if began.elapsed() > bound.min(SLOW_OPERATION_TIMEOUT) {
             return (began.elapsed(), Some(wrong));
         }
-        std::thread::sleep(PAUSE * 10);
+        std::thread::sleep(POLL_INTERVAL * 10);
     }
 }

@@ -1,4 +1,4 @@
-//! Watches which nodes are masters, from beside each of them: its connections stand however the network is cut.
+//! Polls each node for its role over connections that network faults do not cut.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -7,27 +7,27 @@ use std::time::Duration;
 
 use harness::{Connection, Endpoint, Value};
 
-use crate::{History, Reign};
+use crate::{MasterPeriod, OpHistory};
 
-const PERIOD: Duration = Duration::from_millis(50);
-const TIMEOUT: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+const REPLY_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// The masters and the violations that the observer saw.
+/// The masters and violations that the observer recorded.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
-    pub(crate) reigns: Vec<Reign>,
+pub(crate) struct Observations {
+    pub(crate) master_periods: Vec<MasterPeriod>,
     pub(crate) violations: Vec<String>,
 }
 
-/// Looks until it is told to stop.
-pub(crate) fn observe(servers: &[Endpoint], history: &History, stop: &AtomicBool) -> Seen {
-    let mut seen = Seen::default();
+/// Polls until `stop`.
+pub(crate) fn observe(servers: &[Endpoint], history: &OpHistory, stop: &AtomicBool) -> Observations {
+    let mut seen = Observations::default();
     let mut connections: HashMap<usize, Connection> = HashMap::new();
     let mut reigning: HashMap<usize, usize> = HashMap::new();
     while !stop.load(Ordering::Relaxed) {
         let mut claims: Vec<(usize, u64, Vec<String>)> = Vec::new();
         for (node, endpoint) in servers.iter().enumerate() {
-            let Some(view) = look(&mut connections, node, endpoint) else {
+            let Some(view) = query_node(&mut connections, node, endpoint) else {
                 connections.remove(&node);
                 continue;
             };
@@ -37,24 +37,25 @@ pub(crate) fn observe(servers: &[Endpoint], history: &History, stop: &AtomicBool
                 continue;
             }
             let reign = *reigning.entry(node).or_insert_with(|| {
-                seen.reigns.push(Reign { node, since: now, until: now });
-                seen.reigns.len() - 1
+                seen.master_periods.push(MasterPeriod { node, since: now, until: now });
+                seen.master_periods.len() - 1
             });
-            seen.reigns[reign].until = now;
+            seen.master_periods[reign].until = now;
             if let Some(epoch) = view.epoch {
                 claims.push((node, epoch, view.slots));
             }
         }
-        seen.violations.extend(two_of_one_epoch(&claims));
-        std::thread::sleep(PERIOD);
+        seen.violations.extend(find_conflicting_masters(&claims));
+        std::thread::sleep(POLL_INTERVAL);
     }
     seen.violations.sort();
     seen.violations.dedup();
     seen
 }
 
-/// Two masters that claim the same slots in the same epoch: no node could tell which of them is right.
-fn two_of_one_epoch(claims: &[(usize, u64, Vec<String>)]) -> Option<String> {
+/// Returns a violation if two masters claim equal slots in one epoch: nodes could not resolve that
+/// conflict.
+fn find_conflicting_masters(claims: &[(usize, u64, Vec<String>)]) -> Option<String> {
     claims.iter().enumerate().find_map(|(at, (one, epoch, slots))| {
         let twin = claims[at + 1..]
             .iter()
@@ -65,18 +66,22 @@ fn two_of_one_epoch(claims: &[(usize, u64, Vec<String>)]) -> Option<String> {
     })
 }
 
-struct View {
+struct NodeView {
     is_master: bool,
     epoch: Option<u64>,
     slots: Vec<String>,
 }
 
-fn look(connections: &mut HashMap<usize, Connection>, node: usize, endpoint: &Endpoint) -> Option<View> {
+fn query_node(
+    connections: &mut HashMap<usize, Connection>,
+    node: usize,
+    endpoint: &Endpoint,
+) -> Option<NodeView> {
     let connection = match connections.entry(node) {
         Entry::Occupied(known) => known.into_mut(),
         Entry::Vacant(place) => {
             let mut connection = endpoint.connect().ok()?;
-            connection.set_timeout(TIMEOUT);
+            connection.set_timeout(REPLY_TIMEOUT);
             place.insert(connection)
         }
     };
@@ -91,7 +96,7 @@ fn look(connections: &mut HashMap<usize, Connection>, node: usize, endpoint: &En
         slots =
             words[8..].iter().filter(|word| !word.starts_with('[')).map(|word| (*word).to_owned()).collect();
     }
-    Some(View { is_master: is_master && (epoch.is_none() || !slots.is_empty()), epoch, slots })
+    Some(NodeView { is_master: is_master && (epoch.is_none() || !slots.is_empty()), epoch, slots })
 }
 
 #[cfg(test)]
@@ -99,9 +104,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_masters_of_the_same_slots_are_told_by_their_epoch() {
+    fn masters_conflict_only_within_one_epoch() {
         let claim = |node, epoch, range: &str| (node, epoch, vec![range.to_owned()]);
-        let two = |claims: &[_]| two_of_one_epoch(claims).is_some();
+        let two = |claims: &[_]| find_conflicting_masters(claims).is_some();
         assert!(two(&[claim(0, 5, "0-100"), claim(1, 6, "101-200"), claim(3, 5, "0-100")]));
         assert!(!two(&[claim(0, 5, "0-100"), claim(3, 6, "0-100")]));
         assert!(!two(&[claim(0, 5, "0-100"), claim(1, 5, "101-200")]));

@@ -1,4 +1,4 @@
-//! The report: one HTML file with a timeline of faults, masters, throughput, latency, errors and losses.
+//! Writes the HTML report: a timeline of faults, masters, throughput, latency, errors and losses.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,34 +7,34 @@ use anyhow::Result;
 use minijinja::{Environment, context};
 use serde::Serialize;
 
-use crate::{Op, Options, Outcome, Verdict};
+use crate::{Op, OpOutcome, Options, RunResult};
 
-/// The width of a column of the chart.
-const STEP: Duration = Duration::from_millis(500);
+/// The width of a chart column.
+const COLUMN_WIDTH: Duration = Duration::from_millis(500);
 const TEMPLATE: &str = include_str!("report/report.html");
 
-/// The operations of one step of time.
+/// The operations within one chart column.
 #[derive(Debug, Default, Clone, Serialize)]
-struct Column {
+struct ChartColumn {
     done: usize,
     failed: usize,
     unknown: usize,
-    /// Milliseconds.
+    /// The highest latency in milliseconds.
     slowest: f64,
 }
 
-/// The report of a run.
+/// Renders the report of a run.
 ///
 /// # Errors
-/// If the template does not fit it.
-pub fn html(options: &Options, verdict: &Verdict) -> Result<String> {
-    let columns = columns(&verdict.ops);
+/// If the template does not match the data.
+pub fn html(options: &Options, result: &RunResult) -> Result<String> {
+    let columns = chart_columns(&result.ops);
     let mut environment = Environment::new();
     environment.add_filter("seconds", |moment: f64| format!("{moment:.1}"));
     environment.add_template("report.html", TEMPLATE)?;
-    let length = verdict.ops.last().map_or(1.0, |op| op.completed.as_secs_f64()).max(1.0);
+    let length = result.ops.last().map_or(1.0, |op| op.completed.as_secs_f64()).max(1.0);
     let span = |begin: Duration, end: Duration| (begin.as_secs_f64(), end.as_secs_f64());
-    let faults: Vec<_> = verdict
+    let faults: Vec<_> = result
         .timeline
         .faults
         .iter()
@@ -43,18 +43,18 @@ pub fn html(options: &Options, verdict: &Verdict) -> Result<String> {
             context! { fault => injected.fault, nodes => injected.nodes, planned => injected.fault.is_planned(), begin, end }
         })
         .collect();
-    let reigns: Vec<_> = verdict
+    let master_periods: Vec<_> = result
         .timeline
-        .reigns
+        .master_periods
         .iter()
         .map(|reign| {
             let (begin, end) = span(reign.since, reign.until);
             context! { node => reign.node, begin, end }
         })
         .collect();
-    let healings: Vec<_> = verdict
+    let recoveries: Vec<_> = result
         .timeline
-        .healings
+        .recoveries
         .iter()
         .map(|healing| context! { began => healing.began.as_secs_f64(), took => healing.took.as_secs_f64(), wrong => healing.wrong })
         .collect();
@@ -63,31 +63,31 @@ pub fn html(options: &Options, verdict: &Verdict) -> Result<String> {
         server => options.program.name(),
         other => options.other.as_ref().map(harness::Program::name),
         seed => options.seed,
-        good => verdict.is_good(),
-        operations => verdict.ops.len(),
-        injected => verdict.timeline.injected(),
-        stalled => verdict.timeline.stalled().as_secs_f64(),
-        nodes => options.mode.nodes(),
+        good => result.is_success(),
+        operations => result.ops.len(),
+        injected => result.timeline.fault_count(),
+        stalled => result.timeline.total_stall().as_secs_f64(),
+        nodes => options.mode.node_count(),
         most => columns.iter().map(|column| column.done).max().unwrap_or(1).max(1),
         slowest => columns.iter().map(|column| column.slowest).fold(1.0, f64::max),
-        step => STEP.as_secs_f64(),
-        findings => verdict.findings,
+        step => COLUMN_WIDTH.as_secs_f64(),
+        findings => result.findings,
         columns,
-        errors => errors(&verdict.ops),
+        errors => count_errors(&result.ops),
         length,
         faults,
-        reigns,
-        healings,
+        master_periods,
+        recoveries,
     })?;
     Ok(text)
 }
 
-/// The errors that clients got, by workload and the beginning of the text, and how often.
-fn errors(ops: &[Op]) -> Vec<(&str, String, usize)> {
+/// Counts client errors by workload and kind.
+fn count_errors(ops: &[Op]) -> Vec<(&str, String, usize)> {
     let mut errors: BTreeMap<(&str, String), usize> = BTreeMap::new();
     for op in ops {
         if let Some(error) = &op.error {
-            // Addresses and the like differ each time.
+            // Only the first words identify the kind; addresses differ each time.
             let kind: Vec<&str> = error.split(' ').take(3).collect();
             *errors.entry((op.workload, kind.join(" "))).or_default() += 1;
         }
@@ -95,18 +95,18 @@ fn errors(ops: &[Op]) -> Vec<(&str, String, usize)> {
     errors.into_iter().map(|((workload, error), count)| (workload, error, count)).collect()
 }
 
-fn columns(ops: &[Op]) -> Vec<Column> {
-    let mut columns: Vec<Column> = Vec::new();
+fn chart_columns(ops: &[Op]) -> Vec<ChartColumn> {
+    let mut columns: Vec<ChartColumn> = Vec::new();
     for op in ops {
-        let at = (op.completed.as_millis() / STEP.as_millis()) as usize;
+        let at = (op.completed.as_millis() / COLUMN_WIDTH.as_millis()) as usize;
         if columns.len() <= at {
-            columns.resize(at + 1, Column::default());
+            columns.resize(at + 1, ChartColumn::default());
         }
         let column = &mut columns[at];
         match op.outcome {
-            Outcome::Acknowledged => column.done += 1,
-            Outcome::Failed => column.failed += 1,
-            Outcome::Unknown => column.unknown += 1,
+            OpOutcome::Acknowledged => column.done += 1,
+            OpOutcome::Failed => column.failed += 1,
+            OpOutcome::Unknown => column.unknown += 1,
         }
         let took = (op.completed - op.invoked).as_secs_f64() * 1000.0;
         column.slowest = column.slowest.max(took);

@@ -1,4 +1,4 @@
-//! One run: servers, clients, faults, and what is found.
+//! Runs servers, clients and faults once, and checks the result.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,201 +9,208 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use harness::{Endpoint, Program, Value};
 
-use crate::check::{self, Case, Findings};
-use crate::machine;
-use crate::nemesis::{carry_out, heal};
+use crate::check::{self, CheckInput, CheckerFindings};
+use crate::nemesis::{run_round, wait_for_recovery};
 use crate::observer::observe;
-use crate::timeline::Healing;
-use crate::workload::{self, Final, Workload};
-use crate::{Client, Deployment, Fault, History, Mode, Op, Schedule, Timeline, Timeouts};
+use crate::stalls;
+use crate::timeline::Recovery;
+use crate::workload::{self, FinalData, Workload};
+use crate::{Client, Deployment, Fault, Mode, Op, OpHistory, Schedule, Timeline, Timeouts};
 
 const CLIENTS: usize = 8;
-/// The rest of a client between two steps: servers, clients and observer share few processors.
-const REST: Duration = Duration::from_millis(2);
-/// Everything is well again so soon after the last fault of a round.
-const HEALED: Duration = Duration::from_secs(15);
-/// Between rounds, so that what follows is not explained by what was before.
-const QUIET: Duration = Duration::from_millis(500);
-/// A master that is watched by sentinels counts its replicas' silence in whole seconds.
+/// A client's pause between two steps, because everything shares a few cores.
+const STEP_PAUSE: Duration = Duration::from_millis(2);
+/// Limit for recovery after the last fault of a round.
+const RECOVERY_TIMEOUT: Duration = Duration::from_secs(15);
+/// The pause between rounds, so that a loss is attributed to the right round.
+const ROUND_PAUSE: Duration = Duration::from_millis(500);
+/// A sentinel-monitored master measures replica lag in whole seconds.
 const TIMEOUTS: Timeouts = Timeouts {
-    deposed: Duration::from_millis(3000),
-    lag: Duration::from_millis(1500),
-    slack: Duration::from_millis(1000),
+    deposed_after: Duration::from_millis(3000),
+    max_lag: Duration::from_millis(1500),
+    tolerance: Duration::from_millis(1000),
 };
 
-/// The settings of a run.
+/// Options of a run.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// In which mode.
+    /// The deployment's mode.
     pub mode: Mode,
-    /// The servers.
+    /// The server program.
     pub program: Program,
-    /// One of another kind among them.
+    /// The program of one replica, if it differs.
     pub other: Option<Program>,
-    /// The seed that faults are drawn from.
+    /// The seed of the fault schedule.
     pub seed: u64,
-    /// After so long no further round begins.
-    pub lasting: Duration,
-    /// At the latest after so many.
+    /// No further round begins after this time.
+    pub duration: Duration,
+    /// The maximum number of rounds.
     pub rounds: usize,
     /// The faults to draw from.
     pub faults: Vec<Fault>,
-    /// Where what the nodes logged is kept if something is found.
-    pub logs: Option<PathBuf>,
+    /// The folder for node logs if there are findings.
+    pub log_folder: Option<PathBuf>,
 }
 
 /// The result of a run.
 #[derive(Debug)]
-pub struct Verdict {
-    /// The operations of the clients.
+pub struct RunResult {
+    /// The recorded operations of all clients.
     pub ops: Vec<Op>,
-    /// The faults and the masters in time.
+    /// The faults and the masters over time.
     pub timeline: Timeline,
-    /// The findings of the checkers.
-    pub findings: Findings,
+    /// The checkers' findings.
+    pub findings: CheckerFindings,
 }
 
-impl Verdict {
-    /// Whether nothing was found that must not be, and everything healed in time.
+impl RunResult {
+    /// Returns whether there are no violations and every recovery finished in time.
     #[must_use]
-    pub fn is_good(&self) -> bool {
-        self.findings.violated == 0 && self.timeline.healings.iter().all(|healing| healing.wrong.is_none())
+    pub fn is_success(&self) -> bool {
+        self.findings.violation_count == 0
+            && self.timeline.recoveries.iter().all(|healing| healing.wrong.is_none())
     }
 }
 
-/// Runs it.
+/// Runs the test.
 ///
 /// # Errors
 /// If the servers do not start.
 ///
 /// # Panics
-/// If a client does.
-pub fn run(options: &Options) -> Result<Verdict> {
+/// If a client thread panics.
+pub fn run(options: &Options) -> Result<RunResult> {
     let mut deployment =
         Deployment::start(options.mode, &options.program, options.other.as_ref(), &options.faults)?;
     let endpoints = deployment.endpoints();
     let mut faults = options.faults.clone();
-    faults.retain(|fault| deployment.can(*fault));
+    faults.retain(|fault| deployment.supports(*fault));
     let schedule = Schedule::new(options.seed, options.mode, &faults);
-    let history = History::new();
-    let mut timeline = Timeline { shards: options.mode.shards(), ..Timeline::default() };
+    let history = OpHistory::new();
+    let mut timeline = Timeline { shards: options.mode.shard_count(), ..Timeline::default() };
     let (stop, enough) = (AtomicBool::new(false), AtomicBool::new(false));
-    let (seen, stalls, finals) = thread::scope(|scope| {
-        let servers = &endpoints[..options.mode.servers()];
+    let (seen, stalls, final_data) = thread::scope(|scope| {
+        let servers = &endpoints[..options.mode.data_node_count()];
         let observer = scope.spawn(|| observe(servers, &history, &stop));
-        let machine = scope.spawn(|| machine::watch(options.mode.nodes(), &history, &stop));
+        let machine = scope.spawn(|| stalls::watch_cores(options.mode.node_count(), &history, &stop));
         let clients: Vec<_> = (0..CLIENTS)
             .map(|id| Client::new(id, options.seed, options.mode, &endpoints, &history))
             .map(|client| {
                 let enough = &enough;
-                scope.spawn(move || work(client, enough))
+                scope.spawn(move || run_client(client, enough))
             })
             .collect();
         let began = Instant::now();
         for round in schedule.take(options.rounds) {
-            if began.elapsed() > options.lasting {
+            if began.elapsed() > options.duration {
                 break;
             }
-            timeline.faults.extend(carry_out(&mut deployment, &round, &history));
+            timeline.faults.extend(run_round(&mut deployment, &round, &history));
             let since = history.now();
-            let (took, wrong) = heal(&mut deployment, HEALED);
+            let (took, wrong) = wait_for_recovery(&mut deployment, RECOVERY_TIMEOUT);
             let broken = wrong.is_some();
-            timeline.healings.push(Healing { began: since, took, wrong });
+            timeline.recoveries.push(Recovery { began: since, took, wrong });
             if broken {
                 break;
             }
-            thread::sleep(QUIET);
+            thread::sleep(ROUND_PAUSE);
         }
         enough.store(true, Ordering::Relaxed);
         for client in clients {
             client.join().expect("a client that only asks");
         }
-        let finals = read_all(options, &endpoints, &history);
+        let final_data = read_all(options, &endpoints, &history);
         stop.store(true, Ordering::Relaxed);
         let stalls = machine.join().expect("an observer that only looks");
-        (observer.join().expect("an observer that only looks"), stalls, finals)
+        (observer.join().expect("an observer that only looks"), stalls, final_data)
     });
     timeline.faults.extend(stalls);
     timeline.faults.sort_by_key(|injected| injected.end);
-    timeline.reigns = seen.reigns;
+    timeline.master_periods = seen.master_periods;
     timeline.violations = seen.violations;
-    timeline.violations.extend(unequal(&deployment));
+    timeline.violations.extend(diverged_replicas(&deployment));
     let ops = history.into_ops();
-    let findings = judge(&ops, finals, &timeline);
-    let verdict = Verdict { ops, timeline, findings };
-    if let Some(folder) = options.logs.as_deref().filter(|_| !verdict.is_good()) {
-        deployment.keep_logs(folder)?;
+    let findings = run_checks(&ops, final_data, &timeline);
+    let result = RunResult { ops, timeline, findings };
+    if let Some(folder) = options.log_folder.as_deref().filter(|_| !result.is_success()) {
+        deployment.copy_logs(folder)?;
     }
-    Ok(verdict)
+    Ok(result)
 }
 
-fn judge(ops: &[Op], finals: Result<BTreeMap<&'static str, Final>, String>, timeline: &Timeline) -> Findings {
-    match finals {
-        Ok(finals) => check::check(&Case { ops, finals: &finals, timeline, timeouts: TIMEOUTS }),
+fn run_checks(
+    ops: &[Op],
+    final_data: Result<BTreeMap<&'static str, FinalData>, String>,
+    timeline: &Timeline,
+) -> CheckerFindings {
+    match final_data {
+        Ok(final_data) => {
+            check::check(&CheckInput { ops, final_data: &final_data, timeline, timeouts: TIMEOUTS })
+        }
         Err(key) => {
             let violations = vec![format!("in the end, {key} cannot be read")];
-            Findings { violated: 1, violations, ..Findings::default() }
+            CheckerFindings { violation_count: 1, violations, ..CheckerFindings::default() }
         }
     }
 }
 
-/// A client's life: one step of one workload after another.
-fn work(mut client: Client<'_>, stop: &AtomicBool) {
-    let workloads = workload::all();
+/// Runs random steps of random workloads until `stop`.
+fn run_client(mut client: Client<'_>, stop: &AtomicBool) {
+    let workloads = workload::all_workloads();
     while !stop.load(Ordering::Relaxed) {
-        let chosen = client.below(workloads.len());
+        let chosen = client.random_below(workloads.len());
         workloads[chosen].step(&mut client);
-        thread::sleep(REST);
+        thread::sleep(STEP_PAUSE);
     }
 }
 
-/// Reads every key; gives the one that cannot be read.
+/// Reads the final data of every key, or returns the first key that cannot be read.
 fn read_all(
     options: &Options,
     endpoints: &[Endpoint],
-    history: &History,
-) -> Result<BTreeMap<&'static str, Final>, String> {
+    history: &OpHistory,
+) -> Result<BTreeMap<&'static str, FinalData>, String> {
     let mut client = Client::new(CLIENTS, options.seed, options.mode, endpoints, history);
-    let mut finals = BTreeMap::new();
-    for workload in workload::all() {
-        let mut held = Final::new();
+    let mut final_data = BTreeMap::new();
+    for workload in workload::all_workloads() {
+        let mut held = FinalData::new();
         for key in workload.keys() {
-            let value = read(&*workload, &mut client, &key).ok_or_else(|| key.clone())?;
+            let value = read_with_retries(&*workload, &mut client, &key).ok_or_else(|| key.clone())?;
             held.insert(key, value);
         }
-        finals.insert(workload.name(), held);
+        final_data.insert(workload.name(), held);
     }
-    Ok(finals)
+    Ok(final_data)
 }
 
-/// A value, asked for more than once: the client may have to find its way first.
-fn read(workload: &dyn Workload, client: &mut Client<'_>, key: &str) -> Option<Vec<u64>> {
+/// Reads a key with retries, since the client may have to find its owner first.
+fn read_with_retries(workload: &dyn Workload, client: &mut Client<'_>, key: &str) -> Option<Vec<u64>> {
     (0..50).find_map(|_| {
         let read = workload.read(client, key);
         if read.is_err() {
             thread::sleep(Duration::from_millis(20));
         }
         match read {
-            // A key that is not there: nothing was ever written to it.
-            Err(crate::Failure::Refused(reply)) if reply == "no entries" => Some(Vec::new()),
+            // A missing key was never written.
+            Err(crate::CallError::NotExecuted(reply)) if reply == "no entries" => Some(Vec::new()),
             other => other.ok(),
         }
     })
 }
 
-/// Replicas whose data differ from their master's.
-fn unequal(deployment: &Deployment) -> Vec<String> {
+/// Returns the replicas whose data differs from their master's.
+fn diverged_replicas(deployment: &Deployment) -> Vec<String> {
     let mut found = Vec::new();
-    for node in &deployment.nodes[..deployment.mode.servers()] {
+    for node in &deployment.nodes[..deployment.mode.data_node_count()] {
         let Some(port) = node.try_connect().ok().and_then(|_| node.info("replication", "master_port")) else {
             continue;
         };
-        let Some(master) = deployment.on_port(&port) else { continue };
+        let Some(master) = deployment.node_on_port(&port) else { continue };
         let digest = |node: &harness::Node| match node.run("DEBUG DIGEST") {
             Value::Error(error) => panic!("{error}"),
             digest => digest.text(),
         };
-        // Locks still expire, and what is under way arrives.
+        // Retry, because locks still expire and replication is still in progress.
         let equal = (0..200).any(|_| {
             let same = digest(node) == digest(&deployment.nodes[master]);
             if !same {

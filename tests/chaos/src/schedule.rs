@@ -1,4 +1,4 @@
-//! The faults of a run and their times: drawn from a seed before anything starts, so that a seed replays it.
+//! Draws faults and their times from a seed before the run, so that a seed replays it.
 
 use std::time::Duration;
 
@@ -8,35 +8,35 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::{Fault, Mode};
 
-/// The most faults of a round.
-const MOST: usize = 3;
+/// The maximum number of faults per round.
+const MAX_FAULTS_PER_ROUND: usize = 3;
 
-/// A fault of a round.
+/// A scheduled fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Planned {
-    /// The fault itself.
+pub struct ScheduledFault {
+    /// The fault.
     pub fault: Fault,
-    /// To which node: its place in the deployment.
+    /// The target node's number.
     pub node: usize,
-    /// A number for whatever else is to be drawn when it happens.
-    pub draw: u64,
-    /// When it begins, after the round did.
+    /// A random number for details chosen at injection time.
+    pub random: u64,
+    /// Start time since the beginning of the round.
     pub after: Duration,
-    /// How long it lasts.
-    pub lasts: Duration,
+    /// The fault's duration.
+    pub duration: Duration,
 }
 
-/// Faults that overlap.
+/// A set of overlapping faults.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Round {
-    /// In the order of their beginnings.
-    pub faults: Vec<Planned>,
+    /// Ordered by start time.
+    pub faults: Vec<ScheduledFault>,
 }
 
-/// An endless sequence of rounds.
+/// An endless iterator over rounds.
 #[derive(Debug)]
 pub struct Schedule {
-    chance: ChaCha8Rng,
+    rng: ChaCha8Rng,
     faults: Vec<Fault>,
     nodes: usize,
     servers: usize,
@@ -44,27 +44,33 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule of a seed, over these faults.
+    /// Creates the schedule of a seed over `faults`.
     ///
     /// # Panics
-    /// If no fault remains that happens in this mode.
+    /// If none of `faults` can occur in this mode.
     #[must_use]
     pub fn new(seed: u64, mode: Mode, faults: &[Fault]) -> Self {
-        let faults: Vec<Fault> = faults.iter().copied().filter(|fault| fault.is_of(mode)).collect();
+        let faults: Vec<Fault> = faults.iter().copied().filter(|fault| fault.occurs_in(mode)).collect();
         assert!(!faults.is_empty(), "none of these faults happens in this mode");
-        let chance = ChaCha8Rng::seed_from_u64(seed);
-        Self { chance, faults, nodes: mode.nodes(), servers: mode.servers(), shards: mode.shards() }
+        let rng = ChaCha8Rng::seed_from_u64(seed);
+        Self {
+            rng,
+            faults,
+            nodes: mode.node_count(),
+            servers: mode.data_node_count(),
+            shards: mode.shard_count(),
+        }
     }
 
-    fn fault(&mut self) -> Planned {
-        let fault = *self.faults.choose(&mut self.chance).expect("some faults were chosen");
-        let places = if fault.is_of_servers() { self.servers } else { self.nodes };
-        Planned {
+    fn draw_fault(&mut self) -> ScheduledFault {
+        let fault = *self.faults.choose(&mut self.rng).expect("some faults were chosen");
+        let places = if fault.needs_data_node() { self.servers } else { self.nodes };
+        ScheduledFault {
             fault,
-            node: self.chance.random_range(0..places),
-            draw: self.chance.random(),
-            after: Duration::from_millis(self.chance.random_range(0..1500)),
-            lasts: Duration::from_millis(self.chance.random_range(300..5000)),
+            node: self.rng.random_range(0..places),
+            random: self.rng.random(),
+            after: Duration::from_millis(self.rng.random_range(0..1500)),
+            duration: Duration::from_millis(self.rng.random_range(300..5000)),
         }
     }
 }
@@ -72,15 +78,15 @@ impl Schedule {
 impl Iterator for Schedule {
     type Item = Round;
 
-    /// A process has one fault at a time, the network one cut. Where data is destroyed, nothing else happens to the
-    /// shard: with both of two copies gone, no server could keep it.
+    /// A process has at most one fault at a time, and the network one partition. A shard whose data
+    /// is destroyed gets no other fault: with both copies gone, no server could keep the data.
     fn next(&mut self) -> Option<Round> {
-        let count = self.chance.random_range(1..=MOST);
-        let mut faults: Vec<Planned> = Vec::new();
+        let count = self.rng.random_range(1..=MAX_FAULTS_PER_ROUND);
+        let mut faults: Vec<ScheduledFault> = Vec::new();
         for _ in 0..count {
-            let new = self.fault();
-            let shard = |planned: &Planned| planned.node % self.shards;
-            let clashes = |other: &Planned| {
+            let new = self.draw_fault();
+            let shard = |scheduled: &ScheduledFault| scheduled.node % self.shards;
+            let clashes = |other: &ScheduledFault| {
                 let wipes = new.fault == Fault::Wipe || other.fault == Fault::Wipe;
                 new.node == other.node
                     || (new.fault.cuts_network() && other.fault.cuts_network())
@@ -93,7 +99,7 @@ impl Iterator for Schedule {
                 faults.push(new);
             }
         }
-        faults.sort_by_key(|planned| planned.after);
+        faults.sort_by_key(|scheduled| scheduled.after);
         Some(Round { faults })
     }
 }
@@ -108,28 +114,28 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_replays_its_faults() {
+    fn equal_seeds_draw_equal_faults() {
         assert_eq!(rounds(7, Mode::Cluster), rounds(7, Mode::Cluster));
         assert_ne!(rounds(7, Mode::Cluster), rounds(8, Mode::Cluster));
     }
 
     #[test]
-    fn each_fault_of_a_mode_is_drawn_and_no_other() {
+    fn every_fault_of_a_mode_is_drawn() {
         for mode in [Mode::Cluster, Mode::Sentinel] {
             let drawn: Vec<Fault> = rounds(1, mode)
                 .iter()
-                .flat_map(|round| round.faults.iter().map(|planned| planned.fault))
+                .flat_map(|round| round.faults.iter().map(|scheduled| scheduled.fault))
                 .collect();
             for fault in Fault::value_variants() {
-                assert_eq!(drawn.contains(fault), fault.is_of(mode), "{fault:?} in {mode:?}");
+                assert_eq!(drawn.contains(fault), fault.occurs_in(mode), "{fault:?} in {mode:?}");
             }
         }
     }
 
     #[test]
-    fn who_loses_its_data_is_not_alone() {
+    fn wiped_shard_gets_no_other_fault() {
         for round in rounds(3, Mode::Cluster) {
-            let wiped = round.faults.iter().find(|planned| planned.fault == Fault::Wipe);
+            let wiped = round.faults.iter().find(|scheduled| scheduled.fault == Fault::Wipe);
             let Some(wiped) = wiped else { continue };
             let same = round.faults.iter().filter(|other| other.node % 3 == wiped.node % 3);
             assert_eq!(same.count(), 1, "{round:?}");

@@ -1,4 +1,4 @@
-//! The faults of a run and the masters in time: the evidence that explains a loss.
+//! Records faults and masters over time and decides whether they explain a loss.
 
 use std::time::Duration;
 
@@ -6,145 +6,149 @@ use serde::Serialize;
 
 use crate::{Fault, Op};
 
-/// So long after its clock was set a node goes by the old time.
-const CLOCK: Duration = Duration::from_millis(1500);
+/// After a clock jump the faked clock takes this long to reach the node.
+const CLOCK_DELAY: Duration = Duration::from_millis(1500);
 
-/// A fault that happened.
+/// An injected fault.
 #[derive(Debug, Clone, Serialize)]
-pub struct Injected {
-    /// The fault itself.
+pub struct InjectedFault {
+    /// The fault.
     pub fault: Fault,
-    /// The nodes that it disturbed.
+    /// The affected nodes.
     pub nodes: Vec<usize>,
-    /// When it began, since the run did.
+    /// Start time since the beginning of the run.
     pub begin: Duration,
-    /// When it was there in full: the commands that cut a network take seconds where processors are rare.
+    /// When the fault was fully active: the commands that partition a network can take seconds on a
+    /// loaded machine.
     pub in_effect: Duration,
-    /// When it ended.
+    /// End time since the beginning of the run.
     pub end: Duration,
 }
 
-/// A node was seen as a master, from its first to its last sight as one.
+/// A period during which a node was observed as master.
 #[derive(Debug, Clone, Serialize)]
-pub struct Reign {
-    /// Which node.
+pub struct MasterPeriod {
+    /// The node's number.
     pub node: usize,
-    /// Its first sight.
+    /// The first observation as master.
     pub since: Duration,
-    /// Its last sight.
+    /// The last observation as master.
     pub until: Duration,
 }
 
-/// How long a healing took, and whether it did.
+/// A recovery after a round.
 #[derive(Debug, Clone, Serialize)]
-pub struct Healing {
-    /// When the last fault of the round had ended.
+pub struct Recovery {
+    /// The end of the round's last fault.
     pub began: Duration,
     /// The time until all nodes agreed.
     pub took: Duration,
-    /// The check that still failed at the bound, if it did not heal.
+    /// The check that still failed at the time limit.
     pub wrong: Option<String>,
 }
 
-/// The bounds by which a loss is explained.
+/// Time limits for explaining a loss.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// After so long a master that reaches no other node takes no more writes.
-    pub deposed: Duration,
-    /// The most that a replica may lag behind where nothing is wrong.
-    pub lag: Duration,
-    /// Scheduling, and what lies between the act and its note.
-    pub slack: Duration,
+    /// After this time a master without contact to other nodes must reject writes.
+    pub deposed_after: Duration,
+    /// The maximum replica lag without faults.
+    pub max_lag: Duration,
+    /// Tolerance for scheduling delays and for the time between an event and its recording.
+    pub tolerance: Duration,
 }
 
-/// All of it.
+/// Everything that happened to the servers during a run.
 #[derive(Debug, Default, Serialize)]
 pub struct Timeline {
-    /// Faults in the order of their ends.
-    pub faults: Vec<Injected>,
-    /// The masters, each with the time that it was one.
-    pub reigns: Vec<Reign>,
-    /// One for each round.
-    pub healings: Vec<Healing>,
-    /// The states that must never be, as the observer saw them.
+    /// Faults ordered by their end.
+    pub faults: Vec<InjectedFault>,
+    /// Observed masters with their periods.
+    pub master_periods: Vec<MasterPeriod>,
+    /// One entry per round.
+    pub recoveries: Vec<Recovery>,
+    /// Forbidden states seen by the observer.
     pub violations: Vec<String>,
-    /// How many shards there are: node `n` begins in shard `n % shards`.
+    /// The number of shards. Node `n` begins in shard `n % shards`.
     pub shards: usize,
 }
 
 impl Timeline {
-    /// How many faults were injected.
+    /// Returns the number of injected faults.
     #[must_use]
-    pub fn injected(&self) -> usize {
+    pub fn fault_count(&self) -> usize {
         self.faults.iter().filter(|injected| injected.fault != Fault::Stall).count()
     }
 
-    /// For how long the machine itself let processes wait.
+    /// Returns the total time of machine stalls.
     #[must_use]
-    pub fn stalled(&self) -> Duration {
+    pub fn total_stall(&self) -> Duration {
         let stalls = self.faults.iter().filter(|injected| injected.fault == Fault::Stall);
         stalls.map(|stall| stall.end - stall.begin).sum()
     }
 
-    /// Whether asynchronous replication explains that this acknowledged write is not there: the node that acknowledged
-    /// it was disturbed, the write came before the node could know that it is deposed, and another took its place or
-    /// its data was destroyed.
+    /// Returns whether asynchronous replication explains the loss of acknowledged write `op`: its
+    /// node was disturbed, the write happened before the node could notice that it was deposed, and
+    /// another node was promoted or its data was destroyed.
     #[must_use]
     pub fn explains(&self, op: &Op, timeouts: Timeouts) -> bool {
-        self.faults.iter().any(|fault| self.explains_by(op, fault, timeouts))
+        self.faults.iter().any(|fault| self.fault_explains(op, fault, timeouts))
     }
 
-    fn explains_by(&self, op: &Op, fault: &Injected, timeouts: Timeouts) -> bool {
-        if !fault.fault.may_lose() || !self.touches_master(op.node, fault) {
+    fn fault_explains(&self, op: &Op, fault: &InjectedFault, timeouts: Timeouts) -> bool {
+        if !fault.fault.may_lose() || !self.affects_master(op.node, fault) {
             return false;
         }
         let last = match fault.fault {
-            Fault::Kill | Fault::Wipe | Fault::Freeze => fault.in_effect + timeouts.slack,
-            Fault::Force | Fault::Takeover => fault.end + timeouts.slack,
-            // Under sentinels, a master that keeps one of its replicas on its side has enough to go on taking writes.
+            Fault::Kill | Fault::Wipe | Fault::Freeze => fault.in_effect + timeouts.tolerance,
+            Fault::Force | Fault::Takeover => fault.end + timeouts.tolerance,
+            // Under sentinels, a master that keeps one replica on its side has enough replicas to
+            // accept writes.
             Fault::Halves | Fault::Bridge if self.shards == 1 => {
-                fault.end + timeouts.deposed + timeouts.slack
+                fault.end + timeouts.deposed_after + timeouts.tolerance
             }
-            // A line that loses packets, or holds them up, may be as good as cut at any moment.
-            bad if bad.impairs_line() => fault.end + timeouts.deposed + timeouts.slack,
-            _ => fault.in_effect + timeouts.deposed + timeouts.slack,
+            // A lossy or slow link can be as good as cut at any moment.
+            bad if bad.degrades_link() => fault.end + timeouts.deposed_after + timeouts.tolerance,
+            _ => fault.in_effect + timeouts.deposed_after + timeouts.tolerance,
         };
-        let first = self.last_in_step(op.node, fault, timeouts).saturating_sub(timeouts.lag);
-        let replaced = fault.fault == Fault::Wipe || self.is_succeeded(op.node, fault.begin);
+        let first = self.last_in_sync(op.node, fault, timeouts).saturating_sub(timeouts.max_lag);
+        let replaced = fault.fault == Fault::Wipe || self.has_successor(op.node, fault.begin);
         replaced && first <= op.completed && op.invoked <= last
     }
 
-    /// A forced failover is done to the replica and disturbs its master.
-    fn touches_master(&self, node: usize, fault: &Injected) -> bool {
+    /// Returns whether the fault affects `node` as a master. A forced failover targets the replica
+    /// but disturbs its master.
+    fn affects_master(&self, node: usize, fault: &InjectedFault) -> bool {
         match fault.fault {
             Fault::Force | Fault::Takeover => fault.nodes.iter().any(|each| self.same_shard(*each, node)),
             _ => fault.nodes.contains(&node),
         }
     }
 
-    /// When the master's replicas can have stood still before this fault: they were disturbed themselves.
-    fn last_in_step(&self, node: usize, fault: &Injected, timeouts: Timeouts) -> Duration {
+    /// Returns the last time before this fault at which the master's replicas were certainly in
+    /// sync. Earlier faults may have delayed them.
+    fn last_in_sync(&self, node: usize, fault: &InjectedFault, timeouts: Timeouts) -> Duration {
         let mut first = fault.begin;
-        // A disturbance before a disturbance counts as well.
+        // Chained disturbances extend each other.
         for other in self.faults.iter().rev() {
             let disturbs = other.nodes.iter().any(|each| self.same_shard(*each, node));
-            let overlaps = other.begin <= first && other.end + timeouts.deposed * 2 >= first;
-            if disturbs && overlaps && other.fault.holds_back() {
+            let overlaps = other.begin <= first && other.end + timeouts.deposed_after * 2 >= first;
+            if disturbs && overlaps && other.fault.delays_replicas() {
                 first = first.min(other.begin);
             }
         }
         first
     }
 
-    /// Whether a clock of this node's shard was wrong at some moment between these: what has a time to live ends too
-    /// early then, or too late.
+    /// Returns whether a clock in this node's shard was wrong between `from` and `to`, so that
+    /// expiry came too early or too late.
     #[must_use]
     pub fn is_clock_wrong(&self, node: usize, from: Duration, to: Duration) -> bool {
         self.faults.iter().any(|fault| {
             fault.fault == Fault::ClockJump
                 && fault.nodes.iter().any(|each| self.same_shard(*each, node))
                 && fault.begin <= to
-                && fault.end + CLOCK >= from
+                && fault.end + CLOCK_DELAY >= from
         })
     }
 
@@ -152,23 +156,27 @@ impl Timeline {
         one % self.shards.max(1) == other % self.shards.max(1)
     }
 
-    /// Whether another node of the shard was seen as master after this moment.
-    fn is_succeeded(&self, node: usize, after: Duration) -> bool {
-        self.reigns
+    /// Returns whether another node of the shard was observed as master after this time.
+    fn has_successor(&self, node: usize, after: Duration) -> bool {
+        self.master_periods
             .iter()
             .any(|reign| reign.node != node && self.same_shard(reign.node, node) && reign.until > after)
     }
 
-    /// The times in which a key of this node's shard may change without a client: no order is asked for across them.
+    /// Returns the periods in which keys of this node's shard may change without a client.
+    /// Linearizability is not checked across them.
     #[must_use]
-    pub fn disturbed(&self, node: usize, timeouts: Timeouts) -> Vec<(Duration, Duration)> {
+    pub fn disturbed_periods(&self, node: usize, timeouts: Timeouts) -> Vec<(Duration, Duration)> {
         let mut spans: Vec<(Duration, Duration)> = self
             .faults
             .iter()
             .filter(|fault| fault.fault.may_lose())
             .filter(|fault| fault.nodes.iter().any(|each| self.same_shard(*each, node)))
             .map(|fault| {
-                (fault.begin.saturating_sub(timeouts.lag), fault.end + timeouts.deposed * 2 + timeouts.slack)
+                (
+                    fault.begin.saturating_sub(timeouts.max_lag),
+                    fault.end + timeouts.deposed_after * 2 + timeouts.tolerance,
+                )
             })
             .collect();
         spans.sort();

@@ -1,4 +1,4 @@
-//! The clients' workloads: small programs over a few keys each, whose right outcome is known.
+//! Client workloads: small programs over a few keys each, with a known correct result.
 
 mod blocking;
 mod confirmed;
@@ -16,39 +16,39 @@ use std::time::Duration;
 
 use harness::Value;
 
-use crate::{Client, Failure, Op, Outcome};
+use crate::{CallError, Client, Op, OpOutcome};
 
-pub(crate) use transaction::TORN;
+pub(crate) use transaction::TORN_PAIR;
 
-/// How many keys each has, so that all shards have some.
-const KEYS: usize = 6;
+/// Keys per workload; enough that every shard has some.
+const KEYS_PER_WORKLOAD: usize = 6;
 
-/// The data in the end: each key's elements in their order; of a number, the number.
-pub type Final = BTreeMap<String, Vec<u64>>;
+/// Final data: the elements of each key in order, or the single value of a number.
+pub type FinalData = BTreeMap<String, Vec<u64>>;
 
-/// A small program.
+/// A client workload.
 pub trait Workload: Send + Sync {
-    /// Its name, which its keys begin with.
+    /// The workload's name, which is its key prefix.
     fn name(&self) -> &'static str;
 
-    /// One step of a client.
+    /// Runs one random operation.
     fn step(&self, client: &mut Client<'_>);
 
-    /// Reads one of its keys, when all is quiet.
+    /// Reads one key after the run.
     ///
     /// # Errors
     /// If the key cannot be read.
-    fn read(&self, client: &mut Client<'_>, key: &str) -> Result<Vec<u64>, Failure>;
+    fn read(&self, client: &mut Client<'_>, key: &str) -> Result<Vec<u64>, CallError>;
 
-    /// Its keys.
+    /// Returns the keys in use.
     fn keys(&self) -> Vec<String> {
-        (0..KEYS).map(|number| format!("{}:{number}", self.name())).collect()
+        (0..KEYS_PER_WORKLOAD).map(|number| format!("{}:{number}", self.name())).collect()
     }
 }
 
-/// All of them.
+/// Returns all workloads.
 #[must_use]
-pub fn all() -> Vec<Box<dyn Workload>> {
+pub fn all_workloads() -> Vec<Box<dyn Workload>> {
     vec![
         Box::new(register::Register),
         Box::new(counter::Counter),
@@ -63,20 +63,20 @@ pub fn all() -> Vec<Box<dyn Workload>> {
     ]
 }
 
-/// Every key that any of them writes to.
-pub(crate) fn keys() -> Vec<String> {
-    all().iter().flat_map(|workload| workload.keys()).collect()
+/// Returns the keys of all workloads.
+pub(crate) fn all_keys() -> Vec<String> {
+    all_workloads().iter().flat_map(|workload| workload.keys()).collect()
 }
 
-/// One of a workload's keys.
-fn some_key(workload: &dyn Workload, client: &mut Client<'_>) -> String {
+/// Picks a random key of the workload.
+fn random_key(workload: &dyn Workload, client: &mut Client<'_>) -> String {
     let keys = workload.keys();
-    let chosen = client.below(keys.len());
+    let chosen = client.random_below(keys.len());
     keys[chosen].clone()
 }
 
-/// An operation that has not begun.
-fn op(workload: &'static str, key: &str, verb: &'static str, written: Option<u64>) -> Op {
+/// Creates the record of an operation before it starts.
+fn new_op(workload: &'static str, key: &str, verb: &'static str, written: Option<u64>) -> Op {
     Op {
         workload,
         client: 0,
@@ -87,27 +87,27 @@ fn op(workload: &'static str, key: &str, verb: &'static str, written: Option<u64
         invoked: Duration::ZERO,
         completed: Duration::ZERO,
         node: 0,
-        outcome: Outcome::Unknown,
+        outcome: OpOutcome::Unknown,
         confirmed: false,
         error: None,
     }
 }
 
-/// A reply that is to be a number, or nothing.
-fn number(reply: &Value) -> Result<Option<u64>, Failure> {
+/// Parses a reply that is a number or null.
+fn parse_number(reply: &Value) -> Result<Option<u64>, CallError> {
     match reply {
         Value::Int(number) => Ok(u64::try_from(*number).ok()),
         Value::Bulk(_) => Ok(reply.text().parse().ok()),
         Value::NullBulk | Value::NullArray | Value::Null => Ok(None),
         Value::Simple(_) => Ok(None),
-        other => Err(Failure::Refused(format!("{other:?}"))),
+        other => Err(CallError::NotExecuted(format!("{other:?}"))),
     }
 }
 
-/// A reply that is to be a list of numbers.
-fn numbers(reply: &Value) -> Result<Vec<u64>, Failure> {
+/// Parses a reply that is a list of numbers.
+fn parse_numbers(reply: &Value) -> Result<Vec<u64>, CallError> {
     match reply {
         Value::Array(items) => Ok(items.iter().filter_map(|item| item.text().parse().ok()).collect()),
-        other => Err(Failure::Refused(format!("{other:?}"))),
+        other => Err(CallError::NotExecuted(format!("{other:?}"))),
     }
 }

@@ -1,40 +1,40 @@
-//! A short run in each mode, on real processes.
+//! Runs the chaos test briefly in each mode.
 
 use std::time::Duration;
 
-use chaos::{Fault, Mode, Options, Verdict, run};
+use chaos::{Fault, Mode, Options, RunResult, run};
 use harness::Program;
 
-fn short_run(mode: Mode, seed: u64) -> Verdict {
+fn run_briefly(mode: Mode, seed: u64) -> RunResult {
     let options = Options {
         mode,
         program: Program::redoubt(),
         other: None,
         seed,
-        lasting: Duration::from_secs(25),
+        duration: Duration::from_secs(25),
         rounds: usize::MAX,
-        faults: Fault::usual(mode),
-        logs: None,
+        faults: Fault::defaults(mode),
+        log_folder: None,
     };
-    let verdict = run(&options).expect("the servers start");
-    let report = chaos::report::html(&options, &verdict).expect("a report of it");
+    let result = run(&options).expect("the servers start");
+    let report = chaos::report::html(&options, &result).expect("a report of it");
     assert!(report.contains("</html>"));
-    verdict
+    result
 }
 
-fn assert_good(verdict: &Verdict) {
-    assert!(verdict.is_good(), "{:#?}\n{:#?}", verdict.findings, verdict.timeline.healings);
-    let done = verdict.ops.iter().filter(|op| op.error.is_none()).count();
+fn assert_success(result: &RunResult) {
+    assert!(result.is_success(), "{:#?}\n{:#?}", result.findings, result.timeline.recoveries);
+    let done = result.ops.iter().filter(|op| op.error.is_none()).count();
     assert!(done > 1000, "the clients worked: {done}");
-    assert!(!verdict.timeline.faults.is_empty());
+    assert!(!result.timeline.faults.is_empty());
 }
 
 #[test]
-fn a_cluster_loses_nothing_that_is_not_explained() {
-    assert_good(&short_run(Mode::Cluster, 1));
+fn cluster_loses_no_acknowledged_write_without_explanation() {
+    assert_success(&run_briefly(Mode::Cluster, 1));
 }
 
 #[test]
-fn a_group_with_sentinels_loses_nothing_that_is_not_explained() {
-    assert_good(&short_run(Mode::Sentinel, 1));
+fn sentinel_group_loses_no_acknowledged_write_without_explanation() {
+    assert_success(&run_briefly(Mode::Sentinel, 1));
 }

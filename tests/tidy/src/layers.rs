@@ -1,9 +1,9 @@
-//! A crate may use only those on floors below it.
+//! Checks that a crate depends only on crates of lower layers.
 
 use crate::File;
 
-/// The floors of `docs/ARCHITECTURE.md`.
-const FLOORS: &[(&str, u8)] = &[
+/// The layers of `docs/ARCHITECTURE.md`.
+const LAYERS: &[(&str, u8)] = &[
     ("clock", 0),
     ("glob", 0),
     ("resp", 0),
@@ -36,17 +36,18 @@ const FLOORS: &[(&str, u8)] = &[
     ("sim", 8),
 ];
 
-/// The floor of the binaries, which say what they do by themselves.
-const BINARIES: u8 = 8;
+/// The layer of the binaries.
+const BINARY_LAYER: u8 = 8;
 
-/// Crates that stand beside the building: they use none of ours, and of ours only the binary and tests use them.
-const BESIDE: &[&str] = &["harness", "lock"];
+/// Independent crates: they depend on none of ours, and only binaries and tests depend on them.
+const INDEPENDENT_CRATES: &[&str] = &["harness", "lock"];
 
-fn floor(name: &str) -> Option<u8> {
-    FLOORS.iter().find(|(known, _)| *known == name).map(|(_, floor)| *floor)
+fn layer(name: &str) -> Option<u8> {
+    LAYERS.iter().find(|(known, _)| *known == name).map(|(_, layer)| *layer)
 }
 
-/// The names of the dependencies in a manifest, of every kind, with their line numbers.
+/// Returns the dependencies of every kind in a manifest: line number, name, and whether it is a
+/// development dependency.
 pub(crate) fn dependencies(manifest: &File) -> Vec<(usize, String, bool)> {
     let mut found = Vec::new();
     let mut section = "";
@@ -71,42 +72,42 @@ pub(crate) fn dependencies(manifest: &File) -> Vec<(usize, String, bool)> {
     found
 }
 
-/// Complaints about crates that use one on their own floor or above.
+/// Reports dependencies on crates of the same or a higher layer.
 #[must_use]
-pub fn check_floors(files: &[File]) -> Vec<String> {
-    let mut complaints = Vec::new();
+pub fn check_layers(files: &[File]) -> Vec<String> {
+    let mut violations = Vec::new();
     for manifest in manifests(files) {
         let name = manifest.crate_name().unwrap_or_default();
         for (line, dependency, _) in dependencies(manifest) {
-            let ours = floor(&dependency);
-            let upward = match (floor(name), ours) {
+            let ours = layer(&dependency);
+            let upward = match (layer(name), ours) {
                 (Some(own), Some(other)) => other >= own,
-                (None, Some(_)) => BESIDE.contains(&name),
+                (None, Some(_)) => INDEPENDENT_CRATES.contains(&name),
                 _ => false,
             };
             if upward {
-                complaints.push(format!("{}:{line}: {name} may not use {dependency}", manifest.path));
+                violations.push(format!("{}:{line}: {name} may not use {dependency}", manifest.path));
             }
         }
     }
-    complaints
+    violations
 }
 
-/// Complaints about crates that no floor names.
+/// Reports crates without a layer.
 #[must_use]
-pub fn check_known(files: &[File]) -> Vec<String> {
+pub fn check_layers_are_complete(files: &[File]) -> Vec<String> {
     manifests(files)
         .filter_map(File::crate_name)
-        .filter(|name| floor(name).is_none() && !BESIDE.contains(name))
+        .filter(|name| layer(name).is_none() && !INDEPENDENT_CRATES.contains(name))
         .map(|name| {
-            format!("crates/{name}: give it a floor in docs/ARCHITECTURE.md and tests/tidy/src/layers.rs")
+            format!("crates/{name}: add its layer to docs/ARCHITECTURE.md and tests/tidy/src/layers.rs")
         })
         .collect()
 }
 
-/// Complaints about libraries of the workspace that `docs/ARCHITECTURE.md` gives no place.
+/// Reports workspace dependencies that `docs/ARCHITECTURE.md` does not list.
 #[must_use]
-pub fn check_libraries(files: &[File]) -> Vec<String> {
+pub fn check_libraries_are_documented(files: &[File]) -> Vec<String> {
     let text = |path| files.iter().find(|file| file.path == path);
     let (Some(manifest), Some(page)) = (text("Cargo.toml"), text("docs/ARCHITECTURE.md")) else {
         return vec!["Cargo.toml or docs/ARCHITECTURE.md is missing".to_owned()];
@@ -123,27 +124,27 @@ pub fn check_libraries(files: &[File]) -> Vec<String> {
             let is_ours = manifest.text.lines().nth(line - 1).is_some_and(|text| text.contains("path = "));
             !is_ours && !explained.contains(&name.as_str())
         })
-        .map(|(line, name, _)| format!("Cargo.toml:{line}: say in docs/ARCHITECTURE.md what {name} is for"))
+        .map(|(line, name, _)| format!("Cargo.toml:{line}: {name} is not described in docs/ARCHITECTURE.md"))
         .collect()
 }
 
-/// Complaints about crates of the shell whose messages the log does not take for the server's own: of them it would keep
-/// the warnings alone.
+/// Reports crates whose log messages the server's log filter would drop below warning level because
+/// their names are missing from its list.
 #[must_use]
-pub fn check_messages(files: &[File]) -> Vec<String> {
-    const LOG: &str = "crates/process/src/log.rs";
-    let listed = files.iter().find(|file| file.path == LOG).and_then(|file| {
+pub fn check_log_filter(files: &[File]) -> Vec<String> {
+    const LOG_SOURCE: &str = "crates/process/src/log.rs";
+    let listed = files.iter().find(|file| file.path == LOG_SOURCE).and_then(|file| {
         let (_, list) = file.text.split_once("const LOGGING_CRATES")?;
         list.split(';').nth(1)
     });
-    let Some(listed) = listed else { return vec![format!("{LOG}: LOGGING_CRATES is missing")] };
+    let Some(listed) = listed else { return vec![format!("{LOG_SOURCE}: LOGGING_CRATES is missing")] };
     let shell = manifests(files).filter(|manifest| {
-        let ours = manifest.crate_name().and_then(floor).is_some_and(|own| own < BINARIES);
+        let ours = manifest.crate_name().and_then(layer).is_some_and(|own| own < BINARY_LAYER);
         ours && dependencies(manifest).iter().any(|(_, name, _)| name == "tracing")
     });
     let names = shell.filter_map(File::crate_name).map(|name| name.replace('-', "_"));
     let unlisted = names.filter(|name| !listed.contains(&format!("\"{name}\"")));
-    unlisted.map(|name| format!("{LOG}: LOGGING_CRATES does not name {name}")).collect()
+    unlisted.map(|name| format!("{LOG_SOURCE}: LOGGING_CRATES does not name {name}")).collect()
 }
 
 pub(crate) fn manifests(files: &[File]) -> impl Iterator<Item = &File> {
@@ -155,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_upward_dependency_is_named_in_every_form_that_cargo_allows() {
+    fn reports_upward_dependencies_in_every_manifest_form() {
         for text in [
             "[dependencies]\nnode.workspace = true",
             "[dependencies]\nnode = { workspace = true }",
@@ -165,7 +166,7 @@ mod tests {
         ] {
             let manifest = File::new("crates/gossip/Cargo.toml", text);
             assert_eq!(
-                check_floors(&[manifest]),
+                check_layers(&[manifest]),
                 ["crates/gossip/Cargo.toml:2: gossip may not use node"],
                 "{text}"
             );
@@ -173,30 +174,30 @@ mod tests {
     }
 
     #[test]
-    fn a_neighbour_on_the_same_floor_is_upward_too() {
+    fn reports_dependencies_within_a_layer() {
         let manifest = File::new("crates/gossip/Cargo.toml", "[dependencies]\nreplication.workspace = true");
-        assert_eq!(check_floors(&[manifest]).len(), 1);
+        assert_eq!(check_layers(&[manifest]).len(), 1);
     }
 
     #[test]
-    fn downward_and_foreign_dependencies_pass() {
+    fn accepts_downward_and_external_dependencies() {
         let text = "[dependencies]\nclock.workspace = true\nredis = \"1\"\n[features]\nnode = []";
-        assert_eq!(check_floors(&[File::new("crates/gossip/Cargo.toml", text)]), Vec::<String>::new());
+        assert_eq!(check_layers(&[File::new("crates/gossip/Cargo.toml", text)]), Vec::<String>::new());
     }
 
     #[test]
-    fn a_library_without_a_place_is_named() {
+    fn reports_undocumented_libraries() {
         let manifest =
             "[workspace.dependencies]\nclock = { path = \"crates/clock\" }\ncrc = \"3\"\nlzf = \"1\"";
         let page = File::new("docs/ARCHITECTURE.md", "| library | its place |\n| crc, time | sums |");
         assert_eq!(
-            check_libraries(&[File::new("Cargo.toml", manifest), page]),
-            ["Cargo.toml:4: say in docs/ARCHITECTURE.md what lzf is for"]
+            check_libraries_are_documented(&[File::new("Cargo.toml", manifest), page]),
+            ["Cargo.toml:4: lzf is not described in docs/ARCHITECTURE.md"]
         );
     }
 
     #[test]
-    fn a_crate_without_a_floor_is_named() {
-        assert_eq!(check_known(&[File::new("crates/attic/Cargo.toml", "")]).len(), 1);
+    fn reports_crates_without_layer() {
+        assert_eq!(check_layers_are_complete(&[File::new("crates/attic/Cargo.toml", "")]).len(), 1);
     }
 }

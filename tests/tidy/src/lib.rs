@@ -1,61 +1,61 @@
-//! The repository's rules, as functions from files to complaints.
+//! Implements the repository's rules as functions from files to violations.
 //!
-//! `docs/ARCHITECTURE.md` says which crate may use which, which crates are pure, and how large a file may be.
-//! Here the same is data, and each rule is a function over [`File`]s, so that its own tests can plant a fault;
-//! `tests/repository.rs` runs them all on what is in the repository.
+//! `docs/ARCHITECTURE.md` defines the layers, the pure crates and the file size limit; the same
+//! rules are data here. Each rule is a function over [`File`]s so that its unit tests can pass a
+//! faulty file. `tests/repository.rs` applies all rules to the repository.
 #![forbid(unsafe_code)]
 
-mod circles;
-mod kinds;
 mod layers;
+mod module_cycles;
 mod purity;
 mod text;
+mod value_types;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-pub use circles::check_circles;
-pub use kinds::check_kinds;
-pub use layers::{check_floors, check_known, check_libraries, check_messages};
+pub use layers::{check_layers, check_layers_are_complete, check_libraries_are_documented, check_log_filter};
+pub use module_cycles::check_module_cycles;
 pub use purity::{check_pure_manifests, check_pure_sources};
-pub use text::{check_hosts, check_length, check_unfinished, check_unsafe};
+pub use text::{check_file_length, check_registry_hosts, check_unfinished, check_unsafe};
+pub use value_types::check_value_type_files;
 
 /// A text file of the repository.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct File {
-    /// Relative to the repository's root, with `/` between its parts.
+    /// The path relative to the repository root, separated by `/`.
     pub path: String,
-    /// The content of the file.
+    /// The file's content.
     pub text: String,
 }
 
 impl File {
-    /// A file with these contents, for tests.
+    /// Creates a file for tests.
     #[must_use]
     pub fn new(path: &str, text: &str) -> Self {
         Self { path: path.to_owned(), text: text.to_owned() }
     }
 
-    /// The crate under `crates/` that the file belongs to.
+    /// Returns the crate under `crates/` to which the file belongs.
     #[must_use]
     pub fn crate_name(&self) -> Option<&str> {
         self.path.strip_prefix("crates/")?.split('/').next()
     }
 
-    /// The path inside the crate's folder.
+    /// Returns the path inside the crate's folder.
     fn path_in_crate(&self) -> &str {
         self.path.splitn(3, '/').nth(2).unwrap_or_default()
     }
 
-    /// Whether the whole file is test code.
+    /// Returns whether the whole file is test code.
     fn is_test(&self) -> bool {
         let path = self.path_in_crate();
         ["tests/", "benches/", "examples/"].iter().any(|folder| path.starts_with(folder))
             || path.split('/').any(|part| part == "tests.rs" || part == "tests")
     }
 
-    /// The lines that are shipped, with their numbers: no comments, nothing from an inline `#[cfg(test)] mod` on
-    /// (which stands last in a file).
+    /// Returns the non-test lines with their numbers, without comments. An inline `#[cfg(test)]
+    /// mod` ends the file's shipped part.
     fn shipped_lines(&self) -> impl Iterator<Item = (usize, &str)> {
         let mut lines = self.text.lines().enumerate().peekable();
         let whole_file_is_test = self.is_test();
@@ -76,10 +76,10 @@ impl File {
     }
 }
 
-/// The repository's root.
+/// Returns the repository root.
 ///
 /// # Panics
-/// If this crate no longer lies two folders below it.
+/// If this crate moves to another depth.
 #[must_use]
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -89,7 +89,7 @@ pub fn root() -> PathBuf {
         .into()
 }
 
-/// Every text file that git tracks or would track.
+/// Returns every text file that git tracks or would track.
 ///
 /// # Panics
 /// Without git, or outside a checkout.
@@ -106,7 +106,7 @@ pub fn repository_files() -> Vec<File> {
         .expect("paths are UTF-8")
         .split_terminator('\0')
         .filter_map(|path| {
-            // A file deleted but not yet committed, or one that is no text, has no lines to check.
+            // Skip files that are deleted but not committed, and binary files.
             let text = std::fs::read_to_string(root.join(path)).ok()?;
             Some(File { path: path.to_owned(), text })
         })

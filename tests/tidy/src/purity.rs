@@ -1,9 +1,10 @@
-//! A pure crate has no sockets, threads, tasks, clock or OS randomness: its driver hands these in.
+//! Checks that pure crates have no sockets, threads, tasks, clock or OS randomness; their driver
+//! passes these in.
 
 use crate::File;
 use crate::layers::{dependencies, manifests};
 
-const PURE: &[&str] = &[
+const PURE_CRATES: &[&str] = &[
     "acl",
     "append-only",
     "clock",
@@ -24,7 +25,7 @@ const PURE: &[&str] = &[
     "slot-routing",
 ];
 
-/// The words that a shipped line of a pure crate must not have, and the reason for each.
+/// Words that shipped lines of a pure crate must not contain, with the reason.
 const IMPURE_WORDS: &[(&str, &str)] = &[
     ("std::net::Tcp", "a socket"),
     ("std::net::Udp", "a socket"),
@@ -54,41 +55,41 @@ const IMPURE_WORDS: &[(&str, &str)] = &[
     ("RandomState", "OS randomness"),
 ];
 
-/// Libraries that bring such things, which a pure crate may use in its tests only. `libc` is not among them: the
-/// keyspace maps its memory by it; which of its functions a pure crate must not call is above.
+/// Libraries with I/O, tasks or randomness, which pure crates may use only in tests. `libc` is
+/// allowed because the keyspace maps memory with it; `IMPURE_WORDS` lists its forbidden functions.
 const IMPURE_LIBRARIES: &[&str] =
     &["tokio", "mio", "socket2", "quanta", "getrandom", "rustix", "nix", "redis", "rayon"];
 
 fn is_pure(file: &File) -> bool {
-    file.crate_name().is_some_and(|name| PURE.contains(&name))
+    file.crate_name().is_some_and(|name| PURE_CRATES.contains(&name))
 }
 
-/// Complaints about shipped lines of pure crates that use a socket, a thread, a clock or OS randomness.
+/// Reports shipped lines of pure crates that use a socket, a thread, a clock or OS randomness.
 #[must_use]
 pub fn check_pure_sources(files: &[File]) -> Vec<String> {
-    let mut complaints = Vec::new();
+    let mut violations = Vec::new();
     for file in files.iter().filter(|file| is_pure(file) && file.path.ends_with(".rs")) {
         for (number, line) in file.shipped_lines() {
             for (_, what) in IMPURE_WORDS.iter().filter(|(word, _)| line.contains(word)) {
-                complaints.push(format!("{}:{number}: {what} in a pure crate: {}", file.path, line.trim()));
+                violations.push(format!("{}:{number}: {what} in a pure crate: {}", file.path, line.trim()));
             }
         }
     }
-    complaints
+    violations
 }
 
-/// Complaints about pure crates that depend on a library of the shell.
+/// Reports pure crates that depend on an impure library.
 #[must_use]
 pub fn check_pure_manifests(files: &[File]) -> Vec<String> {
-    let mut complaints = Vec::new();
+    let mut violations = Vec::new();
     for manifest in manifests(files).filter(|file| is_pure(file)) {
         for (line, name, for_tests) in dependencies(manifest) {
             if !for_tests && IMPURE_LIBRARIES.contains(&name.as_str()) {
-                complaints.push(format!("{}:{line}: {name} in a pure crate", manifest.path));
+                violations.push(format!("{}:{line}: {name} in a pure crate", manifest.path));
             }
         }
     }
-    complaints
+    violations
 }
 
 #[cfg(test)]
@@ -96,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_in_a_pure_crate_is_named_with_its_line() {
+    fn reports_clock_use_with_line_number() {
         let file =
             File::new("crates/gossip/src/node.rs", "//! No Instant::now here.\nlet now = Instant::now();");
         assert_eq!(
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_and_the_shell_may_use_what_they_like() {
+    fn accepts_clocks_in_tests_and_impure_crates() {
         let inline = "fn pure() {}\n\n#[cfg(test)]\nmod tests {\n    use std::thread;\n}";
         let files = [
             File::new("crates/gossip/src/node.rs", inline),
@@ -120,13 +121,13 @@ mod tests {
     }
 
     #[test]
-    fn a_declared_test_module_does_not_hide_what_follows() {
+    fn out_of_line_test_module_does_not_end_shipped_code() {
         let text = "#[cfg(test)]\nmod tests;\n\nuse std::thread;";
         assert_eq!(check_pure_sources(&[File::new("crates/resp/src/lib.rs", text)]).len(), 1);
     }
 
     #[test]
-    fn a_shell_library_in_a_pure_manifest_is_named() {
+    fn reports_impure_dependencies() {
         let manifest = File::new("crates/resp/Cargo.toml", "[dependencies]\ntokio.workspace = true");
         assert_eq!(check_pure_manifests(&[manifest]), ["crates/resp/Cargo.toml:2: tokio in a pure crate"]);
     }

@@ -1,15 +1,15 @@
-//! Rules on single files: how long, what is switched off, what is unsafe, whose addresses are in them.
+//! Checks single files: length, disabled tests, unsafe code, registry hosts.
 
 use std::collections::BTreeMap;
 
 use crate::File;
 
-const MOST_LINES: usize = 1000;
+const MAX_LINES: usize = 1000;
 
-/// Why a test may be left out of every test run.
-const LONG: &str = "= \"long: make soak\"]";
+/// The only accepted reason for an ignored test.
+const ACCEPTED_IGNORE_REASON: &str = "= \"long: make soak\"]";
 
-/// Where unsafe code is allowed, in one module each.
+/// Crates that may use unsafe code, in one module each.
 const UNSAFE_CRATES: [&str; 2] = ["keyspace", "scripting"];
 
 fn is_code(file: &File) -> bool {
@@ -17,47 +17,48 @@ fn is_code(file: &File) -> bool {
         || file.path.starts_with("scripts/")
 }
 
-/// Complaints about source files that are too long to be one noun.
+/// Reports source files that exceed the line limit.
 #[must_use]
-pub fn check_length(files: &[File]) -> Vec<String> {
+pub fn check_file_length(files: &[File]) -> Vec<String> {
     files
         .iter()
         .filter(|file| is_code(file))
         .filter_map(|file| {
             let lines = file.text.lines().count();
-            (lines > MOST_LINES).then(|| format!("{}: {lines} lines; at most {MOST_LINES}", file.path))
+            (lines > MAX_LINES).then(|| format!("{}: {lines} lines; at most {MAX_LINES}", file.path))
         })
         .collect()
 }
 
-/// Complaints about code that is unfinished or tests that are switched off, but for those that `make soak` runs.
+/// Reports unfinished code and ignored tests other than those that `make soak` runs.
 #[must_use]
 pub fn check_unfinished(files: &[File]) -> Vec<String> {
-    // In pieces, so that this file does not name them.
+    // Built from pieces so that this file does not match itself.
     let words =
         [["todo", "!("], ["unimple", "mented!("], ["FIX", "ME"], ["#[ig", "nore"]].map(|word| word.concat());
-    let mut complaints = Vec::new();
+    let mut violations = Vec::new();
     for file in files.iter().filter(|file| is_code(file)) {
         for (index, line) in file.text.lines().enumerate() {
-            if words.iter().any(|word| line.contains(word)) && !line.contains(LONG) {
-                complaints.push(format!("{}:{}: unfinished: {}", file.path, index + 1, line.trim()));
+            if words.iter().any(|word| line.contains(word)) && !line.contains(ACCEPTED_IGNORE_REASON) {
+                violations.push(format!("{}:{}: unfinished: {}", file.path, index + 1, line.trim()));
             }
         }
     }
-    complaints
+    violations
 }
 
-/// Complaints about crate roots that do not forbid unsafe code, and about more than one file of a crate that allows it.
+/// Reports crate roots that do not forbid unsafe code, and crates with more than one file that
+/// allows it.
 #[must_use]
 pub fn check_unsafe(files: &[File]) -> Vec<String> {
-    let mut complaints = Vec::new();
+    let mut violations = Vec::new();
     let mut allowing = BTreeMap::<&str, Vec<&str>>::new();
     for file in files.iter().filter(|file| file.path.ends_with(".rs")) {
         let unsafe_crate = file.crate_name().filter(|name| UNSAFE_CRATES.contains(name));
         let is_root = ["/src/lib.rs", "/src/main.rs"].iter().any(|end| file.path.ends_with(end))
             || file.path.contains("/src/bin/");
         if is_root && unsafe_crate.is_none() && !file.text.contains("#![forbid(unsafe_code)]") {
-            complaints.push(format!("{}: a crate root without #![forbid(unsafe_code)]", file.path));
+            violations.push(format!("{}: missing #![forbid(unsafe_code)]", file.path));
         }
         let allows = file.shipped_lines().any(|(_, line)| {
             let line = line.trim();
@@ -71,15 +72,15 @@ pub fn check_unsafe(files: &[File]) -> Vec<String> {
         }
     }
     for (name, files) in allowing.into_iter().filter(|(_, files)| files.len() > 1) {
-        complaints.push(format!("unsafe code belongs in one module of {name}: {}", files.join(", ")));
+        violations.push(format!("unsafe code must be in one module of {name}: {}", files.join(", ")));
     }
-    complaints
+    violations
 }
 
-/// Complaints about files that name a package registry's host: what is installed is named by package, and the
-/// machine says where from. Cargo writes its lock file itself.
+/// Reports files that name a package registry's host. Packages are installed by name, and the
+/// machine decides from where. Cargo's own lock file is exempt.
 #[must_use]
-pub fn check_hosts(files: &[File]) -> Vec<String> {
+pub fn check_registry_hosts(files: &[File]) -> Vec<String> {
     let hosts = [
         ["registry.npm", "js.org"],
         ["py", "pi.org"],
@@ -91,15 +92,15 @@ pub fn check_hosts(files: &[File]) -> Vec<String> {
         ["security.debian", ".org"],
     ]
     .map(|host| host.concat());
-    let mut complaints = Vec::new();
+    let mut violations = Vec::new();
     for file in files.iter().filter(|file| !file.path.ends_with("Cargo.lock")) {
         for (index, line) in file.text.lines().enumerate() {
             if let Some(host) = hosts.iter().find(|host| line.contains(host.as_str())) {
-                complaints.push(format!("{}:{}: names {host}", file.path, index + 1));
+                violations.push(format!("{}:{}: names {host}", file.path, index + 1));
             }
         }
     }
-    complaints
+    violations
 }
 
 #[cfg(test)]
@@ -107,28 +108,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_may_have_a_thousand_lines_and_no_more() {
+    fn reports_files_over_a_thousand_lines() {
         assert_eq!(
-            check_length(&[File::new("crates/resp/src/lib.rs", &"\n".repeat(1000))]),
+            check_file_length(&[File::new("crates/resp/src/lib.rs", &"\n".repeat(1000))]),
             Vec::<String>::new()
         );
-        assert_eq!(check_length(&[File::new("crates/resp/src/lib.rs", &"\n".repeat(1001))]).len(), 1);
-        assert_eq!(check_length(&[File::new("Cargo.lock", &"\n".repeat(1001))]), Vec::<String>::new());
+        assert_eq!(check_file_length(&[File::new("crates/resp/src/lib.rs", &"\n".repeat(1001))]).len(), 1);
+        assert_eq!(check_file_length(&[File::new("Cargo.lock", &"\n".repeat(1001))]), Vec::<String>::new());
     }
 
     #[test]
-    fn unfinished_code_is_named() {
+    fn reports_unfinished_code() {
         let text = format!("{}()", ["todo", "!"].concat());
         assert_eq!(check_unfinished(&[File::new("crates/resp/src/lib.rs", &text)]).len(), 1);
-        for (reason, complaints) in [(" = \"long: make soak\"]", 0), (" = \"flaky\"]", 1), ("]", 1)] {
+        for (reason, violations) in [(" = \"long: make soak\"]", 0), (" = \"flaky\"]", 1), ("]", 1)] {
             let text = ["#[ig", "nore", reason].concat();
             let found = check_unfinished(&[File::new("tests/cluster/src/a.rs", &text)]);
-            assert_eq!(found.len(), complaints, "{reason}");
+            assert_eq!(found.len(), violations, "{reason}");
         }
     }
 
     #[test]
-    fn every_crate_root_forbids_unsafe_code_but_the_one_that_needs_it() {
+    fn reports_missing_forbid_unsafe() {
         assert_eq!(check_unsafe(&[File::new("crates/resp/src/lib.rs", "")]).len(), 1);
         assert_eq!(check_unsafe(&[File::new("crates/resp/src/parse.rs", "")]), Vec::<String>::new());
         let module = |path| File::new(path, "#![allow(unsafe_code)]");
@@ -138,9 +139,12 @@ mod tests {
     }
 
     #[test]
-    fn a_registry_in_a_committed_file_is_named() {
+    fn reports_registry_hosts() {
         let text = format!("resolved: https://{}/x.tgz", ["registry.npm", "js.org"].concat());
-        assert_eq!(check_hosts(&[File::new("tests/clients/node/package-lock.json", &text)]).len(), 1);
-        assert_eq!(check_hosts(&[File::new("Cargo.lock", &text)]), Vec::<String>::new());
+        assert_eq!(
+            check_registry_hosts(&[File::new("tests/clients/node/package-lock.json", &text)]).len(),
+            1
+        );
+        assert_eq!(check_registry_hosts(&[File::new("Cargo.lock", &text)]), Vec::<String>::new());
     }
 }

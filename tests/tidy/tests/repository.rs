@@ -1,70 +1,70 @@
-//! The rules of `tidy`, on what is in this repository.
+//! Applies the rules of `tidy` to this repository.
 
 use tidy::File;
 
-fn expect_none(rule: fn(&[File]) -> Vec<String>) {
+fn assert_no_violations(rule: fn(&[File]) -> Vec<String>) {
     let files = tidy::repository_files();
     assert!(files.iter().any(|file| file.path == "Cargo.toml"), "the files were found");
-    let complaints = rule(&files);
-    assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
+    let violations = rule(&files);
+    assert!(violations.is_empty(), "\n{}", violations.join("\n"));
 }
 
 #[test]
-fn no_crate_uses_one_above_it() {
-    expect_none(tidy::check_floors);
+fn crates_use_only_lower_layers() {
+    assert_no_violations(tidy::check_layers);
 }
 
 #[test]
-fn every_crate_has_a_floor() {
-    expect_none(tidy::check_known);
+fn every_crate_has_a_layer() {
+    assert_no_violations(tidy::check_layers_are_complete);
 }
 
 #[test]
-fn every_library_has_its_place_in_the_architecture() {
-    expect_none(tidy::check_libraries);
+fn every_library_is_documented() {
+    assert_no_violations(tidy::check_libraries_are_documented);
 }
 
 #[test]
-fn the_log_knows_the_crates_of_the_shell() {
-    expect_none(tidy::check_messages);
+fn log_filter_lists_impure_crates() {
+    assert_no_violations(tidy::check_log_filter);
 }
 
 #[test]
-fn pure_crates_use_no_socket_thread_clock_or_os_randomness() {
-    expect_none(tidy::check_pure_sources);
+fn pure_crates_do_no_io() {
+    assert_no_violations(tidy::check_pure_sources);
 }
 
 #[test]
-fn pure_crates_depend_on_no_library_of_the_shell() {
-    expect_none(tidy::check_pure_manifests);
+fn pure_crates_have_no_impure_dependencies() {
+    assert_no_violations(tidy::check_pure_manifests);
 }
 
 #[test]
-fn no_file_is_over_a_thousand_lines() {
-    expect_none(tidy::check_length);
+fn files_have_at_most_a_thousand_lines() {
+    assert_no_violations(tidy::check_file_length);
 }
 
 #[test]
-fn nothing_is_unfinished_or_switched_off() {
-    expect_none(tidy::check_unfinished);
+fn no_unfinished_code_or_ignored_tests() {
+    assert_no_violations(tidy::check_unfinished);
 }
 
 #[test]
-fn unsafe_code_is_forbidden_outside_one_module() {
-    expect_none(tidy::check_unsafe);
+fn unsafe_code_is_confined() {
+    assert_no_violations(tidy::check_unsafe);
 }
 
 #[test]
-fn no_file_names_a_package_registry() {
-    expect_none(tidy::check_hosts);
+fn no_file_names_a_registry_host() {
+    assert_no_violations(tidy::check_registry_hosts);
 }
 
 #[test]
-fn a_kind_of_value_is_named_where_the_list_says() {
-    expect_none(tidy::check_kinds);
+fn value_types_are_named_only_in_listed_files() {
+    assert_no_violations(tidy::check_value_type_files);
 }
 
 #[test]
-fn no_room_of_a_crate_uses_what_leads_back_to_it() {
-    expect_none(tidy::check_circles);
+fn modules_have_no_cycles() {
+    assert_no_violations(tidy::check_module_cycles);
 }

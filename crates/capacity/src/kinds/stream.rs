@@ -1,81 +1,82 @@
-//! Streams.
+//! Memory model of streams.
 
 use std::ops::Range;
 
 use keyspace::{Key, Limits, Packed, Piece, Place, StreamId, Table};
 
-use super::Model;
+use super::MemoryModel;
 use crate::allocator::Quantum;
-use crate::data::{Data, Parts};
-use crate::structures::estimated::{Seen, Shape};
-use crate::structures::own::{text, values};
+use crate::data::{KeyGroup, MemoryBreakdown};
+use crate::structures::estimated::{ElementCounts, KeyShape};
+use crate::structures::own::{format_number, sample_values};
 use crate::structures::redis::{self, Version};
 
-/// The flags, id and lengths of an entry.
-const ENTRY: f64 = 8.0;
-/// When the first entry was added, in milliseconds of Unix time, and how far entries are apart.
+/// Flags, id and lengths of an entry.
+const ENTRY_OVERHEAD: f64 = 8.0;
+/// The Unix time in milliseconds of the first entry, and the interval between entries.
 const FIRST_MILLIS: u64 = 1_700_000_000_000;
 const MILLIS_APART: u64 = 10;
 
 pub(super) struct Streams;
 
-impl Model for Streams {
-    fn redis(&self, q: Quantum, data: &Data, _version: Version) -> Parts {
+impl MemoryModel for Streams {
+    fn redis(&self, q: Quantum, data: &KeyGroup, _version: Version) -> MemoryBreakdown {
         redis::stream(q, data)
     }
 
-    fn valkey(&self, q: Quantum, data: &Data) -> Parts {
+    fn valkey(&self, q: Quantum, data: &KeyGroup) -> MemoryBreakdown {
         redis::stream(q, data)
     }
 
     fn add(
         &self,
         (table, mut place, key): (&mut Table, Place, &Key<'_>),
-        data: &Data,
+        data: &KeyGroup,
         numbers: Range<u64>,
     ) -> Place {
-        let (name, limits) = (text(0, data.field_bytes.max(1)), Limits::default());
-        for (number, value) in numbers.clone().zip(values(data, numbers)) {
+        let (name, limits) = (format_number(0, data.field_bytes.max(1)), Limits::default());
+        for (number, value) in numbers.clone().zip(sample_values(data, numbers)) {
             let id = StreamId { millis: FIRST_MILLIS + number * MILLIS_APART, sequence: 0 };
-            // One by one, as they come: that is how pages fill.
+            // Entries are appended one by one as in production, because that decides how full the
+            // pages are.
             let append = |stream: &mut keyspace::Stream| stream.append(id, &[&name, &value], limits.stream);
             place = table.edit_stream(place, key, append).0;
         }
         place
     }
 
-    fn headers(&self, data: &Data, _is_structure: bool) -> f64 {
-        data.elements() as f64 * ENTRY
+    fn metadata_bytes(&self, data: &KeyGroup, _is_structure: bool) -> f64 {
+        data.elements_per_key() as f64 * ENTRY_OVERHEAD
     }
 
-    /// Nodes that grow are shrunk to their bytes when the next begins.
-    fn structure(&self, shape: &Shape) -> u64 {
+    /// A node's allocation is shrunk to its content when the next node begins.
+    fn estimate_structure(&self, shape: &KeyShape) -> u64 {
         shape.payload
     }
 
-    fn see(&self, value: &Packed<'_>, seen: &mut Seen) {
+    fn count_elements(&self, value: &Packed<'_>, seen: &mut ElementCounts) {
         seen.elements += value.len() as u64;
-        value.pieces().for_each(|piece| see_piece(&piece, seen));
+        value.pieces().for_each(|piece| count_piece(&piece, seen));
     }
 }
 
-fn see_piece(piece: &Piece<'_>, seen: &mut Seen) {
-    /// Bytes of the records about a group, a consumer and a pending entry, in trees.
-    const GROUP: u64 = 160;
-    const CONSUMER: u64 = 96;
-    const PENDING: u64 = 56;
-    /// The same about a node.
-    const NODE: u64 = 64;
+fn count_piece(piece: &Piece<'_>, seen: &mut ElementCounts) {
+    /// Bytes of a consumer group, a consumer and a pending entry in their trees.
+    const GROUP_BYTES: u64 = 160;
+    const CONSUMER_BYTES: u64 = 96;
+    const PENDING_ENTRY_BYTES: u64 = 56;
+    /// Bytes of the metadata of a stream node.
+    const NODE_METADATA_BYTES: u64 = 64;
     match piece {
         Piece::Node { bytes, .. } => {
             seen.add_string(bytes);
-            seen.payload += NODE;
+            seen.payload += NODE_METADATA_BYTES;
         }
-        Piece::Group { name, .. } => seen.payload += GROUP + name.len() as u64,
-        Piece::Consumer { name, .. } => seen.payload += CONSUMER + name.len() as u64,
-        Piece::Pending { .. } => seen.payload += PENDING,
-        Piece::Producer { name, .. } => seen.payload += CONSUMER + name.len() as u64,
-        Piece::Iid { iid, .. } => seen.payload += PENDING + iid.len() as u64,
+        Piece::Group { name, .. } => seen.payload += GROUP_BYTES + name.len() as u64,
+        Piece::Consumer { name, .. } => seen.payload += CONSUMER_BYTES + name.len() as u64,
+        Piece::Pending { .. } => seen.payload += PENDING_ENTRY_BYTES,
+        Piece::Producer { name, .. } => seen.payload += CONSUMER_BYTES + name.len() as u64,
+        Piece::Iid { iid, .. } => seen.payload += PENDING_ENTRY_BYTES + iid.len() as u64,
         Piece::Nodes(_)
         | Piece::Head { .. }
         | Piece::Consumers(_)

@@ -1,40 +1,45 @@
-//! Strings.
+//! Memory model of strings.
 
 use std::ops::Range;
 
 use keyspace::{Key, Packed, Place, Table};
 
-use super::Model;
+use super::MemoryModel;
 use crate::allocator::Quantum;
-use crate::data::{Data, Parts};
-use crate::structures::estimated::{Seen, Shape};
+use crate::data::{KeyGroup, MemoryBreakdown};
+use crate::structures::estimated::{ElementCounts, KeyShape};
 use crate::structures::redis::{self, Version};
 
 pub(super) struct Strings;
 
-impl Model for Strings {
-    fn redis(&self, q: Quantum, data: &Data, _version: Version) -> Parts {
+impl MemoryModel for Strings {
+    fn redis(&self, q: Quantum, data: &KeyGroup, _version: Version) -> MemoryBreakdown {
         redis::string(q, data.value_bytes, data.integers)
     }
 
-    /// It lies with its key.
-    fn valkey(&self, _q: Quantum, _data: &Data) -> Parts {
-        Parts::default()
+    /// Valkey stores the value in its key's object.
+    fn valkey(&self, _q: Quantum, _data: &KeyGroup) -> MemoryBreakdown {
+        MemoryBreakdown::default()
     }
 
-    fn add(&self, (_, place, _): (&mut Table, Place, &Key<'_>), _data: &Data, _numbers: Range<u64>) -> Place {
+    fn add(
+        &self,
+        (_, place, _): (&mut Table, Place, &Key<'_>),
+        _data: &KeyGroup,
+        _numbers: Range<u64>,
+    ) -> Place {
         place
     }
 
-    fn headers(&self, _data: &Data, _is_structure: bool) -> f64 {
+    fn metadata_bytes(&self, _data: &KeyGroup, _is_structure: bool) -> f64 {
         0.0
     }
 
-    fn structure(&self, shape: &Shape) -> u64 {
+    fn estimate_structure(&self, shape: &KeyShape) -> u64 {
         shape.payload
     }
 
-    fn see(&self, value: &Packed<'_>, seen: &mut Seen) {
+    fn count_elements(&self, value: &Packed<'_>, seen: &mut ElementCounts) {
         seen.elements = 1;
         seen.add_string(value.bytes());
     }

@@ -1,62 +1,63 @@
-//! The elements of a key as an estimate sees them: counted, not stored.
+//! Estimates the elements of a key from counts, without storing them.
 
 use keyspace::Kind;
 
 /// The header of an entry in a large collection.
 const ELEMENT_HEADER: u64 = 4;
-/// A time of a key or a field.
-pub(crate) const TIME: u64 = 6;
-/// Bytes of the index for each entry: a bucket's line for twelve, at the load that it has on average.
-const INDEX: u64 = 7;
-/// The overhead of an element in the pages of a large collection, in percent of its own bytes. They are longer than a
-/// slot's.
-const ELEMENT_PAGES_SHARE: u64 = 4;
+/// The expiry time of a key or a field.
+pub(crate) const EXPIRY_BYTES: u64 = 6;
+/// Index bytes per entry: a bucket line serves twelve entries, at the average load.
+const INDEX_BYTES_PER_ENTRY: u64 = 7;
+/// Overhead of an element in a large collection's pages, in percent of its own bytes. These pages
+/// are longer than a slot's pages.
+const ELEMENT_PAGE_OVERHEAD_PERCENT: u64 = 4;
 
-/// The properties of a key that its size is estimated from.
+/// The properties of a key from which its size is estimated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Shape {
-    /// Its type.
+pub struct KeyShape {
+    /// The value's type.
     pub kind: Kind,
-    /// The key's length.
+    /// The key's length in bytes.
     pub key: u64,
-    /// How many elements the value has.
+    /// The number of elements.
     pub elements: u64,
-    /// Bytes of the string, or of all elements: of members, of fields with their values, of a stream's nodes.
+    /// Bytes of the string or of all elements: members, fields with values, or stream nodes.
     pub payload: u64,
-    /// Bytes of the value as it is stored while it is small; `None` of one that is a structure.
+    /// Bytes of the value in its packed encoding; `None` if it is a structure.
     pub packed: Option<u64>,
-    /// Whether the key has a time.
+    /// Whether the key has an expiry time.
     pub expires: bool,
-    /// How many elements have one.
+    /// The number of elements with an expiry time.
     pub timed_elements: u64,
 }
 
-/// An entry of so many bytes, with its place in the index.
-pub(crate) fn entry(len: u64, share: u64) -> u64 {
+/// Returns the bytes of an entry of `len` bytes with its index line. `share` is the page overhead
+/// in percent.
+pub(crate) fn entry_bytes(len: u64, share: u64) -> u64 {
     let len = len.next_multiple_of(2);
-    len + len * share / 100 + INDEX
+    len + len * share / 100 + INDEX_BYTES_PER_ENTRY
 }
 
-/// An element of a structure that is a table.
-pub(crate) fn element(shape: &Shape) -> u64 {
+/// Returns the bytes per element in a structure that is a table.
+pub(crate) fn table_element_bytes(shape: &KeyShape) -> u64 {
     let mean = shape.payload / shape.elements.max(1);
-    entry(ELEMENT_HEADER + mean, ELEMENT_PAGES_SHARE)
+    entry_bytes(ELEMENT_HEADER + mean, ELEMENT_PAGE_OVERHEAD_PERCENT)
 }
 
-/// The elements and bytes counted so far of a value.
+/// Counters over the elements of a value, filled part by part.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Seen {
-    /// How many elements there were.
+pub struct ElementCounts {
+    /// The number of elements.
     pub elements: u64,
-    /// See [`Shape::payload`].
+    /// Bytes as in [`KeyShape::payload`].
     pub payload: u64,
-    /// Bytes of the longest element, name or value.
+    /// Bytes of the longest element, field name or value.
     pub longest: u64,
-    /// How many elements have a time.
+    /// The number of elements with an expiry time.
     pub timed: u64,
 }
 
-impl Seen {
+impl ElementCounts {
     pub(crate) fn add_string(&mut self, bytes: &[u8]) {
         self.add_bytes(bytes.len() as u64);
     }

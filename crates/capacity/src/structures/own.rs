@@ -1,39 +1,40 @@
-//! The elements of a key here, and what describes them.
+//! Generates sample elements and sums their metadata for this server.
 
 use std::iter;
 use std::ops::Range;
 
-use crate::data::Data;
+use crate::data::KeyGroup;
 
-/// The header of an element of a structure.
-const ELEMENT: f64 = 4.0;
+/// The header of an element in a structure.
+const ELEMENT_HEADER: f64 = 4.0;
 
-/// A number, written so long; different numbers are different if there is room for them.
-pub(crate) fn text(number: u64, len: u64) -> Vec<u8> {
+/// Formats `number` with `len` digits. Distinct numbers give distinct texts as long as `len`
+/// allows.
+pub(crate) fn format_number(number: u64, len: u64) -> Vec<u8> {
     let digits = number.to_string();
     let room = (len as usize).saturating_sub(digits.len());
     iter::repeat_n(b'k', room).chain(digits.bytes()).collect()
 }
 
-/// A value; the first is the longest.
-pub(crate) fn value(data: &Data, number: u64) -> Vec<u8> {
-    let (rest, longest) = data.lengths();
+/// Returns sample value `number`; value 0 is the longest.
+pub(crate) fn sample_value(data: &KeyGroup, number: u64) -> Vec<u8> {
+    let (rest, longest) = data.value_lengths();
     let len = if number == 0 { longest } else { rest };
     if data.integers {
-        // From 1 on, so that all are equally long.
+        // Integers start at a power of ten so that all have equal length.
         let least = 10_u64.saturating_pow(len.clamp(1, 19) as u32 - 1);
         return (least + number).to_string().into_bytes();
     }
-    text(number, len)
+    format_number(number, len)
 }
 
-/// The values with these numbers.
-pub(crate) fn values(data: &Data, numbers: Range<u64>) -> Vec<Vec<u8>> {
-    numbers.map(|number| value(data, number)).collect()
+/// Returns the sample values numbered `numbers`.
+pub(crate) fn sample_values(data: &KeyGroup, numbers: Range<u64>) -> Vec<Vec<u8>> {
+    numbers.map(|number| sample_value(data, number)).collect()
 }
 
-/// The headers of elements: `packed` bytes each in a value that is packed; in a structure that of an entry, and
-/// `beside` it.
-pub(crate) fn element_headers(data: &Data, is_structure: bool, packed: f64, beside: f64) -> f64 {
-    data.elements() as f64 * if is_structure { ELEMENT + beside } else { packed }
+/// Returns the metadata bytes of all elements: `packed` per element in a packed value; in a
+/// structure, an entry header plus `beside`.
+pub(crate) fn element_metadata(data: &KeyGroup, is_structure: bool, packed: f64, beside: f64) -> f64 {
+    data.elements_per_key() as f64 * if is_structure { ELEMENT_HEADER + beside } else { packed }
 }

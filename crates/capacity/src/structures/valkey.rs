@@ -1,43 +1,49 @@
-//! The structures of Valkey 9: its own hash table; lists, listpacks, intsets and streams are Redis's.
+//! Memory of the structures of Valkey 9: its own hash table; lists, listpacks, intsets and streams
+//! equal those of Redis.
 //!
-//! A table is a power of two of 64-byte buckets with seven places each; a full bucket gets another behind it. The field
-//! of a hash lies with its value, the member of a sorted set with its node.
+//! A table has a power-of-two number of 64-byte buckets with seven entries each; a full bucket
+//! chains another bucket. A hash field is stored with its value, and a sorted set member in its
+//! skiplist node.
 
-use crate::allocator::{Quantum, sds_head};
-use crate::data::Parts;
+use crate::allocator::{Quantum, sds_overhead};
+use crate::data::MemoryBreakdown;
 
 const BUCKET: f64 = 64.0;
-const PLACES: u64 = 7;
-/// A table's own record.
-const TABLE: u64 = 80;
+const ENTRIES_PER_BUCKET: u64 = 7;
+/// The table's header.
+const TABLE_HEADER: u64 = 80;
 pub(crate) const POINTER: u64 = 8;
-/// The longest field and value in one.
-const TOGETHER: u64 = 128;
+/// The longest field and value stored in one allocation.
+const MAX_EMBEDDED_FIELD: u64 = 128;
 
-/// The buckets for so many elements, with those behind full ones.
-pub(crate) fn buckets(elements: u64) -> f64 {
-    let count = elements.div_ceil(PLACES).max(1).next_power_of_two() as f64;
+/// Returns the number of buckets for `elements`, including chained buckets.
+pub(crate) fn bucket_bytes(elements: u64) -> f64 {
+    let count = elements.div_ceil(ENTRIES_PER_BUCKET).max(1).next_power_of_two() as f64;
     let load = elements as f64 / count;
-    // Poisson: the share with more elements than places.
+    // Bucket occupancy is Poisson distributed; overfull buckets need a chained one.
     let mut term = (-load).exp();
     let mut within = term;
-    for places in 1..=PLACES {
+    for places in 1..=ENTRIES_PER_BUCKET {
         term *= load / places as f64;
         within += term;
     }
-    let behind = if elements <= PLACES { 0.0 } else { 1.0 - within };
+    let behind = if elements <= ENTRIES_PER_BUCKET { 0.0 } else { 1.0 - within };
     count * (1.0 + behind) * BUCKET
 }
 
-pub(crate) fn table(q: Quantum, elements: u64) -> Parts {
-    Parts { headers: q.class(TABLE) as f64, index: buckets(elements), ..Parts::default() }
+pub(crate) fn table(q: Quantum, elements: u64) -> MemoryBreakdown {
+    MemoryBreakdown {
+        headers: q.size_class(TABLE_HEADER) as f64,
+        index: bucket_bytes(elements),
+        ..MemoryBreakdown::default()
+    }
 }
 
-/// A field with its value.
-pub(crate) fn field(q: Quantum, name: u64, value: u64) -> Parts {
-    let heads = sds_head(name) + sds_head(value);
-    if name + value + heads <= TOGETHER {
+/// Returns the cost of a hash field with its value.
+pub(crate) fn field(q: Quantum, name: u64, value: u64) -> MemoryBreakdown {
+    let heads = sds_overhead(name) + sds_overhead(value);
+    if name + value + heads <= MAX_EMBEDDED_FIELD {
         return q.allocation(name + value, heads);
     }
-    q.allocation(name, sds_head(name) + POINTER) + q.sds(value)
+    q.allocation(name, sds_overhead(name) + POINTER) + q.sds(value)
 }

@@ -1,47 +1,50 @@
-//! The costs of a scenario: redirects, questions for the map, connections, storms, time.
+//! Measures the costs of a scenario: redirections, slot map queries, connections, request storms
+//! and time.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::{Finding, Grade};
-use crate::log::Happened;
-use crate::play::Run;
-use crate::protocol::Outcome;
-use crate::scenario::{Act, Allow, Errors};
+use crate::event_log::LogEvent;
+use crate::protocol::AdapterOutcome;
+use crate::scenario::{CostLimits, ErrorPolicy, StepAction};
+use crate::scenario_run::ScenarioRun;
 
-/// A storm is counted in windows of this length.
+/// The window in which a storm is counted.
 const WINDOW_MS: u64 = 1000;
 
-/// Figures of a run.
+/// The measured costs of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Measures {
-    /// The most MOVED and ASK for one command.
+pub struct MeasuredCosts {
+    /// The maximum number of MOVED and ASK replies for one command.
     pub redirects: usize,
-    /// MOVED and ASK in all.
+    /// The total number of MOVED and ASK replies.
     pub redirects_in_all: usize,
-    /// Questions for the map after the client was made.
+    /// Slot map queries after the client was created.
     pub refreshes: usize,
-    /// Connections in all.
+    /// The total number of connections.
     pub connections: usize,
-    /// The most connections within a second to one node that takes none.
-    pub knocks: usize,
-    /// The most commands within a second that one node refused, or did not answer.
-    pub refusals: usize,
+    /// The maximum number of connections per second to a node that accepts none.
+    #[serde(rename = "knocks")]
+    pub rejected_connections: usize,
+    /// The maximum number of commands per second that one node refused or did not answer.
+    #[serde(rename = "refusals")]
+    pub refused_commands: usize,
     /// Milliseconds from the last event to the first success after it.
     pub recovery_ms: Option<u64>,
-    /// Milliseconds in all.
+    /// The run's duration in milliseconds.
     pub ms: u64,
 }
 
-impl Measures {
-    /// The figures of a run.
+impl MeasuredCosts {
+    /// Measures a run.
     #[must_use]
-    pub fn of(run: &Run) -> Self {
+    pub fn measure(run: &ScenarioRun) -> Self {
         let redirected: Vec<_> =
             run.refused.iter().filter(|refusal| matches!(&refusal.code[..], "MOVED" | "ASK")).collect();
         let mut by_command: BTreeMap<&[String], usize> = BTreeMap::new();
-        // Real servers count redirects and do not tell of what.
+        // Real servers count redirections without naming the commands.
         for refusal in redirected.iter().filter(|refusal| !refusal.args.is_empty()) {
             *by_command.entry(&refusal.args).or_default() += 1;
         }
@@ -54,56 +57,68 @@ impl Measures {
             let text = text.to_ascii_uppercase();
             ["CLUSTER SLOTS", "CLUSTER SHARDS", "CLUSTER NODES"].iter().any(|word| text.starts_with(word))
         };
-        let mut knocks: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
-        let mut refusals: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
+        let mut rejected_connections: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+        let mut refused_commands: BTreeMap<usize, Vec<u64>> = BTreeMap::new();
         let (mut refreshes, mut connections) = (0, 0);
         for entry in &run.log {
-            match &entry.what {
-                Happened::Asked(text) if entry.ms > run.connected && is_refresh(text) => refreshes += 1,
-                Happened::Opened => connections += 1,
-                Happened::Slammed => knocks.entry(&entry.node).or_default().push(entry.ms),
+            match &entry.event {
+                LogEvent::CommandReceived(text) if entry.ms > run.connected && is_refresh(text) => {
+                    refreshes += 1
+                }
+                LogEvent::ConnectionOpened => connections += 1,
+                LogEvent::ConnectionRejected => {
+                    rejected_connections.entry(&entry.node).or_default().push(entry.ms)
+                }
                 _ => {}
             }
         }
-        run.refused.iter().for_each(|refusal| refusals.entry(refusal.node).or_default().push(refusal.ms));
+        run.refused
+            .iter()
+            .for_each(|refusal| refused_commands.entry(refusal.node).or_default().push(refusal.ms));
         Self {
             redirects: redirects.unwrap_or(0),
             redirects_in_all: redirected.len(),
             refreshes,
             connections,
-            knocks: knocks.values().map(|times| most_within(times)).max().unwrap_or(0),
-            refusals: refusals.values().map(|times| most_within(times)).max().unwrap_or(0),
-            recovery_ms: recovery(run),
+            rejected_connections: rejected_connections
+                .values()
+                .map(|times| max_in_window(times))
+                .max()
+                .unwrap_or(0),
+            refused_commands: refused_commands.values().map(|times| max_in_window(times)).max().unwrap_or(0),
+            recovery_ms: recovery_time(run),
             ms: run.ms,
         }
     }
 }
 
-/// The most of these moments, which come in order, within a window.
-fn most_within(times: &[u64]) -> usize {
+/// Returns the maximum number of the ascending `times` within one window.
+fn max_in_window(times: &[u64]) -> usize {
     let within = |(from, first): (usize, &u64)| {
         times[from..].iter().take_while(|time| **time < first + WINDOW_MS).count()
     };
     times.iter().enumerate().map(within).max().unwrap_or(0)
 }
 
-/// From the last event to the first success after it: of steps that are tried more than once, and of each first request
-/// behind an event.
-fn recovery(run: &Run) -> Option<u64> {
+/// Returns the longest time from an event to the first success after it, over steps with several
+/// attempts and the first request after each event.
+fn recovery_time(run: &ScenarioRun) -> Option<u64> {
     let mut recovered = None;
     let mut is_behind_event = false;
     for played in &run.steps {
-        if matches!(played.act, Act::Stage(_)) {
+        if matches!(played.act, StepAction::ChangeNodes(_)) {
             is_behind_event = true;
             continue;
         }
-        // Behind a pause the time would be that of the pause.
-        let is_first = std::mem::take(&mut is_behind_event) && played.wants.errors == Errors::Wrong;
+        // After a pause the measured time would include the pause.
+        let is_first =
+            std::mem::take(&mut is_behind_event) && played.expectation.errors == ErrorPolicy::Forbidden;
         if !is_first && played.attempts.len() < 2 {
             continue;
         }
-        let done = played.attempts.iter().find(|attempt| matches!(attempt.outcome, Ok(Outcome::Ok(_))))?;
-        let events = run.log.iter().filter(|entry| matches!(entry.what, Happened::Event(_)));
+        let done =
+            played.attempts.iter().find(|attempt| matches!(attempt.outcome, Ok(AdapterOutcome::Ok(_))))?;
+        let events = run.log.iter().filter(|entry| matches!(entry.event, LogEvent::NodesChanged(_)));
         let last = events.map(|entry| entry.ms).filter(|ms| *ms <= done.answered).max();
         if let Some(last) = last {
             recovered = recovered.max(Some(done.answered - last));
@@ -112,8 +127,8 @@ fn recovery(run: &Run) -> Option<u64> {
     recovered
 }
 
-/// Returns a finding for each cost above its bound.
-pub(super) fn findings(allow: &Allow, measures: &Measures) -> Vec<Finding> {
+/// Reports each cost above its limit.
+pub(super) fn findings(allow: &CostLimits, measures: &MeasuredCosts) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut costs = |is: usize, most: usize, text: String| {
         if is > most {
@@ -131,16 +146,19 @@ pub(super) fn findings(allow: &Allow, measures: &Measures) -> Vec<Finding> {
     costs(measures.refreshes, allow.refreshes, format!("{} questions for the map", measures.refreshes));
     costs(measures.connections, allow.connections, format!("{} connections opened", measures.connections));
     costs(
-        measures.knocks,
+        measures.rejected_connections,
         allow.storm,
-        format!("a storm: {} connections within a second to a node that is down", measures.knocks),
+        format!(
+            "a storm: {} connections within a second to a node that is down",
+            measures.rejected_connections
+        ),
     );
     costs(
-        measures.refusals,
+        measures.refused_commands,
         allow.storm,
         format!(
             "a storm: {} commands within a second that a node refuses or never answers",
-            measures.refusals
+            measures.refused_commands
         ),
     );
     if let Some(ms) = measures.recovery_ms.filter(|ms| *ms > allow.recovery_ms) {

@@ -1,17 +1,17 @@
-//! Whether an error says what is known.
+//! Checks that errors tell the user what is known about a command.
 //!
-//! Of a command that a server refused, it is known that it was not done, and why. Of one whose reply never came, it is known
-//! that nobody knows: a user who is told that it was refused does it once more. Both are compared with what was on the wire
-//! while the library had the command.
+//! After a refusal it is known that the command did not run, and why. Without a reply its fate is
+//! unknown; a user who is told that it was refused would run it again. Both are compared with the
+//! wire traffic during the call.
 
-use super::{Finding, Grade, is_same_command, short};
-use crate::log::Happened;
-use crate::play::{Attempt, Played, Run, told};
-use crate::protocol::Outcome;
-use crate::stage::{NO_ANSWER, is_write, shown};
+use super::{Finding, Grade, first_line, is_equivalent_command};
+use crate::event_log::LogEvent;
+use crate::protocol::AdapterOutcome;
+use crate::scenario_run::{Attempt, ScenarioRun, StepResult, describe_step};
+use crate::simulation::{NO_REPLY_CODE, format_command, is_write};
 
-/// The codes by which servers say that a command was not done.
-const REFUSALS: [&str; 10] = [
+/// Error codes with which servers refuse a command.
+const REFUSAL_CODES: [&str; 10] = [
     "MOVED",
     "ASK",
     "TRYAGAIN",
@@ -23,8 +23,8 @@ const REFUSALS: [&str; 10] = [
     "NOSCRIPT",
     "UNBLOCKED",
 ];
-/// Words by which libraries say that a connection broke or their time was over.
-const NO_REPLY: [&str; 18] = [
+/// Phrases with which libraries report a broken connection or a timeout.
+const NO_REPLY_PHRASES: [&str; 18] = [
     "time",
     "connect",
     "clos",
@@ -44,11 +44,11 @@ const NO_REPLY: [&str; 18] = [
     "interrupt",
     "not respond",
 ];
-/// And that they followed too many redirects.
-const REDIRECTED: [&str; 3] = ["redirect", "moved", "ask"];
+/// Phrases with which libraries report too many redirections.
+const REDIRECT_PHRASES: [&str; 3] = ["redirect", "moved", "ask"];
 
-/// Other words for a refusal that say as much as its code.
-fn other_words(code: &str) -> &'static [&'static str] {
+/// Returns phrases that are as informative as the error code.
+fn equivalent_phrases(code: &str) -> &'static [&'static str] {
     match code {
         "TRYAGAIN" => &["try again"],
         "CLUSTERDOWN" => &["cluster is down", "not served", "not covered"],
@@ -58,17 +58,17 @@ fn other_words(code: &str) -> &'static [&'static str] {
     }
 }
 
-/// A finding for each step with an error that hides or denies what is known.
-pub(super) fn findings(run: &Run) -> Vec<Finding> {
+/// Reports each step whose error hides or contradicts what is known.
+pub(super) fn findings(run: &ScenarioRun) -> Vec<Finding> {
     run.steps
         .iter()
-        .filter_map(|played| played.attempts.iter().find_map(|attempt| of(played, attempt, run)))
+        .filter_map(|played| played.attempts.iter().find_map(|attempt| check_error(played, attempt, run)))
         .collect()
 }
 
-fn of(played: &Played, attempt: &Attempt, run: &Run) -> Option<Finding> {
-    let Ok(Outcome::Error(error)) = &attempt.outcome else { return None };
-    let what = told(&played.act, &attempt.commands);
+fn check_error(played: &StepResult, attempt: &Attempt, run: &ScenarioRun) -> Option<Finding> {
+    let Ok(AdapterOutcome::Error(error)) = &attempt.outcome else { return None };
+    let what = describe_step(&played.act, &attempt.commands);
     let says = |words: &[&str]| {
         let error = error.to_lowercase();
         words.iter().any(|word| error.contains(&word.to_lowercase()))
@@ -76,23 +76,24 @@ fn of(played: &Played, attempt: &Attempt, run: &Run) -> Option<Finding> {
     if error.trim_matches(|letter: char| !letter.is_alphanumeric()).is_empty() {
         return Some(Finding::new(Grade::Fails, format!("an error without words: {what}")));
     }
-    let ran = attempt.commands.iter().find(|command| is_write(command) && has_run(command, attempt, run));
+    let ran =
+        attempt.commands.iter().find(|command| is_write(command) && has_executed(command, attempt, run));
     if let Some(command) = ran {
-        let denied = REFUSALS.iter().find(|code| error.contains(**code));
+        let denied = REFUSAL_CODES.iter().find(|code| error.contains(**code));
         let text = match denied {
             Some(code) => {
                 format!(
                     "denies what was done: {} ran, and the error says {code}: {}",
-                    shown(command),
-                    short(error)
+                    format_command(command),
+                    first_line(error)
                 )
             }
-            None if says(&NO_REPLY) => return None,
+            None if says(&NO_REPLY_PHRASES) => return None,
             None => {
-                let told = short(error);
+                let told = first_line(error);
                 format!(
                     "hides that nobody knows: {} ran, its reply was lost, and the error says: {told}",
-                    shown(command)
+                    format_command(command)
                 )
             }
         };
@@ -101,37 +102,43 @@ fn of(played: &Played, attempt: &Attempt, run: &Run) -> Option<Finding> {
     }
     let code = last_refusal(attempt, run)?;
     let is_told = match code {
-        // Where it was sent it may have met anything.
-        "MOVED" | "ASK" => says(&REDIRECTED) || says(&NO_REPLY),
-        code => says(&[code]) || says(other_words(code)),
+        // The redirection target may have caused any of these errors.
+        "MOVED" | "ASK" => says(&REDIRECT_PHRASES) || says(&NO_REPLY_PHRASES),
+        code => says(&[code]) || says(equivalent_phrases(code)),
     };
-    // A library that asked elsewhere then tells of what it met there.
-    let met_others = says(&NO_REPLY) && nodes_ended_connections(attempt, run);
+    // A library that retried elsewhere may report the error from there.
+    let met_others = says(&NO_REPLY_PHRASES) && nodes_ended_connections(attempt, run);
     (!is_told && !met_others).then(|| {
-        let text =
-            format!("hides what is known: {what} was answered {code}, and the error says: {}", short(error));
+        let text = format!(
+            "hides what is known: {what} was answered {code}, and the error says: {}",
+            first_line(error)
+        );
         Finding::new(Grade::Costly, text)
     })
 }
 
-fn has_run(command: &[String], attempt: &Attempt, run: &Run) -> bool {
+fn has_executed(command: &[String], attempt: &Attempt, run: &ScenarioRun) -> bool {
     run.executed
         .iter()
-        .any(|executed| executed.step == attempt.step && is_same_command(command, &executed.args))
+        .any(|executed| executed.step == attempt.step && is_equivalent_command(command, &executed.args))
 }
 
-/// The code of the last refusal of one of the attempt's commands. Real servers do not tell which they refused.
-fn last_refusal<'a>(attempt: &Attempt, run: &'a Run) -> Option<&'a str> {
+/// Returns the code of the last refusal of one of the attempt's commands. Real servers do not
+/// report which command they refused.
+fn last_refusal<'a>(attempt: &Attempt, run: &'a ScenarioRun) -> Option<&'a str> {
     let refusal = run.refused.iter().rev().find(|refusal| {
         refusal.step == attempt.step
-            && attempt.commands.iter().any(|command| is_same_command(command, &refusal.args))
+            && attempt.commands.iter().any(|command| is_equivalent_command(command, &refusal.args))
     })?;
-    (refusal.code != NO_ANSWER).then_some(&refusal.code[..])
+    (refusal.code != NO_REPLY_CODE).then_some(&refusal.code[..])
 }
 
-/// A connection that the client closed itself does not count: it met nothing there.
-fn nodes_ended_connections(attempt: &Attempt, run: &Run) -> bool {
-    let is_end = |what: &Happened| matches!(what, Happened::Slammed | Happened::Ended | Happened::Fault(_));
+/// Returns whether nodes closed connections during the attempt. Connections closed by the client
+/// itself do not count.
+fn nodes_ended_connections(attempt: &Attempt, run: &ScenarioRun) -> bool {
+    let is_end = |event: &LogEvent| {
+        matches!(event, LogEvent::ConnectionRejected | LogEvent::NodeClosed | LogEvent::FaultInjected(_))
+    };
     let meanwhile = attempt.asked..=attempt.answered;
-    run.log.iter().any(|entry| meanwhile.contains(&entry.ms) && is_end(&entry.what))
+    run.log.iter().any(|entry| meanwhile.contains(&entry.ms) && is_end(&entry.event))
 }

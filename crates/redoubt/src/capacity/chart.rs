@@ -1,6 +1,6 @@
 //! Draws a stacked bar per server: the bytes per key, split into payload, headers, index and rounding.
 
-use ::capacity::plan::Answer;
+use ::capacity::plan::CapacityPlan;
 use anyhow::Result;
 use plotters::prelude::*;
 
@@ -13,7 +13,7 @@ const PARTS: [(&str, RGBColor); 4] = [
 ];
 
 /// Draws the chart as SVG.
-pub(super) fn svg(answers: &[Answer]) -> Result<String> {
+pub(super) fn svg(answers: &[CapacityPlan]) -> Result<String> {
     let mut text = String::new();
     {
         let root = SVGBackend::with_string(&mut text, SIZE).into_drawing_area();

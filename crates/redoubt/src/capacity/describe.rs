@@ -1,4 +1,4 @@
-//! Data from a file: a description of several kinds in YAML, or a sample of records.
+//! KeyGroup from a file: a description of several kinds in YAML, or a sample of records.
 //!
 //! A record (an object of JSON on a line, a row of CSV) is a hash of its columns. Its key is as long as its first column, or
 //! as is said with `--key-bytes`.
@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use ::capacity::Data;
+use ::capacity::KeyGroup;
 use anyhow::{Context as _, Result, bail};
 use keyspace::Kind;
 use serde::de::Error as _;
@@ -55,7 +55,7 @@ fn kind<'de, D: Deserializer<'de>>(from: D) -> Result<Kind, D::Error> {
     })
 }
 
-impl From<Item> for Data {
+impl From<Item> for KeyGroup {
     fn from(item: Item) -> Self {
         Self {
             name: item.name,
@@ -81,7 +81,7 @@ pub(super) struct Beside {
 }
 
 /// Reads a file by what its name ends with.
-pub(super) fn read(path: &Path, beside: Beside) -> Result<Vec<Data>> {
+pub(super) fn read(path: &Path, beside: Beside) -> Result<Vec<KeyGroup>> {
     let shown = path.display();
     let file = File::open(path).with_context(|| format!("Cannot open file {shown}"))?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -93,7 +93,7 @@ pub(super) fn read(path: &Path, beside: Beside) -> Result<Vec<Data>> {
             let text = std::io::read_to_string(file).with_context(|| format!("Cannot read {shown}"))?;
             let read: Description = serde_saphyr::from_str(&text)
                 .with_context(|| format!("{shown} is not a data description"))?;
-            Ok(read.data.into_iter().map(Data::from).collect())
+            Ok(read.data.into_iter().map(KeyGroup::from).collect())
         }
         Some("jsonl" | "ndjson" | "json") => json_lines(file).and_then(|sums| sums.data(name, beside)),
         Some("csv") => rows(file).and_then(|sums| sums.data(name, beside)),
@@ -124,14 +124,14 @@ impl Sums {
         self.values += value as u64;
     }
 
-    fn data(self, name: String, beside: Beside) -> Result<Vec<Data>> {
+    fn data(self, name: String, beside: Beside) -> Result<Vec<KeyGroup>> {
         if self.records == 0 || self.fields == 0 {
             bail!("the file has no records");
         }
         let mean = |sum: u64, of: u64| (sum + of / 2) / of;
         // The longest value of a record, on the average of records.
         let longest = mean(self.longest, self.records);
-        Ok(vec![Data {
+        Ok(vec![KeyGroup {
             name,
             kind: Kind::Hash,
             keys: beside.keys.unwrap_or(self.records),
@@ -188,7 +188,7 @@ mod tests {
 
     const BESIDE: Beside = Beside { keys: None, key_bytes: None, expires: false };
 
-    fn read_text(end: &str, text: &str) -> Result<Vec<Data>> {
+    fn read_text(end: &str, text: &str) -> Result<Vec<KeyGroup>> {
         let mut file = tempfile::Builder::new().suffix(end).tempfile()?;
         file.write_all(text.as_bytes())?;
         read(file.path(), BESIDE)
@@ -201,8 +201,8 @@ mod tests {
             read_text(".jsonl", "{\"id\": 1000, \"name\": \"anna\"}\n\n{\"id\": 1001, \"name\": \"b\"}\n")
                 .unwrap();
         assert_eq!(
-            Data { name: String::new(), ..csv[0].clone() },
-            Data { name: String::new(), ..json[0].clone() }
+            KeyGroup { name: String::new(), ..csv[0].clone() },
+            KeyGroup { name: String::new(), ..json[0].clone() }
         );
         let data = &csv[0];
         assert_eq!((data.keys, data.elements, data.key_bytes, data.field_bytes), (2, 2, 4, 3));
@@ -215,7 +215,7 @@ mod tests {
                     value_bytes: 24}\n  - {name: tokens, type: string, keys: 1000, key_bytes: 30, value_bytes: 64, ttl: true}\n";
         let data = read_text(".yaml", text).unwrap();
         assert_eq!((data[0].keys, data[0].elements, data[0].kind), (700_000_000, 11, Kind::Hash));
-        assert!(data[1].expires && data[1].elements() == 1);
+        assert!(data[1].expires && data[1].elements_per_key() == 1);
     }
 
     #[test]

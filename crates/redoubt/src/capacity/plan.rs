@@ -3,8 +3,8 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use ::capacity::Data;
-use ::capacity::plan::{Answer, Demand, Models, plan};
+use ::capacity::KeyGroup;
+use ::capacity::plan::{CapacityPlan, ModelInputs, PlanRequirements, plan};
 use anyhow::{Context as _, Result, bail};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
@@ -98,7 +98,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    fn data(&self) -> Result<Vec<Data>> {
+    fn data(&self) -> Result<Vec<KeyGroup>> {
         let keys = self.keys.map(|keys| keys.0);
         if let Some(file) = &self.file {
             return describe::read(file, Beside { keys, key_bytes: self.key_bytes, expires: self.ttl });
@@ -111,7 +111,7 @@ impl Options {
         if kind != Kind::String && self.fields.is_none_or(|fields| fields == 0) {
             bail!("Pass the number of --fields, --members, --items or --entries per key");
         }
-        Ok(vec![Data {
+        Ok(vec![KeyGroup {
             name: kind.name().to_owned(),
             kind,
             keys,
@@ -125,18 +125,18 @@ impl Options {
         }])
     }
 
-    fn demand(&self) -> Demand {
+    fn demand(&self) -> PlanRequirements {
         let quantum = match self.build {
-            Build::Bundled => capacity::allocator::REDIS,
-            Build::Distribution => capacity::allocator::DEFAULT,
+            Build::Bundled => capacity::allocator::BUNDLED_QUANTUM,
+            Build::Distribution => capacity::allocator::DEFAULT_QUANTUM,
         };
-        Demand {
+        PlanRequirements {
             replicas: self.replicas,
             growth: (1.0 + self.growth).powf(f64::from(self.months)) - 1.0,
             headroom: self.headroom,
             node_memory: self.node_memory.0,
             bandwidth: self.bandwidth.0,
-            models: Models { quantum, heap },
+            models: ModelInputs { quantum, heap },
         }
     }
 }
@@ -168,10 +168,10 @@ pub(super) fn run(options: &Options) -> Result<()> {
 }
 
 /// Rejects sizes at which sums would overflow or the measured sample would be too large.
-fn bound(data: &[Data]) -> Result<()> {
+fn bound(data: &[KeyGroup]) -> Result<()> {
     const LONGEST: u64 = 512 << 20;
     for data in data {
-        let lengths = [data.key_bytes, data.field_bytes, data.value_bytes, data.longest()];
+        let lengths = [data.key_bytes, data.field_bytes, data.value_bytes, data.longest_value()];
         if lengths.iter().any(|len| *len > LONGEST) {
             bail!("{}: keys, fields and values are limited to 512 MB", data.name);
         }
@@ -185,19 +185,24 @@ fn bound(data: &[Data]) -> Result<()> {
     Ok(())
 }
 
-fn table(data: &[Data], demand: &Demand, answers: &[Answer], out: &mut impl Write) -> io::Result<()> {
+fn table(
+    data: &[KeyGroup],
+    demand: &PlanRequirements,
+    answers: &[CapacityPlan],
+    out: &mut impl Write,
+) -> io::Result<()> {
     for data in data {
-        let Data { name, keys, key_bytes, value_bytes, .. } = data;
-        let elements = data.elements();
+        let KeyGroup { name, keys, key_bytes, value_bytes, .. } = data;
+        let elements = data.elements_per_key();
         writeln!(
             out,
             "{name}: {keys} keys of {key_bytes} bytes, {elements} values of {value_bytes} bytes each, {} bytes of payload per key",
-            data.payload()
+            data.payload_bytes()
         )?;
     }
     write!(out, "\n{:<28}", "")?;
     answers.iter().try_for_each(|answer| write!(out, "{:>12}", answer.server))?;
-    let mut row = |name: &str, of: &dyn Fn(&Answer) -> String| {
+    let mut row = |name: &str, of: &dyn Fn(&CapacityPlan) -> String| {
         write!(out, "\n{name:<28}")?;
         answers.iter().try_for_each(|answer| write!(out, "{:>12}", of(answer)))
     };

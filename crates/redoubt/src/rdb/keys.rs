@@ -7,7 +7,7 @@ use clock::Millis;
 use keyspace::Kind;
 use persistence::{Entry, Item, Limits, RdbLoader};
 
-use capacity::estimate::{self, Seen, Shape};
+use capacity::estimate::{self, ElementCounts, KeyShape};
 
 /// A key with its value as a whole, without the value itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub(crate) struct Reader<R> {
 /// A key of which parts may follow.
 struct Open {
     info: KeyInfo,
-    seen: Seen,
+    seen: ElementCounts,
     /// Bytes of the value, if it is stored as it came.
     packed: Option<u64>,
 }
@@ -83,7 +83,7 @@ impl Open {
             size: 0,
             expiry: entry.expiry,
         };
-        let mut seen = Seen::default();
+        let mut seen = ElementCounts::default();
         seen.add(&value);
         let packed = (!entry.is_part && value.stays_packed()).then_some(value.bytes().len() as u64);
         Self { info, seen, packed }
@@ -91,7 +91,7 @@ impl Open {
 
     fn finish(self) -> KeyInfo {
         let Self { info, seen, packed } = self;
-        let size = estimate::bytes(&Shape {
+        let size = estimate::key_bytes(&KeyShape {
             kind: info.kind,
             key: info.key.len() as u64,
             elements: seen.elements,

@@ -65,7 +65,7 @@ impl Report {
 
     /// Shows all of it.
     pub(super) fn show(self, format: Format, out: &mut impl Write) -> io::Result<()> {
-        let tables = estimate::tables(self.all.keys);
+        let tables = estimate::slot_overhead_bytes(self.all.keys);
         match format {
             Format::Text => self.text(tables, out),
             Format::Json => self.json(tables, out),

@@ -1,31 +1,32 @@
-//! Locks: where nothing was disturbed, one holder at a time. A lock is a key with a time to live, and that is measured by
-//! the wall clock: where one jumped, its lock may have ended early.
+//! Checks locks: without disturbance, a lock has one holder at a time. A lock expires by the wall
+//! clock, so it may end early where a clock jumped.
 
-use super::{Case, Findings, acknowledged};
+use super::{CheckInput, CheckerFindings, is_acknowledged};
 use crate::Op;
 
-pub(super) fn check(case: &Case<'_>, findings: &mut Findings) {
+pub(super) fn check(case: &CheckInput<'_>, findings: &mut CheckerFindings) {
     let mut held: Vec<&Op> = case
         .ops
         .iter()
-        .filter(|op| op.workload == "lock" && op.verb == "acquire" && acknowledged(op))
+        .filter(|op| op.workload == "lock" && op.verb == "acquire" && is_acknowledged(op))
         .collect();
     held.sort_by_key(|op| (&op.key, op.completed));
     for pair in held.windows(2) {
         let [first, second] = pair else { continue };
-        if first.key != second.key || second.completed >= release_of(case, first) {
+        if first.key != second.key || second.completed >= release_time(case, first) {
             continue;
         }
         if case.timeline.is_clock_wrong(first.node, first.invoked, second.completed) {
             continue;
         }
-        // The second came in while the first held it: its lock was forgotten.
-        findings.lost(first, case);
+        // The second client acquired the lock while the first held it, so the first acquisition was
+        // lost.
+        findings.add_lost_write(first, case);
     }
 }
 
-/// When its holder began to give it back.
-fn release_of(case: &Case<'_>, acquired: &Op) -> std::time::Duration {
+/// Returns when the holder began to release the lock.
+fn release_time(case: &CheckInput<'_>, acquired: &Op) -> std::time::Duration {
     let release = case.ops.iter().find(|op| op.verb == "release" && op.written == acquired.written);
     release.map_or(acquired.completed, |op| op.invoked)
 }

@@ -1,12 +1,12 @@
-//! Writes that every replica has: SADD and WAIT in one go. A promoted replica has them.
+//! Confirmed writes: SADD and WAIT in one pipeline. A promoted replica must have them.
 
 use harness::Value;
 
-use super::{Workload, numbers, op, some_key};
-use crate::{Client, Failure};
+use super::{Workload, new_op, parse_numbers, random_key};
+use crate::{CallError, Client};
 
-/// Milliseconds.
-const TIMEOUT: &str = "300";
+/// The WAIT timeout in milliseconds.
+const WAIT_TIMEOUT: &str = "300";
 
 pub(super) struct Confirmed;
 
@@ -16,24 +16,24 @@ impl Workload for Confirmed {
     }
 
     fn step(&self, client: &mut Client<'_>) {
-        let key = some_key(self, client);
-        let element = client.unique();
-        let mut op = op(self.name(), &key, "add", Some(element));
+        let key = random_key(self, client);
+        let element = client.unique_value();
+        let mut op = new_op(self.name(), &key, "add", Some(element));
         op.confirmed = true;
         client.operate(op, |client| {
             let text = element.to_string();
             let add: &[&str] = &["SADD", &key, &text];
-            let wanted = client.replicas();
-            let replies = client.batch(&key, &[add, &["WAIT", &wanted.to_string(), TIMEOUT]])?;
+            let wanted = client.replicas_per_master();
+            let replies = client.call_pipeline(&key, &[add, &["WAIT", &wanted.to_string(), WAIT_TIMEOUT]])?;
             match &replies[1] {
                 Value::Int(replicas) if *replicas >= wanted as i64 => Ok(None),
-                // Whatever WAIT says, the element was added.
-                other => Err(Failure::Unknown(format!("not all replicas confirmed it: {other:?}"))),
+                // The element was added even if WAIT was not satisfied.
+                other => Err(CallError::UnknownResult(format!("not all replicas confirmed it: {other:?}"))),
             }
         });
     }
 
-    fn read(&self, client: &mut Client<'_>, key: &str) -> Result<Vec<u64>, Failure> {
-        numbers(&client.call(key, &["SMEMBERS", key])?)
+    fn read(&self, client: &mut Client<'_>, key: &str) -> Result<Vec<u64>, CallError> {
+        parse_numbers(&client.call(key, &["SMEMBERS", key])?)
     }
 }

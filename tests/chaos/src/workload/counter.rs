@@ -1,7 +1,7 @@
-//! Counters: INCR, each of whose replies comes once.
+//! Counters: INCR, whose replies are all distinct.
 
-use super::{Workload, number, op, some_key};
-use crate::{Client, Failure};
+use super::{Workload, new_op, parse_number, random_key};
+use crate::{CallError, Client};
 
 pub(super) struct Counter;
 
@@ -11,13 +11,13 @@ impl Workload for Counter {
     }
 
     fn step(&self, client: &mut Client<'_>) {
-        let key = some_key(self, client);
-        client.operate(op(self.name(), &key, "incr", None), |client| {
-            number(&client.call(&key, &["INCR", &key])?)
+        let key = random_key(self, client);
+        client.operate(new_op(self.name(), &key, "incr", None), |client| {
+            parse_number(&client.call(&key, &["INCR", &key])?)
         });
     }
 
-    fn read(&self, client: &mut Client<'_>, key: &str) -> Result<Vec<u64>, Failure> {
-        Ok(number(&client.call(key, &["GET", key])?)?.into_iter().collect())
+    fn read(&self, client: &mut Client<'_>, key: &str) -> Result<Vec<u64>, CallError> {
+        Ok(parse_number(&client.call(key, &["GET", key])?)?.into_iter().collect())
     }
 }

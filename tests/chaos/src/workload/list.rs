@@ -1,7 +1,7 @@
-//! Lists: RPUSH; what one client pushed stays in its order.
+//! Lists: RPUSH; elements of one client keep their order.
 
-use super::{Workload, numbers, op, some_key};
-use crate::{Client, Failure};
+use super::{Workload, new_op, parse_numbers, random_key};
+use crate::{CallError, Client};
 
 pub(super) struct List;
 
@@ -11,14 +11,14 @@ impl Workload for List {
     }
 
     fn step(&self, client: &mut Client<'_>) {
-        let key = some_key(self, client);
-        let element = client.unique();
-        client.operate(op(self.name(), &key, "add", Some(element)), |client| {
+        let key = random_key(self, client);
+        let element = client.unique_value();
+        client.operate(new_op(self.name(), &key, "add", Some(element)), |client| {
             client.call(&key, &["RPUSH", &key, &element.to_string()]).map(|_| None)
         });
     }
 
-    fn read(&self, client: &mut Client<'_>, key: &str) -> Result<Vec<u64>, Failure> {
-        numbers(&client.call(key, &["LRANGE", key, "0", "-1"])?)
+    fn read(&self, client: &mut Client<'_>, key: &str) -> Result<Vec<u64>, CallError> {
+        parse_numbers(&client.call(key, &["LRANGE", key, "0", "-1"])?)
     }
 }

@@ -1,15 +1,15 @@
-//! A lock: SET with NX and PX, released by a script that checks the holder.
+//! Locks: SET with NX and PX, released by a script that checks the holder.
 
 use std::time::Duration;
 
 use harness::Value;
 
-use super::{Workload, op, some_key};
-use crate::{Client, Failure};
+use super::{Workload, new_op, random_key};
+use crate::{CallError, Client};
 
-/// Longer than any client holds it here.
+/// The lease in milliseconds, longer than clients hold the lock.
 const LEASE: &str = "10000";
-const HELD: Duration = Duration::from_millis(5);
+const HOLD_TIME: Duration = Duration::from_millis(5);
 const RELEASE: &str =
     "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) else return 0 end";
 
@@ -21,25 +21,25 @@ impl Workload for Lock {
     }
 
     fn step(&self, client: &mut Client<'_>) {
-        let key = some_key(self, client);
-        let owner = client.unique();
+        let key = random_key(self, client);
+        let owner = client.unique_value();
         let text = owner.to_string();
-        let taken = client.operate(op(self.name(), &key, "acquire", Some(owner)), |client| {
-            match client.call(&key, &["SET", &key, &text, "NX", "PX", LEASE])? {
-                Value::Simple(_) => Ok(None),
-                _ => Err(Failure::Refused("held".to_owned())),
-            }
+        let taken = client.operate(new_op(self.name(), &key, "acquire", Some(owner)), |client| match client
+            .call(&key, &["SET", &key, &text, "NX", "PX", LEASE])?
+        {
+            Value::Simple(_) => Ok(None),
+            _ => Err(CallError::NotExecuted("held".to_owned())),
         });
         if taken.is_some() {
-            std::thread::sleep(HELD);
-            client.operate(op(self.name(), &key, "release", Some(owner)), |client| {
+            std::thread::sleep(HOLD_TIME);
+            client.operate(new_op(self.name(), &key, "release", Some(owner)), |client| {
                 client.call(&key, &["EVAL", RELEASE, "1", &key, &text]).map(|_| None)
             });
         }
     }
 
-    fn read(&self, _: &mut Client<'_>, _: &str) -> Result<Vec<u64>, Failure> {
-        // A client that was disturbed between both leaves the lock to its lease's end.
+    fn read(&self, _: &mut Client<'_>, _: &str) -> Result<Vec<u64>, CallError> {
+        // If the client is disturbed before the release, the lock remains until its lease expires.
         Ok(Vec::new())
     }
 }

@@ -1,7 +1,7 @@
-//! Registers: SET and GET of values that no other client writes.
+//! Registers: SET and GET of values unique to one client.
 
-use super::{Workload, number, op, some_key};
-use crate::{Client, Failure};
+use super::{Workload, new_op, parse_number, random_key};
+use crate::{CallError, Client};
 
 pub(super) struct Register;
 
@@ -11,20 +11,20 @@ impl Workload for Register {
     }
 
     fn step(&self, client: &mut Client<'_>) {
-        let key = some_key(self, client);
-        if client.below(2) == 0 {
-            client.operate(op(self.name(), &key, "get", None), |client| {
-                number(&client.call(&key, &["GET", &key])?)
+        let key = random_key(self, client);
+        if client.random_below(2) == 0 {
+            client.operate(new_op(self.name(), &key, "get", None), |client| {
+                parse_number(&client.call(&key, &["GET", &key])?)
             });
         } else {
-            let value = client.unique();
-            client.operate(op(self.name(), &key, "set", Some(value)), |client| {
+            let value = client.unique_value();
+            client.operate(new_op(self.name(), &key, "set", Some(value)), |client| {
                 client.call(&key, &["SET", &key, &value.to_string()]).map(|_| None)
             });
         }
     }
 
-    fn read(&self, client: &mut Client<'_>, key: &str) -> Result<Vec<u64>, Failure> {
-        Ok(number(&client.call(key, &["GET", key])?)?.into_iter().collect())
+    fn read(&self, client: &mut Client<'_>, key: &str) -> Result<Vec<u64>, CallError> {
+        Ok(parse_number(&client.call(key, &["GET", key])?)?.into_iter().collect())
     }
 }

@@ -1,9 +1,9 @@
-//! Streams with a group: XADD, XREADGROUP and XACK.
+//! Streams with a consumer group: XADD, XREADGROUP and XACK.
 
 use harness::Value;
 
-use super::{Workload, op, some_key};
-use crate::{Client, Failure};
+use super::{Workload, new_op, random_key};
+use crate::{CallError, Client};
 
 const GROUP: &str = "group";
 
@@ -15,27 +15,27 @@ impl Workload for Stream {
     }
 
     fn step(&self, client: &mut Client<'_>) {
-        let key = some_key(self, client);
-        if client.below(3) > 0 {
-            let element = client.unique();
-            client.operate(op(self.name(), &key, "add", Some(element)), |client| {
+        let key = random_key(self, client);
+        if client.random_below(3) > 0 {
+            let element = client.unique_value();
+            client.operate(new_op(self.name(), &key, "add", Some(element)), |client| {
                 client.call(&key, &["XADD", &key, "*", "element", &element.to_string()]).map(|_| None)
             });
             return;
         }
-        // An entry that is read is noted as delivered; the same entry is not delivered twice as new.
-        let delivered = client.operate(op(self.name(), &key, "deliver", None), |client| {
+        // Delivery is recorded as its own operation; an entry must not be delivered twice as new.
+        let delivered = client.operate(new_op(self.name(), &key, "deliver", None), |client| {
             let consumer = format!("consumer-{}", client.id);
             let words = ["XREADGROUP", "GROUP", GROUP, &consumer, "COUNT", "1", "STREAMS", &key, ">"];
             match client.call(&key, &words) {
-                Err(Failure::Refused(error)) if error.starts_with("NOGROUP") => {
+                Err(CallError::NotExecuted(error)) if error.starts_with("NOGROUP") => {
                     client.call(&key, &["XGROUP", "CREATE", &key, GROUP, "0", "MKSTREAM"]).map(|_| None)
                 }
-                reply => Ok(entry(&reply?)),
+                reply => Ok(parse_first_entry(&reply?)),
             }
         });
         if delivered.is_some_and(|op| op.read.is_some()) {
-            client.operate(op(self.name(), &key, "acknowledge", None), |client| {
+            client.operate(new_op(self.name(), &key, "acknowledge", None), |client| {
                 let consumer = format!("consumer-{}", client.id);
                 let own = client.call(&key, &["XPENDING", &key, GROUP, "-", "+", "1", &consumer])?;
                 if let Value::Array(items) = &own
@@ -48,25 +48,25 @@ impl Workload for Stream {
         }
     }
 
-    fn read(&self, client: &mut Client<'_>, key: &str) -> Result<Vec<u64>, Failure> {
+    fn read(&self, client: &mut Client<'_>, key: &str) -> Result<Vec<u64>, CallError> {
         let Value::Array(entries) = client.call(key, &["XRANGE", key, "-", "+"])? else {
-            return Err(Failure::Refused("no entries".to_owned()));
+            return Err(CallError::NotExecuted("no entries".to_owned()));
         };
-        Ok(entries.iter().filter_map(element).collect())
+        Ok(entries.iter().filter_map(parse_element).collect())
     }
 }
 
-/// The element of an entry: `[id, ["element", number]]`.
-fn element(entry: &Value) -> Option<u64> {
+/// Parses an entry `[id, ["element", number]]`.
+fn parse_element(entry: &Value) -> Option<u64> {
     let Value::Array(parts) = entry else { return None };
     let Some(Value::Array(fields)) = parts.get(1) else { return None };
     fields.get(1)?.text().parse().ok()
 }
 
-/// The element of the first entry of XREADGROUP's reply.
-fn entry(reply: &Value) -> Option<u64> {
+/// Returns the element of the first entry in an XREADGROUP reply.
+fn parse_first_entry(reply: &Value) -> Option<u64> {
     let Value::Array(streams) = reply else { return None };
     let Some(Value::Array(stream)) = streams.first() else { return None };
     let Some(Value::Array(entries)) = stream.get(1) else { return None };
-    element(entries.first()?)
+    parse_element(entries.first()?)
 }

@@ -1,18 +1,18 @@
-//! Transactions over two keys of one slot, which are always equal.
+//! Transactions over two keys of one slot, whose values are always equal.
 
 use harness::Value;
 
-use super::{KEYS, Workload, number, op};
-use crate::{Client, Failure};
+use super::{KEYS_PER_WORKLOAD, Workload, new_op, parse_number};
+use crate::{CallError, Client};
 
 pub(super) struct Transaction;
 
-fn pair(number: usize) -> (String, String) {
+fn key_pair(number: usize) -> (String, String) {
     (format!("transaction:{{{number}}}:a"), format!("transaction:{{{number}}}:b"))
 }
 
-/// One number for a pair that was read: it is wrong if they differ.
-pub(crate) const TORN: u64 = u64::MAX;
+/// Stands for a pair whose values differ.
+pub(crate) const TORN_PAIR: u64 = u64::MAX;
 
 impl Workload for Transaction {
     fn name(&self) -> &'static str {
@@ -20,41 +20,41 @@ impl Workload for Transaction {
     }
 
     fn keys(&self) -> Vec<String> {
-        (0..KEYS).map(|number| pair(number).0).collect()
+        (0..KEYS_PER_WORKLOAD).map(|number| key_pair(number).0).collect()
     }
 
     fn step(&self, client: &mut Client<'_>) {
-        let (a, b) = pair(client.below(KEYS));
-        if client.below(3) == 0 {
-            client.operate(op(self.name(), &a, "read", None), |client| {
-                both(&client.call(&a, &["MGET", &a, &b])?)
+        let (a, b) = key_pair(client.random_below(KEYS_PER_WORKLOAD));
+        if client.random_below(3) == 0 {
+            client.operate(new_op(self.name(), &a, "read", None), |client| {
+                read_pair(&client.call(&a, &["MGET", &a, &b])?)
             });
             return;
         }
-        client.operate(op(self.name(), &a, "incr", None), |client| {
+        client.operate(new_op(self.name(), &a, "incr", None), |client| {
             let commands: [&[&str]; 4] = [&["MULTI"], &["INCR", &a], &["INCR", &b], &["EXEC"]];
-            // Every node takes MULTI, so the owner of the keys is found out first.
+            // Every node accepts MULTI, so redirect with a plain command first.
             client.call(&a, &["GET", &a])?;
-            let replies = client.batch(&a, &commands)?;
+            let replies = client.call_pipeline(&a, &commands)?;
             match &replies[3] {
-                Value::Array(done) if done.len() == 2 => both(&replies[3]),
-                Value::Error(error) => Err(Failure::Refused(error.clone())),
-                other => Err(Failure::Refused(format!("{other:?}"))),
+                Value::Array(done) if done.len() == 2 => read_pair(&replies[3]),
+                Value::Error(error) => Err(CallError::NotExecuted(error.clone())),
+                other => Err(CallError::NotExecuted(format!("{other:?}"))),
             }
         });
     }
 
-    fn read(&self, client: &mut Client<'_>, key: &str) -> Result<Vec<u64>, Failure> {
+    fn read(&self, client: &mut Client<'_>, key: &str) -> Result<Vec<u64>, CallError> {
         let other = key.replace(":a", ":b");
-        Ok(both(&client.call(key, &["MGET", key, &other])?)?.into_iter().collect())
+        Ok(read_pair(&client.call(key, &["MGET", key, &other])?)?.into_iter().collect())
     }
 }
 
-fn both(reply: &Value) -> Result<Option<u64>, Failure> {
-    let Value::Array(items) = reply else { return Err(Failure::Refused(format!("{reply:?}"))) };
+fn read_pair(reply: &Value) -> Result<Option<u64>, CallError> {
+    let Value::Array(items) = reply else { return Err(CallError::NotExecuted(format!("{reply:?}"))) };
     if let Some(Value::Error(error)) = items.iter().find(|item| matches!(item, Value::Error(_))) {
-        return Err(Failure::Refused(error.clone()));
+        return Err(CallError::NotExecuted(error.clone()));
     }
-    let (one, other) = (number(&items[0])?, number(&items[1])?);
-    Ok(if one == other { one } else { Some(TORN) })
+    let (one, other) = (parse_number(&items[0])?, parse_number(&items[1])?);
+    Ok(if one == other { one } else { Some(TORN_PAIR) })
 }

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::io::{BufRead, Write};
 
-use client_conformance::protocol::{Asked, Message, Outcome, Said};
+use client_conformance::protocol::{AdapterLine, AdapterOutcome, Message, RequestLine};
 pub use client_conformance::protocol::{Connect, Mode, Request};
 use serde_json::Value;
 
@@ -22,14 +22,14 @@ impl<E: std::error::Error> From<E> for Failure {
     }
 }
 
-fn say(said: &Said) {
+fn say(said: &AdapterLine) {
     // A judge that reads no more has ended this program already.
-    let _ = writeln!(std::io::stdout().lock(), "{}", said.line());
+    let _ = writeln!(std::io::stdout().lock(), "{}", said.to_line());
 }
 
 /// Tells a message of a channel.
 pub fn say_message(channel: &str, data: &str) {
-    say(&Said::Message(Message { channel: channel.to_owned(), data: data.to_owned() }));
+    say(&AdapterLine::Message(Message { channel: channel.to_owned(), data: data.to_owned() }));
 }
 
 /// Answers requests until there are no more.
@@ -38,12 +38,12 @@ pub fn say_message(channel: &str, data: &str) {
 /// If a line is no request.
 pub async fn answer_all<F: Future<Output = Result<Value, Failure>>>(mut answer: impl FnMut(Request) -> F) {
     for line in std::io::stdin().lock().lines() {
-        let asked: Asked = serde_json::from_str(&line.expect("a line")).expect("a request");
+        let asked: RequestLine = serde_json::from_str(&line.expect("a line")).expect("a request");
         let outcome = match answer(asked.request).await {
-            Ok(reply) => Outcome::Ok(reply),
-            Err(Failure::Error(text)) => Outcome::Error(text),
-            Err(Failure::Unsupported(reason)) => Outcome::Unsupported(reason.to_owned()),
+            Ok(reply) => AdapterOutcome::Ok(reply),
+            Err(Failure::Error(text)) => AdapterOutcome::Error(text),
+            Err(Failure::Unsupported(reason)) => AdapterOutcome::Unsupported(reason.to_owned()),
         };
-        say(&Said::Answer(asked.id, outcome));
+        say(&AdapterLine::Answer(asked.id, outcome));
     }
 }

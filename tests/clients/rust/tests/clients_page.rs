@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use client_conformance::built_in;
+use client_conformance::built_in_scenarios;
 
 fn read(path: &str) -> String {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
@@ -22,7 +22,7 @@ fn the_page_has_every_scenario_and_says_something_of_each_library() {
     let rows = rows(&read("docs/clients.md"));
     let names: Vec<&String> =
         rows[2..].iter().map(|row| &row[0]).filter(|name| !name.starts_with("**")).collect();
-    let scenarios = built_in().unwrap();
+    let scenarios = built_in_scenarios().unwrap();
     let wanted: Vec<&String> = scenarios.iter().map(|scenario| &scenario.name).collect();
     assert_eq!(names, wanted, "make clients-page writes it anew");
     let grades = ["good", "not offered", "costly", "fails", "HARMFUL"];

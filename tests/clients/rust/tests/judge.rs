@@ -1,8 +1,8 @@
 //! The judge on real servers: a small card against a cluster of three, and against a group with sentinels.
 
-use client_conformance::card::{Card, Case, evidence};
+use client_conformance::scorecard::{ScenarioResult, Scorecard, evidence};
 use client_conformance::verdict::Grade;
-use client_conformance::{Player, Scenario, Servers, built_in};
+use client_conformance::{Scenario, ScenarioRunner, Servers, built_in_scenarios};
 use harness::Program;
 
 /// A client without a fault that a scenario would see, and with one.
@@ -33,13 +33,15 @@ steps:
 allow: {redirects: 1, redirects_in_all: 1}
 ";
 
-fn play(scenarios: &[Scenario], fault: &str) -> Card {
+fn play(scenarios: &[Scenario], fault: &str) -> Scorecard {
     let adapter = adapter(fault);
     let servers = Servers { server: Program::redoubt(), sentinel: Program::redoubt() };
-    Player { adapter: &adapter, seed: 5, servers: Some(&servers), jobs: 1 }.judge(scenarios).unwrap()
+    ScenarioRunner { adapter: &adapter, seed: 5, servers: Some(&servers), jobs: 1 }
+        .run_all(scenarios)
+        .unwrap()
 }
 
-fn is_good(case: &Case) {
+fn is_good(case: &ScenarioResult) {
     assert_eq!(case.verdict.findings, [], "{}", evidence(case));
 }
 
@@ -48,7 +50,7 @@ fn a_cluster_of_three_moves_a_slot_and_its_commands_are_counted() {
     let three = [Scenario::read("three", THREE).unwrap()];
     let innocent = play(&three, "");
     is_good(&innocent.cases[0]);
-    assert_eq!(innocent.cases[0].verdict.measures.redirects_in_all, 1, "{}", evidence(&innocent.cases[0]));
+    assert_eq!(innocent.cases[0].verdict.costs.redirects_in_all, 1, "{}", evidence(&innocent.cases[0]));
     let guilty = play(&three, "never-refreshes");
     let case = &guilty.cases[0];
     assert_eq!(case.verdict.grade, Grade::Costly, "{}", evidence(case));
@@ -59,8 +61,11 @@ fn a_cluster_of_three_moves_a_slot_and_its_commands_are_counted() {
 #[test]
 fn a_group_with_sentinels_has_its_master_replaced() {
     let names = ["sentinel-master-dies", "sentinel-master-is-demoted"];
-    let replaced: Vec<Scenario> =
-        built_in().unwrap().into_iter().filter(|scenario| names.contains(&&scenario.name[..])).collect();
+    let replaced: Vec<Scenario> = built_in_scenarios()
+        .unwrap()
+        .into_iter()
+        .filter(|scenario| names.contains(&&scenario.name[..]))
+        .collect();
     let innocent = play(&replaced, "");
     assert_eq!(innocent.cases.len(), names.len());
     innocent.cases.iter().for_each(is_good);
@@ -73,7 +78,7 @@ fn a_group_with_sentinels_has_its_master_replaced() {
 #[test]
 fn a_master_is_killed_and_what_is_said_to_be_done_has_run() {
     let dies: Vec<Scenario> =
-        built_in().unwrap().into_iter().filter(|scenario| scenario.name == "master-dies").collect();
+        built_in_scenarios().unwrap().into_iter().filter(|scenario| scenario.name == "master-dies").collect();
     is_good(&play(&dies, "").cases[0]);
     let guilty = play(&dies, "invents-replies");
     let case = &guilty.cases[0];

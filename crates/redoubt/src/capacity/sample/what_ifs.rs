@@ -3,7 +3,7 @@
 //! Of names the saving is counted: each byte that is not there. Of another type it is the models' difference, here, for
 //! values of the mean length. Either is an upper bound for what a program that must be changed for it gains.
 
-use ::capacity::Data;
+use ::capacity::KeyGroup;
 use ::capacity::own;
 use keyspace::Kind;
 use serde::Serialize;
@@ -73,7 +73,7 @@ fn packed(means: Means<'_>) -> Option<WhatIf> {
         return None;
     }
     let key_bytes = means.key_bytes / means.keys.max(1);
-    let one = Data {
+    let one = KeyGroup {
         name: String::new(),
         kind: Kind::String,
         keys: strings,
@@ -86,7 +86,7 @@ fn packed(means: Means<'_>) -> Option<WhatIf> {
         integers: false,
     };
     let hashes = strings.div_ceil(PACKED);
-    let hash = Data {
+    let hash = KeyGroup {
         kind: Kind::Hash,
         keys: hashes,
         elements: PACKED,

@@ -1,0 +1,525 @@
+//! Runs scenarios on real servers: a cluster or sentinel group of the test kit replaces the
+//! scripted nodes.
+//!
+//! Real servers cannot send a false slot map or cut a reply on demand, so some scenarios are
+//! skipped ([`is_supported`]). MONITOR reveals the executed commands, and the error counters of INFO
+//! reveal redirections.
+
+mod monitor;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use harness::{Cluster, Connection, Group, Node, Program, Value, move_slot, slot_of, slot_owner};
+
+use crate::event_log::{LogEntry, LogEvent};
+use crate::nodes::{Nodes, NodesRecord};
+use crate::protocol::Mode;
+use crate::scenario::{ConnectionHandling, NodeEvent, NodeSpec, ReportedMap, Scenario};
+use crate::simulation::{RefusedCommand, first_key};
+use monitor::{MARKER, MonitorRecord, watch_node};
+
+/// The server programs to run scenarios on.
+#[derive(Debug, Clone)]
+pub struct Servers {
+    /// The data server.
+    pub server: Program,
+    /// The sentinel.
+    pub sentinel: Program,
+}
+
+impl Servers {
+    /// Returns the program's name and version as it reports them.
+    pub(crate) fn name(&self) -> String {
+        let told = self.server.command().arg("--version").output();
+        let told = told.map(|told| String::from_utf8_lossy(&told.stdout).into_owned()).unwrap_or_default();
+        let version = told.split_whitespace().find_map(|word| word.strip_prefix("v="));
+        format!("{} {}", self.server.name(), version.unwrap_or_default()).trim().to_owned()
+    }
+}
+
+/// Servers persist their data so that a killed server restarts with it.
+const SERVER_OPTIONS: &str =
+    "--cluster-enabled yes --cluster-node-timeout 2000 --appendonly yes --appendfsync always";
+
+/// Timeout of the test program's own requests.
+const OWN_REQUEST_TIMEOUT: Duration = Duration::from_millis(500);
+/// The time allowed for the last MONITOR lines on a busy machine.
+const MONITOR_TIMEOUT: Duration = Duration::from_secs(5);
+/// A marker sent before MONITOR was active is repeated after this time.
+const MARKER_RETRY: Duration = Duration::from_millis(200);
+
+/// The real servers of a scenario.
+pub(crate) struct RealNodes {
+    servers: Arc<Inner>,
+    /// Threads of delayed events.
+    delayed_events: Mutex<Vec<JoinHandle<()>>>,
+}
+
+struct Inner {
+    began: Instant,
+    deployment: Mutex<Deployment>,
+    record: Arc<MonitorRecord>,
+}
+
+/// The servers, and the mapping from scenario nodes to them.
+struct Deployment {
+    nodes: Vec<Node>,
+    of: BTreeMap<String, usize>,
+    masters: BTreeMap<String, String>,
+    frozen: Vec<usize>,
+    mode: Mode,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Returns whether real servers can run the scenario.
+#[must_use]
+pub(crate) fn is_supported(scenario: &Scenario) -> bool {
+    let ordinary = |node: &NodeSpec| {
+        !node.absent
+            && node.tells == ReportedMap::Current
+            && (node.state == ConnectionHandling::Serve
+                || node.sentinel && node.state == ConnectionHandling::Refuse)
+    };
+    let masters = scenario.nodes.values().filter(|node| !node.sentinel && node.replica_of.is_none());
+    let (with_slots, without): (Vec<_>, Vec<_>) = masters.partition(|node| !node.slots.is_empty());
+    let shape = match scenario.mode {
+        Mode::Cluster => {
+            let mut followed: Vec<&String> =
+                scenario.nodes.values().filter_map(|node| node.replica_of.as_ref()).collect();
+            let followers = followed.len();
+            followed.sort_unstable();
+            followed.dedup();
+            let one_each = followed.len() == followers;
+            one_each && without.is_empty() && slots_in_all(&with_slots) == usize::from(harness::SLOTS)
+        }
+        Mode::Sentinel => true,
+    };
+    let possible = |event: &NodeEvent| match event {
+        NodeEvent::SetConnectionHandling { .. }
+        | NodeEvent::Promote { .. }
+        | NodeEvent::MoveSlot { .. }
+        | NodeEvent::RunCommand { .. } => true,
+        NodeEvent::ReportMap { .. }
+        | NodeEvent::ChangeAddress { .. }
+        | NodeEvent::ReplaceCertificate { .. } => false,
+    };
+    scenario.rules.is_empty()
+        && !scenario.tls
+        && shape
+        && scenario.nodes.values().all(ordinary)
+        && scenario.events().all(possible)
+}
+
+fn slots_in_all(masters: &[&NodeSpec]) -> usize {
+    let ranges = masters.iter().flat_map(|node| &node.slots);
+    let lengths = ranges.filter_map(|range| crate::scenario::parse_slot_range(range).ok());
+    lengths.map(|(first, last)| usize::from(last - first) + 1).sum()
+}
+
+impl RealNodes {
+    /// Starts the servers.
+    pub(crate) fn open(scenario: &Scenario, servers: &Servers) -> Self {
+        let deployment = match scenario.mode {
+            Mode::Cluster => start_cluster(scenario, &servers.server),
+            Mode::Sentinel => start_sentinel_group(scenario, servers),
+        };
+        let mut names = vec![String::new(); deployment.nodes.len()];
+        for (name, node) in &deployment.of {
+            names[*node].clone_from(name);
+        }
+        let ports = deployment.nodes.iter().map(|node| node.port).collect();
+        let began = Instant::now();
+        let record = Arc::new(MonitorRecord::new(began, names, ports));
+        for (index, node) in deployment.nodes.iter().enumerate() {
+            if node.is_running() {
+                watch_node(index, node, &record);
+            }
+        }
+        let servers = Arc::new(Inner { began, deployment: Mutex::new(deployment), record });
+        Self { servers, delayed_events: Mutex::default() }
+    }
+}
+
+impl Inner {
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_millis() as u64
+    }
+
+    fn log_event(&self, event: LogEvent) {
+        let ms = self.now();
+        self.record.log_event(LogEntry { ms, node: String::new(), connection: 0, event });
+    }
+
+    /// Opens a connection that the verdict ignores.
+    fn own_connection(&self, node: &Node) -> Option<Connection> {
+        let mut connection = node.try_connect().ok()?;
+        connection.set_timeout(OWN_REQUEST_TIMEOUT);
+        // MONITOR logs this first request before the connection's port is known; later requests are
+        // filtered out.
+        if let Value::Bulk(line) = connection.try_call(&["CLIENT", "INFO"]).ok()? {
+            self.record.add_own_port(port_of_client(&String::from_utf8_lossy(&line))?);
+        }
+        Some(connection)
+    }
+
+    /// Applies an event. Events that change roles or slots are waited for.
+    fn event(&self, event: &NodeEvent) {
+        self.log_event(LogEvent::NodesChanged(event.describe()));
+        let mut deployment = lock(&self.deployment);
+        match event {
+            NodeEvent::SetConnectionHandling { node, state, .. } => {
+                let Some(index) = deployment.of.get(node).copied() else { return };
+                let was_running = deployment.nodes[index].is_running();
+                if *state != ConnectionHandling::Serve {
+                    self.wait_for_replicas(&deployment, &deployment.nodes[index]);
+                }
+                deployment.net(index, *state);
+                if !was_running && deployment.nodes[index].is_running() {
+                    watch_node(index, &deployment.nodes[index], &self.record);
+                }
+            }
+            NodeEvent::Promote { node, .. } => {
+                let reply = deployment.promote(node);
+                if deployment.mode == Mode::Sentinel {
+                    // The role change closed the MONITOR connections along with the clients' ones;
+                    // they are reopened.
+                    self.wait_for_monitor(&deployment);
+                }
+                drop(deployment);
+                self.log_event(LogEvent::AdapterAnswered(format!("{reply:?}")));
+            }
+            NodeEvent::MoveSlot { key, to, .. } => {
+                let Some(target) = deployment.of.get(to).copied() else { return };
+                let moved = move_slot(&deployment.nodes, slot_of(key), target);
+                drop(deployment);
+                self.log_event(LogEvent::AdapterAnswered(format!("{moved:?}")));
+            }
+            NodeEvent::RunCommand { command, .. } => self.run(&deployment, command),
+            // `is_supported` excludes scenarios with these events.
+            NodeEvent::ReportMap { .. }
+            | NodeEvent::ChangeAddress { .. }
+            | NodeEvent::ReplaceCertificate { .. } => {}
+        }
+    }
+
+    /// Waits until a node's running replicas have all its data. A write that the replicas lack when
+    /// the master dies is lost by the servers, which is not the client's fault.
+    fn wait_for_replicas(&self, deployment: &Deployment, master: &Node) {
+        let figure = |node: &Node, field: &str| {
+            let mut connection = self.own_connection(node)?;
+            harness::info_field(&mut connection, "replication", field)
+        };
+        let offset = |node: &Node, field: &str| figure(node, field)?.parse::<u64>().ok();
+        let port = master.port.to_string();
+        let Some(written) = offset(master, "master_repl_offset").filter(|_| master.is_running()) else {
+            return;
+        };
+        let is_behind = |node: &&Node| {
+            figure(node, "master_port").as_ref() == Some(&port)
+                && offset(node, "slave_repl_offset").is_none_or(|there| there < written)
+        };
+        let until = Instant::now() + OWN_REQUEST_TIMEOUT;
+        while deployment.running_with_data().any(|node| is_behind(&node)) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Runs a command as another client.
+    fn run(&self, deployment: &Deployment, command: &[String]) {
+        let Some(key) = first_key(command) else {
+            for node in deployment.running_with_data() {
+                let _ = self.own_connection(node).map(|mut connection| connection.try_call(command));
+            }
+            return;
+        };
+        harness::eventually("another client's command is run", || {
+            deployment.running_with_data().find_map(|node| {
+                let mut connection = self.own_connection(node)?;
+                let is_owner = match deployment.mode {
+                    Mode::Cluster => slot_owner(&mut connection, slot_of(key)) == Some(node.port),
+                    Mode::Sentinel => node.info("replication", "role")? == "master",
+                };
+                let reply = is_owner.then(|| connection.try_call(command).ok()).flatten()?;
+                (!reply.is_error("")).then_some(())
+            })
+        });
+    }
+
+    /// Waits until all MONITOR lines have arrived: each node must show a marker sent now.
+    fn wait_for_monitor(&self, deployment: &Deployment) {
+        self.record.forget_marks();
+        let is_watched = |index: &usize| !deployment.frozen.contains(index) && self.record.is_watched(*index);
+        let nodes = deployment.nodes.iter().enumerate();
+        let mut missing: Vec<usize> = nodes
+            .filter(|(index, node)| node.is_running() && is_watched(index))
+            .map(|(index, _)| index)
+            .collect();
+        let until = Instant::now() + MONITOR_TIMEOUT;
+        // If lines are still missing, the verdict is based on the evidence so far.
+        while !missing.is_empty() && Instant::now() < until {
+            for index in &missing {
+                let mark = |mut connection: Connection| connection.try_call(&["ECHO", MARKER]).ok();
+                let _ = self.own_connection(&deployment.nodes[*index]).and_then(mark);
+            }
+            missing = self.record.nodes_without_marker(&missing, MARKER_RETRY);
+        }
+    }
+
+    fn refused_commands(&self, deployment: &Deployment) -> Vec<RefusedCommand> {
+        let mut refused = Vec::new();
+        for (index, node) in deployment.nodes.iter().enumerate() {
+            if !node.is_running() || deployment.frozen.contains(&index) {
+                continue;
+            }
+            for code in ["MOVED", "ASK"] {
+                let told = node.info("errorstats", &format!("errorstat_{code}"));
+                let count: usize =
+                    told.and_then(|told| told.strip_prefix("count=")?.parse().ok()).unwrap_or(0);
+                let one =
+                    RefusedCommand { ms: 0, step: 0, node: index, code: code.to_owned(), args: Vec::new() };
+                refused.extend(std::iter::repeat_n(one, count));
+            }
+        }
+        refused
+    }
+}
+
+/// Parses the port from the `addr` field of CLIENT INFO.
+fn port_of_client(line: &str) -> Option<u16> {
+    let address = line.split_whitespace().find_map(|field| field.strip_prefix("addr="))?;
+    address.rsplit_once(':')?.1.parse().ok()
+}
+
+/// Starts one master per scenario node with slots, in slot order, with one replica each if the
+/// scenario has any.
+fn start_cluster(scenario: &Scenario, program: &Program) -> Deployment {
+    let mut masters: Vec<(&String, &NodeSpec)> =
+        scenario.nodes.iter().filter(|(_, node)| !node.slots.is_empty()).collect();
+    masters.sort_by_key(|(_, node)| crate::scenario::parse_slot_range(&node.slots[0]).unwrap_or_default());
+    let followers = scenario.nodes.iter().filter_map(|(name, node)| Some((name, node.replica_of.as_ref()?)));
+    let followers: Vec<(&String, &String)> = followers.collect();
+    let count = masters.len() * if followers.is_empty() { 1 } else { 2 };
+    let nodes = (0..count).map(|_| Node::start(program, SERVER_OPTIONS)).collect();
+    let cluster = Cluster::join(nodes, masters.len());
+    let mut of: BTreeMap<String, usize> =
+        masters.iter().enumerate().map(|(index, (name, _))| ((*name).clone(), index)).collect();
+    for (name, master) in &followers {
+        if let Some(index) = of.get(*master) {
+            of.insert((*name).clone(), index + masters.len());
+        }
+    }
+    let masters = followers.into_iter().map(|(name, master)| (name.clone(), master.clone())).collect();
+    Deployment { nodes: cluster.nodes, of, masters, frozen: Vec::new(), mode: Mode::Cluster }
+}
+
+/// Starts three servers and three sentinels; the scenario uses the first of each.
+fn start_sentinel_group(scenario: &Scenario, servers: &Servers) -> Deployment {
+    let sentinels = [0; 3].map(|_| servers.sentinel.clone());
+    let group = Group::start(&servers.server, &sentinels);
+    if servers.sentinel == Program::redoubt() {
+        group.hurry();
+    }
+    let of_kind = |sentinel: bool| scenario.nodes.iter().filter(move |(_, node)| node.sentinel == sentinel);
+    let mut data: Vec<(&String, &NodeSpec)> = of_kind(false).collect();
+    data.sort_by_key(|(_, node)| node.replica_of.is_some());
+    let numbered = data.into_iter().zip(0..).chain(of_kind(true).zip(3..));
+    let of = numbered.map(|((name, _), index)| (name.clone(), index)).collect();
+    let nodes = group.servers.into_iter().chain(group.sentinels).collect();
+    let mut deployment =
+        Deployment { nodes, of, masters: BTreeMap::new(), frozen: Vec::new(), mode: Mode::Sentinel };
+    for (name, node) in &scenario.nodes {
+        if node.state != ConnectionHandling::Serve
+            && let Some(index) = deployment.of.get(name).copied()
+        {
+            deployment.net(index, node.state);
+        }
+    }
+    deployment
+}
+
+impl Deployment {
+    fn net(&mut self, index: usize, state: ConnectionHandling) {
+        let node = &mut self.nodes[index];
+        match state {
+            ConnectionHandling::Serve => {
+                if self.frozen.contains(&index) {
+                    node.thaw();
+                    self.frozen.retain(|frozen| *frozen != index);
+                }
+                if !node.is_running() {
+                    node.launch();
+                }
+            }
+            ConnectionHandling::NeverReply => {
+                node.freeze();
+                self.frozen.push(index);
+            }
+            ConnectionHandling::Refuse | ConnectionHandling::CloseAtOnce => {
+                if node.is_running() {
+                    node.kill();
+                }
+            }
+        }
+    }
+
+    /// Promotes a replica: with CLUSTER FAILOVER while its master runs, otherwise with TAKEOVER.
+    fn promote(&self, name: &str) -> Option<Value> {
+        let replica = &self.nodes[*self.of.get(name)?];
+        match self.mode {
+            Mode::Cluster => {
+                let master = self.of.get(self.masters.get(name)?)?;
+                let serves = self.nodes[*master].is_running() && !self.frozen.contains(master);
+                let words = if serves { "CLUSTER FAILOVER" } else { "CLUSTER FAILOVER TAKEOVER" };
+                let reply = replica.run(words);
+                harness::eventually("the replica is the master", || {
+                    (replica.info("replication", "role")? == "master").then_some(())
+                });
+                Some(reply)
+            }
+            // If the master is down, the sentinels fail over on their own.
+            Mode::Sentinel => {
+                let serves = self.nodes[0].is_running() && !self.frozen.contains(&0);
+                serves.then(|| self.fail_over_to_another())?
+            }
+        }
+    }
+
+    /// Fails over away from the first server. Sentinels demote the old master only after some
+    /// seconds; here it is demoted at once, because writes to it in the meantime would be lost.
+    fn fail_over_to_another(&self) -> Option<Value> {
+        let old = &self.nodes[0];
+        let sentinel = self.nodes[3..].iter().find(|node| node.is_running())?;
+        let reply = sentinel.run(&format!("SENTINEL FAILOVER {}", harness::MASTER));
+        let question = format!("SENTINEL GET-MASTER-ADDR-BY-NAME {}", harness::MASTER);
+        let new = harness::eventually("the sentinels name another master", || {
+            let Value::Array(told) = sentinel.run(&question) else { return None };
+            let port = told.get(1)?.text();
+            (port != old.port.to_string()).then_some(port)
+        });
+        let mut connection = old.connect();
+        let orders = [
+            &["MULTI"][..],
+            &["REPLICAOF", "127.0.0.1", &new],
+            &["CLIENT", "KILL", "TYPE", "normal"],
+            &["CLIENT", "KILL", "TYPE", "pubsub"],
+            &["EXEC"],
+        ];
+        // The sentinels may close this connection together with the others.
+        let _ = orders.iter().try_for_each(|words| connection.try_call(words).map(drop));
+        Some(reply)
+    }
+
+    fn running(&self) -> impl Iterator<Item = &Node> {
+        let frozen = |index: &usize| self.frozen.contains(index);
+        self.nodes
+            .iter()
+            .enumerate()
+            .filter(move |(index, node)| node.is_running() && !frozen(index))
+            .map(|(_, node)| node)
+    }
+
+    /// Returns the running nodes except sentinels.
+    fn running_with_data(&self) -> impl Iterator<Item = &Node> {
+        let sentinels = match self.mode {
+            Mode::Cluster => &[],
+            Mode::Sentinel => &self.nodes[3..],
+        };
+        self.running().filter(move |node| sentinels.iter().all(|sentinel| sentinel.port != node.port))
+    }
+}
+
+impl Nodes for RealNodes {
+    fn now(&self) -> u64 {
+        self.servers.now()
+    }
+
+    fn addresses(&self) -> BTreeMap<String, String> {
+        let deployment = lock(&self.servers.deployment);
+        deployment.of.iter().map(|(name, index)| (name.clone(), deployment.nodes[*index].address())).collect()
+    }
+
+    fn ca_file(&self) -> Option<&Path> {
+        None
+    }
+
+    fn log_event(&self, event: LogEvent) {
+        self.servers.log_event(event);
+    }
+
+    fn event(&self, event: &NodeEvent) {
+        if event.after_ms() == 0 {
+            self.servers.event(event);
+            return;
+        }
+        let (servers, event) = (Arc::clone(&self.servers), event.clone());
+        lock(&self.delayed_events).push(thread::spawn(move || {
+            thread::sleep(Duration::from_millis(event.after_ms()));
+            servers.event(&event);
+        }));
+    }
+
+    fn publish(&self, channel: &str, data: &str, sharded: bool) {
+        let deployment = lock(&self.servers.deployment);
+        for node in deployment.running() {
+            let Some(mut connection) = self.servers.own_connection(node) else { continue };
+            let name = if sharded { "SPUBLISH" } else { "PUBLISH" };
+            // A sharded message must go to its slot's owner; any other message can go to any one
+            // node.
+            let is_wrong = sharded && slot_owner(&mut connection, slot_of(channel)) != Some(node.port);
+            if !is_wrong && matches!(connection.try_call(&[name, channel, data]), Ok(Value::Int(_))) {
+                return;
+            }
+        }
+    }
+
+    fn into_record(&self) -> NodesRecord {
+        for event in lock(&self.delayed_events).drain(..) {
+            if let Err(panic) = event.join() {
+                std::panic::resume_unwind(panic);
+            }
+        }
+        let deployment = lock(&self.servers.deployment);
+        self.servers.wait_for_monitor(&deployment);
+        let refused = self.servers.refused_commands(&deployment);
+        let (log, executed) = self.servers.record.take();
+        // Resume stopped processes so that killing them leaves nothing behind.
+        deployment.frozen.iter().for_each(|index| deployment.nodes[*index].thaw());
+        NodesRecord { log, executed, refused }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_port_is_parsed_from_client_info() {
+        assert_eq!(port_of_client("id=3 addr=127.0.0.1:4711 laddr=127.0.0.1:7000 fd=8"), Some(4711));
+        assert_eq!(port_of_client("id=3"), None);
+    }
+
+    #[test]
+    fn supported_scenarios_pass_is_supported() {
+        let names: Vec<String> = crate::scenario_files::built_in_scenarios()
+            .unwrap()
+            .into_iter()
+            .filter(is_supported)
+            .map(|scenario| scenario.name)
+            .collect();
+        for played in ["moved-once", "master-dies", "pipeline-over-a-moved-slot", "sentinel-master-dies"] {
+            assert!(names.iter().any(|name| name == played), "{played} is not in {names:?}");
+        }
+        for scripted in
+            ["reply-cut", "map-empty-later", "moved-in-circle", "map-with-holes", "shard-is-added"]
+        {
+            assert!(names.iter().all(|name| name != scripted), "{scripted}");
+        }
+    }
+}

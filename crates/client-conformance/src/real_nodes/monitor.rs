@@ -1,0 +1,196 @@
+//! Follows the commands that real servers execute, using MONITOR.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use harness::{Connection, Endpoint, Node, Value};
+
+use crate::event_log::{LogEntry, LogEvent};
+use crate::simulation::{ExecutedCommand, format_command, may_block};
+
+/// A marker command: once it appears, all earlier commands have been seen.
+pub(super) const MARKER: &str = "the-judge-has-seen-enough";
+/// Read timeout of a MONITOR connection; nodes may be idle for a whole scenario.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(3600);
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Everything recorded from MONITOR.
+pub(super) struct MonitorRecord {
+    began: Instant,
+    names: Vec<String>,
+    /// The ports of all nodes; commands from these are replication.
+    ports: Vec<u16>,
+    /// The number of steps started.
+    steps: AtomicUsize,
+    log: Mutex<Vec<LogEntry>>,
+    executed: Mutex<Vec<ExecutedCommand>>,
+    /// The ports of the test program's own connections, which are not graded.
+    own: Mutex<BTreeSet<u16>>,
+    /// The nodes on which MONITOR was started.
+    watched: Mutex<BTreeSet<usize>>,
+    marked: Mutex<BTreeSet<usize>>,
+    another_mark: Condvar,
+}
+
+impl MonitorRecord {
+    pub(super) fn new(began: Instant, names: Vec<String>, ports: Vec<u16>) -> Self {
+        Self {
+            began,
+            names,
+            ports,
+            steps: AtomicUsize::new(0),
+            log: Mutex::default(),
+            executed: Mutex::default(),
+            own: Mutex::default(),
+            watched: Mutex::default(),
+            marked: Mutex::default(),
+            another_mark: Condvar::new(),
+        }
+    }
+
+    pub(super) fn log_event(&self, entry: LogEntry) {
+        if matches!(entry.event, LogEvent::RequestSent(_)) {
+            self.steps.fetch_add(1, Ordering::Relaxed);
+        }
+        lock(&self.log).push(entry);
+    }
+
+    /// Marks the client port as the test program's own.
+    pub(super) fn add_own_port(&self, port: u16) {
+        lock(&self.own).insert(port);
+    }
+
+    pub(super) fn is_watched(&self, node: usize) -> bool {
+        lock(&self.watched).contains(&node)
+    }
+
+    pub(super) fn forget_marks(&self) {
+        lock(&self.marked).clear();
+    }
+
+    /// Waits until the marker of each node was seen. Returns the nodes without it at the timeout.
+    pub(super) fn nodes_without_marker(&self, nodes: &[usize], timeout: Duration) -> Vec<usize> {
+        let missing = |marked: &BTreeSet<usize>| -> Vec<usize> {
+            nodes.iter().copied().filter(|node| !marked.contains(node)).collect()
+        };
+        let waited = self
+            .another_mark
+            .wait_timeout_while(lock(&self.marked), timeout, |marked| !missing(marked).is_empty());
+        missing(&waited.unwrap_or_else(PoisonError::into_inner).0)
+    }
+
+    /// Returns the ordered log and the commands that took effect.
+    pub(super) fn take(&self) -> (Vec<LogEntry>, Vec<ExecutedCommand>) {
+        let mut log = std::mem::take(&mut *lock(&self.log));
+        log.sort_by_key(|entry| entry.ms);
+        (log, std::mem::take(&mut *lock(&self.executed)))
+    }
+
+    fn handle_line(&self, node: usize, line: &str) {
+        let Some((from, args)) = parse_monitor_line(line) else { return };
+        if args.last().is_some_and(|word| word == MARKER) {
+            lock(&self.marked).insert(node);
+            self.another_mark.notify_all();
+            return;
+        }
+        let is_ours = args.first().is_some_and(|name| {
+            ["PING", "INFO", "REPLCONF", "PSYNC", "MONITOR"]
+                .iter()
+                .any(|word| name.eq_ignore_ascii_case(word))
+        });
+        if is_sentinel_command(&args) {
+            self.add_own_port(from);
+        }
+        if self.ports.contains(&from) || is_ours || lock(&self.own).contains(&from) {
+            return;
+        }
+        let ms = self.began.elapsed().as_millis() as u64;
+        let event = LogEvent::CommandReceived(format_command(&args));
+        self.log_event(LogEntry { ms, node: self.names[node].clone(), connection: from.into(), event });
+        // MONITOR shows a blocking command on arrival, not when it takes effect.
+        if !may_block(&args) {
+            let step = self.steps.load(Ordering::Relaxed);
+            lock(&self.executed).push(ExecutedCommand { ms, step, node, args });
+        }
+    }
+}
+
+/// Records a node's MONITOR output until the node dies; returns once MONITOR is active. Valkey's
+/// sentinels do not support it.
+pub(super) fn watch_node(index: usize, node: &Node, record: &Arc<MonitorRecord>) {
+    let endpoint = node.endpoint();
+    let Some(mut connection) = monitor(&endpoint) else { return };
+    lock(&record.watched).insert(index);
+    let record = Arc::clone(record);
+    thread::spawn(move || {
+        loop {
+            while let Ok(Value::Simple(line)) = connection.read() {
+                record.handle_line(index, &line);
+            }
+            // Sentinels that change a server's role close this connection along with those of
+            // clients.
+            match monitor(&endpoint) {
+                Some(another) => connection = another,
+                None => return,
+            }
+        }
+    });
+}
+
+fn monitor(endpoint: &Endpoint) -> Option<Connection> {
+    let mut connection = endpoint.connect().ok()?;
+    connection.set_timeout(IDLE_TIMEOUT);
+    matches!(connection.try_call(&["MONITOR"]), Ok(Value::Simple(_))).then_some(connection)
+}
+
+/// Recognizes commands of sentinels: they name their connections and announce themselves on a
+/// channel.
+fn is_sentinel_command(args: &[String]) -> bool {
+    let is = |deployment: usize, word: &str| {
+        args.get(deployment).is_some_and(|arg| arg.eq_ignore_ascii_case(word))
+    };
+    let is_named = is(0, "client") && is(1, "setname");
+    is(1, "__sentinel__:hello") || is_named && args.get(2).is_some_and(|name| name.starts_with("sentinel-"))
+}
+
+/// Parses the client port and the words of a MONITOR line such as `1.5 [0 127.0.0.1:7] "GET" "k"`.
+/// Commands called by scripts have no port and are skipped.
+fn parse_monitor_line(line: &str) -> Option<(u16, Vec<String>)> {
+    let (_, rest) = line.split_once(" [")?;
+    let (from, words) = rest.split_once("] ")?;
+    let port = if from.ends_with(" lua") { 0 } else { from.rsplit_once(':')?.1.parse().ok()? };
+    resp::split_words(words).map(|words| (port, words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_client_and_words_of_monitor_line() {
+        let line = r#"1700000000.5 [0 127.0.0.1:4711] "SET" "a key" "x\"y""#;
+        assert_eq!(
+            parse_monitor_line(line),
+            Some((4711, ["SET", "a key", "x\"y"].map(str::to_owned).to_vec()))
+        );
+        let line = r#"1700000000.5 [0 lua] "INCR" "n""#;
+        assert_eq!(parse_monitor_line(line), Some((0, ["INCR", "n"].map(str::to_owned).to_vec())));
+        assert_eq!(parse_monitor_line("OK"), None);
+    }
+
+    #[test]
+    fn recognizes_sentinel_commands() {
+        let of_sentinels =
+            |line: &str| is_sentinel_command(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
+        assert!(of_sentinels("client setname sentinel-7e5edce8-cmd"));
+        assert!(of_sentinels("PUBLISH __sentinel__:hello 127.0.0.1,1"));
+        assert!(!of_sentinels("CLIENT SETNAME worker"));
+        assert!(!of_sentinels("SET key sentinel-1"));
+    }
+}

@@ -1,0 +1,355 @@
+//! Runs one scenario: opens its nodes, starts the adapter, executes the steps and collects the
+//! events.
+
+use std::collections::BTreeSet;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use serde_json::Value;
+
+use crate::adapter::{Adapter, AdapterFailure};
+use crate::event_log::{LogEntry, LogEvent};
+use crate::nodes::{Nodes, NodesRecord};
+use crate::placeholders::fill_placeholders;
+use crate::protocol::{AdapterOutcome, Connect, Library, Mode, Request};
+use crate::real_nodes::{RealNodes, Servers};
+use crate::scenario::{ErrorPolicy, Expectation, Scenario, StepAction};
+use crate::scripted_nodes::ScriptedNodes;
+use crate::simulation::{ExecutedCommand, MASTER_NAME, RefusedCommand, format_command, script_calling};
+
+/// The time allowed for an adapter to start on a busy machine.
+const ADAPTER_START_TIMEOUT: Duration = Duration::from_secs(30);
+/// Extra time for an attempt that began before the step's deadline: the step is late because of its
+/// earlier attempts.
+const LAST_ATTEMPT_EXTENSION: Duration = Duration::from_secs(5);
+/// The delay between two attempts.
+const RETRY_DELAY: Duration = Duration::from_millis(100);
+/// How long to watch for retries after the library has given up on a command.
+const RETRY_WATCH_TIME: Duration = Duration::from_millis(400);
+
+/// One attempt of a step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Attempt {
+    /// The request's number, counted over all requests to the adapter.
+    pub step: usize,
+    /// When the request was sent.
+    pub asked: u64,
+    /// When the answer arrived.
+    pub answered: u64,
+    /// The commands in the request.
+    pub commands: Vec<Vec<String>>,
+    /// The adapter's answer, or why there is none.
+    pub outcome: Result<AdapterOutcome, AdapterFailure>,
+}
+
+/// An executed step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StepResult {
+    /// The step's action.
+    pub act: StepAction,
+    /// The step's expected result.
+    pub expectation: Expectation,
+    /// The attempts in order.
+    pub attempts: Vec<Attempt>,
+    /// For message steps: whether the message arrived.
+    pub message_arrived: bool,
+}
+
+impl StepResult {
+    /// Returns whether the step ended as required. The next step depends on it.
+    fn meets_expectation(&self) -> bool {
+        let outcome = self.attempts.last().map(|attempt| &attempt.outcome);
+        match (&self.act, outcome, self.expectation.errors) {
+            (StepAction::ExpectMessage { .. }, None, _) => self.message_arrived,
+            (_, Some(Err(_)), _) | (_, Some(Ok(AdapterOutcome::Error(_))), ErrorPolicy::Forbidden) => false,
+            (_, Some(Ok(AdapterOutcome::Unsupported(_))), _) => false,
+            (_, Some(Ok(_)) | None, _) => true,
+        }
+    }
+}
+
+/// The record of a scenario run.
+#[derive(Debug, Clone, Default)]
+pub struct ScenarioRun {
+    /// The library's name and version as reported by its adapter.
+    pub library: Option<Library>,
+    /// The executed steps; the run ends at the first failed step.
+    pub steps: Vec<StepResult>,
+    /// When the client was created.
+    pub connected: u64,
+    /// Why no client could be created.
+    pub client_error: Option<Result<AdapterOutcome, AdapterFailure>>,
+    /// All events in order.
+    pub log: Vec<LogEntry>,
+    /// Commands that took effect.
+    pub executed: Vec<ExecutedCommand>,
+    /// Commands that were refused.
+    pub refused: Vec<RefusedCommand>,
+    /// Whether [`ScenarioRun::executed`] lists blocking commands only when they take effect. Real servers
+    /// report them on arrival.
+    pub records_pops_on_effect: bool,
+    /// The end of the adapter's standard error.
+    pub stderr_tail: String,
+    /// The duration of the run in milliseconds.
+    pub ms: u64,
+}
+
+struct ScenarioRunner<'a> {
+    nodes: &'a dyn Nodes,
+    adapter: Adapter,
+    /// Whether the subscriptions use SSUBSCRIBE.
+    sharded: bool,
+    /// The number of steps started.
+    steps: usize,
+    run: ScenarioRun,
+}
+
+/// Runs a scenario on scripted nodes or real servers.
+///
+/// # Errors
+/// If the adapter cannot be started, or the scenario is invalid.
+pub fn run_scenario(
+    scenario: &Scenario,
+    adapter: &[String],
+    seed: u64,
+    servers: Option<&Servers>,
+) -> Result<ScenarioRun> {
+    let scenario = fill_placeholders(scenario, seed)?;
+    let scripted;
+    let real;
+    let nodes: &dyn Nodes = match servers {
+        None => {
+            scripted = ScriptedNodes::open(&scenario)?;
+            &scripted
+        }
+        Some(servers) => {
+            real = RealNodes::open(&scenario, servers);
+            &real
+        }
+    };
+    let adapter = Adapter::start(adapter)?;
+    let mut player = ScenarioRunner { nodes, adapter, sharded: false, steps: 0, run: ScenarioRun::default() };
+    if player.connect(&scenario) {
+        for step in &scenario.steps {
+            let played = player.run_step(&step.act, &step.expectation);
+            let goes_on = played.meets_expectation();
+            player.run.steps.push(played);
+            // Later steps depend on earlier ones, so their results would be misleading after a
+            // failure.
+            if !goes_on {
+                break;
+            }
+        }
+        thread::sleep(RETRY_WATCH_TIME);
+    }
+    let ScenarioRunner { mut adapter, mut run, .. } = player;
+    run.stderr_tail = adapter.stderr_tail();
+    drop(adapter);
+    run.ms = nodes.now();
+    NodesRecord { log: run.log, executed: run.executed, refused: run.refused } = nodes.into_record();
+    run.records_pops_on_effect = servers.is_none();
+    Ok(run)
+}
+
+impl ScenarioRunner<'_> {
+    /// Logs the beginning of a step and returns its number.
+    fn begin_step(&mut self, told: String) -> usize {
+        self.nodes.log_event(LogEvent::RequestSent(told));
+        self.steps += 1;
+        self.steps
+    }
+
+    fn ask(&mut self, request: &Request, told: &str, timeout: Duration) -> Attempt {
+        let asked = self.nodes.now();
+        let step = self.begin_step(told.to_owned());
+        let outcome = self.adapter.request(request, timeout);
+        let said = match &outcome {
+            Ok(AdapterOutcome::Ok(value)) => value.to_string(),
+            Ok(AdapterOutcome::Error(text)) => format!("error: {text}"),
+            Ok(AdapterOutcome::Unsupported(text)) => format!("not offered: {text}"),
+            Err(AdapterFailure::TimedOut) => "no answer".to_owned(),
+            Err(AdapterFailure::Exited) => "the adapter has ended".to_owned(),
+            Err(AdapterFailure::InvalidLine(text)) => text.clone(),
+        };
+        self.nodes.log_event(LogEvent::AdapterAnswered(said));
+        Attempt { step, asked, answered: self.nodes.now(), commands: Vec::new(), outcome }
+    }
+
+    /// Creates the client and returns whether that succeeded.
+    fn connect(&mut self, scenario: &Scenario) -> bool {
+        let hello = self.ask(&Request::Hello, "hello", ADAPTER_START_TIMEOUT);
+        self.run.library = match &hello.outcome {
+            Ok(AdapterOutcome::Ok(value)) => serde_json::from_value(value.clone()).ok(),
+            _ => None,
+        };
+        if self.run.library.is_none() {
+            self.run.client_error = Some(hello.outcome);
+            return false;
+        }
+        let addresses = self.nodes.addresses();
+        let nodes = scenario.seeds().filter_map(|name| addresses.get(name).cloned()).collect();
+        let connect = Request::Connect(Connect {
+            mode: scenario.mode,
+            nodes,
+            master: (scenario.mode == Mode::Sentinel).then(|| MASTER_NAME.to_owned()),
+            replicas: scenario.replicas,
+            caching: scenario.caching,
+            scripts: script_texts(scenario),
+            tls_ca: self.nodes.ca_file().map(|file| file.to_string_lossy().into_owned()),
+            protocol: scenario.protocol,
+            timeout_ms: scenario.timeout_ms,
+        });
+        let connected = self.ask(&connect, "connect", ADAPTER_START_TIMEOUT);
+        self.run.connected = connected.answered;
+        let made = matches!(connected.outcome, Ok(AdapterOutcome::Ok(_)));
+        if !made {
+            self.run.client_error = Some(connected.outcome);
+        }
+        made
+    }
+
+    fn run_step(&mut self, act: &StepAction, expectation: &Expectation) -> StepResult {
+        let mut played = StepResult {
+            act: act.clone(),
+            expectation: expectation.clone(),
+            attempts: Vec::new(),
+            message_arrived: false,
+        };
+        self.sharded |= matches!(act, StepAction::Ssubscribe(_));
+        match act {
+            StepAction::ChangeNodes(event) => self.nodes.event(event),
+            StepAction::Pause(ms) => thread::sleep(Duration::from_millis(*ms)),
+            StepAction::ExpectMessage { channel, data } => self.expect_message(channel, data, &mut played),
+            StepAction::Command(_)
+            | StepAction::Script(_)
+            | StepAction::Pipeline(_)
+            | StepAction::Transaction(_)
+            | StepAction::Subscribe(_)
+            | StepAction::Ssubscribe(_) => {
+                self.retry_until_done(act, &mut played);
+            }
+        }
+        played
+    }
+
+    fn retry_until_done(&mut self, act: &StepAction, played: &mut StepResult) {
+        let until = Instant::now() + Duration::from_millis(played.expectation.within_ms);
+        for number in 1..=played.expectation.tries {
+            let Some((request, commands)) = build_request(act, number) else { return };
+            let told = describe_step(act, &commands);
+            let left = until.saturating_duration_since(Instant::now());
+            let timeout = if number == 1 { left } else { left.max(LAST_ATTEMPT_EXTENSION) };
+            let mut attempt = self.ask(&request, &told, timeout);
+            attempt.commands = commands;
+            let over =
+                !matches!(attempt.outcome, Ok(AdapterOutcome::Error(_))) && !has_failed_command(&attempt);
+            played.attempts.push(attempt);
+            if over || Instant::now() > until {
+                return;
+            }
+            if number < played.expectation.tries {
+                thread::sleep(RETRY_DELAY);
+            }
+        }
+    }
+
+    fn expect_message(&mut self, channel: &str, data: &str, played: &mut StepResult) {
+        let until = Instant::now() + Duration::from_millis(played.expectation.within_ms);
+        let step = self.begin_step(format!("must hear {data} on {channel}"));
+        while Instant::now() < until {
+            self.nodes.publish(channel, data, self.sharded);
+            match self.adapter.next_message(RETRY_DELAY) {
+                Ok(Some(message)) => {
+                    self.nodes.log_event(LogEvent::AdapterAnswered(format!(
+                        "{} on {}",
+                        message.data, message.channel
+                    )));
+                    if message.channel == channel && message.data == data {
+                        played.message_arrived = true;
+                        return;
+                    }
+                }
+                Ok(None) => {}
+                Err(why) => {
+                    let now = self.nodes.now();
+                    let attempt =
+                        Attempt { step, asked: now, answered: now, commands: Vec::new(), outcome: Err(why) };
+                    played.attempts.push(attempt);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Returns the distinct script texts of the scenario.
+fn script_texts(scenario: &Scenario) -> Vec<String> {
+    let texts = scenario.steps.iter().filter_map(|step| match &step.act {
+        StepAction::Script(words) => Some(script_calling(words).0),
+        _ => None,
+    });
+    texts.collect::<BTreeSet<String>>().into_iter().collect()
+}
+
+/// Returns whether commands within a pipeline failed; the whole pipeline is retried then.
+fn has_failed_command(attempt: &Attempt) -> bool {
+    let Ok(AdapterOutcome::Ok(Value::Array(items))) = &attempt.outcome else { return false };
+    attempt.commands.len() == items.len() && items.iter().any(is_error_item)
+}
+
+/// Returns whether a reply within a pipeline is an error.
+pub(crate) fn is_error_item(item: &Value) -> bool {
+    item.as_object().is_some_and(|object| object.contains_key("error"))
+}
+
+/// Returns the request for an attempt of a step, and its commands.
+fn build_request(act: &StepAction, number: u32) -> Option<(Request, Vec<Vec<String>>)> {
+    let number = number.to_string();
+    let filled = |words: &Vec<String>| -> Vec<String> {
+        words.iter().map(|word| word.replace("$try", &number)).collect()
+    };
+    let all = |commands: &Vec<Vec<String>>| -> Vec<Vec<String>> { commands.iter().map(filled).collect() };
+    Some(match act {
+        StepAction::Command(words) => {
+            let args = filled(words);
+            (Request::Command { args: args.clone() }, vec![args])
+        }
+        StepAction::Script(words) => {
+            let call = filled(words);
+            let (source, keys, args) = script_calling(&call);
+            (Request::Script { source, keys, args }, vec![call])
+        }
+        StepAction::Pipeline(commands) => {
+            let commands = all(commands);
+            (Request::Pipeline { commands: commands.clone() }, commands)
+        }
+        StepAction::Transaction(commands) => {
+            let commands = all(commands);
+            (Request::Transaction { commands: commands.clone() }, commands)
+        }
+        StepAction::Subscribe(channels) => {
+            (Request::Subscribe { channels: channels.clone(), sharded: false }, Vec::new())
+        }
+        StepAction::Ssubscribe(channels) => {
+            (Request::Subscribe { channels: channels.clone(), sharded: true }, Vec::new())
+        }
+        StepAction::ExpectMessage { .. } | StepAction::ChangeNodes(_) | StepAction::Pause(_) => return None,
+    })
+}
+
+/// Formats a step as one line.
+pub(crate) fn describe_step(act: &StepAction, commands: &[Vec<String>]) -> String {
+    let all = || commands.iter().map(|args| format_command(args)).collect::<Vec<_>>().join("; ");
+    match act {
+        StepAction::Command(_) => all(),
+        StepAction::Script(_) => format!("a script that calls {}", all()),
+        StepAction::Pipeline(_) => format!("pipeline: {}", all()),
+        StepAction::Transaction(_) => format!("transaction: {}", all()),
+        StepAction::Subscribe(channels) => format!("subscribe {}", channels.join(" ")),
+        StepAction::Ssubscribe(channels) => format!("ssubscribe {}", channels.join(" ")),
+        StepAction::ExpectMessage { channel, data } => format!("hear {data} on {channel}"),
+        StepAction::ChangeNodes(event) => event.describe(),
+        StepAction::Pause(ms) => format!("wait {ms} ms"),
+    }
+}

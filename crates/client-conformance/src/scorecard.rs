@@ -1,0 +1,107 @@
+//! The scorecard of a library: a verdict per scenario, with the bytes on the wire as evidence.
+
+mod baseline;
+mod comparison;
+mod html;
+mod junit;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use serde::{Deserialize, Serialize};
+
+use crate::event_log::LogEntry;
+use crate::protocol::Library;
+use crate::scenario::{Scenario, Theme};
+use crate::verdict::{Grade, Verdict};
+
+pub use baseline::worse_results;
+pub use comparison::{SavedCard, compare_cards};
+pub use html::html;
+pub use junit::junit;
+pub use text::{evidence, text};
+
+/// The result of one scenario.
+#[derive(Debug, Clone, Serialize)]
+pub struct ScenarioResult {
+    /// The scenario's name.
+    pub name: String,
+    /// The scenario's theme.
+    pub theme: Theme,
+    /// The scenario's description for people.
+    pub story: String,
+    /// The verdict on the library.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+    /// The events in order.
+    pub log: Vec<LogEntry>,
+    /// The end of the adapter's standard error.
+    #[serde(rename = "complaints")]
+    pub stderr_tail: String,
+}
+
+/// The scorecard of one library.
+#[derive(Debug, Clone, Serialize)]
+pub struct Scorecard {
+    /// The library under test.
+    pub library: Option<Library>,
+    /// The seed from which keys are drawn.
+    pub seed: u64,
+    /// The real servers used, if any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub servers: Option<String>,
+    /// The results, ordered by theme.
+    pub cases: Vec<ScenarioResult>,
+}
+
+/// The part of an earlier card that new cards are compared with.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Baseline {
+    cases: Vec<BaselineResult>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct BaselineResult {
+    name: String,
+    grade: Grade,
+}
+
+impl ScenarioResult {
+    /// Creates the result of a scenario.
+    #[must_use]
+    pub fn new(scenario: &Scenario, verdict: Verdict, log: Vec<LogEntry>, stderr_tail: String) -> Self {
+        Self {
+            name: scenario.name.clone(),
+            theme: scenario.theme,
+            story: scenario.story.trim().to_owned(),
+            verdict,
+            log,
+            stderr_tail,
+        }
+    }
+}
+
+impl Scorecard {
+    /// Returns the number of scenarios per grade, worst grade first.
+    #[must_use]
+    pub fn counts(&self) -> Vec<(Grade, usize)> {
+        let grades = [Grade::Harmful, Grade::Fails, Grade::Costly, Grade::Unsupported, Grade::Good];
+        let count = |grade| self.cases.iter().filter(|case| case.verdict.grade == grade).count();
+        grades.into_iter().map(|grade| (grade, count(grade))).collect()
+    }
+
+    /// Returns the worst grade on the card.
+    #[must_use]
+    pub fn worst(&self) -> Grade {
+        self.cases.iter().map(|case| case.verdict.grade).max().unwrap_or(Grade::Good)
+    }
+
+    /// Returns the library's name and version.
+    #[must_use]
+    pub fn title(&self) -> String {
+        match &self.library {
+            Some(library) => format!("{} {}", library.library, library.version).trim().to_owned(),
+            None => "a library that does not say which it is".to_owned(),
+        }
+    }
+}

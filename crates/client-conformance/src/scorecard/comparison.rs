@@ -1,0 +1,101 @@
+//! Renders the cards of several libraries side by side as Markdown.
+
+use std::fmt::Write as _;
+
+use serde::Deserialize;
+
+use crate::protocol::Library;
+use crate::scenario::Theme;
+use crate::verdict::{Finding, Grade};
+
+/// The fields of a card in `--json` format that the comparison shows.
+#[derive(Debug, Clone, Deserialize)]
+pub struct SavedCard {
+    library: Option<Library>,
+    #[serde(default)]
+    servers: Option<String>,
+    cases: Vec<SavedResult>,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+struct SavedResult {
+    name: String,
+    theme: Theme,
+    grade: Grade,
+    findings: Vec<Finding>,
+}
+
+impl SavedCard {
+    fn title(&self) -> String {
+        let library = self.library.as_ref();
+        library.map_or_else(String::new, |library| format!("{} {}", library.library, library.version))
+    }
+
+    fn case(&self, name: &str) -> Option<&SavedResult> {
+        self.cases.iter().find(|case| case.name == name)
+    }
+}
+
+/// Renders a table of scenarios by library, followed by the reasons for each grade below good.
+/// Cards from real servers get no column; their grades are mentioned where they confirm or
+/// contradict one from scripted nodes.
+#[must_use]
+pub fn compare_cards(cards: &[SavedCard]) -> String {
+    let (on_real, mut on_scripted): (Vec<_>, Vec<_>) = cards.iter().partition(|card| card.servers.is_some());
+    on_scripted.sort_by_key(|card| card.title().to_lowercase());
+    let mut out = table(&on_scripted);
+    for card in on_scripted {
+        let on_real: Vec<&SavedCard> =
+            on_real.iter().copied().filter(|real| real.library == card.library).collect();
+        // Writing to a `String` cannot fail.
+        let _ = write!(out, "\n### {}\n\n", card.title());
+        for case in card.cases.iter().filter(|case| !case.findings.is_empty()) {
+            let _ = writeln!(out, "{}", reasons(case, &on_real));
+        }
+    }
+    out
+}
+
+fn table(cards: &[&SavedCard]) -> String {
+    let row = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    let titles = cards.iter().map(|card| card.title());
+    let mut out = row(std::iter::once("scenario".to_owned()).chain(titles).collect());
+    out += &format!("| --- |{}\n", " --- |".repeat(cards.len()));
+    let mut theme = None;
+    for case in cards.first().map_or(&[][..], |card| &card.cases[..]) {
+        if theme != Some(case.theme) {
+            theme = Some(case.theme);
+            out += &format!("| **{}** |{}\n", case.theme.name(), " |".repeat(cards.len()));
+        }
+        let grade = |card: &&SavedCard| {
+            card.case(&case.name).map_or_else(String::new, |case| case.grade.name().to_owned())
+        };
+        out += &row(std::iter::once(case.name.clone()).chain(cards.iter().map(grade)).collect());
+    }
+    out
+}
+
+fn reasons(case: &SavedResult, on_real: &[&SavedCard]) -> String {
+    let mut told = case.grade.name().to_owned();
+    for card in on_real {
+        let (Some(real), Some(servers)) = (card.case(&case.name), &card.servers) else { continue };
+        let there = match real.grade == case.grade {
+            true => format!("the same on {servers}"),
+            false => format!("{} on {servers}", real.grade.name()),
+        };
+        told += &format!("; {there}");
+    }
+    let findings: Vec<String> = case.findings.iter().map(|finding| escaped(&finding.text)).collect();
+    format!("- {} ({told}): {}", case.name, findings.join("; "))
+}
+
+/// Escapes Markdown.
+fn escaped(text: &str) -> String {
+    text.chars().fold(String::new(), |mut out, letter| {
+        if matches!(letter, '<' | '*' | '_' | '`' | '[' | '|' | '\\') {
+            out.push('\\');
+        }
+        out.push(letter);
+        out
+    })
+}

@@ -1,0 +1,68 @@
+//! Renders the card as one HTML page with a timeline per scenario.
+
+use anyhow::Result;
+use minijinja::{Environment, context};
+
+use super::{ScenarioResult, Scorecard};
+use crate::event_log::LogEvent;
+
+const TEMPLATE: &str = include_str!("card.html");
+
+/// Renders the page.
+///
+/// # Errors
+/// If the template does not match the card.
+pub fn html(card: &Scorecard) -> Result<String> {
+    let mut environment = Environment::new();
+    environment.add_template("card.html", TEMPLATE)?;
+    let cases: Vec<_> = card.cases.iter().map(timeline_of).collect();
+    let counts: Vec<_> = card
+        .counts()
+        .into_iter()
+        .map(|(grade, count)| context! { grade => grade, name => grade.name(), count })
+        .collect();
+    let page = context! { title => card.title(), seed => card.seed, servers => card.servers, cases, counts };
+    Ok(environment.get_template("card.html")?.render(page)?)
+}
+
+fn timeline_of(case: &ScenarioResult) -> minijinja::Value {
+    let mut lanes: Vec<&str> = vec![""];
+    for entry in &case.log {
+        if !lanes.contains(&entry.node.as_str()) {
+            lanes.push(&entry.node);
+        }
+    }
+    lanes[1..].sort_unstable();
+    let marks: Vec<_> = case
+        .log
+        .iter()
+        .map(|entry| {
+            let lane = lanes.iter().position(|lane| *lane == entry.node).unwrap_or(0);
+            let kind = match &entry.event {
+                LogEvent::ConnectionOpened => "opened",
+                LogEvent::ConnectionRejected => "refused",
+                LogEvent::ClientClosed => "closed",
+                LogEvent::CommandReceived(_) => "asked",
+                LogEvent::ReplySent(text) if text.starts_with('-') => "refused",
+                LogEvent::ReplySent(_) => "answered",
+                LogEvent::NodeClosed | LogEvent::FaultInjected(_) | LogEvent::NodesChanged(_) => "fault",
+                LogEvent::RequestSent(_) => "step",
+                LogEvent::AdapterAnswered(text) if text.starts_with("error") || text == "no answer" => {
+                    "refused"
+                }
+                LogEvent::AdapterAnswered(_) => "said",
+            };
+            context! { ms => entry.ms, lane, kind, line => entry.to_line() }
+        })
+        .collect();
+    // Starting the adapter's program is not the library's fault, so the timeline begins with the
+    // first step.
+    let steps = case.log.iter().filter(|entry| matches!(entry.event, LogEvent::RequestSent(_)));
+    let begin = steps.map(|entry| entry.ms).nth(1).unwrap_or(0);
+    let length = case.verdict.costs.ms.saturating_sub(begin).max(1);
+    context! {
+        name => case.name, theme => case.theme.name(), story => case.story, grade => case.verdict.grade,
+        grade_name => case.verdict.grade.name(), findings => case.verdict.findings, measures => case.verdict.costs,
+        complaints => case.stderr_tail, begin, length, lanes, marks,
+    }
+}

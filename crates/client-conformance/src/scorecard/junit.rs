@@ -1,0 +1,62 @@
+//! Renders the card as JUnit XML, which CI systems display as tests.
+
+use std::fmt::Write as _;
+
+use super::{Scorecard, evidence};
+use crate::verdict::Grade;
+
+/// Renders the card as XML. Failing and harmful scenarios are failures; a costly scenario passes
+/// with a note.
+#[must_use]
+pub fn junit(card: &Scorecard) -> String {
+    let failures = card.cases.iter().filter(|case| case.verdict.grade >= Grade::Fails).count();
+    let skipped = card.cases.iter().filter(|case| case.verdict.grade == Grade::Unsupported).count();
+    let mut out = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"{}\" tests=\"{}\" failures=\"{failures}\" skipped=\"{skipped}\">\n",
+        escaped(&card.title()),
+        card.cases.len()
+    );
+    for case in &card.cases {
+        let seconds = case.verdict.costs.ms as f64 / 1000.0;
+        let reasons: Vec<&str> = case.verdict.findings.iter().map(|finding| finding.text.as_str()).collect();
+        let reasons = escaped(&reasons.join("; "));
+        // Writing to a `String` cannot fail.
+        let _ = writeln!(
+            out,
+            "  <testcase classname=\"{}\" name=\"{}\" time=\"{seconds:.3}\">",
+            escaped(case.theme.name()),
+            escaped(&case.name)
+        );
+        let _ = match case.verdict.grade {
+            Grade::Good => Ok(()),
+            Grade::Unsupported => writeln!(out, "    <skipped message=\"{reasons}\"/>"),
+            Grade::Costly => writeln!(out, "    <system-out>{reasons}</system-out>"),
+            Grade::Fails | Grade::Harmful => writeln!(
+                out,
+                "    <failure type=\"{}\" message=\"{reasons}\">{}</failure>",
+                case.verdict.grade.name(),
+                escaped(&evidence(case))
+            ),
+        };
+        out.push_str("  </testcase>\n");
+    }
+    out.push_str("</testsuite>\n");
+    out
+}
+
+/// Escapes text for XML and drops control characters, which XML 1.0 cannot represent.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\n' | '\t' => out.push(letter),
+            letter if letter.is_control() => out.push('?'),
+            letter => out.push(letter),
+        }
+    }
+    out
+}

@@ -1,0 +1,576 @@
+//! Simulates the nodes of a scenario, a small cluster or sentinel group, without sockets.
+//!
+//! The caller passes in each input with its connection and time, and carries out the returned
+//! actions. All nodes share one keyspace; each key belongs to its slot's owner. A node replies like
+//! a healthy one (`map`, `model`) unless a rule of the scenario applies. Executed and refused
+//! commands are recorded because verdicts count them.
+
+mod blocking;
+mod channels;
+mod cluster_map;
+mod commands;
+mod data;
+mod healthy_node;
+mod replies;
+mod rules;
+mod scripts;
+#[cfg(test)]
+mod tests;
+mod tracking;
+
+use std::collections::{BTreeMap, VecDeque};
+
+use anyhow::Result;
+use harness::{SLOTS, slot_of};
+use resp::{Protocol, Value, Writer};
+
+use crate::event_log::{LogEntry, LogEvent};
+use crate::protocol::Mode;
+use crate::scenario::{ConnectionHandling, NodeEvent, ReplyFault, ReportedMap, Scenario, parse_slot_range};
+use blocking::BlockedCommand;
+pub use cluster_map::MASTER_NAME;
+pub(crate) use commands::first_key;
+pub use commands::{is_write, may_block, script_calling};
+use data::StoredValue;
+use replies::{describe_fault, encode, format_reply};
+use rules::RuleMatcher;
+use scripts::LoadedScripts;
+use tracking::ClientTracking;
+
+/// The index of a node.
+pub type NodeIndex = usize;
+/// A connection's number, never reused.
+pub type ConnectionId = u64;
+
+/// Stands for clients other than the tested one.
+const OTHER_CLIENTS: ConnectionId = 0;
+
+/// The role of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// A cluster node that can own slots, or the data server of a sentinel group.
+    Master,
+    /// A replica of this node.
+    Replica(NodeIndex),
+    /// A sentinel.
+    Sentinel,
+}
+
+/// A simulated node.
+#[derive(Debug, Clone)]
+pub struct SimulatedNode {
+    /// The node's name in the scenario.
+    pub name: String,
+    /// The node's port on 127.0.0.1.
+    pub port: u16,
+    /// The current handling of connections.
+    pub state: ConnectionHandling,
+    /// The node id in the cluster, which survives a change of address.
+    id: String,
+    /// Whether the node is no member.
+    absent: bool,
+    role: Role,
+    view: ReportedView,
+}
+
+/// The view of the cluster that a node reports.
+#[derive(Debug, Clone, Copy)]
+struct ReportedView {
+    map: ReportedMap,
+    /// Remaining replies with this view before the node reports the truth; `None` is unlimited.
+    replies_left: Option<u32>,
+}
+
+#[derive(Debug)]
+struct SimulatedConnection {
+    node: NodeIndex,
+    /// Set after a reply was withheld: all later replies must be withheld too, because servers
+    /// never skip one.
+    silent: bool,
+    protocol: Protocol,
+    /// ASKING was received: the next command may access an importing slot.
+    asking: bool,
+    /// READONLY was received: a replica serves reads.
+    readonly: bool,
+    /// The commands queued by MULTI, and whether one was rejected.
+    queue: Option<(Vec<Vec<String>>, bool)>,
+    channels: Vec<(String, bool)>,
+    /// A blocking command without a reply, and the commands queued behind it.
+    blocked: Option<BlockedCommand>,
+    queued_behind: VecDeque<Vec<String>>,
+    tracking: Option<ClientTracking>,
+}
+
+impl SimulatedConnection {
+    fn new(node: NodeIndex) -> Self {
+        Self {
+            node,
+            silent: false,
+            protocol: Protocol::Resp2,
+            asking: false,
+            readonly: false,
+            queue: None,
+            channels: Vec::new(),
+            blocked: None,
+            queued_behind: VecDeque::new(),
+            tracking: None,
+        }
+    }
+}
+
+/// An action for the caller to carry out on a connection.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ConnectionAction {
+    /// Send these bytes.
+    Send(ConnectionId, Vec<u8>),
+    /// Send these bytes after the given milliseconds; input on this connection waits meanwhile.
+    SendDelayed(ConnectionId, Vec<u8>, u64),
+    /// Send these bytes in small pieces.
+    SendFragmented(ConnectionId, Vec<u8>),
+    /// Close the connection after all output is sent.
+    Close(ConnectionId),
+    /// The node's handling of connections has changed.
+    ChangeConnectionHandling(NodeIndex),
+}
+
+impl ConnectionAction {
+    /// Returns the connection that the action concerns.
+    #[must_use]
+    pub fn connection(&self) -> Option<ConnectionId> {
+        match self {
+            Self::Send(id, _) | Self::SendDelayed(id, ..) | Self::SendFragmented(id, _) | Self::Close(id) => {
+                Some(*id)
+            }
+            Self::ChangeConnectionHandling(_) => None,
+        }
+    }
+}
+
+/// A command that took effect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ExecutedCommand {
+    /// Milliseconds since the scenario began.
+    pub ms: u64,
+    /// The number of steps started by then.
+    pub step: usize,
+    /// The executing node.
+    pub node: NodeIndex,
+    /// The command's name and arguments.
+    pub args: Vec<String>,
+}
+
+/// Recorded as the error code when a node gave no reply.
+pub(crate) const NO_REPLY_CODE: &str = "(no answer)";
+
+/// A command that a node refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RefusedCommand {
+    /// Milliseconds since the scenario began.
+    pub ms: u64,
+    /// The number of steps started by then; 0 if unknown.
+    pub step: usize,
+    /// The refusing node.
+    pub node: NodeIndex,
+    /// The error code, which is the error's first word.
+    pub code: String,
+    /// The refused command.
+    pub args: Vec<String>,
+}
+
+/// The simulated nodes of a scenario.
+#[derive(Debug)]
+pub struct ClusterSimulation {
+    mode: Mode,
+    /// The nodes, ordered by name.
+    pub nodes: Vec<SimulatedNode>,
+    owners: Vec<Option<NodeIndex>>,
+    initial_owners: Vec<Option<NodeIndex>>,
+    first_master: NodeIndex,
+    epoch: u64,
+    data: BTreeMap<String, StoredValue>,
+    /// The scripts loaded on each node.
+    scripts: LoadedScripts,
+    /// Changed keys with the changing connection; tracking clients must be notified.
+    changed_keys: Vec<(ConnectionId, String)>,
+    rules: RuleMatcher,
+    connections: BTreeMap<ConnectionId, SimulatedConnection>,
+    last_connection: ConnectionId,
+    /// The number of steps started.
+    steps: usize,
+    /// The last number in the queue of blocked clients.
+    last_queue_position: u64,
+    /// All events in order.
+    pub log: Vec<LogEntry>,
+    /// The commands that took effect.
+    pub executed: Vec<ExecutedCommand>,
+    /// The commands that were refused.
+    pub refused: Vec<RefusedCommand>,
+}
+
+impl ClusterSimulation {
+    /// Creates the nodes with their initial state, one per port.
+    ///
+    /// # Errors
+    /// If the scenario's nodes are inconsistent.
+    pub fn new(scenario: &Scenario, ports: &[u16]) -> Result<Self> {
+        let names: Vec<&String> = scenario.nodes.keys().collect();
+        let index = |name: &String| names.iter().position(|known| *known == name).unwrap_or_default();
+        let mut owners = vec![None; usize::from(SLOTS)];
+        let mut nodes = Vec::new();
+        for ((place, (name, spec)), port) in scenario.nodes.iter().enumerate().zip(ports) {
+            for range in &spec.slots {
+                let (first, last) = parse_slot_range(range)?;
+                owners[usize::from(first)..=usize::from(last)].fill(Some(place));
+            }
+            let role = match &spec.replica_of {
+                _ if spec.sentinel => Role::Sentinel,
+                Some(master) => Role::Replica(index(master)),
+                None => Role::Master,
+            };
+            nodes.push(SimulatedNode {
+                name: name.clone(),
+                port: *port,
+                state: spec.state,
+                id: format!("{:0>40}", format!("{port:x}")),
+                absent: spec.absent,
+                role,
+                view: ReportedView { map: spec.tells, replies_left: None },
+            });
+        }
+        let first_master = nodes.iter().position(|node| node.role == Role::Master).unwrap_or_default();
+        Ok(Self {
+            mode: scenario.mode,
+            nodes,
+            initial_owners: owners.clone(),
+            owners,
+            first_master,
+            epoch: 1,
+            data: BTreeMap::new(),
+            scripts: LoadedScripts::default(),
+            changed_keys: Vec::new(),
+            rules: RuleMatcher::new(&scenario.rules),
+            connections: BTreeMap::new(),
+            last_connection: 0,
+            steps: 0,
+            last_queue_position: 0,
+            log: Vec::new(),
+            executed: Vec::new(),
+            refused: Vec::new(),
+        })
+    }
+
+    /// Returns the node with this name.
+    #[must_use]
+    pub fn node(&self, name: &str) -> Option<NodeIndex> {
+        self.nodes.iter().position(|node| node.name == name)
+    }
+
+    /// Logs an event that concerns no node.
+    pub fn log_event(&mut self, ms: u64, event: LogEvent) {
+        self.steps += usize::from(matches!(event, LogEvent::RequestSent(_)));
+        self.log.push(LogEntry { ms, node: String::new(), connection: 0, event });
+    }
+
+    fn log_on_connection(&mut self, ms: u64, id: ConnectionId, event: LogEvent) {
+        let node = self.connections.get(&id).map_or_else(String::new, |c| self.nodes[c.node].name.clone());
+        self.log.push(LogEntry { ms, node, connection: id, event });
+    }
+
+    /// Handles a new connection. Returns `None` if the node accepts no clients.
+    pub fn handle_open(&mut self, ms: u64, node: NodeIndex) -> Option<ConnectionId> {
+        self.last_connection += 1;
+        let id = self.last_connection;
+        let name = self.nodes[node].name.clone();
+        let taken = match self.nodes[node].state {
+            ConnectionHandling::Serve | ConnectionHandling::NeverReply => true,
+            ConnectionHandling::Refuse | ConnectionHandling::CloseAtOnce => false,
+        };
+        let event = if taken { LogEvent::ConnectionOpened } else { LogEvent::ConnectionRejected };
+        self.log.push(LogEntry { ms, node: name, connection: id, event });
+        if !taken {
+            return None;
+        }
+        self.connections.insert(id, SimulatedConnection::new(node));
+        Some(id)
+    }
+
+    /// Returns whether the connection is open from the nodes' point of view.
+    #[must_use]
+    pub fn is_open(&self, id: ConnectionId) -> bool {
+        self.connections.contains_key(&id)
+    }
+
+    /// Handles the end of a connection.
+    pub fn handle_close(&mut self, ms: u64, id: ConnectionId) {
+        if self.connections.contains_key(&id) {
+            self.log_on_connection(ms, id, LogEvent::ClientClosed);
+            self.connections.remove(&id);
+        }
+    }
+
+    /// Handles a command.
+    pub fn handle_command(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Vec<ConnectionAction> {
+        let Some(connection) = self.connections.get(&id) else { return Vec::new() };
+        let node = &self.nodes[connection.node];
+        let is_silent = connection.silent || node.state == ConnectionHandling::NeverReply;
+        self.log_on_connection(ms, id, LogEvent::CommandReceived(format_command(args)));
+        if is_silent {
+            self.record_refusal(ms, id, NO_REPLY_CODE, args);
+            return Vec::new();
+        }
+        let mut actions = self.execute_or_queue(ms, id, args);
+        actions.extend(self.notify_other_clients(ms));
+        actions
+    }
+
+    /// Replies to a command, or queues it behind a blocking one.
+    fn execute_or_queue(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Vec<ConnectionAction> {
+        match self.connections.get_mut(&id) {
+            Some(connection) if connection.blocked.is_some() => {
+                connection.queued_behind.push_back(args.to_vec());
+                Vec::new()
+            }
+            Some(_) => self.execute_and_reply(ms, id, args),
+            None => Vec::new(),
+        }
+    }
+
+    fn execute_and_reply(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Vec<ConnectionAction> {
+        let node = self.connections[&id].node;
+        let fault = self.rules.next_fault(ms, &self.nodes[node].name, args);
+        if let Some(ReplyFault::Error(text)) = &fault {
+            let error = Value::Error(self.fill_error_text(text, args));
+            self.record_if_refused(ms, id, &error, args);
+            return vec![self.send(ms, id, &error)];
+        }
+        let replies = self.run(ms, id, args);
+        let mut bytes = Vec::new();
+        for reply in &replies {
+            self.record_if_refused(ms, id, reply, args);
+            self.log_on_connection(ms, id, LogEvent::ReplySent(format_reply(reply)));
+            bytes.extend(self.encode_for(id, reply));
+        }
+        self.deliver_reply(ms, id, bytes, fault)
+    }
+
+    /// Handles the effects of a command on other clients: cache invalidations and blocked clients.
+    fn notify_other_clients(&mut self, ms: u64) -> Vec<ConnectionAction> {
+        let mut actions = self.send_invalidations(ms);
+        while let Some(served) = self.serve_longest_blocked(ms) {
+            actions.extend(served);
+            actions.extend(self.send_invalidations(ms));
+        }
+        actions
+    }
+
+    /// Returns the actions that deliver a reply, modified by a rule's fault.
+    fn deliver_reply(
+        &mut self,
+        ms: u64,
+        id: ConnectionId,
+        mut bytes: Vec<u8>,
+        fault: Option<ReplyFault>,
+    ) -> Vec<ConnectionAction> {
+        let Some(fault) = fault else { return vec![ConnectionAction::Send(id, bytes)] };
+        self.log_on_connection(ms, id, LogEvent::FaultInjected(describe_fault(&fault)));
+        match fault {
+            // Handled before execution.
+            ReplyFault::Error(_) => Vec::new(),
+            ReplyFault::CutReply => {
+                bytes.truncate(bytes.len() / 2);
+                vec![ConnectionAction::Send(id, bytes), ConnectionAction::Close(id)]
+            }
+            ReplyFault::DropReply => vec![ConnectionAction::Close(id)],
+            ReplyFault::NoReply => {
+                self.connections.entry(id).and_modify(|connection| connection.silent = true);
+                Vec::new()
+            }
+            ReplyFault::Delay(late) => vec![ConnectionAction::SendDelayed(id, bytes, late)],
+            ReplyFault::Fragment => vec![ConnectionAction::SendFragmented(id, bytes)],
+            ReplyFault::UnknownPushes => {
+                let mut all = Vec::new();
+                if self.connections[&id].protocol == Protocol::Resp3 {
+                    let odd = |words: &[&str]| Value::Push(words.iter().map(|word| bulk(word)).collect());
+                    all.extend(self.encode_for(id, &odd(&["server-cpu-usage", "42"])));
+                    all.extend(self.encode_for(id, &odd(&["message-of-the-day", "hello", "there"])));
+                }
+                all.extend(bytes);
+                vec![ConnectionAction::Send(id, all)]
+            }
+        }
+    }
+
+    /// Applies a scenario event.
+    pub fn handle_event(&mut self, ms: u64, event: &NodeEvent) -> Vec<ConnectionAction> {
+        self.log_event(ms, LogEvent::NodesChanged(event.describe()));
+        match event {
+            NodeEvent::SetConnectionHandling { node, state, .. } => {
+                let Some(node) = self.node(node) else { return Vec::new() };
+                let mut actions = match state {
+                    ConnectionHandling::NeverReply => Vec::new(),
+                    ConnectionHandling::Serve
+                    | ConnectionHandling::Refuse
+                    | ConnectionHandling::CloseAtOnce => self.close_connections(ms, |at| at == node),
+                };
+                self.nodes[node].state = *state;
+                actions.push(ConnectionAction::ChangeConnectionHandling(node));
+                actions
+            }
+            NodeEvent::Promote { node, .. } => {
+                let Some(node) = self.node(node) else { return Vec::new() };
+                self.promote(ms, node)
+            }
+            NodeEvent::MoveSlot { key, to, .. } => {
+                let Some(to) = self.node(to) else { return Vec::new() };
+                self.move_slot(ms, slot_of(key), to)
+            }
+            NodeEvent::ReportMap { node, map, times, .. } => {
+                if let Some(node) = self.node(node) {
+                    self.nodes[node].view = ReportedView { map: *map, replies_left: *times };
+                }
+                Vec::new()
+            }
+            NodeEvent::ChangeAddress { node, to, .. } => {
+                let (Some(node), Some(to)) = (self.node(node), self.node(to)) else { return Vec::new() };
+                let mut actions = self.close_connections(ms, |at| at == node || at == to);
+                self.change_address(node, to);
+                actions.extend([
+                    ConnectionAction::ChangeConnectionHandling(node),
+                    ConnectionAction::ChangeConnectionHandling(to),
+                ]);
+                actions
+            }
+            NodeEvent::RunCommand { command, .. } => self.run_as_other_client(ms, command),
+            // TLS certificates are handled by the `encryption` module.
+            NodeEvent::ReplaceCertificate { .. } => Vec::new(),
+        }
+    }
+
+    fn promote(&mut self, ms: u64, node: NodeIndex) -> Vec<ConnectionAction> {
+        let Role::Replica(master) = self.nodes[node].role else { return Vec::new() };
+        self.epoch += 1;
+        for owner in self.owners.iter_mut().filter(|owner| **owner == Some(master)) {
+            *owner = Some(node);
+        }
+        for other in &mut self.nodes {
+            if other.role == Role::Replica(master) {
+                other.role = Role::Replica(node);
+            }
+        }
+        self.nodes[node].role = Role::Master;
+        self.nodes[master].role = Role::Replica(node);
+        match self.mode {
+            Mode::Cluster => self.unblock_matching(ms, |waiting_at, _| waiting_at == master),
+            // When sentinels change a server's role, the server closes all client connections
+            // without notice, including blocked ones.
+            Mode::Sentinel => {
+                let is_told: Vec<bool> = self
+                    .nodes
+                    .iter()
+                    .map(|node| node.role != Role::Sentinel && node.state == ConnectionHandling::Serve)
+                    .collect();
+                self.close_connections(ms, |at| is_told[at])
+            }
+        }
+    }
+
+    /// Closes all connections of the selected nodes.
+    fn close_connections(&mut self, ms: u64, at: impl Fn(NodeIndex) -> bool) -> Vec<ConnectionAction> {
+        let ended = self.connections.iter().filter(|(_, connection)| at(connection.node));
+        let ended: Vec<ConnectionId> = ended.map(|(id, _)| *id).collect();
+        for id in &ended {
+            self.log_on_connection(ms, *id, LogEvent::NodeClosed);
+            self.connections.remove(id);
+        }
+        ended.into_iter().map(ConnectionAction::Close).collect()
+    }
+
+    /// Moves a node to the address of an absent node.
+    fn change_address(&mut self, from: NodeIndex, to: NodeIndex) {
+        self.epoch += 1;
+        for owner in self.owners.iter_mut().filter(|owner| **owner == Some(from)) {
+            *owner = Some(to);
+        }
+        for node in &mut self.nodes {
+            if node.role == Role::Replica(from) {
+                node.role = Role::Replica(to);
+            }
+        }
+        let old = &mut self.nodes[from];
+        (old.absent, old.state) = (true, ConnectionHandling::CloseAtOnce);
+        let (id, role) = (old.id.clone(), old.role);
+        let new = &mut self.nodes[to];
+        (new.absent, new.state, new.id, new.role) = (false, ConnectionHandling::Serve, id, role);
+    }
+
+    /// Runs a command as another client, at its key's owner or at every data node.
+    fn run_as_other_client(&mut self, ms: u64, args: &[String]) -> Vec<ConnectionAction> {
+        let keyed =
+            commands::find_command(&args[0]).and_then(|row| row.keys(args).first().map(|key| slot_of(key)));
+        let nodes: Vec<NodeIndex> = match (keyed, self.mode) {
+            (Some(slot), Mode::Cluster) => self.owners[usize::from(slot)].into_iter().collect(),
+            (Some(_), Mode::Sentinel) => {
+                self.nodes.iter().position(|node| node.role == Role::Master).into_iter().collect()
+            }
+            (None, _) => {
+                (0..self.nodes.len()).filter(|node| self.nodes[*node].role != Role::Sentinel).collect()
+            }
+        };
+        for node in nodes {
+            self.connections.insert(OTHER_CLIENTS, SimulatedConnection::new(node));
+            self.run(ms, OTHER_CLIENTS, args);
+            self.connections.remove(&OTHER_CLIENTS);
+        }
+        self.notify_other_clients(ms)
+    }
+
+    fn send(&mut self, ms: u64, id: ConnectionId, reply: &Value) -> ConnectionAction {
+        self.log_on_connection(ms, id, LogEvent::ReplySent(format_reply(reply)));
+        ConnectionAction::Send(id, self.encode_for(id, reply))
+    }
+
+    fn encode_for(&self, id: ConnectionId, reply: &Value) -> Vec<u8> {
+        let protocol = self.connections.get(&id).map_or(Protocol::Resp2, |connection| connection.protocol);
+        let mut bytes = Vec::new();
+        encode(&mut Writer::new(&mut bytes, protocol), reply);
+        bytes
+    }
+
+    /// Records an error that map the client where or when to retry.
+    fn record_if_refused(&mut self, ms: u64, id: ConnectionId, reply: &Value, args: &[String]) {
+        let Value::Error(text) = reply else { return };
+        let code = text.split(' ').next().unwrap_or_default().to_owned();
+        if code != "ERR" && id != OTHER_CLIENTS {
+            self.record_refusal(ms, id, &code, args);
+        }
+    }
+
+    fn record_refusal(&mut self, ms: u64, id: ConnectionId, code: &str, args: &[String]) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let (step, node) = (self.steps, connection.node);
+        self.refused.push(RefusedCommand { ms, step, node, code: code.to_owned(), args: args.to_vec() });
+    }
+
+    /// Fills slots and addresses into an error text.
+    fn fill_error_text(&self, text: &str, args: &[String]) -> String {
+        let slot = args.get(1).map_or(0, |key| slot_of(key));
+        let mut text = text.replace("$slot", &slot.to_string());
+        // Longest names first, because a name can be a prefix of another.
+        let mut nodes: Vec<&SimulatedNode> = self.nodes.iter().collect();
+        nodes.sort_by_key(|node| std::cmp::Reverse(node.name.len()));
+        for node in nodes {
+            text = text.replace(&format!("${}", node.name), &format!("127.0.0.1:{}", node.port));
+        }
+        text
+    }
+}
+
+fn bulk(text: &str) -> Value {
+    Value::Bulk(text.as_bytes().to_vec())
+}
+
+/// Formats a command as a person would type it.
+#[must_use]
+pub fn format_command(args: &[String]) -> String {
+    args.join(" ").escape_debug().to_string()
+}

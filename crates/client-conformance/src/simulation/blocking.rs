@@ -1,0 +1,127 @@
+//! Implements the blocking commands BLPOP and BRPOP.
+
+use resp::Value;
+
+use super::commands;
+use super::healthy_node::error;
+use super::{ClusterSimulation, ConnectionAction, ConnectionId, ExecutedCommand, NodeIndex, OTHER_CLIENTS};
+use crate::scenario::ConnectionHandling;
+
+/// A blocked command.
+#[derive(Debug)]
+pub(super) struct BlockedCommand {
+    args: Vec<String>,
+    /// The position in the queue: the longest-blocked client is served first.
+    queue_position: u64,
+    /// When the command times out, if ever.
+    deadline: Option<u64>,
+}
+
+impl ClusterSimulation {
+    /// Pops an item, or blocks the connection.
+    pub(super) fn pop_or_block(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Option<Value> {
+        let seconds = args.last().and_then(|seconds| seconds.parse::<f64>().ok()).filter(|time| *time >= 0.0);
+        let Some(seconds) = seconds else { return Some(error("ERR timeout is not a float or out of range")) };
+        if let Some(reply) = self.pop_any(ms, id, args) {
+            return Some(reply);
+        }
+        if id == OTHER_CLIENTS {
+            return Some(Value::Null);
+        }
+        self.last_queue_position += 1;
+        let queue_position = self.last_queue_position;
+        let deadline = (seconds > 0.0).then(|| ms + (seconds * 1000.0) as u64);
+        let connection = self.connections.get_mut(&id)?;
+        connection.blocked = Some(BlockedCommand { args: args.to_vec(), queue_position, deadline });
+        None
+    }
+
+    /// Pops an item without blocking, as inside a transaction.
+    pub(super) fn pop_without_blocking(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Value {
+        self.pop_any(ms, id, args).unwrap_or(Value::Null)
+    }
+
+    fn pop_any(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Option<Value> {
+        let at_front = args[0].eq_ignore_ascii_case("blpop");
+        let keys = &args[1..args.len() - 1];
+        let (key, item) = keys.iter().find_map(|key| Some((key, self.pop(key, at_front)?)))?;
+        self.changed_keys.push((id, key.clone()));
+        if id != OTHER_CLIENTS {
+            let node = self.connections.get(&id)?.node;
+            self.executed.push(ExecutedCommand { ms, step: self.steps, node, args: args.to_vec() });
+        }
+        Some(Value::Array(vec![super::bulk(key), super::bulk(&item)]))
+    }
+
+    /// Serves the longest-blocked client whose list has an item.
+    pub(super) fn serve_longest_blocked(&mut self, ms: u64) -> Option<Vec<ConnectionAction>> {
+        let mut blocked: Vec<(u64, ConnectionId, Vec<String>)> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| self.nodes[connection.node].state == ConnectionHandling::Serve)
+            .filter_map(|(id, connection)| {
+                let blocked = connection.blocked.as_ref()?;
+                Some((blocked.queue_position, *id, blocked.args.clone()))
+            })
+            .collect();
+        blocked.sort_unstable();
+        let (id, reply) =
+            blocked.into_iter().find_map(|(_, id, args)| Some((id, self.pop_any(ms, id, &args)?)))?;
+        Some(self.unblock(ms, id, &reply))
+    }
+
+    /// Unblocks clients whose node no longer serves their keys; `caches_key` selects them by node and
+    /// keys.
+    pub(super) fn unblock_matching(
+        &mut self,
+        ms: u64,
+        caches_key: impl Fn(NodeIndex, &[String]) -> bool,
+    ) -> Vec<ConnectionAction> {
+        let gone: Vec<(ConnectionId, Vec<String>)> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| self.nodes[connection.node].state == ConnectionHandling::Serve)
+            .filter_map(|(id, connection)| {
+                let args = &connection.blocked.as_ref()?.args;
+                caches_key(connection.node, &args[1..]).then(|| (*id, args.clone()))
+            })
+            .collect();
+        let mut actions = Vec::new();
+        for (id, args) in gone {
+            let moved = commands::find_command(&args[0]).and_then(|row| self.placement_error(id, row, &args));
+            let Some(reply) = moved else { continue };
+            self.record_if_refused(ms, id, &reply, &args);
+            actions.extend(self.unblock(ms, id, &reply));
+        }
+        actions
+    }
+
+    /// Returns when the connection's blocking command times out.
+    #[must_use]
+    pub fn next_deadline(&self, id: ConnectionId) -> Option<u64> {
+        self.connections.get(&id)?.blocked.as_ref()?.deadline
+    }
+
+    /// Handles the passage of time on a connection.
+    pub fn handle_time(&mut self, ms: u64, id: ConnectionId) -> Vec<ConnectionAction> {
+        let Some(connection) = self.connections.get(&id) else { return Vec::new() };
+        let is_over = self.next_deadline(id).is_some_and(|deadline| deadline <= ms);
+        if !is_over || self.nodes[connection.node].state != ConnectionHandling::Serve {
+            return Vec::new();
+        }
+        let mut actions = self.unblock(ms, id, &Value::Null);
+        actions.extend(self.notify_other_clients(ms));
+        actions
+    }
+
+    /// Unblocks a connection: sends the reply and executes the queued commands.
+    fn unblock(&mut self, ms: u64, id: ConnectionId, reply: &Value) -> Vec<ConnectionAction> {
+        let mut actions = vec![self.send(ms, id, reply)];
+        let Some(connection) = self.connections.get_mut(&id) else { return actions };
+        connection.blocked = None;
+        for args in std::mem::take(&mut connection.queued_behind) {
+            actions.extend(self.execute_or_queue(ms, id, &args));
+        }
+        actions
+    }
+}

@@ -1,0 +1,293 @@
+//! Builds the replies about the cluster and, for sentinels, about the master.
+
+use std::fmt::Write as _;
+
+use harness::slot_of;
+use resp::Value;
+
+use super::{ClusterSimulation, NodeIndex, ReportedView, Role, SimulatedNode, bulk};
+use crate::protocol::Mode;
+use crate::scenario::{ConnectionHandling, ReportedMap};
+
+/// The master's name at the scripted sentinels.
+pub const MASTER_NAME: &str = "mymaster";
+
+/// First slot, last slot and master.
+type Range = (u16, u16, NodeIndex);
+
+impl ClusterSimulation {
+    fn ranges(&self, map: ReportedMap) -> Vec<Range> {
+        let owners = match map {
+            ReportedMap::Current | ReportedMap::NullHost | ReportedMap::Hostnames => &self.owners,
+            ReportedMap::Initial => &self.initial_owners,
+            ReportedMap::Empty => return Vec::new(),
+        };
+        let mut ranges: Vec<Range> = Vec::new();
+        for (slot, owner) in owners.iter().enumerate() {
+            let (slot, Some(owner)) = (slot as u16, *owner) else { continue };
+            match ranges.last_mut() {
+                Some((_, last, known)) if *known == owner && *last + 1 == slot => *last = slot,
+                _ => ranges.push((slot, slot, owner)),
+            }
+        }
+        ranges
+    }
+
+    fn replicas(&self, master: NodeIndex) -> impl Iterator<Item = &SimulatedNode> {
+        self.nodes.iter().filter(move |node| node.role == Role::Replica(master) && is_alive(node))
+    }
+
+    /// Returns the view for the next reply of `node` and counts that reply.
+    fn next_view(&mut self, node: NodeIndex) -> ReportedMap {
+        let view = &mut self.nodes[node].view;
+        match &mut view.replies_left {
+            None => {}
+            Some(0) => *view = ReportedView { map: ReportedMap::Current, replies_left: None },
+            Some(left) => *left -= 1,
+        }
+        view.map
+    }
+
+    pub(super) fn cluster(&mut self, node: NodeIndex, args: &[String]) -> Value {
+        if self.mode != Mode::Cluster {
+            return Value::Error("ERR This instance has cluster support disabled".to_owned());
+        }
+        let question = args[1].to_ascii_uppercase();
+        let map = match question.as_str() {
+            "SLOTS" | "SHARDS" | "NODES" => self.next_view(node),
+            _ => ReportedMap::Current,
+        };
+        match question.as_str() {
+            "SLOTS" => self.slots(map),
+            "SHARDS" => self.shards(map),
+            "NODES" => bulk(&self.nodes_text(node, map)),
+            "MYID" => bulk(&self.nodes[node].id),
+            "KEYSLOT" => Value::Integer(args.get(2).map_or(0, |key| i64::from(slot_of(key)))),
+            "COUNTKEYSINSLOT" => Value::Integer(0),
+            "INFO" => bulk(&format!(
+                "cluster_state:ok\r\ncluster_slots_assigned:16384\r\ncluster_known_nodes:{}\r\ncluster_size:{}\r\ncluster_current_epoch:{}\r\n",
+                self.nodes.len(),
+                self.nodes.iter().filter(|node| node.role == Role::Master).count(),
+                self.epoch
+            )),
+            other => Value::Error(format!("ERR unknown subcommand '{other}'.")),
+        }
+    }
+
+    /// Formats a node for CLUSTER SLOTS.
+    fn format_node(&self, node: &SimulatedNode, map: ReportedMap) -> Value {
+        let (host, more) = match map {
+            ReportedMap::NullHost => (Value::Null, Vec::new()),
+            ReportedMap::Hostnames => (bulk("localhost"), vec![(bulk("ip"), bulk("127.0.0.1"))]),
+            ReportedMap::Current | ReportedMap::Empty | ReportedMap::Initial => {
+                (bulk("127.0.0.1"), Vec::new())
+            }
+        };
+        let more = more.into_iter().flat_map(|(name, value)| [name, value]).collect();
+        Value::Array(vec![host, Value::Integer(i64::from(node.port)), bulk(&node.id), Value::Array(more)])
+    }
+
+    fn slots(&self, map: ReportedMap) -> Value {
+        let entry = |(first, last, master): Range| {
+            let mut entry = vec![Value::Integer(first.into()), Value::Integer(last.into())];
+            entry.push(self.format_node(&self.nodes[master], map));
+            entry.extend(self.replicas(master).map(|node| self.format_node(node, map)));
+            Value::Array(entry)
+        };
+        Value::Array(self.ranges(map).into_iter().map(entry).collect())
+    }
+
+    fn shards(&self, map: ReportedMap) -> Value {
+        let ranges = self.ranges(map);
+        let mut masters: Vec<NodeIndex> = ranges.iter().map(|(_, _, master)| *master).collect();
+        masters.sort_unstable();
+        masters.dedup();
+        let member = |node: &SimulatedNode| {
+            let endpoint = match map {
+                ReportedMap::NullHost => Value::Null,
+                ReportedMap::Hostnames => bulk("localhost"),
+                ReportedMap::Current | ReportedMap::Empty | ReportedMap::Initial => bulk("127.0.0.1"),
+            };
+            let role = if node.role == Role::Master { "master" } else { "replica" };
+            Value::Map(vec![
+                (bulk("id"), bulk(&node.id)),
+                (bulk("port"), Value::Integer(node.port.into())),
+                (bulk("ip"), bulk("127.0.0.1")),
+                (bulk("endpoint"), endpoint),
+                (bulk("role"), bulk(role)),
+                (bulk("replication-offset"), Value::Integer(1)),
+                (bulk("health"), bulk("online")),
+            ])
+        };
+        let shard = |master: NodeIndex| {
+            let mine = ranges.iter().filter(|(_, _, owner)| *owner == master);
+            let slots = mine.flat_map(|(first, last, _)| {
+                [Value::Integer((*first).into()), Value::Integer((*last).into())]
+            });
+            let mut members = vec![member(&self.nodes[master])];
+            members.extend(self.replicas(master).map(member));
+            Value::Map(vec![
+                (bulk("slots"), Value::Array(slots.collect())),
+                (bulk("nodes"), Value::Array(members)),
+            ])
+        };
+        Value::Array(masters.into_iter().map(shard).collect())
+    }
+
+    fn nodes_text(&self, myself: NodeIndex, map: ReportedMap) -> String {
+        let ranges = self.ranges(map);
+        let mut text = String::new();
+        for (index, node) in self.nodes.iter().enumerate().filter(|(_, node)| !node.absent) {
+            let mine = if index == myself { "myself," } else { "" };
+            let (kind, master) = match node.role {
+                Role::Master => ("master", "-".to_owned()),
+                Role::Replica(master) => ("slave", self.nodes[master].id.clone()),
+                Role::Sentinel => continue,
+            };
+            let fails = if is_alive(node) { "" } else { ",fail" };
+            let host = self.reported_host(map);
+            let (port, epoch) = (node.port, self.epoch);
+            let bus = u32::from(port) + 10_000;
+            // Writing to a `String` cannot fail.
+            let _ = write!(
+                text,
+                "{} {host}:{port}@{bus} {mine}{kind}{fails} {master} 0 0 {epoch} connected",
+                node.id
+            );
+            for (first, last, _) in ranges.iter().filter(|(_, _, owner)| *owner == index) {
+                let _ = write!(text, " {first}-{last}");
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Returns the master as this node knows it.
+    fn master(&self, map: ReportedMap) -> Option<NodeIndex> {
+        match map {
+            ReportedMap::Initial => Some(self.first_master),
+            ReportedMap::Empty => None,
+            ReportedMap::Current | ReportedMap::NullHost | ReportedMap::Hostnames => {
+                self.nodes.iter().position(|node| node.role == Role::Master)
+            }
+        }
+    }
+
+    pub(super) fn info(&self, node: NodeIndex) -> Value {
+        let node = &self.nodes[node];
+        let clustered = u8::from(self.mode == Mode::Cluster);
+        let mode = match (node.role, self.mode) {
+            (Role::Sentinel, _) => "sentinel",
+            (Role::Master | Role::Replica(_), Mode::Cluster) => "cluster",
+            (Role::Master | Role::Replica(_), Mode::Sentinel) => "standalone",
+        };
+        let (role, link) = match node.role {
+            Role::Replica(_) => ("slave", "master_link_status:up\r\n"),
+            Role::Master | Role::Sentinel => ("master", ""),
+        };
+        bulk(&format!(
+            "# Server\r\nredis_version:{}\r\nredis_mode:{mode}\r\n# Persistence\r\nloading:0\r\n# Replication\r\n\
+             role:{role}\r\n{link}# Cluster\r\ncluster_enabled:{clustered}\r\n",
+            resp::REDIS_VERSION
+        ))
+    }
+
+    pub(super) fn role(&self, node: NodeIndex) -> Value {
+        match self.nodes[node].role {
+            Role::Master => Value::Array(vec![bulk("master"), Value::Integer(1), Value::Array(Vec::new())]),
+            Role::Replica(master) => Value::Array(vec![
+                bulk("slave"),
+                bulk("127.0.0.1"),
+                Value::Integer(self.nodes[master].port.into()),
+                bulk("connected"),
+                Value::Integer(1),
+            ]),
+            Role::Sentinel => Value::Array(vec![bulk("sentinel"), Value::Array(vec![bulk(MASTER_NAME)])]),
+        }
+    }
+
+    pub(super) fn sentinel(&mut self, node: NodeIndex, args: &[String]) -> Value {
+        if self.nodes[node].role != Role::Sentinel {
+            return Value::Error("ERR unknown command 'sentinel'".to_owned());
+        }
+        let named = args.get(2).is_some_and(|name| name == MASTER_NAME);
+        let question = args[1].to_ascii_uppercase();
+        let master = match question.as_str() {
+            "GET-MASTER-ADDR-BY-NAME" | "MASTER" | "MASTERS" => {
+                let map = self.next_view(node);
+                self.master(map)
+            }
+            _ => None,
+        };
+        let unknown = || Value::Error("ERR No such master with that name".to_owned());
+        match question.as_str() {
+            "GET-MASTER-ADDR-BY-NAME" => master.filter(|_| named).map_or(Value::Null, |master| {
+                Value::Array(vec![bulk("127.0.0.1"), bulk(&self.nodes[master].port.to_string())])
+            }),
+            "MASTER" => master.filter(|_| named).map_or_else(unknown, |master| {
+                fields(&self.nodes[master], "master", self.sentinels(node).len())
+            }),
+            "MASTERS" => {
+                let told =
+                    master.map(|master| fields(&self.nodes[master], "master", self.sentinels(node).len()));
+                Value::Array(told.into_iter().collect())
+            }
+            "SENTINELS" if named => {
+                Value::Array(self.sentinels(node).iter().map(|node| fields(node, "sentinel", 0)).collect())
+            }
+            "SLAVES" | "REPLICAS" if named => {
+                let replicas = self.nodes.iter().filter(|node| matches!(node.role, Role::Replica(_)));
+                Value::Array(replicas.map(|node| fields(node, "slave", 0)).collect())
+            }
+            "SENTINELS" | "SLAVES" | "REPLICAS" => unknown(),
+            other => Value::Error(format!("ERR unknown subcommand '{other}'.")),
+        }
+    }
+
+    fn sentinels(&self, but: NodeIndex) -> Vec<&SimulatedNode> {
+        let others = self.nodes.iter().enumerate().filter(|(index, _)| *index != but);
+        others.map(|(_, node)| node).filter(|node| node.role == Role::Sentinel).collect()
+    }
+}
+
+fn is_alive(node: &SimulatedNode) -> bool {
+    node.state == ConnectionHandling::Serve
+}
+
+/// Formats a server for a sentinel's reply.
+fn fields(node: &SimulatedNode, kind: &str, sentinels: usize) -> Value {
+    let flags = if is_alive(node) { kind.to_owned() } else { format!("s_down,{kind}") };
+    let mut pairs = vec![
+        ("name", if kind == "master" { MASTER_NAME.to_owned() } else { format!("127.0.0.1:{}", node.port) }),
+        ("ip", "127.0.0.1".to_owned()),
+        ("port", node.port.to_string()),
+        ("runid", node.id.clone()),
+        ("flags", flags),
+        ("link-pending-commands", "0".to_owned()),
+        ("link-refcount", "1".to_owned()),
+        ("last-ping-sent", "0".to_owned()),
+        ("last-ok-ping-reply", "10".to_owned()),
+        ("last-ping-reply", "10".to_owned()),
+        ("down-after-milliseconds", "1000".to_owned()),
+    ];
+    if kind == "master" {
+        pairs.extend([
+            ("role-reported", "master".to_owned()),
+            ("config-epoch", "0".to_owned()),
+            ("num-slaves", "1".to_owned()),
+            ("num-other-sentinels", sentinels.to_string()),
+            ("quorum", "2".to_owned()),
+            ("failover-timeout", "1000".to_owned()),
+            ("parallel-syncs", "1".to_owned()),
+        ]);
+    }
+    if kind == "slave" {
+        pairs.extend([
+            ("master-link-status", "ok".to_owned()),
+            ("slave-priority", "100".to_owned()),
+            ("slave-repl-offset", "1".to_owned()),
+            ("replica-announced", "1".to_owned()),
+        ]);
+    }
+    Value::Map(pairs.into_iter().map(|(name, value)| (bulk(name), bulk(&value))).collect())
+}

@@ -1,0 +1,193 @@
+//! The command table of the scripted nodes in the format of COMMAND, from which libraries read key
+//! positions.
+
+use resp::Value;
+
+use super::bulk;
+
+/// A command's name, arity, write flag, and the position of its first key, its last key and the
+/// step between keys.
+pub(super) struct CommandSpec {
+    pub(super) name: &'static str,
+    arity: i64,
+    pub(super) writes: bool,
+    keys: (i64, i64, i64),
+}
+
+const fn spec(name: &'static str, arity: i64, writes: bool, keys: (i64, i64, i64)) -> CommandSpec {
+    CommandSpec { name, arity, writes, keys }
+}
+
+const ONE_KEY: (i64, i64, i64) = (1, 1, 1);
+const ALL_KEYS: (i64, i64, i64) = (1, -1, 1);
+const NO_KEYS: (i64, i64, i64) = (0, 0, 0);
+
+pub(super) const COMMAND_TABLE: &[CommandSpec] = &[
+    spec("append", 3, true, ONE_KEY),
+    spec("asking", 1, false, NO_KEYS),
+    spec("auth", -2, false, NO_KEYS),
+    spec("blpop", -3, true, (1, -2, 1)),
+    spec("brpop", -3, true, (1, -2, 1)),
+    spec("client", -2, false, NO_KEYS),
+    spec("cluster", -2, false, NO_KEYS),
+    spec("command", -1, false, NO_KEYS),
+    spec("decr", 2, true, ONE_KEY),
+    spec("del", -2, true, ALL_KEYS),
+    spec("discard", 1, false, NO_KEYS),
+    spec("echo", 2, false, NO_KEYS),
+    spec("eval", -3, false, NO_KEYS),
+    spec("evalsha", -3, false, NO_KEYS),
+    spec("exec", 1, false, NO_KEYS),
+    spec("exists", -2, false, ALL_KEYS),
+    spec("get", 2, false, ONE_KEY),
+    spec("hello", -1, false, NO_KEYS),
+    spec("incr", 2, true, ONE_KEY),
+    spec("incrby", 3, true, ONE_KEY),
+    spec("info", -1, false, NO_KEYS),
+    spec("llen", 2, false, ONE_KEY),
+    spec("lpop", 2, true, ONE_KEY),
+    spec("lpush", -3, true, ONE_KEY),
+    spec("lrange", 4, false, ONE_KEY),
+    spec("mget", -2, false, ALL_KEYS),
+    spec("mset", -3, true, (1, -1, 2)),
+    spec("multi", 1, false, NO_KEYS),
+    spec("ping", -1, false, NO_KEYS),
+    spec("psubscribe", -2, false, NO_KEYS),
+    spec("publish", 3, false, NO_KEYS),
+    spec("quit", -1, false, NO_KEYS),
+    spec("readonly", 1, false, NO_KEYS),
+    spec("readwrite", 1, false, NO_KEYS),
+    spec("role", 1, false, NO_KEYS),
+    spec("rpop", 2, true, ONE_KEY),
+    spec("rpush", -3, true, ONE_KEY),
+    spec("script", -2, false, NO_KEYS),
+    spec("select", 2, false, NO_KEYS),
+    spec("sentinel", -2, false, NO_KEYS),
+    spec("set", -3, true, ONE_KEY),
+    spec("spublish", 3, false, ONE_KEY),
+    spec("ssubscribe", -2, false, ALL_KEYS),
+    spec("strlen", 2, false, ONE_KEY),
+    spec("subscribe", -2, false, NO_KEYS),
+    spec("sunsubscribe", -1, false, ALL_KEYS),
+    spec("unsubscribe", -1, false, NO_KEYS),
+    spec("unwatch", 1, false, NO_KEYS),
+    spec("watch", -2, false, ALL_KEYS),
+];
+
+pub(super) fn find_command(name: &str) -> Option<&'static CommandSpec> {
+    COMMAND_TABLE.iter().find(|row| row.name.eq_ignore_ascii_case(name))
+}
+
+impl CommandSpec {
+    /// Returns the keys in `args`, which begin with the command's name.
+    pub(super) fn keys<'a>(&self, args: &'a [String]) -> Vec<&'a String> {
+        let (first, last, step) = self.keys;
+        if self.runs_script() {
+            let count = args.get(2).and_then(|count| count.parse().ok()).unwrap_or(0);
+            return args.iter().skip(3).take(count).collect();
+        }
+        if first == 0 {
+            return Vec::new();
+        }
+        let end = if last < 0 { args.len() as i64 + last } else { last };
+        (first..=end).step_by(step as usize).filter_map(|place| args.get(place as usize)).collect()
+    }
+
+    /// Returns whether the command runs a script, whose argument `numkeys` counts the keys.
+    pub(super) fn runs_script(&self) -> bool {
+        matches!(self.name, "eval" | "evalsha")
+    }
+
+    /// Returns whether the command may block.
+    pub(super) fn may_block(&self) -> bool {
+        matches!(self.name, "blpop" | "brpop")
+    }
+
+    /// Returns whether the command accepts `count` arguments, including its name.
+    pub(super) fn accepts_argument_count(&self, count: usize) -> bool {
+        let count = count as i64;
+        if self.arity < 0 { count >= -self.arity } else { count == self.arity }
+    }
+
+    /// Returns the command's entry in the COMMAND reply.
+    pub(super) fn command_info(&self) -> Value {
+        let (first, last, step) = self.keys;
+        let mut flags = vec![Value::Simple(if self.writes { "write" } else { "readonly" }.to_owned())];
+        match self.name {
+            _ if self.may_block() => flags.push(Value::Simple("blocking".to_owned())),
+            _ if self.runs_script() => {
+                flags = ["noscript", "movablekeys"].map(|flag| Value::Simple(flag.to_owned())).into();
+            }
+            "subscribe" | "psubscribe" | "ssubscribe" | "unsubscribe" | "sunsubscribe" | "publish"
+            | "spublish" => {
+                flags = vec![Value::Simple("pubsub".to_owned())];
+            }
+            _ if first == 0 => flags = vec![Value::Simple("fast".to_owned())],
+            _ => {}
+        }
+        Value::Array(vec![
+            bulk(self.name),
+            Value::Integer(self.arity),
+            Value::Set(flags),
+            Value::Integer(first),
+            Value::Integer(last),
+            Value::Integer(step),
+            Value::Set(Vec::new()),
+            Value::Array(Vec::new()),
+            Value::Array(Vec::new()),
+            Value::Array(Vec::new()),
+        ])
+    }
+}
+
+/// Executes COMMAND and its subcommands.
+pub(super) fn command(args: &[String]) -> Value {
+    match args.get(1).map(|word| word.to_ascii_uppercase()).as_deref() {
+        None => Value::Array(COMMAND_TABLE.iter().map(CommandSpec::command_info).collect()),
+        Some("COUNT") => Value::Integer(COMMAND_TABLE.len() as i64),
+        Some("DOCS") => Value::Map(Vec::new()),
+        Some("INFO") => Value::Array(
+            args[2..]
+                .iter()
+                .map(|name| find_command(name).map_or(Value::Null, CommandSpec::command_info))
+                .collect(),
+        ),
+        Some(other) => Value::Error(format!("ERR unknown subcommand '{other}'.")),
+    }
+}
+
+/// Returns the first key of a command.
+pub(crate) fn first_key(args: &[String]) -> Option<&String> {
+    find_command(args.first()?)?.keys(args).into_iter().next()
+}
+
+/// Returns whether a command may block.
+#[must_use]
+pub fn may_block(args: &[String]) -> bool {
+    args.first().and_then(|name| find_command(name)).is_some_and(CommandSpec::may_block)
+}
+
+/// Returns the script that calls the command `args`, with its keys and arguments.
+#[must_use]
+pub fn script_calling(args: &[String]) -> (String, Vec<String>, Vec<String>) {
+    let keys: Vec<String> =
+        find_command(&args[0]).map_or_else(Vec::new, |row| row.keys(args).into_iter().cloned().collect());
+    let mut calls = format!("return redis.call('{}'", args[0]);
+    let mut others = Vec::new();
+    for word in &args[1..] {
+        match keys.iter().position(|key| key == word) {
+            Some(place) => calls += &format!(", KEYS[{}]", place + 1),
+            None => {
+                others.push(word.clone());
+                calls += &format!(", ARGV[{}]", others.len());
+            }
+        }
+    }
+    (calls + ")", keys, others)
+}
+
+/// Returns whether a command changes data.
+#[must_use]
+pub fn is_write(args: &[String]) -> bool {
+    args.first().and_then(|name| find_command(name)).is_some_and(|row| row.writes)
+}

@@ -1,0 +1,210 @@
+//! Implements a healthy node: key routing, connections and transactions.
+
+use harness::slot_of;
+use resp::{Protocol, Value};
+
+use super::commands::{self, CommandSpec};
+use super::{ClusterSimulation, ConnectionId, Role, bulk};
+use crate::protocol::Mode;
+use crate::scenario::ReportedMap;
+
+pub(super) fn ok() -> Value {
+    Value::Simple("OK".to_owned())
+}
+
+pub(super) fn error(text: &str) -> Value {
+    Value::Error(text.to_owned())
+}
+
+/// Returns whether the command acts on the connection and therefore runs immediately even inside
+/// MULTI.
+fn runs_inside_multi(name: &str) -> bool {
+    matches!(name, "exec" | "discard" | "multi" | "watch" | "hello" | "quit")
+}
+
+impl ClusterSimulation {
+    /// Executes a command and returns its replies; only Pub/Sub commands have several.
+    pub(super) fn run(&mut self, ms: u64, id: ConnectionId, args: &[String]) -> Vec<Value> {
+        let Some(name) = args.first().map(|name| name.to_ascii_lowercase()) else { return Vec::new() };
+        let Some(row) = commands::find_command(&name) else {
+            return vec![Value::Error(format!("ERR unknown command '{name}'"))];
+        };
+        let refusal = if row.accepts_argument_count(args.len()) {
+            self.placement_error(id, row, args)
+        } else {
+            Some(Value::Error(format!("ERR wrong number of arguments for '{name}' command")))
+        };
+        let Some(connection) = self.connections.get_mut(&id) else { return Vec::new() };
+        connection.asking = false;
+        if let Some((queue, broken)) = connection.queue.as_mut().filter(|_| !runs_inside_multi(&name)) {
+            let reply = match refusal {
+                Some(refusal) => {
+                    *broken = true;
+                    refusal
+                }
+                None => {
+                    queue.push(args.to_vec());
+                    Value::Simple("QUEUED".to_owned())
+                }
+            };
+            return vec![reply];
+        }
+        match (refusal, &name[..]) {
+            (Some(refusal), _) => vec![refusal],
+            (None, "subscribe" | "ssubscribe" | "psubscribe") => self.subscribe(id, &name, &args[1..]),
+            (None, "unsubscribe" | "sunsubscribe") => self.unsubscribe(id, &name, &args[1..]),
+            (None, "publish" | "spublish") => vec![Value::Integer(0)],
+            (None, "script") => vec![self.script(id, args)],
+            (None, "eval" | "evalsha") => vec![self.run_script(ms, id, &name, args)],
+            (None, "blpop" | "brpop") => self.pop_or_block(ms, id, args).into_iter().collect(),
+            (None, _) if row.keys(args).is_empty() => vec![self.connection_command(ms, id, &name, args)],
+            (None, _) => vec![self.run_on_keys(ms, id, row, args)],
+        }
+    }
+
+    /// Executes a command on keys and records its effects on other clients.
+    pub(super) fn run_on_keys(
+        &mut self,
+        ms: u64,
+        id: ConnectionId,
+        row: &CommandSpec,
+        args: &[String],
+    ) -> Value {
+        let reply = self.data_command(ms, id, row.name, args);
+        self.record_key_access(id, row, args);
+        reply
+    }
+
+    /// Returns the error if this node must not execute the command on its keys.
+    pub(super) fn placement_error(
+        &self,
+        id: ConnectionId,
+        row: &CommandSpec,
+        args: &[String],
+    ) -> Option<Value> {
+        let connection = self.connections.get(&id)?;
+        let here = &self.nodes[connection.node];
+        let keys = row.keys(args);
+        let slot = slot_of(keys.first()?);
+        match (self.mode, here.role) {
+            (Mode::Sentinel, Role::Replica(_)) => {
+                return row.writes.then(|| error("READONLY You can't write against a read only replica."));
+            }
+            (Mode::Sentinel, _) => return None,
+            (Mode::Cluster, _) => {}
+        }
+        if keys.iter().any(|key| slot_of(key) != slot) {
+            return Some(error("CROSSSLOT Keys in request don't hash to the same slot"));
+        }
+        let owners = if here.view.map == ReportedMap::Initial { &self.initial_owners } else { &self.owners };
+        let Some(owner) = owners[usize::from(slot)] else {
+            return Some(error("CLUSTERDOWN Hash slot not served"));
+        };
+        let follows = here.role == Role::Replica(owner) && connection.readonly && !row.writes;
+        if owner == connection.node || connection.asking || follows {
+            return None;
+        }
+        let owner = &self.nodes[owner];
+        Some(Value::Error(format!("MOVED {slot} {}:{}", self.reported_host(here.view.map), owner.port)))
+    }
+
+    pub(super) fn reported_host(&self, map: ReportedMap) -> &'static str {
+        match map {
+            ReportedMap::NullHost => "",
+            ReportedMap::Hostnames => "localhost",
+            ReportedMap::Current | ReportedMap::Empty | ReportedMap::Initial => "127.0.0.1",
+        }
+    }
+
+    /// Executes commands without keys.
+    fn connection_command(&mut self, ms: u64, id: ConnectionId, name: &str, args: &[String]) -> Value {
+        let Some(connection) = self.connections.get_mut(&id) else { return Value::Null };
+        let node = connection.node;
+        match name {
+            "asking" => connection.asking = true,
+            "readonly" => connection.readonly = true,
+            "readwrite" => connection.readonly = false,
+            "multi" if connection.queue.is_some() => return error("ERR MULTI calls can not be nested"),
+            "multi" => connection.queue = Some((Vec::new(), false)),
+            "discard" if connection.queue.is_none() => return error("ERR DISCARD without MULTI"),
+            "discard" => connection.queue = None,
+            "exec" => return self.exec(ms, id),
+            "ping" if connection.protocol == Protocol::Resp2 && !connection.channels.is_empty() => {
+                return Value::Array(vec![bulk("pong"), bulk("")]);
+            }
+            "ping" => return args.get(1).map_or_else(|| Value::Simple("PONG".to_owned()), |text| bulk(text)),
+            "echo" => return bulk(&args[1]),
+            "hello" => return self.hello(id, args),
+            "client" => return self.client(id, args),
+            "command" => return commands::command(args),
+            "info" => return self.info(node),
+            "role" => return self.role(node),
+            "cluster" => return self.cluster(node, args),
+            "sentinel" => return self.sentinel(node, args),
+            // SELECT, AUTH, QUIT and UNWATCH have no effect here.
+            _ => {}
+        }
+        ok()
+    }
+
+    fn hello(&mut self, id: ConnectionId, args: &[String]) -> Value {
+        let Some(connection) = self.connections.get_mut(&id) else { return Value::Null };
+        match args.get(1).map(String::as_str) {
+            Some("3") => connection.protocol = Protocol::Resp3,
+            Some("2") => connection.protocol = Protocol::Resp2,
+            None => {}
+            Some(_) => return error("NOPROTO unsupported protocol version"),
+        }
+        let protocol = if connection.protocol == Protocol::Resp3 { 3 } else { 2 };
+        let mode = match self.mode {
+            Mode::Cluster => "cluster",
+            Mode::Sentinel => "standalone",
+        };
+        let role = if self.nodes[connection.node].role == Role::Master { "master" } else { "replica" };
+        let texts = [("server", "redis"), ("version", resp::REDIS_VERSION), ("mode", mode), ("role", role)];
+        let mut pairs: Vec<(Value, Value)> =
+            texts.iter().map(|(name, value)| (bulk(name), bulk(value))).collect();
+        pairs.push((bulk("proto"), Value::Integer(protocol)));
+        pairs.push((bulk("id"), Value::Integer(id as i64)));
+        pairs.push((bulk("modules"), Value::Array(Vec::new())));
+        Value::Map(pairs)
+    }
+
+    fn client(&mut self, id: ConnectionId, args: &[String]) -> Value {
+        match args[1].to_ascii_uppercase().as_str() {
+            "ID" => Value::Integer(id as i64),
+            "TRACKING" => self.enable_tracking(id, args),
+            "CACHING" => self.track_next_command(id),
+            "SETINFO" | "SETNAME" | "NO-EVICT" | "NO-TOUCH" | "REPLY" => ok(),
+            "GETNAME" => Value::Null,
+            other => Value::Error(format!("ERR unknown subcommand '{other}'.")),
+        }
+    }
+
+    fn exec(&mut self, ms: u64, id: ConnectionId) -> Value {
+        let queue = self.connections.get_mut(&id).and_then(|connection| connection.queue.take());
+        match queue {
+            None => error("ERR EXEC without MULTI"),
+            Some((_, true)) => error("EXECABORT Transaction discarded because of previous errors."),
+            Some((commands, false)) => {
+                // The slot may have moved since a command was queued.
+                let gone = commands.iter().find_map(|args| {
+                    let row = commands::find_command(&args[0])?;
+                    self.placement_error(id, row, args)
+                });
+                if let Some(gone) = gone {
+                    return gone;
+                }
+                let replies = commands.iter().flat_map(|args| {
+                    if commands::may_block(args) {
+                        vec![self.pop_without_blocking(ms, id, args)]
+                    } else {
+                        self.run(ms, id, args)
+                    }
+                });
+                let replies = replies.collect();
+                Value::Array(replies)
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Selects the rule that applies to a command.
+
+use super::first_key;
+use crate::scenario::{FaultRule, ReplyFault};
+
+#[derive(Debug)]
+struct RuleState {
+    rule: FaultRule,
+    /// The number of matches, and when the rule first applied.
+    seen: u32,
+    since: Option<u64>,
+}
+
+/// The rules with their usage counts.
+#[derive(Debug)]
+pub(super) struct RuleMatcher(Vec<RuleState>);
+
+impl RuleMatcher {
+    pub(super) fn new(rules: &[FaultRule]) -> Self {
+        Self(rules.iter().map(|rule| RuleState { rule: rule.clone(), seen: 0, since: None }).collect())
+    }
+
+    /// Returns the fault of the first rule that applies.
+    pub(super) fn next_fault(&mut self, ms: u64, node: &str, args: &[String]) -> Option<ReplyFault> {
+        self.0.iter_mut().find_map(|state| state.next_fault(ms, node, args))
+    }
+}
+
+impl RuleState {
+    fn next_fault(&mut self, ms: u64, node: &str, args: &[String]) -> Option<ReplyFault> {
+        let rule = &self.rule;
+        let here = rule.at.is_empty() || rule.at.iter().any(|name| name == node);
+        let named = rule.on == "*"
+            || rule.on.split(' ').enumerate().all(|(place, word)| {
+                args.get(place).is_some_and(|argument| argument.eq_ignore_ascii_case(word))
+            });
+        let keyed = rule.key.as_ref().is_none_or(|key| first_key(args) == Some(key));
+        if !(here && named && keyed) {
+            return None;
+        }
+        self.seen += 1;
+        if self.seen <= rule.skip {
+            return None;
+        }
+        let spent = rule.times.is_some_and(|times| self.seen - rule.skip > times);
+        let since = *self.since.get_or_insert(ms);
+        let over = rule.for_ms.is_some_and(|length| ms.saturating_sub(since) >= length);
+        (!spent && !over).then(|| rule.fault.clone())
+    }
+}

@@ -1,0 +1,294 @@
+//! Tests the simulated nodes from a client's point of view, without sockets.
+
+use super::*;
+
+const CLUSTER: &str = "
+story: two masters and a replica
+theme: maps
+mode: cluster
+nodes:
+  a: {slots: [0-8191]}
+  b: {slots: [8192-16383]}
+  r: {replica_of: a}
+rules:
+  - {on: INCR, key: cut, times: 1, do: cut}
+  - {on: GET, key: busy, skip: 1, for_ms: 100, do: {error: 'TRYAGAIN $slot $b'}}
+steps: []
+";
+
+struct Client {
+    simulation: ClusterSimulation,
+    ms: u64,
+}
+
+impl Client {
+    fn new() -> Self {
+        let scenario = Scenario::read("t", CLUSTER).unwrap();
+        Self { simulation: ClusterSimulation::new(&scenario, &[1001, 1002, 1003]).unwrap(), ms: 0 }
+    }
+
+    fn open(&mut self, node: &str) -> ConnectionId {
+        let node = self.simulation.node(node).unwrap();
+        self.simulation.handle_open(self.ms, node).unwrap()
+    }
+
+    fn actions(&mut self, id: ConnectionId, line: &str) -> Vec<ConnectionAction> {
+        let args: Vec<String> = line.split(' ').map(str::to_owned).collect();
+        self.simulation.handle_command(self.ms, id, &args)
+    }
+
+    fn ask(&mut self, id: ConnectionId, line: &str) -> String {
+        match &self.actions(id, line)[..] {
+            [ConnectionAction::Send(_, bytes)] => String::from_utf8(bytes.clone()).unwrap(),
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_key_is_served_where_its_slot_is_and_nowhere_else() {
+    let mut client = Client::new();
+    let (a, b, r) = (client.open("a"), client.open("b"), client.open("r"));
+    // foo is in slot 12182, bar in 5061.
+    assert_eq!(client.ask(a, "SET foo 1"), "-MOVED 12182 127.0.0.1:1002\r\n");
+    assert_eq!(client.ask(b, "SET foo 1"), "+OK\r\n");
+    assert_eq!(client.ask(a, "SET bar 2"), "+OK\r\n");
+    assert_eq!(client.ask(r, "GET bar"), "-MOVED 5061 127.0.0.1:1001\r\n");
+    client.ask(r, "READONLY");
+    assert_eq!(client.ask(r, "GET bar"), "$1\r\n2\r\n");
+    assert_eq!(client.ask(r, "SET bar 3"), "-MOVED 5061 127.0.0.1:1001\r\n");
+    assert_eq!(client.ask(a, "MGET foo bar"), "-CROSSSLOT Keys in request don't hash to the same slot\r\n");
+    client.ask(a, "ASKING");
+    assert_eq!(client.ask(a, "GET foo"), "$1\r\n1\r\n");
+    assert_eq!(client.ask(a, "GET foo"), "-MOVED 12182 127.0.0.1:1002\r\n");
+    let effects: Vec<String> =
+        client.simulation.executed.iter().map(|executed| format_command(&executed.args)).collect();
+    assert_eq!(effects, ["SET foo 1", "SET bar 2", "GET bar", "GET foo"]);
+    assert_eq!(client.simulation.refused.len(), 5);
+}
+
+#[test]
+fn a_reply_that_is_cut_belongs_to_a_command_that_was_run() {
+    let mut client = Client::new();
+    let a = client.open("a");
+    let b = client.open("b");
+    let here = if slot_of("cut") < 8192 { a } else { b };
+    assert_eq!(
+        client.actions(here, "INCR cut"),
+        [ConnectionAction::Send(here, b":1".to_vec()), ConnectionAction::Close(here)]
+    );
+    assert_eq!(client.ask(here, "INCR cut"), ":2\r\n", "once only");
+}
+
+#[test]
+fn a_rule_begins_late_and_ends_after_its_time() {
+    let mut client = Client::new();
+    let node = if slot_of("busy") < 8192 { "a" } else { "b" };
+    let id = client.open(node);
+    assert_eq!(client.ask(id, "GET busy"), "$-1\r\n");
+    let refusal = format!("-TRYAGAIN {} 127.0.0.1:1002\r\n", slot_of("busy"));
+    for (ms, reply) in [(10, &refusal[..]), (109, &refusal), (110, "$-1\r\n"), (500, "$-1\r\n")] {
+        client.ms = ms;
+        assert_eq!(client.ask(id, "GET busy"), reply, "{ms}");
+    }
+}
+
+#[test]
+fn a_promoted_replica_has_its_masters_slots_but_for_those_who_know_no_better() {
+    let mut client = Client::new();
+    let (b, r) = (client.open("b"), client.open("r"));
+    let event =
+        NodeEvent::ReportMap { node: "b".to_owned(), map: ReportedMap::Initial, times: None, after_ms: 0 };
+    client.simulation.handle_event(1, &event);
+    client.simulation.handle_event(1, &NodeEvent::Promote { node: "r".to_owned(), after_ms: 0 });
+    assert_eq!(client.ask(r, "SET bar 1"), "+OK\r\n");
+    assert_eq!(client.ask(b, "SET bar 1"), "-MOVED 5061 127.0.0.1:1001\r\n");
+    assert!(client.ask(r, "CLUSTER SLOTS").contains(":0\r\n:8191\r\n*4\r\n$9\r\n127.0.0.1\r\n:1003\r\n"));
+    assert!(client.ask(b, "CLUSTER SLOTS").contains(":0\r\n:8191\r\n*4\r\n$9\r\n127.0.0.1\r\n:1001\r\n"));
+}
+
+#[test]
+fn a_transaction_runs_whole_or_not_at_all() {
+    let mut client = Client::new();
+    let a = client.open("a");
+    client.ask(a, "MULTI");
+    assert_eq!(client.ask(a, "INCR bar"), "+QUEUED\r\n");
+    assert!(client.simulation.executed.is_empty());
+    client.ask(a, "INCR foo");
+    assert!(client.ask(a, "EXEC").starts_with("-EXECABORT"));
+    assert!(client.simulation.executed.is_empty());
+    client.ask(a, "MULTI");
+    client.ask(a, "INCR bar");
+    assert_eq!(client.ask(a, "EXEC"), "*1\r\n:1\r\n");
+    assert_eq!(client.simulation.executed.len(), 1);
+}
+
+#[test]
+fn who_hears_a_channel_of_a_slot_that_moves_is_told() {
+    let mut client = Client::new();
+    let (a, b) = (client.open("a"), client.open("b"));
+    assert!(client.ask(a, "SSUBSCRIBE foo").starts_with("-MOVED 12182"));
+    client.ask(b, "SSUBSCRIBE foo");
+    client.ask(a, "SUBSCRIBE foo");
+    assert_eq!(client.simulation.publish(0, "foo", "x").len(), 2);
+    let event = NodeEvent::MoveSlot { key: "foo".to_owned(), to: "a".to_owned(), after_ms: 0 };
+    let told = client.simulation.handle_event(0, &event);
+    assert_eq!(
+        told,
+        [ConnectionAction::Send(b, b"*3\r\n$12\r\nsunsubscribe\r\n$3\r\nfoo\r\n:0\r\n".to_vec())]
+    );
+    assert_eq!(client.simulation.publish(0, "foo", "y").len(), 1);
+}
+
+#[test]
+fn a_silent_node_hears_and_says_nothing_and_a_slamming_one_counts() {
+    let mut client = Client::new();
+    let a = client.open("a");
+    let net = |state| NodeEvent::SetConnectionHandling { node: "a".to_owned(), state, after_ms: 0 };
+    assert_eq!(
+        client.simulation.handle_event(0, &net(ConnectionHandling::NeverReply)),
+        [ConnectionAction::ChangeConnectionHandling(0)]
+    );
+    assert!(client.actions(a, "PING").is_empty());
+    client.simulation.handle_event(0, &net(ConnectionHandling::CloseAtOnce));
+    assert_eq!(client.simulation.handle_open(0, 0), None);
+    assert_eq!(client.simulation.log.last().unwrap().event, LogEvent::ConnectionRejected);
+}
+
+#[test]
+fn a_client_that_waits_is_served_by_another_and_those_behind_it_after_it() {
+    let mut client = Client::new();
+    let (first, second, other) = (client.open("a"), client.open("a"), client.open("a"));
+    assert_eq!(client.actions(first, "BLPOP bar 0"), [ConnectionAction::Send(first, vec![])]);
+    client.actions(second, "BLPOP bar 1");
+    assert!(client.actions(first, "PING").is_empty(), "it is behind what waits");
+    assert_eq!(
+        (client.simulation.next_deadline(first), client.simulation.next_deadline(second)),
+        (None, Some(1000))
+    );
+    let sent = client.actions(other, "RPUSH bar x");
+    let item = b"*2\r\n$3\r\nbar\r\n$1\r\nx\r\n".to_vec();
+    let sends = [
+        ConnectionAction::Send(other, b":1\r\n".to_vec()),
+        ConnectionAction::Send(first, item),
+        ConnectionAction::Send(first, b"+PONG\r\n".to_vec()),
+    ];
+    assert_eq!(sent, sends);
+    assert!(client.simulation.handle_time(999, second).is_empty());
+    assert_eq!(
+        client.simulation.handle_time(1000, second),
+        [ConnectionAction::Send(second, b"$-1\r\n".to_vec())]
+    );
+    let effects: Vec<String> =
+        client.simulation.executed.iter().map(|executed| format_command(&executed.args)).collect();
+    assert_eq!(effects, ["RPUSH bar x", "BLPOP bar 0"]);
+}
+
+#[test]
+fn a_client_that_waits_for_a_slot_that_moves_is_sent_after_it() {
+    let mut client = Client::new();
+    let a = client.open("a");
+    client.actions(a, "BRPOP bar 0");
+    let event = NodeEvent::MoveSlot { key: "bar".to_owned(), to: "b".to_owned(), after_ms: 0 };
+    let told = client.simulation.handle_event(0, &event);
+    assert_eq!(told, [ConnectionAction::Send(a, b"-MOVED 5061 127.0.0.1:1002\r\n".to_vec())]);
+    let push =
+        NodeEvent::RunCommand { command: ["RPUSH", "bar", "x"].map(str::to_owned).to_vec(), after_ms: 0 };
+    assert!(client.simulation.handle_event(0, &push).is_empty(), "nobody waits any more");
+}
+
+#[test]
+fn a_script_is_known_where_it_was_told() {
+    let mut client = Client::new();
+    let (a, b) = (client.open("a"), client.open("b"));
+    let eval = |name: &str, script: &str, key: &str| [name, script, "1", key].map(str::to_owned).to_vec();
+    let (text, _, _) = script_calling(&["INCR".to_owned(), "bar".to_owned()]);
+    let digest = "61636018f4e6b5817b89791bbed242f93fa089e3";
+    let told = client.simulation.handle_command(0, a, &eval("EVAL", &text, "bar"));
+    assert_eq!(told, [ConnectionAction::Send(a, b":1\r\n".to_vec())]);
+    let loaded = client.simulation.handle_command(0, b, &["SCRIPT", "EXISTS", digest].map(str::to_owned));
+    assert_eq!(loaded, [ConnectionAction::Send(b, b"*1\r\n:0\r\n".to_vec())]);
+    let unknown = client.simulation.handle_command(0, b, &eval("EVALSHA", digest, "foo"));
+    assert_eq!(
+        unknown,
+        [ConnectionAction::Send(b, b"-NOSCRIPT No matching script. Please use EVAL.\r\n".to_vec())]
+    );
+    assert_eq!(format_command(&client.simulation.executed[0].args), "INCR bar");
+}
+
+#[test]
+fn a_client_that_keeps_keys_is_told_once_of_each_change() {
+    let mut client = Client::new();
+    let (a, other) = (client.open("a"), client.open("a"));
+    client.ask(a, "HELLO 3");
+    assert_eq!(client.ask(a, "CLIENT TRACKING ON"), "+OK\r\n");
+    client.ask(a, "GET bar");
+    let told = ConnectionAction::Send(a, b">2\r\n$10\r\ninvalidate\r\n*1\r\n$3\r\nbar\r\n".to_vec());
+    assert_eq!(client.actions(other, "SET bar 1")[1..], *std::slice::from_ref(&told));
+    assert_eq!(client.actions(other, "SET bar 2").len(), 1, "it has been told, and has not read since");
+    client.ask(a, "GET bar");
+    let event = NodeEvent::MoveSlot { key: "bar".to_owned(), to: "b".to_owned(), after_ms: 0 };
+    assert_eq!(client.simulation.handle_event(0, &event), [told]);
+}
+
+#[test]
+fn a_node_at_another_address_has_its_name_and_its_slots() {
+    let mut client = Client::new();
+    let r = client.open("b");
+    let before = client.ask(r, "CLUSTER NODES");
+    client
+        .simulation
+        .handle_event(0, &NodeEvent::ChangeAddress { node: "a".to_owned(), to: "r".to_owned(), after_ms: 0 });
+    let after = client.ask(r, "CLUSTER NODES");
+    let id =
+        before.lines().find(|line| line.contains(":1001@")).unwrap().split(' ').next().unwrap().to_owned();
+    assert!(after.contains(&format!("{id} 127.0.0.1:1003@")), "{after}");
+    assert!(!after.contains(":1001@") && after.contains("0-8191"), "{after}");
+}
+
+const GROUP: &str = "
+story: a master, a replica and a sentinel
+theme: sentinels
+mode: sentinel
+nodes:
+  m: {}
+  r: {replica_of: m}
+  s: {sentinel: true}
+steps: []
+";
+
+fn group() -> Client {
+    let scenario = Scenario::read("t", GROUP).unwrap();
+    Client { simulation: ClusterSimulation::new(&scenario, &[1001, 1002, 1003]).unwrap(), ms: 0 }
+}
+
+#[test]
+fn servers_that_sentinels_give_another_role_end_their_clients_connections() {
+    let mut client = group();
+    let (waits, idle, watches) = (client.open("m"), client.open("r"), client.open("s"));
+    client.actions(waits, "BLPOP list 0");
+    let promote = NodeEvent::Promote { node: "r".to_owned(), after_ms: 0 };
+    let actions = client.simulation.handle_event(0, &promote);
+    assert_eq!(actions, [ConnectionAction::Close(waits), ConnectionAction::Close(idle)], "without a word");
+    assert!(client.simulation.is_open(watches) && !client.simulation.is_open(waits));
+    assert_eq!(client.actions(idle, "PING"), [], "what comes late on it finds nobody");
+    let again = client.open("m");
+    assert_eq!(client.ask(again, "SET k 1"), "-READONLY You can't write against a read only replica.\r\n");
+}
+
+#[test]
+fn a_sentinel_is_stale_for_so_many_questions() {
+    let mut client = group();
+    let sentinel = client.open("s");
+    let view =
+        NodeEvent::ReportMap { node: "s".to_owned(), map: ReportedMap::Initial, times: Some(2), after_ms: 0 };
+    client.simulation.handle_event(0, &view);
+    client.simulation.handle_event(0, &NodeEvent::Promote { node: "r".to_owned(), after_ms: 0 });
+    let told = ["1001", "1001", "1002", "1002"];
+    for port in told {
+        let reply = client.ask(sentinel, "SENTINEL GET-MASTER-ADDR-BY-NAME mymaster");
+        assert!(reply.contains(port), "{reply}");
+        // Other queries do not count.
+        client.ask(sentinel, "SENTINEL SENTINELS mymaster");
+    }
+}

@@ -1,0 +1,128 @@
+//! Implements client-side caching: which connection caches which keys, and its invalidation
+//! messages.
+
+use std::collections::BTreeSet;
+
+use harness::slot_of;
+use resp::{Protocol, Value};
+
+use super::commands::CommandSpec;
+use super::healthy_node::{error, ok};
+use super::{ClusterSimulation, ConnectionAction, ConnectionId, NodeIndex, bulk};
+
+/// The CLIENT TRACKING state of a connection.
+#[derive(Debug, Default)]
+pub(super) struct ClientTracking {
+    /// BCAST: all keys with the given prefixes, regardless of reads.
+    broadcast: bool,
+    prefixes: Vec<String>,
+    /// OPTIN: only keys read directly after CLIENT CACHING YES.
+    opt_in: bool,
+    caching_yes: bool,
+    /// NOLOOP: no notification of the connection's own changes.
+    no_loop: bool,
+    /// The keys that the client has read and may cache.
+    keys: BTreeSet<String>,
+}
+
+impl ClientTracking {
+    fn caches_key(&mut self, key: &str) -> bool {
+        if self.broadcast {
+            self.prefixes.is_empty() || self.prefixes.iter().any(|prefix| key.starts_with(prefix))
+        } else {
+            self.keys.remove(key)
+        }
+    }
+}
+
+impl ClusterSimulation {
+    /// Executes CLIENT TRACKING.
+    pub(super) fn enable_tracking(&mut self, id: ConnectionId, args: &[String]) -> Value {
+        let Some(connection) = self.connections.get_mut(&id) else { return Value::Null };
+        if args.get(2).is_some_and(|word| word.eq_ignore_ascii_case("off")) {
+            connection.tracking = None;
+            return ok();
+        }
+        let mut tracking = ClientTracking::default();
+        let mut words = args.iter().skip(3);
+        while let Some(word) = words.next() {
+            match word.to_ascii_uppercase().as_str() {
+                "BCAST" => tracking.broadcast = true,
+                "PREFIX" => tracking.prefixes.extend(words.next().cloned()),
+                "OPTIN" => tracking.opt_in = true,
+                "NOLOOP" => tracking.no_loop = true,
+                other => return Value::Error(format!("ERR a scripted node does not know {other}")),
+            }
+        }
+        if connection.protocol == Protocol::Resp2 {
+            return error("ERR a scripted node tells of changes by RESP3 alone");
+        }
+        connection.tracking = Some(tracking);
+        ok()
+    }
+
+    /// Executes CLIENT CACHING YES.
+    pub(super) fn track_next_command(&mut self, id: ConnectionId) -> Value {
+        let tracking = self.connections.get_mut(&id).and_then(|connection| connection.tracking.as_mut());
+        match tracking {
+            Some(tracking) if tracking.opt_in => {
+                tracking.caching_yes = true;
+                ok()
+            }
+            _ => {
+                error("ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN")
+            }
+        }
+    }
+
+    /// Records the keys that a command read, or marks those it changed for invalidation.
+    pub(super) fn record_key_access(&mut self, id: ConnectionId, row: &CommandSpec, args: &[String]) {
+        let keys = row.keys(args).into_iter().cloned();
+        if row.writes {
+            self.changed_keys.extend(keys.map(|key| (id, key)));
+            return;
+        }
+        let tracking = self.connections.get_mut(&id).and_then(|connection| connection.tracking.as_mut());
+        if let Some(tracking) = tracking {
+            let keeps = !tracking.broadcast && (!tracking.opt_in || tracking.caching_yes);
+            tracking.caching_yes = false;
+            if keeps {
+                tracking.keys.extend(keys);
+            }
+        }
+    }
+
+    /// Sends invalidation messages for the changed keys.
+    pub(super) fn send_invalidations(&mut self, ms: u64) -> Vec<ConnectionAction> {
+        let mut told = Vec::new();
+        for (by, key) in std::mem::take(&mut self.changed_keys) {
+            for (id, connection) in &mut self.connections {
+                let Some(tracking) = &mut connection.tracking else { continue };
+                let is_own = tracking.no_loop && *id == by;
+                if tracking.caches_key(&key) && !is_own {
+                    told.push((*id, key.clone()));
+                }
+            }
+        }
+        told.into_iter().map(|(id, key)| self.send(ms, id, &invalidation(&key))).collect()
+    }
+
+    /// Invalidates a moved slot's keys in the caches of all connections except those to the new
+    /// owner.
+    pub(super) fn forget_slot(&mut self, ms: u64, slot: u16, owner: NodeIndex) -> Vec<ConnectionAction> {
+        let mut told = Vec::new();
+        for (id, connection) in self.connections.iter_mut().filter(|(_, connection)| connection.node != owner)
+        {
+            let Some(tracking) = &mut connection.tracking else { continue };
+            let (gone, kept): (BTreeSet<String>, _) =
+                std::mem::take(&mut tracking.keys).into_iter().partition(|key| slot_of(key) == slot);
+            tracking.keys = kept;
+            told.extend(gone.into_iter().map(|key| (*id, key)));
+        }
+        told.into_iter().map(|(id, key)| self.send(ms, id, &invalidation(&key))).collect()
+    }
+}
+
+fn invalidation(key: &str) -> Value {
+    Value::Push(vec![bulk("invalidate"), Value::Array(vec![bulk(key)])])
+}

@@ -1,0 +1,81 @@
+//! Compares data loss with another server under the same faults.
+//!
+//! Asynchronous replication may lose a write, but does not have to: an explanation for a loss does
+//! not prove that it was unavoidable. Both runs draw the same rounds of faults from one seed, so
+//! the other server's losses show how much is normal.
+
+use std::time::Duration;
+
+use harness::Program;
+
+use crate::{Options, RunResult};
+
+/// Losses vary several-fold between runs because the exact moment of a kill matters, but not
+/// tenfold.
+const MAX_LOSS_RATIO: usize = 10;
+/// The other server may need this many times as long for the same rounds.
+const DURATION_FACTOR: u32 = 4;
+
+/// Returns options for the same number of rounds as `result`, with another server and without a
+/// tight time limit.
+#[must_use]
+pub fn with_same_rounds(options: &Options, result: &RunResult, other: Program) -> Options {
+    Options {
+        program: other,
+        other: None,
+        rounds: result.timeline.recoveries.len(),
+        duration: options.duration.max(Duration::from_secs(1)) * DURATION_FACTOR,
+        log_folder: None,
+        ..options.clone()
+    }
+}
+
+/// Returns whether `lost` is at least ten times `others`. Zero losses of the other server count as
+/// one.
+#[must_use]
+pub fn loses_far_more(lost: usize, others: usize) -> bool {
+    lost >= MAX_LOSS_RATIO * others.max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::CheckerFindings;
+    use crate::timeline::Recovery;
+    use crate::{Fault, Mode, Timeline};
+
+    #[test]
+    fn only_tenfold_losses_fail() {
+        for (lost, others, too_much) in [
+            (0, 0, false),
+            (9, 0, false),
+            (10, 0, true),
+            (10, 1, true),
+            (19, 2, false),
+            (20, 2, true),
+            (5, 300, false),
+        ] {
+            assert_eq!(loses_far_more(lost, others), too_much, "{lost} beside {others}");
+        }
+    }
+
+    #[test]
+    fn comparison_runs_the_same_rounds() {
+        let healing = Recovery { began: Duration::ZERO, took: Duration::ZERO, wrong: None };
+        let timeline = Timeline { recoveries: vec![healing.clone(), healing], ..Timeline::default() };
+        let result = RunResult { ops: Vec::new(), timeline, findings: CheckerFindings::default() };
+        let options = Options {
+            mode: Mode::Cluster,
+            program: Program::named("ours".as_ref()),
+            other: Some(Program::redis()),
+            seed: 7,
+            duration: Duration::from_secs(60),
+            rounds: usize::MAX,
+            faults: vec![Fault::Kill],
+            log_folder: None,
+        };
+        let theirs = with_same_rounds(&options, &result, Program::named("theirs".as_ref()));
+        assert_eq!((theirs.seed, theirs.rounds, theirs.faults), (7, 2, vec![Fault::Kill]));
+        assert_eq!((theirs.program, theirs.other), (Program::named("theirs".as_ref()), None));
+    }
+}
