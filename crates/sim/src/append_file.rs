@@ -1,5 +1,5 @@
-//! The append-only file of a simulated process: the real machine, and the files that it has written on a disk that
-//! fails, fills and tears.
+//! The append-only file of a simulated process: the real state machine, and its files on a disk
+//! that fails, fills up and tears writes.
 
 use std::io::{self, Write as _};
 
@@ -13,35 +13,35 @@ use replication::Log;
 
 use crate::disk::{Opened, SimDisk};
 
-/// As the configuration calls it.
+/// The value of `appendfilename`.
 pub(crate) const NAME: &str = "a";
 
-/// The folder of the file on a disk.
+/// Opens the file's folder on `disk`.
 pub(crate) fn folder(disk: &SimDisk) -> AofDirectory<SimDisk> {
     AofDirectory::new(disk.folder("appendonlydir/"), NAME)
 }
 
-/// A rewrite that is under way.
+/// A rewrite in progress.
 #[derive(Debug)]
 pub(crate) struct Rewrite {
     pub(crate) id: RewriteId,
-    /// Its base, once that is written.
+    /// The base file, once it is written.
     pub(crate) base: Option<Opened>,
 }
 
-/// The file of a process that runs.
+/// The append-only file of a running process.
 pub(crate) struct AppendFile {
     pub(crate) machine: AppendOnly,
     pub(crate) rewrites: Rewrites,
     pub(crate) rewrite: Option<Rewrite>,
     cursor: RetainedCursor,
     executor: FileExecutor<SimDisk>,
-    /// The operation that is being done, with the bytes that it writes.
+    /// The operation in progress and the bytes that it writes.
     operation: Option<(FileOperation, Vec<u8>)>,
 }
 
 impl AppendFile {
-    /// One whose machine goes on with this open file, or with none.
+    /// Continues the given machine, with `file` as its open increment if it has one.
     pub(crate) fn new(machine: AppendOnly, folder: AofDirectory<SimDisk>, file: Option<Opened>) -> Self {
         Self {
             machine,
@@ -57,7 +57,7 @@ impl AppendFile {
         &self.executor.folder
     }
 
-    /// Tells the machine how long the log is, and something else.
+    /// Passes the current log end, then `input`, to the machine.
     pub(crate) fn tell(
         &mut self,
         log: &mut Log,
@@ -72,12 +72,12 @@ impl AppendFile {
         self.cursor.retain(&self.machine, log);
     }
 
-    /// The operation that is being done.
+    /// Returns the operation in progress.
     pub(crate) fn operation(&self) -> Option<&FileOperation> {
         self.operation.as_ref().map(|(operation, _)| operation)
     }
 
-    /// The thread that writes begins an operation, if there is one.
+    /// Starts the next operation of the writer thread, if there is one.
     pub(crate) fn begin_operation(
         &mut self,
         log: &mut Log,
@@ -98,7 +98,8 @@ impl AppendFile {
         });
     }
 
-    /// The operation is done, as well as it goes. Returns the error; nothing more happens if the process dies in it.
+    /// Finishes the operation in progress and returns its error, if any. Has no further effect if
+    /// the process dies during the operation.
     pub(crate) fn end_operation(&mut self, now: Instant, out: &mut Vec<AofEffect>) -> Option<String> {
         let (operation, bytes) = self.operation.take()?;
         let base = match &operation {
@@ -120,7 +121,7 @@ impl AppendFile {
         error
     }
 
-    /// Writes the base of a rewrite, and brings it to the disk.
+    /// Writes and syncs the base file of a rewrite.
     pub(crate) fn write_base(&self, rdb: &[u8]) -> io::Result<Opened> {
         let mut base = self.executor.folder.temporary_base()?;
         for piece in rdb.chunks(4096) {
@@ -130,7 +131,7 @@ impl AppendFile {
         Ok(base)
     }
 
-    /// A rewrite has ended; `ok`: its base counts.
+    /// Finishes a rewrite; with `ok` its base file becomes valid.
     pub(crate) fn end_rewrite(&mut self, now: Instant, rewrite: RewriteId, ok: bool) {
         self.rewrite.take_if(|under_way| under_way.id == rewrite);
         self.rewrites.end(now, rewrite, ok, true);

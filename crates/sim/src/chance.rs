@@ -1,4 +1,4 @@
-//! Every decision of a run comes from here.
+//! The source of all random decisions of a run.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use replication::ReplId;
 use slot_routing::NodeId;
 
-/// A seeded source of decisions.
+/// A seeded source of random decisions.
 #[derive(Debug, Clone)]
 pub(crate) struct Chance(ChaCha8Rng);
 
@@ -18,17 +18,17 @@ impl Chance {
         Self(ChaCha8Rng::seed_from_u64(seed))
     }
 
-    /// A number below `end`, which must not be zero.
+    /// Returns a number below `end`, which must not be zero.
     pub(crate) fn below(&mut self, end: usize) -> usize {
         self.0.random_range(0..end)
     }
 
-    /// Whether something happens that happens `percent` times in a hundred.
+    /// Returns true with the given probability in percent.
     pub(crate) fn percent(&mut self, percent: u32) -> bool {
         self.0.random_range(0..100) < percent
     }
 
-    /// A time between two, in milliseconds.
+    /// Returns a duration between `low` and `high` milliseconds.
     pub(crate) fn millis(&mut self, low: u64, high: u64) -> Duration {
         Duration::from_micros(self.0.random_range(low * 1000..=high * 1000))
     }
@@ -37,27 +37,28 @@ impl Chance {
         self.0.random()
     }
 
-    /// A generator of its own for a machine.
+    /// Returns an independent generator for a machine.
     pub(crate) fn split(&mut self) -> ChaCha8Rng {
         ChaCha8Rng::seed_from_u64(self.number())
     }
 
-    /// A node's name.
+    /// Returns a random node id.
     pub(crate) fn id(&mut self) -> NodeId {
         NodeId::from_random(self.0.random())
     }
 
-    /// The name of a job.
+    /// Returns a random job name.
     pub(crate) fn job(&mut self) -> JobName {
         JobName::from_random(self.0.random())
     }
 
-    /// The name of a replication history.
+    /// Returns a random replication id.
     pub(crate) fn history(&mut self) -> ReplId {
         ReplId::from_random(self.0.random())
     }
 
-    /// Pairs of `hosts`, sender first, between which nothing gets through: one cut off, two halves, or one way only.
+    /// Returns ordered pairs of hosts (sender, receiver) that cannot communicate: one isolated
+    /// host, two halves, or one direction only.
     pub(crate) fn partition(&mut self, hosts: usize) -> Vec<(usize, usize)> {
         let pairs = (0..hosts).flat_map(|a| (0..hosts).map(move |b| (a, b)));
         match self.below(3) {
@@ -76,7 +77,7 @@ impl Chance {
         }
     }
 
-    /// One of these, which must not be none.
+    /// Returns a random element of `of`, which must not be empty.
     pub(crate) fn pick<T: Copy>(&mut self, of: &[T]) -> T {
         of[self.below(of.len())]
     }

@@ -1,4 +1,4 @@
-//! The clients' commands: of every type, in several databases, in transactions and scripts.
+//! Generates client commands of every type, in several databases, in transactions and scripts.
 
 use clock::Millis;
 use engine::EffectLog;
@@ -7,22 +7,23 @@ use slot_routing::{Slot, SlotSet};
 use crate::Chance;
 use crate::executor::Executor;
 
-/// Databases that there are.
+/// The number of databases.
 pub(crate) const DATABASES: u16 = 3;
-/// Keys of each type.
+/// The number of keys per type.
 const KEYS: usize = 5;
-/// Keys that hold what one SET wrote, and nothing else.
+/// The number of keys that are only written by SET.
 const PLAIN: usize = 6;
 
-/// A command's words.
+/// The words of a command.
 pub(crate) type Words = Vec<String>;
 
 const LIBRARY: &str = "#!lua name=lib\nredis.register_function('put', function(keys, args) \
                        return redis.call('SET', keys[1], args[1]) end)";
 const SCRIPT: &str = "redis.call('RPUSH', KEYS[1], ARGV[1]) return redis.call('INCR', KEYS[2])";
 
-/// Commands with a place for each of their words: `%` a value that no other command has, `#` a small number, `@` a
-/// time in milliseconds from now, `?` one of a few fields; a letter and `*` one of a few keys.
+/// Command templates. Placeholders: `%` is a unique value, `#` a small number, `@` a Unix time in
+/// milliseconds near now, `?` one of a few fields; a letter and `*` is one of a few keys of that
+/// type.
 const LINES: [&str; 68] = [
     "SET p* %",
     "SET p* %",
@@ -93,7 +94,8 @@ const LINES: [&str; 68] = [
     "FLUSHALL",
     "OBJECT ENCODING l*",
 ];
-/// Commands that read. Their replies depend on no order that a value has only by its history, and not on its encoding.
+/// Templates of read commands. Their replies depend neither on the encoding of a value nor on an
+/// element order that results only from its history.
 const READS: [&str; 37] = [
     "GET p*",
     "MGET p* p* p*",
@@ -134,7 +136,7 @@ const READS: [&str; 37] = [
     "DBSIZE",
 ];
 
-/// Commands that wait, each with one that says how much there is that they wait for.
+/// Templates of blocking commands, each with a command that counts the available elements.
 const WAITS: [(&str, &str); 8] = [
     ("BLPOP l* ", "LLEN"),
     ("BRPOP l* ", "LLEN"),
@@ -142,15 +144,15 @@ const WAITS: [(&str, &str); 8] = [
     ("BRPOPLPUSH l* l* ", "LLEN"),
     ("BZPOPMIN z* ", "ZCARD"),
     ("BZPOPMAX z* ", "ZCARD"),
-    // It waits for what is added later.
+    // `$` waits only for entries that are added later.
     ("XREAD BLOCK & STREAMS x* $", ""),
     ("XREADGROUP GROUP group two BLOCK & STREAMS x* >", ""),
 ];
 
-/// So many of the last lines are seldom.
+/// The last templates are used rarely.
 const SELDOM: usize = 4;
 
-/// The slots of all keys that there can be.
+/// Returns the slots of all possible keys.
 fn slots() -> SlotSet {
     let words = LINES.iter().flat_map(|line| line.split(' '));
     let letters = words.filter_map(|word| word.strip_suffix('*').filter(|letter| letter.len() == 1));
@@ -160,12 +162,12 @@ fn slots() -> SlotSet {
         .collect()
 }
 
-/// An engine for their keys.
+/// Creates an engine for these keys.
 pub(crate) fn executor(log: Box<dyn EffectLog>) -> Executor {
     Executor::new((&slots(), DATABASES), None, log)
 }
 
-/// The values of the keys that have what one SET wrote.
+/// Returns the values of the keys that are only written by SET.
 pub(crate) fn plain(data: &mut Executor) -> Vec<String> {
     let names: Vec<String> = (0..PLAIN).map(|number| format!("p{number}")).collect();
     let mut values = Vec::new();
@@ -180,12 +182,12 @@ pub(crate) fn plain(data: &mut Executor) -> Vec<String> {
     values
 }
 
-/// How many keys begin with this letter.
+/// Returns the number of keys with this prefix letter.
 fn keys_of(letter: &str) -> usize {
     if letter == "p" { PLAIN } else { KEYS }
 }
 
-/// Fills in the places of a line; `tag` begins the name of every key.
+/// Fills the placeholders of a template. Key names start with `tag`.
 fn words(line: &str, tag: &str, chance: &mut Chance, issued: &mut u64) -> Words {
     let fill = |word: &str| match word {
         "%" => {
@@ -211,13 +213,13 @@ fn single(chance: &mut Chance, issued: &mut u64) -> Words {
     words(LINES[number], "", chance, issued)
 }
 
-/// Some commands that read.
+/// Returns some read commands.
 pub(crate) fn reads(chance: &mut Chance) -> Vec<Words> {
     (0..=chance.below(4)).map(|_| words(READS[chance.below(READS.len())], "", chance, &mut 0)).collect()
 }
 
-/// A command that waits at keys that begin with `tag`, and the command that says how much there is at the key that it
-/// waits at, if one does.
+/// Returns a blocking command on keys that start with `tag`, and the command that counts its
+/// available elements, if there is one.
 pub(crate) fn wait(tag: &str, chance: &mut Chance) -> (Words, Option<Words>) {
     let (line, length) = WAITS[chance.below(WAITS.len())];
     let mut words = words(line.trim_end(), tag, chance, &mut 0);
@@ -230,12 +232,13 @@ pub(crate) fn wait(tag: &str, chance: &mut Chance) -> (Words, Option<Words>) {
     (words, length)
 }
 
-/// The name of a key that is only ever set as a whole.
+/// Returns the name of a key that is only written by SET.
 pub(crate) fn plain_key(chance: &mut Chance) -> String {
     format!("p{}", chance.below(PLAIN))
 }
 
-/// Many elements at once, so that a value takes its large form.
+/// Returns a command that adds many elements at once, so that the value switches to its large
+/// encoding.
 fn large(tag: &str, chance: &mut Chance, issued: &mut u64) -> Words {
     let (head, pairs) = chance.pick(&[("RPUSH l*", false), ("SADD t*", false), ("HSET h*", true)]);
     let mut line = words(head, tag, chance, issued);
@@ -249,7 +252,7 @@ fn large(tag: &str, chance: &mut Chance, issued: &mut u64) -> Words {
     line
 }
 
-/// The commands that come in one read.
+/// Returns the commands of one pipeline.
 pub(crate) fn batch(chance: &mut Chance, issued: &mut u64) -> Vec<Words> {
     match chance.below(100) {
         0..80 => (0..=chance.below(3)).map(|_| single(chance, issued)).collect(),
@@ -268,7 +271,7 @@ pub(crate) fn batch(chance: &mut Chance, issued: &mut u64) -> Vec<Words> {
     }
 }
 
-/// As [`batch`], of keys that begin with `tag` alone, all in one database.
+/// Like [`batch`], but all keys start with `tag` and are in one database.
 pub(crate) fn batch_of(tag: &str, chance: &mut Chance, issued: &mut u64) -> Vec<Words> {
     let single = |chance: &mut Chance, issued: &mut u64| {
         let lines = &LINES[..LINES.len() - SELDOM];
@@ -287,7 +290,7 @@ pub(crate) fn batch_of(tag: &str, chance: &mut Chance, issued: &mut u64) -> Vec<
     }
 }
 
-/// The commands of a batch that are one to the client: each alone, or a transaction.
+/// Splits a batch into single commands and whole transactions.
 pub(crate) fn units(batch: Vec<Words>) -> Vec<Vec<Words>> {
     if batch[0][0] == "MULTI" { vec![batch] } else { batch.into_iter().map(|words| vec![words]).collect() }
 }

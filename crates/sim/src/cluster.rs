@@ -1,12 +1,13 @@
-//! A cluster: masters and replicas whose `gossip` machines are real, and everything else simulated.
+//! Simulates a cluster: the `gossip` machines of masters and replicas are real, everything else is
+//! simulated.
 //!
-//! A run begins with a cluster that stands, each node restarted from its `nodes.conf`. The machine's
-//! actions are carried out in their order; of a write that must reach the disk only what says so waits for
-//! it (`after_persist`), and a crash may come before, after or in the middle. What a master takes and its
-//! replicas copy is the stage's ([`crate::data`]).
+//! A run begins with a formed cluster whose nodes restart from their `nodes.conf`. The machine's
+//! actions are carried out in order. Only actions marked `after_persist` wait for a pending disk
+//! write; a crash can come before, during or after it. The replicated data is simulated in
+//! [`crate::data`].
 //!
-//! A link is a stream, as with TCP. Packets on it may be lost, come twice or late all the same: the bus
-//! must bear it.
+//! A link is an ordered stream like TCP. Even so, its packets may be lost, duplicated or delayed,
+//! because the bus must tolerate that.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
@@ -41,7 +42,7 @@ mod takeovers;
 mod whole_moves;
 mod wire;
 
-/// How soon it is looked again whether a driver's thread has time.
+/// Poll interval while a driver thread is busy.
 const BUSY: Duration = Duration::from_micros(200);
 const NODE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -50,12 +51,12 @@ enum Event {
     Dialled {
         wire: u64,
     },
-    /// Something arrives at that side of a wire.
+    /// Something arrives at one side of a link.
     Arrives {
         wire: u64,
         side: usize,
     },
-    /// A packet on its own way: doubled, or late.
+    /// A duplicated or delayed packet arrives.
     Stray {
         from: usize,
         to: usize,
@@ -65,34 +66,34 @@ enum Event {
         host: usize,
         life: u64,
     },
-    /// It is looked whether the writes that were under way when they were paused have ended.
+    /// Checks whether the writes that were running at a pause have ended.
     Drained {
         host: usize,
         life: u64,
         under_way: BTreeSet<u64>,
     },
-    /// A topology stands where every slot asks for it.
+    /// A topology becomes visible to all slots.
     Published {
         host: usize,
         life: u64,
     },
-    /// The driver's thread may have time again.
+    /// The driver thread may be free again.
     Hear {
         host: usize,
         life: u64,
     },
-    /// It is looked whether the replicas have what they were told of a slot.
+    /// Checks whether the replicas acknowledged a slot change.
     Told {
         host: usize,
         life: u64,
         told: data::Told,
     },
-    /// A step of slots that move in one piece.
+    /// A step of an atomic slot migration.
     Move {
         number: u64,
         step: whole_moves::MoveStep,
     },
-    /// It is looked what a MIGRATE can do next.
+    /// Continues a MIGRATE.
     MoveKeys(u64),
     Operate(operator::Step),
     Die {
@@ -104,38 +105,38 @@ enum Event {
 /// The state of one process of the cluster.
 struct Host {
     ip: IpAddr,
-    /// The name under which it ran last.
+    /// The node id of the previous run of this process.
     id: Option<NodeId>,
-    /// How far its wall clock has been set ahead.
+    /// The wall clock's offset.
     wall_skew: i64,
     gossip: Option<Gossip>,
     driving: Driving,
-    /// When its machine was called last, by its own clock.
+    /// The time of the last call of its machine, by its own clock.
     fed_at: Instant,
     disk: Disk,
-    /// Actions that are still to be done.
+    /// Actions that are still to be carried out.
     decided: VecDeque<Action>,
-    /// Inputs that have come since the driver waits for something else.
+    /// Inputs that arrived while the driver was busy.
     unheard: VecDeque<Input>,
     links: BTreeMap<LinkId, (u64, usize)>,
     accepted: u64,
     topology: Option<Arc<Topology>>,
-    /// The topology, until it stands everywhere, and the writes that have to end before.
+    /// The topology being published, and the writes that must end first.
     publishing: Option<(Rerouting, BTreeSet<u64>)>,
-    /// Tell the machine when this offset is processed.
+    /// The machine is notified when this offset is processed.
     watched: Option<ReplOffset>,
-    /// The last word of each node.
+    /// The latest information received from each node.
     heard: BTreeMap<NodeId, Heard>,
-    /// The rank of its candidacy, unless an operator wants it.
+    /// The rank of its candidacy; `None` for a manual failover.
     rank: Option<u32>,
-    /// In whose place it stands.
+    /// The master that it wants to replace.
     contested: Option<NodeId>,
     tokens: u64,
-    /// The operator's next steps, each once the command of this token has been answered well.
+    /// The operator's follow-up steps, by the token of the command that must succeed first.
     next_steps: BTreeMap<u64, operator::Step>,
 }
 
-/// The last word of a node.
+/// The latest information received from a node.
 #[derive(Debug, Clone)]
 struct Heard {
     at: Instant,
@@ -147,35 +148,35 @@ struct World {
     hosts: Vec<Host>,
     wires: BTreeMap<u64, Wire>,
     dialled: u64,
-    /// Packets lost, in a hundred.
+    /// Packet loss in percent.
     loss: u32,
-    /// Slots that stand for all: some of each first master.
+    /// Representative slots of each initial master.
     samples: Vec<Slot>,
-    /// Slots on their way, each until it must have arrived or be given up.
+    /// Slots in migration, each with its deadline.
     moves: Vec<(operator::Move, Instant)>,
-    /// Slots that move in one piece, and how many times some have.
+    /// Atomic slot migrations in progress, and the number started so far.
     whole_moves: BTreeMap<u64, WholeMove>,
     whole_moved: u64,
-    /// Keys on their way, and how many times some have been.
+    /// Key migrations in progress, and the number started so far.
     key_moves: BTreeMap<u64, KeyMove>,
     moved_keys: u64,
     takeovers: Takeovers,
     /// The node that lost its disk.
     lost: Option<NodeId>,
-    /// Whether it must be replaced without an operator's help, once that is known.
+    /// Whether the lost node must be replaced without an operator, once that is known.
     lost_is_replaced: Option<bool>,
-    /// Masters whose replica an operator has sent elsewhere.
+    /// Masters whose replica was moved away by an operator.
     deserted: BTreeSet<NodeId>,
-    /// Slots that an operator gave to masters.
+    /// Slots that an operator assigned to masters.
     given: BTreeSet<(NodeId, Slot)>,
-    /// Since when two that can talk have both served a slot.
+    /// When two nodes that can communicate began to serve one slot.
     rivals: BTreeMap<(Slot, usize, usize), Instant>,
-    /// How often a machine has come back with another address.
+    /// The number of address changes of a machine so far.
     moved: u8,
     invariants: Vec<invariants::Named>,
 }
 
-/// Runs one plan; with `traced`, the outcome holds all that happened.
+/// Runs one plan. With `traced`, the result includes the event trace.
 pub(crate) fn run(plan: Plan, traced: bool) -> Outcome {
     play(World::new(plan, traced))
 }
@@ -186,7 +187,7 @@ impl Play for World {
         settle: Duration::from_millis(2500),
         faults: Duration::from_secs(5),
         fault_gap: (50, 1000),
-        // The longest blacklist, then an election that had to be repeated.
+        // The longest blacklist time plus a repeated election.
         converge: Duration::from_secs(60),
         stable: 3,
     };
@@ -275,7 +276,7 @@ impl Play for World {
     }
 
     fn go_on(&mut self, host: usize) {
-        // A process that was stopped notices the time first.
+        // A resumed process notices the elapsed time first.
         self.feed(host, Input::Deadline);
     }
 
@@ -300,7 +301,7 @@ impl Play for World {
 }
 
 impl World {
-    /// A cluster that stands.
+    /// Creates a formed cluster.
     fn new(plan: Plan, traced: bool) -> Self {
         let mut chance = Chance::new(plan.seed);
         let longest_latency = chance.pick(&[1, 3, 10, 30]);
@@ -342,17 +343,17 @@ impl World {
         }
     }
 
-    /// Whether a write to `slot` would be taken now, were the process running.
+    /// Returns whether a write to `slot` would be accepted if the process were running.
     fn takes_writes(&self, host: usize, slot: Slot) -> bool {
         self.stage.takes_writes(host, slot.number())
     }
 
-    /// The machine of a host that is up.
+    /// Returns the machine of a running host.
     fn gossip(&self, host: usize) -> &Gossip {
         self.hosts[host].gossip.as_ref().expect("a host that is up has its machine")
     }
 
-    /// Starts a node from what its disk holds.
+    /// Starts a node from its disk.
     fn start(&mut self, host: usize) {
         let rng = self.stage.chance.split();
         let config = formation::config(self.hosts[host].ip);
@@ -377,7 +378,7 @@ impl World {
         self.stage.begin_data(host);
     }
 
-    /// A machine comes back with another address; nobody ever has the old one again.
+    /// Restarts a machine at a new address. Old addresses are never reused.
     fn change_address(&mut self, host: usize) {
         self.moved += 1;
         let ip = IpAddr::V4(Ipv4Addr::new(10, 0, 2, self.moved));
@@ -386,7 +387,8 @@ impl World {
         self.stage.data.addresses[host] = address_of(ip);
     }
 
-    /// An operator had a node forget its replica: what that one has is no longer the node's to keep.
+    /// Records that an operator made a node forget its replica, so the replica's copy no longer
+    /// counts.
     fn note_forgotten(&mut self, host: usize) {
         let gossip = self.gossip(host);
         let own = |other: &Host| {
@@ -399,7 +401,7 @@ impl World {
         }
     }
 
-    /// Gives a machine an input, once the driver's thread waits for nothing else.
+    /// Passes an input to the machine once the driver thread is free.
     fn feed(&mut self, host: usize, input: Input) {
         if !self.is_driver_busy(host) && self.hosts[host].unheard.is_empty() {
             return self.feed_now(host, input);
@@ -412,7 +414,7 @@ impl World {
         }
     }
 
-    /// It publishes a topology, or changes the role.
+    /// Returns whether the driver is publishing a topology or changing the role.
     fn is_driver_busy(&self, host: usize) -> bool {
         self.hosts[host].publishing.is_some() || self.stage.data.stores[host].is_changing_role()
     }
@@ -422,7 +424,7 @@ impl World {
         self.stage.after(BUSY, Event::Hear { host, life });
     }
 
-    /// The machine is given what has come meanwhile.
+    /// Passes the queued inputs to the machine.
     fn hear(&mut self, host: usize) {
         if let Some(until) = self.stage.frozen_until(host) {
             let life = self.stage.processes[host].life;
@@ -438,7 +440,8 @@ impl World {
         }
     }
 
-    /// Gives a machine an input, after what replication has to say, and carries out its answer.
+    /// Passes an input to the machine, preceded by the replication state, and carries out the
+    /// resulting actions.
     fn feed_now(&mut self, host: usize, input: Input) {
         let (now, skew) = (self.stage.now, self.stage.processes[host].skew);
         let facts = self.facts(host);
@@ -456,8 +459,8 @@ impl World {
         plan_tick(self, host);
     }
 
-    /// Takes one step after the other, as the driver's thread does: while a topology is being published, all the rest
-    /// waits.
+    /// Carries out actions one by one like the driver thread: while a topology is being published,
+    /// all later actions wait.
     fn take_steps(&mut self, host: usize) {
         while self.hosts[host].publishing.is_none() {
             let Some(action) = self.hosts[host].decided.pop_front() else { return self.extend_lease(host) };
@@ -465,7 +468,7 @@ impl World {
         }
     }
 
-    /// All that the machine has found is published.
+    /// Extends the lease for the state published so far.
     fn extend_lease(&mut self, host: usize) {
         let Host { gossip: Some(gossip), fed_at, .. } = &self.hosts[host] else { return };
         let until = gossip.lease().map_or(u64::MAX, |lease| nanos(*fed_at + lease));
@@ -517,12 +520,12 @@ impl World {
                 let reply = self.hosts[host].driving.emptied();
                 self.hosts[host].decided.extend(reply);
             }
-            // Nobody subscribes.
+            // There are no subscribers.
             Action::Deliver(_) => {}
         }
     }
 
-    /// The thread that writes does what was ordered, until the disk is busy.
+    /// The writer thread performs the queued writes until the disk is busy.
     fn write_next(&mut self, host: usize) {
         while self.stage.processes[host].up
             && let Some((number, mut text, sync)) = self.hosts[host].disk.next_order()
@@ -557,7 +560,7 @@ impl World {
         self.stage.promotions += usize::from(matches!(told, gossip::Event::Election(ElectionEvent::Won(_))));
     }
 
-    /// A packet leaves a host.
+    /// Checks a packet that a host sends.
     fn examine(&mut self, packet: &Packet, from: usize, to: usize) {
         if packet.header.replica_of.is_none() {
             let (id, epoch) = (packet.header.sender, packet.header.config_epoch);
@@ -571,8 +574,9 @@ impl World {
                 self.takeovers.vote(voter, candidate);
                 self.tell(&Seen::Voted { voter, epoch, candidate });
             }
-            // The worst moment to die, and to be back before the election is over. With the fault that this
-            // finds built in, it comes often: the test asks whether it is found, not how rare it is.
+            // Crashing right after a vote and restarting before the election ends is the worst
+            // case. It happens often when the bug that it reveals is injected, because that test
+            // checks detection, not rarity.
             let often = if self.stage.plan.plant == Some(Plant::ForgottenVotes) { 50 } else { 5 };
             if !self.stage.healed && self.stage.chance.percent(often) {
                 let life = self.stage.processes[from].life;
@@ -609,10 +613,10 @@ impl Host {
     }
 }
 
-/// The wall clock at the simulated origin: some day in 2026.
+/// Wall-clock time at the simulated origin, a date in 2026.
 const WALL: i64 = 1_790_000_000_000;
 
-/// Where clients reach a node.
+/// Returns a node's client address.
 fn address_of(ip: IpAddr) -> String {
     format!("{ip}:{}", formation::PORT)
 }

@@ -1,17 +1,18 @@
-//! The data of the processes, and its way from one to the other: the real machines of `replication` under the machines
-//! that decide the role of each node.
+//! Simulates the data of processes and its replication, with the real machines of `replication`
+//! below the machines that decide each node's role.
 //!
-//! The log and its bytes, both sides of PSYNC, the driver of the master's side ([`replication::Serving`]) and
-//! [`replication::Authority`] are the node's own. The shell around them is simulated, thread by thread: workers that
-//! execute what clients write ([`writes`]), the applier of a master's stream ([`following`]), the connections of
-//! replicas and their snapshots ([`serving`]), and the change of the role ([`roles`]). Each step of a thread that others
-//! can see half done is an event of its own, so that a seed decides what comes in between: a write is admitted, begins
-//! under its slot's lock, and ends; a role is changed in the log, then published, then told to the replication thread; a
-//! piece of the stream is applied command by command.
+//! The log, both sides of PSYNC, the master's driver ([`replication::Serving`]) and
+//! [`replication::Authority`] are the production code. The surrounding threads are simulated:
+//! workers that execute client commands ([`writes`]), the applier of a master's stream
+//! ([`following`]), replica connections and snapshots ([`serving`]), and role changes ([`roles`]).
+//! Each step whose intermediate state other threads can observe is an event of its own, so that the
+//! seed decides the interleaving: a write is admitted, starts under its slot's lock and ends; a
+//! role changes in the log, is published, and reaches the replication thread; the stream is applied
+//! command by command.
 //!
-//! The keyspace is a real engine's ([`held`]), and what goes over the wire are its effects and its snapshots. A client's
-//! requests are of commands of any type, and go where its answers send them ([`requests`]); the number of the write that
-//! comes last is what the invariants look at.
+//! The keyspace is a real engine ([`held`]), and its effects and snapshots are what is replicated.
+//! Client requests use commands of all types and follow redirections ([`requests`]). Each request
+//! ends with a write of a unique number, which the invariants check.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -51,36 +52,36 @@ mod waits;
 mod whole_moves;
 mod writes;
 
-/// The time of day at which a run begins.
+/// The wall-clock time at the beginning of a run.
 const WALL: i64 = 1_700_000_000_000;
-/// A lock that somebody else holds is tried again after this long.
+/// Retry interval for a locked slot.
 const LOCKED: Duration = Duration::from_micros(300);
 
-/// A step of one of a process's threads, or of the network.
+/// A step of a process's thread or of the network.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
-    /// A client's request is here, and takes the lock of its slot.
+    /// A client's request arrives and locks its slot.
     Begin {
         at: Process,
         request: Box<Request>,
     },
-    /// A slot that is another's is to be left.
+    /// A slot that moved away is to be emptied.
     Leave {
         at: Process,
         key: Key,
     },
-    /// An import has ended, and a pause kept its keys from being deleted.
+    /// An import has ended, but a pause kept its keys from being deleted.
     Imported {
         at: Process,
         import: Box<Establish>,
         outcome: Result<(), String>,
     },
-    /// Commands that began have been executed.
+    /// Commands finish executing.
     End {
         at: Process,
         command: u64,
     },
-    /// A new role stands where writes ask for it.
+    /// A new role becomes visible to writes.
     Published {
         at: Process,
     },
@@ -88,21 +89,21 @@ pub(crate) enum Event {
     Inbox {
         at: Process,
     },
-    /// A new follower waits for the writes that were under way.
+    /// A new replica waits for running writes to end.
     Start {
         at: Process,
         stream: Generation,
         under_way: BTreeSet<u64>,
     },
-    /// The applier applies something of the piece in hand.
+    /// The applier executes the next command of the current stream segment.
     Apply {
         at: Process,
     },
-    /// The thread of the append-only file looks for something to do.
+    /// The thread of the append-only file looks for work.
     File {
         at: Process,
     },
-    /// A process that is to stop is looked at.
+    /// A stopping process is polled.
     Stop {
         at: Process,
     },
@@ -110,19 +111,19 @@ pub(crate) enum Event {
     Loaded {
         at: Process,
     },
-    /// A snapshot is to be cut.
+    /// A snapshot is to be taken.
     Cut {
         at: Process,
         transfer: TransferId,
         peers: Vec<PeerId>,
         eof: bool,
     },
-    /// A snapshot is in its file.
+    /// A snapshot has been written to its file.
     Written {
         at: Process,
         transfer: TransferId,
     },
-    /// The log may have something for a replica.
+    /// The log may have new data for a replica.
     Grown {
         at: Process,
         peer: PeerId,
@@ -139,7 +140,7 @@ pub(crate) enum Event {
     },
 }
 
-/// A process and which of its lives.
+/// A process and its incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Process {
     host: usize,
@@ -172,41 +173,43 @@ impl Event {
 /// The data of all processes.
 pub(crate) struct Data {
     pub(crate) stores: Vec<Store>,
-    /// Where clients reach each process.
+    /// The client address of each process.
     pub(crate) addresses: Vec<String>,
     links: BTreeMap<u64, Link>,
     linked: u64,
-    /// How many writes there have been; each is known by its number.
+    /// The number of writes so far; each write is identified by its number.
     writes: u64,
-    /// How many requests have begun, again and again.
+    /// The number of started requests, including retries.
     begun: u64,
-    /// How many different values clients have written beside.
+    /// The number of distinct values written by other commands.
     issued: u64,
-    /// The slots that are written to.
+    /// The slots in use.
     slots: SlotSet,
     settings: Settings,
     invariants: Vec<Named>,
 }
 
-/// The settings that are the same for all processes of a run.
+/// Settings shared by all processes of a run.
 #[derive(Debug, Clone, Copy)]
 struct Settings {
     /// `repl-backlog-size`.
     backlog: u64,
-    /// How far a cursor may fall behind.
+    /// The maximum distance of a cursor from the log's end.
     behind: u64,
-    /// `repl-diskless-sync`, `dual-channel-replication-enabled`.
+    /// `repl-diskless-sync` and `dual-channel-replication-enabled`.
     diskless: bool,
     dual_channel: bool,
-    /// How much of a stream a replica holds while its snapshot comes over another connection; 0 is no bound.
+    /// The number of stream bytes that a replica buffers while its snapshot arrives over another
+    /// connection; 0 is unlimited.
     held: u64,
-    /// The most that goes to a replica at once.
+    /// The largest chunk sent to a replica.
     chunk: usize,
-    /// How long a command may take, from its arrival to its slot and from there to its end, in microseconds.
+    /// The maximum time in microseconds from a command's arrival to its slot lock, and from there
+    /// to its end.
     command: u64,
-    /// How long some commands of the stream may take.
+    /// The maximum time that some commands of the stream take to apply.
     apply: u64,
-    /// `appendonly yes` on some, with this `appendfsync`.
+    /// `appendonly yes` on some processes, with this `appendfsync`.
     appendfsync: Option<FsyncPolicy>,
     /// `replica-read-only no`.
     writable_replicas: bool,
@@ -215,7 +218,7 @@ struct Settings {
 }
 
 impl Data {
-    /// Data in these slots, of a cluster or not.
+    /// Creates data in these slots, in a cluster or standalone.
     pub(crate) fn new(chance: &mut Chance, slots: SlotSet, clustered: bool) -> Self {
         let settings = Settings {
             backlog: chance.pick(&[0, 2000, 12_000, 1 << 20]),
@@ -249,13 +252,13 @@ impl Data {
         }
     }
 
-    /// One more process, a master that holds nothing.
+    /// Adds an empty master process.
     pub(crate) fn add(&mut self, chance: &mut Chance, now: Instant, address: String) {
         self.addresses.push(address);
         self.stores.push(Store::new(chance, &self.settings, &self.slots, now));
     }
 
-    /// A replica that does not hold what its master holds, now that nothing is written any more.
+    /// Returns a replica that differs from its master after writes have stopped.
     pub(crate) fn disagreement(&self) -> Option<String> {
         let differs = |host: usize| {
             let master = self.stores[host].upstream()?;
@@ -307,47 +310,47 @@ impl<E: Debug> Stage<E> {
         self.plan_data_tick(host);
     }
 
-    /// The present life of a process.
+    /// Returns the current incarnation of a process.
     pub(super) fn process(&self, host: usize) -> Process {
         Process { host, life: self.processes[host].life }
     }
 
-    /// Whether a client's write to this slot would be taken now.
+    /// Returns whether a client's write to this slot would be accepted now.
     pub(crate) fn takes_writes(&self, host: usize, key: Key) -> bool {
         self.data.stores[host].held.takes_writes(key, self.wall_of(host))
     }
 
-    /// Has clients' writes wait until this time by the clock of the process.
+    /// Pauses client writes until the given time by the process's clock.
     pub(crate) fn hold_writes(&self, host: usize, purpose: PausePurpose, until: Option<Instant>) {
         let engine = self.data.stores[host].engine();
         let until = until.map_or(Millis(i64::MAX), |until| Millis(WALL + until.as_millis() as i64));
         engine.pauses.pause(&engine.settings, purpose, PauseMode::Writes, until);
     }
 
-    /// They wait no longer.
+    /// Ends a pause of client writes.
     pub(crate) fn let_write(&self, host: usize, purpose: PausePurpose) {
         let engine = self.data.stores[host].engine();
         engine.pauses.unpause(&engine.settings, purpose);
     }
 
-    /// Plans a step for some time within so many microseconds.
+    /// Schedules an event within the given number of microseconds.
     fn data_within(&mut self, micros: u64, event: Event) {
         let at = self.now + Duration::from_micros(self.chance.below(micros as usize + 1) as u64);
         self.data_at(at, event);
     }
 
-    /// The time of day by the clock of a process.
+    /// Returns the wall-clock time of a process.
     pub(crate) fn wall_of(&self, host: usize) -> Millis {
         Millis(WALL + self.clock_of(host).as_millis() as i64)
     }
 
-    /// By the clock of a process.
+    /// Returns the monotonic time of a process.
     pub(crate) fn clock_of(&self, host: usize) -> Instant {
         self.now + self.processes[host].skew
     }
 
-    /// A process has ended, and will start again from its file, if that is kept. `told`: its machine lives, and says so
-    /// to the processes that it was connected to.
+    /// Ends a process. It restarts from its file if that is kept. `told`: its machine still runs
+    /// and closes its connections.
     pub(crate) fn end_data(&mut self, host: usize, kept: bool, told: bool) {
         self.break_links(host, told);
         let now = self.clock_of(host);
@@ -361,8 +364,8 @@ impl<E: Debug> Stage<E> {
         self.see(host, What::Restarted { kept });
     }
 
-    /// A process has started and knows what it is, so that it serves. A master takes a new name, since what it wrote
-    /// after its file is lost.
+    /// Starts a process in its role. A master takes a new replication id, since writes after its
+    /// file are lost.
     pub(crate) fn begin_data(&mut self, host: usize) {
         self.publish_role(host);
         let own = self.new_history();
@@ -375,7 +378,7 @@ impl<E: Debug> Stage<E> {
         self.plan_data_tick(host);
     }
 
-    /// Now and then a file is written, and keys go that are past their time.
+    /// Occasionally saves a file and expires keys.
     pub(crate) fn keep_house(&mut self) {
         for host in 0..self.data.stores.len() {
             if self.chance.percent(2) && self.runs(host) {
@@ -395,7 +398,7 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// A process, or everybody, knows another as its replica no longer.
+    /// Records that a process, or every process, no longer counts another as its replica.
     pub(crate) fn forget_copy(&mut self, host: usize, by: Option<usize>) {
         self.see(host, What::Forgotten { by });
     }
@@ -413,7 +416,7 @@ impl<E: Debug> Stage<E> {
         self.plan.plant == Some(plant)
     }
 
-    /// Shows the invariants what has become of a process's data.
+    /// Passes an event about a process's data to the invariants.
     pub(crate) fn see(&mut self, host: usize, what: What) {
         let Data { stores, invariants, .. } = &mut self.data;
         let seen = Seen { host, store: &stores[host], what };

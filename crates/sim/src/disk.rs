@@ -1,12 +1,12 @@
-//! A disk that fails, fills, tears, and forgets what was not synced.
+//! A simulated disk that fails, fills up, tears writes, and forgets what was not synced.
 //!
-//! A file has the bytes that a reader sees, of which a prefix is on the disk. When the power goes, of what came behind
-//! that some first part is there, or nothing. Bytes that a sync could not write are forgotten: a later sync calls them
-//! written, and zeros are on the disk. A folder's changes (a file made, renamed, removed) are on the disk in their
-//! order once the folder is synced; when the power goes before that, some of the first are.
+//! A prefix of each file's bytes is durable. After a power failure some or none of the later bytes
+//! remain. Bytes whose sync failed are lost: a later sync reports success, but the disk holds
+//! zeros. Directory changes (create, rename, remove) become durable in order when the directory is
+//! synced; after a power failure some first part of the unsynced changes remains.
 //!
-//! Any operation may fail, having done nothing, a part or all of it, and the process may die in the midst of it: from
-//! then on nothing reaches the disk until it starts again.
+//! Any operation can fail after doing nothing, a part or all of its work, and the process can die
+//! within it. Then nothing reaches the disk until the restart.
 
 use std::cell::{Ref, RefCell, RefMut};
 use std::collections::BTreeMap;
@@ -19,16 +19,16 @@ use persistence::{Disk, TEMP_PREFIX};
 
 use crate::{Chance, Plant};
 
-/// The end of a process.
+/// How a process ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Death {
-    /// It is killed: what it has given to the system stays.
+    /// Killed: data passed to the kernel survives.
     Killed,
-    /// The power goes.
+    /// Power failure.
     PowerCut,
 }
 
-/// A change of the folder.
+/// A directory change.
 #[derive(Debug, Clone)]
 enum Change {
     Name(String, usize),
@@ -36,7 +36,7 @@ enum Change {
 }
 
 impl Change {
-    /// The name that it is about.
+    /// Returns the affected file name.
     fn name(&self) -> &str {
         let (Self::Name(name, _) | Self::Remove(name)) = self;
         name
@@ -49,7 +49,7 @@ type Names = BTreeMap<String, usize>;
 struct File {
     seen: Vec<u8>,
     durable: Vec<u8>,
-    /// Bytes that a sync could not write.
+    /// Byte ranges whose sync failed.
     forgotten: Vec<(usize, usize)>,
 }
 
@@ -58,24 +58,24 @@ struct State {
     files: Vec<File>,
     names: Names,
     durable: Names,
-    /// Changes of the folder that are not on the disk.
+    /// Directory changes that are not durable yet.
     changes: Vec<Change>,
     chance: Chance,
     plant: Option<Plant>,
-    /// How many operations in a hundred fail.
+    /// The probability of failure per operation, in percent.
     failing: u32,
     full: bool,
-    /// The process dies after so many more operations.
+    /// The number of operations until the process dies.
     dies_after: Option<usize>,
     dead: bool,
     temporaries: u64,
 }
 
-/// A folder of the disk of a simulated node.
+/// A directory on a simulated node's disk.
 #[derive(Debug, Clone)]
 pub(crate) struct SimDisk {
     state: Rc<RefCell<State>>,
-    /// The beginning of all names that are in it.
+    /// The prefix of all file names in it.
     folder: &'static str,
 }
 
@@ -87,13 +87,13 @@ pub(crate) struct Opened {
     file: usize,
 }
 
-/// How an operation goes.
+/// The fate of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Works,
-    /// Nothing is done, or a part.
+    /// It fails after a part of its work or none.
     Early,
-    /// All is done, and nobody is told.
+    /// It completes but reports an error.
     Late,
 }
 
@@ -115,7 +115,7 @@ impl SimDisk {
         Self { state: Rc::new(RefCell::new(state)), folder: "" }
     }
 
-    /// Another folder of the disk.
+    /// Returns another directory of the disk.
     pub(crate) fn folder(&self, folder: &'static str) -> Self {
         Self { state: self.state.clone(), folder }
     }
@@ -132,27 +132,27 @@ impl SimDisk {
         self.state.borrow()
     }
 
-    /// So many operations in a hundred fail from now on.
+    /// Sets the probability of failure per operation, in percent.
     pub(crate) fn set_failing(&self, percent: u32) {
         self.state().failing = percent;
     }
 
-    /// There is no room for more, or there is again.
+    /// Makes the disk full, or frees space.
     pub(crate) fn set_full(&self, full: bool) {
         self.state().full = full;
     }
 
-    /// The process is to die in the midst of an operation; `None`: it is not.
+    /// Makes the process die after this many operations; `None` cancels that.
     pub(crate) fn set_death(&self, operations: Option<usize>) {
         self.state().dies_after = operations;
     }
 
-    /// Whether the process has died.
+    /// Returns whether the process has died.
     pub(crate) fn is_dead(&self) -> bool {
         self.look().dead
     }
 
-    /// The process is dead, if it was not, and starts again.
+    /// Kills the process if it still runs, and restarts it.
     pub(crate) fn start_again(&self, death: Death) {
         let state = &mut *self.state();
         (state.dead, state.dies_after) = (false, None);
@@ -161,7 +161,7 @@ impl SimDisk {
         }
     }
 
-    /// Does an operation as its fate has it: `early` does a part, if there are parts.
+    /// Performs an operation according to its fate; `early` performs a part of it.
     fn operate<T>(
         &self,
         needs_room: bool,
@@ -194,7 +194,7 @@ impl SimDisk {
 
     fn sync_content(&self, file: usize, lies: bool) -> io::Result<()> {
         let early = |state: &mut State| {
-            // A process that dies leaves its pages to the system.
+            // A dying process leaves its written pages to the kernel.
             if !state.dead {
                 let file = &mut state.files[file];
                 let range = (file.durable.len(), file.seen.len());
@@ -215,7 +215,7 @@ impl SimDisk {
 }
 
 impl State {
-    /// How the next operation goes, with the text of its error.
+    /// Draws the fate of the next operation, with its error text.
     fn fate(&mut self, needs_room: bool) -> io::Result<(Fate, &'static str)> {
         if self.dead {
             return Err(io::Error::other("dead"));

@@ -1,4 +1,4 @@
-//! A node's commands at work: the real engine, its keys and values, and the thread that runs commands in it.
+//! Executes commands with the real engine, its keyspace and one command thread.
 
 use std::io;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use replication::Position;
 use resp::{Args, Batch, Limits, Parser};
 use slot_routing::{SlotSet, Topology};
 
-/// The engine with its commands and a thread.
+/// An engine with its command table and a thread.
 pub(crate) struct Executor {
     pub(crate) engine: Engine,
     pub(crate) commands: Commands,
@@ -24,7 +24,7 @@ pub(crate) struct Executor {
 }
 
 impl Executor {
-    /// One whose keys are in these slots and in so many databases; with a topology in cluster mode.
+    /// Creates an executor for keys in these slots and databases; a topology enables cluster mode.
     pub(crate) fn new(
         (slots, databases): (&SlotSet, u16),
         topology: Option<Topology>,
@@ -44,8 +44,8 @@ impl Executor {
         Loader { engine, commands, threads: 1, verify_checksum: true, kept: 0, host }
     }
 
-    /// Runs requests, up to the first that waits for the end of a pause. Nobody else's run before those that go to the
-    /// background.
+    /// Executes requests up to the first one that a pause blocks. Requests sent to the background
+    /// complete before any other client's.
     pub(crate) fn run(&mut self, session: &mut Session, wall: Millis, buffer: Vec<u8>) -> (Running, Stop) {
         let mut running = Running::of(buffer);
         session.turn_ends = u64::MAX;
@@ -59,7 +59,7 @@ impl Executor {
         (running, stop)
     }
 
-    /// Runs what is left of requests.
+    /// Executes the remaining requests.
     pub(crate) fn go_on(&mut self, session: &mut Session, wall: Millis, running: &mut Running) -> Stop {
         while running.next < running.batch.len() {
             let Running { buffer, batch, next, replies, unanswered, .. } = running;
@@ -79,21 +79,21 @@ impl Executor {
         Stop::Ended
     }
 
-    /// Runs one command for nobody.
+    /// Executes one command without a client.
     pub(crate) fn ask(&mut self, db: u16, wall: Millis, words: &[impl AsRef<str>]) -> Vec<u8> {
         let mut session = Session::new(0, Origin::Client, true);
         session.db = db;
         self.call(&mut session, wall, words)
     }
 
-    /// Runs one command of a client; returns its reply.
+    /// Executes one command of a client and returns its reply.
     pub(crate) fn call(&mut self, session: &mut Session, wall: Millis, words: &[impl AsRef<str>]) -> Vec<u8> {
         let mut request = Vec::new();
         resp::encode_request(&mut request, words.iter().map(|word| word.as_ref().as_bytes()));
         self.run(session, wall, request).0.replies
     }
 
-    /// Ends the wait of a client whose reply is there or whose time is over; returns the reply.
+    /// Ends the wait of a client that is ready or timed out; returns the reply.
     pub(crate) fn end_wait(&mut self, session: &mut Session, wall: Millis, how: Unblock) -> Vec<u8> {
         let mut reply = Vec::new();
         let dispatcher = self.commands.on(&self.engine);
@@ -107,14 +107,14 @@ impl Executor {
         }
     }
 
-    /// A digest of all data, and of the functions.
+    /// Returns a digest of all data and functions.
     pub(crate) fn digest(&mut self, wall: Millis) -> String {
         let mut text = self.ask(0, wall, &["DEBUG", "DIGEST"]);
         text.extend(self.ask(0, wall, &["FUNCTION", "LIST"]));
         String::from_utf8_lossy(&text).into_owned()
     }
 
-    /// Memory is short for a moment: all that this policy lets go is evicted.
+    /// Simulates memory pressure: evicts everything that the policy permits.
     pub(crate) fn evict(&mut self, wall: Millis, policy: EvictionPolicy) {
         self.engine.settings.set_evicting(policy, 5, 10, true);
         self.engine.limit_memory(1);
@@ -122,7 +122,7 @@ impl Executor {
         self.engine.limit_memory(0);
     }
 
-    /// Deletes a key of the first database, if it is as it was captured.
+    /// Deletes a key of database 0 if it still has its captured value.
     pub(crate) fn release(
         &self,
         name: &[u8],
@@ -140,7 +140,7 @@ impl Executor {
 /// The host of a load.
 pub(crate) struct Quiet<'a> {
     pub(crate) now: Millis,
-    /// Hears of the commands that are not the engine's.
+    /// Called for commands that the engine does not execute.
     pub(crate) on_command: &'a dyn Fn(Args<'_>),
 }
 
@@ -174,7 +174,7 @@ impl Host for Quiet<'_> {
     fn tell(&self, _told: Told<'_>) {}
 }
 
-/// Writes a snapshot that was cut at this place of its history, with what it says beside the data.
+/// Writes an RDB file for a snapshot at this position of its history, with auxiliary fields.
 pub(crate) fn write_rdb(
     state: State,
     (position, wall): (Position, Millis),
@@ -197,39 +197,39 @@ pub(crate) fn write_rdb(
     Ok(out)
 }
 
-/// No command is given up for taking too long.
+/// Returns a constant time so that no command times out.
 pub(crate) fn nanos() -> u64 {
     0
 }
 
-/// The requests of one read, and how far they have run.
+/// The requests of one read and the progress of their execution.
 pub(crate) struct Running {
     pub(crate) buffer: Vec<u8>,
     pub(crate) batch: Batch,
-    /// Nothing was behind them.
+    /// Whether the buffer ended with a complete request.
     pub(crate) is_whole: bool,
-    /// The number of the next one.
+    /// The index of the next request.
     pub(crate) next: usize,
     pub(crate) replies: Vec<u8>,
-    /// Requests that have no reply here.
+    /// The number of requests without a reply.
     pub(crate) unanswered: usize,
 }
 
-/// Why requests stopped to run.
+/// Why execution stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// There are no more.
+    /// All requests have been executed.
     Ended,
-    /// The next one is to run in the background.
+    /// The next request must run in the background.
     Long,
-    /// Others are to be served first.
+    /// The time slice is used up.
     TurnOver,
-    /// The next one waits for the end of a pause.
+    /// A pause blocks the next request.
     Paused,
 }
 
 impl Running {
-    /// The whole requests of a buffer.
+    /// Parses the complete requests of a buffer.
     pub(crate) fn of(mut buffer: Vec<u8>) -> Self {
         let mut batch = Batch::default();
         let parsed = Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
@@ -238,7 +238,7 @@ impl Running {
     }
 }
 
-/// A session comes back from the background, if it is there.
+/// Returns a session from the background, if it is there.
 pub(crate) fn leave_background(session: &mut Session) {
     if session.background == Background::Here {
         session.background = Background::Elsewhere;

@@ -1,4 +1,4 @@
-//! Many seeds, on every core.
+//! Runs many seeds on all cores.
 
 use std::any::Any;
 use std::ops::Range;
@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::{Plan, run};
 
-/// How a search went.
+/// The result of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explored {
-    /// A seed that violates something, and what.
+    /// A failing seed with its violation.
     pub failed: Option<(u64, String)>,
-    /// Replicas promoted in all runs.
+    /// The number of promotions in all runs.
     pub promotions: usize,
 }
 
@@ -43,7 +43,7 @@ pub fn explore(seeds: Range<u64>, plan: impl Fn(u64) -> Plan + Sync) -> Explored
     Explored { failed: failed.into_inner().expect("no run panics"), promotions: promotions.into_inner() }
 }
 
-/// Does a part of a run. A panic in a machine is a finding like any other, to be told with its seed.
+/// Runs a part of a simulation and converts a panic into a violation.
 pub(crate) fn caught(part: impl FnOnce()) -> Result<(), String> {
     catch_unwind(AssertUnwindSafe(part)).map_err(|panic| format!("panicked: {}", said(panic.as_ref())))
 }

@@ -1,15 +1,15 @@
-//! The trait of invariants, and the parts that several of them are made of.
+//! The trait of invariants, and building blocks for them.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
-/// Something that must hold whatever is seen.
+/// A condition that must hold after every event.
 pub(crate) trait Invariant<Seen> {
-    /// The violation, if this is one.
+    /// Returns an error if the event violates the invariant.
     fn check(&mut self, seen: &Seen) -> Result<(), String>;
 }
 
-/// Values that are settled once, by what they are settled for.
+/// Values that may be set only once per key.
 #[derive(Debug)]
 pub(crate) struct Once<K, V>(BTreeMap<K, V>);
 
@@ -20,14 +20,14 @@ impl<K, V> Default for Once<K, V> {
 }
 
 impl<K: Ord, V: PartialEq + Clone> Once<K, V> {
-    /// The other value, if another was settled on before.
+    /// Records a value; returns the earlier one if it differs.
     pub(crate) fn record(&mut self, key: K, value: &V) -> Result<(), V> {
         let first = self.0.entry(key).or_insert_with(|| value.clone());
         if first == value { Ok(()) } else { Err(first.clone()) }
     }
 }
 
-/// Numbers that never go back, by whose they are.
+/// Values that must never decrease, by key.
 #[derive(Debug)]
 pub(crate) struct Rising<K, N>(BTreeMap<K, N>);
 
@@ -50,7 +50,7 @@ impl<K: Ord + Display + Clone, N: Ord + Copy + Display> Rising<K, N> {
         Ok(())
     }
 
-    /// It may begin anew.
+    /// Forgets a key, whose value may then start anew.
     pub(crate) fn forget(&mut self, whose: &K) {
         self.0.remove(whose);
     }

@@ -1,4 +1,4 @@
-//! One direction of a connection: what is sent arrives in order, each thing at its time.
+//! One direction of a connection: items arrive in order, each at its time.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,15 +8,15 @@ use clock::Instant;
 #[derive(Debug, Clone)]
 pub(crate) struct Lane<T> {
     items: VecDeque<(Instant, T)>,
-    /// An event that will look at the first item is on its way.
+    /// Whether a delivery event for the first item is scheduled.
     planned: bool,
 }
 
-/// The outcome of a look at a lane.
+/// The result of polling a lane.
 #[derive(Debug, Clone)]
 pub(crate) enum Next<T> {
     Item(T),
-    /// Look again then.
+    /// Poll again at this time.
     At(Instant),
     Nothing,
 }
@@ -28,20 +28,20 @@ impl<T> Default for Lane<T> {
 }
 
 impl<T> Lane<T> {
-    /// Puts an item behind the others; says when to look, if nobody will yet.
+    /// Queues an item; returns when to poll if no poll is scheduled.
     pub(crate) fn push(&mut self, at: Instant, item: T) -> Option<Instant> {
         let at = self.items.back().map_or(at, |(last, _)| at.max(*last));
         self.items.push_back((at, item));
         (!std::mem::replace(&mut self.planned, true)).then_some(at)
     }
 
-    /// Whether nothing is on its way.
+    /// Returns whether no item is in flight.
     pub(crate) fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
 
-    /// Takes the next item that has arrived by now; or, if its receiver takes nothing in, says when to look again:
-    /// after `held`. With nothing on its way, no look is due until the next is pushed.
+    /// Takes the next arrived item. If the receiver is blocked, returns a poll time after `held`.
+    /// An empty lane needs no poll until the next push.
     pub(crate) fn next(&mut self, now: Instant, held: Option<Duration>) -> Next<T> {
         let first = self.items.front().map(|(at, _)| *at);
         self.planned = first.is_some();

@@ -1,17 +1,17 @@
-//! The real protocol machines on a simulated network, with simulated clocks and disks.
+//! Runs the real protocol machines on a simulated network with simulated clocks and disks.
 //!
-//! One seed decides everything: latency, loss, duplication and order of messages, partitions (one-way
-//! ones, too), crashes with and without their disk, restarts, clock jumps, slow nodes, and what an
-//! operator does meanwhile. So a failure is a number, and the number is the failure's replay.
+//! One seed decides everything: latency, loss, duplication and reordering of messages, partitions
+//! (also one-way), crashes with and without the disk, restarts, clock jumps, slow nodes, and
+//! operator actions. A failure is therefore reproduced by its seed.
 //!
-//! Data is simulated with the machines that decide over it: what clients write, its way into logs and replicas, and
-//! what of it is there after a failover.
+//! The data is simulated with the real machines that manage it: client writes, their replication,
+//! and the surviving data after a failover.
 //!
-//! A run has two phases. In the first, faults happen and only **safety** is asked for: the invariants,
-//! one file each, are checked at every step. Then the network heals, everybody is restarted, and within
-//! a bounded time everything must agree: **liveness**. A panic inside a machine is a violation, too.
+//! A run has two phases. In the first, faults happen and **safety** is checked: the invariants, one
+//! file each, after every event. Then the network heals, all processes are restarted, and within a
+//! time limit everything must agree: **liveness**. A panic inside a machine is a violation, too.
 //!
-//! From: TigerBeetle's VOPR, for the two phases; FoundationDB's simulation, for the rest.
+//! References: TigerBeetle's VOPR for the two phases; FoundationDB's simulation for the rest.
 #![forbid(unsafe_code)]
 
 mod append_file;
@@ -45,46 +45,46 @@ pub use plant::Plant;
 pub use rule::Rule;
 pub use scale::{Figures, scale};
 
-/// The plan of one run, which decides everything in it.
+/// The plan of a run, which determines all of its events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// Which half is tried.
+    /// The part of the system to simulate.
     pub machine: Machine,
-    /// The seed of every chance in it.
+    /// The seed of all random decisions.
     pub seed: u64,
-    /// Processes of all kinds.
+    /// The total number of processes.
     pub nodes: usize,
-    /// A known fault, built in to show that the simulator finds it.
+    /// A bug to inject, in tests of the simulator's detection.
     pub plant: Option<Plant>,
-    /// Asks for this alone, so that what a fault breaks first does not hide what else it breaks.
+    /// Checks only this invariant, so that earlier violations do not hide it.
     pub only: Option<Rule>,
 }
 
-/// The half whose processes are simulated.
+/// The parts of the system that can be simulated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Machine {
     /// `gossip`: masters and replicas of a cluster.
     Cluster,
-    /// `sentinel` with `consensus`: sentinels that watch a master and its replicas.
+    /// `sentinel` with `consensus`: sentinels that monitor a master and its replicas.
     Sentinel,
-    /// `engine` with `append-only` and `loading`: a node with its data on a disk that fails.
+    /// `engine` with `append-only` and `loading`: a node and its data on an unreliable disk.
     Node,
 }
 
-/// How a run went.
+/// The result of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// The violation, and when it was.
+    /// The violation with its time.
     pub violation: Option<String>,
-    /// A digest of all that happened: equal for equal plans.
+    /// A digest of all events; equal for equal plans.
     pub digest: u64,
-    /// All that happened, if it was asked for.
+    /// The event trace, if requested.
     pub trace: Vec<String>,
-    /// Replicas promoted, or starts of a node: how much there was to go wrong.
+    /// The number of promotions, or of node starts: a measure of how much was tested.
     pub promotions: usize,
 }
 
-/// Runs one plan; with `traced`, the outcome holds all that happened.
+/// Runs one plan. With `traced`, the result includes the event trace.
 #[must_use]
 pub fn run(plan: Plan, traced: bool) -> Outcome {
     match plan.machine {

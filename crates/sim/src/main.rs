@@ -1,4 +1,4 @@
-//! `cargo run -p sim -- --seeds 10000 --nodes 12`
+//! Command line of the simulator, for example `cargo run -p sim -- --seeds 10000 --nodes 12`.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
@@ -7,34 +7,35 @@ use std::time::Duration;
 use clap::{Parser, ValueEnum};
 use sim::{Machine, Plan, Plant, Rule};
 
-/// Runs the protocol machines under faults that a seed decides.
+/// Run the protocol machines under random faults.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Which machines; both, unless one is named.
+    /// The part to simulate; all parts if absent.
     #[arg(long, value_enum)]
     machine: Option<Machine>,
-    /// How many seeds to try.
+    /// The number of seeds to run.
     #[arg(long, default_value_t = 1000)]
     seeds: u64,
-    /// How many processes each run has.
+    /// The number of processes per run.
     #[arg(long, default_value_t = 6)]
     nodes: usize,
-    /// Only this seed, with all that happens.
+    /// Run only this seed and print its event trace.
     #[arg(long)]
     seed: Option<u64>,
     /// The first seed.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Build in a known fault.
+    /// Inject a known bug.
     #[arg(long, value_enum)]
     plant: Option<Plant>,
-    /// Measure a cluster of so many nodes in which so many masters die at once, for each `NODES:DEATHS` that is named.
+    /// Measure clusters, each given as `NODES:DEATHS`: the number of nodes, and of masters that die
+    /// at once.
     #[arg(long, value_name = "NODES:DEATHS", value_delimiter = ',')]
     scale: Vec<String>,
     /// With --scale: `cluster-node-timeout`, in milliseconds.
     #[arg(long, default_value_t = 15_000)]
     node_timeout: u64,
-    /// Ask for this invariant alone.
+    /// Check only this invariant.
     #[arg(long, value_enum)]
     only: Option<Rule>,
 }
@@ -45,12 +46,12 @@ fn main() -> ExitCode {
         return measure(&options);
     }
     let machines = options.machine.map_or(Machine::value_variants().to_vec(), |machine| vec![machine]);
-    // Every machine is tried, also after one has failed.
+    // Run every machine even after a failure.
     let failures = machines.into_iter().filter(|machine| !holds(&options, *machine)).count();
     if failures == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Measures large clusters, a line of a table each.
+/// Measures large clusters and prints one table row each.
 fn measure(options: &Options) -> ExitCode {
     println!("| nodes | masters that die | bytes/s sent by a node | messages/s | replaced | last new view |");
     println!("| ---: | ---: | ---: | ---: | ---: | ---: |");
@@ -80,7 +81,7 @@ fn measure(options: &Options) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Tries one machine, and tells.
+/// Runs all seeds of one machine and prints the result.
 fn holds(options: &Options, machine: Machine) -> bool {
     let Options { nodes, plant, only, .. } = *options;
     let plan = |seed| Plan { machine, seed, nodes, plant, only };
@@ -115,7 +116,7 @@ fn report(options: &Options, name: &str, seed: u64, violation: Option<String>) -
     false
 }
 
-/// The events that are counted in a run of this machine.
+/// Returns the name of the events counted for this machine.
 fn counted_of(machine: Machine) -> &'static str {
     match machine {
         Machine::Cluster | Machine::Sentinel => "promotions",
@@ -123,7 +124,7 @@ fn counted_of(machine: Machine) -> &'static str {
     }
 }
 
-/// As the command line calls it.
+/// Returns a value's command-line name.
 fn name(choice: &impl ValueEnum) -> String {
     choice.to_possible_value().map_or_else(String::new, |choice| choice.get_name().to_owned())
 }

@@ -1,13 +1,13 @@
-//! A node and its disk: the real engine with commands of every type, the real log, the append-only file's machine and
-//! the files that it has written, rewritten and loaded, byte by byte, on a disk that fails, fills and tears.
+//! Simulates a node and its disk: the real engine, log, and append-only machine, with files that
+//! are written, rewritten and loaded byte by byte on a disk that fails, fills up and tears writes.
 //!
-//! The node is killed, or loses its power, at any moment, also in the midst of an operation with its files, and starts
-//! with what it finds. The data that it has then is compared with what the history of its log makes. In the end
-//! everything works, and nothing may be missing.
+//! The node is killed or loses power at any moment, also within a file operation, and restarts from
+//! what remains. Its data is then compared with the replayed history of its log. At the end all
+//! faults stop, and nothing may be missing.
 //!
-//! The threads of a node are parts of one thread here: commands run between the start and the end of an operation with
-//! the files, and between two slots of a base that is being written. In half of the lives every command takes long: it
-//! goes to the background, and those of other clients run before it does.
+//! The node's threads are simulated in one thread: commands run between the start and the end of a
+//! file operation, and between two slots of a base file. In half of the incarnations every command
+//! counts as slow: it runs in the background, and other clients' commands run before it.
 
 mod invariants;
 mod life;
@@ -35,16 +35,16 @@ use life::{Found, Life};
 use model::Model;
 use saves::Saves;
 
-/// The time of day when simulated time begins.
+/// The wall-clock time at the beginning of a run.
 const WALL: i64 = 1_700_000_000_000;
-/// Events of a life, at most.
+/// The maximum number of events per incarnation.
 const LONGEST_LIFE: usize = 90;
-/// Lives of a run.
+/// The number of incarnations per run.
 const LIVES: usize = 4;
-/// After healing, the longest until all is on the disk.
+/// The maximum number of rounds after healing until everything is on the disk.
 const ROUNDS: usize = 200;
 
-/// A run of a node.
+/// A simulation of one node.
 struct World {
     plan: Plan,
     chance: Chance,
@@ -56,16 +56,16 @@ struct World {
     invariants: Vec<Named>,
     violation: Option<String>,
     model: Model,
-    /// All bytes of the log, as far as they are not lost.
+    /// All bytes of the log that are not lost.
     history: Vec<u8>,
-    /// Values that clients wrote.
+    /// The number of values written by clients.
     issued: u64,
     starts: usize,
-    /// The operation of [`Plant::TwiceBegun`] that is to be done again.
+    /// The operation that [`Plant::TwiceBegun`] repeats.
     again: Option<String>,
 }
 
-/// Plays a run of a node.
+/// Runs a simulation of one node.
 pub(crate) fn run(plan: Plan, traced: bool) -> Outcome {
     let mut world = World::new(plan, traced);
     if let Err(panic) = caught(|| world.play())
@@ -147,7 +147,7 @@ impl World {
         self.heal(death);
     }
 
-    /// The node dies, if it has not.
+    /// Kills the node if it still runs.
     fn end(&mut self, life: &Life) -> Death {
         let death = self.chance.pick(&[Death::Killed, Death::PowerCut]);
         self.history.clone_from(&life.log.lock().history);
@@ -158,7 +158,7 @@ impl World {
         death
     }
 
-    /// Starts, until a start is not broken off.
+    /// Starts the node, repeatedly if a start is interrupted.
     fn start(&mut self, death: Death) -> Option<Life> {
         self.check_save();
         let wall = self.wall();
@@ -185,7 +185,7 @@ impl World {
         assert!(self.plan.plant != Some(Plant::Panic) || self.starts < 2, "planted");
         self.check_data(&mut life, death, &found);
         if matches!(found, Found::Nothing) {
-            // Before anybody is served.
+            // Before the first client is served.
             self.rewrite(&mut life, false);
             for _ in 0..20 {
                 self.now += Duration::from_millis(1);
@@ -200,7 +200,7 @@ impl World {
         Some(life)
     }
 
-    /// Compares the data of a node that has just started with the history.
+    /// Compares the data of a freshly started node with the history.
     fn check_data(&mut self, life: &mut Life, death: Death, found: &Found) {
         let reached = match found {
             Found::Nothing => 0,
@@ -218,7 +218,7 @@ impl World {
         self.history = before.unwrap_or_default();
     }
 
-    /// Something happens.
+    /// Performs a random event.
     fn step(&mut self, life: &mut Life, rewrites: bool) {
         self.now += Duration::from_micros(1 + self.chance.below(3000) as u64);
         match self.chance.below(100) {
@@ -268,7 +268,7 @@ impl World {
         self.on_written(life, before);
     }
 
-    /// A client's commands run.
+    /// Executes a client's commands.
     fn serve(&mut self, life: &mut Life) {
         let number = self.chance.below(life.clients.len());
         let client = &mut life.clients[number];
@@ -289,7 +289,7 @@ impl World {
         self.on_written(life, before);
     }
 
-    /// Commands have run. What they wrote is acknowledged, now or once it is in the file.
+    /// Handles executed writes; they are acknowledged at once or after the sync.
     fn on_written(&mut self, life: &mut Life, before: u64) {
         let end = life.log.end();
         if end > before {
@@ -302,7 +302,7 @@ impl World {
         }
     }
 
-    /// A client reads, and so does one of a node that has only the history.
+    /// Compares a client's read with a reference node that has only the history.
     fn read(&mut self, life: &mut Life) {
         let (before, wall) = (life.log.end(), self.wall());
         let db = self.chance.below(DATABASES.into()) as u16;
@@ -318,7 +318,7 @@ impl World {
         self.on_written(life, before);
     }
 
-    /// A client sends a command that may wait.
+    /// Sends a client command that may block.
     fn wait(&mut self, life: &mut Life) {
         let (before, wall) = (life.log.end(), self.wall());
         let client = self.chance.below(life.waiters.len());
@@ -331,7 +331,7 @@ impl World {
         self.on_written(life, before);
     }
 
-    /// A client watches a key, or runs its transaction.
+    /// Lets a client watch a key or execute its transaction.
     fn watch(&mut self, life: &mut Life) {
         let (before, wall) = (life.log.end(), self.wall());
         let forgets = self.plan.plant == Some(Plant::ForgottenWatches);
@@ -343,7 +343,7 @@ impl World {
         self.on_written(life, before);
     }
 
-    /// Clients whose replies are there, or whose time is over, go on.
+    /// Continues clients whose replies are ready or whose timeout has passed.
     fn end_waits(&mut self, life: &mut Life) {
         let (before, wall) = (life.log.end(), self.wall());
         for number in 0..life.waiters.len() {
@@ -367,7 +367,7 @@ impl World {
         }
     }
 
-    /// Takes note of what the node says of itself, and lets replies go.
+    /// Records the node's own claims and releases replies.
     fn look(&mut self, life: &mut Life) {
         if self.disk.is_dead() {
             return;
@@ -380,7 +380,7 @@ impl World {
         }
         let machine = &life.file.machine;
         let synced = machine.synced().map_or(0, |synced| synced.0);
-        // After an error the file is cut back to what is synced.
+        // After an error the file is truncated to its synced part.
         let is_well = machine.error().is_none() && life.file.operation().is_none();
         let is_whole = machine.state() == AofState::Complete;
         let written = machine.written().filter(|_| is_well && is_whole);
@@ -412,7 +412,7 @@ impl World {
         }
     }
 
-    /// The thread that writes the file begins an operation, or ends it.
+    /// Starts or finishes an operation of the file's writer thread.
     fn work(&mut self, life: &mut Life) {
         let mut effects = Vec::new();
         if life.file.operation().is_some() {
@@ -436,13 +436,13 @@ impl World {
             } else if *operation == FileOperation::Sync
                 && let Some(name) = self.again.take()
             {
-                // As if the first try were taken to have failed.
+                // As if the first attempt had seemed to fail.
                 let _ = persistence::Disk::create(&life.file.folder().disk, &name);
             }
         }
     }
 
-    /// Cuts a snapshot and writes it, while other things happen.
+    /// Takes a snapshot and writes it while other events happen.
     fn rewrite(&mut self, life: &mut Life, serving: bool) {
         let Ok(id) = life.file.rewrites.begin(self.now) else { return };
         life.file.rewrite = Some(Rewrite { id, base: None });
@@ -488,7 +488,7 @@ impl World {
         life.file.write_base(&rdb)
     }
 
-    /// A snapshot's bytes; while they are made, clients are served, perhaps.
+    /// Serializes a snapshot; clients may be served meanwhile.
     fn write_rdb(
         &mut self,
         life: &mut Life,
@@ -502,7 +502,7 @@ impl World {
         executor::write_rdb(state, (position, wall), (aof_base, ""), &mut between)
     }
 
-    /// Everything works from now on: all that is written comes to the disk, and is there after another start.
+    /// Stops all faults: everything written must reach the disk and survive another start.
     fn heal(&mut self, death: Death) {
         self.note("everything works");
         let Some(mut life) = (0..4).find_map(|_| self.start(death)) else { return };
@@ -531,7 +531,7 @@ impl World {
     }
 }
 
-/// The other threads, while one writes a base.
+/// The events of other threads while one writes a base file.
 struct Between<'a> {
     world: &'a mut World,
     life: &'a mut Life,

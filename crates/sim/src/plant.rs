@@ -1,74 +1,75 @@
-//! Faults that the code does not have, but could: built in to show that the simulator finds them.
+//! Bugs that can be injected to show that the simulator detects them.
 //!
-//! None of them is in the machines. Each is a mistake of what surrounds them here: a disk that does not keep what it
-//! was given, an input that was altered on its way, an action that is not carried out.
+//! None of them is in the machines. Each is a fault of the simulated environment: a disk that loses
+//! data, an altered input, or an action that is not carried out.
 
 use clap::ValueEnum;
 
-/// A fault to build in.
+/// A bug to inject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Plant {
     /// Votes are not written to disk.
     ForgottenVotes,
-    /// Nothing that a process writes reaches its disk, but for its name and, of a sentinel, the names that it knows.
+    /// Nothing reaches the disk except the node id and, on a sentinel, the known sentinels.
     ForgottenWrites,
-    /// A candidate, or a node that suspects the master, needs nobody's consent.
+    /// A candidate, or a node that suspects the master, needs no majority.
     IgnoredQuorum,
-    /// A master does not hear that others claim what it serves.
+    /// A master ignores claims on its slots.
     UnheardClaims,
-    /// How far the others are is not heard.
+    /// Offsets of other nodes are lost.
     UnheardOffsets,
-    /// Gossip does not name nodes without an address.
+    /// Gossip omits nodes without an address.
     UnnamedSuspects,
-    /// A replica that has dropped its data for a snapshot, and could not load that, says how far its data had come.
+    /// A replica that dropped its data for a snapshot that failed to load still reports its old
+    /// offset.
     UnheardLosses,
-    /// A node goes on serving when its machine says that the cluster is down.
+    /// A node keeps serving when its machine reports the cluster as down.
     ServingWhenDown,
-    /// A server that is told to follow another says yes and does nothing.
+    /// A server accepts an order to follow another but does nothing.
     IgnoredOrders,
-    /// A node is a replica, or says how far its data goes, before the writes that are under way have ended.
+    /// A node becomes a replica, or reports its offset, before running writes have ended.
     UnawaitedWrites,
-    /// A master's stream is applied to its end, also by a node that has been promoted.
+    /// A master's stream is applied to its end even after a promotion.
     EndlessStream,
-    /// A client's write on a replica goes into the replica's log.
+    /// A client's write on a replica enters the replica's log.
     LoggedByReplica,
-    /// Of the commands that a client sends at once the last alone goes into the log.
+    /// Only the last command of a pipeline enters the log.
     UnloggedEffects,
-    /// A transaction that a broken link left open goes on with what the next link brings.
+    /// A transaction interrupted by a broken link continues with the next link's data.
     KeptTransactions,
-    /// A replica that shows life is taken to have all that it was sent.
+    /// A replica that sends a keepalive counts as having received everything sent.
     CountedEarly,
-    /// A master that comes back without its data serves and is copied at once.
+    /// A master that returns without its data serves and is replicated at once.
     EmptyMasters,
-    /// Slots that move in one piece are given away before the last writes to them have been sent.
+    /// Atomically migrated slots are handed over before the last writes are sent.
     EarlyHandover,
-    /// A key goes from its node before the other has said that it is there.
+    /// A migrated key is deleted before the target confirms it.
     EarlyRelease,
-    /// A node claims slots however long ago they were granted.
+    /// A node claims granted slots no matter how long ago they were granted.
     LateClaims,
-    /// A sync of the append-only file is said to be done, and is not.
+    /// A sync of the append-only file is reported but not performed.
     EarlySync,
-    /// Clients are answered before their writes are in the file.
+    /// Clients get replies before their writes are in the file.
     AnsweredEarly,
-    /// The next increment begins where the log is when the base is written, not where its snapshot was cut.
+    /// The next increment begins at the log position of the base's writing instead of its snapshot.
     LateCut,
-    /// An increment that is written to is begun once more.
+    /// An increment in use is created again.
     TwiceBegun,
-    /// A base gets its name before it is on the disk.
+    /// A base file is renamed into place before it is synced.
     UnsyncedBase,
-    /// The file of a save gets its name before it is on the disk.
+    /// An RDB file is renamed into place before it is synced.
     UnsyncedSave,
-    /// The torn end of a file stays where it is.
+    /// The torn end of a file is not truncated.
     KeptTail,
-    /// The disk gives other bytes than it was given.
+    /// The disk returns corrupted bytes.
     FlippedBits,
-    /// Nobody hears how far the file is.
+    /// Progress reports of the file are lost.
     UnheardCommits,
-    /// A client's connection does not look whether its wait is over.
+    /// A client's connection never checks whether its wait is over.
     EndlessWaits,
-    /// A client that wants to watch a key does not.
+    /// WATCH does not watch the key.
     ForgottenWatches,
-    /// A request that goes to the background does not run there.
+    /// A request sent to the background does not run.
     LostHandovers,
     /// A process panics when a replica is to be promoted.
     Panic,

@@ -1,69 +1,69 @@
-//! The invariants, by name.
+//! The names of the invariants.
 
 use clap::ValueEnum;
 
-/// An invariant, under the name of the file in `invariants/` that says what it asks. Those of the cluster and of the
-/// sentinels that ask for the same have the same name.
+/// An invariant, named like its file in `invariants/`. Cluster and sentinel invariants that check
+/// the same property share a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Rule {
-    /// In the end all see the same.
+    /// All nodes agree in the end.
     Agreement,
     /// Every request has one reply.
     Answered,
-    /// A leader was elected.
+    /// Only an elected leader promotes.
     Authority,
-    /// A claim has one epoch and one claimant.
+    /// Conflicting claims are resolved.
     Claims,
-    /// A client that waits for copies of its writes is told of no more than there are.
+    /// WAIT and WAITAOF count only existing copies.
     Copies,
-    /// In the end every slot is served.
+    /// Every slot is served in the end.
     Coverage,
-    /// A write that was acknowledged, or called synced, is there after a power cut.
+    /// Acknowledged or synced writes survive a power failure.
     Durable,
-    /// Epochs never fall, over crashes too.
+    /// Epochs never decrease, even across crashes.
     Epochs,
-    /// A replica that takes over has fresh enough data.
+    /// A replica that takes over has sufficiently recent data.
     Freshness,
-    /// A replica that takes over in order has all that its master acknowledged.
+    /// A replica promoted by a handover has every acknowledged write.
     Handover,
-    /// A key that has gone from its node on its way to another is there.
+    /// A migrated key exists at its target.
     KeyMoves,
     /// A leader has a majority.
     Majority,
-    /// A node that is cut off from the majority stops serving.
+    /// A node cut off from the majority stops serving.
     Minority,
-    /// A write that reached a promoted replica is kept.
+    /// A write that reached a promoted replica survives.
     NoLoss,
-    /// Nothing is there that nobody wrote.
+    /// Every value was written by a client.
     NoInvention,
-    /// A master that lost its data is not copied by a node that has it.
+    /// A node with data does not replicate a master that lost its data.
     NoErasure,
-    /// A write that a new master acknowledged stays.
+    /// A write acknowledged by a new master survives.
     NoOverwrite,
-    /// A slot has one owner an epoch.
+    /// A slot has one owner per epoch.
     OneOwner,
     /// An epoch has one promotion.
     OnePromotion,
-    /// A member votes once an epoch.
+    /// A member votes once per epoch.
     OneVote,
-    /// The files that load are a prefix of the history.
+    /// Loaded files are a prefix of the history.
     Prefix,
     /// Replicas have their master's data.
     SameData,
-    /// The file of a save that was done is there, whole.
+    /// A completed save survives completely.
     Saved,
-    /// Clients read the data that the history makes.
+    /// Clients read the data of the history.
     Served,
     /// Every wait ends.
     Waits,
-    /// A node that claims slots which moved in one piece has all that their last owner acknowledged.
+    /// A node that claims atomically migrated slots has every acknowledged write.
     WholeMoves,
-    /// A transaction runs only while what its client watched is as it was.
+    /// A transaction executes only if its watched keys are unchanged.
     Watches,
 }
 
 impl Rule {
-    /// As in a file's name.
+    /// Returns the name as in the file name.
     #[must_use]
     pub fn name(self) -> String {
         let named = self.to_possible_value().expect("no rule is hidden from the command line");

@@ -1,8 +1,9 @@
-//! Large clusters without faults but deaths: the bytes that a node's bus takes, and how long the news of a death needs.
+//! Measures large clusters in which some masters die: bus traffic per node, and the time until a
+//! failure is known everywhere.
 //!
-//! The nodes begin knowing each other (`nodes.conf`), half of them masters, each with one replica. Every packet goes
-//! through its bytes. Disks are instant and nobody writes data, so the times are those of the bus, with a millisecond
-//! from node to node and none for the work.
+//! The nodes start with full knowledge of each other (`nodes.conf`); half of them are masters with
+//! one replica each. Every packet is encoded to bytes. Disks are instant and there are no writes,
+//! so the times are those of the bus with a latency of one millisecond and no processing time.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BinaryHeap};
@@ -19,33 +20,33 @@ use slot_routing::{NodeId, ReplOffset, SLOT_COUNT, Slot};
 const LATENCY: Duration = Duration::from_millis(1);
 const FIRST_PORT: usize = 2000;
 const BUS: usize = 30_000;
-/// How long the links are made and the cluster comes to rest, before anything is measured.
+/// The time to establish links and settle before measuring.
 const REST: Duration = Duration::from_secs(4);
-/// After so long without an end a run has failed.
+/// A run that takes longer has failed.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// One run's figures.
+/// The measurements of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Figures {
-    /// Bytes per second that a node sends, on average, at rest.
+    /// Bytes sent per second and node in a settled cluster.
     pub bytes: u64,
-    /// Messages per second that a node sends, on average, at rest.
+    /// Messages sent per second and node in a settled cluster.
     pub messages: u64,
-    /// From the deaths until every slot of theirs is served by another node.
+    /// The time from the deaths until another node serves all affected slots.
     pub replaced: Duration,
-    /// From the deaths until every node that runs has the new owners of all slots.
+    /// The time from the deaths until every running node knows the new owners.
     pub agreed: Duration,
 }
 
-/// Runs a cluster of `nodes` in which, after a time of rest, `killed` masters die at once.
+/// Runs a cluster of `nodes` in which `killed` masters die at once after a settling time.
 ///
 /// # Errors
-/// Says what did not come about within a minute.
+/// Describes what did not happen within a minute.
 pub fn scale(nodes: usize, killed: usize, node_timeout: Duration, seed: u64) -> Result<Figures, String> {
     let mut world = World::new(nodes, node_timeout, seed);
     world.run(REST);
     world.sent = (0, 0);
-    // As long as it takes until each node has asked each other, in clusters of more than a hundred.
+    // Long enough for each node to ping every other, in clusters of more than a hundred nodes.
     let measured = node_timeout / 2;
     world.run(measured);
     let per_second =
@@ -72,10 +73,10 @@ struct Host {
     gossip: Gossip,
     is_dead: bool,
     replicates: bool,
-    /// Our name of a link, the other host, its name.
+    /// Our link id, the other host, and its link id.
     links: BTreeMap<LinkId, (usize, LinkId)>,
     next_in: u64,
-    /// The deadline that is in the queue.
+    /// The scheduled deadline.
     deadline: Option<Instant>,
 }
 
@@ -83,13 +84,13 @@ struct World {
     now: Instant,
     hosts: Vec<Host>,
     queue: BinaryHeap<Planned>,
-    /// How many things were planned.
+    /// The number of scheduled events.
     planned: u64,
-    /// Bytes and messages since they were last looked at.
+    /// Bytes and messages since the last measurement.
     sent: (u64, u64),
 }
 
-/// Something that will happen to a host: an input, or its deadline, if that has not been moved meanwhile.
+/// A scheduled input or deadline of a host; a deadline is skipped if it has been moved.
 struct Planned {
     at: Instant,
     number: u64,
@@ -98,7 +99,7 @@ struct Planned {
 }
 
 impl Planned {
-    /// The first to come is the greatest.
+    /// Orders the earliest event first in the max-heap.
     fn order(&self) -> Reverse<(Instant, u64)> {
         Reverse((self.at, self.number))
     }
@@ -130,7 +131,7 @@ fn id_of(index: usize) -> NodeId {
     NodeId::from_random(bytes)
 }
 
-/// The slots of a master, the first and the one after the last.
+/// Returns the slots of a master as first slot and end.
 fn share(master: usize, masters: usize) -> (usize, usize) {
     (SLOT_COUNT * master / masters, SLOT_COUNT * (master + 1) / masters)
 }
@@ -184,7 +185,7 @@ impl World {
         let host = &mut self.hosts[index];
         let mut out = Vec::new();
         if input == Input::Deadline {
-            // Often enough for the data to be as fresh as it is.
+            // Frequent enough that the data always counts as recent.
             let source = if host.replicates { Source::Streaming { last_heard: now } } else { Source::Never };
             let facts = Input::Replication(Replication { offset: ReplOffset(0), source });
             host.gossip.handle(now, wall, facts, &mut out);
@@ -264,7 +265,7 @@ impl World {
         master + self.hosts.len() / 2
     }
 
-    /// Whether `witness` holds the replica of `master` for the owner of what was its.
+    /// Returns whether `witness` regards the replica of `master` as the new owner of its slots.
     fn sees_successor(&self, witness: usize, master: usize) -> bool {
         let first = share(master, self.hosts.len() / 2).0;
         let slot = u16::try_from(first).ok().and_then(Slot::new);
@@ -304,7 +305,7 @@ mod tests {
     fn half_the_masters_less_one_die_at_once_and_are_replaced_within_half_a_second() {
         let figures = scale(60, 14, Duration::from_secs(2), 1).unwrap();
         assert!(figures.agreed < Duration::from_millis(500), "{figures:?}");
-        // With half of them, nobody has a majority: no epoch may be given away.
+        // With half of the masters dead there is no majority, so no election may succeed.
         assert!(scale(12, 3, Duration::from_secs(2), 1).is_err());
     }
 }

@@ -1,9 +1,9 @@
-//! Sentinels that watch one master and its replicas. The sentinels are real, and so is what the servers do with their
-//! data ([`crate::data`]); what a server answers is simulated.
+//! Simulates sentinels that monitor one master and its replicas. The sentinels and the servers'
+//! replication ([`crate::data`]) are real; the servers' replies are simulated.
 //!
-//! Links between processes are streams: what is sent arrives in order or the link breaks, as with TCP.
-//! A cut network holds bytes back until it heals. Raft messages may also be lost, doubled and overtaken,
-//! because the protocol must bear it.
+//! Connections are streams like TCP: data arrives in order or the connection breaks, and a
+//! partition holds bytes back until it heals. Raft messages may also be lost, duplicated and
+//! reordered, because the protocol must tolerate that.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -31,14 +31,15 @@ mod stream;
 
 pub(crate) const MASTER: &str = "mymaster";
 
-/// A sentinel hears of replicas from their master, so they are in sync before it asks for the first time.
+/// Replicas connect before sentinels start, so that the master reports them in its first INFO
+/// reply.
 const SERVERS_FIRST: Duration = Duration::from_secs(1);
-/// A held-back stream looks again after this long.
+/// Retry interval for bytes held back by the network.
 const RETRANSMIT: Duration = Duration::from_millis(20);
 
 #[derive(Debug, Clone)]
 enum Event {
-    /// The planted fault is to show: all sentinels die, and have forgotten.
+    /// Demonstrates the injected bug: all sentinels die and lose their state.
     Forget,
     /// A sentinel starts for the first time.
     Start {
@@ -59,33 +60,33 @@ enum Event {
         number: u64,
         voted: bool,
     },
-    /// A server that hands over looks how things stand.
+    /// A server in a handover is polled.
     Handover {
         host: usize,
         life: u64,
     },
-    /// A Raft message on its own way.
+    /// A Raft message outside of its stream arrives.
     Stray {
         host: usize,
         request: Vec<Vec<u8>>,
     },
 }
 
-/// A sentinel's process.
+/// A sentinel process.
 struct Watcher {
     sentinel: Option<Sentinel>,
     disk: Disk,
-    /// Actions that wait for the disk, and those behind them.
+    /// Actions that wait for the disk, and those queued behind them.
     waiting: VecDeque<Traffic>,
     synced: u64,
-    /// Votes on their way to the disk, with the records that hold them: (record, term, vote).
+    /// Votes not yet on the disk: (record, term, vote).
     ballots: Vec<(u64, u64, u64)>,
     links: BTreeMap<LinkId, u64>,
-    /// The last description of each server by itself.
+    /// The last INFO reply of each server.
     told: BTreeMap<usize, Told>,
 }
 
-/// An action about the links of a sentinel and its clients.
+/// A network action of a sentinel.
 enum Traffic {
     Connect { link: LinkId, ip: String },
     Close(LinkId),
@@ -94,7 +95,7 @@ enum Traffic {
 }
 
 impl Traffic {
-    /// The record that must be on the disk before.
+    /// Returns the record that must be on the disk first.
     fn after(&self) -> u64 {
         match self {
             Self::Send { after, .. } | Self::Reply { after, .. } => *after,
@@ -107,16 +108,16 @@ struct World {
     stage: Stage<Event>,
     /// The address of each host.
     ips: Vec<String>,
-    /// The first hosts, by their numbers.
+    /// The sentinels, which are the first hosts.
     watchers: Vec<Watcher>,
-    /// The hosts behind them.
+    /// The servers, which are the hosts after them.
     servers: Vec<Server>,
     streams: BTreeMap<u64, Stream>,
     opened: u64,
     invariants: Vec<invariants::Named>,
 }
 
-/// Runs one plan; with `traced`, the outcome holds all that happened.
+/// Runs one plan. With `traced`, the result includes the event trace.
 pub(crate) fn run(plan: Plan, traced: bool) -> Outcome {
     play(World::new(plan, traced))
 }
@@ -126,7 +127,7 @@ impl Play for World {
         settle: Duration::from_secs(7),
         faults: Duration::from_secs(12),
         fault_gap: (100, 1500),
-        // The longest TILT (30 s), then the slowest repair.
+        // The longest TILT (30 s) plus the slowest recovery.
         converge: Duration::from_secs(120),
         stable: 4,
     };
@@ -199,7 +200,7 @@ impl Play for World {
 }
 
 impl World {
-    /// Sentinels that know only the master, and servers that replicate it.
+    /// Creates sentinels that know only the master, and its replicas.
     fn new(plan: Plan, traced: bool) -> Self {
         let mut chance = Chance::new(plan.seed);
         let watchers = if plan.nodes >= 10 { 5 } else { 3 };
@@ -251,7 +252,7 @@ impl World {
         &mut self.servers[host - self.watchers.len()]
     }
 
-    /// Starts a sentinel's process from what its disk holds.
+    /// Starts a sentinel from its disk.
     fn start(&mut self, host: usize) {
         let seed = self.stage.chance.number();
         let now = self.stage.now + self.stage.processes[host].skew;
@@ -276,7 +277,7 @@ impl World {
         plan_tick(self, host);
     }
 
-    /// Gives a sentinel an input, looks at what it makes of it, and carries that out.
+    /// Passes an input to a sentinel, checks its state and carries out its actions.
     fn feed(&mut self, host: usize, input: Input) {
         let now = self.stage.now + self.stage.processes[host].skew;
         let Some(mut sentinel) = self.watcher(host).sentinel.take() else { return };
@@ -345,7 +346,7 @@ impl World {
                     self.stage.note(|| format!("sentinel {host}: {text}"));
                     continue;
                 }
-                // Nobody listens, names are addresses, and there are no scripts.
+                // There are no subscribers, host names or scripts.
                 Action::Publish { .. }
                 | Action::Resolve { .. }
                 | Action::RunScript { .. }
@@ -362,7 +363,7 @@ impl World {
         self.release(host);
     }
 
-    /// Appends to the journal, which takes the disk a moment.
+    /// Appends to the journal, which takes a moment.
     fn persist(&mut self, host: usize, JournalRecord { number, record }: JournalRecord) {
         let (life, plant) = (self.stage.processes[host].life, self.stage.plan.plant);
         let vote = |change: &Change| matches!(change, Change::Ballot { vote, .. } if *vote != 0);
@@ -377,7 +378,7 @@ impl World {
         self.stage.after(time, Event::Synced { host, life, number, voted });
     }
 
-    /// Does what no longer waits for the disk, in order.
+    /// Performs the actions that no longer wait for the disk, in order.
     fn release(&mut self, host: usize) {
         loop {
             let watcher = self.watcher(host);
@@ -409,13 +410,13 @@ impl World {
             tell(&mut self.invariants, &mut self.stage, &seen);
         }
         self.release(host);
-        // The worst moment to die, and to be back before the election is over.
+        // Crashing right after a vote and restarting before the election ends is the worst case.
         if voted && !self.stage.healed && self.stage.chance.percent(3) {
             self.crash(host, 1, 40);
         }
     }
 
-    /// A request that a sentinel received.
+    /// Handles a request to a sentinel.
     fn serve_watcher(&mut self, host: usize, client: ClientId, args: Vec<Vec<u8>>) {
         match args.first().map(Vec::as_slice) {
             Some(b"SENTINEL" | b"PUBLISH" | b"ROLE") => {
@@ -434,7 +435,7 @@ impl World {
     }
 }
 
-/// Shows the invariants what was seen.
+/// Passes an event to the invariants.
 fn tell(invariants: &mut [invariants::Named], stage: &mut Stage<Event>, seen: &Seen<'_>) {
     for (rule, invariant) in invariants {
         if let Err(violation) = invariant.check(seen) {
@@ -461,12 +462,12 @@ fn server_ip(number: usize) -> String {
     format!("10.0.1.{}", number + 1)
 }
 
-/// So many must hold the master for down.
+/// Returns the quorum for a number of sentinels.
 fn quorum(watchers: usize) -> usize {
     watchers / 2 + 1
 }
 
-/// The planted fault: a configuration with the sentinel's own name and those that it knows, and without epochs.
+/// The injected bug: a configuration with the sentinel ids but without epochs.
 fn without_epochs(config: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(config);
     let lines = text.lines().filter(|line| !line.contains("-epoch "));

@@ -1,11 +1,12 @@
-//! The stage of every half: the time and the queue of events, the processes and the network between
-//! them, the phases of a run, and the verdict.
+//! Drives a simulation: simulated time and the event queue, processes and their network, the phases
+//! of a run, and the result.
 //!
-//! A half is a [`Play`]: it says what its processes are, how they talk and what goes wrong among them. The
-//! stage drives it: faults first, then everything heals, then all must agree several times in a row.
+//! Each simulated part implements [`Play`], which defines its processes, their communication and
+//! its faults. A run injects faults, then heals everything, and then requires agreement in several
+//! consecutive checks.
 //!
-//! Invariant: events of one moment happen in the order in which they were planned, so that a seed
-//! always makes the same run.
+//! Invariant: simultaneous events happen in the order in which they were scheduled, so that a seed
+//! always gives the same run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -17,57 +18,57 @@ use crate::data::{self, Data};
 use crate::trace::{START, Trace, micros};
 use crate::{Chance, Outcome, Plan, Rule, caught};
 
-/// How often the data moves.
+/// Interval between client writes.
 const BEAT: Duration = Duration::from_millis(50);
-/// How often it is looked for agreement.
+/// Interval between agreement checks.
 const CHECK: Duration = Duration::from_millis(500);
-/// After healing, clients write for so long.
+/// Clients keep writing for this long after healing.
 const WRITTEN: Duration = Duration::from_secs(1);
-/// More than this at one moment is no coincidence.
+/// More events than this at one moment indicate an endless loop.
 const MOST_AT_ONCE: usize = 10_000;
 
-/// How long the phases of a run last.
+/// The durations of a run's phases.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Phases {
-    /// Without faults, until the processes have found each other.
+    /// Initial time without faults, in which the processes connect.
     pub(crate) settle: Duration,
     pub(crate) faults: Duration,
-    /// Between two faults, in milliseconds.
+    /// The range of the time between two faults, in milliseconds.
     pub(crate) fault_gap: (u64, u64),
-    /// After healing, the longest until all agree.
+    /// The longest time from healing to agreement.
     pub(crate) converge: Duration,
-    /// So many checks in a row must find agreement.
+    /// The number of consecutive checks that must find agreement.
     pub(crate) stable: usize,
 }
 
-/// One half of the simulator.
+/// A simulated part of the system.
 pub(crate) trait Play {
     const PHASES: Phases;
-    /// The rule that asks that all agree after healing.
+    /// The invariant that requires agreement after healing.
     const LIVENESS: Rule;
-    /// The events of this half only.
+    /// The events specific to this part.
     type Event: Debug;
 
     fn stage(&mut self) -> &mut Stage<Self::Event>;
     fn begin(&mut self);
     fn happen(&mut self, event: Self::Event);
-    /// Data moves: masters take writes, replicas copy.
+    /// Issues client writes.
     fn beat(&mut self);
-    /// Something goes wrong, or an operator does something.
+    /// Injects a fault or an operator action.
     fn fault(&mut self);
-    /// When the machine of a process wants to be called again, by its own clock.
+    /// Returns when the machine of a process wants to be called, by its own clock.
     fn deadline(&mut self, host: usize) -> Option<Instant>;
-    /// That time has come.
+    /// Calls the machine at its deadline.
     fn on_deadline(&mut self, host: usize);
     /// Starts a dead process.
     fn restart(&mut self, host: usize);
-    /// A process that was up when everything healed goes on.
+    /// Continues a process that was running when everything healed.
     fn go_on(&mut self, host: usize);
-    /// Returns the first thing that is not agreed on yet, after healing.
+    /// Returns the first disagreement after healing.
     fn disagreement(&mut self) -> Option<String>;
-    /// Sets right, after each look, the things that only an operator can.
+    /// Repairs what only an operator can, after each check.
     fn repair(&mut self) {}
-    /// Puts into the trace how everybody sees the others: they did not come to agree.
+    /// Adds each node's view of the others to the trace, because they did not reach agreement.
     fn note_views(&mut self) {}
 }
 
@@ -84,18 +85,18 @@ enum Event<E> {
     Own(E),
 }
 
-/// A process, and the machine that it runs on.
+/// A process and its machine.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) up: bool,
     /// Without power a host does not even refuse connections.
     pub(crate) powered: bool,
-    /// Stopped, as by SIGSTOP, until then.
+    /// Frozen until this time, as by SIGSTOP and SIGCONT.
     frozen: Option<Instant>,
     pub(crate) slow: Duration,
-    /// Counts restarts.
+    /// The incarnation number, incremented by restarts.
     pub(crate) life: u64,
-    /// How far its clock has jumped ahead.
+    /// The offset of its clock.
     pub(crate) skew: Duration,
     tick_at: Option<Instant>,
 }
@@ -106,12 +107,12 @@ pub(crate) struct Stage<E> {
     pub(crate) chance: Chance,
     queue: BTreeMap<(Instant, u64), Event<E>>,
     planned: u64,
-    /// How much has happened at the present moment.
+    /// The number of events at the current time.
     at_once: (Instant, usize),
     pub(crate) processes: Vec<Process>,
-    /// Pairs, sender first, between which nothing gets through.
+    /// Partitioned pairs (sender, receiver).
     pub(crate) cuts: BTreeSet<(usize, usize)>,
-    /// Since when each pair, the lower first, has been able to talk.
+    /// Since when each pair of hosts, lower index first, can communicate.
     contacts: BTreeMap<(usize, usize), Instant>,
     longest_latency: u64,
     pub(crate) disks_lost: usize,
@@ -121,13 +122,13 @@ pub(crate) struct Stage<E> {
     disagreement: Option<(Rule, String)>,
     pub(crate) data: Data,
     violation: Option<String>,
-    /// There is nothing more to be seen.
+    /// The run has ended.
     over: bool,
     pub(crate) promotions: usize,
     trace: Trace,
 }
 
-/// Plays a whole run.
+/// Executes a whole run.
 pub(crate) fn play<P: Play>(mut play: P) -> Outcome {
     let phases = P::PHASES;
     let faults = START + phases.settle;
@@ -193,7 +194,7 @@ fn beat<P: Play>(play: &mut P) {
     stage.plan(stage.now + BEAT, Event::Beat);
 }
 
-/// One fault, and the time of the next.
+/// Injects one fault and schedules the next.
 fn fault<P: Play>(play: &mut P) {
     if play.stage().healed {
         return;
@@ -205,7 +206,7 @@ fn fault<P: Play>(play: &mut P) {
     stage.plan(next, Event::Fault);
 }
 
-/// Everything works again; from now on everybody must come to agree.
+/// Ends all faults; from now on everything must reach agreement.
 fn heal<P: Play>(play: &mut P) {
     let stage = play.stage();
     stage.note(|| "everything heals".into());
@@ -234,7 +235,7 @@ fn check<P: Play>(play: &mut P) {
     stage.plan(stage.now + CHECK, Event::Check);
 }
 
-/// Plans the call that the machine of `host` wants next, unless an earlier one is planned.
+/// Schedules the next call of a host's machine unless an earlier one is scheduled.
 pub(crate) fn plan_tick<P: Play>(play: &mut P, host: usize) {
     let Some(due) = play.deadline(host) else { return };
     let stage = play.stage();
@@ -269,7 +270,7 @@ fn on_tick<P: Play>(play: &mut P, host: usize, life: u64) {
 }
 
 impl<E: Debug> Stage<E> {
-    /// An empty stage for this data; `longest_latency` in milliseconds.
+    /// Creates a simulation of this data without processes; `longest_latency` is in milliseconds.
     pub(crate) fn new(plan: Plan, chance: Chance, data: Data, longest_latency: u64, traced: bool) -> Self {
         Self {
             now: START,
@@ -295,7 +296,7 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// One more process, which is up and which clients reach here.
+    /// Adds a running process with its client address.
     pub(crate) fn add_process(&mut self, address: String) {
         self.processes.push(Process {
             up: true,
@@ -327,7 +328,7 @@ impl<E: Debug> Stage<E> {
         self.plan(at, Event::Data(event));
     }
 
-    /// Whether clients still write: not when all that they wrote is to be everywhere.
+    /// Returns whether clients still write; writes stop before replicas are compared.
     pub(crate) fn is_written(&self) -> bool {
         self.healed_at.is_none_or(|healed| self.now.since(healed) < WRITTEN)
     }
@@ -336,7 +337,7 @@ impl<E: Debug> Stage<E> {
         self.trace.note(self.now, &text());
     }
 
-    /// Something that must not happen did. The first of it is what counts.
+    /// Records a violation; only the first one counts.
     pub(crate) fn violate(&mut self, rule: Rule, what: &str) {
         if self.plan.only.is_none_or(|only| only == rule) {
             let at = micros(self.now);
@@ -344,7 +345,7 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// The run cannot go on, which is a violation unless something else is asked for.
+    /// Ends the run with a violation, unless only one invariant is checked.
     pub(crate) fn break_off(&mut self, what: &str) {
         self.over = true;
         if self.plan.only.is_none() {
@@ -353,7 +354,7 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// A machine whose deadline stays due although it was called would stop time.
+    /// Detects a machine whose deadline stays due after its call, which would stop time.
     fn check_progress(&mut self, event: &Event<E>) {
         if self.now > self.at_once.0 {
             self.at_once = (self.now, 0);
@@ -364,18 +365,18 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// Whether a process is still the one that it was.
+    /// Returns whether a process is still in this incarnation.
     pub(crate) fn lives(&self, host: usize, life: u64) -> bool {
         self.processes[host].life == life && self.processes[host].up
     }
 
-    /// Whether a process takes in anything now.
+    /// Returns whether a process can receive anything now.
     pub(crate) fn runs(&self, host: usize) -> bool {
         let process = &self.processes[host];
         process.up && process.frozen.is_none_or(|until| until <= self.now)
     }
 
-    /// Until when a process takes in nothing, if it is stopped.
+    /// Returns until when a process is frozen, if it is.
     pub(crate) fn frozen_until(&self, host: usize) -> Option<Instant> {
         self.processes[host].frozen.filter(|until| *until > self.now)
     }
@@ -385,12 +386,12 @@ impl<E: Debug> Stage<E> {
         self.chance.millis(0, self.longest_latency) + slow
     }
 
-    /// Whether nothing gets from one to the other.
+    /// Returns whether nothing gets from one host to the other.
     pub(crate) fn is_cut(&self, from: usize, to: usize) -> bool {
         self.cuts.contains(&(from, to))
     }
 
-    /// Whether two cannot talk: a stream needs both directions.
+    /// Returns whether two hosts cannot communicate; a stream needs both directions.
     pub(crate) fn is_apart(&self, one: usize, other: usize) -> bool {
         self.is_cut(one, other) || self.is_cut(other, one)
     }
@@ -410,14 +411,15 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// For how long two have been able to talk, as looked at with every beat; slow hosts talk, too.
+    /// Returns how long two hosts have been able to communicate, sampled at every beat. Slow hosts
+    /// count as able.
     pub(crate) fn in_touch(&self, one: usize, other: usize) -> Duration {
         let since =
             self.contacts.get(&(one.min(other), one.max(other))).filter(|_| self.can_talk(one, other));
         since.map_or(Duration::ZERO, |since| self.now.since(*since))
     }
 
-    /// Cuts the network.
+    /// Partitions the network.
     pub(crate) fn partition(&mut self) {
         let cut = self.chance.partition(self.processes.len());
         self.note(|| format!("cut {cut:?}"));
@@ -429,7 +431,7 @@ impl<E: Debug> Stage<E> {
         self.cuts.clear();
     }
 
-    /// Stops a process for a while, between these milliseconds.
+    /// Freezes a process for a random time in this range of milliseconds.
     pub(crate) fn freeze(&mut self, host: usize, shortest: u64, longest: u64) {
         if self.runs(host) {
             let until = self.now + self.chance.millis(shortest, longest);
@@ -438,7 +440,7 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// A process that was stopped goes on now, with all that has waited for that.
+    /// Resumes a frozen process, with everything that arrived meanwhile.
     fn thaw(&mut self, host: usize) {
         let Some(until) = self.processes[host].frozen.take().filter(|until| *until > self.now) else {
             return;
@@ -449,7 +451,7 @@ impl<E: Debug> Stage<E> {
         self.queue.extend(waiting.into_iter().map(|((_, number), event)| ((self.now, number), event)));
     }
 
-    /// A process ends, its machine with it if that loses power.
+    /// Kills a process, and cuts the power of its machine unless `powered`.
     pub(crate) fn kill(&mut self, host: usize, powered: bool) {
         let process = &mut self.processes[host];
         (process.up, process.powered) = (false, powered);
@@ -457,14 +459,14 @@ impl<E: Debug> Stage<E> {
         process.life += 1;
     }
 
-    /// A dead process comes back after so many milliseconds.
+    /// Schedules the restart of a dead process within this range of milliseconds.
     pub(crate) fn restart_within(&mut self, host: usize, shortest: u64, longest: u64) {
         let at = self.now + self.chance.millis(shortest, longest);
         let life = self.processes[host].life;
         self.plan(at, Event::Restart { host, life });
     }
 
-    /// A dead process is there again, on a machine that has power.
+    /// Marks a dead process as running on a machine with power.
     pub(crate) fn revive(&mut self, host: usize) {
         let process = &mut self.processes[host];
         (process.up, process.powered) = (true, true);

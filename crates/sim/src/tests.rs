@@ -16,7 +16,7 @@ fn plan(machine: Machine, seed: u64) -> Plan {
     Plan { machine, seed, nodes, plant: None, only: None }
 }
 
-/// Which fault shows that an invariant can be violated, and in how many processes.
+/// Which injected bug violates each invariant, and the number of processes needed.
 const PLANTED: [(Machine, Rule, Plant, usize); 51] = [
     (Machine::Cluster, Rule::OneVote, Plant::ForgottenVotes, 9),
     (Machine::Cluster, Rule::Majority, Plant::IgnoredQuorum, 5),
@@ -71,14 +71,15 @@ const PLANTED: [(Machine, Rule, Plant, usize); 51] = [
     (Machine::Node, Rule::Answered, Plant::LostHandovers, 1),
 ];
 
-/// Explores with what tests beside this one leave of the cores.
+/// Runs many seeds at low priority, so that other tests keep their cores.
 fn explored(seeds: Range<u64>, plan: impl Fn(u64) -> Plan + Sync) -> Explored {
-    // For this thread and those that it starts. Where it is refused, the others wait longer.
+    // Applies to this thread and its children. If refused, other tests run slower.
     let _ = rustix::process::nice(10);
     explore(seeds, plan)
 }
 
-/// Returns the violation that the first of many seeds finds of a fault that was built in, and its plan.
+/// Returns the first violation that an injected bug causes in up to a thousand seeds, with its
+/// plan.
 fn found(with: impl Fn(u64) -> Plan + Sync) -> Option<(Plan, String)> {
     let (seed, violation) = explored(0..1000, &with).failed?;
     Some((with(seed), violation))
@@ -119,7 +120,7 @@ fn a_fault_that_breaks_it_is_found_for_each_invariant_of_the_node() {
     faults_are_found(Machine::Node);
 }
 
-/// The names of the invariants in a folder.
+/// Returns the names of the invariants in a folder.
 fn files_of(folder: &str) -> impl Iterator<Item = String> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src").join(folder).join("invariants");
     let files = folder.read_dir().expect("the invariants have a folder");
@@ -148,7 +149,7 @@ fn a_panic_is_told_with_its_seed() {
         let with = |seed| Plan { plant: Some(Plant::Panic), ..plan(machine, seed) };
         let (plan, violation) = found(with).expect("a thousand seeds find a planted fault");
         assert!(violation.contains("panicked: ") && violation.contains("planted"), "{violation}");
-        // And replayed, with all that led to it.
+        // The replay must reproduce the violation with its trace.
         let replayed = run(plan, true);
         assert_eq!(replayed.violation, Some(violation));
         assert!(replayed.trace.len() > 10);
@@ -166,7 +167,7 @@ fn hold(machine: Machine, seeds: Range<u64>, at_least: usize) {
     assert!(explored.promotions > at_least, "{} promotions or starts", explored.promotions);
 }
 
-/// Two thousand seeds in all, as for each of the machines. More are tried by `make soak` and from the command line.
+/// Each machine runs two thousand seeds in all. `make soak` and the command line run more.
 #[test]
 fn the_first_thousand_seeds_of_the_cluster_violate_nothing() {
     hold(Machine::Cluster, 0..1000, 500);
@@ -193,7 +194,8 @@ fn two_hundred_seeds_of_twelve_sentinels_violate_nothing() {
     assert_eq!(larger.failed, None, "replay: cargo run -p sim -- --machine sentinel --nodes 12 --seed N");
 }
 
-/// Seed 369 showed that an increment was written to, and called synced, whose name in the manifest was not on the disk.
+/// Seed 369 found an increment that was reported as synced although its manifest entry was not on
+/// the disk.
 #[test]
 fn two_thousand_seeds_of_a_node_and_its_disk_violate_nothing() {
     hold(Machine::Node, 0..2000, 5000);

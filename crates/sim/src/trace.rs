@@ -1,8 +1,8 @@
-//! The trace of a run: its digest always, its text if somebody wants to read it.
+//! The trace of a run: always its digest, and optionally its text.
 
 use clock::Instant;
 
-/// When simulated time begins. Not at the origin, so that "a while before the start" exists.
+/// When simulated time begins. It is not the origin, so that earlier times exist.
 pub(crate) const START: Instant = Instant::from_millis(1_000_000);
 
 #[derive(Debug)]
@@ -13,7 +13,7 @@ pub(crate) struct Trace {
 
 impl Trace {
     pub(crate) fn new(kept: bool) -> Self {
-        // FNV-1a: its offset here, its prime below.
+        // FNV-1a: the offset basis here, the prime below.
         Self { digest: 0xcbf2_9ce4_8422_2325, lines: kept.then(Vec::new) }
     }
 
@@ -31,12 +31,12 @@ impl Trace {
     }
 }
 
-/// Microseconds since the start of the run.
+/// Returns the microseconds since the start of the run.
 pub(crate) fn micros(at: Instant) -> u64 {
     at.as_micros() - START.as_micros()
 }
 
-/// As an engine's clock has it.
+/// Returns the nanoseconds of an engine's clock.
 pub(crate) fn nanos(at: Instant) -> u64 {
     at.as_micros() * 1000
 }

@@ -1,4 +1,4 @@
-//! Clients that wait for keys.
+//! Simulates clients that block on keys.
 
 use clock::Millis;
 use engine::Session;
@@ -6,20 +6,20 @@ use engine::Session;
 use crate::clients::Words;
 use crate::executor::Executor;
 
-/// A client of which each command may wait.
+/// A client whose commands may block.
 pub(crate) struct WaitingClient {
     session: Session,
     words: Words,
-    /// Says how much there is of what it waits for.
+    /// Counts the elements that the client waits for.
     length: Option<Words>,
 }
 
-/// A client that waits, and should not.
+/// A client that is blocked although it should not be.
 #[derive(Debug)]
 pub(crate) struct Stuck {
     pub(crate) words: Words,
     pub(crate) why: &'static str,
-    /// It is the time that is over.
+    /// Whether its timeout has passed.
     pub(crate) is_late: bool,
 }
 
@@ -32,18 +32,18 @@ impl WaitingClient {
         self.session.id
     }
 
-    /// Whether its server has closed its connection.
+    /// Returns whether the server has closed its connection.
     pub(crate) fn is_closed(&self) -> bool {
         self.session.closing
     }
 
-    /// Whether it waits.
+    /// Returns whether the client is blocked.
     pub(crate) fn waits(&self) -> bool {
         self.session.waiter().is_some()
     }
 
-    /// Sends a command that may wait, and keeps the one that says how much there is of what it waits for; returns the
-    /// line to be noted.
+    /// Sends a command that may block, and keeps the command that counts the elements it waits for;
+    /// returns a trace line.
     pub(crate) fn send(
         &mut self,
         data: &mut Executor,
@@ -56,7 +56,8 @@ impl WaitingClient {
         self.told(&reply)
     }
 
-    /// Ends its wait, if its reply is there, its time is over or something else has ended it; returns the line to be noted.
+    /// Ends the wait if the reply is ready, the timeout has passed or it was ended otherwise;
+    /// returns a trace line.
     pub(crate) fn end(&mut self, data: &mut Executor, wall: Millis) -> Option<String> {
         let waiter = self.session.waiter()?;
         let is_over = waiter.is_served() || waiter.until().is_some_and(|until| until <= wall);
@@ -65,7 +66,8 @@ impl WaitingClient {
         Some(self.told(&reply))
     }
 
-    /// Whether it waits though its time is over, or though there is what it waits for.
+    /// Returns whether the client is blocked although its timeout has passed or an element is
+    /// available.
     pub(crate) fn stuck(&self, data: &mut Executor, wall: Millis) -> Option<Stuck> {
         let waiter = self.session.waiter()?;
         let words = self.words.clone();

@@ -1,4 +1,4 @@
-//! One seed makes one run, whichever process it is in.
+//! Checks that a seed gives the same run in every process.
 
 use std::process::Command;
 

@@ -1,4 +1,5 @@
-//! The bus and the data: the news that it hears, and its decisions about them.
+//! Connects the cluster bus with the simulated data: replication news for the bus, and the bus's
+//! decisions for the data.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,24 +15,24 @@ use super::{Event, World};
 use crate::Plant;
 use crate::data::{Key, Order};
 
-/// How soon it is looked again whether what was under way has ended.
+/// Poll interval while running writes are draining.
 const DRAINING: Duration = Duration::from_micros(500);
-/// How soon it is looked again which replicas have acknowledged the change of a slot.
+/// Poll interval for replica acknowledgements of a slot change.
 const ASKED_AGAIN: Duration = Duration::from_millis(2);
 
-/// A change of a slot that replicas were told of, and the acknowledgements that are waited for.
+/// A slot change that was sent to replicas, with the expected acknowledgements.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Told {
     token: u64,
     slot: Slot,
     offset: ReplOffset,
-    /// So many are to acknowledge the offset.
+    /// The number of replicas that must acknowledge the offset.
     readers: usize,
     until: Instant,
 }
 
 impl World {
-    /// Says to the replicas what becomes of a slot, and waits until all that are connected have it.
+    /// Sends a slot change to the replicas and waits until all connected ones have it.
     pub(super) fn tell_replicas(
         &mut self,
         host: usize,
@@ -50,7 +51,7 @@ impl World {
         }
     }
 
-    /// Whether the replicas have what they were told; once the time is up, not all of them have.
+    /// Checks whether the replicas acknowledged the slot change; at the deadline the wait fails.
     pub(super) fn look_who_has_it(&mut self, host: usize, told: Told) {
         let has_it = |(_, acknowledged): &(usize, ReplOffset)| *acknowledged >= told.offset;
         let held = self.stage.data.stores[host].replicas().filter(has_it).count() >= told.readers;
@@ -62,7 +63,7 @@ impl World {
         self.stage.after(ASKED_AGAIN, Event::Told { host, life, told });
     }
 
-    /// Clients write, and it is looked at which nodes take writes.
+    /// Issues client writes and checks which nodes accept writes.
     pub(super) fn replicate(&mut self) {
         if self.stage.is_written() {
             let keys: Vec<Key> = self.samples.iter().map(|slot| slot.number()).collect();
@@ -85,7 +86,7 @@ impl World {
         }
     }
 
-    /// How replication stands.
+    /// Returns the replication state for the machine.
     pub(super) fn facts(&self, host: usize) -> Replication {
         let store = &self.stage.data.stores[host];
         let mut facts = Replication { offset: store.reach(), source: store.source() };
@@ -102,7 +103,7 @@ impl World {
         }
     }
 
-    /// Makes a new topology what a node routes by: what becomes its own at once, the rest a moment later.
+    /// Publishes a topology: slots that become the node's own at once, the others a moment later.
     pub(super) fn publish(&mut self, host: usize, topology: Topology) {
         self.stage.leave_returning(host, &topology);
         let (store, topology) = (&self.stage.data.stores[host], Arc::new(topology));
@@ -116,7 +117,7 @@ impl World {
     pub(super) fn on_published(&mut self, host: usize) {
         let Some((rerouting, under_way)) = self.hosts[host].publishing.take() else { return };
         let store = &self.stage.data.stores[host];
-        // Each slot is told under its lock.
+        // Each slot learns the change under its lock.
         if !store.has_drained(&under_way) {
             self.hosts[host].publishing = Some((rerouting, under_way));
             let life = self.stage.processes[host].life;
@@ -126,7 +127,7 @@ impl World {
         self.take_steps(host);
     }
 
-    /// Writes wait from now on; those that are under way must end.
+    /// Blocks new writes and waits until running writes end.
     pub(super) fn pause(&mut self, host: usize, until: Instant) {
         self.stage.hold_writes(host, PausePurpose::Failover, Some(until));
         let under_way = self.stage.data.stores[host].under_way();
@@ -143,7 +144,7 @@ impl World {
         self.stage.after(DRAINING, Event::Drained { host, life, under_way });
     }
 
-    /// These slots are others' now.
+    /// Drops slots that now belong to other nodes.
     pub(super) fn drop_slots(&mut self, host: usize, slots: &SlotSet) {
         let lost = self.samples.iter().filter(|slot| slots.contains(**slot));
         let keys: Vec<Key> = lost.map(|slot| slot.number()).collect();

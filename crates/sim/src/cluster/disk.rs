@@ -1,6 +1,7 @@
-//! A node's disk: its `nodes.conf`, written whole and renamed into place.
+//! A node's disk with its `nodes.conf`, which is written completely and renamed into place.
 //!
-//! A written file survives the process; only a synced one surely survives the machine.
+//! A written file survives the death of the process; only a synced file is sure to survive a power
+//! failure.
 
 use std::collections::VecDeque;
 
@@ -8,13 +9,13 @@ use crate::Chance;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Disk {
-    /// The text that a process would read now.
+    /// The content that a process would read now.
     written: Option<String>,
-    /// The text that is there after a power cut at the latest.
+    /// The oldest content that can remain after a power failure.
     synced: Option<String>,
-    /// On its way, with a process that waits for it.
+    /// The write in progress, for which a process waits.
     pending: Option<(u64, String)>,
-    /// Texts that a process wants to be written, each with whether it is to be synced.
+    /// Queued writes: number, content, and whether to sync.
     orders: VecDeque<(u64, String, bool)>,
     ordered: u64,
 }
@@ -24,28 +25,28 @@ impl Disk {
         Self { written: Some(nodes_conf.clone()), synced: Some(nodes_conf), ..Self::default() }
     }
 
-    /// A process wants this to be written.
+    /// Queues a write.
     pub(super) fn order(&mut self, text: String, sync: bool) {
         self.ordered += 1;
         self.orders.push_back((self.ordered, text, sync));
     }
 
-    /// The next text that is to be written, unless the disk is busy.
+    /// Returns the next queued write unless the disk is busy.
     pub(super) fn next_order(&mut self) -> Option<(u64, String, bool)> {
         if self.pending.is_none() { self.orders.pop_front() } else { None }
     }
 
-    /// Whether something is still to be written.
+    /// Returns whether writes are queued.
     pub(super) fn has_orders(&self) -> bool {
         self.pending.is_some() || !self.orders.is_empty()
     }
 
-    /// Writes; with `sync`, the disk is busy until [`Disk::sync`].
+    /// Writes the file. With `sync`, the disk is busy until [`Disk::sync`].
     pub(super) fn write(&mut self, number: u64, text: String, sync: bool) {
         if sync { self.pending = Some((number, text)) } else { self.written = Some(text) }
     }
 
-    /// The write that was on its way is there; returns its number.
+    /// Completes the synced write in progress and returns its number.
     pub(super) fn sync(&mut self) -> u64 {
         let (number, text) = self.pending.take().expect("a write is on its way");
         self.written = Some(text.clone());
@@ -53,7 +54,7 @@ impl Disk {
         number
     }
 
-    /// The process dies, perhaps in the middle of a write.
+    /// Kills the process, perhaps in the middle of a write.
     pub(super) fn process_died(&mut self, chance: &mut Chance) {
         (self.orders, self.ordered) = (VecDeque::new(), 0);
         if let Some((_, text)) = self.pending.take()
@@ -63,7 +64,7 @@ impl Disk {
         }
     }
 
-    /// The machine loses power; what was not synced may be there or not.
+    /// Cuts the power; unsynced writes may or may not survive.
     pub(super) fn power_failed(&mut self, chance: &mut Chance) {
         self.process_died(chance);
         if chance.percent(50) {
@@ -77,7 +78,7 @@ impl Disk {
     }
 }
 
-/// The planted fault: a `nodes.conf` that does not say for which epoch its node has voted.
+/// The injected bug: a `nodes.conf` without the last vote epoch.
 pub(super) fn without_votes(text: &str) -> String {
     let kept = text.split("lastVoteEpoch ").next().unwrap_or_default();
     format!("{kept}lastVoteEpoch 0\n")

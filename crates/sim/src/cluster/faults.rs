@@ -1,4 +1,4 @@
-//! The faults of a cluster's run.
+//! Injects the faults of a cluster run.
 
 use gossip::{Action, Driving, Gossip};
 
@@ -10,22 +10,22 @@ use crate::data::Store;
 
 /// How a process ends.
 struct Ending {
-    /// Its machine goes on.
+    /// The machine keeps its power.
     powered: bool,
-    /// It has its data again.
+    /// The data survives.
     kept: bool,
     loses_disk: bool,
 }
 
 impl World {
-    /// One fault, or an operator's deed.
+    /// Injects one fault or one operator action.
     pub(super) fn go_wrong(&mut self) {
         let host = self.stage.chance.below(self.hosts.len());
-        // With the faults that these find built in, they come often.
+        // These situations are frequent when the bug that they reveal is injected.
         let often = matches!(self.stage.plan.plant, Some(Plant::EarlyHandover | Plant::LateClaims));
         match self.stage.chance.below(100) {
             0..90 if often => self.plan_whole_move(host),
-            // A failing master is what an election is about.
+            // Master failures cause elections, so they are the most frequent fault.
             0..24 => {
                 let master = self.some_master().unwrap_or(host);
                 if self.stage.chance.percent(60) { self.crash(master, 4000) } else { self.freeze(master) }
@@ -51,7 +51,7 @@ impl World {
         }
     }
 
-    /// A node that takes itself for a master with slots.
+    /// Returns a random node that considers itself a master with slots.
     fn some_master(&mut self) -> Option<usize> {
         let leads = |gossip: &Gossip| gossip.is_voter(gossip.id());
         let masters: Vec<usize> = (0..self.hosts.len())
@@ -60,8 +60,8 @@ impl World {
         (!masters.is_empty()).then(|| self.stage.chance.pick(&masters))
     }
 
-    /// A process dies, sometimes with its machine, to be started again after a while. Once a run, a
-    /// disk may be lost with it.
+    /// Kills a process, sometimes with its machine, and schedules its restart. Once per run its
+    /// disk may be lost, too.
     pub(super) fn crash(&mut self, host: usize, longest: u64) {
         if !self.stage.processes[host].up {
             return;
@@ -74,7 +74,7 @@ impl World {
         self.end(host, longest, Ending { powered, kept, loses_disk });
     }
 
-    /// A process has stopped on purpose, to be started again after a while.
+    /// Schedules the restart of a process that stopped on purpose.
     pub(super) fn stop(&mut self, host: usize) {
         self.stage.note(|| format!("host {host} stops"));
         self.end(host, 4000, Ending { powered: true, kept: true, loses_disk: false });
@@ -113,8 +113,8 @@ impl World {
         }
         self.stage.end_data(host, kept && !loses_disk, powered);
         self.break_wires(host, powered);
-        // A supervisor starts a process again before anybody has missed it: one without its disk has another name then, at
-        // the same address.
+        // A supervisor may restart the process before its failure is detected; without its disk it
+        // then has a new node id at the old address.
         let (shortest, longest) = match loses_disk && self.stage.chance.percent(50) {
             true => (0, 60),
             false => (longest / 80, longest),
@@ -122,7 +122,7 @@ impl World {
         self.stage.restart_within(host, shortest, longest);
     }
 
-    /// Whether a copy of what a host holds is somewhere else.
+    /// Returns whether another node has a copy of the host's data.
     fn is_replaceable(&self, host: usize) -> bool {
         let stores = &self.stage.data.stores;
         let copies = |other: &Store| other.upstream() == Some(host) && other.is_in_sync();
@@ -133,7 +133,7 @@ impl World {
         self.stage.freeze(host, 100, 4000);
     }
 
-    /// For longer than anybody waits for it.
+    /// Freezes a process for longer than every timeout.
     pub(super) fn freeze_long(&mut self, host: usize) {
         self.stage.freeze(host, 100, 9000);
     }

@@ -1,4 +1,4 @@
-//! The cluster that a run begins with: the master of each replica, and the `nodes.conf` of each node.
+//! Creates the initial cluster: each replica's master and each node's `nodes.conf`.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -12,7 +12,7 @@ use crate::Chance;
 
 pub(super) const PORT: u16 = 6379;
 pub(super) const BUS_PORT: u16 = 16379;
-/// How many slots of each master stand for all.
+/// The number of representative slots per master.
 const SAMPLES: usize = 3;
 
 pub(super) struct Formation {
@@ -24,9 +24,9 @@ pub(super) fn config(ip: IpAddr) -> Config {
     let announce = Announce { ip: Some(ip), port: PORT, bus_port: BUS_PORT, ..Announce::default() };
     Config {
         node_timeout: NODE_TIMEOUT,
-        // Shorter than a run, so that the forgotten are met again in it.
+        // Shorter than a run, so that forgotten nodes can rejoin within it.
         blacklist_ttl: Duration::from_secs(5),
-        // As long as it takes to elect somebody at the third attempt.
+        // Long enough for three election attempts.
         empty_master_timeout: Duration::from_secs(20),
         manual_failover_timeout: Duration::from_secs(2),
         announce,
@@ -34,7 +34,7 @@ pub(super) fn config(ip: IpAddr) -> Config {
     }
 }
 
-/// Masters first, at least three; the other nodes are their replicas in turn.
+/// Returns at least three masters first, then their replicas in turn.
 pub(super) fn form(nodes: usize, chance: &mut Chance) -> Formation {
     let nodes = nodes.max(4);
     let masters = (nodes / 2).clamp(3, 5);

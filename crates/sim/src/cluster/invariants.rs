@@ -18,28 +18,30 @@ mod one_promotion;
 mod one_vote;
 mod whole_moves;
 
-/// The steps that the invariants look at.
+/// The events that the invariants check.
 #[derive(Debug)]
 pub(super) enum Seen<'a> {
     /// A vote leaves its voter.
     Voted { voter: NodeId, epoch: Epoch, candidate: NodeId },
-    /// A replica was elected; `voters` are the masters with slots in its eyes. `agreed`: without the vote
-    /// of one that an operator made a master.
+    /// A replica was elected. `voters` are the masters with slots in its view. `agreed`: no voter
+    /// was promoted by TAKEOVER.
     Won { winner: NodeId, epoch: Epoch, voters: Vec<NodeId>, agreed: bool },
-    /// A master tells somebody under which epoch it claims its slots.
+    /// A master announces the epoch under which it claims its slots.
     Claimed { id: NodeId, epoch: Epoch },
-    /// A node routes by this from now on.
+    /// A node starts to route by this topology.
     Published { topology: &'a Topology },
-    /// A node ended while it wrote, or its machine failed: what it had not told anybody may be lost.
+    /// A node died during a write, or its machine failed; state that it had not announced may be
+    /// lost.
     LostWrites { id: NodeId },
-    /// An operator had it forget the cluster.
+    /// An operator reset the node with CLUSTER RESET.
     Reset { id: NodeId },
 }
 
-/// One that looks at steps.
+/// An event invariant with its name.
 pub(super) type Named = (Rule, Box<dyn for<'a> Invariant<Seen<'a>>>);
 
-/// All of them that look at steps; `claims`, `freshness`, `key_moves`, `minority`, `whole_moves` and `coverage` look at states.
+/// Returns all event invariants. `claims`, `freshness`, `key_moves`, `minority`, `whole_moves` and
+/// `coverage` check states instead.
 pub(super) fn all() -> Vec<Named> {
     vec![
         (Rule::OneVote, Box::new(one_vote::OneVote::default())),
@@ -50,7 +52,7 @@ pub(super) fn all() -> Vec<Named> {
     ]
 }
 
-/// The masters with slots, as a node sees them.
+/// Returns the masters with slots in a node's view.
 pub(super) fn voters(gossip: &Gossip) -> impl Iterator<Item = NodeId> + '_ {
     gossip.nodes().map(|node| node.id).filter(|id| gossip.is_voter(*id))
 }

@@ -1,6 +1,7 @@
-//! The keys of a slot on their way (MIGRATE), as redis-cli sends them: the node's own machine
-//! ([`engine::migration::Migration`]), and a driver that captures, sends and releases what it says. Clients write to the
-//! slot all the while, here and, where ASK sends them, there.
+//! Migrates keys with MIGRATE as redis-cli does. The node's machine
+//! ([`engine::migration::Migration`]) is real; a simulated driver captures, sends and releases keys
+//! as the machine requests. Clients keep writing to the slot at the source and, redirected by ASK,
+//! at the target.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -15,35 +16,35 @@ use super::operator::{self, Move};
 use super::{Event, World};
 use crate::Plant;
 
-/// How soon it is looked again at what is not done.
+/// Poll interval for unfinished steps.
 const LOOK: Duration = Duration::from_millis(2);
-/// The timeout of the command.
+/// The timeout given to MIGRATE.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A MIGRATE that is under way.
+/// A MIGRATE in progress.
 #[derive(Debug)]
 pub(super) struct KeyMove {
     it: Move,
-    /// The lives of both ends that the link joins.
+    /// The process incarnations at both ends of the link.
     lives: [u64; 2],
     machine: Migration,
     step: Step,
     keys: Vec<Vec<u8>>,
     held: Vec<Slot>,
-    /// Bytes on their way to the target, and when they are there.
+    /// Bytes in flight to the target, with their arrival time.
     sent: Option<(Instant, Vec<u8>)>,
     answers: VecDeque<(Instant, Value)>,
 }
 
 impl World {
-    /// An operator has the keys of a slot go to its target. With none left, the slot follows.
+    /// Migrates all keys of a slot to its target, then the slot itself.
     pub(super) fn move_keys(&mut self, it: Move) {
         if !self.stage.runs(it.from) {
             return;
         }
         let keys = self.stage.data.stores[it.from].names(it.slot);
         if keys.is_empty() {
-            // Sometimes the source alone is told: the target is to notice.
+            // Sometimes only the source gets the command; the target must notice.
             let source_alone = self.stage.chance.percent(15);
             let step = if source_alone { operator::Step::GiveAtSource } else { operator::Step::TakeAtTarget };
             return self.operate(step(it));
@@ -62,7 +63,7 @@ impl World {
         self.go_on_moving(number);
     }
 
-    /// Does what can be done now, and looks again later.
+    /// Performs the steps that are possible now and schedules a retry.
     pub(super) fn go_on_moving(&mut self, number: u64) {
         self.receive_keys(number);
         loop {
@@ -101,7 +102,7 @@ impl World {
         }
     }
 
-    /// The outcome of the step that is due; none yet, if it takes longer.
+    /// Returns the result of the due step, or `None` if it needs more time.
     fn outcome_of_step(&mut self, number: u64) -> Option<Input> {
         let reached = self.reaches_target(number);
         let one = self.key_moves.get_mut(&number)?;
@@ -150,7 +151,7 @@ impl World {
         }
     }
 
-    /// Whether the target is the process that the link leads to, and can be reached.
+    /// Returns whether the target process of the link still runs and can be reached.
     fn reaches_target(&self, number: u64) -> bool {
         self.key_moves.get(&number).is_some_and(|one| {
             let Move { from, to, .. } = one.it;
@@ -158,7 +159,7 @@ impl World {
         })
     }
 
-    /// The bytes that were sent arrive at the target, and are done.
+    /// Executes the bytes that arrived at the target.
     fn receive_keys(&mut self, number: u64) {
         let reached = self.reaches_target(number);
         let Some(one) = self.key_moves.get_mut(&number) else { return };
@@ -178,7 +179,7 @@ impl World {
         }
     }
 
-    /// The ends of a key's way, if the target is the process and the master that it was.
+    /// Returns the key's migration if the target is still the original process and a master.
     pub(super) fn ends_of_key_move(&self, number: u64) -> Option<Move> {
         let one = self.key_moves.get(&number)?;
         let to = one.it.to;

@@ -1,5 +1,5 @@
-//! An operator: fails over, moves slots, forgets and introduces nodes; after the faults, repairs what
-//! only an operator can.
+//! Simulates an operator who starts failovers, migrates slots, forgets and introduces nodes and,
+//! after the faults, repairs what cannot heal by itself.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,27 +13,28 @@ use slot_routing::{NodeId, ReplOffset, Slot};
 use super::formation::{BUS_PORT, PORT};
 use super::{Event, World};
 
-/// Several slots may be on their way at once, but no node gives some away while it takes others: what it takes
-/// raises its epoch, and what it has given but still claims is then taken back from its new owner (as in Redis,
-/// whose redis-cli begins no move while others are open).
+/// Several slots may migrate at once, but no node exports while it imports: an import raises its
+/// epoch, so slots that it exported but still claims would be taken back from the new owner. (Redis
+/// behaves alike; redis-cli starts no migration while others are open.)
 const LONGEST_MOVE: Duration = Duration::from_secs(2);
 
-/// One that goes in one piece has ended within this.
+/// Time limit of an atomic slot migration.
 const LONGEST_WHOLE_MOVE: Duration = Duration::from_secs(12);
 
-/// A replica that heard its master within this time may stand for election for long enough.
+/// A replica that heard from its master within this time stays eligible long enough.
 const FRESH: Duration = Duration::from_secs(8);
 
-/// One command of several that belong together.
+/// One command of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     Failover(usize, FailoverMode),
-    /// A replica is to copy another master.
+    /// Make a replica follow another master.
     Replicate {
         host: usize,
         master: NodeId,
     },
-    /// As redis-cli moves a slot: the target is told first, so that nobody is without it.
+    /// Import a slot at the target. As with redis-cli, the target comes first so that the slot
+    /// always has an owner.
     Import(Move),
     Export(Move),
     MoveKeys(Move),
@@ -50,7 +51,7 @@ pub(super) enum Step {
         host: usize,
         other: usize,
     },
-    /// A replica is to forget the cluster and all data.
+    /// Reset a replica with CLUSTER RESET and drop its data.
     Reset {
         host: usize,
         hard: bool,
@@ -65,7 +66,7 @@ pub(super) struct Move {
 }
 
 impl World {
-    /// Decides what the operator does next.
+    /// Chooses the operator's next action.
     pub(super) fn plan_operation(&mut self) {
         let (host, other) =
             (self.stage.chance.below(self.hosts.len()), self.stage.chance.below(self.hosts.len()));
@@ -98,7 +99,7 @@ impl World {
         }
     }
 
-    /// One slot, or all that stand for its owner's, begin their way to `to`.
+    /// Starts the migration of one slot, or of all representative slots of its owner, to `to`.
     fn plan_moves(&mut self, to: usize) {
         let slot = self.stage.chance.pick(&self.samples);
         let Some(from) = (0..self.hosts.len()).find(|&host| self.owns(host, slot)) else { return };
@@ -118,7 +119,8 @@ impl World {
         }
     }
 
-    /// Some slots of one master move to `to` in one piece, and sometimes one of the two dies or stops meanwhile.
+    /// Starts an atomic migration of some slots of one master to `to`; sometimes either node is
+    /// killed or frozen meanwhile.
     pub(super) fn plan_whole_move(&mut self, to: usize) {
         let slot = self.stage.chance.pick(&self.samples);
         let Some(from) = (0..self.hosts.len()).find(|&host| self.owns(host, slot)) else { return };
@@ -147,8 +149,8 @@ impl World {
         }
     }
 
-    /// A slot begins its way to `to`, and at some step of that one of the two masters dies, stops, or is replaced.
-    /// Whether the operator goes on is left to chance, as ever.
+    /// Starts a slot migration and kills, freezes or replaces one of the masters at a random step.
+    /// The operator may or may not continue.
     fn plan_move_under_fire(&mut self, to: usize) {
         if !self.gossip_of(to).is_some_and(|gossip| gossip.is_voter(gossip.id())) {
             return;
@@ -203,8 +205,9 @@ impl World {
     }
 
     pub(super) fn operate(&mut self, step: Step) {
-        // Keys move from node to node, so a move stops where the two cannot talk. (Without keys it could go on:
-        // the target takes the slot under what it holds for the highest epoch, and loses it to an old claim.)
+        // Keys are sent between the nodes, so a migration stops while they cannot communicate.
+        // (Without keys it could continue: the target would take the slot under a stale epoch and
+        // lose it to an old claim.)
         if let Step::Export(it) | Step::MoveKeys(it) | Step::TakeAtTarget(it) | Step::GiveAtSource(it) = step
             && self.stage.is_apart(it.from, it.to)
         {
@@ -258,7 +261,7 @@ impl World {
         self.ask(host, command, next);
     }
 
-    /// A command was answered. An operator that gets no answer, or a refusal, does not go on.
+    /// Handles the reply to a command. The operator stops after an error or a missing reply.
     pub(super) fn on_answer(&mut self, host: usize, token: u64, result: &Result<Reply, CommandError>) {
         self.stage.note(|| format!("answer of {host}: {result:?}"));
         self.on_claim_answered(host, token, result);
@@ -272,7 +275,7 @@ impl World {
         Command::Meet { ip: self.hosts[other].ip, port: PORT, bus_port: BUS_PORT }
     }
 
-    /// Gives a node a command, and notes what is to follow.
+    /// Sends a command to a node and records the follow-up step.
     pub(super) fn ask(&mut self, host: usize, command: Command, next: Option<Step>) {
         if !self.stage.runs(host) {
             return;
@@ -284,16 +287,17 @@ impl World {
         self.feed(host, Input::Command { token, command });
     }
 
-    /// Does an operator's part for a cluster that does not come together by itself: forgotten nodes are introduced
-    /// again, nodes that came back under a new name replace the old, and moves that stopped in the middle are given up
-    /// once all nodes see the same owner of their slots: about that they must come to agree without help.
+    /// Repairs what the cluster cannot heal by itself: reintroduces forgotten nodes, replaces nodes
+    /// that returned with a new id, and cancels interrupted migrations once all nodes agree on the
+    /// slots' owner, which they must do without help.
     pub(super) fn set_right(&mut self) {
         let ids: Vec<NodeId> = (0..self.hosts.len()).map(|host| self.gossip(host).id()).collect();
         let left_alone = self.left_alone();
         for host in 0..self.hosts.len() {
             let gossip = self.gossip(host);
             let strangers = |gossip: &Gossip| {
-                // A node that changed its address while nobody that knows it was there is met at the new one.
+                // A node that changed its address while no node that knew it was running must be
+                // introduced at the new address.
                 let known = |other: usize| {
                     let node = gossip.node(ids[other]);
                     node.is_some_and(|node| node.address.ip == Some(self.hosts[other].ip))
@@ -334,8 +338,8 @@ impl World {
         self.adopt_orphans();
     }
 
-    /// The master that lost its disk, as long as the operator waits for a replica to take its place: one that could when
-    /// everything healed must do so by itself.
+    /// Returns the master that lost its disk, as long as the operator waits for a replica to take
+    /// over. A replica that was eligible at healing time must do so without help.
     fn left_alone(&mut self) -> Option<NodeId> {
         let lost = self.lost?;
         let must = self
@@ -349,7 +353,7 @@ impl World {
         (must && (0..self.hosts.len()).any(is_missed)).then_some(lost)
     }
 
-    /// Whether a replica of `master` has data that is far from too old to stand with.
+    /// Returns whether a replica of `master` has sufficiently recent data to stand for election.
     fn could_replace(&self, host: usize, master: NodeId) -> bool {
         let gossip = self.gossip(host);
         let facts = self.facts(host);
@@ -365,10 +369,10 @@ impl World {
             && heard.is_some_and(|at| now.since(at) < FRESH)
     }
 
-    /// A master that lost its disk when an operator had sent its replica elsewhere is gone for ever, and nobody
-    /// has its slots; nor has anybody one that it was given, if the node that gave it had heard of that and its
-    /// replica had not. They go to another, as `redis-cli --cluster fix` gives them. Whatever else goes wrong, every
-    /// slot must find its owner by itself.
+    /// Assigns orphaned slots like `redis-cli --cluster fix`. A master that lost its disk after an
+    /// operator moved its replica away is gone for good, as is a slot assigned to it if the
+    /// previous owner learned of that and its replica did not. All other slots must find their
+    /// owner without help.
     fn adopt_orphans(&mut self) {
         let Some(lost) = self.lost else { return };
         let forgotten = |slot: &Slot| self.deserted.contains(&lost) || self.given.contains(&(lost, *slot));
@@ -385,9 +389,9 @@ impl World {
         }
     }
 
-    /// A master's moves that stopped in the middle: what becomes of its replicas' marks follows from that. One that is
-    /// given up while its next command is on its way would leave its slot to nobody: the target takes it without a new
-    /// epoch, and the source gives it away.
+    /// Returns the interrupted migrations of a master; its replicas' migration state follows from
+    /// them. A migration must not be cancelled while its next command is in flight: the target
+    /// would take the slot without a new epoch while the source gives it away.
     fn open_moves(&self, host: usize) -> Vec<Slot> {
         if self.is_replica(host) {
             return Vec::new();
@@ -401,14 +405,14 @@ impl World {
         marked.into_iter().filter(stopped).filter(settled).collect()
     }
 
-    /// Whether all nodes see the same node serve a slot.
+    /// Returns whether all nodes agree on a slot's owner.
     fn owner_agreed(&self, slot: Slot) -> bool {
         let owner = |host| self.gossip_of(host).and_then(|gossip| gossip.slot_owner(slot));
         let first = owner(0);
         first.is_some() && (1..self.hosts.len()).all(|host| owner(host) == first)
     }
 
-    /// A node without slots is to copy one that has some.
+    /// Makes a master without slots replicate a master with slots.
     fn give_work(&mut self, host: usize) {
         let gossip = self.gossip(host);
         let works = |node: &&gossip::Node| gossip.is_voter(node.id) && !node.has_failed();

@@ -1,9 +1,9 @@
-//! Masters that became such by an operator's word, without a vote.
+//! Tracks masters that were promoted by an operator without a vote.
 //!
-//! TAKEOVER gives up what the elections promise. If a network is cut, the replica's side counts it among the
-//! masters and the other side still counts the one whose place it took: both may have a majority, and elect
-//! in one epoch. Two such majorities have no voter in common, so one of them has needed the vote of the
-//! replica, or of a node that its vote made a master. The rules of elections are asked of all others.
+//! TAKEOVER breaks the guarantees of elections. During a partition both sides can have a majority
+//! and elect in one epoch, because each counts a different master. Such majorities are disjoint, so
+//! one of them included a forced master or a node elected with a forced master's vote. The election
+//! invariants exempt such nodes.
 
 use std::collections::BTreeSet;
 
@@ -11,9 +11,9 @@ use slot_routing::NodeId;
 
 #[derive(Debug, Default)]
 pub(super) struct Takeovers {
-    /// Masters by an operator's word, and those elected with the vote of one.
+    /// Masters promoted by TAKEOVER, and masters elected with their votes.
     forced: BTreeSet<NodeId>,
-    /// Candidates that have had the vote of one of them.
+    /// Candidates that received a vote of one of them.
     helped: BTreeSet<NodeId>,
 }
 
@@ -28,7 +28,7 @@ impl Takeovers {
         }
     }
 
-    /// Takes in an elected node; returns whether it was elected by masters that had been elected, too.
+    /// Records an elected node and returns whether its voters were all properly elected.
     pub(super) fn elect(&mut self, winner: NodeId) -> bool {
         let agreed = !self.helped.contains(&winner);
         if agreed {

@@ -1,5 +1,5 @@
-//! Slots that move in one piece (CLUSTER MIGRATESLOTS): the machines of the crate `migration` on both sides, and a driver
-//! that looks every few milliseconds at what it is to tell them.
+//! Simulates atomic slot migrations (CLUSTER MIGRATESLOTS): the machines of the `migration` crate
+//! run on both sides, and a driver polls them every few milliseconds.
 
 use std::time::Duration;
 
@@ -14,11 +14,12 @@ use crate::Plant;
 use crate::data::{Change, Key};
 use crate::lane::{Lane, Next};
 
-/// How often the driver looks.
+/// The driver's poll interval.
 const LOOK: Duration = Duration::from_millis(5);
-/// Words that are lost on their way are sent again after this.
+/// Lost messages are sent again after this time.
 const SENT_AGAIN: Duration = Duration::from_millis(50);
-/// The target waits so long, at most, for its replicas before it claims.
+/// The longest time, in milliseconds, that the target waits for its replicas before it claims the
+/// slots.
 const REPLICAS_WITHIN: u64 = 500;
 /// `repl-timeout`.
 const SILENCE: Duration = Duration::from_secs(4);
@@ -26,10 +27,10 @@ const SILENCE: Duration = Duration::from_secs(4);
 pub(super) const SOURCE: usize = 0;
 const TARGET: usize = 1;
 
-/// One move.
+/// A slot migration.
 #[derive(Debug)]
 pub(super) struct WholeMove {
-    /// The source and the target: their hosts, their lives, and their names.
+    /// Hosts of source and target; their incarnations and node ids follow.
     pub(super) hosts: [usize; 2],
     pub(super) lives: [u64; 2],
     ids: [NodeId; 2],
@@ -40,9 +41,9 @@ pub(super) struct WholeMove {
     import: Option<Import>,
     cursor: Option<CursorId>,
     is_holding: bool,
-    /// The words on their way to each.
+    /// Messages in flight to each side.
     lanes: [Lane<Word>; 2],
-    /// The target's command that claims the slots.
+    /// The token of the target's command that claims the slots.
     claim: Option<u64>,
 }
 
@@ -56,26 +57,27 @@ enum Word {
     Ended,
 }
 
-/// A step of a move's driver.
+/// A step of the migration driver.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum MoveStep {
     Look,
-    /// Something arrives at a side.
+    /// A message arrives at a side.
     Arrives(usize),
-    /// The target's replicas have what came. With the fault of late claims its clock stands still from `granted` on.
+    /// The target's replicas have acknowledged. With the injected bug `LateClaims`, the target's
+    /// clock stands still from `granted` on.
     ReplicasHave {
         granted: Instant,
     },
 }
 
 impl World {
-    /// An operator has slots move to `to`.
+    /// Starts the migration of slots to `to`.
     pub(super) fn begin_whole_move(&mut self, slots: Vec<Slot>, from: usize, to: usize) {
         let hosts = [from, to];
         if from == to || hosts.iter().any(|host| !self.stage.runs(*host)) || self.stage.is_apart(from, to) {
             return;
         }
-        // As the node refuses it: some are on their way by SETSLOT.
+        // Nodes refuse slots that SETSLOT is migrating.
         let is_at_rest = |slot: &Slot| self.role_for(from, *slot) == Some(Ownership::Mine);
         if !slots.iter().all(is_at_rest) {
             return;
@@ -121,7 +123,7 @@ impl World {
         }
     }
 
-    /// Until when a side takes in nothing; none if it is gone.
+    /// Returns until when a side is frozen; `None` if its process is gone.
     fn side(&self, number: u64, side: usize) -> Option<Option<Instant>> {
         let one = self.whole_moves.get(&number)?;
         let host = one.hosts[side];
@@ -145,7 +147,7 @@ impl World {
         self.stage.after(LOOK, Event::Move { number, step: MoveStep::Look });
     }
 
-    /// A side's process is gone, and the other hears of that.
+    /// Ends a side whose process is gone and notifies the other.
     fn end_side(&mut self, number: u64, side: usize) {
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         let there = if side == SOURCE { one.export.take().is_some() } else { one.import.take().is_some() };
@@ -212,7 +214,8 @@ impl World {
         let now = self.stage.now;
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         let apart = self.stage.is_apart(one.hosts[SOURCE], one.hosts[TARGET]).then_some(SENT_AGAIN);
-        // The target runs commands in the order in which they came: all wait while a pause keeps the first from running.
+        // The target executes commands in order: a pause that holds back the first one holds back
+        // all.
         let is_paused = side == TARGET && self.stage.is_import_paused(one.hosts[TARGET]);
         let paused = is_paused.then_some(LOOK);
         match one.lanes[side].next(now, held.or(apart).or(paused)) {
@@ -296,7 +299,7 @@ impl World {
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         let keys = one.keys.clone();
         match action {
-            // The link is one that does not come again, as with a Valkey.
+            // The link cannot be resumed, as with Valkey.
             export::ExportAction::AskResumable => {
                 self.tell_export(number, export::ExportEvent::Refused("ERR".to_owned()));
             }
@@ -331,7 +334,7 @@ impl World {
                 }
                 self.post_move(number, TARGET, Word::Ended);
             }
-            // Neither a password nor another link.
+            // There is no password and only one link.
             export::ExportAction::LogIn | export::ExportAction::Reconnect => {}
         }
     }
@@ -353,7 +356,7 @@ impl World {
                 import::ImportAction::Send(message) => self.post_move(number, SOURCE, Word::Said(message)),
                 import::ImportAction::AwaitReplicas => {
                     let wait = self.stage.chance.millis(0, REPLICAS_WITHIN);
-                    // With the fault that this finds built in, it comes often.
+                    // This is frequent when the bug that it reveals is injected.
                     if self.stage.plan.plant == Some(Plant::LateClaims) && !self.stage.healed {
                         self.freeze_long(host);
                     }
@@ -401,7 +404,7 @@ impl World {
         self.ask(host, command, None);
     }
 
-    /// The target's machine has answered a command that may have been its claim.
+    /// Handles the target machine's reply to a command, which may be its claim.
     pub(super) fn on_claim_answered(
         &mut self,
         host: usize,
@@ -421,7 +424,7 @@ impl World {
     }
 }
 
-/// The things that the target of a move sees around it.
+/// Returns the environment that the target's machine observes.
 fn around_target(one: &WholeMove, gossip: &Gossip) -> import::ImportConditions {
     let is_theirs = |slot: &Slot| gossip.slot_owner(*slot) == Some(one.ids[SOURCE]);
     import::ImportConditions {

@@ -1,4 +1,5 @@
-//! The links of the bus: packets in order, or the end; and what the network does to them.
+//! Simulates the links of the cluster bus: ordered packets or the end of the link, and network
+//! faults.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -11,16 +12,16 @@ use super::{Event, Heard, World};
 use crate::Plant;
 use crate::lane::{Lane, Next};
 
-/// A held-back lane looks again after this long.
+/// A blocked direction is retried after this time.
 const RETRANSMIT: Duration = Duration::from_millis(40);
 
-/// A connection. Side 0 made it, side 1 accepted it.
+/// A link. Side 0 opened it, side 1 accepted it.
 #[derive(Debug, Clone)]
 pub(super) struct Wire {
     hosts: [usize; 2],
-    /// The name that each side has for it; `None` once that side is gone (or not there yet).
+    /// Each side's id of the link; `None` before it is accepted or after it is closed.
     ends: [Option<LinkId>; 2],
-    /// The items on their way to each side.
+    /// The items in flight to each side.
     lanes: [Lane<Item>; 2],
 }
 
@@ -44,7 +45,7 @@ impl World {
         self.stage.after(time, Event::Dialled { wire });
     }
 
-    /// A connection attempt reaches its host. A stopped process still has its port.
+    /// A connection attempt reaches its host. A frozen process still accepts connections.
     pub(super) fn on_dialled(&mut self, wire: u64) {
         let Some(&Wire { hosts: [from, to], ends: [Some(link), _], .. }) = self.wires.get(&wire) else {
             self.wires.remove(&wire);
@@ -52,7 +53,7 @@ impl World {
         };
         let silent = self.stage.is_apart(from, to);
         if silent || !self.stage.processes[to].powered {
-            // A side that waits will give up.
+            // The waiting side will time out.
         } else if self.stage.processes[to].up {
             self.put(wire, 1, Item::Accepted);
             self.put(wire, 0, Item::Connected);
@@ -65,7 +66,7 @@ impl World {
         }
     }
 
-    /// Sends something towards a side.
+    /// Sends an item towards a side.
     fn put(&mut self, wire: u64, side: usize, item: Item) {
         let Some(hosts) = self.wires.get(&wire).map(|wire| wire.hosts) else { return };
         let at = self.stage.now + self.stage.latency(hosts[1 - side], hosts[side]);
@@ -75,7 +76,7 @@ impl World {
         }
     }
 
-    /// A host sends a packet; the network may lose it, double it, or let others overtake it.
+    /// Sends a packet; the network may lose, duplicate or delay it.
     pub(super) fn send(&mut self, host: usize, link: LinkId, packet: Box<Packet>) {
         let Some(&(wire, mine)) = self.hosts[host].links.get(&link) else { return };
         let side = 1 - mine;
@@ -88,13 +89,13 @@ impl World {
         if self.stage.plan.plant == Some(Plant::ForgottenVotes) && !self.stage.healed {
             match packet.body {
                 Body::AuthRequest => self.feign_rivals(host, to, &packet),
-                // So that nobody is elected in that epoch before it is voted in once more.
+                // Drops votes so that nobody wins this epoch before the voter votes in it again.
                 Body::AuthAck => return,
                 _ => {}
             }
         }
         if !self.stage.healed {
-            // Requests for votes are tried harder.
+            // Vote requests are duplicated more often.
             let doubled = if matches!(packet.body, Body::AuthRequest) { 20 } else { self.loss };
             if self.stage.chance.percent(doubled) && !self.stage.is_cut(host, to) {
                 let late = self.stage.latency(host, to) * 3 + self.stage.chance.millis(0, 300);
@@ -107,8 +108,9 @@ impl World {
         self.put(wire, side, Item::Packet(packet));
     }
 
-    /// Beside the planted fault: two seldom ask in one epoch, and the second is seldom heard only after the voter's
-    /// restart. So the candidate's siblings ask, too, late and often.
+    /// Supports an injected bug: two candidates rarely request votes in one epoch, and rarer still
+    /// does the second request arrive just after the voter restarts. The candidate's siblings
+    /// therefore request votes, too, late and often.
     fn feign_rivals(&mut self, candidate: usize, voter: usize, request: &Packet) {
         let siblings = self.hosts[candidate].heard.values().map(|heard| heard.header.clone());
         let siblings: Vec<Header> =
@@ -125,7 +127,7 @@ impl World {
         }
     }
 
-    /// The planted fault: a candidate asks nobody and has the vote of every node that it has heard of.
+    /// The injected bug: a candidate requests no votes and counts one from every known node.
     fn feign_votes(&mut self, candidate: usize, request: &Packet) {
         let voters: Vec<Header> =
             self.hosts[candidate].heard.values().map(|heard| heard.header.clone()).collect();
@@ -142,8 +144,8 @@ impl World {
         }
     }
 
-    /// The planted faults: a master does not hear what is said of its slots, nobody hears how far others are, or of nodes
-    /// without an address.
+    /// The injected bugs: a master ignores claims on its slots, replica offsets get lost, or gossip
+    /// omits nodes without an address.
     fn distort(&self, host: usize, packet: &mut Packet) {
         match self.stage.plan.plant {
             Some(Plant::UnheardClaims) => {
@@ -167,20 +169,20 @@ impl World {
         }
     }
 
-    /// A host closes a link.
+    /// Closes a link at a host.
     pub(super) fn hang_up(&mut self, host: usize, link: LinkId) {
         let Some((wire, side)) = self.hosts[host].links.remove(&link) else { return };
         self.let_go(wire, side);
         self.put(wire, 1 - side, Item::Closed);
     }
 
-    /// One side is gone; with both, so is the wire.
+    /// Removes one side; the link disappears with its second side.
     fn let_go(&mut self, wire: u64, side: usize) {
         let Some(ends) = self.wires.get_mut(&wire).map(|wire| &mut wire.ends) else { return };
         ends[side] = None;
     }
 
-    /// A process is gone: its peers hear of it, unless its machine went with it.
+    /// Handles the end of a process. Its peers notice unless the machine died with it.
     pub(super) fn break_wires(&mut self, host: usize, told: bool) {
         for (wire, side) in std::mem::take(&mut self.hosts[host].links).into_values() {
             self.let_go(wire, side);
@@ -190,7 +192,7 @@ impl World {
         }
     }
 
-    /// Hands a side what has arrived for it.
+    /// Delivers the items that have arrived at a side.
     pub(super) fn pump(&mut self, wire: u64, side: usize) {
         loop {
             let Some(hosts) = self.wires.get(&wire).map(|wire| wire.hosts) else { return };
@@ -233,7 +235,7 @@ impl World {
         }
     }
 
-    /// A late packet comes over whichever connection there is by then.
+    /// Delivers a delayed packet over the current link between the hosts, if any.
     pub(super) fn deliver_stray(&mut self, from: usize, to: usize, packet: Box<Packet>) {
         let theirs = |wire: &Wire| wire.hosts == [from, to] && wire.ends[1].is_some();
         let wire = self.wires.iter().find(|(_, wire)| theirs(wire)).map(|(&number, _)| number);
@@ -253,7 +255,7 @@ impl World {
                 self.feed(here, Input::Packet { link, packet });
             }
         } else if self.stage.processes[here].up {
-            // Nobody has this connection any more, and the kernel says so.
+            // The link no longer exists, and the kernel resets it.
             self.put(wire, 1 - side, Item::Closed);
         }
     }

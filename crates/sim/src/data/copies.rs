@@ -1,4 +1,4 @@
-//! Clients that wait for copies of what they have written: WAIT and WAITAOF.
+//! Simulates clients that wait for copies of their writes: WAIT and WAITAOF.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -12,14 +12,14 @@ use super::store::Store;
 use crate::stage::Stage;
 use crate::{Plant, Rule};
 
-/// A client that waits.
+/// A waiting client.
 struct Asked {
     offset: ReplOffset,
     wanted: Wanted,
     until: Option<Instant>,
 }
 
-/// Those who wait at a process, by their number.
+/// The clients waiting at a process, by number.
 #[derive(Default)]
 pub(super) struct WaitingForCopies {
     waiters: Waiters<u64>,
@@ -28,7 +28,7 @@ pub(super) struct WaitingForCopies {
 }
 
 impl Store {
-    /// How far its log has come.
+    /// Returns how far the process's log has been copied.
     fn copied(&self) -> Reach {
         let master = self.serving.master();
         Reach { here: self.on_disk(), acknowledged: master.acknowledged(), synced: master.synced() }
@@ -36,7 +36,7 @@ impl Store {
 }
 
 impl<E: Debug> Stage<E> {
-    /// A client's write is done, and now and then it wants copies of it.
+    /// Handles a finished write; sometimes its client waits for copies.
     pub(super) fn want_copies(&mut self, host: usize, offset: ReplOffset) {
         if !self.chance.percent(10) {
             return;
@@ -64,7 +64,7 @@ impl<E: Debug> Stage<E> {
         self.ask_for_acknowledgements(host);
     }
 
-    /// Answers those who have enough copies.
+    /// Replies to clients whose copies are complete.
     pub(super) fn release_copies(&mut self, host: usize) {
         if self.planted(Plant::EndlessWaits) {
             return;
@@ -78,7 +78,7 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// Answers those whose time is over; then it is looked whether somebody waits and should not.
+    /// Replies to clients whose timeout has passed, then checks that no client waits in vain.
     pub(super) fn end_waits_for_copies(&mut self, host: usize) {
         let now = self.clock_of(host);
         let store = &mut self.data.stores[host];

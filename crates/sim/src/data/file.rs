@@ -1,5 +1,5 @@
-//! The append-only file of a process: its thread does one operation after the other, a rewrite is cut and written
-//! beside it, and under `always` clients are answered once their writes are in it.
+//! Simulates the append-only file of a process: one operation at a time, rewrites beside it and,
+//! under `always`, clients that wait for the sync.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -20,22 +20,22 @@ use crate::disk::{Death, SimDisk};
 use crate::stage::Stage;
 use crate::{Chance, Plant, Rule};
 
-/// It is looked so often whether a rewrite can begin.
+/// Interval between checks whether a rewrite can begin.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// A write that is done, and whose client waits for the file.
+/// A finished write whose client waits for the sync.
 struct Waiting {
     end: ReplOffset,
     key: Key,
     write: u64,
 }
 
-/// The file of a process, and those who wait for it.
+/// The append-only file of a process, and the clients that wait for it.
 pub(super) struct DataFile {
     disk: SimDisk,
     settings: AofSettings,
     file: AppendFile,
-    /// The base of a rewrite that has been cut, until it is on the disk.
+    /// The serialized base of a rewrite that is not on the disk yet.
     cut: Option<(RewriteId, Vec<u8>)>,
     holds: bool,
     committed: ReplOffset,
@@ -44,7 +44,7 @@ pub(super) struct DataFile {
 }
 
 impl DataFile {
-    /// None yet, on an empty disk.
+    /// Starts on an empty disk.
     pub(super) fn nothing(disk: SimDisk, policy: FsyncPolicy, chance: &mut Chance, now: Instant) -> Self {
         let settings = AofSettings {
             policy,
@@ -55,7 +55,7 @@ impl DataFile {
         Self::fresh(disk, settings, now)
     }
 
-    /// No files yet: its first rewrite makes them.
+    /// Starts without files; the first rewrite creates them.
     fn fresh(disk: SimDisk, settings: AofSettings, now: Instant) -> Self {
         let machine = AppendOnly::without_base(settings.clone(), Manifest::default(), now);
         let mut file = AppendFile::new(machine, folder(&disk), None);
@@ -68,7 +68,8 @@ impl DataFile {
         Self { disk, settings, file, cut, holds: false, committed: ReplOffset(0), waiting, due }
     }
 
-    /// Loads what is on the disk into a process that starts, and goes on with it. An error says that it does not start.
+    /// Loads the files into a starting process and continues them. An error means that the process
+    /// does not start.
     fn found(self, store: &mut Store, (now, wall): (Instant, Millis)) -> Result<Self, String> {
         let Self { disk, settings, .. } = self;
         let folder = folder(&disk);
@@ -90,23 +91,23 @@ impl DataFile {
         Ok(Self::with(disk, settings, AppendFile::new(machine, folder, open)))
     }
 
-    /// Up to where it has the log on the disk.
+    /// Returns the log offset up to which the file is synced.
     pub(super) fn synced(&self) -> Option<ReplOffset> {
         self.file.machine.synced()
     }
 
-    /// How often its disk has failed.
+    /// Returns the number of disk failures.
     pub(super) fn failures(&self) -> u64 {
         self.file.machine.failures()
     }
 
-    /// Whether what is answered now is there after a power cut.
+    /// Returns whether writes acknowledged now survive a power failure.
     fn is_durable(&self) -> bool {
         let machine = &self.file.machine;
         machine.policy() == FsyncPolicy::Always && machine.state() == AofState::Complete
     }
 
-    /// When its thread has something to do, if nothing happens before.
+    /// Returns when the file's thread has work if nothing else happens.
     fn next_step(&self, now: Instant, chance: &mut Chance) -> Option<Instant> {
         if self.file.operation().is_some() || self.cut.is_some() {
             return Some(now + Duration::from_micros(chance.below(3000) as u64));
@@ -117,7 +118,7 @@ impl DataFile {
 }
 
 impl<E: Debug> Stage<E> {
-    /// Some processes have `appendonly yes`.
+    /// Enables `appendonly` on some processes.
     pub(crate) fn choose_file(&mut self, host: usize) {
         let Some(policy) = self.data.settings.appendfsync else { return };
         if self.chance.percent(70) {
@@ -130,7 +131,8 @@ impl<E: Debug> Stage<E> {
         SimDisk::new(Chance::new(self.chance.number()), self.plan.plant)
     }
 
-    /// A process starts with the file of the one before it, if that is kept. `told`: only the process died.
+    /// Starts a process with its predecessor's files if they are kept. `told`: only the process
+    /// died.
     pub(super) fn find_file(&mut self, host: usize, mut old: DataFile, kept: bool, told: bool) {
         if kept {
             old.disk.start_again(if told { Death::Killed } else { Death::PowerCut });
@@ -149,7 +151,7 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// The log has grown, or is another.
+    /// Notifies the file of a longer or replaced log.
     pub(super) fn tell_file(&mut self, host: usize, input: Option<AofEvent>) {
         let wall = self.wall_of(host);
         let Store { file, log, .. } = &mut self.data.stores[host];
@@ -160,7 +162,7 @@ impl<E: Debug> Stage<E> {
         self.wake_file(host);
     }
 
-    /// Has the thread of the file look soon.
+    /// Wakes the file's thread soon.
     pub(super) fn wake_file(&mut self, host: usize) {
         if self.data.stores[host].file.is_some() {
             let soon = self.now + Duration::from_micros(self.chance.below(1000) as u64);
@@ -177,7 +179,7 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// The thread of the file begins an operation, or ends one; and a rewrite goes on.
+    /// Starts or finishes an operation of the file's thread and continues a rewrite.
     pub(super) fn work_on_file(&mut self, host: usize) {
         let (now, wall) = (self.clock_of(host), self.wall_of(host));
         let Store { file, log, .. } = &mut self.data.stores[host];
@@ -208,7 +210,7 @@ impl<E: Debug> Stage<E> {
     fn go_on_rewriting(&mut self, host: usize) {
         let now = self.clock_of(host);
         let store = &mut self.data.stores[host];
-        // The data of a replica after a failed synchronisation is not to be kept.
+        // A replica's data after a failed synchronization must not be saved.
         let may_cut = store.is_whole() && !store.is_loading() && !store.is_void();
         let Some(DataFile { file, cut, .. }) = &mut store.file else { return };
         let growth = RewriteThresholds { size: 0, percentage: 0, min_size: 0 };
@@ -232,7 +234,7 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// The base of a rewrite is what is held now.
+    /// Serializes the current data as the base of a rewrite.
     fn cut_base(&mut self, host: usize, rewrite: RewriteId) {
         let fresh = self.new_history();
         let store = &mut self.data.stores[host];
@@ -276,7 +278,7 @@ impl<E: Debug> Stage<E> {
         self.release_copies(host);
     }
 
-    /// A client's write is done: the client is told so, or waits for the file.
+    /// Replies to a client's finished write at once or after the sync.
     pub(super) fn answer_client(&mut self, host: usize, key: Key, write: u64) {
         let end = self.data.stores[host].offset();
         let early = self.planted(Plant::AnsweredEarly);
@@ -304,7 +306,7 @@ impl<E: Debug> Stage<E> {
         self.want_copies(host, end);
     }
 
-    /// A key has gone with its slot. Writes to it that are not in the file are where it is.
+    /// Removes a key whose slot moved away. Its unsynced writes moved with it.
     pub(crate) fn drop_key(&mut self, host: usize, key: Key) {
         if let Some(file) = &mut self.data.stores[host].file {
             file.waiting.retain(|waiting| waiting.key != key);
@@ -312,7 +314,7 @@ impl<E: Debug> Stage<E> {
         self.see(host, What::Dropped { key });
     }
 
-    /// The clients of a node that is a replica now hear nothing of their writes, nor of copies of them.
+    /// Drops waiting clients when a node becomes a replica.
     pub(super) fn drop_waiting(&mut self, host: usize) {
         self.data.stores[host].copies_wanted = WaitingForCopies::default();
         if let Some(file) = &mut self.data.stores[host].file {
@@ -320,7 +322,7 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// Now and then the disk fails, or is full, or the file is rewritten.
+    /// Occasionally makes the disk fail or fill up, or starts a rewrite.
     pub(super) fn try_disk(&mut self, host: usize) {
         let healed = self.healed;
         let Some(DataFile { disk, file, .. }) = &mut self.data.stores[host].file else { return };

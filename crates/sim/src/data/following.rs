@@ -1,5 +1,5 @@
-//! The replica's side: the task that does what the driver ([`replication::Following`]) orders, and the applier of a
-//! master's stream.
+//! Simulates the replica's side: the task that carries out the orders of the driver
+//! ([`replication::Following`]), and the applier of the master's stream.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
@@ -25,13 +25,13 @@ pub(super) struct Follower {
     master: usize,
     stream: Generation,
     link: Option<u64>,
-    /// The second connection, over which a snapshot comes.
+    /// The second connection, over which the snapshot arrives.
     rdb: Option<u64>,
-    /// The snapshot, as far as it has come.
+    /// The snapshot bytes received so far.
     snapshot: Vec<u8>,
-    /// The stream as far as it has come and is not in hand.
+    /// Stream bytes received but not yet taken by the applier.
     incoming: Incoming,
-    /// The commands of the stream run in it.
+    /// The session that executes the stream's commands.
     session: Session,
 }
 
@@ -43,7 +43,7 @@ pub(super) enum Came {
     Closed,
 }
 
-/// Whole commands of the stream, in the applier's hand.
+/// A segment of whole stream commands that the applier is executing.
 pub(super) struct Piece {
     stream: Generation,
     came: replication::Piece,
@@ -52,15 +52,15 @@ pub(super) struct Piece {
 }
 
 enum Command {
-    /// One for the engine, and the slot of the keys that it names.
+    /// A command for the engine, with the slot of its keys.
     Run(Vec<u8>, Option<Key>),
-    /// One for the machine of a cluster's node.
+    /// A command for the machine of a cluster node.
     Hear(gossip::Input),
-    /// A word about an import.
+    /// A change of an import's state.
     Import(Request),
 }
 
-/// A snapshot that is being loaded.
+/// A snapshot being loaded.
 pub(super) struct Load {
     stream: Generation,
     pub(super) position: Position,
@@ -68,7 +68,8 @@ pub(super) struct Load {
 }
 
 impl<E: Debug> Stage<E> {
-    /// Reads nothing of this connection: what came is in hand, or is to wait at the master.
+    /// Returns whether reading from this connection must wait because the received data is still
+    /// being applied.
     pub(super) fn is_follower_busy(&self, host: usize, link: u64) -> bool {
         let store = &self.data.stores[host];
         let Some(Follower { stream, link: main, .. }) = &store.follower else { return store.piece.is_some() };
@@ -79,7 +80,7 @@ impl<E: Debug> Stage<E> {
         store.piece.is_some() || !reads && store.following.stream() == Some(*stream)
     }
 
-    /// The replication thread begins to follow.
+    /// Handles an order to follow a master.
     pub(super) fn follow(&mut self, host: usize, stream: Generation) {
         self.stop_following(host);
         let store = &mut self.data.stores[host];
@@ -100,7 +101,7 @@ impl<E: Debug> Stage<E> {
         links.flatten().for_each(|link| self.hang_up(link, 0));
     }
 
-    /// Once the loading for an earlier master is over and what was under way has ended, the position is noted.
+    /// Fixes the start position once an earlier load is over and running writes have ended.
     pub(super) fn start_following(&mut self, host: usize, stream: Generation, under_way: BTreeSet<u64>) {
         let store = &mut self.data.stores[host];
         if store.follower.as_ref().is_none_or(|follower| follower.stream != stream) {
@@ -116,7 +117,7 @@ impl<E: Debug> Stage<E> {
         self.note_data(host, |store| format!("follows from {:?}", store.position()));
     }
 
-    /// Gives the machine that has this connection what came of it, and does what it says.
+    /// Passes a connection event to its machine and carries out the resulting orders.
     pub(super) fn give_follower(&mut self, host: usize, link: u64, came: Came) {
         let Some(follower) = self.data.stores[host].follower.as_ref() else { return };
         if !self.processes[host].up {
@@ -146,7 +147,7 @@ impl<E: Debug> Stage<E> {
         store.following.next_deadline(store.follower.as_ref()?.stream)
     }
 
-    /// The planted fault: a stream is applied also when this node has been promoted.
+    /// The injected bug: the stream is still applied after this node was promoted.
     fn goes_on_endlessly(&self, host: usize) -> bool {
         self.planted(Plant::EndlessStream) && self.data.stores[host].upstream().is_none()
     }
@@ -237,12 +238,12 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// The snapshot is here whole: a thread of its own loads it, whatever becomes of the follower.
+    /// Starts to load a complete snapshot on a thread of its own, independent of the follower.
     fn load(&mut self, host: usize, position: Position) {
         let store = &mut self.data.stores[host];
         let Some(follower) = &mut store.follower else { return };
         let (stream, snapshot) = (follower.stream, std::mem::take(&mut follower.snapshot));
-        // Now and then it is found to be no snapshot before anything is dropped.
+        // Occasionally the snapshot turns out to be invalid before data is dropped.
         if self.new_history().as_str().starts_with('f') {
             self.note_data(host, |store| {
                 format!("rejects {position:?} and stands at {:?}", store.position())
@@ -259,7 +260,7 @@ impl<E: Debug> Stage<E> {
         self.data_within(20_000, Event::Loaded { at });
     }
 
-    /// The load has ended; now and then it has failed, and then there is no data.
+    /// Finishes a load. Occasionally it fails, which leaves no data.
     pub(super) fn on_loaded(&mut self, host: usize) {
         let own = self.new_history();
         let failed = own.as_str().starts_with('0');
@@ -284,7 +285,8 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// Takes the whole commands that have come, and the stream's turn, if the stream is not over.
+    /// Takes the complete commands received so far and the stream's lock, unless the stream has
+    /// ended.
     fn take_piece(&mut self, host: usize, bytes: Vec<u8>) {
         let endless = self.planted(Plant::EndlessStream);
         let store = &mut self.data.stores[host];
@@ -326,7 +328,8 @@ impl<E: Debug> Stage<E> {
         self.data_within(self.data.settings.apply, Event::Apply { at });
     }
 
-    /// A link breaks within a transaction. That is rare: it happens where the fault that it shows is built in.
+    /// Breaks a link within a transaction. That is rare, so it is forced when the bug that it
+    /// reveals is injected.
     pub(super) fn break_within_transaction(&mut self, host: usize) {
         let store = &self.data.stores[host];
         let within = store.follower.as_ref().is_some_and(|follower| follower.session.in_transaction());
@@ -335,14 +338,15 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// The stream is over, so its link is.
+    /// Ends the stream and closes its link.
     fn give_up(&mut self, host: usize) {
         let link = self.data.stores[host].follower.as_mut().and_then(|follower| follower.link.take());
         link.into_iter().for_each(|link| self.hang_up(link, 0));
         self.drive(host, Input::Closed);
     }
 
-    /// Some commands run, each under its slot's lock; after the last the bytes go to the log.
+    /// Executes some commands, each under its slot's lock; after the last one the bytes enter the
+    /// log.
     pub(super) fn apply_some(&mut self, host: usize) {
         let (at, wall) = (self.process(host), self.wall_of(host));
         for _ in 0..=self.chance.below(3) {
@@ -382,7 +386,7 @@ impl<E: Debug> Stage<E> {
         self.change_role(host);
     }
 
-    /// The bytes of the piece in hand go to the log, and the machine is told that they have been applied.
+    /// Appends the segment's bytes to the log and reports them as applied.
     fn log_piece(&mut self, host: usize) {
         let endless = self.planted(Plant::EndlessStream);
         let store = &mut self.data.stores[host];
@@ -403,7 +407,7 @@ impl<E: Debug> Stage<E> {
     }
 }
 
-/// A master's stream runs in a session of its own.
+/// Creates a session for a master's stream.
 fn session_of_stream() -> Session {
     Session::new(0, Origin::Master, true)
 }
@@ -414,7 +418,7 @@ fn encoded(args: Args<'_>) -> Vec<u8> {
     request
 }
 
-/// `CLUSTER SETSLOT` as a master says it.
+/// Parses `CLUSTER SETSLOT` as sent by a master.
 fn slot_change(args: Args<'_>) -> Option<(Slot, SlotChange)> {
     let words: Vec<&str> = args.iter().filter_map(|word| std::str::from_utf8(word).ok()).collect();
     let slot = Slot::new(words.get(2)?.parse().ok()?)?;

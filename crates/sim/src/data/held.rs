@@ -1,5 +1,5 @@
-//! The keys and values of a process: a real engine. Of each slot that is written to, one key has the number of the last
-//! write, by which the invariants know it; the others are of every type.
+//! The keys and values of a process in a real engine. In each slot in use one key holds the number
+//! of the last write, for the invariants; other keys are of every type.
 
 use std::cell::{Ref, RefCell};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -22,16 +22,16 @@ use crate::disk::SimDisk;
 use crate::executor::{self, Executor, Quiet, Stop};
 use crate::waiting::WaitingClient;
 
-/// While one of these holds, no client's write is taken.
+/// Client writes are rejected or blocked while one of these holds.
 const CLOSED: Gate = Gate::PAUSED
     .union(Gate::LOADING)
     .union(Gate::REPLICA)
     .union(Gate::CLUSTER_DOWN)
     .union(Gate::EMPTY_MASTER);
-/// At this time nothing is past its own: what is there is there.
+/// At time zero no key is expired.
 const NO_TIME: Millis = Millis(0);
 
-/// A name for each slot. It is also the tag of the slot's other keys.
+/// Returns a key name for each slot, which is also the hash tag of the slot's other keys.
 pub(super) fn name_of(key: Key) -> &'static str {
     static NAMES: OnceLock<Vec<String>> = OnceLock::new();
     let names = NAMES.get_or_init(|| {
@@ -51,13 +51,13 @@ pub(super) fn name_of(key: Key) -> &'static str {
     &names[usize::from(key)]
 }
 
-/// The slot of the keys that a command names; none if it names none.
+/// Returns the slot of a command's keys, if it has any.
 pub(super) fn key_of(args: Args<'_>) -> Option<Key> {
     let tagged = args.iter().skip(1).find(|arg| arg.starts_with(b"{"))?;
     Some(Slot::of_key(tagged).number())
 }
 
-/// The effects of commands, until the log takes them.
+/// Collects the effects of commands until they enter the log.
 #[derive(Debug, Clone, Default)]
 struct Effects(Arc<Mutex<Vec<u8>>>);
 
@@ -81,13 +81,13 @@ impl EffectLog for Effects {
 
 /// The data of one process.
 pub(super) struct Held {
-    /// To look at data is to run commands, too.
+    /// Reading data executes commands too, hence the `RefCell`.
     executor: RefCell<Executor>,
     effects: Effects,
 }
 
 impl Held {
-    /// No data, of a process that has yet to start; there will be keys of these slots alone.
+    /// Creates an empty keyspace for keys of these slots.
     pub(super) fn nothing(slots: &SlotSet, clustered: bool) -> Self {
         let effects = Effects::default();
         let topology = clustered.then(alone);
@@ -96,12 +96,12 @@ impl Held {
         Self { executor: RefCell::new(executor), effects }
     }
 
-    /// The engine, whose gates and slots say what may run.
+    /// Returns the engine, whose gates and slots decide which commands may run.
     pub(super) fn engine(&self) -> Ref<'_, Engine> {
         Ref::map(self.executor.borrow(), |executor| &executor.engine)
     }
 
-    /// Whether a client's write to this slot would be taken now.
+    /// Returns whether a client's write to this slot would be accepted now.
     pub(super) fn takes_writes(&self, key: Key, wall: Millis) -> bool {
         let engine = self.engine();
         engine.pauses.end_overdue(&engine.settings, wall);
@@ -110,7 +110,7 @@ impl Held {
         is_ours && !slot.is_held() && !engine.settings.gate().intersects(CLOSED)
     }
 
-    /// The number of the last write to this slot.
+    /// Returns the number of the last write to this slot.
     pub(super) fn get(&self, key: Key) -> Option<u64> {
         let reply = self.ask(&["GET", name_of(key)]);
         match resp::parse_value(&reply) {
@@ -119,14 +119,14 @@ impl Held {
         }
     }
 
-    /// The answer to somebody who is let in everywhere and always.
+    /// Executes a command with all permissions and without checks.
     fn ask(&self, words: &[&str]) -> Vec<u8> {
         let mut session = Session::new(0, Origin::Master, true);
         self.executor.borrow_mut().call(&mut session, NO_TIME, words)
     }
 
-    /// Runs what a client sends at once; returns the replies, of those before the first that waits for the end of a
-    /// pause, and the effects.
+    /// Executes a client's pipeline; returns the replies before the first command that a pause
+    /// blocks, and the effects.
     pub(super) fn serve(
         &mut self,
         session: &mut Session,
@@ -141,7 +141,7 @@ impl Held {
         (values(&ran.replies), self.effects.take())
     }
 
-    /// A client's connection.
+    /// Opens a client session.
     pub(super) fn connect(&self) -> Session {
         let client = self.engine().clients.connect(Link::default(), NO_TIME, Box::new(|| {}));
         Session::of(client, Origin::Client, true)
@@ -151,16 +151,17 @@ impl Held {
         self.engine().clients.disconnect(client.id());
     }
 
-    /// Has somebody do something with the data; returns the effects, too.
+    /// Runs `does` on the executor and returns its result and the effects.
     pub(super) fn with<T>(&mut self, does: impl FnOnce(&mut Executor) -> T) -> (T, Vec<u8>) {
         let done = does(self.executor.get_mut());
         (done, self.effects.take())
     }
 
-    /// Runs commands that make what another node has, of slots that are on their way here; returns the effects, too.
+    /// Executes commands that recreate another node's keys in importing slots, and returns the
+    /// effects.
     ///
     /// # Panics
-    /// If a pause holds: a command that was not run would be lost.
+    /// If a pause is active, because a blocked command would be lost.
     pub(super) fn import(&mut self, wall: Millis, requests: Vec<u8>) -> (Result<(), String>, Vec<u8>) {
         let mut session = Session::new(0, Origin::Source, true);
         let (ran, stop) = self.executor.get_mut().run(&mut session, wall, requests);
@@ -170,7 +171,8 @@ impl Held {
         (failed.map_or(Ok(()), Err), self.effects.take())
     }
 
-    /// Runs a command of a master's stream. An error says that the master's change was not made.
+    /// Executes a command of a master's stream. An error means that the master's change was not
+    /// applied.
     pub(super) fn apply(
         &mut self,
         session: &mut Session,
@@ -182,13 +184,13 @@ impl Held {
         values(&ran.replies).first().and_then(error_in).map_or(Ok(()), |error| Err(error.to_owned()))
     }
 
-    /// Keys that are past their time go; returns the effects.
+    /// Expires keys and returns the effects.
     pub(super) fn expire(&mut self, wall: Millis) -> Vec<u8> {
         self.executor.get_mut().expire(wall);
         self.effects.take()
     }
 
-    /// The names of a slot's keys.
+    /// Returns the names of a slot's keys.
     pub(super) fn names(&self, key: Key) -> Vec<Vec<u8>> {
         match resp::parse_value(&self.ask(&["KEYS", &format!("{}*", name_of(key))])) {
             Ok(Some((Value::Array(names), _))) => {
@@ -205,13 +207,14 @@ impl Held {
         (left, self.effects.take())
     }
 
-    /// The same of a slot whose import has come to nothing.
+    /// Deletes some keys of a slot whose import failed; returns the effects.
     pub(super) fn drop_imported(&mut self, slot: Slot) -> (Left, Vec<u8>) {
         let left = self.engine().drop_imported(slot);
         (left, self.effects.take())
     }
 
-    /// Has a key go whose value another node has, if it is as it was captured; returns the outcome, and the effects.
+    /// Deletes a migrated key if it still has its captured value; returns the outcome and the
+    /// effects.
     pub(super) fn release(
         &mut self,
         name: &[u8],
@@ -222,14 +225,14 @@ impl Held {
         (outcome, self.effects.take())
     }
 
-    /// Runs what a client sends as it goes over the wire; returns the replies, and the effects.
+    /// Executes a client's encoded requests; returns the replies and the effects.
     pub(super) fn receive(&mut self, wall: Millis, requests: Vec<u8>) -> (Vec<Value>, Vec<u8>) {
         let mut session = Session::new(0, Origin::Client, true);
         let (ran, _) = self.executor.get_mut().run(&mut session, wall, requests);
         (values(&ran.replies), self.effects.take())
     }
 
-    /// Commands that make all keys of a slot as they are.
+    /// Returns commands that recreate all keys of a slot.
     pub(super) fn copies(&self, key: Key) -> Vec<Vec<u8>> {
         let names = self.names(key);
         names.iter().map(|name| self.copy(name)).collect()
@@ -251,12 +254,12 @@ impl Held {
         request
     }
 
-    /// Equal for equal data.
+    /// Returns a digest that is equal for equal data.
     pub(super) fn digest(&self) -> Vec<u8> {
         self.ask(&["DEBUG", "DIGEST"])
     }
 
-    /// As a snapshot has it, at this place of its history.
+    /// Serializes a snapshot at this position of its history.
     pub(super) fn snapshot(&self, position: Position, slot_states: &str) -> Vec<u8> {
         self.written(position, (false, slot_states))
     }
@@ -268,12 +271,12 @@ impl Held {
         executor::write_rdb(state, (position, NO_TIME), beside, &mut NoSteps).expect("memory takes it")
     }
 
-    /// As the base of an append-only file has it.
+    /// Serializes the base of an append-only file.
     pub(super) fn base(&self, position: Position) -> Vec<u8> {
         self.written(position, (true, ""))
     }
 
-    /// Has the files of an append-only file be the data, with what they say of imports.
+    /// Replaces the data by the content of append-only files, including the state of imports.
     pub(super) fn load_files(
         &mut self,
         folder: &AofDirectory<SimDisk>,
@@ -288,12 +291,12 @@ impl Held {
         loaded.map_err(|error| error.to_string())
     }
 
-    /// Has nothing be the data.
+    /// Deletes all data.
     pub(super) fn clear(&mut self) {
         loading::clear(&self.executor.get_mut().engine);
     }
 
-    /// Has a snapshot be the data.
+    /// Replaces the data by a snapshot.
     pub(super) fn load(&mut self, snapshot: &[u8]) -> Loaded {
         let executor = self.executor.get_mut();
         let host = Quiet::at(NO_TIME);
@@ -302,7 +305,7 @@ impl Held {
     }
 }
 
-/// As a node of a cluster that knows nobody else.
+/// Returns the topology of a cluster with a single node.
 fn alone() -> Topology {
     let id = NodeId::from_random([0; 20]);
     let member = Member {
@@ -318,12 +321,12 @@ fn alone() -> Topology {
     Topology::new(id, Epoch(0), false, vec![member])
 }
 
-/// The slot that has this number.
+/// Converts a key to its slot.
 pub(super) fn slot_of(key: Key) -> Slot {
     Slot::new(key).expect("a key is the number of a slot")
 }
 
-/// All replies.
+/// Parses all replies.
 fn values(mut replies: &[u8]) -> Vec<Value> {
     let mut values = Vec::new();
     while let Ok(Some((value, len))) = resp::parse_value(replies) {
@@ -333,7 +336,7 @@ fn values(mut replies: &[u8]) -> Vec<Value> {
     values
 }
 
-/// The first error in a reply.
+/// Returns the first error in a reply.
 fn error_in(reply: &Value) -> Option<&str> {
     match reply {
         Value::Error(text) => Some(text),
@@ -342,7 +345,7 @@ fn error_in(reply: &Value) -> Option<&str> {
     }
 }
 
-/// Nothing happens while a snapshot is written.
+/// Does nothing between the slots of a snapshot.
 struct NoSteps;
 
 impl Steps for NoSteps {
@@ -357,8 +360,9 @@ mod tests {
 
     use super::*;
 
-    /// Seed 132 of six nodes: the target of a move stood still, and went on with a pause. What the source had sent meanwhile
-    /// was dropped here, where a node has it wait; the target claimed the slot without it.
+    /// Regression test, found with seed 132 and six nodes: the target of a migration was frozen and
+    /// resumed with a pause. Commands that the source had sent meanwhile were dropped, and the
+    /// target claimed the slot without them.
     #[test]
     #[should_panic(expected = "wait for the end of a pause")]
     fn commands_of_a_source_are_not_dropped_during_a_pause() {

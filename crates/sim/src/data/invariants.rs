@@ -15,53 +15,53 @@ mod no_overwrite;
 mod same_data;
 mod waits;
 
-/// A step in the life of a process's data.
+/// An event in the life of a process's data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
-    /// Data and log belong together now.
+    /// Data and log are consistent.
     Stands,
-    /// A client is told that its write is done.
+    /// A client's write is acknowledged.
     Acknowledged {
         key: Key,
         write: u64,
-        /// Where it ends in the log.
+        /// The write's end in the log.
         end: ReplOffset,
-        /// It is said to be on the disk.
+        /// Whether it is claimed to be on the disk.
         durable: bool,
     },
-    /// Its file has the log on the disk, up to here.
+    /// The append-only file is synced up to this offset.
     Synced { upto: ReplOffset },
-    /// A client that wanted copies of the log before an offset is told how many there are.
+    /// WAIT or WAITAOF for an offset returns this number of copies.
     Copied { upto: ReplOffset, wanted: Wanted, copies: Copies },
-    /// A command of a master's stream has run.
+    /// A command of the master's stream was executed.
     Applied,
     /// A snapshot begins to replace the data, or has replaced it.
     Replaced,
-    /// A key went with its slot.
+    /// A key was removed with its slot.
     Dropped { key: Key },
-    /// A replica has told this process that it has everything before this offset.
+    /// A replica acknowledged this offset.
     Confirmed { replica: usize, offset: ReplOffset },
-    /// It takes writes, until now a replica of that process.
+    /// A master starts to accept writes; it was a replica of `from`.
     Promoted { from: Option<usize> },
-    /// It follows somebody, or somebody else.
+    /// The process starts to follow a master, or changes its master.
     Demoted,
-    /// It starts again, with its disk or with an empty one.
+    /// The process restarts, with its disk or an empty one.
     Restarted { kept: bool },
-    /// It is no replica of this process any more, as that knows it; or of nobody, since an operator had it forgotten.
+    /// The process is no longer a replica of `by`; `None` if an operator made all nodes forget it.
     Forgotten { by: Option<usize> },
 }
 
-/// The step that the invariants look at, with the data after it.
+/// An event with the data after it.
 pub(super) struct Seen<'a> {
     pub(super) host: usize,
     pub(super) store: &'a Store,
     pub(super) what: What,
 }
 
-/// One that looks at data, under its name.
+/// A data invariant with its name.
 pub(super) type Named = (Rule, Box<dyn for<'a> Invariant<Seen<'a>> + Send>);
 
-/// Returns the invariants of the data; `handover` and `waits` look at states.
+/// Returns the event invariants of the data; `handover` and `waits` check states.
 pub(super) fn all() -> Vec<Named> {
     vec![
         (Rule::SameData, Box::new(same_data::SameData::default())),

@@ -1,4 +1,4 @@
-//! The connections of replicas to their masters: bytes in order, or the end.
+//! Simulates the connections of replicas to masters: ordered bytes or the end of the connection.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use crate::lane::{Lane, Next};
 use crate::stage::Stage;
 use replication::master::PeerId;
 
-/// Bytes held back on their way are looked at again after this long.
+/// Retry interval for bytes held back by the network.
 const RETRANSMIT: Duration = Duration::from_millis(20);
 
-/// A connection. Side 0, a replica, made it; side 1 accepted it.
+/// A connection. Side 0, a replica, opened it; side 1 accepted it.
 #[derive(Debug, Clone)]
 pub(super) struct Link {
     hosts: [usize; 2],
-    /// Whether each side still has it.
+    /// Whether each side still has it open.
     open: [bool; 2],
     lanes: [Lane<Item>; 2],
 }
@@ -31,7 +31,7 @@ pub(super) enum Item {
 }
 
 impl<E: Debug> Stage<E> {
-    /// A replica connects; answers what it knows the connection by.
+    /// Connects a replica to a master and returns the connection's id.
     pub(super) fn dial(&mut self, host: usize, master: usize) -> u64 {
         self.data.linked += 1;
         let link = self.data.linked;
@@ -42,14 +42,14 @@ impl<E: Debug> Stage<E> {
         link
     }
 
-    /// A connection attempt reaches its host. A stopped process still has its port.
+    /// A connection attempt reaches its host. A frozen process still accepts connections.
     pub(super) fn on_dialled(&mut self, link: u64) {
         let Some(&Link { hosts: [from, to], open: [true, _], .. }) = self.data.links.get(&link) else {
             self.data.links.remove(&link);
             return;
         };
         if self.is_apart(from, to) || !self.processes[to].powered {
-            // A side that waits will give up.
+            // The waiting side will time out.
         } else if self.processes[to].up {
             self.put(link, 1, Item::Accepted);
             self.put(link, 0, Item::Connected);
@@ -59,7 +59,7 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// Sends something towards a side.
+    /// Sends an item towards a side.
     pub(super) fn put(&mut self, link: u64, side: usize, item: Item) {
         let Some(hosts) = self.data.links.get(&link).map(|link| link.hosts) else { return };
         let at = self.now + self.latency(hosts[1 - side], hosts[side]);
@@ -69,14 +69,14 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// One side closes.
+    /// Closes one side.
     pub(super) fn hang_up(&mut self, link: u64, side: usize) {
         let Some(open) = self.data.links.get_mut(&link).map(|link| &mut link.open) else { return };
         open[side] = false;
         self.put(link, 1 - side, Item::Closed);
     }
 
-    /// A process is gone: its peers hear of it, unless its machine went with it.
+    /// Handles the end of a process. Its peers notice unless the machine died with it.
     pub(super) fn break_links(&mut self, host: usize, told: bool) {
         let of_host = |link: &Link| link.hosts.iter().position(|one| *one == host);
         let broken: Vec<(u64, usize)> =
@@ -90,7 +90,7 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// Hands a side what has arrived for it.
+    /// Delivers what has arrived at a side.
     pub(super) fn pump(&mut self, link: u64, side: usize) {
         loop {
             let Some(hosts) = self.data.links.get(&link).map(|link| link.hosts) else { return };
@@ -99,7 +99,7 @@ impl<E: Debug> Stage<E> {
             let held = if self.is_cut(from, to) || frozen {
                 Some(RETRANSMIT)
             } else {
-                // The follower reads nothing while it applies or loads.
+                // A follower reads nothing while it applies or loads.
                 (side == 0 && self.is_follower_busy(to, link)).then_some(Duration::from_millis(1))
             };
             let Some(lane) = self.data.links.get_mut(&link).map(|link| &mut link.lanes[side]) else { return };
@@ -123,7 +123,7 @@ impl<E: Debug> Stage<E> {
         if !open[side] {
             match item {
                 Item::Closed => drop(self.data.links.remove(&link)),
-                // Nobody has this connection any more, and the kernel says so.
+                // The connection no longer exists, and the kernel resets it.
                 _ if self.processes[here].powered => self.put(link, 1 - side, Item::Closed),
                 _ => {}
             }

@@ -1,21 +1,21 @@
-//! Clients' requests, and where their answers send them.
+//! Simulates client requests and their redirections.
 
 use resp::Value;
 
 use super::Key;
 use crate::clients::Words;
 
-/// A client that has been sent on or put off so often gives up.
+/// The number of redirections and retries after which a client gives up.
 const TRIES: u8 = 8;
 
-/// Commands of one slot that a client sends one after the other, each once the one before is answered. The last writes
-/// the slot's number, and is not among these.
+/// Commands of one slot that a client sends in sequence, each after the previous reply. The final
+/// write of the slot's number is not included.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
     pub(super) key: Key,
-    /// Each alone, or a transaction.
+    /// Single commands and transactions.
     pub(super) units: Vec<Vec<Words>>,
-    /// ASKING goes before the next.
+    /// ASKING precedes the next command.
     pub(super) asking: bool,
     tries: u8,
 }
@@ -25,25 +25,26 @@ impl Request {
         Self { key, units, asking: false, tries: 0 }
     }
 
-    /// Whether the client tries once more.
+    /// Counts an attempt and returns whether the client retries.
     pub(super) fn tries_again(&mut self) -> bool {
         self.tries += 1;
         self.tries < TRIES
     }
 }
 
-/// The next step of a client that was not served.
+/// What a client does after its request was not served.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Next {
-    /// It goes to another server, with ASKING if that is said.
+    /// Retries at another server, after ASKING if `asking` is set.
     Go { address: String, asking: bool },
-    /// It tries again here.
+    /// Retries at this server.
     Stay,
-    /// It tries any other.
+    /// Retries at a random other server.
     Elsewhere,
 }
 
-/// The step that follows from the replies to so many commands; nothing if they have been served. Any other error is an answer.
+/// Derives the client's next step from the replies to the `sent` commands; `None` if they were
+/// served. Other errors count as replies.
 pub(super) fn next(replies: &[Value], sent: usize) -> Option<Next> {
     let errors = replies.iter().filter_map(|reply| match reply {
         Value::Error(text) => Some(text.as_str()),

@@ -1,7 +1,8 @@
-//! Changing a process's role: in the log first, then where writes ask for it, then in the replication thread.
+//! Simulates role changes: first in the log, then in write admission, then in the replication
+//! thread.
 //!
-//! Orders are carried out one after the other, as under the node's lock of the role. A change of the stream waits
-//! until the piece that is being applied has been: the stream's turn.
+//! Orders are carried out one at a time, as under the node's role lock. A change of the stream
+//! waits for the segment being applied, which holds the stream's lock.
 
 use std::fmt::Debug;
 use std::time::Duration;
@@ -18,30 +19,30 @@ use crate::stage::Stage;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     Lead,
-    /// Be a replica.
+    /// Become a replica.
     Follow {
-        /// Of this process.
+        /// The master to follow.
         master: usize,
-        /// The data here is of another history.
+        /// The local data belongs to another history.
         foreign: bool,
     },
-    /// Follow a replica of this process, and ask it to be the master.
+    /// Become a replica of this process and ask it to take over (PSYNC FAILOVER).
     HandOver {
         to: usize,
     },
-    /// Have nothing any more.
+    /// Drop all data.
     Empty,
 }
 
 impl<E: Debug> Stage<E> {
-    /// A process is told what to be.
+    /// Orders a role change.
     pub(crate) fn order(&mut self, host: usize, order: Order) {
         self.data.stores[host].orders.push_back(order);
         self.change_role(host);
         self.plan_data_tick(host);
     }
 
-    /// Carries out the next order, unless another is being carried out or the stream's turn is taken.
+    /// Carries out the next order unless another one is in progress or the stream's lock is taken.
     pub(super) fn change_role(&mut self, host: usize) {
         let mid_piece = self.data.stores[host].piece.is_some() && !self.planted(Plant::EndlessStream);
         if self.data.stores[host].changing.is_some() || mid_piece {
@@ -86,7 +87,7 @@ impl<E: Debug> Stage<E> {
         self.data_within(800, Event::Published { at });
     }
 
-    /// A master that hands its place over asks this replica to take it.
+    /// Handles a master's request to take over.
     pub(super) fn take_over(&mut self, host: usize, request: &PsyncRequest) -> Result<(), &'static str> {
         let store = &mut self.data.stores[host];
         if store.upstream().is_none() {
@@ -95,18 +96,18 @@ impl<E: Debug> Stage<E> {
         if store.position().id.as_str().as_bytes() != request.id.as_slice() {
             return Err("ERR PSYNC FAILOVER replid must match my replid.");
         }
-        // The node waits for the stream's turn.
+        // The node waits for the stream's lock.
         if store.piece.is_some() || store.changing.is_some() || !store.orders.is_empty() {
             return Err("ERR not now");
         }
         store.took_over = true;
         self.order(host, Order::Lead);
-        // Before the asker is served.
+        // The role is published before the request is answered.
         self.publish_role(host);
         Ok(())
     }
 
-    /// The server that this process handed over to is its master, as from an operator's word.
+    /// After a completed handover, records the new master as if an operator had set it.
     pub(crate) fn settle(&mut self, host: usize) {
         let store = &mut self.data.stores[host];
         let config = replica_config(&self.data.settings, store);

@@ -1,5 +1,5 @@
-//! The master's side: the replication thread, which does what the driver ([`replication::Serving`]) orders, and what a
-//! replica's connection says.
+//! Simulates the master's side: the replication thread, which carries out the orders of the driver
+//! ([`replication::Serving`]), and the replica connections.
 
 use std::fmt::Debug;
 
@@ -17,30 +17,30 @@ use crate::Plant;
 use crate::lane::Next;
 use crate::stage::Stage;
 
-/// The end of every snapshot.
+/// The end marker of every snapshot.
 const MARK: &str = "mark5678901234567890mark5678901234567890";
 
-/// The messages to the replication thread.
+/// Messages to the replication thread.
 pub(super) enum Message {
     Follow(Generation),
     Unfollow,
-    /// The driver's own.
+    /// An input of the driver.
     Serve(Input),
 }
 
-/// A connection that a replica made.
+/// A connection opened by a replica.
 pub(super) struct Peer {
     link: u64,
     pub(super) host: usize,
-    /// Which of its lives made it.
+    /// The replica's incarnation at that time.
     life: u64,
     profile: Profile,
     input: Vec<u8>,
-    /// It gets the log from here on.
+    /// The cursor from which the log is streamed.
     streams: Option<CursorId>,
-    /// Somebody will look whether there is something for it.
+    /// A check for new log data is scheduled.
     awaited: bool,
-    /// The snapshot that was taken for it, until it is sent.
+    /// The snapshot for this replica until it is sent.
     snapshot: Option<Vec<u8>>,
 }
 
@@ -52,7 +52,7 @@ impl Peer {
 }
 
 impl<E: Debug> Stage<E> {
-    /// Puts a message behind the others.
+    /// Queues a message for the replication thread.
     pub(super) fn tell(&mut self, host: usize, message: Message) {
         let at = self.now + self.chance.millis(0, 1);
         if let Some(due) = self.data.stores[host].inbox.push(at, message) {
@@ -61,7 +61,8 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// The replication thread is also the one that applies, so it takes no message in the middle of a piece.
+    /// Processes messages. The replication thread is also the applier, so it takes none within a
+    /// segment.
     pub(super) fn take_messages(&mut self, host: usize) {
         loop {
             let store = &mut self.data.stores[host];
@@ -103,18 +104,18 @@ impl<E: Debug> Stage<E> {
         self.release_copies(host);
     }
 
-    /// The process that made a connection, if it is still the one that did.
+    /// Returns the process that opened the connection if it still runs in that incarnation.
     fn living_replica(&self, host: usize, peer: PeerId) -> Option<usize> {
         let peer = self.data.stores[host].peers.get(&peer)?;
         (self.processes[peer.host].life == peer.life).then_some(peer.host)
     }
 
-    /// A replica's connection brings something.
+    /// Handles bytes from a replica's connection.
     pub(super) fn receive(&mut self, host: usize, id: PeerId, bytes: &[u8]) {
         let Some(peer) = self.data.stores[host].peers.get_mut(&id) else { return };
         peer.input.extend_from_slice(bytes);
         let mut input = std::mem::take(&mut peer.input);
-        // A sign of life while it loads.
+        // Newlines are keepalives during a load.
         let signs = input.iter().take_while(|byte| **byte == b'\n').count();
         input.drain(..signs);
         let mut batch = Batch::default();
@@ -177,10 +178,10 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// Whether its data belongs to a history that goes on.
+    /// Returns whether its data belongs to a history that continues.
     fn can_serve(&self, host: usize, id: PeerId, asked: &Args<'_>) -> bool {
         let store = &self.data.stores[host];
-        // A replica that has fetched its snapshot here has this data.
+        // A replica that fetched its snapshot from this process has this data.
         let fetched = store.peers.get(&id).is_some_and(|peer| peer.profile.snapshot_over.is_some());
         let has_data = || !fetched && PsyncRequest::parse(*asked).is_ok_and(|request| request.has_data());
         let may = match store.copies {
@@ -224,7 +225,7 @@ impl<E: Debug> Stage<E> {
                 let at = self.process(host);
                 self.data_within(3000, Event::Cut { at, transfer, peers, eof });
             }
-            // It is made for nobody.
+            // The snapshot has no receivers.
             Order::CancelSnapshot(_) => {}
             Order::Send(peer, bytes) => self.send(host, peer, bytes),
             Order::Continue { peer, id } => {
@@ -263,7 +264,7 @@ impl<E: Debug> Stage<E> {
             }
             Order::CloseLog => {
                 let store = &mut self.data.stores[host];
-                // The file follows it.
+                // With an append-only file, the reply follows its sync.
                 if store.file.is_none() {
                     store.log.close();
                 }
@@ -271,7 +272,7 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// A snapshot: what is held and where the log ends, at one moment at which nobody holds a slot.
+    /// Takes a snapshot: data and log end at one moment at which no slot is locked.
     pub(super) fn cut(&mut self, host: usize, transfer: TransferId, peers: Vec<PeerId>, eof: bool) {
         if !self.data.stores[host].is_whole() {
             let at = self.process(host);
@@ -303,25 +304,25 @@ impl<E: Debug> Stage<E> {
         self.tell(host, Message::Serve(Input::Cut(cut)));
     }
 
-    /// The file of a snapshot is there whole.
+    /// Handles a completely written snapshot file.
     pub(super) fn written(&mut self, host: usize, transfer: TransferId) {
         self.tell(host, Message::Serve(Input::Written(transfer)));
     }
 
-    /// Whether a replica of `host` still has the life in which it connected last.
+    /// Returns whether a replica still runs in the incarnation that connected last.
     pub(crate) fn is_replica_alive(&self, host: usize, replica: usize) -> bool {
         let mut peers = self.data.stores[host].peers.values().filter(|peer| peer.host == replica);
         peers.next_back().is_some_and(|peer| self.lives(replica, peer.life))
     }
 
-    /// Asks the replicas how far they are.
+    /// Requests acknowledgements from the replicas (REPLCONF GETACK).
     pub(crate) fn ask_for_acknowledgements(&mut self, host: usize) {
         let getack = b"*3\r\n$8\r\nREPLCONF\r\n$6\r\nGETACK\r\n$1\r\n*\r\n";
         self.data.stores[host].log.append_control(getack);
         self.log_grew(host);
     }
 
-    /// Has every replica that has read to the end of the log look again.
+    /// Wakes all replica connections that had reached the end of the log.
     pub(super) fn log_grew(&mut self, host: usize) {
         self.see(host, What::Stands);
         let at = self.process(host);
@@ -337,7 +338,7 @@ impl<E: Debug> Stage<E> {
         self.wake_file(host);
     }
 
-    /// The task of a replica's connection sends what the log has for it.
+    /// Sends new log data to a replica.
     pub(super) fn send_log(&mut self, host: usize, id: PeerId) {
         let most = self.data.settings.chunk;
         let store = &mut self.data.stores[host];
@@ -362,13 +363,13 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// The connection of a replica is gone.
+    /// Handles the end of a replica's connection.
     pub(super) fn lose_peer(&mut self, host: usize, id: PeerId) {
         self.data.stores[host].peers.remove(&id);
         self.tell(host, Message::Serve(Input::Closed(id)));
     }
 
-    /// The time that a machine of the process named has come, unless its thread has something in hand.
+    /// Runs the due timers of a process's replication machines unless their thread is busy.
     pub(super) fn tick_data(&mut self, host: usize) {
         let now = self.clock_of(host);
         self.data.stores[host].tick_at = None;
@@ -381,7 +382,7 @@ impl<E: Debug> Stage<E> {
         if self.data.stores[host].next_look().is_some_and(|due| due <= now) {
             let Store { serving, log, .. } = &mut self.data.stores[host];
             let mut orders = Vec::new();
-            // Writers take no heed: they are few.
+            // Write admission is not simulated further because there are few writers.
             serving.look(now, log, &mut orders);
             self.carry_out(host, orders);
         }
@@ -390,7 +391,7 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// Plans the call that the machines of a process want next, unless an earlier one is planned.
+    /// Schedules the next timer of a process's machines unless an earlier one is scheduled.
     pub(super) fn plan_data_tick(&mut self, host: usize) {
         if !self.processes[host].up {
             return;

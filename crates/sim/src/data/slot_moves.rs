@@ -1,9 +1,9 @@
-//! Slots on the move, on their way from the machine of a master to those of its replicas: in the stream, in its turn
-//! among the writes, and in each snapshot.
+//! Carries slot migration states from a master's machine to those of its replicas: in the stream,
+//! ordered with the writes, and in each snapshot.
 //!
-//! The node's own rules: what the stream says is put down here before its bytes are logged, so that the machine has it
-//! before it hears that the stream is processed so far; and a snapshot has what was said before its cut, also what the
-//! machine that said it has not carried out yet.
+//! As in the node, a change from the stream is recorded before its bytes enter the log, so that the
+//! machine learns of it before the offset. A snapshot includes changes announced before its cut,
+//! even if the announcing machine has not carried them out yet.
 
 use std::fmt::Debug;
 
@@ -13,17 +13,17 @@ use slot_routing::{ReplOffset, Slot, Topology};
 use super::Store;
 use crate::stage::Stage;
 
-/// The moves that are on their way.
+/// Pending slot state changes.
 #[derive(Debug, Default)]
 pub(crate) struct SlotMoves {
-    /// The changes that a master said, for the machine of this process.
+    /// Changes announced by the master, for this process's machine.
     heard: Vec<Input>,
-    /// The changes that this process's machine has said, and carries out once the replicas have them.
+    /// Changes announced by this process's machine, to be carried out once the replicas have them.
     said: Vec<(u64, Slot, SlotChange)>,
 }
 
 impl SlotMoves {
-    /// Takes the changes that have come since it was last asked.
+    /// Returns the changes received since the last call.
     pub(crate) fn take(&mut self) -> Vec<Input> {
         std::mem::take(&mut self.heard)
     }
@@ -36,19 +36,19 @@ impl SlotMoves {
         self.heard.push(input);
     }
 
-    /// The machine has carried out what it said, or will not.
+    /// The machine has carried out or abandoned its announced change.
     pub(crate) fn carried_out(&mut self, token: u64) {
         self.said.retain(|(other, ..)| *other != token);
     }
 
-    /// As replicas are told beside the data, by a process that routes by this.
+    /// Formats the slot states for replicas of a process that routes by this topology.
     fn states(&self, topology: &Topology) -> String {
         gossip::slot_states(topology, self.said.iter().map(|(_, slot, change)| (*slot, change)))
     }
 }
 
 impl Store {
-    /// The slots that are on the move, as replicas are told beside the data.
+    /// Returns the slot states that accompany a snapshot.
     pub(super) fn slot_states(&self) -> String {
         let topology = self.engine().topology.as_ref().map(|topology| topology.load_full());
         topology.map(|topology| self.moves.states(&topology)).unwrap_or_default()
@@ -56,8 +56,8 @@ impl Store {
 }
 
 impl<E: Debug> Stage<E> {
-    /// Says to the replicas of `host` what becomes of a slot. `None` if they are not told; otherwise what they are to
-    /// acknowledge, and how many are to.
+    /// Announces a slot change to the replicas of `host`. Returns the offset to acknowledge and the
+    /// number of replicas, or `None` if nothing is announced.
     pub(crate) fn say_slot_change(
         &mut self,
         host: usize,

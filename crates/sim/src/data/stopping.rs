@@ -1,4 +1,5 @@
-//! SHUTDOWN: a process stops on purpose, as its machine decides ([`replication::Stop`]), and starts again with its data.
+//! Simulates SHUTDOWN: a process stops as its machine decides ([`replication::Stop`]) and restarts
+//! with its data.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -18,32 +19,32 @@ use crate::stage::Stage;
 /// `shutdown-timeout`
 const LONGEST: Duration = Duration::from_secs(1);
 
-/// A stop that is under way.
+/// A shutdown in progress.
 pub(super) struct Stopping {
     machine: Stop,
     step: Step,
-    /// Where the log ended when writes were held.
+    /// The log end when writes were blocked.
     end: ReplOffset,
 }
 
-/// The event that is waited for.
+/// The event that the shutdown waits for.
 enum Step {
-    /// The commands that ran when writes were held have ended.
+    /// The commands running when writes were blocked have ended.
     Held(BTreeSet<u64>),
-    /// Replicas have everything.
+    /// The replicas are in sync.
     InSync,
-    /// A replica that was told so has this one's place.
+    /// The chosen replica has taken over. `told`: it was asked to.
     HandedOver { told: bool },
     /// The data can be saved.
     Save,
-    /// The append-only file is on the disk, or has failed more often than before.
+    /// The append-only file is synced, or has failed again.
     Flushed { failures: u64 },
-    /// The process ends with the next look at it.
+    /// The process ends at the next poll.
     Over,
 }
 
 impl Store {
-    /// Whether it is a master of a cluster that serves slots.
+    /// Returns whether the process is a cluster master that serves slots.
     fn is_voting_master(&self) -> bool {
         let topology = self.engine().topology.as_ref().map(|topology| topology.load_full());
         topology.is_some_and(|topology| {
@@ -52,7 +53,7 @@ impl Store {
         })
     }
 
-    /// A replica that has everything before `end`.
+    /// Returns a replica that has the log up to `end`.
     fn successor(&self, end: ReplOffset) -> Option<NodeId> {
         let topology = self.engine().topology.as_ref().map(|topology| topology.load_full())?;
         let in_sync = self.serving.master().successors(end)?;
@@ -62,14 +63,14 @@ impl Store {
         in_sync.into_iter().find(is_there)
     }
 
-    /// How many replicas have everything before `end`.
+    /// Returns the number of replicas that have the log up to `end`.
     fn in_sync(&self, end: ReplOffset) -> usize {
         self.replicas().filter(|(_, acknowledged)| *acknowledged >= end).count()
     }
 }
 
 impl<E: Debug> Stage<E> {
-    /// An operator sends SHUTDOWN to a process.
+    /// Sends SHUTDOWN to a process.
     pub(crate) fn order_stop(&mut self, host: usize) {
         let store = &self.data.stores[host];
         if !self.runs(host) || store.is_loading() || store.is_void() || store.stopping.is_some() {
@@ -86,7 +87,7 @@ impl<E: Debug> Stage<E> {
         self.look_again_at_stop(host);
     }
 
-    /// Returns a process that has stopped, to be ended. Once everything has healed, none does.
+    /// Returns a process that has finished its shutdown. After healing, none does.
     pub(crate) fn take_stopped(&mut self) -> Option<usize> {
         let is_over = |host: &usize| {
             let stopping = self.data.stores[*host].stopping.as_ref();
@@ -95,7 +96,7 @@ impl<E: Debug> Stage<E> {
         (0..self.data.stores.len()).find(is_over).filter(|_| !self.healed)
     }
 
-    /// Tells the machine what it waits for, if that has come.
+    /// Notifies the machine if its awaited event has occurred.
     pub(super) fn drive_stop(&mut self, host: usize) {
         if self.healed {
             self.data.stores[host].stopping = None;
@@ -178,8 +179,8 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// All that are counted as having everything have it. Not those that have died since they said so, with their host:
-    /// the master has yet to notice.
+    /// Checks that replicas counted as in sync really are. Exempt are replicas whose host died
+    /// since; the master has not noticed yet.
     fn check_in_sync(&mut self, host: usize) {
         let store = &self.data.stores[host];
         let Some(end) = store.stopping.as_ref().map(|stopping| stopping.end) else { return };
@@ -191,7 +192,7 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// Tells a replica that has everything to take over; says whether there is one.
+    /// Asks a replica in sync to take over and returns whether there is one.
     fn tell_successor(&mut self, host: usize) -> bool {
         let store = &mut self.data.stores[host];
         let end = store.stopping.as_ref().map_or(ReplOffset(0), |stopping| stopping.end);
@@ -204,7 +205,7 @@ impl<E: Debug> Stage<E> {
         true
     }
 
-    /// Saves, or has the file brought to the disk.
+    /// Saves a snapshot, or syncs the append-only file.
     fn save_at_stop(&mut self, host: usize) -> Option<Input> {
         let store = &mut self.data.stores[host];
         let end = store.offset();
@@ -215,7 +216,7 @@ impl<E: Debug> Stage<E> {
             self.tell_file(host, Some(AofEvent::SyncRequested));
             return None;
         }
-        // A piece of a master's stream that is in hand is applied before.
+        // The current stream segment is applied first.
         if !store.is_whole() {
             return None;
         }

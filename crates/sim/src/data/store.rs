@@ -1,4 +1,4 @@
-//! The data of one process.
+//! The data and replication state of one process.
 
 use std::cell::Ref;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -31,52 +31,52 @@ use crate::Chance;
 use crate::clients::Words;
 use crate::lane::Lane;
 
-/// The slot of some keys, which stands for them.
+/// The slot that identifies a group of keys.
 pub(crate) type Key = u16;
 
-/// Commands that have run and still hold their slot.
+/// Executed commands that still hold their slot's lock.
 #[derive(Debug)]
 pub(super) struct Running {
     pub(super) key: Key,
-    /// The changes that go into the log, in two parts: those of the last command are the second.
+    /// The effects for the log: those of the earlier commands, then those of the last one.
     pub(super) effects: [Vec<u8>; 2],
-    /// The number of the write that is done.
+    /// The number of the finished write.
     pub(super) write: Option<u64>,
-    /// The rest of the request, and where it is to be done.
+    /// The rest of the request and the client's next step.
     pub(super) rest: Option<(Box<Request>, Next)>,
 }
 
-/// A process's data, and the threads that work on it.
+/// A process's data and its threads.
 pub(crate) struct Store {
     pub(super) held: Held,
     pub(super) log: Log,
-    /// The slots that are others' by now.
+    /// Slots that moved away and are being emptied.
     pub(super) leaving: SlotsToEmpty,
-    /// The slots that are on their way here, or to the master.
+    /// Slots being imported by this process or its master.
     pub(super) imports: Imports,
     pub(super) running: BTreeMap<u64, Running>,
     pub(super) waits: Option<Waits>,
     pub(super) copies_wanted: WaitingForCopies,
     pub(super) stopping: Option<Stopping>,
     pub(super) orders: VecDeque<Order>,
-    /// An order has been carried out in the log and is not published yet.
+    /// An order that was carried out in the log but is not published yet.
     pub(super) changing: Option<Message>,
     pub(super) following: Following<usize>,
     pub(super) follower: Option<Follower>,
-    /// The piece that the applier has in hand: it holds the stream's turn.
+    /// The segment being applied, which holds the stream's lock.
     pub(super) piece: Option<Piece>,
     pub(super) load: Option<Load>,
-    /// A snapshot that goes to replicas once it is whole.
+    /// A snapshot that is sent to replicas once it is complete.
     pub(super) snapshot_file: Option<Vec<u8>>,
     pub(super) serving: Serving,
     pub(super) peers: BTreeMap<PeerId, Peer>,
     pub(super) inbox: Lane<Message>,
     pub(crate) moves: SlotMoves,
-    /// The processes that may copy it.
+    /// The processes that may be its replicas.
     pub(crate) copies: Copies,
-    /// Its master has asked it to be the master, and it has done so.
+    /// Whether it took over at its master's request.
     pub(crate) took_over: bool,
-    /// The file on disk, and where in a history it stands.
+    /// The RDB file on disk, with its position in the history.
     saved: Option<(Vec<u8>, Position)>,
     /// `appendonly yes`
     pub(super) file: Option<DataFile>,
@@ -115,7 +115,7 @@ impl Store {
         }
     }
 
-    /// A process that starts from this one's file, if it has kept it.
+    /// Creates the successor process, which starts from this one's file if that is kept.
     pub(super) fn restarted(&self, mut fresh: Self, kept: bool) -> Self {
         fresh.saved = self.saved.clone().filter(|_| kept);
         if let Some((snapshot, position)) = &fresh.saved {
@@ -125,7 +125,7 @@ impl Store {
         fresh
     }
 
-    /// Writes the file, at a cut.
+    /// Saves the RDB file at a consistent point.
     pub(super) fn save(&mut self) {
         if self.file.is_none() && self.is_whole() && self.log.is_open() {
             let position = self.log.position();
@@ -133,17 +133,18 @@ impl Store {
         }
     }
 
-    /// Whether its file has all before this offset.
+    /// Returns whether the RDB file covers the log up to `end`.
     pub(super) fn is_saved_at(&self, end: ReplOffset) -> bool {
         self.saved.as_ref().is_some_and(|(_, position)| position.offset >= end)
     }
 
-    /// Whether a cut could be made: no command holds a slot, nothing is being applied or loaded.
+    /// Returns whether a snapshot is possible: no slot is locked, and nothing is being applied or
+    /// loaded.
     pub(super) fn is_whole(&self) -> bool {
         self.running.is_empty() && self.piece.is_none() && self.load.is_none()
     }
 
-    /// When it is looked how far the replicas are behind, by the clock of the process; nothing is due before the log
+    /// Returns when replica lag is next checked, by the process's clock; `None` until the log
     /// grows.
     pub(super) fn next_look(&self) -> Option<Instant> {
         let NextLook { past, at } = self.serving.next_look()?;
@@ -158,49 +159,50 @@ impl Store {
         self.position().offset
     }
 
-    /// The part of the log that is on its disk.
+    /// Returns how much of the log is on its disk.
     pub(super) fn on_disk(&self) -> OnDisk {
         let synced = |file: &DataFile| file.synced().map_or(OnDisk::Nothing, OnDisk::Upto);
         self.file.as_ref().map_or(OnDisk::NoFile, synced)
     }
 
-    /// How far its data reaches, as others are told.
+    /// Returns the offset that it reports to others.
     pub(crate) fn reach(&self) -> ReplOffset {
         self.following.reach(&self.log)
     }
 
-    /// A replica whose data is a state of no master's.
+    /// Returns whether it is a replica whose data matches no master's state.
     pub(crate) fn is_void(&self) -> bool {
         self.upstream().is_some() && !self.log.is_open()
     }
 
-    /// A change of the role has been ordered, and not been carried out.
+    /// Returns whether an ordered role change is pending.
     pub(crate) fn is_changing_role(&self) -> bool {
         !self.orders.is_empty() || self.changing.is_some()
     }
 
-    /// Returns the master, if this is a replica.
+    /// Returns its master if it is a replica.
     pub(crate) fn upstream(&self) -> Option<usize> {
         self.following.master().copied()
     }
 
-    /// Whether the master's stream comes.
+    /// Returns whether the master's stream is connected.
     pub(crate) fn is_in_sync(&self) -> bool {
         self.upstream().is_some() && self.following.is_in_sync()
     }
 
-    /// Since when the link to the master has been down, by the clock of the process; none while it is up, and on a
-    /// master.
+    /// Returns since when the link to the master has been down, by the process's clock; `None`
+    /// while it is up and on masters.
     pub(crate) fn down_since(&self) -> Option<Instant> {
         self.following.replica()?.down_since()
     }
 
-    /// The machine that follows the master, if this is a replica.
+    /// Returns the machine that follows the master, if this is a replica.
     pub(crate) fn replica(&self) -> Option<&Replica> {
         self.following.replica()
     }
 
-    /// When the master was last heard; once that is over, since when.
+    /// Returns the state of the replication link for the bus: when the master was last heard, or
+    /// since when the link is down.
     pub(crate) fn source(&self) -> gossip::Source {
         let Some(machine) = self.following.replica() else { return gossip::Source::Never };
         match machine.down_since() {
@@ -210,8 +212,8 @@ impl Store {
         }
     }
 
-    /// The replicas that get the stream, and how far each has acknowledged it. Of one that has come again, the last
-    /// connection counts.
+    /// Returns the streaming replicas with their acknowledged offsets. For a reconnected replica,
+    /// the last connection counts.
     pub(crate) fn replicas(&self) -> impl Iterator<Item = (usize, ReplOffset)> + '_ {
         let mut each = BTreeMap::new();
         for (id, peer) in self.serving.master().peers() {
@@ -222,22 +224,22 @@ impl Store {
         each.into_iter().filter_map(|(host, acknowledged)| Some((host, acknowledged?)))
     }
 
-    /// Returns the replicas, in step or not yet.
+    /// Returns all connected replicas, synchronized or not.
     pub(crate) fn followers(&self) -> impl Iterator<Item = usize> + '_ {
         self.serving.master().peers().filter_map(|(id, _)| Some(self.peers.get(&id)?.host))
     }
 
-    /// The engine, by whose gates and slots commands run here.
+    /// Returns the engine, whose gates and slots decide which commands run.
     pub(crate) fn engine(&self) -> Ref<'_, Engine> {
         self.held.engine()
     }
 
-    /// Its name in its cluster.
+    /// Returns its node id in cluster mode.
     pub(super) fn me(&self) -> Option<NodeId> {
         self.engine().topology.as_ref().map(|topology| topology.load().myself)
     }
 
-    /// Says that a state of the node holds, or no longer holds.
+    /// Sets or clears a gate of the node.
     pub(crate) fn set_gate(&self, state: Gate, holds: bool) {
         self.engine().settings.set_gate(state, holds);
     }
@@ -246,15 +248,15 @@ impl Store {
         self.engine().settings.gate().contains(Gate::LOADING)
     }
 
-    /// A replica outside of a cluster, where clients may write.
+    /// Returns whether it is a standalone replica that accepts client writes.
     pub(super) fn writes_for_itself(&self) -> bool {
         let engine = self.engine();
         let gate = engine.settings.gate();
         engine.topology.is_none() && gate.contains(Gate::REPLICA) && !gate.contains(Gate::READ_ONLY_REPLICA)
     }
 
-    /// Runs what a client sends at once, behind ASKING if that is said. Returns what the client does next, if it was not
-    /// served, and the effects.
+    /// Executes a client's pipeline, after ASKING if `asking` is set. Returns the client's next
+    /// step if it was not served, and the effects.
     pub(super) fn serve(
         &mut self,
         session: &mut Session,
@@ -268,7 +270,7 @@ impl Store {
         (requests::next(&replies, sent.len()), effects)
     }
 
-    /// The names of a slot's keys.
+    /// Returns the names of a slot's keys.
     pub(crate) fn names(&self, slot: Slot) -> Vec<Vec<u8>> {
         self.held.names(slot.number())
     }
@@ -282,12 +284,12 @@ impl Store {
         engine.pauses.end_overdue(&engine.settings, wall).is_some()
     }
 
-    /// Runs what another node sends as a client; returns the replies, and the effects.
+    /// Executes requests that another node sends as a client; returns the replies and the effects.
     pub(crate) fn receive(&mut self, wall: Millis, requests: Vec<u8>) -> (Vec<Value>, Vec<u8>) {
         self.held.receive(wall, requests)
     }
 
-    /// Has a key go whose value another node has; returns the outcome, and the effects.
+    /// Deletes a migrated key; returns the outcome and the effects.
     pub(crate) fn release(
         &mut self,
         name: &[u8],
@@ -297,22 +299,23 @@ impl Store {
         self.held.release(name, wall, captured)
     }
 
-    /// Whether a command holds this slot.
+    /// Returns whether a command holds the slot's lock.
     pub(crate) fn is_locked(&self, key: Key) -> bool {
         self.running.values().any(|running| running.key == key)
     }
 
-    /// The name of its history.
+    /// Returns the replication id of its history.
     pub(crate) fn history(&self) -> ReplId {
         self.position().id
     }
 
-    /// The history of the snapshot that is being loaded.
+    /// Returns the history of the snapshot being loaded.
     pub(crate) fn loads(&self) -> Option<ReplId> {
         self.load.as_ref().map(|load| load.position.id)
     }
 
-    /// The commands that hold a slot now. Once they have ended, each slot has been free.
+    /// Returns the commands that hold a slot's lock now. Once they have ended, every lock has been
+    /// free.
     pub(crate) fn under_way(&self) -> BTreeSet<u64> {
         self.running.keys().copied().collect()
     }

@@ -1,4 +1,4 @@
-//! Clients that wait for keys, one at each server.
+//! Simulates clients that block on keys, one per server.
 
 use std::fmt::Debug;
 
@@ -8,14 +8,14 @@ use crate::stage::Stage;
 use crate::waiting::WaitingClient;
 use crate::{Plant, clients};
 
-/// The client of a server, and the slot of the keys that it asked for last.
+/// A server's client, and the slot of its last command's keys.
 pub(super) struct Waits {
     pub(super) client: WaitingClient,
     pub(super) key: Key,
 }
 
 impl<E: Debug> Stage<E> {
-    /// The client goes on, or begins to wait now and then; then it is looked whether it waits and should not.
+    /// Lets the client continue or block, then checks that it does not block in vain.
     pub(super) fn let_wait(&mut self, host: usize) {
         let wall = self.wall_of(host);
         let slots: Vec<Key> = self.data.slots.iter().map(|slot| slot.number()).collect();
@@ -28,7 +28,7 @@ impl<E: Debug> Stage<E> {
             .unwrap_or_else(|| Waits { client: WaitingClient::new(store.held.connect()), key: slots[0] });
         let key = if client.waits() { key } else { wanted.unwrap_or(key) };
         let is_free = !store.is_locked(key);
-        // A replica's own writes would stay in its data.
+        // A replica's local write would remain in its data.
         let begins = !client.waits() && wanted.is_some() && is_free && !store.writes_for_itself();
         let (told, effects) = store.held.with(|data| match client.waits() {
             true if is_free && !endless => client.end(data, wall),

@@ -1,5 +1,5 @@
-//! The data's part in moves of slots in one piece: the cut and the changes since, writes that are held, and what comes
-//! to a node whose slots are not its own yet, hidden until they are.
+//! Simulates the data side of atomic slot migrations: the snapshot and later changes, blocked
+//! writes, and imported data that stays hidden until the slots are owned.
 
 use std::fmt::Debug;
 
@@ -12,11 +12,12 @@ use super::held::{key_of, slot_of};
 use super::{Event, Key, LOCKED};
 use crate::stage::Stage;
 
-/// A command that makes a key as it is, or changes it as it was changed.
+/// A command that recreates or changes a key.
 pub(crate) type Change = Vec<u8>;
 
 impl<E: Debug> Stage<E> {
-    /// The keys of these slots, and a cursor for what changes in them from here on; none while no cut can be made.
+    /// Returns commands that recreate the keys of these slots and a cursor for later changes;
+    /// `None` while no consistent cut is possible.
     pub(crate) fn cut_slots(&mut self, host: usize, keys: &[Key]) -> Option<(Vec<Change>, CursorId)> {
         let store = &mut self.data.stores[host];
         if !store.is_whole() || !store.log.is_open() {
@@ -27,7 +28,8 @@ impl<E: Debug> Stage<E> {
         Some((copies, store.log.add_own_cursor(end)))
     }
 
-    /// The changes in these slots since it was last asked; none if the log does not have them any more.
+    /// Returns the changes in these slots since the last call; `None` if the log no longer has
+    /// them.
     pub(crate) fn changes_since(
         &mut self,
         host: usize,
@@ -53,7 +55,7 @@ impl<E: Debug> Stage<E> {
         self.data.stores[host].log.remove_cursor(cursor);
     }
 
-    /// Writes to these keys wait, or go on.
+    /// Blocks or unblocks writes to these slots.
     pub(crate) fn hold_slots(&mut self, host: usize, keys: &[Key], are_held: bool) {
         let engine = self.data.stores[host].engine();
         for slot in keys.iter().map(|key| slot_of(*key)) {
@@ -65,12 +67,12 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// Whether no command is under way on these keys.
+    /// Returns whether no command is running on these slots.
     pub(crate) fn slots_are_free(&self, host: usize, keys: &[Key]) -> bool {
         !keys.iter().any(|key| self.data.stores[host].is_locked(*key))
     }
 
-    /// Slots begin their way here: what was here before is left. Says whether that could be.
+    /// Begins an import after deleting old data in its slots. Returns whether that was possible.
     pub(crate) fn begin_import(&mut self, host: usize, import: &Establish) -> bool {
         let are_free = import.slots().iter().all(|slot| {
             !self.data.stores[host].is_locked(slot.number())
@@ -87,13 +89,13 @@ impl<E: Debug> Stage<E> {
         are_free
     }
 
-    /// Whether a pause keeps the commands of a source from running.
+    /// Returns whether a pause blocks the commands of the source.
     pub(crate) fn is_import_paused(&self, host: usize) -> bool {
         self.data.stores[host].is_paused(self.wall_of(host))
     }
 
-    /// Takes what another node had, and tells the replicas. To be asked for while imports are not paused. An error says
-    /// that a change was not made.
+    /// Executes another node's changes and replicates them. Must not be called while imports are
+    /// paused. An error means that a change was not applied.
     pub(crate) fn take_changes(&mut self, host: usize, changes: &[Change]) -> Result<(), String> {
         let wall = self.wall_of(host);
         let (taken, effects) = self.data.stores[host].held.import(wall, changes.concat());
@@ -101,7 +103,7 @@ impl<E: Debug> Stage<E> {
         taken
     }
 
-    /// Slots have come here, or will not: what came of them is shown, or deleted.
+    /// Ends an import: its data becomes visible, or is deleted.
     pub(crate) fn end_import(&mut self, host: usize, import: &Establish, outcome: Result<(), String>) {
         let slots: Vec<_> = import.slots().iter().collect();
         let at = self.process(host);
@@ -127,14 +129,14 @@ impl<E: Debug> Stage<E> {
         self.log_grew(host);
     }
 
-    /// This process is the master now, and its master's imports have come to nothing.
+    /// Drops the old master's imports after a promotion.
     pub(super) fn drop_imports(&mut self, host: usize) {
         for import in self.data.stores[host].imports.running() {
             self.end_import(host, &import, Err("A failover occurred during slot import".to_owned()));
         }
     }
 
-    /// A key of which one process does not hold what the other does.
+    /// Returns a key that differs between two processes.
     pub(crate) fn differing_key(
         &self,
         one: usize,

@@ -1,4 +1,4 @@
-//! The workers: what clients write.
+//! Simulates the worker threads that execute client requests.
 
 use std::fmt::Debug;
 
@@ -14,7 +14,8 @@ use crate::trace::nanos;
 use crate::{Plant, clients};
 
 impl<E: Debug> Stage<E> {
-    /// Clients write to some of these keys in the next so many microseconds, each beginning at any server.
+    /// Starts client writes to some of these keys within the given microseconds, each at a random
+    /// server.
     pub(crate) fn clients_write(&mut self, keys: impl Iterator<Item = Key>, micros: u64) {
         for key in keys {
             if !self.chance.percent(30) {
@@ -37,7 +38,8 @@ impl<E: Debug> Stage<E> {
         (!servers.is_empty()).then(|| self.chance.pick(&servers))
     }
 
-    /// Commands lock their slot, and run if they may; they hold it until their effects are in the log.
+    /// Locks the slot and executes the commands if allowed; the lock is held until their effects
+    /// are in the log.
     pub(super) fn begin_write(&mut self, host: usize, mut request: Box<Request>) {
         let (at, key, wall) = (self.process(host), request.key, self.wall_of(host));
         let clock = self.clock_of(host);
@@ -45,7 +47,7 @@ impl<E: Debug> Stage<E> {
         if store.is_locked(key) {
             return self.data_at(self.now + LOCKED, Event::Begin { at, request });
         }
-        // As at the beginning of each turn.
+        // As at the beginning of each event loop iteration.
         store.engine().mind_lease(nanos(clock));
         let number = self.data.writes + 1;
         let mut last = vec![["SET", name_of(key), &number.to_string()].map(str::to_owned).to_vec()];
@@ -76,7 +78,7 @@ impl<E: Debug> Stage<E> {
         self.data_within(self.data.settings.command, Event::End { at, command });
     }
 
-    /// Commands append their effects, let go of the slot and are acknowledged; the client goes on.
+    /// Appends the effects, releases the slot and acknowledges the commands; the client continues.
     pub(super) fn end_write(&mut self, host: usize, command: u64) {
         let (unlogged, careless) =
             (self.planted(Plant::UnloggedEffects), self.planted(Plant::LoggedByReplica));
@@ -103,7 +105,7 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// Puts down what has been done here as a master.
+    /// Appends effects of local changes to the log of a master.
     pub(crate) fn log_effects(&mut self, host: usize, effects: &[u8]) {
         if !effects.is_empty() {
             self.data.stores[host].log.append(0, effects);
@@ -111,7 +113,7 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// A client that was not served goes where it was sent, or tries again somewhere.
+    /// Redirects a client that was not served, or lets it retry somewhere.
     fn go_on(&mut self, host: usize, mut request: Box<Request>, next: Next) {
         if !request.tries_again() {
             return;
@@ -122,7 +124,7 @@ impl<E: Debug> Stage<E> {
             Next::Stay => Some(host),
             Next::Elsewhere => None,
         };
-        // Nobody is there, or not any more.
+        // No process runs there, or no longer.
         let to = to.filter(|to| self.processes[*to].up);
         request.asking &= to.is_some();
         if let Some(to) = to.or_else(|| self.any_server()) {
@@ -132,14 +134,14 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// Slots that are others' now are left, one after the other.
+    /// Starts to empty slots that belong to other nodes.
     pub(crate) fn leave_slots(&mut self, host: usize, keys: &[Key]) {
         let slots = keys.iter().map(|key| slot_of(*key)).collect();
         self.data.stores[host].leaving.insert_all(&slots);
         self.go_on_leaving(host);
     }
 
-    /// Looks at the slots that are to be left.
+    /// Continues to empty slots.
     pub(super) fn go_on_leaving(&mut self, host: usize) {
         let at = self.process(host);
         for slot in self.data.slots.clone().iter() {
@@ -149,7 +151,8 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// A slot that is being left and comes back is left before the process routes by this.
+    /// Empties a slot that returns before its deletion finished, before the process routes by the
+    /// new topology.
     pub(crate) fn leave_returning(&mut self, host: usize, topology: &Topology) {
         let store = &mut self.data.stores[host];
         let Some(before) = store.engine().topology.as_ref().map(|before| before.load_full()) else { return };
@@ -160,7 +163,7 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// Deletes the keys of a slot, unless it is served here again, or this is a replica.
+    /// Deletes a slot's keys unless the slot is served here again or this is a replica.
     pub(super) fn leave(&mut self, host: usize, key: Key) {
         let (now, at, slot) = (self.now, self.process(host), slot_of(key));
         if !self.data.stores[host].leaving.contains(slot) {
@@ -172,7 +175,7 @@ impl<E: Debug> Stage<E> {
         self.data.stores[host].leaving.remove(slot);
     }
 
-    /// Deletes what a slot of others holds.
+    /// Deletes the keys of another node's slot.
     pub(super) fn leave_at_once(&mut self, host: usize, slot: Slot) -> Left {
         loop {
             let (left, effects) = self.data.stores[host].held.leave(slot.number());
@@ -184,11 +187,11 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    /// Keys that are past their time go, where nothing keeps the data as it is.
+    /// Expires keys unless the data must not change.
     pub(super) fn expire(&mut self, host: usize) {
         let wall = self.wall_of(host);
         let store = &mut self.data.stores[host];
-        // It passes over slots that others hold.
+        // It skips locked slots.
         if store.is_whole() {
             let effects = store.held.expire(wall);
             self.log_effects(host, &effects);
@@ -196,7 +199,7 @@ impl<E: Debug> Stage<E> {
     }
 }
 
-/// A client's write on a replica that lets it: nobody else hears of it, and nothing of it stays.
+/// Returns a client's write on a writable replica that is neither replicated nor permanent.
 fn own_write(name: &str) -> Vec<clients::Words> {
     let own = format!("{name}own");
     let words = |line: &[&str]| line.iter().map(|word| (*word).to_owned()).collect();

@@ -16,50 +16,51 @@ mod served;
 mod waits;
 mod watches;
 
-/// The data that a node has after its start.
+/// The data of a node after its start.
 #[derive(Debug)]
 pub(super) struct Loaded {
-    /// Up to which offset of the history it says that it is.
+    /// The history offset that it claims to have.
     pub(super) reached: u64,
     pub(super) digest: String,
-    /// The digest of the data that the history makes up to there; `None` if it is not so long.
+    /// The digest of the replayed history up to that offset; `None` if the history is shorter.
     pub(super) expected: Option<String>,
-    /// The values of the keys that are only ever set as a whole.
+    /// The values of the keys that are only written by SET.
     pub(super) plain: Vec<String>,
 }
 
-/// An offset of the history, and the digest of the data there.
+/// A history offset, and the data digest there.
 pub(super) type Data = (u64, String);
 
-/// An event that the invariants look at.
+/// An event that the invariants check.
 #[derive(Debug)]
 pub(super) enum Seen {
-    /// Clients have been told that all before this offset is done, under `always`.
+    /// Writes before this offset were acknowledged under `always`.
     Acknowledged(u64),
-    /// All before this offset is called synced.
+    /// The log before this offset is reported as synced.
     Synced(u64),
-    /// All before this offset has been given to the system, now.
+    /// The log before this offset has been passed to the kernel.
     Written(u64),
-    /// After such a death it started again, with this data, or does not start; clients had written so many values.
+    /// A restart after `death`, with the loaded data or an error; clients had written `issued`
+    /// values.
     Started { death: Death, loaded: Result<Loaded, String>, issued: u64 },
-    /// At a start, a file of all data was there with this, or none, and these saves may be in their place; the first is
-    /// done, unless no save is.
+    /// A start found this RDB file or none. `may_be` are the possible saves; with `done` the first
+    /// of them had completed.
     SaveFound { found: Option<Result<Data, String>>, may_be: Vec<Data>, done: bool },
-    /// A client's command was answered so, and by the node that has only the history, so.
+    /// A client's command returned `got`; the reference node returned `expected`.
     Served { asked: String, got: String, expected: String },
-    /// The requests that a client sent at once have run.
+    /// A client's pipeline was executed.
     Answered(running::Answered),
-    /// A client that had watched a key has called EXEC.
+    /// A client that had watched a key called EXEC.
     Executed(Executed),
-    /// A client waits, and should not.
+    /// A client is blocked although it should not be.
     Waits(Stuck),
-    /// Everything works since a while, and so many clients wait all the same.
+    /// The disk has worked for a while, but this many clients still wait.
     Rested { waiting: usize },
 }
 
 pub(super) type Named = (Rule, Box<dyn Invariant<Seen>>);
 
-/// Returns all of them.
+/// Returns all invariants.
 pub(super) fn all() -> Vec<Named> {
     vec![
         (Rule::Durable, Box::new(durable::Durable::default())),

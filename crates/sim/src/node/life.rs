@@ -1,4 +1,4 @@
-//! One life of a node: from its start to its death.
+//! One incarnation of a node, from its start to its death.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -17,17 +17,17 @@ use crate::executor::{Executor, Quiet, nanos};
 use crate::waiting::WaitingClient;
 use crate::{Chance, clients};
 
-/// Bytes that the log keeps beside those that are needed.
+/// Log bytes kept beyond those that are needed.
 const BACKLOG: u64 = 1 << 14;
 
-/// The log, and all bytes that it ever had.
+/// The log, and all bytes that it ever contained.
 #[derive(Debug)]
 pub(super) struct Logged {
     pub(super) log: Log,
     pub(super) history: Vec<u8>,
 }
 
-/// The log as the engine has it.
+/// The log as shared with the engine.
 #[derive(Debug, Clone)]
 pub(super) struct SharedLog(Arc<Mutex<Logged>>);
 
@@ -61,7 +61,7 @@ impl EffectLog for SharedLog {
     }
 }
 
-/// A node that runs.
+/// A running node.
 pub(super) struct Life {
     pub(super) data: Executor,
     pub(super) log: SharedLog,
@@ -71,21 +71,21 @@ pub(super) struct Life {
     pub(super) file: AppendFile,
     pub(super) holds: bool,
     pub(super) committed: u64,
-    /// Where the writes end whose replies wait.
+    /// The log offsets of writes with pending replies.
     pub(super) waiting: Vec<u64>,
 }
 
-/// The files that are on the disk at a start.
+/// The data files found at a start.
 pub(super) enum Found {
     /// No append-only file.
     Nothing,
-    /// Data that ends here.
+    /// Data that ends at this position.
     Data(Option<Position>),
 }
 
 impl Life {
-    /// Starts a node, and loads what there is. `history` is all that the log had before. An error says that it does not
-    /// start.
+    /// Starts a node and loads its files. `history` is the log before the start. An error means
+    /// that the node does not start.
     pub(super) fn start(
         disk: &SimDisk,
         history: &[u8],
@@ -129,7 +129,8 @@ impl Life {
         };
         let file = AppendFile::new(machine, folder, file);
         let life = Self::with(data, log, file, wall, background);
-        // Writes after the end of the file may be lost, so its history goes on under another name.
+        // Writes after the end of the file may be lost, so the history continues under a new
+        // replication id.
         life.log.lock().log.rename(chance.history());
         life.data.engine.settings.set_gate(Gate::LOADING, false);
         Ok((life, Found::Data(loaded.position)))
@@ -143,7 +144,7 @@ impl Life {
         background: Background,
     ) -> Self {
         if background == Background::Elsewhere {
-            // Whatever takes any time at all takes long.
+            // Threshold zero makes every command count as slow.
             data.engine.long_commands.set_threshold(0);
             data.engine.settings.set_gate(Gate::BACKGROUND, true);
         }
@@ -166,7 +167,7 @@ impl Life {
         life
     }
 
-    /// Takes an effect that needs nobody else.
+    /// Applies an effect that needs nothing but the node.
     pub(super) fn take(&mut self, effect: &AofEffect) {
         match effect {
             AofEffect::PublishCommitPoint(offset) => self.committed = offset.0,
@@ -179,7 +180,7 @@ impl Life {
         }
     }
 
-    /// The state of all data, and where in its history that is.
+    /// Returns a snapshot with its position in the history.
     pub(super) fn cut(&self) -> (State, Position) {
         let at_cut = || {
             let mut logged = self.log.lock();

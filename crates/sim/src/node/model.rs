@@ -1,4 +1,4 @@
-//! The data as the history makes it: an engine that runs the bytes of the log, and of no file.
+//! A reference model: an engine that replays the log and has no files.
 
 use clock::Millis;
 use engine::{NoLog, Origin, Session};
@@ -6,7 +6,7 @@ use engine::{NoLog, Origin, Session};
 use crate::clients;
 use crate::executor::Executor;
 
-/// The data after so much of the history.
+/// The data after replaying a prefix of the history.
 pub(super) struct Model {
     data: Executor,
     session: Session,
@@ -22,7 +22,7 @@ impl Model {
         }
     }
 
-    /// The digest of the data after all of `history`.
+    /// Returns the data digest after all of `history`.
     pub(super) fn digest(&mut self, history: &[u8], wall: Millis) -> String {
         if self.follow(history, wall) {
             self.data.digest(wall)
@@ -31,12 +31,13 @@ impl Model {
         }
     }
 
-    /// The reply to a client after all of `history`.
+    /// Returns the reply to a command after all of `history`.
     pub(super) fn ask(&mut self, history: &[u8], db: u16, wall: Millis, words: &[String]) -> Vec<u8> {
         if self.follow(history, wall) { self.data.ask(db, wall, words) } else { Vec::new() }
     }
 
-    /// Applies what is new of `history`; `false` if it ends within a command or a transaction.
+    /// Replays the new part of `history`; returns `false` if it ends within a command or
+    /// transaction.
     fn follow(&mut self, history: &[u8], wall: Millis) -> bool {
         if !history.starts_with(&self.applied) {
             *self = Self::new();

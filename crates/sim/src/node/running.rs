@@ -1,4 +1,4 @@
-//! A client whose requests run, here or in the background.
+//! Simulates a client whose requests run in the foreground or background.
 
 use clock::Millis;
 use engine::{Background, Origin, Session};
@@ -6,13 +6,13 @@ use engine::{Background, Origin, Session};
 use crate::clients::Words;
 use crate::executor::{Executor, Running, Stop, leave_background};
 
-/// A client that sends several requests at once.
+/// A client that sends pipelines.
 pub(super) struct RunningClient {
     session: Session,
     running: Option<Running>,
 }
 
-/// The requests that a client has sent at once have run, so many, with so many replies.
+/// A finished pipeline with its numbers of requests and replies.
 #[derive(Debug)]
 pub(super) struct Answered {
     pub(super) requests: usize,
@@ -26,7 +26,7 @@ impl RunningClient {
         Self { session, running: None }
     }
 
-    /// Whether some of what it sent has not run.
+    /// Returns whether some requests are still to be executed.
     pub(super) fn is_running(&self) -> bool {
         self.running.is_some()
     }
@@ -39,8 +39,8 @@ impl RunningClient {
         self.running = Some(Running::of(request));
     }
 
-    /// Its requests run until one is for another thread, or in the background, where one may do so for itself. `loses`:
-    /// one that goes there is not run.
+    /// Executes requests until one must run on another thread or in the background. `loses`: a
+    /// background request is dropped.
     pub(super) fn go_on(
         &mut self,
         data: &mut Executor,
@@ -67,7 +67,7 @@ impl RunningClient {
     }
 }
 
-/// How many replies these are.
+/// Returns the number of replies.
 fn count(mut replies: &[u8]) -> usize {
     let mut count = 0;
     while let Ok(Some((_, len))) = resp::parse_value(replies) {

@@ -1,6 +1,6 @@
-//! Saves: files of all data, beside the append-only file, from which the node starts here.
+//! Simulates RDB saves next to the append-only file, from which the node starts.
 //!
-//! At a start the file that is there is loaded into a node of its own, and compared with those that may be there.
+//! At each start the RDB file is loaded into a separate node and compared with the possible saves.
 
 use std::io::{self, Write as _};
 
@@ -18,14 +18,14 @@ use crate::executor::Quiet;
 
 const NAME: &str = "dump.rdb";
 
-/// The file of all data, and what it may be.
+/// The RDB file and its possible contents.
 pub(super) struct Saves {
     disk: SimDisk,
     file: SavedFile<SimDisk>,
-    /// The histories of the log up to the cut of the last save that was done, and of those after it, each of which may have
-    /// got its name.
+    /// The histories up to the last completed save and of later saves, each of which may have been
+    /// renamed into place.
     may_be: Vec<Vec<u8>>,
-    /// Whether the first of them is done.
+    /// Whether the first of them completed.
     done: bool,
 }
 
@@ -37,7 +37,7 @@ impl Saves {
 }
 
 impl World {
-    /// Saves all data, while other things happen.
+    /// Saves all data while other events happen.
     pub(super) fn save(&mut self, life: &mut Life, serving: bool) {
         let (state, at) = life.cut();
         self.note(&format!("a save is cut at {}", at.offset));
@@ -70,7 +70,7 @@ impl World {
         Ok(file)
     }
 
-    /// Looks at the file, before anything else happens.
+    /// Checks the RDB file before anything else happens.
     pub(super) fn check_save(&mut self) {
         let wall = self.wall();
         for name in self.saves.file.remove_leftovers() {

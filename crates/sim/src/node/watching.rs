@@ -1,4 +1,4 @@
-//! A client that watches a key and then runs a transaction.
+//! Simulates a client that watches a key and then executes a transaction.
 
 use clock::Millis;
 use engine::{Background, Origin, Session};
@@ -7,7 +7,7 @@ use crate::Chance;
 use crate::clients::{self, DATABASES};
 use crate::executor::Executor;
 
-/// The client.
+/// A client that uses WATCH.
 pub(super) struct Watcher {
     session: Session,
     watched: Option<Watched>,
@@ -16,19 +16,19 @@ pub(super) struct Watcher {
 struct Watched {
     key: String,
     value: Vec<u8>,
-    /// Where the log ended.
+    /// The log end at that time.
     end: u64,
 }
 
-/// A transaction of a client that watched a key.
+/// An executed or aborted transaction of a client that watched a key.
 #[derive(Debug)]
 pub(super) struct Executed {
     pub(super) key: String,
-    /// The key has another value now.
+    /// The watched key has another value.
     pub(super) changed: bool,
     /// Nothing at all was written since.
     pub(super) quiet: bool,
-    /// The transaction was not run.
+    /// The transaction was aborted.
     pub(super) aborted: bool,
 }
 
@@ -39,7 +39,8 @@ impl Watcher {
         Self { session, watched: None }
     }
 
-    /// Watches a key, or runs a transaction if it does. `end` is where the log ends; `forgets`: the key is not watched.
+    /// Watches a key, or executes the transaction if one is watched. `end` is the log's end. With
+    /// `forgets`, the key is not watched.
     pub(super) fn step(
         &mut self,
         data: &mut Executor,

@@ -1,4 +1,4 @@
-//! The servers' part: requests answered, with their effects elsewhere, and data that moves.
+//! Simulates the servers: requests with their side effects, and replication.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use super::stream::ToClient;
 use crate::Plant;
 use crate::data::{Key, Order};
 
-/// `empty-master-timeout`: longer than any TILT.
+/// `empty-master-timeout`, longer than any TILT.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The keys below this number are written to.
+/// Keys below this number are written to.
 const KEYS: Key = 6;
 
-/// The slots that are written to.
+/// Returns the slots in use.
 pub(super) fn slots() -> SlotSet {
     (0..KEYS).filter_map(Slot::new).collect()
 }
@@ -69,7 +69,7 @@ impl World {
                     self.push_to_client(other, ToClient::Closed);
                 }
             }
-            // The planted fault: it has said yes.
+            // The injected bug: it has accepted the order.
             Effect::Follow(Some(_)) if self.stage.plan.plant == Some(Plant::IgnoredOrders) => {}
             Effect::Follow(upstream) => {
                 self.stage.note(|| format!("server {host} follows {upstream:?}"));
@@ -84,7 +84,7 @@ impl World {
         reply
     }
 
-    /// A server is told whose replica to be.
+    /// Makes a server follow a master.
     pub(super) fn follow(&mut self, host: usize, upstream: Upstream) {
         let master = upstream.as_ref().map(|(ip, _)| self.find(ip));
         self.server(host).upstream = upstream;
@@ -95,7 +95,7 @@ impl World {
                 self.stage.order(host, Order::Lead);
             }
             Some(Some(master)) => self.stage.order(host, Order::Follow { master, foreign: false }),
-            // Nobody has this address.
+            // No host has this address.
             Some(None) => {}
         }
     }
@@ -123,7 +123,7 @@ impl World {
         }
     }
 
-    /// A server has started: what a master without its data does then.
+    /// Applies the rule for a master that starts without its data.
     pub(super) fn wait_if_empty(&mut self, host: usize) {
         let now = self.stage.now;
         let store = &self.stage.data.stores[host];
@@ -150,7 +150,7 @@ impl World {
         }
     }
 
-    /// Each server notes its replicas, and looks whether it has waited long enough.
+    /// Records each server's replicas and checks its waiting time.
     fn keep_followers(&mut self) {
         for host in self.hosts_of(false).into_iter().filter(|&host| self.stage.runs(host)).collect::<Vec<_>>()
         {
@@ -166,7 +166,8 @@ impl World {
         let server = self.server(host);
         match &server.empty {
             Some(empty) if empty.is_over(now) => {
-                // It was down to the sentinels to the end, and by their rules nobody could be promoted.
+                // The sentinels considered it down until the end, and by their rules no replica
+                // could be promoted.
                 let forgiven = empty.is_down_to_sentinels();
                 self.end_wait(host);
                 for replica in self.hosts_of(false).into_iter().filter(|_| forgiven) {
@@ -185,7 +186,7 @@ impl World {
         }
     }
 
-    /// Clients write.
+    /// Issues client writes.
     pub(super) fn replicate(&mut self) {
         self.note_takeovers();
         self.keep_followers();

@@ -1,6 +1,6 @@
-//! A sentinel's disk: its configuration file and its journal, in their real formats.
+//! A sentinel's disk with its configuration file and journal in their real formats.
 //!
-//! Bytes that are written but not synced may be lost in a crash, from any byte on.
+//! A crash may lose unsynced bytes from any position on.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ impl Disk {
         Self { config, journal, synced }
     }
 
-    /// Writes a frame; it is safe once [`Disk::sync`] has been called.
+    /// Writes a frame, which is durable after [`Disk::sync`].
     pub(super) fn append(&mut self, mut record: Record, plant: Option<Plant>) {
         if plant == Some(Plant::ForgottenVotes) {
             for change in &mut record.changes {
@@ -41,13 +41,13 @@ impl Disk {
         self.synced = self.journal.len();
     }
 
-    /// The machine loses power: of what was not synced, a part survives.
+    /// Cuts the power; a part of the unsynced bytes survives.
     pub(super) fn crash(&mut self, chance: &mut Chance) {
         let unsynced = self.journal.len() - self.synced;
         self.journal.truncate(self.synced + chance.below(unsynced + 1));
     }
 
-    /// Reads the journal as a restarted process does; the torn end is cut off.
+    /// Reads the journal like a restarted process; a torn end is truncated.
     pub(super) fn load(&mut self) -> Result<BTreeMap<String, Saved>, String> {
         let read = journal::read(&self.journal).map_err(|error| error.to_string())?;
         self.journal.truncate(read.intact);

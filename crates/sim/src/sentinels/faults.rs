@@ -1,4 +1,4 @@
-//! The faults of a run with sentinels.
+//! Injects the faults of a run with sentinels.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use super::{MASTER, World, first_config, quorum};
 use crate::Plant;
 
 impl World {
-    /// One fault, or an operator's deed.
+    /// Injects one fault or one operator action.
     pub(super) fn go_wrong(&mut self) {
         let watchers = self.hosts_of(true);
         let servers = self.hosts_of(false);
-        // With the fault that it finds built in, it comes often.
+        // This is frequent when the bug that it reveals is injected.
         let often = self.stage.plan.plant == Some(Plant::UnawaitedWrites);
         match self.stage.chance.below(100) {
             0..60 if often => self.hand_over_past_sentinels(),
-            // The master is what a failover is about.
+            // Failures of the master cause failovers, so they are the most frequent fault.
             0..25 => {
                 let master = self.current_master();
                 if self.stage.chance.percent(60) { self.crash(master, 50, 6000) } else { self.freeze(master) }
@@ -74,7 +74,7 @@ impl World {
         self.find(&ip).unwrap_or(self.ips.len() - 1)
     }
 
-    /// A process dies, to be started again after a while; once a run, a sentinel may lose its disk.
+    /// Kills a process and schedules its restart; once per run a sentinel may lose its disk.
     pub(super) fn crash(&mut self, host: usize, shortest: u64, longest: u64) {
         if !self.stage.processes[host].up {
             return;
@@ -84,7 +84,7 @@ impl World {
         self.end(host, kept, (shortest, longest));
     }
 
-    /// A server has stopped on purpose, to be started again after a while.
+    /// Schedules the restart of a server that stopped on purpose.
     pub(super) fn stop(&mut self, host: usize) {
         self.stage.note(|| format!("host {host} stops"));
         self.end(host, true, (50, 6000));
@@ -92,7 +92,7 @@ impl World {
 
     fn end(&mut self, host: usize, kept: bool, (shortest, longest): (u64, u64)) {
         if !self.is_watcher(host) {
-            // Replicas are noted when they come.
+            // Replicas are recorded when they connect.
             self.keep_followers_of(host);
         }
         self.stage.kill(host, true);
@@ -131,7 +131,7 @@ impl World {
         self.stage.freeze(host, 200, 6000);
     }
 
-    /// An operator asks a sentinel for something, or the master itself to hand over.
+    /// Performs an operator action at a sentinel, or starts a handover at the master.
     fn operate(&mut self) {
         if self.stage.chance.percent(25) {
             return self.hand_over_past_sentinels();
@@ -155,7 +155,7 @@ impl World {
         self.feed(watcher, Input::Command { client: ClientId(0), protocol, args });
     }
 
-    /// FAILOVER at the master.
+    /// Sends FAILOVER to the master.
     fn hand_over_past_sentinels(&mut self) {
         let master = self.current_master();
         let servers = self.hosts_of(false);
@@ -165,14 +165,14 @@ impl World {
             let target = Some((self.ips[to].clone(), PORT));
             let timeout = self.stage.chance.pick(&[None, Some(300), Some(3000)]).map(Duration::from_millis);
             let force = timeout.is_some() && self.stage.chance.percent(30);
-            // Where it is refused nothing happens.
+            // A refused handover changes nothing.
             let _ = self.order_handover(master, Order::Start { target, force, timeout });
         }
     }
 
-    /// Whether a sentinel knows as many as the quorum wants, as CKQUORUM tells. One that lost its disk and has
-    /// met nobody yet is a majority of those it knows, so it would switch by itself, in an epoch that has been.
-    /// (Redis's asks nobody in any case.)
+    /// Returns whether a sentinel knows enough others for the quorum, like CKQUORUM. A sentinel
+    /// that lost its disk and knows no others is its own majority, so it would promote in an epoch
+    /// that was already used. (Redis's sentinels ask nobody in that case.)
     fn knows_enough(&mut self, watcher: usize) -> bool {
         let enough = quorum(self.hosts_of(true).len());
         let status = self.watcher(watcher).sentinel.as_ref().and_then(|sentinel| sentinel.status(MASTER));

@@ -1,4 +1,4 @@
-//! FAILOVER at a server: what the machine of a master that hands over decides ([`replication::Handover`]).
+//! Simulates FAILOVER at a server with the real handover machine ([`replication::Handover`]).
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::Plant;
 use crate::data::Order;
 
 impl World {
-    /// An operator's or a sentinel's word.
+    /// Starts or aborts a handover for an operator or a sentinel.
     pub(super) fn order_handover(&mut self, host: usize, word: Word) -> Result<(), Refusal> {
         let store = &self.stage.data.stores[host];
         let online: BTreeSet<usize> = store.replicas().map(|(replica, _)| replica).collect();
@@ -29,7 +29,7 @@ impl World {
         Ok(())
     }
 
-    /// Tells the machine how things stand, and looks again as long as it waits for something.
+    /// Passes the current state to the machine and polls again while it waits.
     pub(super) fn drive_handover(&mut self, host: usize) {
         let store = &self.stage.data.stores[host];
         let mut inputs = Vec::new();
@@ -59,13 +59,13 @@ impl World {
                 Action::Follow((ip, _)) => self.find(ip),
                 _ => None,
             });
-            // One that has died since it acknowledged is still counted: the master has yet to notice.
+            // A replica that died after its acknowledgement still counts until the master notices.
             if let Some(to) = follows.filter(|to| in_sync && self.stage.is_replica_alive(host, *to)) {
                 self.stage.check_handover(host, to);
             }
             self.act_on_handover(host, actions);
             if over {
-                // Things stand otherwise by now.
+                // The situation has changed.
                 break;
             }
         }
@@ -109,7 +109,7 @@ impl World {
         }
     }
 
-    /// A server that took over from its master is one as from an operator's word.
+    /// A server that took over from its master is recorded as promoted by an operator.
     pub(super) fn note_takeovers(&mut self) {
         for host in self.hosts_of(false) {
             if std::mem::take(&mut self.stage.data.stores[host].took_over) {

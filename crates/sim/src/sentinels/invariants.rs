@@ -12,24 +12,24 @@ mod freshness;
 mod one_promotion;
 mod one_vote;
 
-/// The steps that the invariants look at.
+/// The events that the invariants check.
 #[derive(Debug)]
 pub(super) enum Seen<'a> {
-    /// A sentinel's ballot for a term, with its vote, is on its way to the disk.
+    /// A sentinel's vote for a term is being written to disk.
     Ballot { voter: &'a str, term: u64, vote: u64 },
-    /// A ballot is on disk, so that it counts: what was lost with a crash before has told nobody.
+    /// A vote is on disk and therefore counts. A vote lost in an earlier crash was never sent.
     Given { voter: &'a str, term: u64, vote: u64 },
-    /// A sentinel tells a server to be a master.
+    /// A sentinel orders a server to become master.
     Promotion { leader: &'a Sentinel, server: String },
-    /// A sentinel has taken in an input.
+    /// A sentinel has processed an input.
     Step { sentinel: &'a Sentinel, status: Status },
 }
 
-/// One that looks at steps.
+/// An event invariant with its name.
 pub(super) type Named = (Rule, Box<dyn for<'a> Invariant<Seen<'a>>>);
 
-/// All of them that look at steps; `quorum` sentinels must hold a master for down. `agreement` and
-/// `freshness` look at states.
+/// Returns all event invariants; `quorum` is the number of sentinels that must consider a master
+/// down. `agreement` and `freshness` check states.
 pub(super) fn all(quorum: usize) -> Vec<Named> {
     vec![
         (Rule::OneVote, Box::new(one_vote::OneVote::default())),

@@ -1,4 +1,4 @@
-//! A simulated Redis server: what a sentinel sees and does of one.
+//! Simulates a Redis server as far as sentinels interact with it.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use resp::{Protocol, Writer};
 /// The port of every server.
 pub(super) const PORT: u16 = 6379;
 
-/// The address of the master that a server replicates; none for a master.
+/// The address of a server's master; `None` for a master.
 pub(super) type Upstream = Option<(String, u16)>;
 
 #[derive(Debug)]
@@ -19,31 +19,31 @@ pub(super) struct Server {
     pub(super) host: String,
     pub(super) run_id: String,
     pub(super) upstream: Upstream,
-    /// As CONFIG REWRITE has it: what a restart begins with.
+    /// The value saved by CONFIG REWRITE, from which a restart begins.
     saved: Upstream,
-    /// The file about its replicas on its disk.
+    /// The file on its disk that lists its replicas.
     pub(super) followers: Option<Followers>,
-    /// The replicas and the sentinels' greetings, as far as it depends on them whether that file is kept.
+    /// Whether the replica file is kept, which depends on replicas and sentinel greetings.
     pub(super) keeping: Keeping,
-    /// It hands over, perhaps.
+    /// A handover, if one is in progress.
     pub(super) handover: Handover,
-    /// The commands that must end before its writes are held.
+    /// The commands that must end before writes are blocked.
     pub(super) held: Option<BTreeSet<u64>>,
-    /// It came back without its data, and waits for another to be promoted.
+    /// Set after it returned without its data and waits for another server to be promoted.
     pub(super) empty: Option<EmptyMaster>,
 }
 
-/// How the replication of a server stands.
+/// The replication state of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Standing {
     pub(super) offset: u64,
-    /// Since when the link to its master has been down; none if it is up.
+    /// The seconds since the link to the master broke; `None` while it is up.
     pub(super) down_secs: Option<u64>,
-    /// The replicas that are connected, and what each has confirmed.
+    /// The connected replicas with their acknowledged offsets.
     pub(super) replicas: Vec<(String, u64)>,
 }
 
-/// The effect of a request beside its reply.
+/// The side effect of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Effect {
     None,
@@ -51,28 +51,28 @@ pub(super) enum Effect {
     Publish(Vec<u8>),
     Multi,
     Exec,
-    /// Every other connection that is not subscribed, or every one that is.
+    /// Closes every other connection that is not subscribed, or every one that is.
     Kill {
         subscribed: bool,
     },
-    /// It is a master now, or replicates somebody.
+    /// Becomes a master, or a replica of this address.
     Follow(Upstream),
-    /// FAILOVER.
+    /// Starts or aborts FAILOVER.
     HandOver(Order),
 }
 
-/// A replica's word about itself, in INFO.
+/// A replica's state as reported in INFO.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Told {
     pub(super) at: Instant,
     pub(super) master: String,
-    /// Since how many seconds it has been without its master.
+    /// The seconds since it lost its master.
     pub(super) orphaned_secs: u64,
     pub(super) offset: u64,
 }
 
 impl Told {
-    /// Reads an INFO text, if it is a replica's.
+    /// Parses INFO output if it is from a replica.
     pub(super) fn parse(at: Instant, text: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(text).ok()?;
         let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
@@ -109,7 +109,7 @@ impl Server {
         (self.handover, self.held) = (Handover::default(), None);
     }
 
-    /// Answers one request.
+    /// Executes one request.
     pub(super) fn answer(&mut self, request: &[Vec<u8>], standing: &Standing) -> (Vec<u8>, Effect) {
         let words: Vec<String> =
             request.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
@@ -123,7 +123,7 @@ impl Server {
             ["SUBSCRIBE", _] => Effect::Subscribe,
             ["PUBLISH", _, _] => Effect::Publish(request[2].clone()),
             ["CLIENT", "KILL", "TYPE", kind] => Effect::Kill { subscribed: *kind == "PUBSUB" },
-            // It has nothing to lead with.
+            // A server without data must not become a master.
             ["SLAVEOF", "NO", "ONE"] if self.empty.is_some() => Effect::None,
             ["SLAVEOF", ..] if self.handover.is_under_way() => Effect::None,
             ["SLAVEOF", "NO", "ONE"] => Effect::Follow(None),
@@ -135,7 +135,7 @@ impl Server {
                 Effect::HandOver(Order::Start { target, force: false, timeout })
             }
             ["CONFIG", "REWRITE"] => {
-                // Until a failover is over nothing of it is configured.
+                // The configuration is not saved before the handover is over.
                 self.saved = self.upstream.clone().filter(|_| !self.handover.is_under_way());
                 Effect::None
             }
@@ -163,10 +163,10 @@ impl Server {
             }
             ["PUBLISH", _, _] => reply.integer(1),
             ["CLIENT", "KILL", "TYPE", _] => reply.integer(0),
-            // Replied to once what it runs has been done.
+            // The reply follows the execution of the queued commands.
             ["EXEC"] => {}
             ["CLIENT", "SETNAME", _] | ["SCRIPT", "KILL"] | ["CONFIG", "REWRITE"] => reply.ok(),
-            // Its clients' writes are answered or lost, never held.
+            // Client pauses are not simulated: writes get a reply or are lost.
             ["CLIENT", "PAUSE", ..] | ["CLIENT", "UNPAUSE"] => reply.ok(),
             ["SLAVEOF", ..] if self.handover.is_under_way() => {
                 reply.error("ERR REPLICAOF not allowed while failing over.");

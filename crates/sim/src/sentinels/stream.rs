@@ -1,4 +1,4 @@
-//! Connections between processes: bytes in order, or the end.
+//! Simulates connections between processes: ordered bytes or the end of the connection.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub(super) struct Stream {
 }
 
 impl World {
-    /// The streams of which something holds.
+    /// Returns the connections that satisfy `holds`.
     pub(super) fn conns(&self, holds: impl Fn(&Stream) -> bool) -> Vec<u64> {
         self.streams.iter().filter(|(_, stream)| holds(stream)).map(|(&conn, _)| conn).collect()
     }
@@ -46,12 +46,12 @@ impl World {
         self.stage.at(at, Event::ConnectArrives { conn });
     }
 
-    /// A connection attempt reaches its host. A stopped process still has its port.
+    /// A connection attempt reaches its host. A frozen process still accepts connections.
     pub(super) fn on_connect(&mut self, conn: u64) {
         let Some(stream) = self.streams.get(&conn) else { return };
         let (client, server, link) = (stream.client, stream.server, stream.link);
         if self.stage.is_apart(client, server) {
-            // Silence; a side that waits will give up.
+            // There is no reply; the waiting side will time out.
             return;
         }
         if self.stage.processes[server].up {
@@ -78,19 +78,19 @@ impl World {
         }
     }
 
-    /// A sentinel sends a request. Raft messages are tried harder.
+    /// Sends a request of a sentinel. Raft messages also suffer loss, duplication and reordering.
     pub(super) fn send(&mut self, host: usize, link: LinkId, mut request: Vec<Vec<u8>>) {
         let Some(&conn) = self.watcher(host).links.get(&link) else { return };
         let Some(server) = self.streams.get(&conn).map(|stream| stream.server) else { return };
         if request.len() == 4 && request[1] == b"RAFT" && !self.stage.healed {
             let fate = self.stage.chance.below(100);
             if fate < 15 && !self.stage.is_cut(host, server) {
-                // Doubled, or late.
+                // The message is duplicated or delayed.
                 let at = self.stage.now + self.stage.latency(host, server) * 3;
                 self.stage.at(at, Event::Stray { host: server, request: request.clone() });
             }
             if fate < 10 {
-                // Lost, or overtaken.
+                // The message is lost or overtaken.
                 request.truncate(2);
             }
         }
@@ -169,7 +169,7 @@ impl World {
         }
     }
 
-    /// The planted fault: nobody hears how far a server is.
+    /// The injected bug: server offsets are lost.
     fn distort(&self, input: Input, offset: u64) -> Input {
         let Input::Reply { link, value: Value::Bulk(text) } = input else { return input };
         if self.stage.plan.plant != Some(Plant::UnheardOffsets) {
@@ -180,12 +180,12 @@ impl World {
         Input::Reply { link, value: Value::Bulk(text.into_bytes()) }
     }
 
-    /// Whether what is sent stays on its way for now, and when to look again.
+    /// Returns when to retry if a partition holds the data back.
     fn held(&self, from: usize, to: usize) -> Option<Duration> {
         (self.stage.is_cut(from, to) || !self.stage.runs(to)).then_some(RETRANSMIT)
     }
 
-    /// A process is gone: what it was connected to hears of it, if the network lets it.
+    /// Handles the end of a process. Its peers notice if the network permits.
     pub(super) fn break_streams(&mut self, host: usize) {
         for conn in self.conns(|stream| stream.client == host) {
             self.streams.remove(&conn);

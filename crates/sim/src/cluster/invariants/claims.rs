@@ -1,8 +1,8 @@
-//! Two nodes that can talk do not both serve a slot for long, however they came to it.
+//! Two nodes that can communicate do not both serve a slot for long, whatever caused the conflict.
 //!
-//! An epoch that a node takes without asking (a takeover, a slot that an operator moved to it) may be
-//! another's, too, or be outdated already: until the two have heard each other. An equal epoch must end in
-//! a collision, a lower one in an UPDATE.
+//! A node can take an epoch without an election (TAKEOVER, CLUSTER SETSLOT). That epoch may equal
+//! another node's or be outdated until the two nodes communicate. Equal epochs must be resolved as
+//! a collision, lower ones by an UPDATE.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use slot_routing::Ownership;
 use crate::Rule;
 use crate::cluster::{NODE_TIMEOUT, World};
 
-/// A link that a partition left behind is given up after the node timeout, and a new one greets at once;
-/// then some packets may be lost.
+/// A stale link after a partition is dropped after the node timeout and a new one starts with a
+/// PING; some packets may also be lost.
 const LIMIT: Duration = Duration::from_millis(3 * NODE_TIMEOUT.as_millis() as u64);
 
 impl World {
@@ -45,7 +45,7 @@ impl World {
         }
     }
 
-    /// Whether two are able to talk, and would.
+    /// Returns whether two hosts can communicate and would do so.
     fn can_know(&self, one: usize, other: usize) -> bool {
         let knows = |one: usize, other: usize| {
             let node = self.gossip(one).node(self.gossip(other).id());

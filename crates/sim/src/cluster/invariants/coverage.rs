@@ -1,11 +1,11 @@
-//! After healing every slot is served again, by one master, and all nodes know by which.
+//! After healing, every slot is served by one master, and all nodes agree on it.
 
 use gossip::Node;
 use slot_routing::{Epoch, NodeId, Role, Slot};
 
 use crate::cluster::{Host, World};
 
-/// Returns the first thing that is not agreed on yet.
+/// Returns the first disagreement.
 pub(in crate::cluster) fn disagreement(world: &World) -> Option<String> {
     let World { hosts, samples, .. } = world;
     for &slot in samples {
@@ -48,7 +48,7 @@ pub(in crate::cluster) fn disagreement(world: &World) -> Option<String> {
     None
 }
 
-/// The cluster in the eyes of a node.
+/// The cluster in a node's view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct View {
     /// A master's epoch, or a replica's master.
@@ -56,7 +56,7 @@ struct View {
     owners: Vec<Option<NodeId>>,
     doubts: usize,
     moving: bool,
-    /// Whether the rest of the node knows of its role.
+    /// Whether the node has published its current role.
     published: bool,
 }
 

@@ -1,6 +1,6 @@
-//! Epochs never go back: the one that a node claims under, not even over a power failure, since others have
-//! acted on it; the highest that it has seen, as long as its machine runs and it does not end in the middle of a
-//! write.
+//! Epochs never decrease. The claimed epoch survives even power failures because other nodes have
+//! acted on it; the highest seen epoch survives as long as the machine has power and the node does
+//! not die during a write.
 
 use slot_routing::{Epoch, NodeId};
 
@@ -24,7 +24,7 @@ impl Invariant<Seen<'_>> for Epochs {
                 self.current.forget(id);
                 Ok(())
             }
-            // It has no slots any more, so its claim says nothing.
+            // A node without slots makes no claim.
             Seen::Reset { id } => {
                 self.claimed.forget(id);
                 Ok(())

@@ -1,10 +1,10 @@
-//! A replica that stands for election gives way to those of its siblings that are ahead of it.
+//! A replica that stands for election yields to siblings with newer data.
 //!
-//! The rule is Redis's: a better one goes first by a delay, no more, so the one promoted may be behind
-//! another that was slower all the same, or that it could not hear. What must hold is that it counted: at
-//! the moment when it asks for votes, its rank is not below the number of siblings that it holds for well
-//! and whose last word to it showed a higher offset. And that word is not old: a sibling that could talk to
-//! it has done so. Nor does one stand whose data was dropped for a snapshot that it does not have.
+//! As in Redis, better replicas only get a shorter delay, so a replica may win although a slower or
+//! unreachable sibling was ahead. The invariant is about ranks: when a replica requests votes, its
+//! rank is at least the number of siblings that it considers healthy and whose latest packet showed
+//! a higher offset. Those packets must be recent if the sibling can communicate. A replica whose
+//! data was dropped for a snapshot that never loaded must not stand at all.
 
 use std::time::Duration;
 
@@ -15,11 +15,11 @@ use super::{Seen, voters};
 use crate::Rule;
 use crate::cluster::{NODE_TIMEOUT, World};
 
-/// Between two words of a sibling there is half a node timeout, and perhaps a lost packet.
+/// Siblings send a packet every half node timeout, and one packet may be lost.
 const SILENCE: Duration = Duration::from_millis(3 * NODE_TIMEOUT.as_millis() as u64);
 
 impl World {
-    /// Looks at what a machine decided, when it decided it.
+    /// Checks a machine's decision to stand for election at the time of the decision.
     pub(in crate::cluster) fn watch_candidacy(&mut self, host: usize, out: &[Action]) {
         for action in out {
             match action {
@@ -47,7 +47,7 @@ impl World {
                 }
                 Action::Log(Event::Election(ElectionEvent::Won(epoch))) => {
                     let gossip = self.gossip(host);
-                    // As of before it took its master's place, which may have voted for it.
+                    // The state before it was promoted, since the old master may have voted for it.
                     let (winner, contested) = (gossip.id(), self.hosts[host].contested);
                     let voters = voters(gossip).filter(|id| *id != winner).chain(contested).collect();
                     let agreed = self.takeovers.elect(winner);
@@ -72,8 +72,8 @@ impl World {
         let mut unheard = None;
         for node in gossip.nodes().filter(sibling) {
             let heard = self.hosts[host].heard.get(&node.id);
-            // Its word from when it was another's, or a master, tells nothing of this master's data; and one that comes at
-            // this moment may come after the decision.
+            // Packets from before the sibling followed this master say nothing about this master's
+            // data, and a packet that arrives now may be later than the decision.
             let now = self.stage.now;
             let of_master = heard.filter(|heard| heard.header.replica_of == master && heard.at < now);
             ahead += u32::from(of_master.is_some_and(|heard| heard.header.offset > mine));

@@ -1,12 +1,12 @@
-//! A key that has gone from its node on its way to another (MIGRATE) is there.
+//! A key that MIGRATE deleted from its source exists at the target.
 //!
-//! A target that has died or become a replica since may have lost it with the rest.
+//! A target that has died or become a replica since may have lost it.
 
 use crate::Rule;
 use crate::cluster::World;
 
 impl World {
-    /// Looks at a key that was released.
+    /// Checks a key that was released.
     pub(in crate::cluster) fn check_moved_key(&mut self, number: u64, name: &[u8]) {
         let Some(it) = self.ends_of_key_move(number) else { return };
         let slot = it.slot.number();

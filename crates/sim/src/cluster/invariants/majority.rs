@@ -1,5 +1,5 @@
-//! No node is elected without the votes of a majority of the masters with slots that it knows. Voters that were
-//! masters when they voted, and are none any more, do not count.
+//! No node is elected without a majority of the masters with slots that it knows. Voters that have
+//! ceased to be masters do not count.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
 pub(super) struct Majority {
-    /// By candidate and epoch, the nodes that voted for it.
+    /// The voters by candidate and epoch.
     votes: BTreeMap<(NodeId, Epoch), BTreeSet<NodeId>>,
 }
 

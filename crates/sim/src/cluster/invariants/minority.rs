@@ -1,7 +1,7 @@
-//! A master that has not heard from a majority of the masters for a while takes no writes.
+//! A master that cannot reach a majority of the masters stops accepting writes within a time limit.
 //!
-//! A while: the node timeout, the time in which a PING must have been unanswered before silence counts,
-//! and what a slow network adds.
+//! The limit is the node timeout, plus the time until an unanswered PING counts as silence, plus
+//! network delay.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_millis(2 * NODE_TIMEOUT.as_millis() as u6
 impl World {
     pub(in crate::cluster) fn check_reach(&mut self, host: usize) {
         let (now, looked_at) = (self.stage.now, &self.hosts[host]);
-        // The last decision stands in a moment.
+        // The latest decision is about to be published.
         if looked_at.publishing.is_some() {
             return;
         }

@@ -1,8 +1,8 @@
-//! One owner per slot and epoch.
+//! Each slot has one owner per epoch.
 //!
-//! For epochs that an election gave (but for what `takeovers` says). An epoch that a node takes without asking (for a
-//! slot that an operator moved to it, a takeover, a collision) may coincide with another until the two nodes meet: that
-//! is `claims`' matter.
+//! This holds for epochs from elections (with the exception in `takeovers`). Epochs taken without
+//! an election (SETSLOT, TAKEOVER, collisions) may coincide until the nodes communicate; `claims`
+//! checks those.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use slot_routing::{Epoch, NodeId, Ownership, Role, SLOT_COUNT, Slot};
 use super::Seen;
 use crate::invariant::{Invariant, Once};
 
-/// Looked at: enough to meet every master's slots, moved ones among them.
+/// Checks every so many slots; enough to include slots of every master and migrated slots.
 const STEP: usize = SLOT_COUNT / 60;
 
 #[derive(Debug, Default)]

@@ -1,4 +1,5 @@
-//! At most one replica is elected in an epoch, whichever master failed (but for what `takeovers` says).
+//! At most one replica is elected per epoch, whichever master failed (with the exception in
+//! `takeovers`).
 
 use slot_routing::{Epoch, NodeId};
 

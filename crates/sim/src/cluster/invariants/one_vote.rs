@@ -1,4 +1,4 @@
-//! A node votes for one candidate per epoch, also over restarts. It may say so several times.
+//! A node votes for one candidate per epoch, also across restarts. It may repeat that vote.
 
 use std::collections::BTreeMap;
 

@@ -1,14 +1,14 @@
-//! A node that claims slots which moved in one piece has all that their last owner acknowledged, however long each of them
-//! stood still meanwhile.
+//! A node that claims atomically migrated slots has all writes acknowledged by their previous
+//! owner, even if either node was frozen.
 //!
-//! An owner that was replaced or has died since has handed over what it had to others, or lost it.
+//! Sources that were replaced or died since are exempt.
 
 use crate::Rule;
 use crate::cluster::World;
 use crate::cluster::whole_moves::SOURCE;
 
 impl World {
-    /// Looks at a move whose slots are being claimed.
+    /// Checks a migration whose slots are being claimed.
     pub(in crate::cluster) fn check_moved(&mut self, number: u64) {
         let Some(one) = self.whole_moves.get(&number) else { return };
         let [source, target] = one.hosts;

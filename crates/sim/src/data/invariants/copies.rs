@@ -1,7 +1,7 @@
-//! WAIT and WAITAOF count copies that there are, or have been since.
+//! WAIT and WAITAOF count only copies that exist or existed.
 //!
-//! A replica has a copy once its own log in the master's history reaches so far, and on its disk once its file says so:
-//! that such a word is true is what `durable` asks.
+//! A replica has a copy once its log of the master's history reaches the offset, and a copy on disk
+//! once its file is synced that far; `durable` checks the truth of that sync.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +12,18 @@ use slot_routing::ReplOffset;
 use super::{Seen, What};
 use crate::invariant::Invariant;
 
-/// A replica's part of a history: the host, and which of its lives. A master of a cluster knows which nodes they are,
-/// others count one that has come again twice, as long as they have not noticed that its former connection is lost.
+/// A replica's host, incarnation and history. A cluster master identifies replicas by node id;
+/// other masters count a reconnected replica twice until they notice that its old connection is
+/// dead.
 type Copy = (usize, usize, ReplId);
 
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    /// How far each has ever had a history.
+    /// The highest offset that each copy ever had.
     held: BTreeMap<Copy, ReplOffset>,
-    /// And how far on its disk.
+    /// The highest offset that each copy ever had on disk.
     synced: BTreeMap<Copy, ReplOffset>,
-    /// How often each process has begun anew.
+    /// The number of restarts of each process.
     lives: BTreeMap<usize, usize>,
 }
 

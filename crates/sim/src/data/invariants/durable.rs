@@ -1,5 +1,5 @@
-//! All that a master has acknowledged under `appendfsync always` is there when it starts again, whether its process was
-//! killed or its power went, as long as its disk is there.
+//! Writes acknowledged under `appendfsync always` survive a restart, whether the process was killed
+//! or lost power, unless its disk is lost.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
 pub(super) struct Durable {
-    /// Where the last of these writes ends in the log of each process that is a master.
+    /// The log end of the last such write on each master.
     acknowledged: BTreeMap<usize, ReplOffset>,
 }
 

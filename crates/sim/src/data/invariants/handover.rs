@@ -1,7 +1,7 @@
-//! A replica that takes over in order, or that a master which stops counts as in sync, has all that its master has
-//! acknowledged.
+//! A replica that takes over in an orderly handover, or that a stopping master counts as in sync,
+//! has every acknowledged write.
 //!
-//! The master holds back its clients' writes until then, so it can have acknowledged nothing more.
+//! The master blocks client writes until then, so it cannot have acknowledged more.
 
 use std::fmt::Debug;
 
@@ -11,7 +11,7 @@ use crate::Rule;
 use crate::stage::Stage;
 
 impl<E: Debug> Stage<E> {
-    /// Looks at a replica that is found to have everything.
+    /// Checks a replica that is considered in sync.
     pub(crate) fn check_handover(&mut self, master: usize, replica: usize) {
         let wall = self.wall_of(master);
         let is_held = {
@@ -24,7 +24,7 @@ impl<E: Debug> Stage<E> {
         }
         for key in self.data.slots.iter().map(|slot| slot.number()).collect::<Vec<_>>() {
             let [there, here] = [master, replica].map(|host| self.data.stores[host].held.get(key));
-            // A master that has lost its data has less.
+            // A master that lost its data has less.
             if there > here {
                 let what = format!(
                     "host {replica} counts as in sync with {here:?} of slot {key}, and host {master} has {there:?}"

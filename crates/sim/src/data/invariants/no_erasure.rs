@@ -1,8 +1,7 @@
-//! A replica that has its master's writes does not give them up for those of that master when it comes back with
-//! nothing.
+//! A replica does not give up its master's writes when that master returns empty.
 //!
-//! The writes that a replica has confirmed to its master, an acknowledged one among them, must stay somewhere: the
-//! master's memory is gone, and its file with it.
+//! Writes that a replica acknowledged must survive somewhere, since the master's memory and file
+//! are gone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,18 +13,18 @@ use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
 pub(super) struct NoErasure {
-    /// The masters that have acknowledged something in their present lives.
+    /// Masters that acknowledged writes in their current incarnation.
     written: BTreeSet<usize>,
-    /// How often each process has begun anew.
+    /// The number of restarts of each process.
     lives: BTreeMap<usize, usize>,
-    /// Of each replica, the master that it has told last that it has some of it, and in which of that one's lives.
+    /// For each replica, the master and incarnation to which it last acknowledged data.
     copies: BTreeMap<usize, (usize, usize)>,
-    /// The history that each process has shown last.
+    /// The latest history of each process.
     histories: BTreeMap<usize, ReplId>,
-    /// The masters that came back with nothing and have not been replicas since, each with the history that it lost. A
-    /// snapshot of that may still be on its way.
+    /// Masters that returned empty and have not been replicas since, with the history they lost. A
+    /// snapshot of that history may still be in flight.
     emptied: BTreeMap<usize, ReplId>,
-    /// The replicas that an operator has had forgotten: they are not waited for.
+    /// Replicas that an operator removed, which are exempt.
     forgotten: BTreeSet<usize>,
 }
 
@@ -80,13 +79,14 @@ impl Invariant<Seen<'_>> for NoErasure {
 }
 
 impl NoErasure {
-    /// Looks at a snapshot that begins to replace data.
+    /// Checks a snapshot that begins to replace data.
     fn replaced(&mut self, seen: &Seen<'_>) -> Result<(), String> {
         let host = seen.host;
-        // The log is closed and not begun anew: it still says how far the old data reached.
+        // The log is closed but not restarted, so its offset still shows the extent of the old
+        // data.
         let had_data = seen.store.offset() > ReplOffset(0);
         let copied = self.copies.remove(&host).filter(|_| had_data && !self.forgotten.contains(&host));
-        // Of its present life it has nothing that the master lacks: that is the same history, and gone on with.
+        // Data from the master's current incarnation is continued history, so nothing is lost.
         let of_before = |(master, life): (usize, usize)| (life < self.life(master)).then_some(master);
         let master = seen.store.upstream().filter(|master| copied.and_then(of_before) == Some(*master));
         let emptied = |master: &usize| {

@@ -1,7 +1,8 @@
-//! An acknowledged write that has reached a replica is there when that replica takes its master's place.
+//! An acknowledged write that reached a replica survives the promotion of that replica.
 //!
-//! Reached: the replica has told the master so, which is what WAIT counts. What it may lose is what it had only in
-//! memory when it was started again, and what another snapshot has replaced.
+//! A write has reached the replica once the replica has acknowledged it to the master, as counted
+//! by WAIT. Exempt are writes that the replica had only in memory before a restart, and writes
+//! replaced by a snapshot.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +14,9 @@ use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
 pub(super) struct NoLoss {
-    /// The writes that each master has acknowledged in its present time as one, by where they end in the log.
+    /// Acknowledged writes of each master since it became one, by their end in the log.
     acknowledged: BTreeMap<usize, BTreeMap<ReplOffset, (Key, u64)>>,
-    /// Those of them that have reached a replica.
+    /// The writes among them that reached each replica.
     reached: BTreeMap<usize, Reached>,
 }
 
@@ -41,7 +42,8 @@ impl NoLoss {
         }
     }
 
-    /// A process begins anew, as a master or as a replica. What has reached others is still there.
+    /// Forgets a process's own writes when it restarts or changes its role; writes that reached
+    /// replicas remain.
     fn forget(&mut self, host: usize) {
         self.acknowledged.remove(&host);
         self.reached.remove(&host);
@@ -54,12 +56,12 @@ impl Invariant<Seen<'_>> for NoLoss {
     fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
         let host = seen.host;
         match seen.what {
-            // A write that had begun when its master was told to follow another may be lost with the rest.
+            // A write that began before its master was ordered to follow another may be lost.
             What::Acknowledged { key, write, end, .. }
                 if seen.store.log.is_open() && seen.store.upstream().is_none() =>
             {
                 self.acknowledged.entry(host).or_default().insert(end, (key, write));
-                // It may have reached replicas before its client heard of it.
+                // It may have reached replicas before its client got the reply.
                 let has_it = |reached: &&mut Reached| reached.master == host && reached.upto >= end;
                 for reached in self.reached.values_mut().filter(has_it) {
                     reached.writes.insert(key, write);

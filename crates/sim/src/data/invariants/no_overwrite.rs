@@ -1,6 +1,6 @@
-//! A write that a master has acknowledged stays until the master changes it itself, or is no master any more.
+//! An acknowledged write stays until its master changes it or is no longer master.
 //!
-//! An old master's stream that is still being applied would overwrite it.
+//! The stream of an old master that is still being applied would overwrite it.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::invariant::Invariant;
 
 #[derive(Debug, Default)]
 pub(super) struct NoOverwrite {
-    /// The newest acknowledged write of each key, by the master that acknowledged it.
+    /// The latest acknowledged write of each key, by master.
     acknowledged: BTreeMap<usize, BTreeMap<Key, u64>>,
 }
 
@@ -19,7 +19,7 @@ impl Invariant<Seen<'_>> for NoOverwrite {
         let host = seen.host;
         let acknowledged = self.acknowledged.entry(host).or_default();
         match seen.what {
-            // A write that had begun when its master was told to follow another may be lost with the rest.
+            // A write that began before its master was ordered to follow another may be lost.
             What::Acknowledged { key, write, .. } if seen.store.upstream().is_none() => {
                 acknowledged.insert(key, write);
             }

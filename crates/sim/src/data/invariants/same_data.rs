@@ -1,8 +1,7 @@
-//! Two processes that stand at the same place of the same history hold the same data.
+//! Two processes at the same offset of the same history have equal data.
 //!
-//! That is what a replication id promises, and what every partial resynchronisation rests on. After healing, every
-//! replica must also come to hold what its master holds: the stage asks for that with everything else that must be
-//! agreed on.
+//! A replication id promises this, and partial resynchronization relies on it. After healing, every
+//! replica must also converge to its master's data, which is checked as part of liveness.
 
 use replication::ReplId;
 use slot_routing::ReplOffset;
@@ -10,19 +9,20 @@ use slot_routing::ReplOffset;
 use super::{Seen, What};
 use crate::invariant::{Invariant, Once};
 
-/// One place of so many is looked at, the same ones of each process: what differs goes on to.
+/// Only one offset in this many is checked, the same ones for each process; differences persist, so
+/// they are still found.
 const LOOKED_AT: u64 = 128;
 
 #[derive(Debug, Default)]
 pub(super) struct SameData {
-    /// The digest of the data at each place of each history.
+    /// The data digest at each offset of each history.
     held: Once<(ReplId, ReplOffset), Vec<u8>>,
 }
 
 impl Invariant<Seen<'_>> for SameData {
     fn check(&mut self, seen: &Seen<'_>) -> Result<(), String> {
         let store = seen.store;
-        // In the middle of a piece or a command, data and log are apart for a moment.
+        // Data and log differ briefly within a segment or command.
         if seen.what != What::Stands || !store.log.is_open() || !store.is_whole() {
             return Ok(());
         }

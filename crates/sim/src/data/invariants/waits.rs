@@ -1,5 +1,5 @@
-//! Every wait ends: a client that waits for a key gets its reply as soon as there is something, or its time is over, and is
-//! told where the key is once it is served elsewhere.
+//! Every wait ends: a blocked client is served as soon as an element is available or its timeout
+//! passes, and is redirected when its key moves to another node.
 
 use std::fmt::Debug;
 
@@ -11,7 +11,7 @@ use crate::data::held::slot_of;
 use crate::stage::Stage;
 
 impl<E: Debug> Stage<E> {
-    /// Looks at the client of this server, which has just been asked whether its wait is over.
+    /// Checks a server's blocked client right after its wait was polled.
     pub(in crate::data) fn check_waits(&mut self, host: usize) {
         let (wall, takes_writes) = (self.wall_of(host), |key| self.takes_writes(host, key));
         let Some(key) = self.data.stores[host].waits.as_ref().map(|waits| waits.key) else { return };

@@ -1,4 +1,4 @@
-//! Every request of a client has one reply, wherever it ran.
+//! Every request has exactly one reply, wherever it was executed.
 
 use super::Seen;
 use crate::invariant::Invariant;

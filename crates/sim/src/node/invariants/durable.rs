@@ -1,5 +1,5 @@
-//! All that was acknowledged under `always`, or is called synced, is there after the power was gone; what was given
-//! to the system, after the process was killed.
+//! Data acknowledged under `always` or reported as synced survives a power failure; data passed to
+//! the kernel survives a kill.
 
 use super::Seen;
 use crate::disk::Death;

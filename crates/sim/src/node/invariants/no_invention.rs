@@ -1,5 +1,5 @@
-//! Nothing is there that no client wrote: a key that is only ever set as a whole has one of the values that it was set
-//! to.
+//! Every value was written by a client: a key that is only written by SET holds one of the written
+//! values.
 
 use super::Seen;
 use crate::invariant::Invariant;

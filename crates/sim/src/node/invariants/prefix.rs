@@ -1,4 +1,4 @@
-//! The files load, and are the data that a prefix of the history makes.
+//! The files load, and their data equals a replayed prefix of the history.
 
 use super::Seen;
 use crate::invariant::Invariant;

@@ -1,4 +1,4 @@
-//! The file of all data is that of the last save that was done, or of one after it of which nobody knows.
+//! The RDB file is the last completed save, or a later one whose result is unknown.
 
 use super::Seen;
 use crate::invariant::Invariant;

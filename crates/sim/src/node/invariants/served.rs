@@ -1,5 +1,5 @@
-//! Clients read the data as it was written: a command that reads is answered as by a node that was given the history of
-//! the log, and has never had a file, nor a snapshot.
+//! Clients read what was written: replies equal those of a reference node that replays the log and
+//! has neither files nor snapshots.
 
 use super::Seen;
 use crate::invariant::Invariant;

@@ -1,5 +1,5 @@
-//! Every wait ends: once the disk works, replies that wait for it go out; a client that waits for a key gets its reply
-//! as soon as there is something, or its time is over.
+//! Every wait ends: once the disk works, delayed replies are sent, and a blocked client is served
+//! as soon as an element is available or its timeout passes.
 
 use super::Seen;
 use crate::invariant::Invariant;

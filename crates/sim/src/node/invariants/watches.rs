@@ -1,4 +1,4 @@
-//! A transaction runs if, and only if, nothing has changed the key that its client watched.
+//! A transaction executes if and only if the watched key is unchanged.
 
 use super::Seen;
 use crate::invariant::Invariant;

@@ -1,6 +1,6 @@
-//! After healing, everybody agrees: one master, known to all sentinels under one epoch, and every other
-//! server its replica. A server that no sentinel knows is asked for nothing: it had not been in sync with a master
-//! that sentinels watched before that was gone, so nobody can tell it whom to follow.
+//! After healing, everybody agrees: all sentinels know one master under one epoch, and every other
+//! server is its replica. A server unknown to all sentinels is exempt: it was never in sync with a
+//! monitored master, so no sentinel can reconfigure it.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use sentinel::Sentinel;
 use crate::sentinels::MASTER;
 use crate::sentinels::server::Server;
 
-/// Returns the first thing that is not agreed on yet. Each server comes with whether it is in sync with its master.
+/// Returns the first disagreement. Each server comes with its sync state.
 pub(in crate::sentinels) fn disagreement<'a>(
     sentinels: impl Iterator<Item = &'a Sentinel>,
     servers: &[(&Server, bool)],

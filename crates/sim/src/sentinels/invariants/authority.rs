@@ -1,8 +1,9 @@
-//! Nothing is promoted without a majority's votes, and not by itself without the quorum's suspicion: no
-//! sentinel holds a master for objectively down that fewer than the quorum have held for subjectively down.
+//! Nothing is promoted without votes of a majority and, for automatic failovers, without the
+//! quorum: no sentinel considers a master objectively down unless the quorum has considered it
+//! subjectively down.
 //!
-//! A majority of the sentinels that the leader counted when it was elected: a sentinel that lost its disk comes
-//! back as a new one, which may be met in the middle of a failover.
+//! The majority is of the sentinels that the leader knew at its election; a sentinel that lost its
+//! disk returns as a new one and may appear during a failover.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,16 +15,17 @@ use crate::sentinels::MASTER;
 
 #[derive(Debug, Default)]
 pub(super) struct Authority {
-    /// The voters, by term and candidate.
+    /// The voters by term and candidate.
     votes: BTreeMap<(u64, u64), BTreeSet<String>>,
-    /// How many sentinels a leader counted when it was elected.
+    /// The number of sentinels that a leader knew at its election.
     electorates: BTreeMap<(u64, u64), usize>,
-    /// Sentinels that have seen the master objectively down since they last followed a switch.
+    /// Sentinels that have considered the master objectively down since their last configuration
+    /// change.
     down: BTreeMap<String, u64>,
     quorum: usize,
-    /// The sentinels that hold an address for objectively down now, each with that address.
+    /// The sentinels that consider an address objectively down now.
     convinced: BTreeMap<String, Addr>,
-    /// Which sentinels have held an address for down. Their word may be long on its way.
+    /// The sentinels that have considered an address down. Their reports may arrive much later.
     suspects: BTreeMap<Addr, BTreeSet<String>>,
 }
 

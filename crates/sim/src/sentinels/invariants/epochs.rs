@@ -1,5 +1,5 @@
-//! A sentinel's epochs never go back, also over restarts, as long as it keeps its identity; and one
-//! configuration epoch means one address, at every sentinel.
+//! A sentinel's epochs never decrease, also across restarts, as long as it keeps its id; and each
+//! configuration epoch means the same master address at every sentinel.
 
 use sentinel::Addr;
 

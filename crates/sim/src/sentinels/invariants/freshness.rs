@@ -1,9 +1,9 @@
-//! The replica that a leader selects is not behind another that it could have selected.
+//! The replica selected by a leader is not behind another eligible one.
 //!
-//! In the leader's eyes: what each replica told it last. Another that is ahead is passed over rightly if it
-//! may be unfit: if the leader has not been able to talk to it for a while (it is down, or has just come
-//! back), if it has not told of itself, or if it copies somebody else or has lost its master for long. And
-//! a master that is to be replaced is no choice, also if it calls itself a replica, or did so a moment ago.
+//! What counts is the latest INFO reply of each replica at the leader. Another replica may be ahead
+//! but ineligible: the leader could not communicate with it for a while, it has sent no INFO, or it
+//! follows another server or lost its master long ago. The master being replaced is never eligible,
+//! even if it reports or reported the role of a replica.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use crate::Rule;
 use crate::sentinels::World;
 use crate::sentinels::server::Told;
 
-/// Without contact for that long a replica may be held for down, or still be.
+/// A replica without contact for this long may be considered down, now or still.
 const CONTACT: Duration = Duration::from_secs(3);
-/// A replica tells of itself every second while its master is down.
+/// Replicas send INFO every second while their master is down.
 const FRESH: Duration = Duration::from_millis(1500);
 const ORPHANED_SECS: u64 = 5;
 
 impl World {
-    /// `text` is the event of the selection, with the address of the one that was selected in the place of
+    /// `text` is the selection event; it contains the address of the selected replica in place of
     /// `replaced`.
     pub(in crate::sentinels) fn check_choice(&mut self, leader: usize, replaced: Option<&Addr>, text: &str) {
         let Some(watcher) = self.watchers.get(leader) else { return };
         let named = |host: &usize| text.contains(&format!("{}:", self.ips[*host]));
         let Some(chosen) = (0..self.ips.len()).find(named) else { return };
-        // It may have told of itself as a master, and have been made a replica since.
+        // It may have last reported as a master and have become a replica since.
         let Some(best) = watcher.told.get(&chosen) else { return };
         let fit = |host: usize, told: &Told| {
             self.stage.in_touch(leader, host) > CONTACT

@@ -1,4 +1,4 @@
-//! At most one replica is promoted in an epoch.
+//! At most one replica is promoted per epoch.
 
 use super::Seen;
 use crate::invariant::{Invariant, Once};

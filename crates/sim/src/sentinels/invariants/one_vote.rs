@@ -1,4 +1,4 @@
-//! A sentinel votes once per term, also over restarts.
+//! A sentinel votes once per term, also across restarts.
 
 use super::Seen;
 use crate::invariant::{Invariant, Once};
