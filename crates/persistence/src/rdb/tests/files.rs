@@ -5,7 +5,7 @@ use keyspace::{Detached, Key, Keyspace, Kind, Limits as KindLimits, StreamId, Ta
 
 use super::*;
 
-const SERVERS: [&str; 3] = ["redis-7.0", "redis-8.0", "valkey-9.1"];
+const SERVERS: [&str; 4] = ["redis-7.0", "redis-8.0", "redis-8.6", "valkey-9.1"];
 
 /// The contents of a file: a line for each library and each key, in order.
 fn shown(server: &str, name: &str) -> Option<Vec<String>> {
