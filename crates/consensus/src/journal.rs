@@ -7,7 +7,7 @@
 //! file     "RDBTRAFT"   8 bytes
 //!          version      u32, little endian: 1
 //!          frame, frame, ...
-//! 
+//!
 //! frame    length       u32, little endian: bytes of payload, at most 16 MiB
 //!          payload crc  u32, little endian: CRC-32C of the payload
 //!          header crc   u32, little endian: CRC-32C of the eight bytes before it

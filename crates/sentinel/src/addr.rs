@@ -1,26 +1,26 @@
-//! Names and places of instances.
+//! Addresses and identities of instances.
 
 use std::fmt;
 
 use consensus::PeerId;
 
-/// Where an instance is reached: an IP address or, if hostnames are allowed, a name; and a port.
+/// The address of an instance. The host is an IP address or, if hostnames are enabled, a hostname.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Addr {
-    /// An IP address or a host name.
+    /// IP address or hostname.
     pub host: String,
-    /// The port.
+    /// TCP port.
     pub port: u16,
 }
 
 impl Addr {
-    /// The address made of these.
+    /// Creates an address without validating the host.
     #[must_use]
     pub fn new(host: &str, port: u16) -> Self {
         Self { host: host.to_owned(), port }
     }
 
-    /// Whether the host is an IP address rather than a name.
+    /// Whether the host is an IP address rather than a hostname.
     #[must_use]
     pub fn is_ip(&self) -> bool {
         is_ip(&self.host)
@@ -37,25 +37,26 @@ pub(crate) fn is_ip(host: &str) -> bool {
     host.parse::<std::net::IpAddr>().is_ok()
 }
 
-/// A host that may stand in a command, an event and a configuration line: no blanks, nothing unseen.
+/// Whether `text` is a host that can appear in commands, events and configuration lines: printable ASCII without
+/// blanks.
 pub(crate) fn is_host(text: &str) -> bool {
     !text.is_empty()
         && text.len() <= 255
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:%".contains(&byte))
 }
 
-/// A sentinel's identity for as long as it keeps its configuration file: 40 hexadecimal characters.
+/// The run id of a sentinel: 40 hexadecimal characters, kept in its configuration file.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunId(String);
 
 impl RunId {
-    /// An id from random bytes.
+    /// Encodes random bytes as a run id.
     #[must_use]
     pub fn from_random(bytes: [u8; 20]) -> Self {
         Self(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// The id that `text` spells, if it is one.
+    /// Parses a run id; `None` if `text` is not one.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let hex = text.bytes().all(|byte| byte.is_ascii_hexdigit());
@@ -63,7 +64,7 @@ impl RunId {
         (text.len() == 40 && hex && id.number().is_some()).then_some(id)
     }
 
-    /// Its forty hexadecimal characters.
+    /// The 40 hexadecimal characters.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0
@@ -73,8 +74,8 @@ impl RunId {
         u64::from_str_radix(&self.0[..16], 16).ok().and_then(PeerId::new)
     }
 
-    /// The first 64 bits: this sentinel's number in its consensus groups. Two sentinels of one group
-    /// would share it once in 2^64.
+    /// The sentinel's id in its consensus groups: the first 64 bits of the run id. A collision within a group has a
+    /// probability of 2^-64.
     #[must_use]
     pub fn peer(&self) -> PeerId {
         self.number().expect("checked when the id was made")

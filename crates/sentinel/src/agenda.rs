@@ -1,14 +1,14 @@
-//! Which master is to be looked at when, so that five hundred at rest cost nothing between their pings.
+//! Schedules when to process each master, so that hundreds of healthy masters cost nothing between their pings.
 //!
-//! A master has a round, and while something cannot wait for it an alarm:
+//! Each master has a round and, while something is urgent, an alarm:
 //!
-//! - **Rounds** are taken at ticks, several masters together: what is sent in one tick leaves together,
-//!   and the process wakes ten times a second, not once for every link.
-//! - **Alarms** ring at their moment: the end of a silence, a deadline of the consensus group, the next
-//!   step of a failover.
+//! * **Rounds** run at ticks, several masters together. Their requests leave in the same tick, and the process wakes up
+//!   ten times per second instead of once per link.
+//! * **Alarms** fire at an exact time: when a silence becomes too long, at a deadline of the consensus group, or for
+//!   the next step of a failover.
 //!
-//! Whatever may give a master something new to do brings its round forward ([`Agenda::soon`]); a look
-//! that finds nothing to do costs little, and one that is left out would be noticed late.
+//! Anything that may create work for a master reschedules its round to the next tick ([`Agenda::soon`]). An unnecessary
+//! round is cheap, but a missing one delays a reaction.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,19 +22,19 @@ pub(crate) struct Agenda {
 }
 
 impl Agenda {
-    /// Has this master looked at in the next tick.
+    /// Schedules a round for this master in the next tick.
     pub(crate) fn soon(&mut self, name: &str) {
         self.rounds.set(name, Instant::ORIGIN);
     }
 
-    /// Drops what is planned for a master that is watched no more.
+    /// Removes all entries of a master that is no longer monitored.
     pub(crate) fn forget(&mut self, name: &str) {
         self.rounds.clear(name);
         self.alarms.clear(name);
     }
 }
 
-/// Names in the order of their times, one time each.
+/// Names sorted by time; each name has at most one time.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Queue {
     by_time: BTreeSet<(Instant, Arc<str>)>,
@@ -42,7 +42,7 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Puts `name` at this time, whatever it was before.
+    /// Sets the time of `name`, replacing a previous one.
     pub(crate) fn set(&mut self, name: &str, at: Instant) {
         let key = match self.by_name.get_key_value(name) {
             Some((_, &before)) if before == at => return,
@@ -57,7 +57,7 @@ impl Queue {
         self.by_time.insert((at, key));
     }
 
-    /// The same, unless it is there at an earlier time.
+    /// Sets the time of `name` unless it has an earlier one.
     pub(crate) fn set_sooner(&mut self, name: &str, at: Instant) {
         if self.by_name.get(name).is_none_or(|&before| at < before) {
             self.set(name, at);
@@ -75,7 +75,7 @@ impl Queue {
         self.by_time.first().map(|(at, _)| *at)
     }
 
-    /// Takes out everybody whose time is `end` or earlier, in the order of their times.
+    /// Removes and returns all names with a time up to `end`, sorted by time.
     pub(crate) fn take_until(&mut self, end: Instant) -> Vec<Arc<str>> {
         let mut taken = Vec::new();
         while self.first().is_some_and(|at| at <= end) {

@@ -1,9 +1,8 @@
-//! The questions of sentinels to each other: is this master down, and do I have your vote.
+//! Queries between sentinels: whether a master is down, and vote requests.
 //!
-//! `SENTINEL IS-MASTER-DOWN-BY-ADDR <ip> <port> <epoch> <run id or *>`, answered by
-//! `[down, run id of the vote or *, epoch of the vote]`, is Redis's, so sentinels of both kinds agree
-//! on what is down. With a run id it asks for a vote; Redoubt sentinels ask each other for votes by
-//! Raft messages instead, which carry more.
+//! Redis's `SENTINEL IS-MASTER-DOWN-BY-ADDR <ip> <port> <epoch> <run id or *>` is answered with `[down, run id of the
+//! vote or *, epoch of the vote]`, so Redis and Redoubt sentinels can agree that a master is down. With a run id it
+//! requests a vote. Redoubt sentinels request votes from each other with Raft messages instead.
 
 use consensus::{PeerId, Term};
 use resp::Value;
@@ -16,11 +15,11 @@ use crate::link::Pending;
 use crate::master::Master;
 use crate::shared::Cx;
 
-/// How often to ask while every moment counts.
+/// Query interval while a failure is urgent.
 const ASK_URGENT: std::time::Duration = std::time::Duration::from_millis(50);
-/// How soon to ask a sentinel again that has not suspected the master yet: it is about to.
+/// Query interval for sentinels that do not suspect the master yet, because they are about to.
 const ASK_AGAIN: std::time::Duration = std::time::Duration::from_millis(20);
-/// How long a suspicion is that fresh.
+/// How long a suspicion counts as urgent.
 const FRESH: std::time::Duration = std::time::Duration::from_secs(3);
 
 impl Master {
@@ -37,7 +36,7 @@ impl Master {
         words.map(|word| word.as_bytes().to_vec()).to_vec()
     }
 
-    /// Asks the others, if this sentinel holds the master for down.
+    /// Queries the other sentinels if this sentinel considers the master down.
     pub(crate) fn ask_others(&mut self, cx: &mut Cx<'_>) {
         let Some(since) = self.myself.sdown else { return };
         let fresh = cx.now.since(since) < FRESH;
@@ -59,8 +58,8 @@ impl Master {
         }
     }
 
-    /// Another sentinel's answer about the master at `addr`. If that was replaced meanwhile, its being down
-    /// is no reason to doubt the new one.
+    /// Handles a sentinel's reply about the master at `addr`. A reply about a replaced master says nothing about the
+    /// new one.
     pub(crate) fn on_answer(&mut self, cx: &mut Cx<'_>, addr: &Addr, run_id: &RunId, value: &Value) {
         let Some([Value::Integer(down), leader, Value::Integer(epoch)]) = value.as_array() else { return };
         let Some(peer) = self.peers.get_mut(run_id) else { return };
@@ -87,7 +86,7 @@ impl Master {
         }
     }
 
-    /// Another sentinel has told of its vote: the candidate, and the epoch.
+    /// Records the vote that another sentinel reported: candidate and epoch.
     pub(crate) fn take_vote(&mut self, cx: &mut Cx<'_>, run_id: &RunId, vote: (String, u64)) {
         let Some(peer) = self.peers.get_mut(run_id) else { return };
         if peer.vote.as_ref().map(|(_, epoch)| *epoch) != Some(vote.1) {
@@ -96,8 +95,9 @@ impl Master {
         peer.vote = Some(vote);
     }
 
-    /// Another sentinel asks, and with a run id wants the vote of `epoch`. Returns the answer: whether the master is
-    /// down, the candidate that this sentinel voted for and its epoch; and the record that must be on disk before.
+    /// Handles a query of another sentinel, which requests a vote in `epoch` if it has a run id. Returns whether the
+    /// master is down, the candidate and epoch of this sentinel's vote, and the journal record that must be durable
+    /// before the reply leaves.
     pub(crate) fn answer(
         &mut self,
         cx: &mut Cx<'_>,
@@ -112,19 +112,20 @@ impl Master {
         let after = self.record(record);
         match vote.and_then(|vote| self.run_id_of(cx, vote, Some(run_id))) {
             Some(leader) => (down, Some(leader), term.0, after),
-            // None in this epoch: the last one holds.
+            // Without a vote in this epoch, the last vote is reported.
             None => (down, self.leader.clone(), self.leader_epoch, after),
         }
     }
 
-    /// The run id of a member, of a candidate that is not known yet, or of the one that had the last vote.
+    /// The run id of a group member, of a candidate that is not a known member yet, or of the candidate of the last
+    /// vote.
     pub(crate) fn run_id_of(&self, cx: &Cx<'_>, id: PeerId, candidate: Option<&RunId>) -> Option<RunId> {
         let peers = self.peers.values().map(|peer| &peer.run_id);
         let mut known = peers.chain([&cx.shared.me]).chain(candidate).chain(&self.leader);
         known.find(|run_id| run_id.peer() == id).cloned()
     }
 
-    /// A greeting from another sentinel that watches this master.
+    /// Handles a hello message from another sentinel of this master.
     pub(crate) fn on_hello(&mut self, cx: &mut Cx<'_>, hello: &Hello) {
         if hello.run_id == cx.shared.me {
             return;
@@ -136,7 +137,8 @@ impl Master {
         }
         self.learn_epoch(cx, hello.epoch);
         if self.group.is_awake() {
-            // Somebody may have been elected in it, by sentinels that do not know that any more.
+            // A leader may have been elected in the new epoch by sentinels that have forgotten it since, so this group
+            // must not use the epoch.
             self.drive(cx, consensus::Input::Wake { past: Term(cx.shared.epoch) });
         }
         let switch = hello.config_epoch > self.config_epoch;
@@ -165,7 +167,7 @@ impl Master {
         }
     }
 
-    /// A known sentinel has another address now.
+    /// Updates the address of a known sentinel.
     fn move_peer(&mut self, cx: &mut Cx<'_>, hello: &Hello) {
         self.vacate(cx, &hello.addr);
         let peer = self.peers.get_mut(&hello.run_id).expect("it is known");
@@ -178,8 +180,7 @@ impl Master {
         cx.changed();
     }
 
-    /// Another sentinel sits at this address: the one that was known there has come back with another identity, and
-    /// is asked no more. Returns what it was called.
+    /// Removes the sentinel known at this address, which has restarted with a new run id. Returns its old member id.
     fn vacate(&mut self, cx: &mut Cx<'_>, addr: &Addr) -> Option<PeerId> {
         let at = |peer: &&Peer| cx.shared.same_addr(&peer.addr, addr);
         let run_id = self.peers.values().find(at).map(|peer| peer.run_id.clone())?;

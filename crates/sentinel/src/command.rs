@@ -1,4 +1,4 @@
-//! The commands of a sentinel: one table, and how a request finds its handler.
+//! The table of commands that the sentinel implements, and their dispatch.
 
 use clock::Instant;
 use resp::{Protocol, Writer};
@@ -15,7 +15,7 @@ mod operate;
 mod peers;
 mod settings;
 
-/// A request being answered.
+/// A client command in execution.
 struct Call<'a> {
     sentinel: &'a mut Sentinel,
     now: Instant,
@@ -23,14 +23,14 @@ struct Call<'a> {
     args: &'a [&'a [u8]],
     reply: Writer<'a>,
     out: &'a mut Output,
-    /// The record that must be on disk before the reply leaves.
+    /// The journal record that must be durable before the reply leaves.
     after: u64,
-    /// The reply says that the configuration was kept.
+    /// Whether the reply confirms that the configuration was saved.
     is_kept: bool,
 }
 
 impl Call<'_> {
-    /// An argument as text. What is no text is no name of anything here.
+    /// An argument as text; invalid UTF-8 becomes an empty string, which matches no name.
     fn text(&self, at: usize) -> &str {
         self.args.get(at).and_then(|arg| std::str::from_utf8(arg).ok()).unwrap_or("\u{fffd}")
     }
@@ -39,7 +39,7 @@ impl Call<'_> {
         self.text(at).parse().ok()
     }
 
-    /// The master that an argument names; answers with the error if there is none.
+    /// Looks up the master named by an argument; replies with an error if there is none.
     fn master(&mut self, at: usize) -> Option<&Master> {
         let name = self.text(at).to_owned();
         if !self.sentinel.masters.contains_key(&name) {
@@ -48,7 +48,7 @@ impl Call<'_> {
         self.sentinel.masters.get(&name)
     }
 
-    /// The same, to act on; together with the context to act in.
+    /// Looks up the master named by an argument for modification, together with a context.
     fn act_on(&mut self, at: usize) -> Option<(&mut Master, Cx<'_>)> {
         let name = self.text(at).to_owned();
         let Sentinel { masters, shared, .. } = &mut *self.sentinel;
@@ -73,7 +73,7 @@ impl Call<'_> {
 struct Subcommand {
     name: &'static str,
     run: fn(&mut Call<'_>),
-    /// As HELP shows it: arguments, then lines.
+    /// The lines of HELP: syntax first, then the description.
     help: &'static [&'static str],
 }
 
@@ -83,7 +83,7 @@ macro_rules! subcommands {
     };
 }
 
-/// In the order in which HELP lists them. Valkey's names are those without a line of their own, and SLAVES.
+/// In the order of HELP. Entries without help lines are Valkey's alternative names and SLAVES.
 static SUBCOMMANDS: &[Subcommand] = subcommands! {
     "ckquorum" peers::ckquorum, ["CKQUORUM <master-name>",
         "    Check if the current Sentinel configuration is able to reach the quorum",
@@ -142,14 +142,14 @@ static SUBCOMMANDS: &[Subcommand] = subcommands! {
     "help" help, ["HELP", "    Prints this help."];
 };
 
-/// The subcommands of SENTINEL, in any order. The table of commands has the number of words that each takes, and the
-/// shell has checked it before it hands over a request.
+/// The names of the SENTINEL subcommands. The caller checks the argument counts against the command table before it
+/// passes a request.
 pub fn subcommands() -> impl Iterator<Item = &'static str> {
     SUBCOMMANDS.iter().map(|one| one.name)
 }
 
 impl Sentinel {
-    /// Answers a client's command.
+    /// Executes a client command.
     pub(crate) fn on_command(
         &mut self,
         now: Instant,
@@ -176,7 +176,7 @@ impl Sentinel {
         out.push(Action::Reply { client, after, is_kept, reply });
     }
 
-    /// The section `Sentinel` of INFO.
+    /// The `Sentinel` section of INFO.
     #[must_use]
     pub fn info(&self, now: Instant) -> String {
         describe::info(self, now)
@@ -207,7 +207,7 @@ fn help(call: &mut Call<'_>) {
     }
 }
 
-/// Other sentinels greet over the command link, too.
+/// PUBLISH: other sentinels also send hello messages over a command link.
 fn publish(call: &mut Call<'_>) {
     if call.args[0] != HELLO_CHANNEL.as_bytes() {
         call.reply.error("ERR Only HELLO messages are accepted by Sentinel instances.");
@@ -229,7 +229,7 @@ fn role(call: &mut Call<'_>) {
     }
 }
 
-/// Writes the configuration file now: a change by SENTINEL SET or MONITOR is on disk before its answer is sent.
+/// Writes the configuration file at once, so that SENTINEL SET and MONITOR are durable before they are answered.
 fn write_now(call: &mut Call<'_>) {
     call.sentinel.write_config(call.out);
     call.is_kept = true;

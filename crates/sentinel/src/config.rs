@@ -1,9 +1,8 @@
-//! sentinel.conf: read once, rewritten whenever what the sentinel knows changes.
+//! Reads sentinel.conf and rewrites it when the sentinel's state changes.
 //!
-//! The syntax is redis.conf's: a directive and its arguments a line, quotes where an argument has
-//! blanks, `#` starts a comment line. Rewriting keeps the file as its owner wrote it: comments and blank
-//! lines stay, a directive's new value takes the place of its old line, what no longer holds is dropped,
-//! what is new goes to the end, under a comment that says so.
+//! The syntax is that of redis.conf: one directive per line, quotes around arguments with blanks, `#` starts a comment
+//! line. Rewriting preserves comments and blank lines. A changed directive replaces its old line, an obsolete one is
+//! removed, and new ones are appended below a generated comment.
 
 use std::time::Duration;
 
@@ -17,60 +16,60 @@ mod rewrite;
 
 use line::{quoted, split_line};
 
-/// A master as the file describes it.
+/// A master as described in the configuration file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownMaster {
-    /// The name that clients ask for.
+    /// The name of the master in client queries.
     pub name: String,
-    /// Its address when the file was written.
+    /// The address at the time of writing.
     pub addr: Addr,
-    /// Its settings.
+    /// Options of this master.
     pub settings: MasterSettings,
-    /// The epoch of the last failover that was heard of.
+    /// The epoch of the last known failover.
     pub config_epoch: u64,
-    /// The epoch in which this sentinel last voted.
+    /// The epoch of this sentinel's last vote.
     pub leader_epoch: u64,
-    /// The replicas that were known.
+    /// Known replicas.
     pub replicas: Vec<Addr>,
-    /// The other sentinels that were known.
+    /// Known other sentinels with their run ids.
     pub sentinels: Vec<(Addr, RunId)>,
 }
 
-/// A configuration file's contents.
+/// The parsed configuration file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Config {
-    /// The settings that are not about one master.
+    /// Options that do not belong to a master.
     pub global: Global,
-    /// Missing until the first start.
+    /// This sentinel's run id; `None` before the first start.
     pub myid: Option<RunId>,
-    /// The newest epoch heard of.
+    /// The highest epoch seen.
     pub current_epoch: u64,
-    /// The masters to watch.
+    /// The monitored masters.
     pub masters: Vec<KnownMaster>,
-    /// The users' lines, each the words after `user`, for the shell.
+    /// The `user` lines, split into the words after `user`, for the caller.
     pub users: Vec<Vec<Vec<u8>>>,
-    /// Directives that are not the sentinel's own (bind, dir, logfile, ...), for the shell.
+    /// Directives of the server process (bind, dir, logfile, ...), for the caller.
     pub server: Vec<Vec<String>>,
     lines: Vec<Vec<u8>>,
 }
 
-/// Why a configuration file was refused.
+/// A rejected line of the configuration file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("Reading the configuration file, at line {line}\n>>> '{text}'\n{reason}")]
 pub struct ConfigError {
-    /// The line's number, from 1.
+    /// Line number, starting at 1.
     pub line: usize,
-    /// The line.
+    /// The text of the line.
     pub text: String,
-    /// The fault in it.
+    /// A description of the error.
     pub reason: String,
 }
 
 impl Config {
-    /// Reads a file's text.
+    /// Parses the content of the file.
     ///
     /// # Errors
-    /// The first line that cannot be used.
+    /// The first invalid line.
     pub fn parse(text: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
         let mut config = Self { lines: lines(text.as_ref()), ..Self::default() };
         let fault = |number: usize, line: &[u8], reason: &str| ConfigError {
@@ -78,8 +77,8 @@ impl Config {
             text: shown(line),
             reason: reason.to_owned(),
         };
-        // Lines on which others depend come first, wherever they stand: whether names of hosts are allowed, then the
-        // masters.
+        // Lines that others depend on are processed first, wherever they are: first the one that enables hostnames,
+        // then the masters.
         let mut order: Vec<(u8, usize, Vec<Vec<u8>>)> = Vec::new();
         for (number, line) in config.lines.iter().enumerate() {
             let words = split_line(line)
@@ -113,11 +112,11 @@ impl Config {
         }
         let texts = texts.ok_or("Bad directive or wrong number of arguments")?;
         if let ("port", [_, port]) = (texts[0].to_ascii_lowercase().as_str(), texts.as_slice()) {
-            // The shell refuses a bad port, as it does for every directive of a server.
+            // An invalid port is reported by the caller, like all server directives.
             self.global.port = port.parse().unwrap_or(self.global.port);
         }
         if let (true, [_, level]) = (is_log_level(words), texts.as_slice()) {
-            // And a bad level.
+            // An invalid level is reported by the caller.
             self.global.log_level = LogLevel::of_word(level).unwrap_or(self.global.log_level);
         }
         self.server.push(texts.into_iter().map(str::to_owned).collect());
@@ -179,7 +178,7 @@ impl Config {
         }
     }
 
-    /// An instance's address, by name only where names are allowed.
+    /// Parses an address; hostnames are accepted only if they are enabled.
     fn addr(&self, host: &str, port: &str) -> Result<Addr, String> {
         let port = port.parse().map_err(|_| "Invalid port number.")?;
         if !is_host(host) || (!self.global.resolve_hostnames && !is_ip(host)) {
@@ -213,12 +212,12 @@ impl Config {
     }
 }
 
-/// Whether a line says what goes to the log.
+/// Whether a line sets the log level.
 fn is_log_level(words: &[Vec<u8>]) -> bool {
     words.len() == 2 && words[0].eq_ignore_ascii_case(b"loglevel")
 }
 
-/// Names stand in hello messages (split at commas), events and lines of this file.
+/// Names occur in hello messages (comma-separated), events and configuration lines, which restricts their characters.
 pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= 255
@@ -277,12 +276,12 @@ impl KnownMaster {
         Ok(())
     }
 
-    /// A replica, or with an id a sentinel, that was there before.
+    /// Adds a known replica or, with a run id, a known sentinel.
     fn take_known(&mut self, addr: Addr, id: Option<&str>) -> Result<(), String> {
         if let Some(id) = id {
             let id = RunId::parse(id).ok_or("Wrong hostname or port for sentinel.")?;
             self.sentinels.retain(|(_, known)| *known != id);
-            // Earlier versions kept those whose address another one had taken.
+            // Earlier versions stored sentinels with port 0 when another sentinel had taken their address.
             if addr.port != 0 {
                 self.sentinels.push((addr, id));
             }
@@ -292,7 +291,7 @@ impl KnownMaster {
         Ok(())
     }
 
-    /// The master's lines after its `monitor` line.
+    /// The lines that follow the master's `monitor` line.
     fn lines(&self) -> Vec<String> {
         let name = quoted(&self.name);
         let settings = &self.settings;
@@ -340,7 +339,8 @@ impl KnownMaster {
 }
 
 impl Config {
-    /// Which line, counted from one, has these words, and its text: for what only the shell can judge.
+    /// Finds the line with these words and returns its number, starting at 1, and its text. Used to report errors that
+    /// the caller detects.
     #[must_use]
     pub fn line_of(&self, words: &[&[u8]]) -> Option<(usize, String)> {
         let same = |line: &Vec<u8>| {
@@ -352,14 +352,14 @@ impl Config {
         Some((place + 1, shown(&self.lines[place])))
     }
 
-    /// Takes the lines from number `first` on (from 0) for no part of the file. What they said holds, and is written
-    /// like whatever else the sentinel was told while it ran.
+    /// Treats the lines from index `first` on as given on the command line: their values apply, and are written like
+    /// values changed at run time.
     pub fn forget_lines_from(&mut self, first: usize) {
         self.lines.truncate(first);
     }
 
-    /// Every line that holds now, by what identifies it: its option, its master, and for lists nothing
-    /// more, since their lines are interchangeable.
+    /// All lines of the current configuration, with the key that identifies each: option, master and, for single-valued
+    /// options, nothing more.
     fn current(&self) -> Vec<(String, String)> {
         let global = &self.global;
         let mut lines = Vec::new();
@@ -410,21 +410,21 @@ impl Config {
         lines.into_iter().map(identified).collect()
     }
 
-    /// The file's text with everything that holds now.
+    /// The file content with the current configuration.
     #[must_use]
     pub fn rewritten(&self) -> Vec<u8> {
         rewrite::rewrite(&self.lines, self.current())
     }
 }
 
-/// A file's lines, without what ends them.
+/// Splits a file into lines without line terminators.
 fn lines(text: &[u8]) -> Vec<Vec<u8>> {
     let text = text.strip_suffix(b"\n").unwrap_or(text);
     let line = |line: &[u8]| line.strip_suffix(b"\r").unwrap_or(line).to_vec();
     if text.is_empty() { Vec::new() } else { text.split(|&byte| byte == b'\n').map(line).collect() }
 }
 
-/// A line as an error shows it.
+/// Formats a line for error messages.
 fn shown(line: &[u8]) -> String {
     String::from_utf8_lossy(line.trim_ascii()).into_owned()
 }

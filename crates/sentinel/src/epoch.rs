@@ -1,5 +1,4 @@
-//! A master's consensus group, connected: what it wants sent goes over the links between sentinels,
-//! what it agrees on becomes events and switches.
+//! Connects a master's consensus group with the links between sentinels and turns its results into events and switches.
 
 use consensus::{Action as Want, Change, Input, PeerId, RecordNumber, Term};
 
@@ -11,19 +10,19 @@ use crate::master::Master;
 use crate::record::Switch;
 use crate::shared::Cx;
 
-/// Records whose numbers are remembered; a group's actions wait for the last one or two.
+/// Number of remembered records; actions of the group wait for one of the last two.
 const REMEMBERED: usize = 8;
 
 impl Master {
-    /// Gives the group an input and carries out what it wants.
+    /// Passes an event to the group and executes the resulting actions.
     pub(crate) fn drive(&mut self, cx: &mut Cx<'_>, input: Input<'_>) {
         let mut wants = Vec::new();
         self.group.handle(cx.now, input, &mut wants);
         self.carry_out(cx, wants, None);
     }
 
-    /// Carries out what the group wants after whatever was done to it. `candidate` is one that asked for a vote, and
-    /// may not be known otherwise.
+    /// Executes actions of the group. `candidate` is the run id of the candidate of a vote request, which may not be a
+    /// known member.
     pub(crate) fn carry_out(&mut self, cx: &mut Cx<'_>, wants: Vec<Want>, candidate: Option<&RunId>) {
         for want in wants {
             match want {
@@ -61,7 +60,7 @@ impl Master {
         }
     }
 
-    /// The sentinel's number for one of the group's records.
+    /// The journal number of a record of the group.
     pub(crate) fn record(&self, number: RecordNumber) -> u64 {
         let known = self.synced.iter().rev().find(|(theirs, _)| *theirs <= number.0);
         known.map_or(0, |(_, ours)| *ours)
@@ -74,7 +73,7 @@ impl Master {
         cx.send_after(after, link, Pending::Plain, words.to_vec());
     }
 
-    /// Asks a Redis sentinel for its vote, in its protocol.
+    /// Requests the vote of a Redis sentinel in its protocol.
     fn ask_vote(&mut self, cx: &mut Cx<'_>, after: RecordNumber, to: PeerId, term: Term) {
         let after = self.record(after);
         let Some(peer) = self.peer_of(to) else { return };
@@ -84,7 +83,7 @@ impl Master {
         cx.send_after(after, link, pending, request);
     }
 
-    /// New terms and votes become events, as soon as they are on their way to the disk.
+    /// Publishes events for new terms and votes as soon as their records are on the way to the disk.
     fn announce_ballots(&mut self, cx: &mut Cx<'_>, changes: &[Change], candidate: Option<&RunId>) {
         for change in changes {
             let Change::Ballot { term, vote, .. } = *change else { continue };
@@ -111,7 +110,7 @@ impl Master {
         }
     }
 
-    /// Takes over a newer epoch, wherever it was heard of.
+    /// Adopts a newer epoch from any source.
     pub(crate) fn learn_epoch(&self, cx: &mut Cx<'_>, epoch: u64) {
         if epoch > cx.shared.epoch {
             cx.shared.epoch = epoch;
@@ -121,17 +120,17 @@ impl Master {
         }
     }
 
-    /// Tells a candidate of a sentinel that it does not count, in that sentinel's name.
+    /// Sends a candidate a hello message on behalf of a sentinel that the candidate does not know.
     fn introduce(&mut self, cx: &mut Cx<'_>, candidate: PeerId, member: PeerId) {
         let Some(link) = self.peer_of(candidate).and_then(|peer| peer.link) else { return };
         let Some(peer) = self.peer_of(member) else { return };
         let mut hello = self.hello_of(cx, peer.addr.clone(), peer.run_id.clone());
-        // Only that it exists is said in its name.
+        // The message announces only that the sentinel exists.
         (hello.epoch, hello.config_epoch) = (0, 0);
         cx.send(link, Pending::Plain, &["PUBLISH", HELLO_CHANNEL, &hello.to_string()]);
     }
 
-    /// A step for the flight recorder.
+    /// Adds a step to the failover log.
     pub(crate) fn note(&self, cx: &mut Cx<'_>, text: String) {
         cx.shared.recorder.step(cx.now, &self.name, &self.myself.addr.to_string(), text);
     }

@@ -1,22 +1,22 @@
-//! The events of a sentinel: one line to the log, the same to subscribers.
+//! Sentinel events, which are written to the log and published to subscribers.
 //!
-//! Names and payloads are Redis's: `<type> <name> <ip> <port>` and, for replicas and sentinels,
-//! ` @ <master> <ip> <port>`, then what the event adds.
+//! Names and payloads are those of Redis: `<type> <name> <ip> <port>`, followed by ` @ <master> <ip> <port>` for
+//! replicas and sentinels, and by event-specific text.
 
-/// How loud an event is, as Redis's log levels.
+/// The level of an event, as in Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// Only logged.
+    /// Logged at debug level only.
     Debug,
-    /// Published, and logged where much detail is wanted.
+    /// Published, and logged at verbose level.
     Verbose,
     /// Logged and published.
     Notice,
-    /// Logged, published, and given to the notification script.
+    /// Logged, published and passed to the notification script.
     Warning,
 }
 
-/// The instance that an event is about.
+/// The instance that an event refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Subject {
     /// `master`, `slave` or `sentinel`.
@@ -24,7 +24,7 @@ pub(crate) struct Subject {
     pub(crate) name: String,
     pub(crate) ip: String,
     pub(crate) port: u16,
-    /// The master that it belongs to: name, ip, port. None for a master itself.
+    /// Name, ip and port of the instance's master; `None` for a master.
     pub(crate) of: Option<(String, String, u16)>,
 }
 

@@ -1,16 +1,16 @@
-//! A failover, step by step, at the sentinel that tries or leads it.
+//! The failover state machine of the sentinel that attempts or leads a failover.
 //!
 //! | phase | waits for | then |
 //! | --- | --- | --- |
-//! | elect | the group's vote | the leader goes on; the others stay here until they learn of the switch |
-//! | select | fresh words from the replicas | chooses one, proposes it to the group |
-//! | agree | a majority, and the quorum, to hold that entry | promotes the replica |
-//! | promote | the replica to call itself a master | proposes that the switch is done |
-//! | confirm | that entry to be committed | this is the switch: clients are sent to the new master |
-//! | reconf | the other replicas to follow, `parallel-syncs` at a time, or the new master to die | ends |
+//! | elect | the vote of the group | the leader continues; the others stay here until they learn of the switch |
+//! | select | recent INFO from the replicas | selects a replica and proposes it to the group |
+//! | agree | a majority and the quorum to store that entry | promotes the replica |
+//! | promote | the replica to report the master role | proposes that the switch is done |
+//! | confirm | the commit of that entry | the switch is complete: clients are sent to the new master |
+//! | reconf | the other replicas to follow, `parallel-syncs` at a time, or the new master to fail | ends |
 //!
-//! A leader that loses its term gives up at once, unless the switch is committed. A new leader that
-//! finds a promotion agreed on but not confirmed completes it if that replica has become a master.
+//! A leader that loses its term aborts at once unless the switch is committed. A new leader that finds a promotion
+//! agreed on but not confirmed completes it if that replica has become a master.
 
 use std::time::Duration;
 
@@ -30,26 +30,25 @@ use crate::record::Switch;
 use crate::select::{Candidate, Limits, select, unfit};
 use crate::shared::Cx;
 
-/// How long a leader waits for its replicas to tell what they have. They were asked when the master
-/// was first suspected.
+/// How long a leader waits for recent INFO from the replicas, which were queried when the master was first suspected.
 const FRESH_WORD: Duration = Duration::from_millis(200);
-/// After an attempt that found nobody to promote: the first wait, doubled each time.
+/// Delay after the first attempt without an eligible replica, doubled with each further attempt.
 const RETRY: Duration = Duration::from_millis(250);
-/// A promotion that has not been answered is asked for again.
+/// Repetition interval of an unanswered promotion.
 const PROMOTE_AGAIN: Duration = Duration::from_secs(2);
-/// A leader whose switch is committed stays awake this long, to bring it to those that were slow.
+/// How long a leader stays awake after the commit of the switch, to replicate it to slow members.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// The reason for a failover.
+/// Why a failover was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// The master is objectively down.
     Down,
-    /// An operator said so: the master hands over if it can, or it is replaced.
+    /// An operator requested it: the master hands over if it can, otherwise it is replaced.
     Operator,
-    /// An operator wants it only if the master hands over.
+    /// An operator requested it on condition that the master hands over.
     Coordinated,
-    /// The master has handed over, and no sentinel asked it to.
+    /// The master has handed over without a request from a sentinel.
     HandedOver,
 }
 
@@ -67,19 +66,19 @@ pub(crate) enum Phase {
 pub(crate) struct Failover {
     pub(crate) cause: Cause,
     pub(crate) phase: Phase,
-    /// When the phase began.
+    /// When the current phase began.
     pub(crate) since: Instant,
     /// The leader's term.
     pub(crate) epoch: u64,
     pub(crate) target: Option<Addr>,
-    /// The target is told to be a master, without the old one: it is down, or did not hand over.
+    /// Whether the target is promoted without the cooperation of the old master, which is down or did not hand over.
     pub(crate) forced: bool,
-    /// Servers that have handed over or were handed over to, and have not been told yet to settle with it.
+    /// The old and the new master of a handover, until they have been sent the final commands.
     pub(crate) unsettled: Vec<LinkId>,
 }
 
 impl Failover {
-    /// As SENTINEL MASTER names it.
+    /// The state name in SENTINEL MASTER.
     pub(crate) fn state_name(&self) -> &'static str {
         match self.phase {
             Phase::Elect => "wait_start",
@@ -90,24 +89,24 @@ impl Failover {
         }
     }
 
-    /// The replica that is now the master, once that is agreed.
+    /// The new master, once the switch is committed.
     pub(crate) fn switched_to(&self) -> Option<&Addr> {
         self.target.as_ref().filter(|_| self.phase == Phase::Reconf)
     }
 
-    /// Whether the master was asked to hand over, and nothing has come of it yet.
+    /// Whether a handover was requested and is not complete.
     fn hands_over(&self) -> bool {
         matches!(self.phase, Phase::Promote { sent: Some(_) }) && !self.forced
     }
 
-    /// The replica whose word the next step waits for.
+    /// The replica whose INFO the next step needs.
     pub(crate) fn waits_for(&self) -> Option<&Addr> {
         self.target.as_ref().filter(|_| matches!(self.phase, Phase::Promote { .. }))
     }
 }
 
 impl Master {
-    /// Does what the moment calls for. Called after everything that may have changed something.
+    /// Performs all steps that are possible now. Called after every change.
     pub(crate) fn act(&mut self, cx: &mut Cx<'_>) {
         if cx.shared.tilt.is_some() {
             return;
@@ -145,7 +144,7 @@ impl Master {
         failover.since = now;
     }
 
-    /// The group has, or lost, a leader.
+    /// Handles a change of the group's leader.
     pub(crate) fn on_leader(&mut self, cx: &mut Cx<'_>, term: Term, leader: Option<PeerId>) {
         let Some(failover) = &mut self.failover else { return };
         let elected = leader == Some(cx.shared.my_peer());
@@ -171,7 +170,7 @@ impl Master {
         }
     }
 
-    /// Takes the failover as far as it goes now.
+    /// Advances the failover as far as possible.
     fn advance(&mut self, cx: &mut Cx<'_>) {
         loop {
             let Some(failover) = &self.failover else { return };
@@ -203,7 +202,7 @@ impl Master {
         if over {
             self.failover = None;
         } else if cx.now.since(failover.since) > limit {
-            // The others are out of reach. Replicas that are down stay down: the group goes on trying.
+            // The other sentinels are unreachable. After an automatic failover the group keeps trying.
             failover.since = cx.now;
             self.announce(cx, Level::Warning, "-failover-abort-not-elected", "");
             if by_hand {
@@ -268,7 +267,7 @@ impl Master {
         Switch { epoch, from: pair(&self.myself.addr), to: pair(to), done }
     }
 
-    /// The replica that an earlier leader got agreed on and promoted, if so.
+    /// The replica that a previous leader committed and promoted.
     fn promoted_by_predecessor(&self, cx: &Cx<'_>) -> Option<Addr> {
         let switch = Switch::decode(self.group.value())?;
         let to = Addr::new(&switch.to.0, switch.to.1);
@@ -280,7 +279,7 @@ impl Master {
         (same && master && replica.sdown.is_none() && replica.foreign.is_none()).then_some(to)
     }
 
-    /// Whether there is anybody to promote now.
+    /// Whether any replica can be promoted now.
     pub(crate) fn has_fit_replica(&self, cx: &Cx<'_>) -> bool {
         let candidates: Vec<Candidate> =
             self.replicas.values().map(|replica| candidate(cx, replica)).collect();
@@ -291,11 +290,11 @@ impl Master {
         let timing = &cx.shared.timing;
         let down = self.myself.sdown;
         let told = if down.is_some() { timing.ping_period * 5 } else { timing.info_period * 3 };
-        // A master that is none any more counts as down much later than it was lost to its replicas.
+        // A demoted master is detected as down much later than its replicas lost it.
         let none = Some(self.myself.role_since).filter(|_| self.myself.role == Role::Replica);
         let lost = down.into_iter().chain(none).min();
         let down_for = lost.map_or(Duration::ZERO, |since| cx.now.since(since));
-        // Old data is better than that of a master that came back with nothing.
+        // If the master restarted without data, even old data is better.
         let is_empty = cx.shared.links.at(self.myself.command).empty;
         let orphaned_for = if is_empty { Duration::MAX } else { down_for + self.settings.down_after * 10 };
         Limits { silent_for: timing.ping_period * 5, told, orphaned_for }
@@ -356,11 +355,11 @@ impl Master {
         }
     }
 
-    /// The master has died instead of handing over: an operator wanted it replaced anyway, or only so.
+    /// Handles the death of the master during a handover: continues as a forced failover, or aborts a coordinated one.
     fn on_death_in_hand_over(&mut self, cx: &mut Cx<'_>, cause: Cause) {
         self.note(cx, "the master is down and will not hand over".into());
         if cause == Cause::Coordinated {
-            // The next failover is for its being down.
+            // The next failover is an automatic one.
             self.abort(cx, "-failover-abort-slave-timeout");
         } else if let Some(failover) = &mut self.failover {
             (failover.forced, failover.phase) = (true, Phase::Promote { sent: None });
@@ -388,7 +387,7 @@ impl Master {
         self.failures = 0;
         cx.switched();
         self.note(cx, format!("switch to {target} committed in epoch {epoch}"));
-        // A replica promoted by its master has a file that makes it a replica again.
+        // After a handover the promoted replica's configuration file still makes it a replica, so it must be rewritten.
         let new = self.replicas.get(&target).map(|replica| replica.command).filter(|_| !failover.forced);
         let old = new.map(|_| self.myself.command);
         if let Some(failover) = &mut self.failover {
@@ -421,7 +420,7 @@ impl Master {
         let unsettled = |failover: &Failover| !failover.unsettled.is_empty() && self.myself.sdown.is_none();
         let open = others.iter().any(|addr| unfinished(&self.replicas[addr]))
             || self.failover.as_ref().is_some_and(unsettled);
-        // Nobody can follow a master that is down: only once this failover has ended is it watched as the master, and
+        // Replicas cannot follow a master that is down. The failover ends, so that the new master is monitored and
         // replaced.
         let lost = self.replicas.get(&target).is_some_and(|promoted| promoted.sdown.is_some());
         if open && !late && !lost {
@@ -438,11 +437,11 @@ impl Master {
         }
         self.announce(cx, Level::Warning, "+failover-end", "");
         self.change_address(cx, &target);
-        // A later leader may have come to the same replica meanwhile, under its own epoch.
+        // A later leader may have switched to the same replica under its own epoch in the meantime.
         debug_assert!(self.config_epoch >= epoch);
     }
 
-    /// Sends the next replicas on their way, as many at a time as the operator allows.
+    /// Reconfigures the next replicas, up to `parallel-syncs` at a time.
     fn reconfigure_next(&mut self, cx: &mut Cx<'_>, target: &Addr, others: &[Addr]) {
         let timeout = cx.shared.timing.slave_reconf_timeout;
         for addr in others {
@@ -451,7 +450,8 @@ impl Master {
             let busy = busy.count();
             let replica = &self.replicas[addr];
             match replica.reconf {
-                // As in Valkey it is told once more and waited for no longer: it is mended after the failover.
+                // As in Valkey, the replica gets one more command and is no longer waited for; it is repaired after the
+                // failover.
                 Reconf::Sent if cx.now.since(replica.reconf_since) > timeout => {
                     self.announce_replica(cx, Level::Notice, "-slave-reconf-sent-timeout", addr, "");
                     if self.send_slaveof(cx, addr, Some(target)) {
@@ -479,7 +479,7 @@ impl Master {
         replica.reconf_since = now;
     }
 
-    /// A replica told of itself.
+    /// Handles INFO from a replica.
     pub(crate) fn on_replica_info(&mut self, cx: &mut Cx<'_>, addr: &Addr) {
         if let Some(target) = self.failover.as_ref().and_then(Failover::switched_to).cloned() {
             let replica = &self.replicas[addr];
@@ -498,7 +498,7 @@ impl Master {
         self.act(cx);
     }
 
-    /// Gives up, to try again later if the master is still down.
+    /// Aborts the failover; a new attempt follows if the master is still down.
     pub(crate) fn abort(&mut self, cx: &mut Cx<'_>, event: &str) {
         self.announce(cx, Level::Warning, event, "");
         cx.shared.recorder.end(cx.now, &self.name, FailoverOutcome::GivenUp, event);
@@ -510,7 +510,7 @@ impl Master {
         self.failures += 1;
         self.retry_at = cx.now + doubled.min(self.settings.failover_timeout) + chance;
         self.failover = None;
-        // Another sentinel may see more.
+        // Another sentinel may have better information.
         self.drive(cx, Input::Sleep);
     }
 }

@@ -1,15 +1,14 @@
-//! The flight recorder: the last hundred failovers, step by step.
+//! Records the last hundred failovers step by step.
 //!
-//! SENTINEL FAILOVERS shows them: the sentinels that suspected the master and why, when that was agreed, the replicas
-//! to choose from and why each was or was not fit, and when each step was done, in
-//! milliseconds after the first suspicion.
+//! SENTINEL FAILOVERS shows them: which sentinels suspected the master and why, when they agreed, the candidates with
+//! the reasons why each was eligible or not, and the time of each step in milliseconds since the first suspicion.
 
 use std::collections::VecDeque;
 
 use clock::Instant;
 use failover_history::{Failover, FailoverOutcome, FailoverStep, MAX_FAILOVERS};
 
-/// Steps of one failover that are kept; more would be a failover that keeps failing.
+/// Maximum number of steps per failover; only failovers that keep failing have more.
 const MAX_STEPS: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,7 +32,8 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// Notes a step of `master`'s current failover; the first one begins it. `address` is the failed master's.
+    /// Adds a step to the current failover of `master`, and starts a record with the first step. `address` is that of
+    /// the failed master.
     pub(crate) fn step(&mut self, now: Instant, master: &str, address: &str, text: String) {
         let open = self.flights.iter().rposition(|flight| flight.is_open_of(master));
         let place = open.unwrap_or_else(|| {
@@ -51,7 +51,7 @@ impl Recorder {
         }
     }
 
-    /// Ends `master`'s current failover, if there is one.
+    /// Ends the current failover record of `master`.
     pub(crate) fn end(&mut self, now: Instant, master: &str, outcome: FailoverOutcome, text: &str) {
         if self.flights.iter().any(|flight| flight.is_open_of(master)) {
             self.step(now, master, "", text.to_owned());
@@ -61,7 +61,7 @@ impl Recorder {
         }
     }
 
-    /// The failovers of `master`, or of all, oldest first.
+    /// The failovers of `master`, or of all masters, oldest first.
     pub(crate) fn failovers(&self, now: Instant, master: Option<&str>) -> Vec<Failover> {
         let wanted = self.flights.iter().filter(|flight| master.is_none_or(|name| name == flight.master));
         wanted

@@ -1,13 +1,14 @@
-//! Servers of other groups at the addresses of this group's replicas.
+//! Detects servers of other groups at the addresses of this group's replicas.
 //!
-//! An address outlives its server: another group's master may come up at a dead replica's address. Making it a replica
-//! would delete its data, and promoting it would delete this group's. Two observations tell it apart:
+//! Addresses are reused: a master of another group may start at the address of a dead replica. Making it a replica
+//! would delete its data, and promoting it would delete this group's data. Two observations identify such a server:
 //!
-//! - Another group's sentinels greet it as their master, or as a replica of their master.
-//! - Its replication history is not this group's, and it has replicas that this group does not know.
+//! * Sentinels of another group announce it as their master, or as a replica of their master.
+//! * Its replication history differs from this group's, and it has replicas that this group does not know.
 //!
-//! Greetings take time: the other group's sentinels have to find their master first. A master with keys and a foreign
-//! history is therefore left alone for four periods of greetings, which Redis's sentinels give to every server.
+//! Hello messages take time, because the other group's sentinels have to discover their master first. A master that has
+//! keys and a foreign history is therefore left alone for four hello periods, which is what Redis sentinels grant every
+//! server.
 
 use std::time::Duration;
 
@@ -22,12 +23,12 @@ use crate::link::Link;
 use crate::master::Master;
 use crate::shared::Cx;
 
-/// A greeting counts for this long: the other group's sentinels may be restarted meanwhile.
+/// How long a hello message counts; covers a restart of the other group's sentinels.
 const CLAIM_HOLDS: Duration = Duration::from_secs(60);
-/// Groups whose greetings are remembered of one server.
+/// Maximum number of groups remembered per server.
 const MAX_CLAIMS: usize = 8;
 
-/// A greeting of a group's sentinels at a server: which master they follow.
+/// A hello message seen at a server: which group announces which master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Claim {
     group: String,
@@ -35,19 +36,19 @@ pub(crate) struct Claim {
     at: Instant,
 }
 
-/// The replication history of a server, as INFO shows it.
+/// The replication history of a server according to INFO.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct History {
-    /// `master_replid` and `master_replid2`, as far as they are set.
+    /// `master_replid` and `master_replid2` if set.
     pub(crate) ids: Vec<String>,
-    /// Whether there are keys.
+    /// Whether the server has keys.
     pub(crate) has_keys: bool,
-    /// The replicas that a master has.
+    /// The replicas connected to a master.
     pub(crate) replicas: Vec<Addr>,
 }
 
 impl History {
-    /// Whether the two have nothing in common. A server that shows no history counts as one of this group.
+    /// Whether the histories have no replication id in common. A server without ids counts as related.
     fn is_foreign_to(&self, other: &Self) -> bool {
         let known = !self.ids.is_empty() && !other.ids.is_empty();
         known && !self.ids.iter().any(|id| other.ids.contains(id))
@@ -57,16 +58,16 @@ impl History {
 /// Why a server at a replica's address is not treated as a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Foreign {
-    /// The sentinels of this group greet it as theirs.
+    /// Sentinels of the named group announce it.
     Claimed(String),
-    /// It has another history, and replicas that are not this group's.
+    /// It has a different history and replicas of its own.
     OwnReplicas,
-    /// It has keys of another history, and was not there for long enough to be greeted.
+    /// It has keys of a different history and has not been up long enough to be announced.
     TooNew,
 }
 
 impl Link {
-    /// Remembers which group greets at this link's server.
+    /// Records which group announces this link's server.
     pub(crate) fn note_claim(&mut self, now: Instant, hello: &Hello) {
         if let Some(known) = self.claims.iter_mut().find(|claim| claim.group == hello.master) {
             known.at = now;
@@ -87,7 +88,7 @@ impl Link {
 }
 
 impl Master {
-    /// Decides which of the servers at the replicas' addresses belong to other groups.
+    /// Determines which servers at the replicas' addresses belong to other groups.
     pub(crate) fn judge_foreign(&mut self, cx: &mut Cx<'_>) {
         let judged = self.replicas.values().map(|replica| self.foreign(cx, replica));
         let judged: Vec<Option<Foreign>> = judged.collect();
@@ -122,7 +123,7 @@ impl Master {
             (Role::Replica, Some(master)) if !cx.shared.same_addr(master, current) => master,
             (Role::Replica, _) => return None,
         };
-        // A server that was promoted lately is known to the group.
+        // A recently promoted server belongs to this group.
         if cx.shared.same_addr(&replica.addr, current) {
             return None;
         }

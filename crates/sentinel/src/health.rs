@@ -1,12 +1,11 @@
-//! Down or not: the judgement of this sentinel alone, and of enough of them together.
+//! Decides whether instances are subjectively down, and whether the master is objectively down.
 //!
-//! **Subjectively down** is an instance that has owed a good answer to a ping for `down-after-milliseconds`; or whose
-//! port refuses connections for `refused-after-milliseconds` after an established link broke (the host is there and the
-//! process is not); or that says that it came back without its data; or that should be a master and keeps calling
-//! itself a replica; or that came back as another process and takes longer than `master-reboot-down-after-period` to
-//! load.
+//! **Subjectively down** is an instance that has not answered a PING correctly for `down-after-milliseconds`, whose
+//! port has refused connections for `refused-after-milliseconds` after an established link broke (the host is up, but
+//! the process is gone), that reports that it restarted without its data, that should be a master and keeps reporting
+//! the replica role, or that restarted and takes longer than `master-reboot-down-after-period` to load its data.
 //!
-//! **Objectively down** is a master that `quorum` sentinels, this one included, hold for down.
+//! **Objectively down** is a master that `quorum` sentinels, including this one, consider down.
 
 use std::time::Duration;
 
@@ -24,7 +23,7 @@ use crate::master::Master;
 use crate::settings::{MasterSettings, Timing};
 use crate::shared::Cx;
 
-/// Why an instance counts as down, if it does; a master with whom it follows.
+/// Why an instance counts as down, if it does. For a master this includes the role that it reports.
 fn cause(
     now: Instant,
     instance: &Instance,
@@ -38,7 +37,7 @@ fn cause(
     }
     let is_master = lineage.is_some();
     let odd = is_master && instance.role == Role::Replica;
-    // Nothing gets better by waiting where nobody is a master.
+    // In a replication ring no server is a master, so there is no point in waiting.
     let timeout =
         if lineage == Some(&Lineage::Ring) { timing.publish_period * 2 } else { timing.info_period * 2 };
     if odd && now.since(instance.role_since) > settings.down_after + timeout {
@@ -61,14 +60,13 @@ fn link_cause(now: Instant, link: &Link, settings: &MasterSettings) -> Option<&'
     (link.silent_for(now) > settings.down_after).then_some("is silent")
 }
 
-/// Whether an instance that is down stays so: nothing speaks against it now, but it must have given a
-/// good answer since.
+/// Whether an instance that is down stays down: it recovers only with a correct answer after it was marked.
 fn stays_down(since: Instant, link: &Link) -> bool {
     link.last_good < since
 }
 
 impl Master {
-    /// Judges every instance.
+    /// Evaluates all instances.
     pub(crate) fn judge(&mut self, cx: &mut Cx<'_>) {
         if cx.shared.tilt.is_some() {
             return;
@@ -135,7 +133,7 @@ impl Master {
             || peer.sdown.is_some_and(|since| stays_down(since, link))
     }
 
-    /// From up to down, or back.
+    /// Toggles the subjectively-down state of another sentinel.
     fn turn_peer(&mut self, cx: &mut Cx<'_>, run_id: &RunId) {
         let peer = self.peers.get_mut(run_id).expect("just listed");
         peer.sdown = peer.sdown.is_none().then_some(cx.now);
@@ -144,19 +142,19 @@ impl Master {
         self.announce_peer(cx, Level::Warning, event, peer, "");
     }
 
-    /// When the master, if it stays silent, has been so for too long.
+    /// When the master will have been silent for too long.
     pub(crate) fn silence_ends(&self, cx: &Cx<'_>) -> Option<Instant> {
         let since = cx.shared.links.at(self.myself.command).silent_since()?;
         self.myself.sdown.is_none().then(|| since + self.settings.down_after + Duration::from_millis(1))
     }
 
-    /// How many sentinels hold the master for down.
+    /// Number of sentinels that consider the master down.
     pub(crate) fn votes_for_down(&self) -> usize {
         let others = self.peers.values().filter(|peer| peer.master_down.is_some()).count();
         others + usize::from(self.myself.sdown.is_some())
     }
 
-    /// Objectively down or not, after any change of what is known.
+    /// Updates the objectively-down state after any change.
     pub(crate) fn count_votes(&mut self, cx: &mut Cx<'_>) {
         let stale = cx.shared.timing.ask_period * 5;
         for peer in self.peers.values_mut() {
@@ -181,7 +179,7 @@ impl Master {
         }
     }
 
-    /// Whether an instance has been well for `time`.
+    /// Whether an instance has been healthy for `time`.
     pub(crate) fn well_for(&self, cx: &Cx<'_>, instance: &Instance, time: Duration) -> bool {
         let link = cx.shared.links.at(instance.command);
         instance.sdown.is_none() && link.is_up() && link.silent_for(cx.now) < time

@@ -1,14 +1,14 @@
-//! Hello messages: how sentinels find each other, and how a switch spreads to those that missed it.
+//! Hello messages, through which sentinels discover each other and learn about switches that they missed.
 //!
-//! `ip,port,runid,current epoch,master name,master ip,master port,config epoch`, published every two
-//! seconds on every instance.
+//! The format is `ip,port,runid,current epoch,master name,master ip,master port,config epoch`. Every sentinel publishes
+//! one on each instance every two seconds.
 
 use crate::addr::{Addr, RunId, is_host};
 
-/// The channel of every instance that sentinels greet each other on.
+/// The Pub/Sub channel for hello messages.
 pub const HELLO_CHANNEL: &str = "__sentinel__:hello";
 
-/// Epochs beyond this are nonsense; leaves room to go on counting.
+/// Limit for epochs in messages, so that later epochs cannot overflow.
 const MAX_EPOCH: u64 = 1 << 47;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,10 +1,10 @@
-//! An instance's own description: the reply to INFO.
+//! Parses INFO replies.
 
 use crate::addr::{Addr, is_host};
 
-/// A reply longer than this is cut before it is read and kept; a real one has a few kilobytes.
+/// Longer replies are truncated; a normal one has a few kilobytes.
 const MAX_TEXT: usize = 64 * 1024;
-/// Replicas of one master that are taken from its INFO.
+/// Maximum number of replicas taken from one INFO reply.
 const MAX_REPLICAS: usize = 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,12 +22,12 @@ impl Role {
     }
 }
 
-/// The fields that a sentinel reads.
+/// The fields of INFO that a sentinel uses.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Report {
     pub(crate) run_id: Option<String>,
     pub(crate) role: Option<Role>,
-    /// A master's replicas.
+    /// The replicas of a master.
     pub(crate) replicas: Vec<Addr>,
     pub(crate) master_host: Option<String>,
     pub(crate) master_port: Option<u16>,
@@ -36,17 +36,17 @@ pub(crate) struct Report {
     pub(crate) priority: Option<u32>,
     pub(crate) offset: Option<u64>,
     pub(crate) announced: Option<bool>,
-    /// The ids of its replication history that are set.
+    /// The replication ids that are set.
     pub(crate) history: Vec<String>,
     pub(crate) has_keys: bool,
 }
 
-/// The text as it is kept for SENTINEL INFO-CACHE.
+/// The text to keep for SENTINEL INFO-CACHE.
 pub(crate) fn kept(text: &[u8]) -> String {
     String::from_utf8_lossy(&text[..text.len().min(MAX_TEXT)]).into_owned()
 }
 
-/// Reads the text of an INFO reply. Lines that cannot be understood are passed over.
+/// Parses an INFO reply; unknown lines are ignored.
 pub(crate) fn parse(text: &str) -> Report {
     let mut report = Report::default();
     for line in text.lines() {
@@ -82,17 +82,17 @@ pub(crate) fn parse(text: &str) -> Report {
     report
 }
 
-/// Whether that is the id of a history, and not the zeros for none.
+/// Whether the replication id is set; all zeros mean that it is not.
 fn is_set(id: &str) -> bool {
     id.len() == 40 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) && id.bytes().any(|byte| byte != b'0')
 }
 
-/// `db0:keys=1,...`
+/// Whether the line is `db0:keys=1,...`.
 fn is_database(field: &str) -> bool {
     field.strip_prefix("db").is_some_and(|number| number.parse::<u32>().is_ok())
 }
 
-/// `slave0:ip=127.0.0.1,port=6380,state=online,...`, or in old servers `slave0:127.0.0.1,6380,...`.
+/// Parses `slave0:ip=127.0.0.1,port=6380,state=online,...` or, from old servers, `slave0:127.0.0.1,6380,...`.
 fn replica(field: &str, value: &str) -> Option<Addr> {
     if !field["slave".len()..].bytes().all(|byte| byte.is_ascii_digit()) {
         return None;

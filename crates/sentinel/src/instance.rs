@@ -1,4 +1,4 @@
-//! One instance as a sentinel knows it: a master or replica ([`Instance`]), or another sentinel ([`Peer`]).
+//! The state of an instance: a master or replica ([`Instance`]), or another sentinel ([`Peer`]).
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::orders::REFUSAL_HOLDS;
 use crate::settings::MasterSettings;
 use crate::shared::Cx;
 
-/// How far a replica is on its way to a new master.
+/// The progress of a replica's reconfiguration to a new master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reconf {
     None,
-    /// It was told.
+    /// The command was sent.
     Sent,
-    /// It says so itself, and syncs.
+    /// The replica reports the new master and is synchronizing.
     InProgress,
     Done,
-    /// It would not: later it is told once more, as one that follows somebody else.
+    /// The replica refused; it will be repaired later like any replica with the wrong master.
     Refused,
 }
 
@@ -33,17 +33,17 @@ pub(crate) struct Instance {
     pub(crate) run_id: String,
     pub(crate) command: LinkId,
     pub(crate) hello: LinkId,
-    /// Since when it has been subjectively down.
+    /// Since when the instance has been subjectively down.
     pub(crate) sdown: Option<Instant>,
     pub(crate) published: Option<Instant>,
     pub(crate) info_asked: Option<Instant>,
-    /// When it last told of itself.
+    /// When the last INFO reply arrived.
     pub(crate) info_at: Option<Instant>,
     pub(crate) info: String,
-    /// The role that it claims, and since when.
+    /// The reported role, and since when.
     pub(crate) role: Role,
     pub(crate) role_since: Instant,
-    /// The master that it says it replicates, since when, and the state of that link.
+    /// The reported master, since when, and the state of that replication link.
     pub(crate) master: Option<Addr>,
     pub(crate) master_since: Instant,
     pub(crate) master_link_up: bool,
@@ -53,16 +53,16 @@ pub(crate) struct Instance {
     pub(crate) announced: bool,
     pub(crate) reconf: Reconf,
     pub(crate) reconf_since: Instant,
-    /// When another process was seen in this one's place, if that matters.
+    /// When a restart was detected, if `master-reboot-down-after-period` applies.
     pub(crate) rebooted: Option<Instant>,
     pub(crate) script_kill_sent: bool,
-    /// Its history, as it last told of it.
+    /// The reported replication history.
     pub(crate) history: History,
-    /// Why it is not treated as this group's replica, if so.
+    /// Why it is not treated as a replica of this group.
     pub(crate) foreign: Option<Foreign>,
-    /// When it last refused to follow another, or to be a master.
+    /// When it last refused to become a replica or a master.
     pub(crate) refused: Option<Instant>,
-    /// When it was last told to follow another master, to repair its configuration.
+    /// When it was last sent a new master to repair its configuration.
     pub(crate) repaired: Option<Instant>,
 }
 
@@ -101,41 +101,41 @@ impl Instance {
         }
     }
 
-    /// Whether it refused an order so lately that it would do so again.
+    /// Whether it refused a command recently and would refuse it again.
     pub(crate) fn refused_lately(&self, now: Instant) -> bool {
         self.refused.is_some_and(|at| now.since(at) < REFUSAL_HOLDS)
     }
 
-    /// Since when it has been loading after a restart.
+    /// Since when it has been loading its data after a restart.
     pub(crate) fn loading_since(&self, link: &Link) -> Option<Instant> {
         self.rebooted.filter(|at| link.last_ready < *at)
     }
 
-    /// Whether it told of itself within `limit`.
+    /// Whether an INFO reply arrived within `limit`.
     pub(crate) fn told_within(&self, now: Instant, limit: Duration) -> bool {
         self.info_at.is_some_and(|at| now.since(at) < limit)
     }
 }
 
-/// Another sentinel that watches the same master.
+/// Another sentinel that monitors the same master.
 #[derive(Debug, Clone)]
 pub(crate) struct Peer {
     pub(crate) run_id: RunId,
-    /// Port 0 if it said so: it cannot be reached.
+    /// Port 0 means that the sentinel announced to be unreachable.
     pub(crate) addr: Addr,
     pub(crate) link: Option<LinkId>,
     pub(crate) sdown: Option<Instant>,
     pub(crate) last_hello: Instant,
-    /// Since when its hellos have come without a gap. What was held back by a network is delivered at its end, and is
-    /// old.
+    /// Since when its hello messages have arrived without a gap. A network that was down delivers outdated messages
+    /// first.
     pub(crate) steady_since: Instant,
-    /// The epoch of the configuration that its last hello showed.
+    /// The configuration epoch in its last hello message.
     pub(crate) config_epoch: Option<u64>,
     pub(crate) published: Option<Instant>,
     pub(crate) asked: Option<Instant>,
-    /// When it last said that the master is down.
+    /// When it last reported the master as down.
     pub(crate) master_down: Option<Instant>,
-    /// The candidate it voted for, and the epoch, as far as it said so.
+    /// Its last reported vote: candidate and epoch.
     pub(crate) vote: Option<(String, u64)>,
 }
 
@@ -158,7 +158,7 @@ impl Peer {
         peer
     }
 
-    /// Takes the link that its address calls for.
+    /// Switches to the link of its current address.
     pub(crate) fn relink(&mut self, cx: &mut Cx<'_>) {
         let (user, pass) = (cx.shared.global.sentinel_user.clone(), cx.shared.global.sentinel_pass.clone());
         let (now, links) = (cx.now, &mut cx.shared.links);

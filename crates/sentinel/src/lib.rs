@@ -1,25 +1,25 @@
-//! Watching masters, agreeing that one is down, electing a leader, switching to a replica.
+//! Redis Sentinel as a sans-IO state machine: monitoring, agreement on failures, leader election and failover.
 //!
-//! [`Sentinel`] is one sentinel as a pure machine. It is told what arrived, what broke and what time it
-//! is ([`Input`]) and says what to connect, send, write and announce ([`Action`]). It speaks the client
-//! protocol, the configuration file, the events and the sentinel-to-sentinel commands of Redis, so it
-//! can watch Redis, Valkey and Redoubt masters, and work beside Redis's own sentinels.
+//! [`Sentinel`] is one sentinel process without its sockets and files. The caller reports received data, broken
+//! connections and the time ([`Input`]); the machine returns what to connect, send, write and publish ([`Action`]). It
+//! implements the client protocol, the configuration file, the events and the inter-sentinel commands of Redis
+//! Sentinel. It can therefore monitor Redis, Valkey and Redoubt servers and run beside Redis sentinels.
 //!
-//! How a failure becomes a switch:
+//! From failure to failover:
 //!
-//! 1. `health`: the master is silent for `down-after-milliseconds`, answers wrongly, or its port
+//! 1. `health`: the master is silent for `down-after-milliseconds`, gives invalid replies, or its port
 //!    refuses connections after the link broke: subjectively down.
-//! 2. `ask`: other sentinels are asked; with `quorum` of them it is objectively down.
+//! 2. `ask`: the other sentinels are asked; if `quorum` of them agree, it is objectively down.
 //! 3. The master's consensus group (crate `consensus`) wakes and elects a leader; the term is the epoch.
-//! 4. `failover`: the leader selects a replica, has a majority agree on it, promotes it, and has a
-//!    majority agree that this is done: that committed entry *is* the switch.
-//! 5. `switch`: a sentinel that learns of it, by the log or by a hello message, follows if its epoch is newer.
+//! 4. `failover`: the leader selects a replica, commits the choice, promotes the replica, and commits that
+//!    the promotion is done. This second commit is the switch.
+//! 5. `switch`: a sentinel that learns about the switch, from the log or a hello message, follows it if its
+//!    epoch is newer.
 //!
-//! Invariants: at most one replica is promoted per epoch; no sentinel votes twice in an epoch,
-//! also over restarts; nothing is promoted without a majority of the known sentinels and the quorum.
+//! Invariants: at most one replica is promoted per epoch; no sentinel votes twice in an epoch, even across restarts;
+//! nothing is promoted without a majority of the known sentinels and the quorum.
 //!
-//! From: the Redis documentation, "High availability with Redis Sentinel", and the behaviour of
-//! redis-sentinel 7.0.
+//! Sources: the Redis documentation, "High availability with Redis Sentinel", and the behaviour of redis-sentinel 7.0.
 #![forbid(unsafe_code)]
 
 mod addr;

@@ -1,12 +1,12 @@
-//! The origin of the data of a master that calls itself a replica.
+//! Detects handovers that bypassed the sentinels (FAILOVER sent to the master itself).
 //!
-//! FAILOVER at the server itself hands over past the sentinels. What they see of it is the master's own word: it
-//! follows one of its replicas, is in step with it, and that one calls itself a master. Only that makes a successor of
-//! a replica; one that calls itself a master while the master does so too is a rogue, and is made a replica again. The
-//! sentinels agree on the switch as on any other, but nobody is told to be a master.
+//! The sentinels see such a handover through the master's INFO: it replicates from one of its replicas, is in sync with
+//! it, and that replica reports the master role. Only this makes the replica a successor. A replica that reports the
+//! master role while the master does so as well is misconfigured and is made a replica again. The sentinels commit this
+//! switch like any other but send no promotion.
 //!
-//! A master that follows a replica of its own, such as one that was started again with the command line of a replica,
-//! makes a ring: nobody takes writes, and nobody will.
+//! A master that replicates from its own replica, for example after a restart with a replica's command line, forms a
+//! ring that accepts no writes and never recovers.
 
 use std::time::Duration;
 
@@ -17,22 +17,22 @@ use crate::master::Master;
 use crate::repair::UNFINISHED;
 use crate::shared::Cx;
 
-/// An instance's description of itself from this long ago still holds; it is asked every second while this matters.
+/// Maximum age of INFO for this decision; INFO is sent every second while it matters.
 const FRESH: Duration = Duration::from_secs(3);
 
-/// Where the way from the watched master upwards ends.
+/// Where the chain of masters that starts at the monitored master ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Lineage {
-    /// At a master which all on the way are in step with: it was handed over to.
+    /// At another master, with all links of the chain in sync: the master has handed over.
     Successor(Addr),
-    /// Nowhere: they follow each other.
+    /// Nowhere: the servers replicate from each other.
     Ring,
-    /// At the watched master itself, at somebody unknown, or at one that has not spoken lately.
+    /// At the monitored master itself, at an unknown server, or at one without recent INFO.
     Unclear,
 }
 
 impl Master {
-    /// Returns where the way from the watched master upwards ends.
+    /// Follows the chain of masters from the monitored master.
     pub(crate) fn lineage(&self, cx: &Cx<'_>) -> Lineage {
         let mut instance = &self.myself;
         let mut in_step = true;
@@ -60,7 +60,7 @@ impl Master {
         Lineage::Ring
     }
 
-    /// The replica that the master handed over to.
+    /// The replica that the master has handed over to.
     pub(crate) fn successor(&self, cx: &Cx<'_>) -> Option<Addr> {
         match self.lineage(cx) {
             Lineage::Successor(addr) => Some(addr),
@@ -68,10 +68,10 @@ impl Master {
         }
     }
 
-    /// Has it agreed that the master has handed over, unless a sentinel sees to that.
+    /// Starts a failover to commit a detected handover, unless one is running.
     pub(crate) fn notice_successor(&mut self, cx: &mut Cx<'_>) {
         let since = cx.now.since(self.myself.role_since);
-        // A sentinel that missed a switch hears of it within this time.
+        // By then, a sentinel that missed a switch has learned about it from hello messages.
         let settled = since > cx.shared.timing.publish_period + Duration::from_millis(500);
         let free = self.failover.is_none() && self.odown.is_none() && cx.now >= self.retry_at;
         if self.myself.role == Role::Master || !settled || !free || !self.is_confirmed_by_majority(cx) {

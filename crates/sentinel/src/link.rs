@@ -1,11 +1,10 @@
-//! Connections to instances, as data: the shell opens, closes and feeds them.
+//! Connections to instances, which the caller opens, closes and feeds.
 //!
-//! An instance has one link for commands and, unless it is a sentinel, one that listens to hello
-//! messages. Links belong to addresses, not to masters: sentinels that watch five hundred masters
-//! together share one link per pair.
+//! Each instance has a command link and, unless it is a sentinel, a hello link that is subscribed to hello messages.
+//! Links belong to addresses rather than masters: sentinels that share five hundred masters need one link per pair.
 //!
-//! Two times of a link tell a dead instance from a slow one: since when a ping has waited for its answer, and since
-//! when the port has refused connections after the link had broken.
+//! Two times distinguish a dead instance from a slow one: since when a PING has been unanswered, and since when the
+//! port has refused connections after the link broke.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -17,23 +16,23 @@ use crate::addr::{Addr, RunId};
 use crate::foreign::Claim;
 use crate::orders::Order;
 
-/// Requests that may wait for a reply at once; beyond that, nothing is sent.
+/// Maximum number of pending replies; further requests are dropped.
 pub(crate) const MAX_PENDING: usize = 100;
-/// A connection attempt that takes longer is given up and repeated.
+/// Timeout of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How soon to try again: while it matters (the link has just been lost), and later.
+/// Retry intervals: right after the link was lost, and later.
 const RETRY_SOON: Duration = Duration::from_millis(30);
 const RETRY_LATER: Duration = Duration::from_millis(500);
 const SOON: Duration = Duration::from_secs(1);
 
-/// A link's name between the sentinel and its shell; never used twice.
+/// The id of a link; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LinkId(pub u64);
 
 /// The purpose of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LinkKind {
-    /// Requests and their replies.
+    /// Carries requests and replies.
     Command,
     /// Subscribed to the hello channel.
     Hello,
@@ -45,23 +44,23 @@ pub(crate) enum Owner {
     Sentinel,
 }
 
-/// The request that a reply on a command link answers.
+/// The request that a pending reply belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Pending {
-    /// Nothing more than is said of any.
+    /// A request whose reply needs no special handling.
     Plain,
     /// AUTH.
     Auth,
     Ping,
-    /// INFO, for this master's sake.
+    /// INFO on behalf of this master.
     Info(String),
-    /// ROLE, for this master's sake.
+    /// ROLE on behalf of this master.
     Role(String),
-    /// SENTINEL IS-MASTER-DOWN-BY-ADDR about this master at this address, to this sentinel.
+    /// SENTINEL IS-MASTER-DOWN-BY-ADDR about this master and address, sent to this sentinel.
     Ask(String, Addr, RunId),
-    /// Whether this sentinel speaks our protocol.
+    /// The query whether the sentinel supports SENTINEL RAFT.
     Probe,
-    /// The end of a transaction that orders servers of this master.
+    /// EXEC of a transaction that reconfigures a server of this master.
     Order(String, Order),
 }
 
@@ -80,36 +79,36 @@ pub(crate) struct Link {
     pub(crate) user: String,
     pub(crate) pass: String,
     pub(crate) state: State,
-    /// Our own address as this link shows it.
+    /// The local IP address of the connection.
     pub(crate) local_ip: Option<String>,
     pub(crate) pending: VecDeque<Pending>,
-    /// When an established link broke, until it is established again.
+    /// When an established link broke; cleared when it is re-established.
     pub(crate) lost: Option<Instant>,
-    /// Since when connections have been refused, after the link broke.
+    /// Since when connections have been refused after the link broke.
     pub(crate) refused: Option<Instant>,
-    /// When the oldest ping without a good answer was sent.
+    /// When the oldest PING without a correct answer was sent.
     pub(crate) waiting: Option<Instant>,
     pub(crate) last_ping: Option<Instant>,
-    /// The last good answer, and the last answer at all, to a ping.
+    /// When the last correct answer to a PING arrived, and the last answer of any kind.
     pub(crate) last_good: Instant,
     pub(crate) last_pong: Instant,
-    /// The last PONG: it serves, and does not only load.
+    /// When the last PONG arrived, which shows that the instance serves and is not just loading.
     pub(crate) last_ready: Instant,
-    /// The last message on a hello link.
+    /// When the last message on a hello link arrived.
     pub(crate) heard: Instant,
-    /// A script holds the server up.
+    /// Whether the server is blocked by a script.
     pub(crate) busy: bool,
-    /// A master of Redoubt that came back without its data says so until another is named.
+    /// Whether the server reports that it is a Redoubt master that restarted without its data.
     pub(crate) empty: bool,
-    /// The other end does not know this sentinel: it wants another password.
+    /// Whether the server rejected this sentinel's credentials.
     pub(crate) unknown: bool,
-    /// The last error that it answered with.
+    /// The last error reply.
     pub(crate) complaint: Option<String>,
-    /// The lines about its refusals that the log has.
+    /// Errors about access rights that have been logged.
     pub(crate) refusals: BTreeSet<String>,
-    /// Whether the sentinel at the other end has consensus groups; unknown until it has answered.
+    /// Whether the sentinel at the other end supports consensus groups; `None` until it has answered.
     pub(crate) native: Option<bool>,
-    /// The groups whose sentinels greet at the other end, of a hello link.
+    /// The groups whose sentinels send hello messages at this server.
     pub(crate) claims: Vec<Claim>,
 }
 
@@ -146,22 +145,22 @@ impl Link {
         matches!(self.state, State::Up { .. })
     }
 
-    /// Whether it stands and the other end knows this sentinel.
+    /// Whether the link is connected and the server has accepted the credentials.
     pub(crate) fn is_known(&self) -> bool {
         self.is_up() && !self.unknown
     }
 
-    /// Since when this instance has owed a good answer, if it does.
+    /// Since when the instance has owed a correct answer.
     pub(crate) fn silent_since(&self) -> Option<Instant> {
         self.waiting.or_else(|| (!self.is_up()).then_some(self.last_good))
     }
 
-    /// How long this instance has owed a good answer.
+    /// How long the instance has owed a correct answer.
     pub(crate) fn silent_for(&self, now: Instant) -> Duration {
         self.silent_since().map_or(Duration::ZERO, |since| now.since(since))
     }
 
-    /// Whether the link was lost so recently that every moment counts.
+    /// Whether the link was lost so recently that quick retries matter.
     pub(crate) fn just_lost(&self, now: Instant) -> bool {
         self.lost.is_some_and(|lost| now.since(lost) < SOON)
     }
@@ -177,14 +176,14 @@ impl Link {
         self.last_ping = None;
     }
 
-    /// Has it sign in with these from the next time on.
+    /// Sets the credentials for the next connection.
     pub(crate) fn sign_in_as(&mut self, user: &str, pass: &str) {
         user.clone_into(&mut self.user);
         pass.clone_into(&mut self.pass);
         self.refusals.clear();
     }
 
-    /// The link broke, or a connection attempt failed.
+    /// Handles a broken link or a failed connection attempt.
     pub(crate) fn on_down(&mut self, now: Instant, refused: bool) {
         let was_up = self.is_up();
         self.pending.clear();
@@ -205,7 +204,7 @@ impl Link {
         self.state = State::Down { retry: now + wait };
     }
 
-    /// Whether a new attempt is due; an attempt that hangs counts as failed.
+    /// Whether a connection attempt is due; an attempt that hangs counts as failed.
     pub(crate) fn connect_due(&mut self, now: Instant) -> Due {
         match self.state {
             State::Down { retry } if now >= retry && self.addr.port != 0 => {
@@ -220,7 +219,8 @@ impl Link {
         }
     }
 
-    /// A reply to PING. LOADING and MASTERDOWN are good answers: the process lives and will serve.
+    /// Handles a reply to PING. LOADING and MASTERDOWN are correct answers, because the process is alive and will
+    /// serve.
     pub(crate) fn on_pong(&mut self, now: Instant, reply: &Value) {
         self.last_pong = now;
         let good = match reply {
@@ -247,7 +247,7 @@ pub(crate) enum Due {
     GiveUp,
 }
 
-/// Every link, by its id and by what it is.
+/// All links, by id and by purpose.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Links {
     next: u64,
@@ -256,7 +256,7 @@ pub(crate) struct Links {
 }
 
 impl Links {
-    /// The link to this address, made if there is none.
+    /// The link to this address; created if it does not exist.
     pub(crate) fn acquire(
         &mut self,
         now: Instant,
@@ -276,17 +276,17 @@ impl Links {
         id
     }
 
-    /// A link that somebody holds.
+    /// The link with this id, which must be in use.
     pub(crate) fn at(&self, id: LinkId) -> &Link {
         &self.links[&id]
     }
 
-    /// The link of this id, unless it has been let go meanwhile.
+    /// The link with this id, or `None` if it has been released.
     pub(crate) fn find(&mut self, id: LinkId) -> Option<&mut Link> {
         self.links.get_mut(&id)
     }
 
-    /// Lets go of every link that is not `used`; says which.
+    /// Releases all links that are not in `used` and returns their ids.
     pub(crate) fn keep(&mut self, used: &BTreeSet<LinkId>) -> Vec<LinkId> {
         let gone: Vec<LinkId> = self.links.keys().filter(|id| !used.contains(id)).copied().collect();
         self.links.retain(|id, _| used.contains(id));

@@ -1,4 +1,4 @@
-//! One sentinel: what comes in, what goes out.
+//! The sentinel state machine: its inputs, actions and main loop.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,83 +21,83 @@ use crate::script::{JobId, Outcome, Scripts};
 use crate::settings::Timing;
 use crate::shared::{Cx, Shared};
 
-/// How often a master is looked at with which something is wrong, and while every moment counts. One at
-/// rest is looked at when something is due.
+/// Processing intervals of a master: with a problem, and while a failure is urgent. A healthy master is processed only
+/// when something is due.
 pub(crate) const CALM: Duration = Duration::from_millis(100);
 pub(crate) const URGENT: Duration = Duration::from_millis(10);
-/// Tasks that are due this much later are done now, so that few looks do much.
+/// Work that is due within this time is done together with due work, which reduces the number of wakeups.
 pub(crate) const SLACK: Duration = Duration::from_millis(50);
-/// How long a changed configuration may wait for its place on disk. Votes and switches do not wait for
-/// it: they are in the journal.
+/// Maximum delay before a changed configuration is written. Votes and switches do not depend on it, because they are in
+/// the journal.
 const WRITE_DELAY: Duration = Duration::from_millis(100);
 
-/// A connection of a client, named by the shell.
+/// The id of a client connection, chosen by the caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientId(pub u64);
 
-/// An event that a sentinel is told of.
+/// An event reported by the caller.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
-    /// The time that [`Sentinel::next_deadline`] named has come.
+    /// The time returned by [`Sentinel::next_deadline`] has come.
     Deadline,
-    /// A link stands; `local_ip` is our end of it.
+    /// A link was established.
     Connected {
-        /// The link.
+        /// The id of the link.
         link: LinkId,
-        /// The address of our end.
+        /// The local IP address.
         local_ip: String,
     },
-    /// A link could not be made. `refused`: the host is there, and nobody listens.
+    /// A link could not be established.
     ConnectFailed {
-        /// The link.
+        /// The id of the link.
         link: LinkId,
-        /// Whether the host answered that nobody listens there.
+        /// Whether the host refused the connection (ECONNREFUSED).
         refused: bool,
     },
-    /// A link that stood broke.
+    /// An established link broke.
     Disconnected {
-        /// The link.
+        /// The id of the link.
         link: LinkId,
     },
-    /// A reply, or on a hello link a message.
+    /// A reply on a command link, or a message on a hello link.
     Reply {
-        /// The link.
+        /// The id of the link.
         link: LinkId,
-        /// The reply or message.
+        /// The parsed reply or message.
         value: Value,
     },
-    /// A client's command: SENTINEL, PUBLISH, ROLE, or INFO for the sentinel's own section.
+    /// A client command: SENTINEL, PUBLISH, ROLE, or INFO for the sentinel section.
     Command {
-        /// The client.
+        /// The client connection.
         client: ClientId,
-        /// The protocol in which it wants its reply.
+        /// The protocol version for the reply.
         protocol: Protocol,
-        /// The command's words.
+        /// The command with its arguments.
         args: Vec<Vec<u8>>,
     },
-    /// The address of a host that was asked for.
+    /// A hostname was resolved.
     Resolved {
-        /// The name that was asked for.
+        /// The hostname.
         host: String,
-        /// Its address.
+        /// The IP address.
         ip: String,
     },
-    /// A script has ended.
+    /// A script ended.
     ScriptDone {
-        /// The run.
+        /// The id of the script run.
         job: JobId,
-        /// How it ended.
+        /// How the script ended.
         outcome: Outcome,
     },
 }
 
-/// The outcome of a step: what the disk is to have, and what is to be done. Actions that wait for the disk name a record,
-/// so the two lists need no order between them.
+/// The output of a step: journal records to write and actions to execute. Actions that depend on a record name its
+/// number, so no order between the two lists is needed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Output {
-    /// To be appended to the journal, in this order, and synced.
+    /// Records to append to the journal in this order and to sync.
     pub records: Vec<JournalRecord>,
-    /// To be done, in this order.
+    /// Actions to execute in this order.
     pub actions: Vec<Action>,
 }
 
@@ -107,121 +107,121 @@ impl Output {
     }
 }
 
-/// A record that later actions may wait for.
+/// A journal record that actions can wait for.
 #[derive(Debug, Clone, PartialEq)]
 pub struct JournalRecord {
-    /// The number by which they name it.
+    /// The number by which actions refer to the record.
     pub number: u64,
-    /// The record.
+    /// The content of the record.
     pub record: Record,
 }
 
-/// An action that a sentinel wants done. `after` is the number of the [`JournalRecord`] that must be on disk before; zero
-/// waits for nothing.
+/// An action for the caller. `after` is the number of the [`JournalRecord`] that must be durable first; zero means
+/// none.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Action {
     /// Open a link.
     Connect {
-        /// The link's number.
+        /// The id of the new link.
         link: LinkId,
-        /// Where to.
+        /// The address to connect to.
         addr: Addr,
-        /// Its purpose.
+        /// The purpose of the link.
         kind: LinkKind,
     },
     /// Close a link.
     Close(LinkId),
-    /// Send a request over a link.
+    /// Send a request on a link.
     Send {
-        /// The link.
+        /// The id of the link.
         link: LinkId,
-        /// The record that must be on disk before.
+        /// The record that must be durable first.
         after: u64,
-        /// The request's words.
+        /// The command with its arguments.
         request: Vec<Vec<u8>>,
     },
-    /// Put this text in the configuration file's place, in one step.
+    /// Atomically replace the configuration file.
     WriteConfig {
-        /// The whole text.
+        /// The new content of the file.
         text: Vec<u8>,
     },
-    /// Answer a client.
+    /// Reply to a client.
     Reply {
-        /// The client.
+        /// The client connection.
         client: ClientId,
-        /// The record that must be on disk before.
+        /// The record that must be durable first.
         after: u64,
-        /// It says that the configuration was kept: true only if that could be written.
+        /// Whether the reply confirms that the configuration was saved, so that it must be replaced by an error if
+        /// writing failed.
         is_kept: bool,
-        /// The reply's bytes.
+        /// The encoded reply.
         reply: Vec<u8>,
     },
-    /// To the clients that subscribe to this channel.
+    /// Publish a message to subscribed clients.
     Publish {
-        /// The channel.
+        /// The channel name.
         channel: String,
         /// The message.
         payload: String,
     },
     /// Write a line to the log.
     Log {
-        /// How important it is.
+        /// The log level.
         level: Level,
-        /// The line.
+        /// The text of the line.
         text: String,
     },
-    /// Find out a host's address.
+    /// Resolve a hostname.
     Resolve {
-        /// The host's name.
+        /// The hostname.
         host: String,
     },
-    /// Start a script.
+    /// Run a script.
     RunScript {
-        /// The run's number.
+        /// The id of the script run.
         job: JobId,
         /// The program and its arguments.
         argv: Vec<String>,
     },
-    /// Keep only messages of this level and above in the log.
+    /// Change the minimum level of log messages.
     SetLogLevel(LogLevel),
-    /// Kill a script that runs too long.
+    /// Kill a script that exceeded its time limit.
     KillScript(JobId),
-    /// A simulated crash: stop at once.
+    /// Exit at once (SENTINEL SIMULATE-FAILURE).
     Crash,
 }
 
-/// How a watched master stands.
+/// The state of a monitored master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Status {
     /// The address that clients are sent to.
     pub addr: Addr,
-    /// The address that is watched, and held for down or not: a leader's is the old master's until its
-    /// failover has ended.
+    /// The address that is monitored. For a leader this is the old master until the failover ends.
     pub watched: Addr,
-    /// The epoch of the last failover that was heard of.
+    /// The epoch of the last known failover.
     pub config_epoch: u64,
-    /// The newest epoch heard of.
+    /// The highest epoch seen.
     pub epoch: u64,
     /// The known replicas.
     pub replicas: Vec<Addr>,
-    /// How many sentinels are known, this one included.
+    /// Number of known sentinels, including this one.
     pub sentinels: usize,
-    /// Whether this sentinel holds it for down.
+    /// Whether this sentinel considers the master down.
     pub subjectively_down: bool,
-    /// Whether enough sentinels do.
+    /// Whether the quorum considers the master down.
     pub objectively_down: bool,
-    /// The epoch in which this sentinel leads a failover.
+    /// The epoch of a failover that this sentinel leads.
     pub failover_epoch: Option<u64>,
-    /// Whether an operator asked for it.
+    /// Whether an operator requested the failover.
     pub by_operator: bool,
 }
 
-/// A sentinel.
+/// The state machine of one sentinel.
 pub struct Sentinel {
     pub(crate) masters: BTreeMap<String, Master>,
     pub(crate) shared: Shared,
     config: Config,
-    /// When rounds are taken next.
+    /// When the next rounds run.
     next_tick: Instant,
     last_seen: Instant,
 }
@@ -233,8 +233,8 @@ impl std::fmt::Debug for Sentinel {
 }
 
 impl Sentinel {
-    /// A sentinel as its configuration file and its journal describe it. The first actions write the
-    /// file back, with the identity that a new sentinel takes.
+    /// Restores a sentinel from its configuration file and journal. The first actions write the file back, including
+    /// the run id of a new sentinel.
     #[must_use]
     pub fn new(
         now: Instant,
@@ -281,30 +281,30 @@ impl Sentinel {
         sentinel
     }
 
-    /// This sentinel's identity.
+    /// This sentinel's run id.
     #[must_use]
     pub fn my_id(&self) -> &RunId {
         &self.shared.me
     }
 
-    /// The port that clients and other sentinels use.
+    /// The port for clients and other sentinels.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.shared.global.port
     }
 
-    /// Returns the records of the journal, as they will be once every one is written, to write it anew.
+    /// The persistent state of all groups, for compacting the journal.
     pub fn journal(&self) -> impl Iterator<Item = (&str, &Saved)> {
         self.masters.iter().map(|(name, master)| (name.as_str(), master.group.saved()))
     }
 
-    /// When [`Input::Deadline`] is due.
+    /// When to feed [`Input::Deadline`].
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.shared.agenda.alarms.first().into_iter().chain([self.next_tick]).min()
     }
 
-    /// Takes in what happened; appends what is to be done.
+    /// Processes one event and appends the resulting records and actions.
     pub fn handle(&mut self, now: Instant, input: Input, out: &mut Output) {
         self.watch_the_clock(now, out);
         let cx = Cx { now, shared: &mut self.shared, out };
@@ -336,8 +336,8 @@ impl Sentinel {
         }
     }
 
-    /// A step of time so long that this process cannot have run makes every judgement doubtful: for a
-    /// while, nothing is concluded from what is seen (TILT).
+    /// Detects that the clock jumped or the process was paused. Observations are unreliable then, so the sentinel
+    /// enters TILT mode and draws no conclusions for a while.
     fn watch_the_clock(&mut self, now: Instant, out: &mut Output) {
         let step = now.since(self.last_seen);
         self.last_seen = now;
@@ -349,7 +349,7 @@ impl Sentinel {
         } else if cx.shared.tilt.is_some_and(|since| now.since(since) > cx.shared.timing.tilt_period) {
             cx.shared.tilt = None;
             cx.event(Level::Warning, "-tilt", "#tilt mode exited".into(), None);
-            // Before anything is done by what was thought of them when it began.
+            // Applies this before any decision that is based on observations from before.
             for master in self.masters.values_mut() {
                 master.judge(&mut cx);
                 cx.shared.agenda.soon(&master.name);
@@ -357,7 +357,7 @@ impl Sentinel {
         }
     }
 
-    /// Has every master looked at in the next tick: what any of them goes by has changed.
+    /// Schedules a round for every master, after a change that affects all of them.
     pub(crate) fn look_at_all(&mut self) {
         for name in self.masters.keys() {
             self.shared.agenda.soon(name);
@@ -369,7 +369,7 @@ impl Sentinel {
         let mut due = cx.shared.agenda.alarms.take_until(now);
         if now >= self.next_tick {
             due.extend(cx.shared.agenda.rounds.take_until(now + SLACK));
-            // Sentinels that were started together do not stay in step.
+            // Random jitter keeps sentinels that were started together from ticking in step.
             self.next_tick = now + CALM - Duration::from_micros(cx.shared.rng.random_range(0..20_000));
         }
         for name in due {
@@ -419,7 +419,7 @@ impl Sentinel {
         let mut cx = Cx { now, shared: &mut self.shared, out };
         let Some(state) = cx.shared.links.find(link) else { return };
         state.on_down(now, false);
-        // The first attempt at once: whether it is refused decides between dead and slow.
+        // The first reconnect is immediate, because a refusal tells a dead process from a slow one.
         cx.connect(link);
         for master in self.masters.values().filter(|master| master.links().any(|held| held == link)) {
             cx.shared.agenda.alarms.set_sooner(&master.name, now + URGENT);
@@ -481,7 +481,7 @@ impl Sentinel {
         }
     }
 
-    /// A greeting, from whatever way it came.
+    /// Handles a hello message from any source.
     pub(crate) fn on_hello(&mut self, now: Instant, hello: &Hello, out: &mut Output) {
         let mut cx = Cx { now, shared: &mut self.shared, out };
         if let Some(master) = self.masters.get_mut(&hello.master) {
@@ -497,13 +497,13 @@ impl Sentinel {
         out.actions.extend(self.shared.links.keep(&used).into_iter().map(Action::Close));
     }
 
-    /// Puts these lines of users, each the words after `user`, into the configuration file.
+    /// Stores these `user` lines, split into the words after `user`, in the configuration file.
     pub fn keep_users(&mut self, users: Vec<Vec<Vec<u8>>>, out: &mut Output) {
         self.config.users = users;
         self.write_config(out);
     }
 
-    /// Puts all that is known into the configuration file, now.
+    /// Writes the configuration file now.
     pub(crate) fn write_config(&mut self, out: &mut Output) {
         self.shared.unwritten = None;
         self.config.myid = Some(self.shared.me.clone());
@@ -513,7 +513,7 @@ impl Sentinel {
         out.push(Action::WriteConfig { text: self.config.rewritten() });
     }
 
-    /// Returns the state of a master, for observers (the simulator, tests).
+    /// The state of a master, for the simulator and tests.
     #[must_use]
     pub fn status(&self, master: &str) -> Option<Status> {
         let master = self.masters.get(master)?;
@@ -532,8 +532,7 @@ impl Sentinel {
         })
     }
 
-    /// How many links there are; with sentinels that watch many masters together, far fewer than masters
-    /// times sentinels.
+    /// Number of links. Sentinels that share many masters need far fewer than masters times sentinels.
     #[must_use]
     pub fn link_count(&self) -> usize {
         self.shared.links.len()
@@ -565,7 +564,7 @@ impl Cx<'_> {
         }
     }
 
-    /// Asks for a host's address, if it is a name.
+    /// Requests the resolution of a hostname.
     pub(crate) fn resolve(&mut self, host: &str) {
         if self.shared.global.resolve_hostnames && !crate::addr::is_ip(host) {
             self.out.push(Action::Resolve { host: host.to_owned() });

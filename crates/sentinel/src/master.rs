@@ -1,4 +1,4 @@
-//! A watched master: its instances, the sentinels that watch it too, and its consensus group.
+//! A monitored master with its instances, the other sentinels, and its consensus group.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -16,7 +16,7 @@ use crate::record::Switch;
 use crate::settings::MasterSettings;
 use crate::shared::Cx;
 
-/// Replicas and sentinels of one master that are kept track of; more would be somebody's attack.
+/// Maximum number of replicas or sentinels per master, as a protection against floods.
 const MAX_KNOWN: usize = 1024;
 
 pub(crate) struct Master {
@@ -25,29 +25,29 @@ pub(crate) struct Master {
     pub(crate) myself: Instance,
     pub(crate) replicas: BTreeMap<Addr, Instance>,
     pub(crate) peers: BTreeMap<RunId, Peer>,
-    /// The sentinels that came back without their files, by the names that they had, and since when they have others.
-    /// They may have voted in an epoch that this one has not heard of, and have forgotten it.
+    /// Former member ids of sentinels that restarted without their files, with the time of the change. Such a sentinel
+    /// may have forgotten a vote in an epoch unknown here.
     pub(crate) former: BTreeMap<PeerId, Instant>,
     pub(crate) config_epoch: u64,
-    /// The last vote seen from here: the candidate, and the epoch.
+    /// The last known vote: candidate and epoch.
     pub(crate) leader: Option<RunId>,
     pub(crate) leader_epoch: u64,
-    /// Since when enough sentinels have agreed that it is down.
+    /// Since when the quorum has considered the master down.
     pub(crate) odown: Option<Instant>,
     pub(crate) failover: Option<Failover>,
-    /// No new attempt before this.
+    /// No new failover starts before this time.
     pub(crate) retry_at: Instant,
-    /// Attempts in a row that came to nothing.
+    /// Number of consecutive failed attempts.
     pub(crate) failures: u32,
     pub(crate) group: Group,
-    /// The group's latest journal records: its own number, and the sentinel's.
+    /// The group's latest records: their number within the group and in the journal.
     pub(crate) synced: VecDeque<(u64, u64)>,
-    /// The group's term and vote, as last announced.
+    /// The last announced term and vote of the group.
     pub(crate) ballot: (Term, u64),
 }
 
 impl Master {
-    /// Starts to watch. `saved` is what the journal held.
+    /// Starts to monitor a master; `saved` is the group's state from the journal.
     pub(crate) fn new(cx: &mut Cx<'_>, known: &KnownMaster, saved: Saved) -> Self {
         let seed = cx.shared.rng.random();
         let ballot = (saved.term, saved.vote);
@@ -79,15 +79,14 @@ impl Master {
             master.add_peer(cx, addr, run_id);
         }
         master.update_members(cx);
-        // A switch that was agreed on but not yet written to the configuration file.
+        // Applies a switch that was committed but not written to the configuration file.
         if let Some(switch) = Switch::decode(master.group.value()).filter(|switch| switch.done) {
             master.learn_switch(cx, &switch);
         }
         master
     }
 
-    /// The master as the configuration file is to describe it: from the moment of an agreed switch, with
-    /// the new master in the old one's place.
+    /// The master as described in the configuration file. After a committed switch this is the new master.
     pub(crate) fn known(&self) -> KnownMaster {
         let addr = self.current_addr();
         let old = &self.myself.addr;
@@ -103,13 +102,13 @@ impl Master {
         }
     }
 
-    /// An event about the master itself.
+    /// Publishes an event about the master.
     pub(crate) fn announce(&self, cx: &mut Cx<'_>, level: Level, name: &str, extra: &str) {
         let subject = cx.subject("master", &self.name, &self.myself.addr, None);
         cx.event(level, name, format!("{subject}{extra}"), self.settings.notification_script.as_deref());
     }
 
-    /// An event about one of its replicas.
+    /// Publishes an event about a replica.
     pub(crate) fn announce_replica(
         &self,
         cx: &mut Cx<'_>,
@@ -124,14 +123,14 @@ impl Master {
         cx.event(level, name, format!("{subject}{extra}"), self.settings.notification_script.as_deref());
     }
 
-    /// An event about one of the sentinels that watch it too.
+    /// Publishes an event about another sentinel.
     pub(crate) fn announce_peer(&self, cx: &mut Cx<'_>, level: Level, name: &str, peer: &Peer, extra: &str) {
         let of = Some((self.name.as_str(), &self.myself.addr));
         let subject = cx.subject("sentinel", peer.run_id.as_str(), &peer.addr, of);
         cx.event(level, name, format!("{subject}{extra}"), self.settings.notification_script.as_deref());
     }
 
-    /// Takes up a replica that was not known; says whether it was new.
+    /// Adds a replica; returns true if it was not known.
     pub(crate) fn add_replica(&mut self, cx: &mut Cx<'_>, addr: &Addr) -> bool {
         let known = self.replicas.keys().any(|known| cx.shared.same_addr(known, addr));
         if known || cx.shared.same_addr(&self.myself.addr, addr) || self.replicas.len() >= MAX_KNOWN {
@@ -144,7 +143,7 @@ impl Master {
         true
     }
 
-    /// Takes up a sentinel that was not known.
+    /// Adds a sentinel that was not known.
     pub(crate) fn add_peer(&mut self, cx: &mut Cx<'_>, addr: &Addr, run_id: &RunId) {
         let clash = self.peers.values().any(|peer| peer.run_id != *run_id && peer.id() == run_id.peer());
         if *run_id == cx.shared.me || run_id.peer() == cx.shared.my_peer() || clash {
@@ -156,18 +155,18 @@ impl Master {
         }
     }
 
-    /// How many sentinels there are, this one included.
+    /// Number of known sentinels, including this one.
     pub(crate) fn sentinels(&self) -> usize {
         self.peers.len() + 1
     }
 
-    /// The most of all that count.
+    /// The majority of all members, including former ones.
     pub(crate) fn majority(&self) -> usize {
         (self.sentinels() + self.former.len()) / 2 + 1
     }
 
-    /// A former name counts no more once all others have greeted since, and so have told the epochs that they know; or
-    /// after `failover-timeout`, in case one of them is gone for good.
+    /// Removes former members once all other sentinels have sent a hello message since, which shows the epochs that
+    /// they know, or after `failover-timeout`, in case one of them is gone for good.
     pub(crate) fn release_former(&mut self, cx: &mut Cx<'_>) {
         let (now, before) = (cx.now, self.former.len());
         let (peers, timeout) = (&self.peers, self.settings.failover_timeout);
@@ -179,7 +178,7 @@ impl Master {
         }
     }
 
-    /// Tells the group its members.
+    /// Passes the members to the group.
     pub(crate) fn update_members(&mut self, cx: &mut Cx<'_>) {
         let mut voters: BTreeSet<PeerId> = self.peers.values().map(Peer::id).collect();
         voters.insert(cx.shared.my_peer());
@@ -194,13 +193,12 @@ impl Master {
         self.peers.values().find(|peer| peer.id() == id)
     }
 
-    /// The address that clients are to use: during a failover, from the moment of the agreed switch,
-    /// the new master's.
+    /// The address for clients: the new master's once the switch is committed.
     pub(crate) fn current_addr(&self) -> &Addr {
         self.failover.as_ref().and_then(Failover::switched_to).unwrap_or(&self.myself.addr)
     }
 
-    /// Makes the links to all instances anew, with the credentials that are set now.
+    /// Reconnects to all instances with the current credentials.
     pub(crate) fn sign_in_again(&self, cx: &mut Cx<'_>) {
         for instance in std::iter::once(&self.myself).chain(self.replicas.values()) {
             for link in [instance.command, instance.hello] {
@@ -212,7 +210,7 @@ impl Master {
         }
     }
 
-    /// The same for the links to the other sentinels.
+    /// Reconnects to all other sentinels with the current credentials.
     pub(crate) fn sign_in_at_peers_again(&self, cx: &mut Cx<'_>) {
         let (user, pass) = (cx.shared.global.sentinel_user.clone(), cx.shared.global.sentinel_pass.clone());
         for link in self.peers.values().filter_map(|peer| peer.link) {
@@ -223,7 +221,7 @@ impl Master {
         }
     }
 
-    /// Every link that this master needs.
+    /// The ids of all links that this master uses.
     pub(crate) fn links(&self) -> impl Iterator<Item = crate::link::LinkId> + '_ {
         let data = std::iter::once(&self.myself).chain(self.replicas.values());
         let peers = self.peers.values().filter_map(|peer| peer.link);

@@ -1,4 +1,4 @@
-//! Instances as SENTINEL MASTER and its like show them, field by field as Redis does.
+//! Formats instances for SENTINEL MASTER and similar commands, with the fields of Redis.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn push(fields: &mut Fields, name: &'static str, value: impl std::fmt::Display) 
     fields.push((name, value.to_string()));
 }
 
-/// Returns the fields that the description of every kind of instance begins with.
+/// The fields that all kinds of instances have in common.
 fn begin(name: &str, ip: &str, port: u16, run_id: &str, flags: &[&str], link: Option<&Link>) -> Fields {
     let mut fields = Fields::new();
     push(&mut fields, "name", name);
@@ -49,7 +49,7 @@ fn times_down(fields: &mut Fields, now: Instant, sdown: Option<Instant>, odown: 
     let place = fields.len() - 1;
     let times = [("s-down-time", sdown), ("o-down-time", odown)];
     let times = times.into_iter().filter_map(|(name, at)| Some((name, since(now, at?))));
-    // They stand before down-after-milliseconds.
+    // Redis lists these fields before down-after-milliseconds.
     let tail = fields.split_off(place);
     fields.extend(times);
     fields.extend(tail);
@@ -67,7 +67,7 @@ fn disconnected(shared: &Shared, instance: &Instance) -> bool {
     !up(instance.command) || !up(instance.hello)
 }
 
-/// Those of the words whose condition holds.
+/// The words whose condition holds.
 fn flags<'a>(words: &[(&'a str, bool)]) -> Vec<&'a str> {
     words.iter().filter(|(_, holds)| *holds).map(|(word, _)| *word).collect()
 }
@@ -147,7 +147,7 @@ pub(super) fn replica(shared: &Shared, now: Instant, master: &Master, instance: 
     fields
 }
 
-/// Another sentinel. `sharing`: how many masters use the link to it.
+/// Describes another sentinel. `sharing` is the number of masters that share the link to it.
 pub(super) fn peer(shared: &Shared, now: Instant, master: &Master, peer: &Peer, sharing: usize) -> Fields {
     let link = peer.link.map(|link| shared.links.at(link));
     let flags = flags(&[

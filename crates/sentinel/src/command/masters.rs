@@ -1,4 +1,4 @@
-//! Commands that show masters, replicas and sentinels.
+//! Queries about masters, replicas and sentinels.
 
 use super::{Call, describe};
 use crate::instance::Peer;
@@ -86,7 +86,7 @@ pub(super) fn info_cache(call: &mut Call<'_>) {
     }
 }
 
-/// The flight recorder, newest last.
+/// SENTINEL FAILOVERS: the recorded failovers, newest last.
 pub(super) fn failovers(call: &mut Call<'_>) {
     let mut words: Vec<&str> = (0..call.args.len()).map(|at| call.text(at)).collect();
     let json = words.last().is_some_and(|word| word.eq_ignore_ascii_case("json"));

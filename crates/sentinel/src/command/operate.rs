@@ -1,4 +1,4 @@
-//! Commands by which an operator watches another master, stops watching, starts over, or switches by hand.
+//! Operator commands: MONITOR, REMOVE, RESET and FAILOVER.
 
 use consensus::{Change, Record, Saved, Term};
 
@@ -88,8 +88,7 @@ pub(super) fn monitor(call: &mut Call<'_>) {
     };
     let Sentinel { masters, shared, .. } = &mut *call.sentinel;
     let mut cx = Cx { now: call.now, shared, out: call.out };
-    // If it was watched before, votes may have been given that are forgotten now: none is given again
-    // in an epoch that has been.
+    // If the master was monitored before, earlier votes may be forgotten, so no vote is given in any epoch up to now.
     let saved = Saved { term: Term(cx.shared.epoch + 1), ..Saved::default() };
     let ballot = Change::Ballot { term: saved.term, vote: 0, commit: 0 };
     let record = Record { group: name.clone(), changes: vec![ballot] };

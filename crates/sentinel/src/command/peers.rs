@@ -1,4 +1,4 @@
-//! Commands of other sentinels, and an operator's commands about them.
+//! Commands of other sentinels, and operator commands about them.
 
 use consensus::Input;
 
@@ -8,8 +8,8 @@ use crate::event::Level;
 use crate::machine::Sentinel;
 use crate::shared::Cx;
 
-/// The version of what SENTINEL RAFT carries. A sentinel that answers the question for it with a
-/// number has consensus groups.
+/// Protocol version of SENTINEL RAFT. A sentinel that answers the version query with a number supports consensus
+/// groups.
 const RAFT_VERSION: i64 = 1;
 
 pub(super) fn raft(call: &mut Call<'_>) {

@@ -1,4 +1,4 @@
-//! Settings, of the sentinel and of each master.
+//! Commands that change options: SENTINEL CONFIG, SET and DEBUG.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -120,7 +120,7 @@ fn config_get(call: &mut Call<'_>) {
     call.fields(&found);
 }
 
-/// SENTINEL CONFIG SET: option and value in pairs, all of them or none.
+/// SENTINEL CONFIG SET: applies all option-value pairs or none.
 fn config_set(call: &mut Call<'_>) {
     let mut global = call.sentinel.shared.global.clone();
     let mut seen = BTreeSet::new();
@@ -160,7 +160,7 @@ fn config_set(call: &mut Call<'_>) {
     call.reply.ok();
 }
 
-/// The names of the settings that SENTINEL CONFIG knows.
+/// The options known to SENTINEL CONFIG.
 const GLOBALS: [&str; 7] = [
     "announce-hostnames",
     "announce-ip",
@@ -171,7 +171,7 @@ const GLOBALS: [&str; 7] = [
     "sentinel-user",
 ];
 
-/// Sets one of [`GLOBALS`]; whether its value is one.
+/// Sets an option of [`GLOBALS`]; returns false if the value is invalid.
 fn set_global(global: &mut Global, option: &str, value: &str) -> bool {
     let flag = match value.to_ascii_lowercase().as_str() {
         "yes" => Some(true),
@@ -200,9 +200,8 @@ fn set_global(global: &mut Global, option: &str, value: &str) -> bool {
 }
 
 impl Sentinel {
-    /// The scripts that a SENTINEL SET would have called from now on, each with the place of its option in
-    /// `args`: whether there are such files is for the shell to say, before the command is given to
-    /// [`Sentinel::handle`].
+    /// The scripts that a SENTINEL SET would configure, each with the index of its option in `args` and its name. The
+    /// caller checks that these files are executable before it passes the command to [`Sentinel::handle`].
     #[must_use]
     pub fn scripts_to_set(&self, args: &[Vec<u8>]) -> Vec<(usize, &'static str, String)> {
         let is =
@@ -226,15 +225,15 @@ impl Sentinel {
     }
 }
 
-/// How many values an option of SENTINEL SET takes.
+/// Number of values of an option of SENTINEL SET.
 fn values(option: &[u8]) -> usize {
     if option == b"rename-command" { 2 } else { 1 }
 }
 
-/// The options that name scripts.
+/// The options whose values are scripts.
 const SCRIPTS: [&str; 2] = ["notification-script", "client-reconfig-script"];
 
-/// SENTINEL SET: option and value in pairs; `rename-command` takes two values.
+/// SENTINEL SET: option-value pairs; `rename-command` takes two values.
 pub(super) fn set(call: &mut Call<'_>) {
     if call.master(0).is_none() {
         return;

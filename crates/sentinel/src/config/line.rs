@@ -1,7 +1,7 @@
-//! One line of redis.conf syntax. Lines are bytes: names and passwords need not be text.
+//! Splits and quotes lines in redis.conf syntax. Lines are bytes, because names and passwords need not be UTF-8.
 
-/// The words of a line; `None` if a quote is left open or stuck to a following word. Double quotes know
-/// `\n \r \t \b \a \xHH` and an escaped character, single quotes only `\'`.
+/// Splits a line into words. Returns `None` if a quote is not closed or is followed by a non-blank. Double quotes
+/// support `\n \r \t \b \a \xHH` and escaped characters, single quotes only `\'`.
 pub(super) fn split_line(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
     let mut rest = line;
@@ -24,7 +24,7 @@ fn is_blank(byte: u8) -> bool {
     byte.is_ascii_whitespace() || byte == 0x0b
 }
 
-/// The first word, and what follows it. A quote opens anywhere in a word, and ends it where it closes.
+/// Takes the first word. A quote can start anywhere in a word; the closing quote ends the word.
 fn take_word(mut rest: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let mut word = Vec::new();
     while let Some((&byte, after)) = rest.split_first() {
@@ -42,7 +42,7 @@ fn take_word(mut rest: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     Some((word, rest))
 }
 
-/// Reads up to the closing quote; what follows it.
+/// Reads up to the closing quote and returns the rest.
 fn take_quoted<'a>(quote: u8, mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
     loop {
         let (&byte, after) = rest.split_first()?;
@@ -78,7 +78,7 @@ fn take_escaped<'a>(rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
     Some(after)
 }
 
-/// `word` so that [`split_line`] reads it back as one; always text.
+/// Quotes `word` so that [`split_line`] reads it back; the result is ASCII.
 pub(super) fn quoted(word: impl AsRef<[u8]>) -> String {
     let word = word.as_ref();
     let plain = |byte: &u8| byte.is_ascii_graphic() && !matches!(byte, b'"' | b'\'' | b'\\');

@@ -60,8 +60,8 @@ sentinel current-epoch 7
     assert_eq!(again.masters, config.masters);
 }
 
-/// Lines that are refused, the line's number, and what redis-sentinel 7.0.15 says, where it says something; `M` is a
-/// line that watches `m`. What it reads as zero (a number of letters) is refused as well.
+/// Invalid lines with the line number and the error text of redis-sentinel 7.0.15, if it reports one. `M` stands for a
+/// line that monitors `m`. Values that Redis silently reads as zero are rejected as well.
 const REFUSED: &[(&str, usize, &str)] = &[
     ("sentinel monitor m 127.0.0.1 6379 0", 1, "Quorum must be 1 or greater."),
     ("SENTINEL MONITOR m 127.0.0.1 6379 -1", 1, "Quorum must be 1 or greater."),
@@ -140,7 +140,7 @@ fn lines_of_any_bytes_are_refused_or_kept() {
     let error = Config::parse(format!("port 1\n{long}\n")).unwrap_err();
     assert_eq!((error.line, error.reason.as_str(), error.text.as_str()), (2, UNKNOWN, long.as_str()));
 
-    // A comment in another encoding, and users whose names are no text.
+    // A comment in another encoding, and user names that are not UTF-8.
     let mut config = Config::parse(b"# gr\xfc\xdfe\nuser \xff\xfe on &\xff*\nuser \"\\xff\" off\n").unwrap();
     assert_eq!(config.users[0], [&b"\xff\xfe"[..], b"on", b"&\xff*"]);
     assert_eq!(config.users[1], [&b"\xff"[..], b"off"]);
