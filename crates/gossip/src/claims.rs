@@ -21,37 +21,38 @@ use std::collections::BTreeSet;
 
 use slot_routing::{Epoch, NodeId, Slot, SlotSet};
 
-use crate::contract::Action;
-use crate::event::Event;
+use crate::contract::ClusterAction;
+use crate::event::ClusterEvent;
 use crate::machine::Gossip;
 use crate::node::{Node, Role};
-use crate::wire::{Body, Header, Packet, Update};
+use crate::wire::{ConfigUpdate, Header, MessageBody, Packet};
 
 impl Gossip {
     /// Processes the claim in a header, which is the sender's or, if the sender is a replica, its master's.
-    pub(crate) fn weigh_claim(&mut self, header: &Header) {
+    pub(crate) fn process_claim(&mut self, header: &Header) {
         let sender = header.sender;
         self.learn_promotion(header);
         let claimant = self.nodes[&sender].master().unwrap_or(sender);
         let is_news = !self.slots.owns_exactly(claimant, &header.slots);
         if is_news && self.nodes[&sender].is_master() {
-            self.take_claim(sender, header.config_epoch, &header.slots);
+            self.apply_claim(sender, header.config_epoch, &header.slots);
         }
         if self.nodes[&sender].is_master() && !self.importing.is_empty() {
-            self.take_given_away(sender, &header.slots);
+            self.detect_given_away_slots(sender, &header.slots);
         }
         if is_news {
-            self.correct(sender, header);
+            self.send_update_if_outdated(sender, header);
         }
         if self.nodes[&sender].is_master() && self.myself().is_master() {
-            self.resolve_collision(header);
+            self.resolve_epoch_collision(header);
         }
     }
 
     /// Learns about a promotion from the demoted master. This replica's master has become a replica of a node that this
     /// node still takes for a replica and may not be able to reach. The claim in the header is that node's, so it is
     /// handled like an UPDATE. (The slots of a demoted master are released, so this node sends no outdated claim that
-    /// another node would answer with an UPDATE.) In a header from before a later promotion, the epoch is not the highest.
+    /// another node would answer with an UPDATE.) In a header from before a later promotion, the epoch is not the
+    /// highest.
     fn learn_promotion(&mut self, header: &Header) {
         let (sender, epoch) = (header.sender, header.config_epoch);
         if self.myself().master() != Some(sender) {
@@ -61,14 +62,14 @@ impl Gossip {
         let Some(promoted) = node(self.nodes[&sender].master()) else { return };
         let Some(replaced) = node(promoted.master()) else { return };
         let highest = promoted.config_epoch.max(replaced.config_epoch).max(self.nodes[&sender].config_epoch);
-        if promoted.id != self.me && epoch > highest && self.are_of_one_shard(sender, promoted.id) {
-            let update = Update { config_epoch: epoch, id: promoted.id, slots: header.slots.clone() };
+        if promoted.id != self.me && epoch > highest && self.are_in_same_shard(sender, promoted.id) {
+            let update = ConfigUpdate { config_epoch: epoch, id: promoted.id, slots: header.slots.clone() };
             self.on_update(&update);
         }
     }
 
     /// Assigns the claimed slots that are unassigned or owned under a lower epoch to the claimant.
-    pub(crate) fn take_claim(&mut self, claimant: NodeId, epoch: Epoch, claimed: &SlotSet) {
+    pub(crate) fn apply_claim(&mut self, claimant: NodeId, epoch: Epoch, claimed: &SlotSet) {
         if claimant == self.me {
             return;
         }
@@ -79,22 +80,22 @@ impl Gossip {
         let mut losers = BTreeSet::new();
         for slot in claimed.iter() {
             let owner = self.slots.owner(slot);
-            if owner == Some(claimant) || !self.outdates(slot, epoch) {
+            if owner == Some(claimant) || !self.can_be_claimed(slot, epoch) {
                 continue;
             }
             self.end_import(slot, claimant);
             if let Some(owner) = owner {
                 losers.insert(owner);
-                self.timeline.replaced(owner, claimant, epoch, self.wall);
+                self.timeline.record_replacement(owner, claimant, epoch, self.wall);
             }
             if owner == Some(self.me) {
                 lost.insert(slot);
             }
             // If the new owner replaces the master of our shard, it continues the shard's migrations.
-            if owner.is_some_and(|owner| !self.are_of_one_shard(owner, claimant))
+            if owner.is_some_and(|owner| !self.are_in_same_shard(owner, claimant))
                 && self.migrating.remove(&slot).is_some()
             {
-                self.tell_of_end(slot);
+                self.announce_end_of_move(slot);
             }
             from_head += usize::from(owner == Some(shard_head));
             self.slots.assign(slot, claimant);
@@ -102,7 +103,7 @@ impl Gossip {
             self.todo.publish = true;
         }
         for loser in losers {
-            if self.slots.count(loser) == 0 && self.are_of_one_shard(loser, claimant) {
+            if self.slots.count(loser) == 0 && self.are_in_same_shard(loser, claimant) {
                 self.redirect_moves(loser, claimant);
             }
         }
@@ -111,41 +112,41 @@ impl Gossip {
         let replaced = from_head > 0 && self.slots.count(shard_head) == 0;
         let whole = self.slots.count(claimant) == from_head;
         if replaced && (self.config.allow_replica_migration || whole) {
-            self.log(Event::Following { master: claimant });
+            self.log(ClusterEvent::FollowingMaster { master: claimant });
             self.become_replica_of(claimant);
         } else if !lost.is_empty() {
-            self.note_last_slot_lost(claimant);
-            self.out.push(Action::DropSlots(lost));
+            self.log_if_last_slot_lost(claimant);
+            self.out.push(ClusterAction::DropSlots(lost));
         }
     }
 
-    fn note_last_slot_lost(&mut self, to: NodeId) {
+    fn log_if_last_slot_lost(&mut self, to: NodeId) {
         let Some(node) = self.nodes.get(&to).filter(|_| self.slots.count(self.me) == 0) else { return };
-        let event = Event::EmptyPrimary { to, name: node.human_name.clone(), shard: node.shard };
+        let event = ClusterEvent::LastSlotLost { to, name: node.human_name.clone(), shard: node.shard };
         self.log(event);
     }
 
-    fn outdates(&self, slot: Slot, epoch: Epoch) -> bool {
+    fn can_be_claimed(&self, slot: Slot, epoch: Epoch) -> bool {
         let claimant = self.slots.claimant(slot).and_then(|claimant| self.nodes.get(&claimant));
         claimant.is_none_or(|claimant| claimant.config_epoch < epoch)
     }
 
     /// Sends an UPDATE if the header claims a slot that another node owns under a higher epoch.
-    pub(crate) fn correct(&mut self, sender: NodeId, header: &Header) {
+    pub(crate) fn send_update_if_outdated(&mut self, sender: NodeId, header: &Header) {
         let newer = |slot: Slot| {
             let owner = self.nodes.get(&self.slots.claimant(slot)?)?;
             (owner.id != sender && owner.config_epoch > header.config_epoch).then_some(owner.id)
         };
         if let Some(owner) = header.slots.iter().find_map(newer) {
             let config_epoch = self.nodes[&owner].config_epoch;
-            let update = Update { config_epoch, id: owner, slots: self.slots.set_of(owner) };
+            let update = ConfigUpdate { config_epoch, id: owner, slots: self.slots.set_of(owner) };
             let header = self.header();
-            self.send_packet(sender, Packet { header, body: Body::Update(update) });
+            self.send_packet(sender, Packet { header, body: MessageBody::Update(update) });
         }
     }
 
     /// Another node reports a newer claim that this node has missed.
-    pub(crate) fn on_update(&mut self, update: &Update) {
+    pub(crate) fn on_update(&mut self, update: &ConfigUpdate) {
         let Some(node) = self.nodes.get(&update.id).filter(|node| node.handshake.is_none()) else { return };
         if update.id == self.me || node.config_epoch >= update.config_epoch {
             return;
@@ -154,12 +155,12 @@ impl Gossip {
         self.nodes.get_mut(&update.id).expect("looked up above").config_epoch = update.config_epoch;
         self.todo.save = true;
         self.todo.publish = true;
-        self.take_claim(update.id, update.config_epoch, &update.slots);
+        self.apply_claim(update.id, update.config_epoch, &update.slots);
     }
 
-    fn resolve_collision(&mut self, header: &Header) {
+    fn resolve_epoch_collision(&mut self, header: &Header) {
         let other = header.sender;
-        let ahead = match self.are_of_one_shard(self.me, other) {
+        let ahead = match self.are_in_same_shard(self.me, other) {
             true => self.replication.offset.cmp(&header.offset),
             false => Ordering::Equal,
         };
@@ -172,7 +173,7 @@ impl Gossip {
         self.myself_mut().config_epoch = epoch;
         self.save_before_claiming();
         self.todo.publish = true;
-        self.log(Event::EpochCollision { with: other, epoch });
+        self.log(ClusterEvent::EpochCollision { with: other, epoch });
     }
 
     /// Takes an epoch above all known ones without a vote: for TAKEOVER and for imported slots. Returns `None` if this
@@ -193,7 +194,7 @@ impl Gossip {
 
     /// Adopts an epoch that another node took without a vote, to create an epoch collision.
     #[cfg(test)]
-    pub(crate) fn adopt_epoch_of(&mut self, epoch: Epoch) {
+    pub(crate) fn adopt_epoch(&mut self, epoch: Epoch) {
         self.current_epoch = self.current_epoch.max(epoch);
         self.myself_mut().config_epoch = epoch;
     }

@@ -8,7 +8,7 @@ use thiserror::Error;
 
 /// A change requested by the operator. The caller supplies facts that the machine does not know, such as key counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Command {
+pub enum OperatorCommand {
     /// CLUSTER MEET: starts a handshake with a node.
     Meet {
         /// IP address of the node to meet.
@@ -138,7 +138,7 @@ pub enum FailoverMode {
 
 /// The reply to a successful command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reply {
+pub enum OperatorReply {
     /// `+OK`.
     Ok,
     /// BUMPEPOCH took this new epoch.
@@ -149,7 +149,7 @@ pub enum Reply {
 
 /// Why a command was refused. The texts are those of Redis; the caller prepends `-ERR `.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
-pub enum CommandError {
+pub enum OperatorError {
     /// No node has the given id.
     #[error("Unknown node {0}")]
     UnknownNode(String),
@@ -214,7 +214,7 @@ pub enum CommandError {
     #[error("Master is down or failed, please use CLUSTER FAILOVER FORCE")]
     MasterDown,
     /// FAILOVER while a failover with the same or a stronger option is in progress.
-    #[error("Manual failover is already in progress")]
+    #[error("ManualFailover failover is already in progress")]
     FailoverRuns,
     /// FORGET with this node's own id.
     #[error("I tried hard but I can't forget myself...")]
@@ -236,7 +236,7 @@ pub enum CommandError {
     NotAMaster,
 }
 
-impl CommandError {
+impl OperatorError {
     pub(crate) fn unknown(node: &str) -> Self {
         Self::UnknownNode(node.to_owned())
     }

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use slot_routing::ClientEndpoint;
 
-/// Configuration options that the machine reads. All can change at run time ([`Input::Configure`]).
+/// Configuration options that the machine reads. All can change at run time ([`ClusterInput::Configure`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Config {
+pub struct ClusterConfig {
     /// `cluster-node-timeout`: a node that is silent for this long is suspected (PFAIL).
     pub node_timeout: Duration,
     /// `cluster-connect-refused-timeout`: a node whose link broke is suspected after refusing connections for this
@@ -34,12 +34,12 @@ pub struct Config {
     /// `cluster-blacklist-ttl`: how long a forgotten node cannot rejoin through gossip.
     pub blacklist_ttl: Duration,
     /// The addresses that this node announces.
-    pub announce: Announce,
+    pub announce: AnnouncedAddress,
 }
 
 /// The addresses and names that this node announces to other nodes and to clients.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Announce {
+pub struct AnnouncedAddress {
     /// `cluster-announce-ip`; if unset, the node learns its address from the nodes that it meets.
     pub ip: Option<IpAddr>,
     /// The plaintext client port.
@@ -63,7 +63,7 @@ pub struct Announce {
     pub zone: String,
 }
 
-impl Default for Config {
+impl Default for ClusterConfig {
     fn default() -> Self {
         Self {
             node_timeout: Duration::from_secs(15),
@@ -77,12 +77,12 @@ impl Default for Config {
             manual_failover_timeout: Duration::from_secs(5),
             empty_master_timeout: Duration::from_secs(60),
             blacklist_ttl: Duration::from_secs(60),
-            announce: Announce::default(),
+            announce: AnnouncedAddress::default(),
         }
     }
 }
 
-impl Config {
+impl ClusterConfig {
     /// Time between a PONG and the next PING to the same node.
     ///
     /// Silence is measured from the last message of a node. In small clusters each node is pinged ten times per node
@@ -122,7 +122,7 @@ impl Config {
 
     /// How long an inbound link from an unknown peer may stay silent: twice the handshake timeout.
     #[must_use]
-    pub(crate) fn stranger_timeout(&self) -> Duration {
+    pub(crate) fn unknown_peer_timeout(&self) -> Duration {
         self.handshake_timeout() * 2
     }
 
@@ -166,8 +166,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pings_thin_out_as_the_cluster_grows() {
-        let config = Config { node_timeout: Duration::from_secs(2), ..Config::default() };
+    fn ping_interval_grows_with_the_cluster() {
+        let config = ClusterConfig { node_timeout: Duration::from_secs(2), ..ClusterConfig::default() };
         // peers, expected milliseconds between PINGs
         for (peers, millis) in [(1, 200), (5, 200), (20, 200), (50, 500), (100, 1000), (999, 1000)] {
             assert_eq!(config.ping_interval(peers), Duration::from_millis(millis), "{peers} peers");

@@ -1,10 +1,10 @@
 //! Inputs and actions of the state machine, and the contract with its driver.
 //!
-//! The driver feeds [`Input`]s with the time at which they happened and executes the returned [`Action`]s in order; it
-//! need not wait for one action to complete before it starts the next. A packet with `after_persist` must not leave
-//! before the last preceding [`Action::Persist`] with `sync` is durable, because the packet carries an epoch or a vote
-//! that must survive a crash. Every header carries this node's claim, so while a new claim is not durable yet, all
-//! packets have the flag. [`Input::Persisted`] ends this state.
+//! The driver feeds [`ClusterInput`]s with the time at which they happened and executes the returned [`ClusterAction`]s
+//! in order; it need not wait for one action to complete before it starts the next. A packet with `after_persist` must
+//! not leave before the last preceding [`ClusterAction::Persist`] with `sync` is durable, because the packet carries an
+//! epoch or a vote that must survive a crash. Every header carries this node's claim, so while a new claim is not
+//! durable yet, all packets have the flag. [`ClusterInput::Persisted`] ends this state.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,9 +12,9 @@ use std::time::Duration;
 use clock::{Instant, Millis};
 use slot_routing::{NodeId, ReplOffset, Slot, SlotSet, Topology};
 
-use crate::commands::{Command, CommandError, Reply, SlotChange};
-use crate::config::Config;
-use crate::event::Event;
+use crate::commands::{OperatorCommand, OperatorError, OperatorReply, SlotChange};
+use crate::config::ClusterConfig;
+use crate::event::ClusterEvent;
 use crate::wire::{Packet, Publication};
 
 /// Identifies a link. The machine numbers outbound links, the driver numbers inbound links.
@@ -28,11 +28,11 @@ pub enum LinkId {
 
 /// An event that the driver reports to the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Input {
+pub enum ClusterInput {
     /// The first input after a start.
     Start,
-    /// How far the dataset that was loaded from disk reaches; must precede [`Input::Start`]. Zero means that no data
-    /// was found.
+    /// How far the dataset that was loaded from disk reaches; must precede [`ClusterInput::Start`]. Zero means that no
+    /// data was found.
     Loaded {
         /// Replication offset of the loaded dataset.
         upto: ReplOffset,
@@ -73,8 +73,8 @@ pub enum Input {
     /// The time returned by [`next_deadline`](crate::Gossip::next_deadline) has come.
     Deadline,
     /// The replication state changed. The driver reports this before other inputs.
-    Replication(Replication),
-    /// All writes requested with `sync` ([`Action::Persist`]) are durable.
+    Replication(ReplicationStatus),
+    /// All writes requested with `sync` ([`ClusterAction::Persist`]) are durable.
     Persisted,
     /// Writes are paused as requested; the replication stream does not grow while they are.
     WritesPaused {
@@ -83,21 +83,21 @@ pub enum Input {
     },
     /// This node has keys in slots that it does not own. Keys of slots that it has just lost and is about to delete do
     /// not count.
-    KeysFound {
+    ForeignKeysFound {
         /// The slots that contain keys.
         slots: SlotSet,
         /// Whether the keys were loaded from disk at startup.
         at_start: bool,
     },
-    /// An operator command. [`Action::Reply`] carries the same token.
+    /// An operator command. [`ClusterAction::Reply`] carries the same token.
     Command {
         /// Correlates the reply with the command.
         token: u64,
         /// The parsed command.
-        command: Command,
+        command: OperatorCommand,
     },
-    /// Result of an [`Action::TellReplicas`] with a confirmation.
-    ReplicasTold {
+    /// Result of an [`ClusterAction::TellReplicas`] with a confirmation.
+    ReplicasAcknowledged {
         /// The token of the confirmation.
         token: u64,
         /// Whether every connected replica has acknowledged the change; also true if there is no replica.
@@ -105,8 +105,8 @@ pub enum Input {
         /// Number of keys that this node has in the slot now.
         keys_in_slot: u64,
     },
-    /// The replication stream contains a slot change. The driver reports it before the [`Input::Replication`] that
-    /// covers its offset.
+    /// The replication stream contains a slot change. The driver reports it before the [`ClusterInput::Replication`]
+    /// that covers its offset.
     SlotChanged {
         /// The changed slot.
         slot: Slot,
@@ -115,7 +115,7 @@ pub enum Input {
     },
     /// The replication stream says that the master shuts down and that this replica shall take over. All writes of the
     /// master have arrived.
-    MasterYields,
+    MasterShutdown,
     /// A snapshot of the master was loaded. The listed slots are migrating or importing, all others are not.
     MovesLoaded(Vec<(Slot, SlotChange)>),
     /// The first client write since this node became a master.
@@ -126,34 +126,34 @@ pub enum Input {
     /// A client published a message that other nodes must receive.
     Publish(Publication),
     /// The configuration changed.
-    Configure(Box<Config>),
+    Configure(Box<ClusterConfig>),
 }
 
 /// The replication state of this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Replication {
+pub struct ReplicationStatus {
     /// Offset written (master) or applied (replica).
     pub offset: ReplOffset,
     /// On a replica, the state of its link to the master.
-    pub source: Source,
+    pub source: ReplicationSource,
 }
 
 /// Which nodes may synchronize from this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Copies {
+pub enum ReplicaAdmission {
     /// Any node.
     #[default]
     All,
     /// Only nodes without data: this node started empty and knows no replica of its own, so a node with data must not
     /// replace it with this empty dataset.
-    WithoutData,
+    OnlyEmpty,
     /// No node: this node may have less data than its replicas.
     None,
 }
 
 /// The state of a replica's replication link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Source {
+pub enum ReplicationSource {
     /// Not synchronized since startup, so the age of the data is unknown.
     #[default]
     Never,
@@ -171,8 +171,8 @@ pub enum Source {
 
 /// Asks the driver to report when the replicas have acknowledged a change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Confirm {
-    /// Correlates [`Input::ReplicasTold`] with this request.
+pub struct ReplicaConfirmation {
+    /// Correlates [`ClusterInput::ReplicasAcknowledged`] with this request.
     pub token: u64,
     /// How long to wait for the replicas.
     pub timeout: Duration,
@@ -180,7 +180,7 @@ pub struct Confirm {
 
 /// An action that the driver executes for the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub enum ClusterAction {
     /// Open an outbound link.
     Connect {
         /// The number of the new link.
@@ -201,7 +201,7 @@ pub enum Action {
         link: LinkId,
         /// The packet to encode and send.
         packet: Box<Packet>,
-        /// Whether the packet must wait until the last [`Action::Persist`] with `sync` is durable.
+        /// Whether the packet must wait until the last [`ClusterAction::Persist`] with `sync` is durable.
         after_persist: bool,
     },
     /// Atomically replace the content of `nodes.conf`.
@@ -213,8 +213,8 @@ pub enum Action {
     },
     /// Use this topology for routing from now on.
     Publish(Box<Topology>),
-    /// Restrict which nodes may synchronize from this node. The initial state is [`Copies::All`].
-    AllowCopies(Copies),
+    /// Restrict which nodes may synchronize from this node. The initial state is [`ReplicaAdmission::All`].
+    AllowReplicas(ReplicaAdmission),
     /// Stop replicating, keep the data and accept writes.
     BecomeMaster,
     /// Replicate from this master.
@@ -228,10 +228,10 @@ pub enum Action {
         /// The local data belongs to another shard, so its offset is not comparable with the master's.
         foreign: bool,
     },
-    /// Pause writes, then report the offset with [`Input::WritesPaused`]. The pause ends with [`Action::ResumeWrites`]
-    /// or at `until`.
+    /// Pause writes, then report the offset with [`ClusterInput::WritesPaused`]. The pause ends with
+    /// [`ClusterAction::ResumeWrites`] or at `until`.
     PauseWrites {
-        /// When the pause ends without [`Action::ResumeWrites`].
+        /// When the pause ends without [`ClusterAction::ResumeWrites`].
         until: Instant,
     },
     /// Write a slot change into the replication stream.
@@ -240,12 +240,12 @@ pub enum Action {
         slot: Slot,
         /// The new state of the slot.
         change: SlotChange,
-        /// Report with [`Input::ReplicasTold`] when the replicas have acknowledged it.
-        confirm: Option<Confirm>,
+        /// Report with [`ClusterInput::ReplicasAcknowledged`] when the replicas have acknowledged it.
+        confirm: Option<ReplicaConfirmation>,
     },
-    /// Resume writes. Always follows the [`Action::Publish`] with the new slot owners.
+    /// Resume writes. Always follows the [`ClusterAction::Publish`] with the new slot owners.
     ResumeWrites,
-    /// Report [`Input::Replication`] as soon as this offset is applied; `None` cancels the request.
+    /// Report [`ClusterInput::Replication`] as soon as this offset is applied; `None` cancels the request.
     WatchOffset(Option<ReplOffset>),
     /// Delete the keys in these slots, which other nodes own now.
     DropSlots(SlotSet),
@@ -258,8 +258,8 @@ pub enum Action {
         /// The token of the command.
         token: u64,
         /// The reply or the error.
-        result: Result<Reply, CommandError>,
+        result: Result<OperatorReply, OperatorError>,
     },
     /// Write this event to the log.
-    Log(Event),
+    Log(ClusterEvent),
 }

@@ -24,7 +24,7 @@
 //! Voter: one vote per epoch ([`crate::votes`]), saved before it is sent. A master refuses its vote if the candidate's
 //! master is not FAIL (unless the failover is forced), if it voted for another replica of that master within twice the
 //! node timeout, if a slot of the claim has an owner with a newer epoch, if it was a candidate in the epoch itself or
-//! another node claims slots under it, or if it may itself have been replaced ([`crate::service`]). A node that already
+//! another node claims slots under it, or if it may itself have been replaced ([`crate::serving`]). A node that already
 //! has the vote gets it again on request. The header of a vote carries the epoch that the vote is for.
 
 use std::collections::BTreeSet;
@@ -33,23 +33,23 @@ use std::time::Duration;
 use clock::{Instant, Millis};
 use slot_routing::{Epoch, NodeId, ReplOffset, Slot};
 
-use crate::contract::Source;
-use crate::event::{Denial, ElectionEvent, Hindrance, Reset};
+use crate::contract::ReplicationSource;
+use crate::event::{CannotFailoverReason, ElectionEvent, ElectionResetReason, VoteDenial};
 use crate::machine::Gossip;
-use crate::node::{Condition, Node, Role, has_data};
-use crate::timeline::{Ballot, Candidate, Unfit};
-use crate::wire::{Body, Header, MessageFlags, Packet};
+use crate::node::{Node, NodeHealth, Role, has_data};
+use crate::timeline::{Ballot, Candidate, Ineligibility};
+use crate::wire::{Header, MessageBody, MessageFlags, Packet};
 
 /// Base interval for repeating vote requests, plus up to as much random delay. The randomness separates two candidates
 /// that keep making each other's epoch obsolete.
-const REPEAT: Duration = Duration::from_millis(100);
+const REPEAT_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The current candidacy, and whether the log already says why there is none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Election {
     pub(crate) candidacy: Option<Candidacy>,
     /// Limits the log to one line per obstacle instead of one per step.
-    hindered: bool,
+    obstacle_logged: bool,
 }
 
 /// One attempt to be elected.
@@ -64,7 +64,7 @@ pub(crate) struct Candidacy {
     /// When to repeat the request to masters that have not voted.
     repeat_at: Instant,
     /// Whether the repetition was rescheduled because the newest epoch may be lost.
-    hurried: bool,
+    rescheduled: bool,
 }
 
 /// The votes received in one epoch.
@@ -77,7 +77,7 @@ struct Round {
 }
 
 /// Maximum number of epochs remembered per candidacy. More are in flight only if the bus loses most of its messages.
-const ROUNDS: usize = 16;
+const MAX_ROUNDS: usize = 16;
 
 impl Election {
     pub(crate) fn abandon(&mut self) {
@@ -87,19 +87,19 @@ impl Election {
 
 impl Gossip {
     /// The master that this replica may try to replace now, and whether an operator requested it.
-    fn contested(&self) -> Option<(NodeId, bool)> {
+    fn failover_target(&self) -> Option<(NodeId, bool)> {
         let me = self.myself();
         let master = self.nodes.get(&me.master()?)?;
-        let manual = self.manual.is_ready();
+        let manual = self.manual_failover.is_ready();
         // A master that declared itself FAIL needs a successor with data.
-        let fit = !master.resigned || has_data(self.replication.offset);
+        let fit = !master.declared_fail || has_data(self.replication.offset);
         let wanted = manual || (master.has_failed() && !me.no_failover && fit);
         (wanted && self.slots.count(master.id) > 0).then_some((master.id, manual))
     }
 
     /// Advances the election as far as the time and the votes allow.
     pub(crate) fn step_election(&mut self) {
-        let Some((master, manual)) = self.contested() else {
+        let Some((master, manual)) = self.failover_target() else {
             self.election.abandon();
             return;
         };
@@ -109,74 +109,77 @@ impl Gossip {
             return;
         }
         match &self.election.candidacy {
-            None => self.stand(master, manual),
+            None => self.schedule_election(master, manual),
             Some(candidacy) if manual && !candidacy.manual => {
                 if let Some(round) = candidacy.rounds.last() {
-                    self.log(ElectionEvent::Reset { epoch: round.epoch, why: Reset::Manual });
+                    self.log(ElectionEvent::Reset {
+                        epoch: round.epoch,
+                        why: ElectionResetReason::ManualFailover,
+                    });
                 }
-                self.stand(master, manual);
+                self.schedule_election(master, manual);
             }
             Some(candidacy) if candidacy.rounds.is_empty() && !manual => self.update_rank(master),
             Some(_) => {}
         }
-        self.advance(master);
+        self.advance_election(master);
     }
 
-    fn advance(&mut self, master: NodeId) {
+    fn advance_election(&mut self, master: NodeId) {
         let Some(candidacy) = &self.election.candidacy else { return };
         if self.now < candidacy.at {
             return;
         }
-        let (began, repeat_at, hurried, manual) =
-            (candidacy.at, candidacy.repeat_at, candidacy.hurried, candidacy.manual);
-        if let Some(epoch) = self.won() {
+        let (began, repeat_at, rescheduled, manual) =
+            (candidacy.at, candidacy.repeat_at, candidacy.rescheduled, candidacy.manual);
+        if let Some(epoch) = self.won_epoch() {
             self.log(ElectionEvent::Won(epoch));
             self.take_over(epoch);
             return;
         }
         let Some(epoch) = candidacy.rounds.last().map(|round| round.epoch) else {
-            self.ask_for_votes(master);
+            self.request_votes(master);
             return;
         };
         if self.now >= began + self.config.auth_timeout() {
-            let (votes, needed) = self.tally();
-            let hindrance = Hindrance::NotConfirmed { votes, needed };
-            self.timeline.hindered(master, hindrance, self.wall);
-            self.log(ElectionEvent::CannotStand(hindrance));
+            let (votes, needed) = self.count_votes();
+            let reason = CannotFailoverReason::NotConfirmed { votes, needed };
+            self.timeline.record_obstacle(master, reason, self.wall);
+            self.log(ElectionEvent::CannotStand(reason));
             self.log(ElectionEvent::Expired(epoch));
-            self.stand(master, manual);
+            self.schedule_election(master, manual);
         } else if self.now >= repeat_at {
-            if self.gives_way() {
+            if self.defer_to_better_replica() {
                 // The deferral has rescheduled the next request.
-            } else if self.is_overtaken(epoch) {
-                self.ask_for_votes(master);
+            } else if self.is_epoch_contested(epoch) {
+                self.request_votes(master);
             } else {
-                self.plan_to_ask_again();
+                self.schedule_repeated_request();
                 for voter in self.linked() {
-                    self.ask_for_vote_again(voter);
+                    self.repeat_vote_request(voter);
                 }
             }
-        } else if !hurried {
-            self.hurry_if_outdone(epoch);
+        } else if !rescheduled {
+            self.hurry_if_epoch_claimed(epoch);
         }
     }
 
     /// If another node claims slots under our epoch or a newer one, Redis nodes no longer vote in ours, so this hurries
     /// the move to a new epoch.
-    fn hurry_if_outdone(&mut self, epoch: Epoch) {
+    fn hurry_if_epoch_claimed(&mut self, epoch: Epoch) {
         let winner = self.nodes.values().find(|node| node.config_epoch >= epoch);
         let Some((by, theirs)) = winner.map(|node| (node.id, node.config_epoch)) else { return };
-        self.log(ElectionEvent::Reset { epoch, why: Reset::Claim { by, epoch: theirs } });
+        self.log(ElectionEvent::Reset { epoch, why: ElectionResetReason::Claim { by, epoch: theirs } });
         // A vote that was cast earlier may still arrive.
         let grace = self.config.election_delay() / 2;
         let chance = Duration::from_micros(self.random_below(grace.as_micros() as u64));
         let at = self.now + grace + chance;
         let Some(candidacy) = &mut self.election.candidacy else { return };
-        (candidacy.hurried, candidacy.repeat_at) = (true, candidacy.repeat_at.min(at));
+        (candidacy.rescheduled, candidacy.repeat_at) = (true, candidacy.repeat_at.min(at));
     }
 
     /// The epoch in which a majority has voted for this node.
-    fn won(&self) -> Option<Epoch> {
+    fn won_epoch(&self) -> Option<Epoch> {
         let rounds = &self.election.candidacy.as_ref()?.rounds;
         let quorum = self.quorum();
         let won = |round: &&Round| self.valid_votes(round) >= quorum.max(round.quorum);
@@ -184,7 +187,7 @@ impl Gossip {
     }
 
     /// Number of votes in the newest epoch, and number needed.
-    fn tally(&self) -> (usize, usize) {
+    fn count_votes(&self) -> (usize, usize) {
         let round = self.election.candidacy.as_ref().and_then(|candidacy| candidacy.rounds.last());
         round.map_or((0, 0), |round| (self.valid_votes(round), self.quorum().max(round.quorum)))
     }
@@ -194,7 +197,7 @@ impl Gossip {
     }
 
     /// Schedules a candidacy and sends our offset to the other replicas.
-    fn stand(&mut self, master: NodeId, manual: bool) {
+    fn schedule_election(&mut self, master: NodeId, manual: bool) {
         let rank = if manual { 0 } else { self.rank() };
         let delay = if manual {
             Duration::ZERO
@@ -203,33 +206,39 @@ impl Gossip {
             let chance = self.random_below(fixed.as_micros() as u64);
             fixed + Duration::from_micros(chance) + self.config.rank_delay() * rank
         };
-        self.election.hindered = false;
-        let best = !manual && self.is_best(master);
+        self.election.obstacle_logged = false;
+        let best = !manual && self.is_certainly_best(master);
         let delay = if best { Duration::ZERO } else { delay };
         let at = self.now + delay;
         self.election.candidacy =
-            Some(Candidacy { at, rank, manual, rounds: Vec::new(), repeat_at: at, hurried: false });
+            Some(Candidacy { at, rank, manual, rounds: Vec::new(), repeat_at: at, rescheduled: false });
         let offset = self.replication.offset.0;
         let scheduled = self.wall;
-        self.compare_candidates(master);
-        self.timeline.open(master).ballot(Ballot { scheduled, rank, offset, asked: None, votes: Vec::new() });
+        self.rank_candidates(master);
+        self.timeline.open(master).add_ballot(Ballot {
+            scheduled,
+            rank,
+            offset,
+            asked: None,
+            votes: Vec::new(),
+        });
         if !manual {
             let primary_rank = self.nodes.failed_voters().filter(|failed| failed.id < master).count();
             self.log(ElectionEvent::Scheduled { delay, rank, primary_rank, offset });
             if best {
-                self.log(ElectionEvent::Best);
+                self.log(ElectionEvent::BestReplica);
             }
-            self.pong_siblings();
+            self.send_offset_to_siblings();
         }
     }
 
     /// Whether no other replica can have more data: all rivals were heard after the master failed, and none ranks
     /// before us.
-    fn is_best(&self, master: NodeId) -> bool {
-        let Some(Condition::Failed { since }) = self.nodes.get(&master).map(|node| node.condition) else {
+    fn is_certainly_best(&self, master: NodeId) -> bool {
+        let Some(NodeHealth::Failed { since }) = self.nodes.get(&master).map(|node| node.health) else {
             return false;
         };
-        let heard = |node: &Node| node.contact.heard.is_some_and(|at| at >= since);
+        let heard = |node: &Node| node.contact.last_message.is_some_and(|at| at >= since);
         self.rank() == 0 && self.rivals().all(heard)
     }
 
@@ -239,7 +248,7 @@ impl Gossip {
         self.nodes.values().filter(move |node| {
             node.id != self.me
                 && node.master() == master
-                && node.is_well()
+                && node.is_healthy()
                 && !node.no_failover
                 && node.handshake.is_none()
         })
@@ -247,17 +256,17 @@ impl Gossip {
 
     /// Number of rivals that rank before us: a larger offset, or the same offset and a smaller id.
     fn rank(&self) -> u32 {
-        self.rivals().filter(|rival| self.is_before_us(rival.id, rival.offset)).count() as u32
+        self.rivals().filter(|rival| self.ranks_before_us(rival.id, rival.offset)).count() as u32
     }
 
-    fn is_before_us(&self, id: NodeId, offset: ReplOffset) -> bool {
+    fn ranks_before_us(&self, id: NodeId, offset: ReplOffset) -> bool {
         (offset, std::cmp::Reverse(id)) > (self.replication.offset, std::cmp::Reverse(self.me))
     }
 
     /// Offsets arrived since the candidacy was scheduled: defers to better replicas, or starts at once if this replica
     /// is now the best.
     fn update_rank(&mut self, master: NodeId) {
-        let (rank, best, now) = (self.rank(), self.is_best(master), self.now);
+        let (rank, best, now) = (self.rank(), self.is_certainly_best(master), self.now);
         let step = self.config.rank_delay();
         let Some(candidacy) = &mut self.election.candidacy else { return };
         if rank > candidacy.rank {
@@ -271,38 +280,38 @@ impl Gossip {
         }
     }
 
-    fn ask_for_votes(&mut self, master: NodeId) {
-        let (epoch, quorum) = (self.epoch_to_ask_in(master), self.quorum());
+    fn request_votes(&mut self, master: NodeId) {
+        let (epoch, quorum) = (self.choose_epoch(master), self.quorum());
         self.current_epoch = epoch;
         // Reserves our own vote: once elected, this node is a voter, and must not vote for a late request in this
         // epoch.
-        self.votes.give(epoch, self.me);
+        self.votes.record(epoch, self.me);
         self.save_before_sending();
         let Some(candidacy) = &mut self.election.candidacy else { return };
-        if candidacy.rounds.len() == ROUNDS {
+        if candidacy.rounds.len() == MAX_ROUNDS {
             candidacy.rounds.remove(0);
         }
         candidacy.rounds.push(Round { epoch, quorum, votes: BTreeSet::new() });
-        candidacy.hurried = false;
+        candidacy.rescheduled = false;
         let wall = self.wall;
         self.update_ballot(master, |ballot| (ballot.asked, ballot.votes) = (Some((epoch, wall)), Vec::new()));
         self.log(ElectionEvent::Started(epoch));
-        self.plan_to_ask_again();
+        self.schedule_repeated_request();
         for voter in self.linked() {
-            self.ask_for_vote(voter, master);
+            self.request_vote(voter, master);
         }
     }
 
     /// The next epoch; if masters of other shards fail as well, the next epoch that is reserved for this shard.
-    fn epoch_to_ask_in(&self, master: NodeId) -> Epoch {
+    fn choose_epoch(&self, master: NodeId) -> Epoch {
         let next = self.current_epoch.next();
         let fails = |id: &NodeId| {
             let node = self.nodes.get(id);
-            node.is_some_and(|node| !node.is_well() || node.contact.refused_since.is_some())
+            node.is_some_and(|node| !node.is_healthy() || node.contact.refused_since.is_some())
         };
-        let contested =
+        let asked_before =
             self.election.candidacy.as_ref().is_some_and(|candidacy| !candidacy.rounds.is_empty());
-        if !contested && !self.slots.owners().any(|(id, _)| id != master && fails(&id)) {
+        if !asked_before && !self.slots.owners().any(|(id, _)| id != master && fails(&id)) {
             return next;
         }
         let shards = self.voters().max(1) as u64;
@@ -311,14 +320,14 @@ impl Gossip {
         Epoch(next.0 + ahead)
     }
 
-    fn ask_for_vote(&mut self, voter: NodeId, master: NodeId) {
+    fn request_vote(&mut self, voter: NodeId, master: NodeId) {
         let Some(manual) = self.election.candidacy.as_ref().map(|candidacy| candidacy.manual) else { return };
         // A FAIL this recent cannot have been cleared by any node.
         let fresh = |since: Instant| self.now.since(since) < self.config.node_timeout / 2;
-        let condition = self.nodes.get(&master).map(|node| node.condition);
-        let failed = matches!(condition, Some(Condition::Failed { since }) if fresh(since));
+        let condition = self.nodes.get(&master).map(|node| node.health);
+        let failed = matches!(condition, Some(NodeHealth::Failed { since }) if fresh(since));
         if failed && !manual && self.is_voter(voter) {
-            self.send(voter, Body::Fail(master));
+            self.send(voter, MessageBody::Fail(master));
         }
         let request = self.vote_request(manual);
         self.send_packet(voter, request);
@@ -329,19 +338,21 @@ impl Gossip {
         if manual {
             header.message_flags |= MessageFlags::FORCE_ACK;
         }
-        Packet { header, body: Body::AuthRequest }
+        Packet { header, body: MessageBody::AuthRequest }
     }
 
     /// Whether voters may refuse `epoch` by now: a newer epoch exists, the epoch has a winner, or another candidate
     /// uses it as well.
-    fn is_overtaken(&self, epoch: Epoch) -> bool {
-        let hurried = self.election.candidacy.as_ref().is_some_and(|candidacy| candidacy.hurried);
-        hurried || self.current_epoch > epoch || self.nodes.values().any(|node| node.config_epoch >= epoch)
+    fn is_epoch_contested(&self, epoch: Epoch) -> bool {
+        let rescheduled = self.election.candidacy.as_ref().is_some_and(|candidacy| candidacy.rescheduled);
+        rescheduled
+            || self.current_epoch > epoch
+            || self.nodes.values().any(|node| node.config_epoch >= epoch)
     }
 
     /// Defers to a better replica that appeared after the candidacy was scheduled, so that it can ask the remaining
     /// voters first. Votes in flight can still elect this node.
-    fn gives_way(&mut self) -> bool {
+    fn defer_to_better_replica(&mut self) -> bool {
         let (rank, step, now) = (self.rank(), self.config.rank_delay(), self.now);
         let Some(candidacy) = self.election.candidacy.as_mut().filter(|candidacy| !candidacy.manual) else {
             return false;
@@ -355,41 +366,41 @@ impl Gossip {
         true
     }
 
-    fn plan_to_ask_again(&mut self) {
-        let chance = Duration::from_micros(self.random_below(REPEAT.as_micros() as u64));
+    fn schedule_repeated_request(&mut self) {
+        let chance = Duration::from_micros(self.random_below(REPEAT_INTERVAL.as_micros() as u64));
         if let Some(candidacy) = &mut self.election.candidacy {
-            candidacy.repeat_at = self.now + REPEAT + chance;
+            candidacy.repeat_at = self.now + REPEAT_INTERVAL + chance;
         }
     }
 
     /// Repeats the vote request to a voter that has not voted and still may.
-    pub(crate) fn ask_for_vote_again(&mut self, voter: NodeId) {
+    pub(crate) fn repeat_vote_request(&mut self, voter: NodeId) {
         let Some(master) = self.myself().master() else { return };
         let round = self.election.candidacy.as_ref().and_then(|candidacy| candidacy.rounds.last());
         let open = round.is_some_and(|round| {
-            !self.is_overtaken(round.epoch) && !round.votes.contains(&voter) && self.is_voter(voter)
+            !self.is_epoch_contested(round.epoch) && !round.votes.contains(&voter) && self.is_voter(voter)
         });
-        if open && !self.gives_way() {
+        if open && !self.defer_to_better_replica() {
             // The first write may not be durable yet.
             self.save_before_sending();
-            self.ask_for_vote(voter, master);
+            self.request_vote(voter, master);
         }
     }
 
     /// Another replica requests votes.
-    fn on_rival(&mut self, header: &Header) {
+    fn on_rival_request(&mut self, header: &Header) {
         let sibling = header.replica_of == self.myself().master();
-        let better = sibling && self.is_before_us(header.sender, header.offset);
+        let better = sibling && self.ranks_before_us(header.sender, header.offset);
         let (now, timeout) = (self.now, self.config.auth_timeout());
         let Some(candidacy) = &mut self.election.candidacy else { return };
         let Some(round) = candidacy.rounds.last() else { return };
         if better && !candidacy.manual {
             // Our voters do not vote for the better replica within this time. Votes in flight can still elect this
             // node.
-            (candidacy.hurried, candidacy.repeat_at) = (true, now + timeout);
-        } else if round.epoch == header.current_epoch && !candidacy.hurried {
+            (candidacy.rescheduled, candidacy.repeat_at) = (true, now + timeout);
+        } else if round.epoch == header.current_epoch && !candidacy.rescheduled {
             // The votes may be split, so each candidate moves on to an epoch of its shard.
-            (candidacy.hurried, candidacy.repeat_at) = (true, now);
+            (candidacy.rescheduled, candidacy.repeat_at) = (true, now);
         }
     }
 
@@ -411,14 +422,14 @@ impl Gossip {
     }
 
     /// Records the ranking of the replicas of `master`, as this node knows it, in the failover timeline.
-    pub(crate) fn compare_candidates(&mut self, master: NodeId) {
-        let Some(resigned) = self.nodes.get(&master).map(|master| master.resigned) else { return };
-        let unfit = |node: &Node| {
+    pub(crate) fn rank_candidates(&mut self, master: NodeId) {
+        let Some(declared_fail) = self.nodes.get(&master).map(|master| master.declared_fail) else { return };
+        let ineligibility = |node: &Node| {
             let offset = if node.id == self.me { self.replication.offset } else { node.offset };
             match node {
-                node if !node.is_well() => Some(Unfit::Down),
-                node if node.no_failover => Some(Unfit::NoFailover),
-                _ if resigned && !has_data(offset) => Some(Unfit::Empty),
+                node if !node.is_healthy() => Some(Ineligibility::Down),
+                node if node.no_failover => Some(Ineligibility::NoFailover),
+                _ if declared_fail && !has_data(offset) => Some(Ineligibility::Empty),
                 _ => None,
             }
         };
@@ -426,14 +437,14 @@ impl Gossip {
         let mut candidates: Vec<Candidate> = replicas
             .map(|node| {
                 let offset = if node.id == self.me { self.replication.offset } else { node.offset };
-                Candidate { node: node.id, offset: offset.0, rank: None, unfit: unfit(node) }
+                Candidate { node: node.id, offset: offset.0, rank: None, ineligibility: ineligibility(node) }
             })
             .collect();
-        candidates.sort_by_key(|one| (one.unfit.is_some(), std::cmp::Reverse(one.offset), one.node));
+        candidates.sort_by_key(|one| (one.ineligibility.is_some(), std::cmp::Reverse(one.offset), one.node));
         for (rank, candidate) in (0..).zip(candidates.iter_mut()) {
-            candidate.rank = candidate.unfit.is_none().then_some(rank);
+            candidate.rank = candidate.ineligibility.is_none().then_some(rank);
         }
-        self.timeline.compared(master, candidates, self.wall);
+        self.timeline.record_ranking(master, candidates, self.wall);
     }
 
     fn update_ballot(&mut self, master: NodeId, change: impl FnOnce(&mut Ballot)) {
@@ -451,11 +462,11 @@ impl Gossip {
         for slot in self.slots.release_all(old).iter() {
             self.slots.assign(slot, self.me);
         }
-        self.drop_void_moves();
-        self.timeline.replaced(old, self.me, epoch, self.wall);
+        self.drop_invalid_moves();
+        self.timeline.record_replacement(old, self.me, epoch, self.wall);
         self.election.abandon();
         self.end_manual_failover();
-        self.service.begin_as_new_master(self.now);
+        self.service.allow_serving(self.now);
         self.save_before_claiming();
         self.todo.publish = true;
         self.broadcast_pong();
@@ -476,101 +487,101 @@ impl Gossip {
         let factor = self.config.replica_validity_factor;
         let master = self.myself().master().and_then(|id| self.nodes.get(&id));
         // A master that declared itself FAIL has no newer data.
-        if factor == 0 || master.is_some_and(|master| master.resigned) {
+        if factor == 0 || master.is_some_and(|master| master.declared_fail) {
             return false;
         }
         let age = match self.replication.source {
-            Source::Streaming { last_heard } => Some(self.now.since(last_heard)),
-            Source::Lost { since } => Some(self.now.since(since)),
-            Source::Never => None,
+            ReplicationSource::Streaming { last_heard } => Some(self.now.since(last_heard)),
+            ReplicationSource::Lost { since } => Some(self.now.since(since)),
+            ReplicationSource::Never => None,
         };
         // The time needed to detect the failure does not count against the replica.
         let limit = self.config.node_timeout * (factor + 1) + self.config.repl_ping_period;
         let too_old = age.is_none_or(|age| age > limit);
-        if too_old && !self.election.hindered {
-            self.election.hindered = true;
-            let hindrance = Hindrance::DataTooOld { age };
+        if too_old && !self.election.obstacle_logged {
+            self.election.obstacle_logged = true;
+            let reason = CannotFailoverReason::DataTooOld { age };
             if let Some(master) = self.myself().master() {
-                self.timeline.hindered(master, hindrance, self.wall);
+                self.timeline.record_obstacle(master, reason, self.wall);
             }
-            self.log(ElectionEvent::CannotStand(hindrance));
+            self.log(ElectionEvent::CannotStand(reason));
         }
         too_old
     }
 
     pub(crate) fn on_auth_request(&mut self, header: &Header) {
         if !self.is_voter(self.me) {
-            self.on_rival(header);
+            self.on_rival_request(header);
             return;
         }
         let (candidate, epoch) = (header.sender, header.current_epoch);
-        match self.judge_candidate(header) {
+        match self.check_vote_request(header) {
             Err(why) => {
                 if let Some(master) = header.replica_of {
-                    self.timeline.denied(master, candidate, epoch, why, self.wall);
+                    self.timeline.record_refused_vote(master, candidate, epoch, why, self.wall);
                 }
                 self.log(ElectionEvent::VoteDenied { candidate, epoch, why });
                 // The candidate will ask again; by then either it knows the newer owner or we do.
                 match why {
-                    Denial::StaleSlot { .. } => self.correct(candidate, header),
-                    Denial::InDoubt => self.inquire_again(),
+                    VoteDenial::StaleSlot { .. } => self.send_update_if_outdated(candidate, header),
+                    VoteDenial::MayBeReplaced => self.ping_unconfirmed_voters(),
                     _ => {}
                 }
             }
             Ok(master) => {
                 if !self.votes.is_given(epoch) {
-                    self.votes.give(epoch, candidate);
-                    self.nodes.get_mut(&master).expect("judged").voted = Some((candidate, self.now));
-                    self.compare_candidates(master);
-                    self.timeline.voted(master, candidate, epoch, self.wall);
+                    self.votes.record(epoch, candidate);
+                    self.nodes.get_mut(&master).expect("judged").last_vote = Some((candidate, self.now));
+                    self.rank_candidates(master);
+                    self.timeline.record_vote(master, candidate, epoch, self.wall);
                     self.log(ElectionEvent::VoteGranted { candidate, epoch });
                 }
                 // Also when repeating a vote: the first write may not be durable yet.
                 self.save_before_sending();
                 let header = Header { current_epoch: epoch, ..self.header() };
-                self.send_packet(candidate, Packet { header, body: Body::AuthAck });
+                self.send_packet(candidate, Packet { header, body: MessageBody::AuthAck });
             }
         }
     }
 
     /// Checks whether the candidate may get our vote, and returns the master that it replaces.
-    fn judge_candidate(&self, header: &Header) -> Result<NodeId, Denial> {
+    fn check_vote_request(&self, header: &Header) -> Result<NodeId, VoteDenial> {
         let (candidate, epoch) = (header.sender, header.current_epoch);
         let forgotten = self.votes.is_before_start(epoch);
-        if !forgotten && !self.votes.may_give(epoch, candidate) {
-            return Err(Denial::AlreadyVoted);
+        if !forgotten && !self.votes.can_give(epoch, candidate) {
+            return Err(VoteDenial::AlreadyVoted);
         }
         // Another node, or this one, already claims slots under the epoch. Our header would then carry a claim newer
         // than the epoch of the vote.
         let taken = self.nodes.values().any(|node| node.config_epoch == epoch);
         if forgotten || taken || epoch <= self.myself().config_epoch {
-            return Err(Denial::OldEpoch { current: self.current_epoch });
+            return Err(VoteDenial::OldEpoch { current: self.current_epoch });
         }
         // A node that owns slots was already elected. A missing master means that its role change has not arrived yet.
         if header.replica_of.is_none() || self.is_voter(candidate) {
-            return Err(Denial::NotAReplica);
+            return Err(VoteDenial::NotAReplica);
         }
-        let master = header.replica_of.and_then(|id| self.nodes.get(&id)).ok_or(Denial::MasterUnknown)?;
+        let master = header.replica_of.and_then(|id| self.nodes.get(&id)).ok_or(VoteDenial::MasterUnknown)?;
         let forced = header.message_flags.has(MessageFlags::FORCE_ACK);
-        if !master.has_failed() && !forced && !self.yields_to(header) {
-            return Err(Denial::MasterIsUp);
+        if !master.has_failed() && !forced && !self.should_yield_to(header) {
+            return Err(VoteDenial::MasterIsUp);
         }
-        if self.is_in_doubt() {
-            return Err(Denial::InDoubt);
+        if self.may_have_been_replaced() {
+            return Err(VoteDenial::MayBeReplaced);
         }
         let pause = self.config.vote_pause();
-        if let Some((other, voted)) = master.voted
+        if let Some((other, voted)) = master.last_vote
             && other != candidate
             && self.now < voted + pause
         {
-            return Err(Denial::VotedForMasterRecently { wait: (voted + pause).since(self.now) });
+            return Err(VoteDenial::VotedForMasterRecently { wait: (voted + pause).since(self.now) });
         }
         let outdated = |slot: &Slot| {
             let owner = self.slots.owner(*slot).and_then(|owner| self.nodes.get(&owner));
             owner.is_some_and(|owner| owner.config_epoch > header.config_epoch)
         };
         match header.slots.iter().find(outdated) {
-            Some(slot) => Err(Denial::StaleSlot { slot }),
+            Some(slot) => Err(VoteDenial::StaleSlot { slot }),
             None => Ok(master.id),
         }
     }

@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use slot_routing::{Epoch, NodeId, Slot};
 
-pub use election::{Denial, ElectionEvent, Hindrance, Reset};
-pub use failure::{FailEnd, FailureEvent};
+pub use election::{CannotFailoverReason, ElectionEvent, ElectionResetReason, VoteDenial};
+pub use failure::{FailClearReason, FailureEvent};
 pub use manual_failover::ManualFailoverEvent;
 
 /// The log level of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub enum LogLevel {
     /// For developers.
     Debug,
     /// Detailed information.
@@ -29,7 +29,7 @@ pub enum Level {
 
 /// An event for the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum ClusterEvent {
     /// The address of a node changed.
     AddressUpdated {
         /// The node whose address changed.
@@ -62,7 +62,7 @@ pub enum Event {
         serving: bool,
     },
     /// The process was paused for this long.
-    StoodStill(Duration),
+    ProcessPaused(Duration),
     /// Another master has the same epoch, so this node takes a new one.
     EpochCollision {
         /// The other master.
@@ -76,7 +76,7 @@ pub enum Event {
         to: NodeId,
     },
     /// The last slot of this master moved to another node, and this node stays a master.
-    EmptyPrimary {
+    LastSlotLost {
         /// The new owner.
         to: NodeId,
         /// The new owner's human-readable name; may be empty.
@@ -85,7 +85,7 @@ pub enum Event {
         shard: NodeId,
     },
     /// This node becomes a replica of another master.
-    Following {
+    FollowingMaster {
         /// The new master.
         master: NodeId,
     },
@@ -104,33 +104,33 @@ pub enum Event {
     /// This node took a new epoch for an imported slot.
     ImportedEpoch(Epoch),
     /// The source of an import no longer claims the slot, so this node takes it.
-    GivenAway {
+    GivenAwaySlotClaimed {
         /// The imported slot.
         slot: Slot,
         /// The source of the import.
         from: NodeId,
     },
     /// The replication stream names a node that this node does not know.
-    SlotOfUnknown {
+    SlotOfUnknownNode {
         /// The slot of the change.
         slot: Slot,
         /// The node id in the stream.
         node: String,
     },
     /// This node has keys in a slot that another node owns.
-    KeysOfOther {
+    KeysInForeignSlot {
         /// The slot that contains keys.
         slot: Slot,
         /// The owner of the slot.
         owner: NodeId,
     },
     /// This node loaded keys in an unassigned slot and claims the slot.
-    KeysOfNobody {
+    KeysInUnassignedSlot {
         /// The claimed slot.
         slot: Slot,
     },
     /// A packet was dropped because no cluster can have reached its epoch.
-    UnbelievableEpoch {
+    ImpossibleEpoch {
         /// The sender according to the packet.
         sender: NodeId,
         /// The impossible epoch.
@@ -149,15 +149,15 @@ pub enum Event {
     NewIdentity(NodeId),
 }
 
-impl Event {
+impl ClusterEvent {
     /// The level to log this event with.
     #[must_use]
-    pub fn level(&self) -> Level {
+    pub fn level(&self) -> LogLevel {
         match self {
-            Self::MismatchedSender { .. } => Level::Debug,
-            Self::HandshakeDone(_) => Level::Notice,
+            Self::MismatchedSender { .. } => LogLevel::Debug,
+            Self::HandshakeDone(_) => LogLevel::Notice,
             Self::Failure(event) => event.level(),
-            _ => Level::Warning,
+            _ => LogLevel::Warning,
         }
     }
 }
@@ -167,7 +167,7 @@ const FOLLOWING: &str = "Configuration change detected. Reconfiguring myself as 
 const DETACHED: &str = "Stop replication and turning myself into empty primary (user request). \
                         Moving myself to a new shard";
 
-impl fmt::Display for Event {
+impl fmt::Display for ClusterEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::AddressUpdated { id, ip, port } => {
@@ -187,7 +187,7 @@ impl fmt::Display for Event {
             Self::StateChanged { serving } => {
                 write!(f, "Cluster state changed: {}", if *serving { "ok" } else { "fail" })
             }
-            Self::StoodStill(gap) => write_standstill(f, *gap),
+            Self::ProcessPaused(gap) => write_process_pause(f, *gap),
             Self::EpochCollision { with, epoch } => {
                 write!(f, "configEpoch collision with node {with}. Updating my configEpoch to {epoch}")
             }
@@ -197,25 +197,22 @@ impl fmt::Display for Event {
                     "Lost my last slot during slot migration. Reconfiguring myself as a replica of {to}"
                 )
             }
-            Self::EmptyPrimary { to, name, shard } => write!(
+            Self::LastSlotLost { to, name, shard } => write!(
                 f,
                 "My last slot was migrated to node {to} ({name}) in shard {shard}. I am now an empty primary."
             ),
-            Self::Following { master } => write!(f, "{FOLLOWING} {master}"),
+            Self::FollowingMaster { master } => write!(f, "{FOLLOWING} {master}"),
             Self::SubReplica { master, from } => {
                 write!(f, "I'm a sub-replica! Reconfiguring myself as a replica of {master} from {from}")
             }
             Self::Migrating { to } => write!(f, "Migrating to orphaned primary {to}"),
             Self::ImportedEpoch(_)
-            | Self::GivenAway { .. }
-            | Self::SlotOfUnknown { .. }
-            | Self::KeysOfOther { .. }
-            | Self::KeysOfNobody { .. } => self.write_slot_event(f),
-            Self::UnbelievableEpoch { sender, epoch } => {
-                write!(
-                    f,
-                    "A packet that claims to be of {sender} is passed over: nobody can be at epoch {epoch}"
-                )
+            | Self::GivenAwaySlotClaimed { .. }
+            | Self::SlotOfUnknownNode { .. }
+            | Self::KeysInForeignSlot { .. }
+            | Self::KeysInUnassignedSlot { .. } => self.write_slot_event(f),
+            Self::ImpossibleEpoch { sender, epoch } => {
+                write!(f, "Ignoring a packet from {sender}: no node can have reached epoch {epoch}")
             }
             Self::ConfigEpochSet(epoch) => {
                 write!(f, "configEpoch set to {epoch} via CLUSTER SET-CONFIG-EPOCH")
@@ -227,29 +224,26 @@ impl fmt::Display for Event {
     }
 }
 
-impl Event {
+impl ClusterEvent {
     /// Writes the slot-related events; the others are handled by `Display`.
     fn write_slot_event(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::ImportedEpoch(epoch) => {
                 write!(f, "configEpoch updated after importing slot: {epoch}")
             }
-            Self::GivenAway { slot, from } => write!(
+            Self::GivenAwaySlotClaimed { slot, from } => write!(
                 f,
                 "Slot {slot} is no longer being imported from node {from}, which does not claim it any more. \
                  Taking it over."
             ),
-            Self::SlotOfUnknown { slot, node } => {
-                write!(
-                    f,
-                    "The primary says of slot {slot} that {node} has to do with it, which is not known here"
-                )
+            Self::SlotOfUnknownNode { slot, node } => {
+                write!(f, "Replication stream names unknown node {node} for slot {slot}")
             }
-            Self::KeysOfOther { slot, owner } => write!(
+            Self::KeysInForeignSlot { slot, owner } => write!(
                 f,
                 "I have keys for slot {slot}, but the slot is assigned to {owner}. Setting it to importing state."
             ),
-            Self::KeysOfNobody { slot } => {
+            Self::KeysInUnassignedSlot { slot } => {
                 write!(f, "I have keys for unassigned slot {slot}. Taking responsibility for it.")
             }
             _ => Ok(()),
@@ -257,7 +251,7 @@ impl Event {
     }
 }
 
-fn write_standstill(f: &mut fmt::Formatter<'_>, gap: Duration) -> fmt::Result {
+fn write_process_pause(f: &mut fmt::Formatter<'_>, gap: Duration) -> fmt::Result {
     let gap = gap.as_millis();
-    write!(f, "This process stood still for {gap} ms; not serving before the others were heard")
+    write!(f, "Process was paused for {gap} ms; not serving before the other nodes have been heard")
 }

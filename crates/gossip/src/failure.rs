@@ -19,31 +19,31 @@ use std::time::Duration;
 use clock::Instant;
 use slot_routing::NodeId;
 
-use crate::event::{Event, FailEnd, FailureEvent};
+use crate::event::{ClusterEvent, FailClearReason, FailureEvent};
 use crate::machine::Gossip;
-use crate::node::{Cause, Condition, Node};
+use crate::node::{Node, NodeHealth, SuspicionCause};
 use crate::timeline::Suspicion;
-use crate::wire::{Body, Packet};
+use crate::wire::{MessageBody, Packet};
 
 /// Expected number of FAIL messages that each node receives if all masters detect the majority. If only the minimal
 /// majority detects it, the number is half as large and one node in three thousand receives none; that node suspects
 /// the failed node itself and learns about the majority from gossip.
-const TELLERS: usize = 16;
+const FAIL_MESSAGES_PER_NODE: usize = 16;
 
 impl Gossip {
     /// Suspects nodes that were silent, or refused connections, for too long.
-    pub(crate) fn judge_silence(&mut self) {
+    pub(crate) fn suspect_silent_nodes(&mut self) {
         let now = self.now;
-        let overdue = self.due_nodes(Self::doubt_deadline);
+        let overdue = self.due_nodes(Self::suspicion_deadline);
         for &id in &overdue {
             let refused = self.refused_deadline(&self.nodes[&id]).is_some_and(|at| at <= now);
-            self.suspect(id, if refused { Cause::Refused } else { Cause::Silence });
+            self.suspect(id, if refused { SuspicionCause::Refused } else { SuspicionCause::Silence });
         }
-        self.spread_suspicions(&overdue);
+        self.process_new_suspects(&overdue);
     }
 
     /// Checks whether the new suspects are FAIL, and gossips those that are not.
-    fn spread_suspicions(&mut self, suspects: &[NodeId]) {
+    fn process_new_suspects(&mut self, suspects: &[NodeId]) {
         if suspects.is_empty() {
             return;
         }
@@ -62,16 +62,16 @@ impl Gossip {
     /// the start, so that a cluster that restarts with permuted addresses suspects nobody.
     pub(crate) fn suspect_if_replaced(&mut self, id: NodeId) {
         let node = &self.nodes[&id];
-        let holds_link = self.links.theirs.values().any(|inbound| inbound.node == Some(id));
-        if node.is_well() && node.contact.met && !holds_link {
-            self.suspect(id, Cause::Replaced);
-            self.spread_suspicions(&[id]);
+        let holds_link = self.links.inbound.values().any(|inbound| inbound.node == Some(id));
+        if node.is_healthy() && node.contact.ever_connected && !holds_link {
+            self.suspect(id, SuspicionCause::Replaced);
+            self.process_new_suspects(&[id]);
         }
     }
 
     /// When `node` becomes suspected unless a message arrives.
-    pub(crate) fn doubt_deadline(&self, node: &Node) -> Option<Instant> {
-        if node.id == self.me || !node.is_well() || node.handshake.is_some() {
+    pub(crate) fn suspicion_deadline(&self, node: &Node) -> Option<Instant> {
+        if node.id == self.me || !node.is_healthy() || node.handshake.is_some() {
             return None;
         }
         let silence = self.silence_deadline(node);
@@ -81,7 +81,7 @@ impl Gossip {
 
     fn silence_deadline(&self, node: &Node) -> Option<Instant> {
         let asked = node.contact.ping_sent?;
-        let heard = node.contact.heard.unwrap_or(asked);
+        let heard = node.contact.last_message.unwrap_or(asked);
         Some((heard + self.config.node_timeout).max(asked + self.config.answer_time()))
     }
 
@@ -89,23 +89,23 @@ impl Gossip {
     /// not suspect the nodes that are not up yet.
     fn refused_deadline(&self, node: &Node) -> Option<Instant> {
         let since = node.contact.refused_since?;
-        let on = node.contact.met && !self.config.connect_refused_timeout.is_zero();
+        let on = node.contact.ever_connected && !self.config.connect_refused_timeout.is_zero();
         on.then(|| since + self.config.connect_refused_timeout)
     }
 
-    fn suspect(&mut self, id: NodeId, cause: Cause) {
+    fn suspect(&mut self, id: NodeId, cause: SuspicionCause) {
         let (now, wall, me) = (self.now, self.wall, self.me);
         let node = self.nodes.get_mut(&id).expect("asked for by the caller");
-        node.condition = Condition::Suspected { since: now, cause };
-        self.timeline.suspected(id, Suspicion { by: me, at: wall, cause: Some(cause) });
+        node.health = NodeHealth::Suspected { since: now, cause };
+        self.timeline.record_suspicion(id, Suspicion { by: me, at: wall, cause: Some(cause) });
         self.log(FailureEvent::Suspected { id, cause });
         self.todo.publish = true;
     }
 
     pub(crate) fn clear_suspicion(&mut self, id: NodeId) {
         let node = self.nodes.get_mut(&id).expect("asked for by the caller");
-        node.condition = Condition::Well;
-        self.timeline.returned(id, self.wall);
+        node.health = NodeHealth::Healthy;
+        self.timeline.record_recovery(id, self.wall);
         self.log(FailureEvent::SuspicionEnded(id));
         self.todo.publish = true;
     }
@@ -135,16 +135,19 @@ impl Gossip {
         }
         self.log(FailureEvent::FailAgreed(id));
         self.set_failed(id);
-        self.tell_of_failure(id);
+        self.broadcast_fail(id);
     }
 
     /// The replicas of the failed node always get the message, because one of them has to take over.
-    fn tell_of_failure(&mut self, id: NodeId) {
-        let packet = Packet { header: self.header(), body: Body::Fail(id) };
+    fn broadcast_fail(&mut self, id: NodeId) {
+        let packet = Packet { header: self.header(), body: MessageBody::Fail(id) };
         let voters = self.voters();
         for receiver in self.linked() {
-            let heir = self.nodes[&receiver].master() == Some(id);
-            if heir || voters <= TELLERS || self.random_below(voters as u64) < TELLERS as u64 {
+            let is_replica = self.nodes[&receiver].master() == Some(id);
+            if is_replica
+                || voters <= FAIL_MESSAGES_PER_NODE
+                || self.random_below(voters as u64) < FAIL_MESSAGES_PER_NODE as u64
+            {
                 self.send_packet(receiver, packet.clone());
             }
         }
@@ -153,7 +156,7 @@ impl Gossip {
     /// Resends recent FAIL messages over a new link. A majority may have agreed while the link was down, and gossip
     /// does not mention a failed node that owns no slots in this node's view. If this node missed a promotion, the
     /// replicas of the failed node would otherwise never learn about the agreement.
-    pub(crate) fn repeat_verdicts(&mut self, receiver: NodeId) {
+    pub(crate) fn resend_fails(&mut self, receiver: NodeId) {
         if self.nodes[&receiver].handshake.is_some() || !self.is_voter(self.me) {
             return;
         }
@@ -163,7 +166,7 @@ impl Gossip {
         let failed = self.nodes.values().filter(is_unnamed).map(|node| node.id).filter(|id| *id != receiver);
         for id in failed.collect::<Vec<_>>() {
             if self.nodes.values().any(|node| node.master() == Some(id)) {
-                let packet = Packet { header: self.header(), body: Body::Fail(id) };
+                let packet = Packet { header: self.header(), body: MessageBody::Fail(id) };
                 self.send_packet(receiver, packet);
             }
         }
@@ -180,17 +183,17 @@ impl Gossip {
         }
         if from == about {
             let node = self.nodes.get_mut(&about).expect("looked up above");
-            (node.condition, node.resigned) = (Condition::Failed { since: self.now }, true);
+            (node.health, node.declared_fail) = (NodeHealth::Failed { since: self.now }, true);
         }
     }
 
     fn set_failed(&mut self, id: NodeId) {
         let now = self.now;
         let node = self.nodes.get_mut(&id).expect("asked for by the caller");
-        node.condition = Condition::Failed { since: now };
-        node.resigned = false;
-        self.timeline.agreed(id, self.wall);
-        self.compare_candidates(id);
+        node.health = NodeHealth::Failed { since: now };
+        node.declared_fail = false;
+        self.timeline.record_agreement(id, self.wall);
+        self.rank_candidates(id);
         self.todo.save = true;
         self.todo.publish = true;
     }
@@ -201,14 +204,14 @@ impl Gossip {
         let serves = self.slots.count(id) > 0;
         let node = self.nodes.get_mut(&id).expect("asked for by the caller");
         let why = if !node.is_master() || !serves {
-            FailEnd::NoSlots { replica: !node.is_master() }
+            FailClearReason::NoSlots { replica: !node.is_master() }
         } else if self.now.since(since) > self.config.fail_undo_time() {
-            FailEnd::NotReplaced
+            FailClearReason::NotReplaced
         } else {
             return;
         };
-        node.condition = Condition::Well;
-        self.timeline.returned(id, self.wall);
+        node.health = NodeHealth::Healthy;
+        self.timeline.record_recovery(id, self.wall);
         self.log(FailureEvent::FailEnded { id, why });
         self.todo.save = true;
         self.todo.publish = true;
@@ -216,28 +219,28 @@ impl Gossip {
 
     /// Detects that this process was paused. The pause must not count as silence of other nodes, and a master that may
     /// have been replaced in the meantime must not serve before it knows.
-    pub(crate) fn notice_standstill(&mut self, before: Instant) {
+    pub(crate) fn detect_process_pause(&mut self, before: Instant) {
         let gap = self.now.since(before);
         if gap < self.config.node_timeout / 2 || self.nodes.len() == 1 {
             return;
         }
         for node in self.nodes.values_mut() {
-            node.contact.shift(gap);
+            node.contact.exclude_pause(gap);
         }
-        if gap >= self.longest_gap() {
-            self.hold_back();
-            self.log(Event::StoodStill(gap));
+        if gap >= self.max_undetected_pause() {
+            self.suspend_serving();
+            self.log(ClusterEvent::ProcessPaused(gap));
         }
     }
 
-    fn longest_gap(&self) -> Duration {
+    fn max_undetected_pause(&self) -> Duration {
         self.config.node_timeout * 3 / 4
     }
 
     /// How long after the last call this node may serve without another call. `None` if there are no other nodes.
     #[must_use]
     pub fn lease(&self) -> Option<Duration> {
-        (self.nodes.len() > 1).then(|| self.longest_gap())
+        (self.nodes.len() > 1).then(|| self.max_undetected_pause())
     }
 
     /// Limits the time between calls, so that a longer gap proves that the process was paused.

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use slot_routing::NodeId;
 
-use crate::handshake::MOST_NODES;
+use crate::handshake::MAX_NODES;
 use crate::machine::Gossip;
 use crate::node::Role;
 
 /// Limits how long a peer can make this node remember an id.
-const LONGEST_TTL: Duration = Duration::from_secs(3600);
+const MAX_BLACKLIST_TTL: Duration = Duration::from_secs(3600);
 
 impl Gossip {
     pub(crate) fn is_blacklisted(&self, id: NodeId) -> bool {
@@ -19,13 +19,13 @@ impl Gossip {
     pub(crate) fn blacklist(&mut self, id: NodeId, ttl: Duration) {
         let now = self.now;
         self.blacklist.retain(|_, until| *until > now);
-        if self.blacklist.len() < MOST_NODES {
-            self.blacklist.insert(id, now + ttl.min(LONGEST_TTL));
+        if self.blacklist.len() < MAX_NODES {
+            self.blacklist.insert(id, now + ttl.min(MAX_BLACKLIST_TTL));
         }
     }
 
     /// Another node gossips that an operator forgot `id`. Only known nodes are forgotten, which ends the propagation.
-    pub(crate) fn forget_as_told(&mut self, id: NodeId, ttl: Duration) {
+    pub(crate) fn forget_by_gossip(&mut self, id: NodeId, ttl: Duration) {
         let mine = id == self.me || self.myself().master() == Some(id);
         if !mine && self.knows(id) {
             self.blacklist(id, ttl);
@@ -41,7 +41,7 @@ impl Gossip {
         self.slots.release_all(id);
         self.migrating.retain(|_, to| *to != id);
         self.importing.retain(|_, from| *from != id);
-        for inbound in self.links.theirs.values_mut().filter(|inbound| inbound.node == Some(id)) {
+        for inbound in self.links.inbound.values_mut().filter(|inbound| inbound.node == Some(id)) {
             inbound.node = None;
         }
         for node in self.nodes.values_mut() {
@@ -51,7 +51,7 @@ impl Gossip {
             }
         }
         if let Some(role) = role {
-            self.note_node_gone(id, role);
+            self.on_node_removed(id, role);
         }
         self.todo.save = true;
         self.todo.publish = true;

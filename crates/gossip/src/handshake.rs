@@ -10,14 +10,14 @@ use clock::Instant;
 use slot_routing::NodeId;
 
 use crate::contract::LinkId;
-use crate::event::Event;
+use crate::event::ClusterEvent;
 use crate::machine::Gossip;
 use crate::node::{Address, Handshake, Node, Role};
 use crate::wire::{Header, NodeFlags};
 
 /// Maximum number of known nodes, including those in handshake: ten times the size that the protocol is designed for.
 /// Limits the memory that a hostile peer can use up.
-pub(crate) const MOST_NODES: usize = 10_000;
+pub(crate) const MAX_NODES: usize = 10_000;
 
 impl Gossip {
     /// Starts a handshake with the node at `address` unless one is in progress.
@@ -26,7 +26,7 @@ impl Gossip {
             let there = (node.address.ip, node.address.bus_port);
             node.handshake.is_some() && there == (address.ip, address.bus_port)
         };
-        if self.nodes.len() >= MOST_NODES || self.nodes.values().any(|node| same(&node)) {
+        if self.nodes.len() >= MAX_NODES || self.nodes.values().any(|node| same(&node)) {
             return;
         }
         let id = self.fresh_id();
@@ -63,9 +63,9 @@ impl Gossip {
         node.shard = real;
         node.handshake = None;
         node.role = announced_role(header.flags);
-        self.links.ours.insert(link, real);
+        self.links.outbound.insert(link, real);
         self.nodes.insert(real, node);
-        self.log(Event::HandshakeDone(real));
+        self.log(ClusterEvent::HandshakeDone(real));
         self.todo.save = true;
         self.todo.publish = true;
         true
@@ -79,26 +79,26 @@ impl Gossip {
         }
         let moved = (node.address.ip, node.address.bus_port) != (address.ip, address.bus_port);
         node.address = address;
-        let event = address.ip.map(|ip| Event::AddressUpdated { id, ip, port: address.port });
+        let event = address.ip.map(|ip| ClusterEvent::AddressUpdated { id, ip, port: address.port });
         if moved {
             self.close_link(id);
         }
-        self.out.extend(event.map(crate::contract::Action::Log));
+        self.out.extend(event.map(crate::contract::ClusterAction::Log));
         self.todo.save = true;
         self.todo.publish = true;
     }
 
     /// Learns this node's IP address from the socket on which a MEET arrived.
-    pub(crate) fn learn_my_address(&mut self, link: LinkId, introduced: bool) {
+    pub(crate) fn update_my_address(&mut self, link: LinkId, introduced: bool) {
         if self.config.announce.ip.is_some() {
             return;
         }
-        let Some(local) = self.links.theirs.get(&link).map(|inbound| inbound.local) else { return };
+        let Some(local) = self.links.inbound.get(&link).map(|inbound| inbound.local) else { return };
         let me = self.myself_mut();
         let unusable = |ip: IpAddr| ip.is_unspecified();
         if (introduced || me.address.ip.is_none()) && me.address.ip != Some(local) && !unusable(local) {
             me.address.ip = Some(local);
-            self.log(Event::MyAddress(local));
+            self.log(ClusterEvent::MyAddress(local));
             self.todo.save = true;
             self.todo.publish = true;
         }

@@ -2,14 +2,15 @@
 //! ownership.
 //!
 //! [`Gossip`] holds one node's view of the cluster. A driver feeds it packets, link events, operator commands and the
-//! time ([`Input`]) and executes the [`Action`]s that it returns. The machine reads no clock, opens no socket and takes
-//! its randomness from the generator it is given, so a simulator can run a thousand machines from one seed.
+//! time ([`ClusterInput`]) and executes the [`ClusterAction`]s that it returns. The machine reads no clock, opens no
+//! socket and takes its randomness from the generator it is given, so a simulator can run a thousand machines from one
+//! seed.
 //!
 //! The rules and the wire format are those of Redis Cluster (the specification and the behaviour of Redis 7), so Redis,
 //! Valkey and Redoubt nodes can form one cluster. The differences, all of which are compatible:
 //!
-//! * A node whose link broke and that refuses reconnects is suspected after [`Config::connect_refused_timeout`] instead
-//!   of the node timeout. FAIL still takes a majority.
+//! * A node whose link broke and that refuses reconnects is suspected after [`ClusterConfig::connect_refused_timeout`]
+//!   instead of the node timeout. FAIL still takes a majority.
 //! * A suspicion is gossiped at once instead of with the next PING.
 //! * Timeouts have millisecond resolution, and small clusters ping more often.
 //! * A replica starts an election after tens of milliseconds. Replicas with equal offsets are ranked by id, so two
@@ -22,7 +23,7 @@ mod claims;
 mod commands;
 mod config;
 mod contract;
-mod driving;
+mod driver;
 mod election;
 mod event;
 mod failure;
@@ -38,10 +39,10 @@ mod operator;
 mod receiving;
 mod replica_migration;
 mod report;
-mod resignation;
 mod role;
+mod self_fail;
 mod sending;
-mod service;
+mod serving;
 mod slot_moves;
 mod slot_states;
 mod slots;
@@ -52,17 +53,23 @@ mod timeline;
 mod votes;
 pub mod wire;
 
-pub use commands::{Command, CommandError, FailoverMode, Reply, SET_SLOT_TIMEOUT, SlotChange};
-pub use config::{Announce, Config};
-pub use contract::{Action, Confirm, Copies, Input, LinkId, Replication, Source};
-pub use driving::{Decided, Driving, News};
+pub use commands::{
+    FailoverMode, OperatorCommand, OperatorError, OperatorReply, SET_SLOT_TIMEOUT, SlotChange,
+};
+pub use config::{AnnouncedAddress, ClusterConfig};
+pub use contract::{
+    ClusterAction, ClusterInput, LinkId, ReplicaAdmission, ReplicaConfirmation, ReplicationSource,
+    ReplicationStatus,
+};
+pub use driver::{ClusterDriver, StepInputs, StepOutput};
 pub use event::{
-    Denial, ElectionEvent, Event, FailEnd, FailureEvent, Hindrance, Level, ManualFailoverEvent, Reset,
+    CannotFailoverReason, ClusterEvent, ElectionEvent, ElectionResetReason, FailClearReason, FailureEvent,
+    LogLevel, ManualFailoverEvent, VoteDenial,
 };
 pub use machine::Gossip;
-pub use node::{Address, Cause, Condition, Contact, Handshake, Link, Node, Role};
-pub use nodes_conf::ConfError;
+pub use node::{Address, Contact, Handshake, LinkState, Node, NodeHealth, Role, SuspicionCause};
+pub use nodes_conf::NodesConfError;
 pub use report::LinkReport;
 pub use slot_states::{parse_slot_states, slot_states};
-pub use stats::{Stats, Traffic};
-pub use timeline::{Ballot, Candidate, FailoverRecord, Suspicion, Timeline, Unfit};
+pub use stats::{LinkTraffic, MessageStats};
+pub use timeline::{Ballot, Candidate, FailoverRecord, FailoverTimeline, Ineligibility, Suspicion};

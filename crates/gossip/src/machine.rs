@@ -11,32 +11,32 @@ use rand::{Rng, RngExt};
 use rand_chacha::ChaCha8Rng;
 use slot_routing::{Epoch, NodeId, Slot, SlotSet, Topology};
 
-use crate::commands::{CommandError, Reply, SlotChange};
-use crate::config::Config;
-use crate::contract::{Action, Input, LinkId, Replication};
+use crate::commands::{OperatorError, OperatorReply, SlotChange};
+use crate::config::ClusterConfig;
+use crate::contract::{ClusterAction, ClusterInput, LinkId, ReplicationStatus};
 use crate::election::Election;
-use crate::event::Event;
+use crate::event::ClusterEvent;
 use crate::links::Links;
-use crate::manual_failover::Manual;
+use crate::manual_failover::ManualFailover;
 use crate::node::{Address, Extensions, Node, has_data};
 use crate::nodes::Nodes;
-use crate::nodes_conf::{self, ConfError, Saved};
+use crate::nodes_conf::{self, NodesConfError, SavedConfig};
 use crate::replica_migration::Orphans;
-use crate::resignation::Resignation;
-use crate::role::Following;
-use crate::sending::Talk;
-use crate::service::Service;
-use crate::slot_moves::Orders;
+use crate::role::FollowedMaster;
+use crate::self_fail::SelfFail;
+use crate::sending::GossipKind;
+use crate::serving::ServiceState;
+use crate::slot_moves::SetSlotQueue;
 use crate::slots::SlotTable;
-use crate::stats::Stats;
-use crate::timeline::Timeline;
+use crate::stats::MessageStats;
+use crate::timeline::FailoverTimeline;
 use crate::votes::Votes;
-use crate::wire::{Body, Publication};
+use crate::wire::{MessageBody, Publication};
 
 /// One node's view of the cluster: the state machine of the cluster bus.
 #[derive(Debug)]
 pub struct Gossip {
-    pub(crate) config: Config,
+    pub(crate) config: ClusterConfig,
     pub(crate) me: NodeId,
     pub(crate) nodes: Nodes,
     pub(crate) slots: SlotTable,
@@ -44,25 +44,25 @@ pub struct Gossip {
     pub(crate) importing: BTreeMap<Slot, NodeId>,
     /// Slots being imported that the source no longer claims, with the source and the time of its first such header.
     pub(crate) given_away: BTreeMap<Slot, (NodeId, Instant)>,
-    pub(crate) orders: Orders,
+    pub(crate) set_slots: SetSlotQueue,
     pub(crate) current_epoch: Epoch,
     pub(crate) votes: Votes,
     /// Forgotten nodes and when they may rejoin.
     pub(crate) blacklist: BTreeMap<NodeId, Instant>,
     pub(crate) links: Links,
-    pub(crate) service: Service,
+    pub(crate) service: ServiceState,
     pub(crate) election: Election,
-    pub(crate) manual: Manual,
-    pub(crate) following: Following,
+    pub(crate) manual_failover: ManualFailover,
+    pub(crate) followed_master: FollowedMaster,
     pub(crate) orphans: Orphans,
-    pub(crate) resignation: Resignation,
-    pub(crate) replication: Replication,
-    pub(crate) stats: Stats,
-    pub(crate) timeline: Timeline,
-    pub(crate) todo: Todo,
+    pub(crate) self_fail: SelfFail,
+    pub(crate) replication: ReplicationStatus,
+    pub(crate) stats: MessageStats,
+    pub(crate) timeline: FailoverTimeline,
+    pub(crate) todo: PendingWork,
     pub(crate) now: Instant,
     pub(crate) wall: Millis,
-    pub(crate) out: Vec<Action>,
+    pub(crate) out: Vec<ClusterAction>,
     /// Cached slot set of our headers, with its claimant and the version of the slot table.
     pub(crate) claim: Option<(NodeId, u64, SlotSet)>,
     started: bool,
@@ -74,7 +74,7 @@ pub struct Gossip {
 
 /// Work left over for the end of the current input.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Todo {
+pub(crate) struct PendingWork {
     /// `nodes.conf` is outdated.
     pub(crate) save: bool,
     /// `nodes.conf` must be durable before the packets of this step leave.
@@ -87,17 +87,17 @@ pub(crate) struct Todo {
     pub(crate) resume: bool,
     /// Slot changes to write into the replication stream after publishing, so that a snapshot taken in between includes
     /// them as well.
-    pub(crate) tell: Vec<(Slot, SlotChange)>,
+    pub(crate) tell_replicas: Vec<(Slot, SlotChange)>,
 }
 
 impl Gossip {
     /// Creates a node with a new random id that knows no other node.
     #[must_use]
-    pub fn new(config: Config, mut rng: ChaCha8Rng) -> Self {
+    pub fn new(config: ClusterConfig, mut rng: ChaCha8Rng) -> Self {
         let me = random_id(&mut rng);
-        let saved = Saved {
+        let saved = SavedConfig {
             nodes: BTreeMap::from([(me, Node::new(me, Address::default(), Instant::ORIGIN))]),
-            ..Saved::empty(me)
+            ..SavedConfig::empty(me)
         };
         let mut gossip = Self::with(config, rng, saved);
         gossip.todo.save = true;
@@ -109,11 +109,11 @@ impl Gossip {
     ///
     /// # Errors
     /// The first line that cannot be parsed.
-    pub fn restore(config: Config, rng: ChaCha8Rng, nodes_conf: &str) -> Result<Self, ConfError> {
+    pub fn restore(config: ClusterConfig, rng: ChaCha8Rng, nodes_conf: &str) -> Result<Self, NodesConfError> {
         Ok(Self::with(config, rng, nodes_conf::parse(nodes_conf)?))
     }
 
-    fn with(config: Config, rng: ChaCha8Rng, saved: Saved) -> Self {
+    fn with(config: ClusterConfig, rng: ChaCha8Rng, saved: SavedConfig) -> Self {
         let orphans = Orphans::of(&saved.nodes);
         let mut gossip = Self {
             config,
@@ -123,21 +123,21 @@ impl Gossip {
             migrating: saved.migrating,
             importing: saved.importing,
             given_away: BTreeMap::new(),
-            orders: Orders::default(),
+            set_slots: SetSlotQueue::default(),
             current_epoch: saved.current_epoch,
             votes: Votes::restored(saved.last_vote_epoch),
             blacklist: BTreeMap::new(),
             links: Links::default(),
-            service: Service::default(),
+            service: ServiceState::default(),
             election: Election::default(),
-            manual: Manual::default(),
-            following: Following::default(),
+            manual_failover: ManualFailover::default(),
+            followed_master: FollowedMaster::default(),
             orphans,
-            resignation: Resignation::default(),
-            replication: Replication::default(),
-            stats: Stats::default(),
-            timeline: Timeline::default(),
-            todo: Todo { publish: true, ..Todo::default() },
+            self_fail: SelfFail::default(),
+            replication: ReplicationStatus::default(),
+            stats: MessageStats::default(),
+            timeline: FailoverTimeline::default(),
+            todo: PendingWork { publish: true, ..PendingWork::default() },
             now: Instant::ORIGIN,
             wall: Millis::default(),
             out: Vec::new(),
@@ -153,15 +153,15 @@ impl Gossip {
 
     /// Processes one input that happened at `now`, with `wall` as the wall-clock time, and appends the resulting
     /// actions to `out`. `now` must not go backwards.
-    pub fn handle(&mut self, now: Instant, wall: Millis, input: Input, out: &mut Vec<Action>) {
+    pub fn handle(&mut self, now: Instant, wall: Millis, input: ClusterInput, out: &mut Vec<ClusterAction>) {
         assert!(now >= self.now, "time went back");
         let before = std::mem::replace(&mut self.now, now);
         self.wall = wall;
         if self.started {
-            self.notice_standstill(before);
+            self.detect_process_pause(before);
         } else {
             self.started = true;
-            self.wake_up();
+            self.init_timers();
         }
         self.dispatch(input);
         self.on_time();
@@ -169,36 +169,36 @@ impl Gossip {
         out.append(&mut self.out);
     }
 
-    fn dispatch(&mut self, input: Input) {
+    fn dispatch(&mut self, input: ClusterInput) {
         match input {
-            Input::Start | Input::Deadline => {}
-            Input::Loaded { upto } => self.on_loaded(upto),
-            Input::Accepted { link, peer, local } => self.on_accepted(link, peer, local),
-            Input::Connected { link } => self.on_connected(link),
-            Input::ConnectFailed { link, refused } => self.on_connect_failed(link, refused),
-            Input::Closed { link } => self.on_closed(link),
-            Input::Packet { link, packet } => self.on_packet(link, *packet),
-            Input::Replication(facts) => {
+            ClusterInput::Start | ClusterInput::Deadline => {}
+            ClusterInput::Loaded { upto } => self.on_loaded(upto),
+            ClusterInput::Accepted { link, peer, local } => self.on_accepted(link, peer, local),
+            ClusterInput::Connected { link } => self.on_connected(link),
+            ClusterInput::ConnectFailed { link, refused } => self.on_connect_failed(link, refused),
+            ClusterInput::Closed { link } => self.on_closed(link),
+            ClusterInput::Packet { link, packet } => self.on_packet(link, *packet),
+            ClusterInput::Replication(facts) => {
                 self.todo.publish |= has_data(self.replication.offset) != has_data(facts.offset);
                 self.replication = facts;
             }
-            Input::WritesPaused { offset } => self.on_writes_paused(offset),
-            Input::Persisted => self.claim_unsaved = false,
-            Input::KeysFound { slots, at_start } => self.on_keys_found(&slots, at_start),
-            Input::Command { token, command } => {
+            ClusterInput::WritesPaused { offset } => self.on_writes_paused(offset),
+            ClusterInput::Persisted => self.claim_unsaved = false,
+            ClusterInput::ForeignKeysFound { slots, at_start } => self.on_keys_found(&slots, at_start),
+            ClusterInput::Command { token, command } => {
                 if let Some(result) = self.on_command(token, command) {
                     self.answer(token, result);
                 }
             }
-            Input::ReplicasTold { token, held, keys_in_slot } => {
-                self.on_replicas_told(token, held, keys_in_slot);
+            ClusterInput::ReplicasAcknowledged { token, held, keys_in_slot } => {
+                self.on_replicas_acknowledged(token, held, keys_in_slot);
             }
-            Input::SlotChanged { slot, change } => self.on_slot_changed(slot, &change),
-            Input::MasterYields => self.on_master_yields(),
-            Input::MovesLoaded(moves) => self.on_moves_loaded(&moves),
-            Input::FirstWrite { at } => self.timeline.first_write(self.me, at),
-            Input::Publish(publication) => self.on_publish(&publication),
-            Input::Configure(config) => {
+            ClusterInput::SlotChanged { slot, change } => self.on_slot_changed(slot, &change),
+            ClusterInput::MasterShutdown => self.on_master_shutdown(),
+            ClusterInput::MovesLoaded(moves) => self.on_moves_loaded(&moves),
+            ClusterInput::FirstWrite { at } => self.timeline.record_first_write(self.me, at),
+            ClusterInput::Publish(publication) => self.on_publish(&publication),
+            ClusterInput::Configure(config) => {
                 let before = std::mem::replace(&mut self.config, *config);
                 self.apply_announcement();
                 self.nodes.touch_all();
@@ -207,7 +207,7 @@ impl Gossip {
                 // because nodes do not update addresses from a PONG.
                 if before.announce != self.config.announce {
                     for id in self.linked() {
-                        self.talk(id, Talk::Ping);
+                        self.send_gossip(id, GossipKind::Ping);
                     }
                 }
             }
@@ -217,17 +217,17 @@ impl Gossip {
     /// Does everything that is due. Each call must advance its own deadline.
     fn on_time(&mut self) {
         self.drop_stale_handshakes();
-        self.drop_silent_strangers();
-        self.tend_links();
+        self.close_silent_unknown_peers();
+        self.maintain_links();
         self.send_due_pings();
-        self.judge_silence();
-        self.step_resignation();
+        self.suspect_silent_nodes();
+        self.step_self_fail();
         self.step_manual_failover();
         self.step_election();
         self.step_replica_migration();
     }
 
-    /// When to call [`Gossip::handle`] with [`Input::Deadline`] unless another input comes first.
+    /// When to call [`Gossip::handle`] with [`ClusterInput::Deadline`] unless another input comes first.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         if !self.started {
@@ -235,11 +235,11 @@ impl Gossip {
         }
         let deadlines = [
             self.nodes.next_due(),
-            self.strangers_deadline(),
+            self.unknown_peers_deadline(),
             self.manual_deadline(),
             self.election_deadline(),
             self.orphan_deadline(),
-            self.resignation_deadline(),
+            self.self_fail_deadline(),
             self.service_deadline(),
             self.heartbeat(),
         ];
@@ -250,32 +250,32 @@ impl Gossip {
         self.follow_chains();
         self.tell_replicas();
         self.note_changes();
-        self.update_service();
+        self.update_serving_state();
         self.reconcile_role();
         if std::mem::take(&mut self.todo.publish) {
             let topology = self.topology();
             if self.published.as_ref() != Some(&topology) {
                 self.published = Some(topology.clone());
-                self.out.push(Action::Publish(Box::new(topology)));
+                self.out.push(ClusterAction::Publish(Box::new(topology)));
             }
         }
         let todo = std::mem::take(&mut self.todo);
-        for (slot, change) in todo.tell {
-            self.out.push(Action::TellReplicas { slot, change, confirm: None });
+        for (slot, change) in todo.tell_replicas {
+            self.out.push(ClusterAction::TellReplicas { slot, change, confirm: None });
         }
         if todo.resume {
-            self.out.push(Action::ResumeWrites);
+            self.out.push(ClusterAction::ResumeWrites);
         }
         self.claim_unsaved |= todo.claim;
         if todo.sync || self.claim_unsaved {
             for action in &mut self.out {
-                if let Action::Send { after_persist, .. } = action {
+                if let ClusterAction::Send { after_persist, .. } = action {
                     *after_persist = true;
                 }
             }
         }
         if todo.save || todo.sync {
-            self.out.insert(0, Action::Persist { text: self.nodes_conf(), sync: todo.sync });
+            self.out.insert(0, ClusterAction::Persist { text: self.nodes_conf(), sync: todo.sync });
         }
         self.note_changes();
     }
@@ -292,12 +292,12 @@ impl Gossip {
         self.todo.claim = true;
     }
 
-    pub(crate) fn log(&mut self, event: impl Into<Event>) {
-        self.out.push(Action::Log(event.into()));
+    pub(crate) fn log(&mut self, event: impl Into<ClusterEvent>) {
+        self.out.push(ClusterAction::Log(event.into()));
     }
 
-    pub(crate) fn answer(&mut self, token: u64, result: Result<Reply, CommandError>) {
-        self.out.push(Action::Reply { token, result });
+    pub(crate) fn answer(&mut self, token: u64, result: Result<OperatorReply, OperatorError>) {
+        self.out.push(ClusterAction::Reply { token, result });
     }
 
     /// This node's own entry.
@@ -353,19 +353,19 @@ impl Gossip {
 
     /// The current configuration.
     #[must_use]
-    pub fn config(&self) -> &Config {
+    pub fn config(&self) -> &ClusterConfig {
         &self.config
     }
 
     /// The most recent failovers that this node observed.
     #[must_use]
-    pub fn timeline(&self) -> &Timeline {
+    pub fn timeline(&self) -> &FailoverTimeline {
         &self.timeline
     }
 
     /// Message counters by type.
     #[must_use]
-    pub fn stats(&self) -> &Stats {
+    pub fn stats(&self) -> &MessageStats {
         &self.stats
     }
 
@@ -375,15 +375,15 @@ impl Gossip {
     }
 
     /// Counts a received message that DEBUG settings drop.
-    pub fn count_dropped(&mut self, body: &Body) {
+    pub fn count_dropped(&mut self, body: &MessageBody) {
         self.stats.count_received(body);
     }
 
     /// The peer of `link`, if it is known.
     #[must_use]
     pub fn node_of(&self, link: LinkId) -> Option<&Node> {
-        let theirs = || self.links.theirs.get(&link).and_then(|inbound| inbound.node.as_ref());
-        self.links.ours.get(&link).or_else(theirs).and_then(|id| self.nodes.get(id))
+        let theirs = || self.links.inbound.get(&link).and_then(|inbound| inbound.node.as_ref());
+        self.links.outbound.get(&link).or_else(theirs).and_then(|id| self.nodes.get(id))
     }
 
     /// Number of masters with slots; only they vote.
@@ -442,7 +442,7 @@ impl Gossip {
         let shard = publication.sharded.then(|| self.shard_members());
         for id in self.linked() {
             if shard.as_ref().is_none_or(|members| members.contains(&id)) {
-                self.send(id, Body::Publish(publication.clone()));
+                self.send(id, MessageBody::Publish(publication.clone()));
             }
         }
     }

@@ -18,18 +18,18 @@ use std::time::Duration;
 use clock::Instant;
 use slot_routing::{NodeId, ReplOffset};
 
-use crate::commands::{CommandError, FailoverMode, Reply};
-use crate::contract::Action;
+use crate::commands::{FailoverMode, OperatorError, OperatorReply};
+use crate::contract::ClusterAction;
 use crate::event::ManualFailoverEvent;
 use crate::machine::Gossip;
-use crate::sending::Talk;
-use crate::wire::{Body, Header};
+use crate::sending::GossipKind;
+use crate::wire::{Header, MessageBody};
 
 /// How often the paused master repeats its offset (as in Redis, the interval of its cron).
-const REPEAT: Duration = Duration::from_millis(100);
+const REPEAT_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) enum Manual {
+pub(crate) enum ManualFailover {
     #[default]
     Idle,
     /// This replica wants to take over.
@@ -51,7 +51,7 @@ pub(crate) enum Manual {
     },
 }
 
-impl Manual {
+impl ManualFailover {
     /// Whether the replica may start the election.
     pub(crate) fn is_ready(self) -> bool {
         matches!(self, Self::Claiming { ready: true, .. })
@@ -59,40 +59,42 @@ impl Manual {
 }
 
 impl Gossip {
-    pub(crate) fn cmd_failover(&mut self, mode: FailoverMode) -> Result<Reply, CommandError> {
+    pub(crate) fn cmd_failover(&mut self, mode: FailoverMode) -> Result<OperatorReply, OperatorError> {
         let me = self.myself();
         if me.is_master() {
-            return Err(CommandError::FailoverOnMaster);
+            return Err(OperatorError::FailoverOnMaster);
         }
-        let master = me.master().and_then(|id| self.nodes.get(&id)).ok_or(CommandError::MasterUnknown)?;
+        let master = me.master().and_then(|id| self.nodes.get(&id)).ok_or(OperatorError::MasterUnknown)?;
         let reachable = !master.has_failed() && master.link.is_up();
         let master = master.id;
         if mode == FailoverMode::Graceful && !reachable {
-            return Err(CommandError::MasterDown);
+            return Err(OperatorError::MasterDown);
         }
         // Requests during a failover are refused unless they use a stronger option.
-        match self.manual {
-            Manual::Claiming { forced, .. }
+        match self.manual_failover {
+            ManualFailover::Claiming { forced, .. }
                 if mode == FailoverMode::Graceful || forced && mode == FailoverMode::Force =>
             {
-                return Err(CommandError::FailoverRuns);
+                return Err(OperatorError::FailoverRuns);
             }
-            Manual::Claiming { .. } | Manual::Yielding { .. } | Manual::Idle => {}
+            ManualFailover::Claiming { .. } | ManualFailover::Yielding { .. } | ManualFailover::Idle => {}
         }
         self.end_manual_failover();
-        self.timeline.requested(master, self.me, self.wall);
+        self.timeline.record_request(master, self.me, self.wall);
         let until = self.now + self.config.manual_failover_timeout;
         match mode {
             FailoverMode::Graceful => {
                 self.log(ManualFailoverEvent::Accepted);
-                self.manual = Manual::Claiming { until, forced: false, target: None, ready: false };
+                self.manual_failover =
+                    ManualFailover::Claiming { until, forced: false, target: None, ready: false };
                 // A Redis master accepts MFSTART only from its replicas, and may not know yet that this node is one.
-                self.talk(master, Talk::Ping);
-                self.send(master, Body::ManualFailoverStart);
+                self.send_gossip(master, GossipKind::Ping);
+                self.send(master, MessageBody::ManualFailoverStart);
             }
             FailoverMode::Force => {
                 self.log(ManualFailoverEvent::Forced);
-                self.manual = Manual::Claiming { until, forced: true, target: None, ready: true };
+                self.manual_failover =
+                    ManualFailover::Claiming { until, forced: true, target: None, ready: true };
             }
             FailoverMode::Takeover => {
                 self.log(ManualFailoverEvent::Takeover);
@@ -101,28 +103,30 @@ impl Gossip {
                 self.take_over(epoch);
             }
         }
-        Ok(Reply::Ok)
+        Ok(OperatorReply::Ok)
     }
 
     /// The master shuts down and names this node as its successor. A failover in progress continues without waiting for
     /// the master.
-    pub(crate) fn on_master_yields(&mut self) {
+    pub(crate) fn on_master_shutdown(&mut self) {
         let Some(master) = self.myself().master() else { return };
-        self.timeline.requested(master, self.me, self.wall);
-        self.log(ManualFailoverEvent::Yielded);
-        if let Manual::Claiming { ready, .. } = &mut self.manual {
+        self.timeline.record_request(master, self.me, self.wall);
+        self.log(ManualFailoverEvent::RequestedByMaster);
+        if let ManualFailover::Claiming { ready, .. } = &mut self.manual_failover {
             *ready = true;
         } else {
             let until = self.now + self.config.manual_failover_timeout;
-            self.manual = Manual::Claiming { until, forced: true, target: None, ready: true };
+            self.manual_failover =
+                ManualFailover::Claiming { until, forced: true, target: None, ready: true };
         }
     }
 
     /// Repeats MFSTART on a new link, because the one sent on the previous link may be lost.
-    pub(crate) fn ask_to_yield_again(&mut self, id: NodeId) {
-        let unheard = matches!(self.manual, Manual::Claiming { target: None, ready: false, .. });
+    pub(crate) fn resend_manual_failover_start(&mut self, id: NodeId) {
+        let unheard =
+            matches!(self.manual_failover, ManualFailover::Claiming { target: None, ready: false, .. });
         if unheard && self.myself().master() == Some(id) {
-            self.send(id, Body::ManualFailoverStart);
+            self.send(id, MessageBody::ManualFailoverStart);
         }
     }
 
@@ -134,21 +138,22 @@ impl Gossip {
         }
         self.end_manual_failover();
         let until = self.now + self.config.manual_failover_timeout;
-        self.manual = Manual::Yielding { until, to: replica, paused_at: None, repeat_at: until };
+        self.manual_failover =
+            ManualFailover::Yielding { until, to: replica, paused_at: None, repeat_at: until };
         // Writes paused for another replica stay paused.
         self.todo.resume = false;
-        self.timeline.requested(self.me, replica, self.wall);
+        self.timeline.record_request(self.me, replica, self.wall);
         self.log(ManualFailoverEvent::Asked { by: replica });
         // Pauses for twice the timeout: a longer pause is harmless, but the new master would miss writes after a
         // shorter one.
         let until = self.now + self.config.manual_failover_timeout * 2;
-        self.out.push(Action::PauseWrites { until });
+        self.out.push(ClusterAction::PauseWrites { until });
     }
 
     /// Writes are paused: sends the final offset to the replica.
     pub(crate) fn on_writes_paused(&mut self, offset: ReplOffset) {
         let now = self.now;
-        if let Manual::Yielding { paused_at, repeat_at, .. } = &mut self.manual {
+        if let ManualFailover::Yielding { paused_at, repeat_at, .. } = &mut self.manual_failover {
             *paused_at = Some(offset);
             *repeat_at = now;
             self.replication.offset = offset;
@@ -160,57 +165,61 @@ impl Gossip {
         if self.myself().master() != Some(header.sender) {
             return;
         }
-        if let Manual::Claiming { target: target @ None, ready: false, .. } = &mut self.manual {
+        if let ManualFailover::Claiming { target: target @ None, ready: false, .. } =
+            &mut self.manual_failover
+        {
             *target = Some(header.offset);
-            self.out.push(Action::WatchOffset(Some(header.offset)));
+            self.out.push(ClusterAction::WatchOffset(Some(header.offset)));
             self.log(ManualFailoverEvent::MasterOffset(header.offset.0));
         }
     }
 
     pub(crate) fn step_manual_failover(&mut self) {
         let now = self.now;
-        match &mut self.manual {
-            Manual::Idle => {}
-            Manual::Claiming { until, .. } | Manual::Yielding { until, .. } if now >= *until => {
+        match &mut self.manual_failover {
+            ManualFailover::Idle => {}
+            ManualFailover::Claiming { until, .. } | ManualFailover::Yielding { until, .. }
+                if now >= *until =>
+            {
                 let master = self.myself().master().unwrap_or(self.me);
-                self.timeline.given_up(master, self.wall);
+                self.timeline.record_request_timeout(master, self.wall);
                 self.end_manual_failover();
                 self.log(ManualFailoverEvent::TimedOut);
             }
-            Manual::Claiming { target: Some(target), ready: ready @ false, .. } => {
+            ManualFailover::Claiming { target: Some(target), ready: ready @ false, .. } => {
                 if self.replication.offset >= *target {
                     *ready = true;
                     self.log(ManualFailoverEvent::Ready);
                 }
             }
-            Manual::Claiming { .. } => {}
-            Manual::Yielding { to, paused_at: Some(_), repeat_at, .. } if now >= *repeat_at => {
-                *repeat_at = now + REPEAT;
+            ManualFailover::Claiming { .. } => {}
+            ManualFailover::Yielding { to, paused_at: Some(_), repeat_at, .. } if now >= *repeat_at => {
+                *repeat_at = now + REPEAT_INTERVAL;
                 let to = *to;
-                self.talk(to, Talk::Ping);
+                self.send_gossip(to, GossipKind::Ping);
             }
-            Manual::Yielding { .. } => {}
+            ManualFailover::Yielding { .. } => {}
         }
     }
 
     pub(crate) fn manual_deadline(&self) -> Option<Instant> {
-        match self.manual {
-            Manual::Idle => None,
-            Manual::Claiming { until, .. } => Some(until),
-            Manual::Yielding { until, repeat_at, .. } => Some(until.min(repeat_at)),
+        match self.manual_failover {
+            ManualFailover::Idle => None,
+            ManualFailover::Claiming { until, .. } => Some(until),
+            ManualFailover::Yielding { until, repeat_at, .. } => Some(until.min(repeat_at)),
         }
     }
 
     /// Ends the manual failover on either side, whatever its result.
     pub(crate) fn end_manual_failover(&mut self) {
-        match std::mem::take(&mut self.manual) {
-            Manual::Idle => {}
-            Manual::Claiming { target, .. } => {
+        match std::mem::take(&mut self.manual_failover) {
+            ManualFailover::Idle => {}
+            ManualFailover::Claiming { target, .. } => {
                 if target.is_some() {
-                    self.out.push(Action::WatchOffset(None));
+                    self.out.push(ClusterAction::WatchOffset(None));
                 }
             }
-            Manual::Yielding { .. } => self.todo.resume = true,
+            ManualFailover::Yielding { .. } => self.todo.resume = true,
         }
     }
 }

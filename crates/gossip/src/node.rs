@@ -9,7 +9,7 @@ use clock::Instant;
 use slot_routing::{ClientEndpoint, Epoch, NodeId, ReplOffset};
 
 use crate::contract::LinkId;
-use crate::nodes::Counted;
+use crate::nodes::IndexEntry;
 use crate::wire::{Header, MessageFlags, NodeFlags};
 
 /// Whether a replica at this offset has any data. Clients cannot use an empty replica, so CLUSTER SLOTS omits it; the
@@ -28,7 +28,7 @@ pub struct Node {
     /// Master, or replica of which master.
     pub role: Role,
     /// Healthy, PFAIL or FAIL.
-    pub condition: Condition,
+    pub health: NodeHealth,
     /// Set while the id of the node at this address is unknown.
     pub handshake: Option<Handshake>,
     /// The shard id that the node, or its master, announced.
@@ -50,17 +50,17 @@ pub struct Node {
     /// The replication offset that the node has written or applied.
     pub offset: ReplOffset,
     /// State of our outbound link to the node.
-    pub link: Link,
+    pub link: LinkState,
     /// Times of the last messages from and to the node.
     pub contact: Contact,
     /// Masters that reported the node as failing, with the time of their last report.
     pub reports: BTreeMap<NodeId, Instant>,
     /// Whether the node declared itself FAIL because it restarted with less data than its replicas.
-    pub(crate) resigned: bool,
+    pub(crate) declared_fail: bool,
     /// The replica of this master that we last voted for, and when.
-    pub voted: Option<(NodeId, Instant)>,
+    pub last_vote: Option<(NodeId, Instant)>,
     /// The values that the indexes of [`Nodes`](crate::nodes::Nodes) currently hold for this node.
-    pub(crate) counted: Counted,
+    pub(crate) indexed: IndexEntry,
 }
 
 /// The address of a node on the cluster bus and for clients.
@@ -87,15 +87,15 @@ pub enum Role {
 
 /// The health of a node in this node's view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Condition {
+pub enum NodeHealth {
     /// The node answers.
-    Well,
+    Healthy,
     /// PFAIL: this node suspects that the node is down.
     Suspected {
         /// When the suspicion began.
         since: Instant,
         /// Why the node is suspected.
-        cause: Cause,
+        cause: SuspicionCause,
     },
     /// FAIL: a majority of the masters agrees that the node is down.
     Failed {
@@ -106,7 +106,7 @@ pub enum Condition {
 
 /// Why a node is suspected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cause {
+pub enum SuspicionCause {
     /// No message arrived within the node timeout.
     Silence,
     /// Its link broke and its host refuses connections, so the process is gone.
@@ -115,7 +115,7 @@ pub enum Cause {
     Replaced,
 }
 
-impl fmt::Display for Cause {
+impl fmt::Display for SuspicionCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Silence => "silence",
@@ -136,7 +136,7 @@ pub struct Handshake {
 
 /// The state of our outbound link to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Link {
+pub enum LinkState {
     /// Not connected.
     Down {
         /// When to connect next.
@@ -158,7 +158,7 @@ pub enum Link {
     },
 }
 
-impl Link {
+impl LinkState {
     /// The link number, unless the link is down.
     #[must_use]
     pub fn id(self) -> Option<LinkId> {
@@ -183,23 +183,25 @@ pub struct Contact {
     /// When the last PONG arrived.
     pub pong_received: Option<Instant>,
     /// When the last message arrived, on any link.
-    pub heard: Option<Instant>,
+    pub last_message: Option<Instant>,
     /// When to send the next PING, unless one is unanswered.
     pub ping_due: Option<Instant>,
     /// Since when all connection attempts have been refused.
     pub refused_since: Option<Instant>,
     /// Whether a link to the node has worked since this process started.
-    pub met: bool,
+    pub ever_connected: bool,
     /// Whether the node has answered since this process started or resumed, and does not object to this node serving.
-    pub(crate) vouches: bool,
+    pub(crate) confirms_serving: bool,
     /// Whether the node has answered since this process started or resumed, and does not object to this node voting.
-    pub(crate) trusts: bool,
+    pub(crate) confirms_voting: bool,
 }
 
 impl Contact {
     /// Excludes a pause of this process from the timeouts.
-    pub(crate) fn shift(&mut self, gap: Duration) {
-        for time in [&mut self.ping_sent, &mut self.heard, &mut self.refused_since].into_iter().flatten() {
+    pub(crate) fn exclude_pause(&mut self, gap: Duration) {
+        for time in
+            [&mut self.ping_sent, &mut self.last_message, &mut self.refused_since].into_iter().flatten()
+        {
             *time += gap;
         }
     }
@@ -213,7 +215,7 @@ impl Node {
             id,
             address,
             role: Role::Master,
-            condition: Condition::Well,
+            health: NodeHealth::Healthy,
             handshake: None,
             shard: id,
             hostname: String::new(),
@@ -224,12 +226,12 @@ impl Node {
             extensions: Extensions::None,
             config_epoch: Epoch(0),
             offset: ReplOffset(0),
-            link: Link::Down { retry_at: now },
+            link: LinkState::Down { retry_at: now },
             contact: Contact::default(),
             reports: BTreeMap::new(),
-            resigned: false,
-            voted: None,
-            counted: Counted::default(),
+            declared_fail: false,
+            last_vote: None,
+            indexed: IndexEntry::default(),
         }
     }
 
@@ -251,27 +253,27 @@ impl Node {
     /// Whether the node is PFAIL.
     #[must_use]
     pub fn is_suspected(&self) -> bool {
-        matches!(self.condition, Condition::Suspected { .. })
+        matches!(self.health, NodeHealth::Suspected { .. })
     }
 
     /// Whether the node is FAIL.
     #[must_use]
     pub fn has_failed(&self) -> bool {
-        matches!(self.condition, Condition::Failed { .. })
+        matches!(self.health, NodeHealth::Failed { .. })
     }
 
     /// When the node became FAIL.
     pub(crate) fn failed_since(&self) -> Option<Instant> {
-        match self.condition {
-            Condition::Failed { since } => Some(since),
-            Condition::Well | Condition::Suspected { .. } => None,
+        match self.health {
+            NodeHealth::Failed { since } => Some(since),
+            NodeHealth::Healthy | NodeHealth::Suspected { .. } => None,
         }
     }
 
     /// Whether the node is neither PFAIL nor FAIL.
     #[must_use]
-    pub fn is_well(&self) -> bool {
-        self.condition == Condition::Well
+    pub fn is_healthy(&self) -> bool {
+        self.health == NodeHealth::Healthy
     }
 
     /// The flags of this node in headers and gossip entries.
@@ -287,9 +289,9 @@ impl Node {
     }
 
     /// Updates the node from its own header, except for the role.
-    pub(crate) fn learn(&mut self, header: &Header) {
+    pub(crate) fn update_from(&mut self, header: &Header) {
         self.no_failover = header.flags.has(NodeFlags::NO_FAILOVER);
-        self.extensions = self.extensions.max(Extensions::said_by(header));
+        self.extensions = self.extensions.max(Extensions::supported_by(header));
         self.offset = header.offset;
         self.config_epoch = self.config_epoch.max(header.own_epoch());
     }
@@ -297,7 +299,7 @@ impl Node {
     /// Whether `header` was sent before the sender's last known claim. A node never claims under an epoch above its
     /// `currentEpoch`, not even after a power failure. Packets on the two links between a pair of nodes can overtake
     /// each other.
-    pub(crate) fn outdates(&self, header: &Header) -> bool {
+    pub(crate) fn is_newer_than(&self, header: &Header) -> bool {
         header.current_epoch < self.config_epoch
     }
 }
@@ -313,7 +315,7 @@ pub enum Extensions {
 }
 
 impl Extensions {
-    fn said_by(header: &Header) -> Self {
+    fn supported_by(header: &Header) -> Self {
         if header.flags.has(NodeFlags::EXTENSIONS) {
             Self::All
         } else if header.message_flags.has(MessageFlags::EXTENSIONS) {

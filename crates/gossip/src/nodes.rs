@@ -23,38 +23,38 @@ pub(crate) struct Nodes {
     /// The next deadline of each node.
     timers: BTreeSet<(Instant, NodeId)>,
     /// Nodes from which gossip entries are picked at random, in no particular order.
-    told: Vec<NodeId>,
+    gossip_candidates: Vec<NodeId>,
     /// PFAIL nodes, which every message reports.
     suspects: BTreeSet<NodeId>,
     /// FAIL masters with slots.
     failed_voters: BTreeSet<NodeId>,
     /// Number of replicas per master that could take over.
-    heirs: BTreeMap<NodeId, usize>,
+    eligible_replicas: BTreeMap<NodeId, usize>,
     /// Whether any index except the timers has changed since the last check.
     changed: bool,
     /// Numbers of other masters with slots that are reachable, and that confirm that this node may serve.
-    reached: usize,
-    vouching: usize,
+    reachable: usize,
+    confirming: usize,
 }
 
 /// The values of a node that the indexes depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Standing {
+pub(crate) struct IndexedState {
     due: Option<Instant>,
-    told: bool,
-    suspected: bool,
+    is_gossip_candidate: bool,
+    is_suspected: bool,
     /// Since when the node, if it is a master with slots, is FAIL.
     failed_voter: Option<Instant>,
-    heir_of: Option<NodeId>,
-    reached: bool,
-    vouches: bool,
+    eligible_replica_of: Option<NodeId>,
+    is_reachable: bool,
+    confirms_serving: bool,
 }
 
-/// The indexed values of a node, and its position in `told`.
+/// The indexed values of a node, and its position in `gossip_candidates`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Counted {
-    standing: Standing,
-    place: usize,
+pub(crate) struct IndexEntry {
+    state: IndexedState,
+    gossip_index: usize,
 }
 
 impl Deref for Nodes {
@@ -89,13 +89,13 @@ impl Nodes {
     /// Inserts a node, replacing one with the same id.
     pub(crate) fn insert(&mut self, id: NodeId, mut node: Node) {
         self.remove(&id);
-        node.counted = Counted::default();
+        node.indexed = IndexEntry::default();
         self.touched.push(id);
         self.by_id.insert(id, node);
     }
 
     pub(crate) fn remove(&mut self, id: &NodeId) -> Option<Node> {
-        self.count(*id, Standing::default());
+        self.update_indexes(*id, IndexedState::default());
         self.by_id.remove(id)
     }
 
@@ -107,45 +107,46 @@ impl Nodes {
     }
 
     /// Updates the indexes from the node's previous values to `now`.
-    fn count(&mut self, id: NodeId, now: Standing) {
+    fn update_indexes(&mut self, id: NodeId, now: IndexedState) {
         let Some(node) = self.by_id.get_mut(&id) else { return };
-        let Counted { standing: before, place } = node.counted;
-        node.counted.standing = now;
+        let IndexEntry { state: before, gossip_index: place } = node.indexed;
+        node.indexed.state = now;
         if before == now {
             return;
         }
-        self.changed |= Standing { due: now.due, ..before } != now;
+        self.changed |= IndexedState { due: now.due, ..before } != now;
         if before.due != now.due {
             before.due.map(|at| self.timers.remove(&(at, id)));
             self.timers.extend(now.due.map(|at| (at, id)));
         }
-        if now.told && !before.told {
-            node.counted.place = self.told.len();
-            self.told.push(id);
-        } else if before.told && !now.told {
-            self.told.swap_remove(place);
-            let moved = self.told.get(place).and_then(|moved| self.by_id.get_mut(moved));
+        if now.is_gossip_candidate && !before.is_gossip_candidate {
+            node.indexed.gossip_index = self.gossip_candidates.len();
+            self.gossip_candidates.push(id);
+        } else if before.is_gossip_candidate && !now.is_gossip_candidate {
+            self.gossip_candidates.swap_remove(place);
+            let moved = self.gossip_candidates.get(place).and_then(|moved| self.by_id.get_mut(moved));
             if let Some(moved) = moved {
-                moved.counted.place = place;
+                moved.indexed.gossip_index = place;
             }
         }
-        keep(&mut self.suspects, id, now.suspected);
-        keep(&mut self.failed_voters, id, now.failed_voter.is_some());
-        if before.heir_of != now.heir_of {
-            if let Some(master) = before.heir_of
-                && let Some(heirs) = self.heirs.get_mut(&master)
+        set_membership(&mut self.suspects, id, now.is_suspected);
+        set_membership(&mut self.failed_voters, id, now.failed_voter.is_some());
+        if before.eligible_replica_of != now.eligible_replica_of {
+            if let Some(master) = before.eligible_replica_of
+                && let Some(eligible_replicas) = self.eligible_replicas.get_mut(&master)
             {
-                *heirs -= 1;
-                if *heirs == 0 {
-                    self.heirs.remove(&master);
+                *eligible_replicas -= 1;
+                if *eligible_replicas == 0 {
+                    self.eligible_replicas.remove(&master);
                 }
             }
-            if let Some(master) = now.heir_of {
-                *self.heirs.entry(master).or_default() += 1;
+            if let Some(master) = now.eligible_replica_of {
+                *self.eligible_replicas.entry(master).or_default() += 1;
             }
         }
-        self.reached = self.reached + usize::from(now.reached) - usize::from(before.reached);
-        self.vouching = self.vouching + usize::from(now.vouches) - usize::from(before.vouches);
+        self.reachable = self.reachable + usize::from(now.is_reachable) - usize::from(before.is_reachable);
+        self.confirming =
+            self.confirming + usize::from(now.confirms_serving) - usize::from(before.confirms_serving);
     }
 
     /// The nodes with a due deadline, sorted by id.
@@ -161,14 +162,14 @@ impl Nodes {
     }
 
     /// Nodes from which gossip entries are picked at random.
-    pub(crate) fn told(&self) -> &[NodeId] {
-        &self.told
+    pub(crate) fn gossip_candidates(&self) -> &[NodeId] {
+        &self.gossip_candidates
     }
 
-    /// The position of `id` in [`Nodes::told`].
-    pub(crate) fn place_in_told(&self, id: NodeId) -> Option<usize> {
-        let counted = self.by_id.get(&id)?.counted;
-        counted.standing.told.then_some(counted.place)
+    /// The position of `id` in [`Nodes::gossip_candidates`].
+    pub(crate) fn gossip_index(&self, id: NodeId) -> Option<usize> {
+        let indexed = self.by_id.get(&id)?.indexed;
+        indexed.state.is_gossip_candidate.then_some(indexed.gossip_index)
     }
 
     pub(crate) fn suspects(&self) -> impl Iterator<Item = NodeId> + '_ {
@@ -180,22 +181,22 @@ impl Nodes {
     }
 
     /// Whether a replica could take over from `master`.
-    pub(crate) fn has_heir(&self, master: NodeId) -> bool {
-        self.heirs.contains_key(&master)
+    pub(crate) fn has_eligible_replica(&self, master: NodeId) -> bool {
+        self.eligible_replicas.contains_key(&master)
     }
 
     /// Number of other masters with slots that are reachable.
-    pub(crate) fn reached(&self) -> usize {
-        self.reached
+    pub(crate) fn reachable(&self) -> usize {
+        self.reachable
     }
 
     /// Number of other masters with slots that confirm that this node may serve.
-    pub(crate) fn vouching(&self) -> usize {
-        self.vouching
+    pub(crate) fn confirming(&self) -> usize {
+        self.confirming
     }
 }
 
-fn keep(set: &mut BTreeSet<NodeId>, id: NodeId, wanted: bool) {
+fn set_membership(set: &mut BTreeSet<NodeId>, id: NodeId, wanted: bool) {
     if wanted {
         set.insert(id);
     } else if !set.is_empty() {
@@ -214,14 +215,14 @@ impl Gossip {
         }
         for id in touched.drain(..) {
             if let Some(node) = self.nodes.get(&id) {
-                let standing = self.standing(node);
-                self.nodes.count(id, standing);
+                let state = self.state(node);
+                self.nodes.update_indexes(id, state);
             }
         }
         // Reuses the allocation.
         self.nodes.touched = touched;
         if std::mem::take(&mut self.nodes.changed) {
-            self.note_replacements();
+            self.update_coverage_deadlines();
         }
     }
 
@@ -235,53 +236,62 @@ impl Gossip {
 
     /// Checks that the incrementally updated indexes equal freshly computed ones.
     #[cfg(test)]
-    pub(crate) fn assert_counted(&self) {
-        let all = self.nodes.values().map(|node| (node.id, self.standing(node), node.counted.standing));
-        all.for_each(|(id, now, counted)| assert_eq!(now, counted, "{id}"));
-        let count =
-            |of: fn(&Standing) -> bool| self.nodes.values().filter(|node| of(&node.counted.standing)).count();
+    pub(crate) fn assert_indexes_consistent(&self) {
+        let all = self.nodes.values().map(|node| (node.id, self.state(node), node.indexed.state));
+        all.for_each(|(id, now, indexed)| assert_eq!(now, indexed, "{id}"));
+        let count = |of: fn(&IndexedState) -> bool| {
+            self.nodes.values().filter(|node| of(&node.indexed.state)).count()
+        };
         let nodes = &self.nodes;
-        let sums = [nodes.timers.len(), nodes.told.len(), nodes.suspects.len(), nodes.failed_voters.len()];
-        let counted = [
-            count(|standing| standing.due.is_some()),
-            count(|standing| standing.told),
-            count(|standing| standing.suspected),
-            count(|standing| standing.failed_voter.is_some()),
+        let sums = [
+            nodes.timers.len(),
+            nodes.gossip_candidates.len(),
+            nodes.suspects.len(),
+            nodes.failed_voters.len(),
         ];
-        assert_eq!(sums, counted);
-        assert_eq!(nodes.reached, count(|standing| standing.reached));
-        assert_eq!(nodes.vouching, count(|standing| standing.vouches));
-        assert_eq!(nodes.heirs.values().sum::<usize>(), count(|standing| standing.heir_of.is_some()));
-        let place = |id: &NodeId| nodes.place_in_told(*id).map(|place| nodes.told[place]);
-        assert!(nodes.told.iter().all(|id| place(id) == Some(*id)));
+        let indexed = [
+            count(|state| state.due.is_some()),
+            count(|state| state.is_gossip_candidate),
+            count(|state| state.is_suspected),
+            count(|state| state.failed_voter.is_some()),
+        ];
+        assert_eq!(sums, indexed);
+        assert_eq!(nodes.reachable, count(|state| state.is_reachable));
+        assert_eq!(nodes.confirming, count(|state| state.confirms_serving));
+        assert_eq!(
+            nodes.eligible_replicas.values().sum::<usize>(),
+            count(|state| state.eligible_replica_of.is_some())
+        );
+        let index = |id: &NodeId| nodes.gossip_index(*id).map(|place| nodes.gossip_candidates[place]);
+        assert!(nodes.gossip_candidates.iter().all(|id| index(id) == Some(*id)));
     }
 
-    fn standing(&self, node: &Node) -> Standing {
-        let heir_of = node.master().filter(|_| !node.has_failed() && !node.no_failover);
+    fn state(&self, node: &Node) -> IndexedState {
+        let eligible_replica_of = node.master().filter(|_| !node.has_failed() && !node.no_failover);
         if node.id == self.me {
-            return Standing { heir_of, ..Standing::default() };
+            return IndexedState { eligible_replica_of, ..IndexedState::default() };
         }
         let owner = self.slots.count(node.id) > 0;
         let timers = [
             self.link_deadline(node),
             self.ping_deadline(node),
-            self.doubt_deadline(node),
+            self.suspicion_deadline(node),
             self.handshake_deadline(node),
         ];
         let is_member = node.handshake.is_none();
         // An entry without an address does not help others to reach the node. A failed node is reported all the same,
         // because its address is unknown when another node has taken it.
         let nameable = is_member && (node.address.ip.is_some() || node.has_failed());
-        Standing {
+        IndexedState {
             due: timers.into_iter().flatten().min(),
-            told: nameable && !node.is_suspected() && (node.link.is_up() || owner),
-            suspected: is_member && node.is_suspected(),
+            is_gossip_candidate: nameable && !node.is_suspected() && (node.link.is_up() || owner),
+            is_suspected: is_member && node.is_suspected(),
             failed_voter: node.failed_since().filter(|_| owner),
-            heir_of,
+            eligible_replica_of,
             // After a start no node is suspected yet. Counting nodes that have not been heard as reachable would let a
             // restarted master in a minority serve until the node timeout.
-            reached: owner && node.is_well() && node.contact.heard.is_some(),
-            vouches: owner && node.contact.vouches,
+            is_reachable: owner && node.is_healthy() && node.contact.last_message.is_some(),
+            confirms_serving: owner && node.contact.confirms_serving,
         }
     }
 }

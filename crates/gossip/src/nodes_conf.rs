@@ -22,13 +22,13 @@ use slot_routing::{ClientEndpoint, Epoch, NodeId, Slot};
 use thiserror::Error;
 
 use crate::machine::Gossip;
-use crate::node::{Address, Condition, Handshake, Node, Role};
+use crate::node::{Address, Handshake, Node, NodeHealth, Role};
 use crate::slots::SlotTable;
 
 /// A syntax error in `nodes.conf`.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("line {line}: {reason}")]
-pub struct ConfError {
+pub struct NodesConfError {
     /// Line number, starting at 1.
     pub line: usize,
     /// A description of the error.
@@ -37,7 +37,7 @@ pub struct ConfError {
 
 /// The parsed file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Saved {
+pub(crate) struct SavedConfig {
     pub(crate) me: NodeId,
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     pub(crate) slots: SlotTable,
@@ -47,7 +47,7 @@ pub(crate) struct Saved {
     pub(crate) last_vote_epoch: Epoch,
 }
 
-impl Saved {
+impl SavedConfig {
     pub(crate) fn empty(me: NodeId) -> Self {
         Self {
             me,
@@ -68,7 +68,7 @@ impl Gossip {
         let ranges = self.ranges();
         for node in self.nodes.values().filter(|node| node.handshake.is_none()) {
             write_address(&mut text, node);
-            self.write_standing(&mut text, node, &ranges);
+            self.write_node_state(&mut text, node, &ranges);
             text.push('\n');
         }
         let _ =
@@ -102,17 +102,17 @@ fn write_address(text: &mut String, node: &Node) {
 }
 
 /// Parses the content of the file.
-pub(crate) fn parse(text: &str) -> Result<Saved, ConfError> {
+pub(crate) fn parse(text: &str) -> Result<SavedConfig, NodesConfError> {
     let mut reader =
-        Reader { saved: Saved::empty(NodeId::from_random([0; 20])), me: None, masters: Vec::new() };
+        Reader { saved: SavedConfig::empty(NodeId::from_random([0; 20])), me: None, masters: Vec::new() };
     for (index, line) in text.lines().enumerate() {
-        let at = |reason: String| ConfError { line: index + 1, reason };
+        let at = |reason: String| NodesConfError { line: index + 1, reason };
         if !line.is_empty() {
             reader.line(line).map_err(at)?;
         }
     }
     let last = text.lines().count().max(1);
-    let at_end = |reason: &str| ConfError { line: last, reason: reason.to_owned() };
+    let at_end = |reason: &str| NodesConfError { line: last, reason: reason.to_owned() };
     // Some editors drop the final newline. A file without it is accepted only if the last line is complete.
     let is_last = |line: &str| line.starts_with("vars ") && line.contains(" lastVoteEpoch ");
     if !text.ends_with('\n') && !text.lines().last().is_some_and(is_last) {
@@ -129,7 +129,7 @@ pub(crate) fn parse(text: &str) -> Result<Saved, ConfError> {
 }
 
 struct Reader {
-    saved: Saved,
+    saved: SavedConfig,
     me: Option<NodeId>,
     /// The master of each replica, resolved at the end because its line may follow.
     masters: Vec<(NodeId, NodeId)>,
@@ -142,11 +142,11 @@ impl Reader {
             return self.vars(&words[1..]);
         }
         let [id, address, flags, master, _ping, _pong, epoch, _link, slots @ ..] = &words[..] else {
-            return Err("a node takes at least eight fields".to_owned());
+            return Err("a node line needs at least eight fields".to_owned());
         };
         let id = parse_id(id)?;
         if self.saved.nodes.contains_key(&id) {
-            return Err(format!("node {id} stands here twice"));
+            return Err(format!("node {id} occurs twice"));
         }
         let mut node = Node::new(id, Address::default(), Instant::ORIGIN);
         parse_address(&mut node, address)?;
@@ -188,7 +188,7 @@ impl Reader {
             "slave" => node.role = Role::Replica(None),
             // PFAIL is transient, FAIL persists.
             "fail?" | "noaddr" | "noflags" => {}
-            "fail" => node.condition = Condition::Failed { since: Instant::ORIGIN },
+            "fail" => node.health = NodeHealth::Failed { since: Instant::ORIGIN },
             "handshake" => node.handshake = Some(Handshake { since: Instant::ORIGIN, meet: false }),
             "nofailover" => node.no_failover = true,
             other => return Err(format!("unknown flag '{other}'")),
@@ -199,13 +199,13 @@ impl Reader {
     /// Parses `n`, `n-m`, `[n->-id]` or `[n-<-id]`.
     fn slot_word(&mut self, id: NodeId, word: &str) -> Result<(), String> {
         if let Some(moving) = word.strip_prefix('[') {
-            let moving = moving.strip_suffix(']').ok_or_else(|| format!("'{word}' is no slot"))?;
+            let moving = moving.strip_suffix(']').ok_or_else(|| format!("'{word}' is not a slot"))?;
             let (slots, arrow) = if moving.contains("->-") {
                 (&mut self.saved.migrating, "->-")
             } else {
                 (&mut self.saved.importing, "-<-")
             };
-            let (slot, other) = moving.split_once(arrow).ok_or_else(|| format!("'{word}' is no slot"))?;
+            let (slot, other) = moving.split_once(arrow).ok_or_else(|| format!("'{word}' is not a slot"))?;
             slots.insert(parse_slot(slot)?, parse_id(other)?);
             return Ok(());
         }
@@ -245,7 +245,10 @@ impl Reader {
         let named: BTreeSet<NodeId> = ends.copied().chain(masters).chain(self.me).collect();
         for node in saved.nodes.values().filter(|node| node.handshake.is_some()) {
             if named.contains(&node.id) || saved.slots.count(node.id) > 0 {
-                return Err(format!("node {} is in handshake and has a part in the cluster", node.id));
+                return Err(format!(
+                    "node {} is in handshake but is referenced by the cluster configuration",
+                    node.id
+                ));
             }
         }
         saved.nodes.retain(|_, node| node.handshake.is_none());
@@ -255,7 +258,7 @@ impl Reader {
 
 /// Parses `ip:port@bus[,hostname[,key=value]...]`; an IPv6 address contains colons.
 fn parse_address(node: &mut Node, text: &str) -> Result<(), String> {
-    let bad = || format!("'{text}' is no address");
+    let bad = || format!("'{text}' is not an address");
     let mut parts = text.split(',');
     let address = parts.next().ok_or_else(bad)?;
     let (ip, ports) = address.rsplit_once(':').ok_or_else(bad)?;
@@ -287,14 +290,14 @@ fn parse_address(node: &mut Node, text: &str) -> Result<(), String> {
 }
 
 fn parse_id(text: &str) -> Result<NodeId, String> {
-    text.parse().map_err(|_| format!("'{text}' is no node id"))
+    text.parse().map_err(|_| format!("'{text}' is not a node id"))
 }
 
 fn parse_epoch(text: &str) -> Result<Epoch, String> {
     let epoch = text.parse().ok().filter(|epoch| *epoch < crate::wire::MAX_EPOCH);
-    epoch.map(Epoch).ok_or_else(|| format!("'{text}' is no epoch"))
+    epoch.map(Epoch).ok_or_else(|| format!("'{text}' is not an epoch"))
 }
 
 fn parse_slot(text: &str) -> Result<Slot, String> {
-    text.parse().ok().and_then(Slot::new).ok_or_else(|| format!("'{text}' is no slot"))
+    text.parse().ok().and_then(Slot::new).ok_or_else(|| format!("'{text}' is not a slot"))
 }

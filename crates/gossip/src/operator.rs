@@ -2,44 +2,47 @@
 
 use slot_routing::{Epoch, NodeId, Slot, SlotSet};
 
-use crate::commands::{Command, CommandError, Reply, parse_name};
-use crate::contract::Confirm;
-use crate::event::Event;
+use crate::commands::{OperatorCommand, OperatorError, OperatorReply, parse_name};
+use crate::contract::ReplicaConfirmation;
+use crate::event::ClusterEvent;
 use crate::machine::Gossip;
 use crate::node::{Address, Node, Role};
-use crate::slot_moves::Order;
+use crate::slot_moves::SetSlotRequest;
 use crate::votes::Votes;
 
-pub(crate) type Answer = Result<Reply, CommandError>;
+pub(crate) type Answer = Result<OperatorReply, OperatorError>;
 
 impl Gossip {
     /// Returns `None` if the reply follows later: SETSLOT may wait for the replicas.
-    pub(crate) fn on_command(&mut self, token: u64, command: Command) -> Option<Answer> {
+    pub(crate) fn on_command(&mut self, token: u64, command: OperatorCommand) -> Option<Answer> {
         Some(match command {
-            Command::Meet { ip, port, bus_port } => {
+            OperatorCommand::Meet { ip, port, bus_port } => {
                 self.start_handshake(Address { ip: Some(ip), port, other_port: 0, bus_port }, true);
-                Ok(Reply::Ok)
+                Ok(OperatorReply::Ok)
             }
-            Command::AddSlots(slots) => self.cmd_add_slots(&slots),
-            Command::DelSlots(slots) => self.cmd_del_slots(&slots),
-            Command::FlushSlots { holds_keys } => self.cmd_flush_slots(holds_keys),
-            Command::SetSlot { slot, change, keys_in_slot, timeout } => {
-                return self.order(Order { confirm: Confirm { token, timeout }, slot, change }, keys_in_slot);
+            OperatorCommand::AddSlots(slots) => self.cmd_add_slots(&slots),
+            OperatorCommand::DelSlots(slots) => self.cmd_del_slots(&slots),
+            OperatorCommand::FlushSlots { holds_keys } => self.cmd_flush_slots(holds_keys),
+            OperatorCommand::SetSlot { slot, change, keys_in_slot, timeout } => {
+                return self.start_set_slot(
+                    SetSlotRequest { confirm: ReplicaConfirmation { token, timeout }, slot, change },
+                    keys_in_slot,
+                );
             }
-            Command::ClaimSlots { slots, from } => self.claim_slots(&slots, from),
-            Command::Replicate { node, holds_keys } => self.cmd_replicate(&node, holds_keys),
-            Command::Detach => self.cmd_detach(),
-            Command::Failover(mode) => self.cmd_failover(mode),
-            Command::Forget { node } => self.cmd_forget(&node),
-            Command::Reset { hard, holds_keys } => self.cmd_reset(hard, holds_keys),
-            Command::SetConfigEpoch(epoch) => self.cmd_set_config_epoch(epoch),
-            Command::BumpEpoch => Ok(match self.bump_epoch() {
-                Some(epoch) => Reply::Bumped(epoch),
-                None => Reply::Still(self.myself().config_epoch),
+            OperatorCommand::ClaimSlots { slots, from } => self.claim_slots(&slots, from),
+            OperatorCommand::Replicate { node, holds_keys } => self.cmd_replicate(&node, holds_keys),
+            OperatorCommand::Detach => self.cmd_detach(),
+            OperatorCommand::Failover(mode) => self.cmd_failover(mode),
+            OperatorCommand::Forget { node } => self.cmd_forget(&node),
+            OperatorCommand::Reset { hard, holds_keys } => self.cmd_reset(hard, holds_keys),
+            OperatorCommand::SetConfigEpoch(epoch) => self.cmd_set_config_epoch(epoch),
+            OperatorCommand::BumpEpoch => Ok(match self.bump_epoch() {
+                Some(epoch) => OperatorReply::Bumped(epoch),
+                None => OperatorReply::Still(self.myself().config_epoch),
             }),
-            Command::SaveConfig => {
+            OperatorCommand::SaveConfig => {
                 self.save_before_sending();
-                Ok(Reply::Ok)
+                Ok(OperatorReply::Ok)
             }
         })
     }
@@ -47,62 +50,62 @@ impl Gossip {
     /// Assigns all slots or, on an error, none.
     fn cmd_add_slots(&mut self, slots: &[Slot]) -> Answer {
         if let Some(busy) = slots.iter().find(|slot| self.slots.owner(**slot).is_some()) {
-            return Err(CommandError::SlotBusy(*busy));
+            return Err(OperatorError::SlotBusy(*busy));
         }
-        once_each(slots)?;
+        check_no_duplicates(slots)?;
         for &slot in slots {
             self.importing.remove(&slot);
             self.slots.assign(slot, self.me);
         }
-        self.changed()
+        self.mark_changed()
     }
 
     fn cmd_del_slots(&mut self, slots: &[Slot]) -> Answer {
         if let Some(free) = slots.iter().find(|slot| self.slots.owner(**slot).is_none()) {
-            return Err(CommandError::SlotUnassigned(*free));
+            return Err(OperatorError::SlotUnassigned(*free));
         }
-        once_each(slots)?;
+        check_no_duplicates(slots)?;
         for &slot in slots {
             self.migrating.remove(&slot);
             self.slots.release(slot);
         }
-        self.changed()
+        self.mark_changed()
     }
 
     fn cmd_flush_slots(&mut self, holds_keys: bool) -> Answer {
         if holds_keys {
-            return Err(CommandError::FlushNotEmpty);
+            return Err(OperatorError::FlushNotEmpty);
         }
         self.slots.release_all(self.me);
         self.migrating.clear();
-        self.changed()
+        self.mark_changed()
     }
 
     fn cmd_replicate(&mut self, name: &str, holds_keys: bool) -> Answer {
-        let target = self.known_named(name)?;
+        let target = self.find_node(name)?;
         if target == self.me {
-            return Err(CommandError::ReplicateMyself);
+            return Err(OperatorError::ReplicateMyself);
         }
         if !self.nodes[&target].is_master() {
-            return Err(CommandError::ReplicateReplica);
+            return Err(OperatorError::ReplicateReplica);
         }
         if self.myself().is_master() && (holds_keys || self.slots.count(self.me) > 0) {
-            return Err(CommandError::ReplicateNotEmpty);
+            return Err(OperatorError::ReplicateNotEmpty);
         }
         self.become_replica_of(target);
-        self.changed()
+        self.mark_changed()
     }
 
     /// Turns a replica into an empty master with a shard of its own. Does nothing on a master.
     fn cmd_detach(&mut self) -> Answer {
         if self.myself().is_master() {
-            return Ok(Reply::Ok);
+            return Ok(OperatorReply::Ok);
         }
         self.set_role(self.me, Role::Master);
         let shard = self.fresh_id();
         self.myself_mut().shard = shard;
-        self.log(Event::Detached { shard });
-        self.out.push(crate::contract::Action::DropEverything);
+        self.log(ClusterEvent::Detached { shard });
+        self.out.push(crate::contract::ClusterAction::DropEverything);
         self.end_manual_failover();
         self.election.abandon();
         // The migrations belong to the former shard.
@@ -110,35 +113,35 @@ impl Gossip {
         self.importing.clear();
         // Tells the other nodes at once that the master has lost this replica.
         self.broadcast_pong();
-        self.changed()
+        self.mark_changed()
     }
 
     fn cmd_forget(&mut self, name: &str) -> Answer {
-        let Some(id) = parse_name(name) else { return Err(CommandError::unknown(name)) };
+        let Some(id) = parse_name(name) else { return Err(OperatorError::unknown(name)) };
         if !self.nodes.contains_key(&id) && self.is_blacklisted(id) {
             // Another node has already gossiped the FORGET to this node.
-            return Ok(Reply::Ok);
+            return Ok(OperatorReply::Ok);
         }
-        let id = self.known_named(name)?;
+        let id = self.find_node(name)?;
         if id == self.me {
-            return Err(CommandError::ForgetMyself);
+            return Err(OperatorError::ForgetMyself);
         }
         if self.myself().master() == Some(id) {
-            return Err(CommandError::ForgetMaster);
+            return Err(OperatorError::ForgetMaster);
         }
         self.blacklist(id, self.config.blacklist_ttl);
         self.remove_node(id);
-        Ok(Reply::Ok)
+        Ok(OperatorReply::Ok)
     }
 
     fn cmd_reset(&mut self, hard: bool, holds_keys: bool) -> Answer {
         if self.myself().is_master() && holds_keys {
-            return Err(CommandError::ResetNotEmpty);
+            return Err(OperatorError::ResetNotEmpty);
         }
-        self.log(Event::NodeReset);
+        self.log(ClusterEvent::NodeReset);
         if !self.myself().is_master() {
             self.set_role(self.me, Role::Master);
-            self.out.push(crate::contract::Action::DropEverything);
+            self.out.push(crate::contract::ClusterAction::DropEverything);
         }
         // The node leaves its shard.
         let shard = self.fresh_id();
@@ -156,7 +159,7 @@ impl Gossip {
             self.rename_myself();
         }
         self.save_before_claiming();
-        self.changed()
+        self.mark_changed()
     }
 
     /// Gives this node a new id and forgets all epochs and votes (RESET HARD).
@@ -170,52 +173,52 @@ impl Gossip {
         self.current_epoch = Epoch(0);
         self.votes = Votes::default();
         self.blacklist.clear();
-        self.log(Event::NewIdentity(self.me));
+        self.log(ClusterEvent::NewIdentity(self.me));
     }
 
     fn cmd_set_config_epoch(&mut self, epoch: Epoch) -> Answer {
         if self.nodes.len() > 1 {
-            return Err(CommandError::EpochNotAlone);
+            return Err(OperatorError::EpochNotAlone);
         }
         if self.myself().config_epoch != Epoch(0) {
-            return Err(CommandError::EpochAlreadySet);
+            return Err(OperatorError::EpochAlreadySet);
         }
         self.myself_mut().config_epoch = epoch;
         self.current_epoch = self.current_epoch.max(epoch);
-        self.log(Event::ConfigEpochSet(epoch));
+        self.log(ClusterEvent::ConfigEpochSet(epoch));
         self.save_before_claiming();
-        self.changed()
+        self.mark_changed()
     }
 
-    pub(crate) fn changed(&mut self) -> Answer {
+    pub(crate) fn mark_changed(&mut self) -> Answer {
         self.todo.save = true;
         self.todo.publish = true;
-        Ok(Reply::Ok)
+        Ok(OperatorReply::Ok)
     }
 
     /// Looks up a node by the id that the operator typed; nodes in handshake do not count.
-    pub(crate) fn known_named(&self, name: &str) -> Result<NodeId, CommandError> {
+    pub(crate) fn find_node(&self, name: &str) -> Result<NodeId, OperatorError> {
         let known = |node: &&Node| node.handshake.is_none();
         parse_name(name)
             .and_then(|id| self.nodes.get(&id).filter(known))
             .map(|node| node.id)
-            .ok_or_else(|| CommandError::unknown(name))
+            .ok_or_else(|| OperatorError::unknown(name))
     }
 
-    pub(crate) fn master_named(
+    pub(crate) fn find_master(
         &self,
         name: &str,
-        unknown: fn(String) -> CommandError,
-    ) -> Result<NodeId, CommandError> {
-        let id = self.known_named(name).map_err(|_| unknown(name.to_owned()))?;
-        if self.nodes[&id].is_master() { Ok(id) } else { Err(CommandError::TargetNotMaster) }
+        unknown: fn(String) -> OperatorError,
+    ) -> Result<NodeId, OperatorError> {
+        let id = self.find_node(name).map_err(|_| unknown(name.to_owned()))?;
+        if self.nodes[&id].is_master() { Ok(id) } else { Err(OperatorError::TargetNotMaster) }
     }
 }
 
-fn once_each(slots: &[Slot]) -> Result<(), CommandError> {
+fn check_no_duplicates(slots: &[Slot]) -> Result<(), OperatorError> {
     let mut seen = SlotSet::new();
     match slots.iter().find(|slot| !seen.insert(**slot)) {
-        Some(twice) => Err(CommandError::SlotTwice(*twice)),
+        Some(twice) => Err(OperatorError::SlotTwice(*twice)),
         None => Ok(()),
     }
 }

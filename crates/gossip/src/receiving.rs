@@ -2,47 +2,49 @@
 
 use slot_routing::{ClientEndpoint, Epoch, NodeId};
 
-use crate::contract::{Action, LinkId};
-use crate::event::{Event, FailureEvent};
-use crate::handshake::{MOST_NODES, announced_role};
+use crate::contract::{ClusterAction, LinkId};
+use crate::event::{ClusterEvent, FailureEvent};
+use crate::handshake::{MAX_NODES, announced_role};
 use crate::machine::Gossip;
-use crate::node::{Address, Condition, Extensions, Node, has_data};
-use crate::sending::Talk;
+use crate::node::{Address, Extensions, Node, NodeHealth, has_data};
+use crate::sending::GossipKind;
 use crate::timeline::Suspicion;
-use crate::wire::{Body, Extension, Gossip as Section, GossipEntry, Header, MessageFlags, NodeFlags, Packet};
+use crate::wire::{
+    Extension, GossipEntry, GossipSection, Header, MessageBody, MessageFlags, NodeFlags, Packet,
+};
 
 /// Maximum credible lead of another node's epoch: one failover per millisecond for seven weeks.
-const LARGEST_STEP: u64 = 1 << 32;
+const MAX_EPOCH_LEAD: u64 = 1 << 32;
 
 impl Gossip {
     pub(crate) fn on_packet(&mut self, link: LinkId, packet: Packet) {
         let Packet { header, body } = packet;
-        if !self.links.theirs.contains_key(&link) && !self.links.ours.contains_key(&link) {
+        if !self.links.inbound.contains_key(&link) && !self.links.outbound.contains_key(&link) {
             // The link was closed while the packet was queued.
             return;
         }
         self.stats.count_received(&body);
-        if let Some(inbound) = self.links.theirs.get_mut(&link) {
-            inbound.heard = self.now;
+        if let Some(inbound) = self.links.inbound.get_mut(&link) {
+            inbound.last_message = self.now;
         }
-        if let Some(epoch) = self.unbelievable_epoch(&header, &body) {
-            let inbound = self.links.theirs.get_mut(&link);
-            if inbound.is_none_or(|inbound| !std::mem::replace(&mut inbound.doubted, true)) {
-                self.log(Event::UnbelievableEpoch { sender: header.sender, epoch });
+        if let Some(epoch) = self.find_impossible_epoch(&header, &body) {
+            let inbound = self.links.inbound.get_mut(&link);
+            if inbound.is_none_or(|inbound| !std::mem::replace(&mut inbound.bad_epoch_logged, true)) {
+                self.log(ClusterEvent::ImpossibleEpoch { sender: header.sender, epoch });
             }
             return;
         }
-        let known = self.hear(link, &header);
+        let known = self.update_sender(link, &header);
         match body {
-            Body::Ping(section) => self.on_ping(link, &header, &section, false),
-            Body::Meet(section) => self.on_ping(link, &header, &section, true),
-            Body::Pong(section) => self.on_pong(link, &header, &section),
-            Body::Publish(publication) if known => self.out.push(Action::Deliver(publication)),
-            Body::Fail(about) if known => self.on_fail(header.sender, about),
-            Body::AuthRequest if known => self.on_auth_request(&header),
-            Body::AuthAck if known => self.on_auth_ack(&header),
-            Body::ManualFailoverStart if known => self.on_manual_failover_start(&header),
-            Body::Update(update) if known => self.on_update(&update),
+            MessageBody::Ping(section) => self.on_ping(link, &header, &section, false),
+            MessageBody::Meet(section) => self.on_ping(link, &header, &section, true),
+            MessageBody::Pong(section) => self.on_pong(link, &header, &section),
+            MessageBody::Publish(publication) if known => self.out.push(ClusterAction::Deliver(publication)),
+            MessageBody::Fail(about) if known => self.on_fail(header.sender, about),
+            MessageBody::AuthRequest if known => self.on_auth_request(&header),
+            MessageBody::AuthAck if known => self.on_auth_ack(&header),
+            MessageBody::ManualFailoverStart if known => self.on_manual_failover_start(&header),
+            MessageBody::Update(update) if known => self.on_update(&update),
             _ => {}
         }
     }
@@ -50,38 +52,38 @@ impl Gossip {
     /// Returns the epoch in the packet that no honest node can have reached, if there is one.
     ///
     /// Each failover or slot move increments the epoch by one, so the lead of another node equals the number of these
-    /// that this node missed, which is always far below [`LARGEST_STEP`]. A forged epoch would stay the highest
+    /// that this node missed, which is always far below [`MAX_EPOCH_LEAD`]. A forged epoch would stay the highest
     /// forever: the next election would need an epoch beyond what the bus can carry, and no vote would be possible. A
     /// claim epoch above the sender's own `currentEpoch` is impossible as well.
-    fn unbelievable_epoch(&self, header: &Header, body: &Body) -> Option<Epoch> {
-        let update = if let Body::Update(update) = body { update.config_epoch } else { Epoch(0) };
+    fn find_impossible_epoch(&self, header: &Header, body: &MessageBody) -> Option<Epoch> {
+        let update = if let MessageBody::Update(update) = body { update.config_epoch } else { Epoch(0) };
         let highest = header.current_epoch.max(header.own_epoch()).max(update);
-        let too_far = highest.0 > self.current_epoch.0.saturating_add(LARGEST_STEP);
+        let too_far = highest.0 > self.current_epoch.0.saturating_add(MAX_EPOCH_LEAD);
         let unseen = header.own_epoch() > header.current_epoch;
         (too_far || unseen).then_some(highest)
     }
 
     /// Updates the sender's entry with the data that every message carries. Returns whether the sender is known.
-    fn hear(&mut self, link: LinkId, header: &Header) -> bool {
+    fn update_sender(&mut self, link: LinkId, header: &Header) -> bool {
         let (now, sender) = (self.now, header.sender);
         let me = self.me;
         let Some(node) = self.nodes.get_mut(&sender) else { return false };
         if node.handshake.is_some() || sender == me {
             return false;
         }
-        node.contact.heard = Some(now);
+        node.contact.last_message = Some(now);
         if header.own_epoch() > node.config_epoch {
             self.todo.save = true;
             self.todo.publish = true;
         }
         self.todo.save |= node.no_failover != header.flags.has(NodeFlags::NO_FAILOVER);
         self.todo.publish |= has_data(node.offset) != has_data(header.offset);
-        node.learn(header);
+        node.update_from(header);
         if header.current_epoch > self.current_epoch {
             self.current_epoch = header.current_epoch;
             self.todo.save = true;
         }
-        if let Some(inbound) = self.links.theirs.get_mut(&link) {
+        if let Some(inbound) = self.links.inbound.get_mut(&link) {
             inbound.node = Some(sender);
         }
         if header.message_flags.has(MessageFlags::PAUSED) {
@@ -91,8 +93,8 @@ impl Gossip {
     }
 
     /// Replies to PING and MEET with PONG. A MEET from an unknown sender starts a handshake.
-    fn on_ping(&mut self, link: LinkId, header: &Header, section: &Section, introduced: bool) {
-        self.learn_my_address(link, introduced);
+    fn on_ping(&mut self, link: LinkId, header: &Header, section: &GossipSection, introduced: bool) {
+        self.update_my_address(link, introduced);
         let known = self.knows(header.sender);
         if introduced && !known && header.sender != self.me {
             let address = Address::announced(header, self.peer_ip(link));
@@ -103,23 +105,23 @@ impl Gossip {
         }
         // A master that does not serve may be asking whether it was replaced.
         let asks = !header.serving && self.is_voter(header.sender);
-        self.talk_over(link, (known.then_some(header.sender), asks), Talk::Pong);
+        self.send_gossip_over(link, (known.then_some(header.sender), asks), GossipKind::Pong);
         if known {
             if !introduced {
                 self.update_address(header.sender, Address::announced(header, self.peer_ip(link)));
             }
-            self.learn_from(header, section);
+            self.process_gossip(header, section);
         }
     }
 
-    fn on_pong(&mut self, link: LinkId, header: &Header, section: &Section) {
+    fn on_pong(&mut self, link: LinkId, header: &Header, section: &GossipSection) {
         let sender = header.sender;
-        if let Some(id) = self.links.ours.get(&link).copied() {
+        if let Some(id) = self.links.outbound.get(&link).copied() {
             if self.nodes[&id].handshake.is_some() {
                 if !self.finish_handshake(link, id, header) {
                     return;
                 }
-                self.hear(link, header);
+                self.update_sender(link, header);
             } else if id != sender {
                 self.on_mismatched_sender(id, sender);
                 return;
@@ -127,13 +129,13 @@ impl Gossip {
             self.on_answer(header, section);
         }
         if self.knows(sender) {
-            self.learn_from(header, section);
+            self.process_gossip(header, section);
         }
     }
 
     /// The node `found` answers at the address of `expected`, which has moved or is gone.
     fn on_mismatched_sender(&mut self, expected: NodeId, found: NodeId) {
-        self.log(Event::MismatchedSender { expected, found });
+        self.log(ClusterEvent::MismatchedSender { expected, found });
         self.close_link(expected);
         let node = self.nodes.get_mut(&expected).expect("the link belongs to it");
         node.address = Address::default();
@@ -143,19 +145,19 @@ impl Gossip {
     }
 
     /// Handles the PONG to our PING.
-    fn on_answer(&mut self, header: &Header, section: &Section) {
+    fn on_answer(&mut self, header: &Header, section: &GossipSection) {
         let (now, id) = (self.now, header.sender);
-        self.note_vouching(header, section);
+        self.record_confirmation(header, section);
         let node = self.nodes.get_mut(&id).expect("a link of ours has a node");
         let contact = &mut node.contact;
         contact.ping_sent = None;
         contact.pong_received = Some(now);
         contact.refused_since = None;
-        contact.met = true;
-        match node.condition {
-            Condition::Well => {}
-            Condition::Suspected { .. } => self.clear_suspicion(id),
-            Condition::Failed { since } => self.clear_fail_if_due(id, since),
+        contact.ever_connected = true;
+        match node.health {
+            NodeHealth::Healthy => {}
+            NodeHealth::Suspected { .. } => self.clear_suspicion(id),
+            NodeHealth::Failed { since } => self.clear_fail_if_due(id, since),
         }
     }
 
@@ -164,27 +166,27 @@ impl Gossip {
     }
 
     /// Updates role, slots and gossip from a PING or PONG of a known node.
-    fn learn_from(&mut self, header: &Header, section: &Section) {
-        if self.nodes[&header.sender].outdates(header) {
+    fn process_gossip(&mut self, header: &Header, section: &GossipSection) {
+        if self.nodes[&header.sender].is_newer_than(header) {
             return;
         }
-        self.learn_role(header);
-        self.weigh_claim(header);
+        self.update_role(header);
+        self.process_claim(header);
         if self.knows(header.sender) {
-            self.learn_entries(header.sender, section);
-            self.learn_extensions(header.sender, &section.extensions);
+            self.process_entries(header.sender, section);
+            self.process_extensions(header.sender, &section.extensions);
         }
     }
 
-    fn learn_extensions(&mut self, sender: NodeId, extensions: &[Extension]) {
-        let mut told = Told::default();
+    fn process_extensions(&mut self, sender: NodeId, extensions: &[Extension]) {
+        let mut told = Announcements::default();
         let mut all = false;
         for extension in extensions {
             match extension {
-                Extension::Forgotten { id, ttl } => self.forget_as_told(*id, *ttl),
+                Extension::Forgotten { id, ttl } => self.forget_by_gossip(*id, *ttl),
                 Extension::Shard(shard) => {
                     all = true;
-                    self.learn_shard(sender, *shard);
+                    self.update_shard(sender, *shard);
                 }
                 Extension::Hostname(name) => told.hostname = name,
                 Extension::HumanName(name) => told.human_name = name,
@@ -200,24 +202,24 @@ impl Gossip {
             node.extensions = Extensions::All;
         }
         // Redis 7.0 sends only its hostname; a node that sends a shard id sends everything that it announces.
-        let news = !extensions.is_empty() && told.becomes_known(node, all);
+        let news = !extensions.is_empty() && told.apply_to(node, all);
         self.todo.save |= news;
         self.todo.publish |= news;
     }
 
-    fn learn_entries(&mut self, sender: NodeId, section: &Section) {
+    fn process_entries(&mut self, sender: NodeId, section: &GossipSection) {
         let counts = self.is_voter(sender);
         for entry in &section.entries {
             if self.nodes.contains_key(&entry.id) {
-                self.learn_opinion(sender, counts, entry);
+                self.process_report(sender, counts, entry);
             } else {
-                self.learn_stranger(entry);
+                self.add_gossiped_node(entry);
             }
         }
     }
 
     /// Counts the sender's view of a node as a failure report if the sender is a master with slots.
-    fn learn_opinion(&mut self, sender: NodeId, counts: bool, entry: &GossipEntry) {
+    fn process_report(&mut self, sender: NodeId, counts: bool, entry: &GossipEntry) {
         let id = entry.id;
         if id == self.me {
             return;
@@ -231,7 +233,7 @@ impl Gossip {
             }
         }
         // The sender reaches a node that this node cannot reach: the node may have moved.
-        let unreachable = !self.nodes[&id].is_well() || self.nodes[&id].address.ip.is_none();
+        let unreachable = !self.nodes[&id].is_healthy() || self.nodes[&id].address.ip.is_none();
         if unreachable && !down && !entry.flags.has(NodeFlags::NO_ADDRESS) {
             self.update_address(id, address_of(entry));
         }
@@ -241,7 +243,7 @@ impl Gossip {
         let (now, wall) = (self.now, self.wall);
         let node = self.nodes.get_mut(&id).expect("looked up by the caller");
         if node.reports.insert(reporter, now).is_none() {
-            self.timeline.suspected(id, Suspicion { by: reporter, at: wall, cause: None });
+            self.timeline.record_suspicion(id, Suspicion { by: reporter, at: wall, cause: None });
             self.log(FailureEvent::ReportedBy { id, reporter });
         }
         self.fail_if_agreed(id);
@@ -253,8 +255,8 @@ impl Gossip {
         }
         let node = self.nodes.get_mut(&id).expect("looked up by the caller");
         if node.reports.remove(&reporter).is_some() {
-            if node.is_well() && node.reports.is_empty() {
-                self.timeline.returned(id, self.wall);
+            if node.is_healthy() && node.reports.is_empty() {
+                self.timeline.record_recovery(id, self.wall);
             }
             self.log(FailureEvent::ReportWithdrawn { id, reporter });
         }
@@ -262,17 +264,17 @@ impl Gossip {
 
     /// Adds a node from a gossip entry. The sender is trusted, so the node belongs to the cluster unless it was
     /// forgotten recently.
-    fn learn_stranger(&mut self, entry: &GossipEntry) {
+    fn add_gossiped_node(&mut self, entry: &GossipEntry) {
         let unusable = entry.flags.has(NodeFlags::NO_ADDRESS) || entry.flags.has(NodeFlags::HANDSHAKE);
         let address = address_of(entry);
-        let full = self.nodes.len() >= MOST_NODES;
+        let full = self.nodes.len() >= MAX_NODES;
         if unusable || full || address.ip.is_none() || self.is_blacklisted(entry.id) {
             return;
         }
         let mut node = Node::new(entry.id, address, self.now);
         node.role = announced_role(entry.flags);
         if entry.flags.has(NodeFlags::FAIL) {
-            node.condition = Condition::Failed { since: self.now };
+            node.health = NodeHealth::Failed { since: self.now };
         }
         self.nodes.insert(entry.id, node);
         self.todo.save = true;
@@ -282,16 +284,16 @@ impl Gossip {
 
 /// What one message announces about its sender. Values that are missing have been withdrawn.
 #[derive(Default)]
-struct Told<'a> {
+struct Announcements<'a> {
     hostname: &'a str,
     human_name: &'a str,
     zone: &'a str,
     client_endpoint: ClientEndpoint,
 }
 
-impl Told<'_> {
+impl Announcements<'_> {
     /// Updates the node, either `all` values or only the hostname. Returns whether anything changed.
-    fn becomes_known(self, node: &mut Node, all: bool) -> bool {
+    fn apply_to(self, node: &mut Node, all: bool) -> bool {
         let set = |field: &mut String, text: &str| {
             let news = field != text;
             if news {

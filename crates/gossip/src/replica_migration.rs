@@ -12,7 +12,7 @@ use std::time::Duration;
 use clock::Instant;
 use slot_routing::NodeId;
 
-use crate::event::Event;
+use crate::event::ClusterEvent;
 use crate::machine::Gossip;
 use crate::node::{Node, Role};
 
@@ -24,51 +24,51 @@ const PERIOD: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Orphans {
     /// Masters that should have replicas (Redis: flag `MIGRATE_TO`).
-    provided: BTreeSet<NodeId>,
-    /// Masters in `provided` without a working replica, with the time when this began.
+    should_have_replicas: BTreeSet<NodeId>,
+    /// Masters of `should_have_replicas` without a working replica, with the time when this began.
     since: BTreeMap<NodeId, Instant>,
-    look_at: Instant,
+    next_check: Instant,
 }
 
 impl Orphans {
     /// Finds the masters with replicas in `nodes`, as restored from `nodes.conf`.
     pub(crate) fn of(nodes: &BTreeMap<NodeId, Node>) -> Self {
-        Self { provided: nodes.values().filter_map(Node::master).collect(), ..Self::default() }
+        Self { should_have_replicas: nodes.values().filter_map(Node::master).collect(), ..Self::default() }
     }
 }
 
 impl Gossip {
     /// Updates the set of masters that should have replicas when the role of `id` changes from `before`.
-    pub(crate) fn note_role_change(&mut self, id: NodeId, before: Role) {
+    pub(crate) fn on_role_change(&mut self, id: NodeId, before: Role) {
         let after = self.nodes[&id].role;
         if let Role::Replica(Some(master)) = before {
-            self.note_replica_gone(master);
+            self.on_replica_left(master);
         }
         match after {
             // A promoted replica inherits the claim to replicas from its master.
             Role::Master if before != Role::Master => {
-                self.orphans.provided.insert(id);
+                self.orphans.should_have_replicas.insert(id);
             }
             Role::Master => {}
             Role::Replica(master) => {
-                self.orphans.provided.remove(&id);
-                self.orphans.provided.extend(master);
+                self.orphans.should_have_replicas.remove(&id);
+                self.orphans.should_have_replicas.extend(master);
             }
         }
     }
 
     /// Handles a replica leaving `master`. A master whose last replica was removed on purpose is not an orphan.
-    pub(crate) fn note_replica_gone(&mut self, master: NodeId) {
+    pub(crate) fn on_replica_left(&mut self, master: NodeId) {
         if !self.nodes.values().any(|node| node.master() == Some(master)) {
-            self.orphans.provided.remove(&master);
+            self.orphans.should_have_replicas.remove(&master);
         }
     }
 
-    pub(crate) fn note_node_gone(&mut self, id: NodeId, role: Role) {
-        self.orphans.provided.remove(&id);
+    pub(crate) fn on_node_removed(&mut self, id: NodeId, role: Role) {
+        self.orphans.should_have_replicas.remove(&id);
         self.orphans.since.remove(&id);
         if let Role::Replica(Some(master)) = role {
-            self.note_replica_gone(master);
+            self.on_replica_left(master);
         }
     }
 
@@ -78,14 +78,14 @@ impl Gossip {
             self.orphans.since.clear();
             return;
         };
-        if self.now < self.orphans.look_at || !self.config.allow_replica_migration {
+        if self.now < self.orphans.next_check || !self.config.allow_replica_migration {
             return;
         }
-        self.orphans.look_at = self.now + PERIOD;
+        self.orphans.next_check = self.now + PERIOD;
         let working = self.working_replicas();
         self.watch_orphans(&working);
-        if let Some(orphan) = self.orphan_for_us(master, &working) {
-            self.log(Event::Migrating { to: orphan });
+        if let Some(orphan) = self.orphan_to_adopt(master, &working) {
+            self.log(ClusterEvent::Migrating { to: orphan });
             self.become_replica_of(orphan);
         }
     }
@@ -108,20 +108,20 @@ impl Gossip {
             let well = nodes.get(id).is_some_and(|node| node.is_master() && !node.has_failed());
             well && slots.count(*id) > 0 && !working.contains_key(id)
         };
-        self.orphans.since.retain(|id, _| is_orphan(id) && self.orphans.provided.contains(id));
-        for id in self.orphans.provided.iter().filter(|id| is_orphan(id)) {
+        self.orphans.since.retain(|id, _| is_orphan(id) && self.orphans.should_have_replicas.contains(id));
+        for id in self.orphans.should_have_replicas.iter().filter(|id| is_orphan(id)) {
             self.orphans.since.entry(*id).or_insert(now);
         }
     }
 
     /// The orphan that this node, a replica of `master`, should move to.
-    fn orphan_for_us(&self, master: NodeId, working: &BTreeMap<NodeId, Vec<NodeId>>) -> Option<NodeId> {
+    fn orphan_to_adopt(&self, master: NodeId, working: &BTreeMap<NodeId, Vec<NodeId>>) -> Option<NodeId> {
         let (&orphan, &since) = self.orphans.since.first_key_value()?;
         let siblings = working.get(&master)?;
         let most = working.values().map(Vec::len).max()?;
         let richest = working.values().filter(|replicas| replicas.len() == most);
         let first = richest.filter_map(|replicas| replicas.first()).min()?;
-        let staying = siblings.iter().filter(|id| self.nodes[id].is_well()).count();
+        let staying = siblings.iter().filter(|id| self.nodes[id].is_healthy()).count();
         let ready = self.now >= since + DELAY && self.service.serving;
         let spare = most >= 2 && staying > self.config.migration_barrier;
         (ready && spare && *first == self.me && !self.myself().no_failover).then_some(orphan)

@@ -7,11 +7,11 @@ use clock::{Instant, Millis};
 use slot_routing::{ClientTransport, Endpoint, Epoch, Member, NodeId, Slot, Topology};
 
 use crate::Address;
-use crate::commands::CommandError;
+use crate::commands::OperatorError;
 use crate::contract::LinkId;
 use crate::machine::Gossip;
-use crate::node::{Link, Node};
-use crate::stats::Traffic;
+use crate::node::{LinkState, Node};
+use crate::stats::LinkTraffic;
 use crate::wire::MessageKind;
 
 /// Ranges of slots by owner; both ends are inclusive.
@@ -54,10 +54,10 @@ impl Gossip {
     ///
     /// # Errors
     /// The node is unknown or is not a master.
-    pub fn replicas_text(&self, master: &str, via: ClientTransport) -> Result<Vec<String>, CommandError> {
-        let master = self.known_named(master)?;
+    pub fn replicas_text(&self, master: &str, via: ClientTransport) -> Result<Vec<String>, OperatorError> {
+        let master = self.find_node(master)?;
         if !self.nodes[&master].is_master() {
-            return Err(CommandError::NotAMaster);
+            return Err(OperatorError::NotAMaster);
         }
         let ranges = self.ranges();
         let replicas = self.nodes.values().filter(|node| node.master() == Some(master));
@@ -74,8 +74,8 @@ impl Gossip {
     ///
     /// # Errors
     /// The node is unknown.
-    pub fn failure_reports(&mut self, node: &str) -> Result<usize, CommandError> {
-        let id = self.known_named(node)?;
+    pub fn failure_reports(&mut self, node: &str) -> Result<usize, OperatorError> {
+        let id = self.find_node(node)?;
         Ok(self.count_reports(id))
     }
 
@@ -87,10 +87,10 @@ impl Gossip {
         if !node.hostname.is_empty() {
             let _ = write!(text, ",{}", node.hostname);
         }
-        self.write_standing(text, node, ranges);
+        self.write_node_state(text, node, ranges);
     }
 
-    pub(crate) fn write_standing(&self, text: &mut String, node: &Node, ranges: &Ranges) {
+    pub(crate) fn write_node_state(&self, text: &mut String, node: &Node, ranges: &Ranges) {
         let millis = |time: Option<Instant>| time.map_or(0, |time| self.wall_at(time).0);
         let master = node.master().and_then(|id| self.nodes.get(&id));
         let epoch = self.claimed_epoch(node);
@@ -142,7 +142,7 @@ impl Gossip {
 
     /// The text of CLUSTER INFO.
     #[must_use]
-    pub fn info_text(&self, traffic: &Traffic) -> String {
+    pub fn info_text(&self, traffic: &LinkTraffic) -> String {
         let slots_of = |wanted: fn(&Node) -> bool| -> usize {
             let owners = self.slots.owners();
             owners.filter(|(id, _)| self.nodes.get(id).is_some_and(wanted)).map(|(_, count)| count).sum()
@@ -160,7 +160,7 @@ impl Gossip {
              cluster_size:{}\r\ncluster_current_epoch:{}\r\ncluster_my_epoch:{epoch}\r\n",
             if self.service.serving { "ok" } else { "fail" },
             self.slots.assigned(),
-            slots_of(Node::is_well),
+            slots_of(Node::is_healthy),
             slots_of(Node::is_suspected),
             slots_of(Node::has_failed),
             nodes(Node::is_suspected),
@@ -172,8 +172,9 @@ impl Gossip {
             self.current_epoch,
         );
         self.write_messages(&mut text);
-        let Traffic { bytes_sent, bytes_received, published_bytes_sent, published_bytes_received, .. } =
-            traffic;
+        let LinkTraffic {
+            bytes_sent, bytes_received, published_bytes_sent, published_bytes_received, ..
+        } = traffic;
         // Module messages are not supported; the fields exist because monitoring tools expect them.
         let _ = write!(
             text,
@@ -182,15 +183,16 @@ impl Gossip {
              cluster_stats_pubsub_bytes_received:{published_bytes_received}\r\n\
              cluster_stats_module_bytes_sent:0\r\ncluster_stats_module_bytes_received:0\r\n\
              total_cluster_links_buffer_limit_exceeded:{}\r\n",
-            traffic.overflown_links
+            traffic.overflowed_links
         );
         text
     }
 
     fn write_messages(&self, text: &mut String) {
-        for (word, count) in
-            [("sent", Self::sent_of as fn(&Self, MessageKind) -> u64), ("received", Self::received_of)]
-        {
+        for (word, count) in [
+            ("sent", Self::messages_sent as fn(&Self, MessageKind) -> u64),
+            ("received", Self::messages_received),
+        ] {
             let mut total = 0;
             for kind in MessageKind::ALL {
                 let messages = count(self, kind);
@@ -203,11 +205,11 @@ impl Gossip {
         }
     }
 
-    fn sent_of(&self, kind: MessageKind) -> u64 {
+    fn messages_sent(&self, kind: MessageKind) -> u64 {
         self.stats.sent(kind)
     }
 
-    fn received_of(&self, kind: MessageKind) -> u64 {
+    fn messages_received(&self, kind: MessageKind) -> u64 {
         self.stats.received(kind)
     }
 
@@ -216,10 +218,10 @@ impl Gossip {
     pub fn link_reports(&self) -> Vec<LinkReport> {
         let mut reports = Vec::new();
         for node in self.nodes.values() {
-            if let Link::Up { id, since } = node.link {
+            if let LinkState::Up { id, since } = node.link {
                 reports.push(LinkReport { link: id, node: node.id, created: self.wall_at(since) });
             }
-            let theirs = self.links.theirs.iter().filter(|(_, inbound)| inbound.node == Some(node.id));
+            let theirs = self.links.inbound.iter().filter(|(_, inbound)| inbound.node == Some(node.id));
             reports.extend(theirs.map(|(&link, inbound)| LinkReport {
                 link,
                 node: node.id,

@@ -4,15 +4,15 @@ use std::net::IpAddr;
 
 use slot_routing::NodeId;
 
-use crate::contract::{Action, Replication};
-use crate::event::Event;
+use crate::contract::{ClusterAction, ReplicationStatus};
+use crate::event::ClusterEvent;
 use crate::machine::Gossip;
 use crate::node::{Node, Role};
 use crate::wire::Header;
 
 /// The master that the driver was last told to replicate from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Following {
+pub(crate) struct FollowedMaster {
     target: Option<(NodeId, IpAddr, u16)>,
     /// The local data belongs to another shard and the driver has not been told yet.
     foreign: bool,
@@ -20,7 +20,7 @@ pub(crate) struct Following {
 
 impl Gossip {
     /// Updates the sender's role from a PING or PONG.
-    pub(crate) fn learn_role(&mut self, header: &Header) {
+    pub(crate) fn update_role(&mut self, header: &Header) {
         let sender = header.sender;
         let role = match header.replica_of {
             None => Role::Master,
@@ -43,15 +43,15 @@ impl Gossip {
             return;
         }
         node.role = role;
-        self.note_role_change(id, before);
+        self.on_role_change(id, before);
         if before == Role::Master {
             // Replicas own no slots. The vote for a successor is settled too, so if the new master fails at once, its
             // replicas need not wait before another vote.
             self.slots.release_all(id);
-            self.nodes.get_mut(&id).expect("indexed above").voted = None;
+            self.nodes.get_mut(&id).expect("indexed above").last_vote = None;
             if let Role::Replica(Some(master)) = role
                 && master != self.me
-                && self.are_of_one_shard(id, master)
+                && self.are_in_same_shard(id, master)
             {
                 self.redirect_moves(id, master);
             }
@@ -63,13 +63,13 @@ impl Gossip {
     /// Makes this node a replica of `master`.
     pub(crate) fn become_replica_of(&mut self, master: NodeId) {
         // Within a shard the migrations continue, because this node may become the master again.
-        if !self.are_of_one_shard(self.me, master) {
+        if !self.are_in_same_shard(self.me, master) {
             self.migrating.clear();
             self.importing.clear();
             // Offsets are comparable only within one history, as is the time of the last contact. As in Valkey they are
             // reset; otherwise a larger offset from the old shard would win an election against replicas that have the
             // data of the new one.
-            (self.following.foreign, self.replication) = (true, Replication::default());
+            (self.followed_master.foreign, self.replication) = (true, ReplicationStatus::default());
         }
         self.set_role(self.me, Role::Replica(Some(master)));
         self.end_manual_failover();
@@ -85,7 +85,7 @@ impl Gossip {
         if let Some(root) =
             root.filter(|root| *root != self.me && self.nodes.get(root).is_some_and(Node::is_master))
         {
-            self.log(Event::SubReplica { master: root, from: master });
+            self.log(ClusterEvent::SubReplica { master: root, from: master });
             self.become_replica_of(root);
         }
     }
@@ -94,8 +94,8 @@ impl Gossip {
     pub(crate) fn reconcile_role(&mut self) {
         let me = self.myself();
         if me.is_master() {
-            if std::mem::take(&mut self.following).target.is_some() {
-                self.out.push(Action::BecomeMaster);
+            if std::mem::take(&mut self.followed_master).target.is_some() {
+                self.out.push(ClusterAction::BecomeMaster);
             }
             return;
         }
@@ -104,10 +104,10 @@ impl Gossip {
         let (port, tls_port) = self.client_ports(&master.address);
         let port = if self.config.announce.tls_replication && tls_port != 0 { tls_port } else { port };
         let target = (master.id, ip, port);
-        if self.following.target != Some(target) {
-            let foreign = self.following.foreign;
-            self.following = Following { target: Some(target), foreign: false };
-            self.out.push(Action::BecomeReplica { master: target.0, ip, port: target.2, foreign });
+        if self.followed_master.target != Some(target) {
+            let foreign = self.followed_master.foreign;
+            self.followed_master = FollowedMaster { target: Some(target), foreign: false };
+            self.out.push(ClusterAction::BecomeReplica { master: target.0, ip, port: target.2, foreign });
         }
     }
 
@@ -118,7 +118,7 @@ impl Gossip {
         self.nodes.values().filter(ours).map(|node| node.id).collect()
     }
 
-    pub(crate) fn learn_shard(&mut self, id: NodeId, shard: NodeId) {
+    pub(crate) fn update_shard(&mut self, id: NodeId, shard: NodeId) {
         let Some(node) = self.nodes.get_mut(&id) else { return };
         // The master determines the shard id; its replicas share it whatever they announce.
         if node.shard == shard || node.master().is_some() {

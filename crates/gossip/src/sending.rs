@@ -5,27 +5,29 @@ use std::time::Duration;
 use clock::Instant;
 use slot_routing::{ClientEndpoint, NodeId, SlotSet};
 
-use crate::contract::{Action, LinkId};
+use crate::contract::{ClusterAction, LinkId};
 use crate::machine::Gossip;
-use crate::manual_failover::Manual;
-use crate::node::{Extensions, Link, Node};
-use crate::wire::{Body, Extension, Gossip as Section, GossipEntry, Header, MessageFlags, NodeFlags, Packet};
+use crate::manual_failover::ManualFailover;
+use crate::node::{Extensions, LinkState, Node};
+use crate::wire::{
+    Extension, GossipEntry, GossipSection, Header, MessageBody, MessageFlags, NodeFlags, Packet,
+};
 
 /// Minimum number of random gossip entries per PING. As in Redis, the target is a tenth of the nodes but at least
 /// three.
-const LEAST_ENTRIES: usize = 3;
+const MIN_RANDOM_ENTRIES: usize = 3;
 /// Maximum number of random gossip entries. Redis has no maximum, so its traffic per node grows with the square of the
 /// cluster size; it needs the entries to spread suspicions. Here every message contains all suspicions in addition, and
 /// new ones are sent to all nodes at once.
-const MOST_BY_CHANCE: usize = 10;
+const MAX_RANDOM_ENTRIES: usize = 10;
 /// Maximum number of gossip entries; the header counts them in 16 bits.
-const MOST_ENTRIES: usize = 1000;
+const MAX_ENTRIES: usize = 1000;
 /// Maximum number of forgotten nodes per message.
-const MOST_FORGOTTEN: usize = 100;
+const MAX_FORGOTTEN_NODES: usize = 100;
 
 /// The message types that carry a gossip section.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Talk {
+pub(crate) enum GossipKind {
     Ping,
     Pong,
     Meet,
@@ -37,7 +39,7 @@ impl Gossip {
         let claimant = self.myself().master().unwrap_or(self.me);
         let slots = self.claim_of(claimant);
         let me = self.myself();
-        let paused = matches!(self.manual, Manual::Yielding { paused_at: Some(_), .. });
+        let paused = matches!(self.manual_failover, ManualFailover::Yielding { paused_at: Some(_), .. });
         let role = if me.is_master() { NodeFlags::MASTER } else { NodeFlags::REPLICA };
         Header {
             sender: self.me,
@@ -72,66 +74,66 @@ impl Gossip {
     }
 
     /// Sends a message on the outbound link to a node; does nothing if the link is down.
-    pub(crate) fn send(&mut self, to: NodeId, body: Body) {
+    pub(crate) fn send(&mut self, to: NodeId, body: MessageBody) {
         let header = self.header();
         self.send_packet(to, Packet { header, body });
     }
 
     pub(crate) fn send_packet(&mut self, to: NodeId, packet: Packet) {
-        if let Some(Link::Up { id, .. }) = self.nodes.get(&to).map(|node| node.link) {
+        if let Some(LinkState::Up { id, .. }) = self.nodes.get(&to).map(|node| node.link) {
             self.send_over(id, packet);
         }
     }
 
     pub(crate) fn send_over(&mut self, link: LinkId, packet: Packet) {
         self.stats.count_sent(&packet.body);
-        self.out.push(Action::Send { link, packet: Box::new(packet), after_persist: false });
+        self.out.push(ClusterAction::Send { link, packet: Box::new(packet), after_persist: false });
     }
 
     /// Sends the news to all nodes at once. A PONG carries everything and needs no reply.
     pub(crate) fn broadcast_pong(&mut self) {
         for id in self.linked() {
-            self.talk(id, Talk::Pong);
+            self.send_gossip(id, GossipKind::Pong);
         }
     }
 
     /// Sends a PONG to the other replicas of our master, which need our offset for their rank.
-    pub(crate) fn pong_siblings(&mut self) {
+    pub(crate) fn send_offset_to_siblings(&mut self) {
         let master = self.myself().master();
         for id in self.linked() {
             if self.nodes[&id].master() == master {
-                self.talk(id, Talk::Pong);
+                self.send_gossip(id, GossipKind::Pong);
             }
         }
     }
 
     /// Sends the first message on a new link: MEET after CLUSTER MEET, otherwise PING.
-    pub(crate) fn greet(&mut self, id: NodeId) {
+    pub(crate) fn send_first_message(&mut self, id: NodeId) {
         let introduced = self.nodes[&id].handshake.is_some_and(|handshake| handshake.meet);
-        self.talk(id, if introduced { Talk::Meet } else { Talk::Ping });
+        self.send_gossip(id, if introduced { GossipKind::Meet } else { GossipKind::Ping });
     }
 
     /// Sends a message with a gossip section on the outbound link to `id`.
-    pub(crate) fn talk(&mut self, id: NodeId, talk: Talk) {
-        let Some(Link::Up { id: link, .. }) = self.nodes.get(&id).map(|node| node.link) else { return };
-        if talk != Talk::Pong {
+    pub(crate) fn send_gossip(&mut self, id: NodeId, talk: GossipKind) {
+        let Some(LinkState::Up { id: link, .. }) = self.nodes.get(&id).map(|node| node.link) else { return };
+        if talk != GossipKind::Pong {
             let interval = self.config.ping_interval(self.nodes.len() - 1);
             let now = self.now;
             let contact = &mut self.nodes.get_mut(&id).expect("looked up above").contact;
             contact.ping_sent.get_or_insert(now);
             contact.ping_due = Some(now + interval);
         }
-        self.talk_over(link, (Some(id), false), talk);
+        self.send_gossip_over(link, (Some(id), false), talk);
     }
 
     /// Sends a message with a gossip section on any link. `to` is the peer, if it is known, and whether the peer asks
     /// for this node's view of it.
-    pub(crate) fn talk_over(&mut self, link: LinkId, to: (Option<NodeId>, bool), talk: Talk) {
-        let section = self.compose(to.0, to.1);
+    pub(crate) fn send_gossip_over(&mut self, link: LinkId, to: (Option<NodeId>, bool), talk: GossipKind) {
+        let section = self.compose_gossip_section(to.0, to.1);
         let body = match talk {
-            Talk::Ping => Body::Ping(section),
-            Talk::Pong => Body::Pong(section),
-            Talk::Meet => Body::Meet(section),
+            GossipKind::Ping => MessageBody::Ping(section),
+            GossipKind::Pong => MessageBody::Pong(section),
+            GossipKind::Meet => MessageBody::Meet(section),
         };
         let mut header = self.header();
         // Redis sends extensions only to nodes that set this flag.
@@ -142,34 +144,34 @@ impl Gossip {
     /// Picks random nodes and adds all suspected ones, because suspicions must not wait to be picked. The receiver
     /// itself is included if this node considers it failing or has voted for a replacement, so that it learns about
     /// that, and if `asked`, to tell it that neither is the case.
-    fn compose(&mut self, to: Option<NodeId>, asked: bool) -> Section {
+    fn compose_gossip_section(&mut self, to: Option<NodeId>, asked: bool) -> GossipSection {
         self.note_changes();
-        let receiver = to.and_then(|id| self.nodes.place_in_told(id));
+        let receiver = to.and_then(|id| self.nodes.gossip_index(id));
         let is_suspect = |id: &NodeId| self.nodes.suspects().any(|suspect| suspect == *id);
         let named = to.filter(|id| receiver.is_some() || is_suspect(id));
-        let named = named.filter(|id| asked || self.doubts(&self.nodes[id]));
-        let by_chance = self.some_of_told(receiver);
-        let told = by_chance.iter().map(|place| self.nodes.told()[*place]);
+        let named = named.filter(|id| asked || self.considers_replaceable(&self.nodes[id]));
+        let by_chance = self.pick_gossip_candidates(receiver);
+        let told = by_chance.iter().map(|place| self.nodes.gossip_candidates()[*place]);
         let suspects = self.nodes.suspects().filter(|id| Some(*id) != to);
-        let ids = told.chain(named).chain(suspects).take(MOST_ENTRIES);
+        let ids = told.chain(named).chain(suspects).take(MAX_ENTRIES);
         let entries = ids
             .map(|id| {
                 let entry = self.entry(id);
-                let doubted = Some(id) == to && self.doubts(&self.nodes[&id]);
+                let doubted = Some(id) == to && self.considers_replaceable(&self.nodes[&id]);
                 GossipEntry { flags: entry.flags | NodeFlags::when(doubted, NodeFlags::PFAIL), ..entry }
             })
             .collect();
         let reads = to.and_then(|id| self.nodes.get(&id)).map_or(Extensions::None, |node| node.extensions);
         let extensions = self.extensions(reads);
-        Section { entries, extensions }
+        GossipSection { entries, extensions }
     }
 
     /// Picks random positions in the list of gossip candidates, all combinations being equally likely. Floyd's
     /// algorithm: for each of the last n positions, draw one up to it, or take the position itself if the drawn one is
     /// taken.
-    fn some_of_told(&mut self, without: Option<usize>) -> Vec<usize> {
-        let there = self.nodes.told().len() - usize::from(without.is_some());
-        let wanted = (self.nodes.len() / 10).clamp(LEAST_ENTRIES, MOST_BY_CHANCE).min(there);
+    fn pick_gossip_candidates(&mut self, without: Option<usize>) -> Vec<usize> {
+        let there = self.nodes.gossip_candidates().len() - usize::from(without.is_some());
+        let wanted = (self.nodes.len() / 10).clamp(MIN_RANDOM_ENTRIES, MAX_RANDOM_ENTRIES).min(there);
         let mut places = Vec::with_capacity(wanted);
         for last in there - wanted..there {
             let drawn = self.random_below(last as u64 + 1) as usize;
@@ -218,7 +220,7 @@ impl Gossip {
         let left = |until: &Instant| Duration::from_secs(until.since(self.now).as_secs());
         let forgotten = self.blacklist.iter().map(|(&id, until)| (id, left(until)));
         // Rounds down. A receiver forwards the remaining time, so rounding up would keep the node forgotten forever.
-        for (id, ttl) in forgotten.filter(|(_, ttl)| !ttl.is_zero()).take(MOST_FORGOTTEN) {
+        for (id, ttl) in forgotten.filter(|(_, ttl)| !ttl.is_zero()).take(MAX_FORGOTTEN_NODES) {
             extensions.push(Extension::Forgotten { id, ttl });
         }
         extensions
@@ -226,7 +228,7 @@ impl Gossip {
 
     pub(crate) fn send_due_pings(&mut self) {
         for id in self.due_nodes(Self::ping_deadline) {
-            self.talk(id, Talk::Ping);
+            self.send_gossip(id, GossipKind::Ping);
         }
     }
 

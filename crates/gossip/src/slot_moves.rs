@@ -2,11 +2,12 @@
 //!
 //! A replica must know its master's marks. A promoted replica without them would treat migrated keys as missing, accept
 //! writes for them, and refuse the keys that its master imported. As in Valkey since version 8, a SETSLOT is therefore
-//! written into the replication stream first ([`Action::TellReplicas`]), and executed and answered once the replicas
-//! have acknowledged it ([`Input::ReplicasTold`](crate::Input)); all keys migrated afterwards follow it in the stream.
-//! A master without known replicas does not wait but writes the change all the same. Snapshots contain the marks
-//! ([`Input::MovesLoaded`](crate::Input)), and so does `nodes.conf` on masters and replicas. During a manual failover
-//! the stream must not grow, so a SETSLOT waits until the failover is over.
+//! written into the replication stream first ([`ClusterAction::TellReplicas`]), and executed and answered once the
+//! replicas have acknowledged it ([`ClusterInput::ReplicasAcknowledged`](crate::ClusterInput)); all keys migrated
+//! afterwards follow it in the stream. A master without known replicas does not wait but writes the change all the
+//! same. Snapshots contain the marks ([`ClusterInput::MovesLoaded`](crate::ClusterInput)), and so does `nodes.conf` on
+//! masters and replicas. During a manual failover the stream must not grow, so a SETSLOT waits until the failover is
+//! over.
 //!
 //! Migrations are between shards: if one end is replaced by its replica, the mark is redirected to the replica. If a
 //! node of a third shard claims a slot that is being imported here, the slot has been moved elsewhere and the import
@@ -19,65 +20,65 @@
 //! another node whose claim is still in flight. (Valkey claims at once and takes the slot from such a node.)
 //!
 //! An interrupted migration leaves keys in slots that other nodes own; for example, a promoted Redis replica has the
-//! imported keys but not the mark. The driver looks for such keys ([`Input::KeysFound`](crate::Input)) and this node
-//! marks their slots as importing. It then serves these keys to redirected clients, and `redis-cli --cluster fix` can
-//! finish the migration.
+//! imported keys but not the mark. The driver looks for such keys
+//! ([`ClusterInput::ForeignKeysFound`](crate::ClusterInput)) and this node marks their slots as importing. It then
+//! serves these keys to redirected clients, and `redis-cli --cluster fix` can finish the migration.
 
 use std::collections::VecDeque;
 
 use clock::Instant;
 use slot_routing::{NodeId, Slot, SlotSet};
 
-use crate::commands::{CommandError, Reply, SlotChange, parse_name};
-use crate::contract::{Action, Confirm};
-use crate::event::Event;
+use crate::commands::{OperatorError, OperatorReply, SlotChange, parse_name};
+use crate::contract::{ClusterAction, ReplicaConfirmation};
+use crate::event::ClusterEvent;
 use crate::machine::Gossip;
-use crate::manual_failover::Manual;
+use crate::manual_failover::ManualFailover;
 use crate::operator::Answer;
 
 /// SETSLOT requests that have not been answered, in order of arrival and execution.
 ///
 /// The replication stream contains the requests in this order, but the result of a failed one only when it is known. A
-/// request that was sent before its slot was [restated](Gossip::restate) is then no longer the last change in the
-/// stream, so the slot is restated once more after the request is executed.
+/// request that was sent before its slot was [resent](Gossip::resend_slot_state) is then no longer the last change in
+/// the stream, so the slot is resent once more after the request is executed.
 #[derive(Debug, Default)]
-pub(crate) struct Orders(VecDeque<(Order, Step)>);
+pub(crate) struct SetSlotQueue(VecDeque<(SetSlotRequest, SetSlotProgress)>);
 
 /// A SETSLOT request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Order {
-    pub(crate) confirm: Confirm,
+pub(crate) struct SetSlotRequest {
+    pub(crate) confirm: ReplicaConfirmation,
     pub(crate) slot: Slot,
     pub(crate) change: SlotChange,
 }
 
 /// Progress of a SETSLOT request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
+enum SetSlotProgress {
     /// Not yet written to the replication stream.
     New { keys_in_slot: u64 },
-    /// Written to the stream; `restated` if the slot was restated afterwards.
-    Told { restated: bool },
+    /// Written to the stream; `resent` if the slot was resent afterwards.
+    Announcements { resent: bool },
     /// The acknowledgement succeeded (`held`) or failed.
-    Confirmed { held: bool, keys_in_slot: u64, restated: bool },
+    Confirmed { held: bool, keys_in_slot: u64, resent: bool },
 }
 
 impl Gossip {
     /// Starts a SETSLOT. Returns the reply if it is available at once.
-    pub(crate) fn order(&mut self, order: Order, keys_in_slot: u64) -> Option<Answer> {
-        if let Err(refusal) = self.check_change(order.slot, &order.change, keys_in_slot) {
+    pub(crate) fn start_set_slot(&mut self, request: SetSlotRequest, keys_in_slot: u64) -> Option<Answer> {
+        if let Err(refusal) = self.check_set_slot(request.slot, &request.change, keys_in_slot) {
             return Some(Err(refusal));
         }
         let alone = !self.nodes.values().any(|node| node.master() == Some(self.me));
-        if alone && self.orders.0.is_empty() && !self.is_yielding() {
-            let result = self.set_slot(order.slot, &order.change, keys_in_slot);
+        if alone && self.set_slots.0.is_empty() && !self.is_yielding() {
+            let result = self.set_slot(request.slot, &request.change, keys_in_slot);
             if result.is_ok() {
                 // Replicas unknown to the bus, such as forgotten or new ones, may receive the stream too.
-                self.todo.tell.push((order.slot, order.change));
+                self.todo.tell_replicas.push((request.slot, request.change));
             }
             return Some(result);
         }
-        self.orders.0.push_back((order, Step::New { keys_in_slot }));
+        self.set_slots.0.push_back((request, SetSlotProgress::New { keys_in_slot }));
         None
     }
 
@@ -86,63 +87,63 @@ impl Gossip {
         if self.is_yielding() {
             return;
         }
-        let mut orders = std::mem::take(&mut self.orders.0);
-        orders.retain_mut(|(order, step)| {
-            let Step::New { keys_in_slot } = *step else { return true };
-            let Order { confirm, slot, change } = &*order;
+        let mut requests = std::mem::take(&mut self.set_slots.0);
+        requests.retain_mut(|(request, step)| {
+            let SetSlotProgress::New { keys_in_slot } = *step else { return true };
+            let SetSlotRequest { confirm, slot, change } = &*request;
             // This node's role may have changed since the request arrived.
-            if let Err(refusal) = self.check_change(*slot, change, keys_in_slot) {
+            if let Err(refusal) = self.check_set_slot(*slot, change, keys_in_slot) {
                 self.answer(confirm.token, Err(refusal));
                 return false;
             }
-            *step = Step::Told { restated: false };
+            *step = SetSlotProgress::Announcements { resent: false };
             let (slot, change, confirm) = (*slot, change.clone(), Some(*confirm));
-            self.out.push(Action::TellReplicas { slot, change, confirm });
+            self.out.push(ClusterAction::TellReplicas { slot, change, confirm });
             true
         });
-        self.orders.0 = orders;
+        self.set_slots.0 = requests;
     }
 
     fn is_yielding(&self) -> bool {
-        matches!(self.manual, Manual::Yielding { .. })
+        matches!(self.manual_failover, ManualFailover::Yielding { .. })
     }
 
     /// Handles the result of an acknowledgement. Requests are executed in stream order.
-    pub(crate) fn on_replicas_told(&mut self, token: u64, held: bool, keys_in_slot: u64) {
-        let step = self.orders.0.iter_mut().find(|(order, _)| order.confirm.token == token);
+    pub(crate) fn on_replicas_acknowledged(&mut self, token: u64, held: bool, keys_in_slot: u64) {
+        let step = self.set_slots.0.iter_mut().find(|(request, _)| request.confirm.token == token);
         let Some((_, step)) = step else { return };
-        let restated = matches!(step, Step::Told { restated: true });
-        *step = Step::Confirmed { held, keys_in_slot, restated };
-        while let Some((order, Step::Confirmed { held, keys_in_slot, restated })) =
-            self.orders.0.pop_front_if(|(_, step)| matches!(step, Step::Confirmed { .. }))
+        let resent = matches!(step, SetSlotProgress::Announcements { resent: true });
+        *step = SetSlotProgress::Confirmed { held, keys_in_slot, resent };
+        while let Some((request, SetSlotProgress::Confirmed { held, keys_in_slot, resent })) =
+            self.set_slots.0.pop_front_if(|(_, step)| matches!(step, SetSlotProgress::Confirmed { .. }))
         {
-            let result = self.carry_out(&order, held, keys_in_slot);
-            if self.myself().is_master() && (restated || result.is_err()) {
-                self.restate(order.slot);
+            let result = self.carry_out(&request, held, keys_in_slot);
+            if self.myself().is_master() && (resent || result.is_err()) {
+                self.resend_slot_state(request.slot);
             }
-            self.answer(order.confirm.token, result);
+            self.answer(request.confirm.token, result);
         }
     }
 
-    fn carry_out(&mut self, order: &Order, held: bool, keys_in_slot: u64) -> Answer {
-        let Order { slot, change, .. } = order;
+    fn carry_out(&mut self, request: &SetSlotRequest, held: bool, keys_in_slot: u64) -> Answer {
+        let SetSlotRequest { slot, change, .. } = request;
         if !self.myself().is_master() {
             // The stream of the new master contains a change that the replicas have acknowledged.
             if held {
                 self.on_slot_changed(*slot, change);
             }
-            return Err(CommandError::SetSlotOnReplica);
+            return Err(OperatorError::SetSlotOnReplica);
         }
         match held {
             true => self
-                .check_change(*slot, change, keys_in_slot)
+                .check_set_slot(*slot, change, keys_in_slot)
                 .and_then(|()| self.set_slot(*slot, change, keys_in_slot)),
-            false => Err(CommandError::NoReplicas),
+            false => Err(OperatorError::NoReplicas),
         }
     }
 
     /// Writes the actual state of the slot to the stream, because the replicas may have applied a change that failed.
-    fn restate(&mut self, slot: Slot) {
+    fn resend_slot_state(&mut self, slot: Slot) {
         if self.is_yielding() {
             return;
         }
@@ -151,36 +152,43 @@ impl Gossip {
         let to = self.migrating.get(&slot).map(name).map(|to| SlotChange::Migrating { to });
         let from = self.importing.get(&slot).map(name).map(|from| SlotChange::Importing { from });
         for change in owner.into_iter().chain([SlotChange::Stable]).chain(to).chain(from) {
-            self.out.push(Action::TellReplicas { slot, change, confirm: None });
+            self.out.push(ClusterAction::TellReplicas { slot, change, confirm: None });
         }
-        for (_, step) in self.orders.0.iter_mut().filter(|(order, _)| order.slot == slot) {
+        for (_, step) in self.set_slots.0.iter_mut().filter(|(request, _)| request.slot == slot) {
             match step {
-                Step::New { .. } => {}
-                Step::Told { restated } | Step::Confirmed { restated, .. } => *restated = true,
+                SetSlotProgress::New { .. } => {}
+                SetSlotProgress::Announcements { resent } | SetSlotProgress::Confirmed { resent, .. } => {
+                    *resent = true
+                }
             }
         }
     }
 
     /// Checks whether SETSLOT is allowed.
-    fn check_change(&self, slot: Slot, change: &SlotChange, keys_in_slot: u64) -> Result<(), CommandError> {
+    fn check_set_slot(
+        &self,
+        slot: Slot,
+        change: &SlotChange,
+        keys_in_slot: u64,
+    ) -> Result<(), OperatorError> {
         if !self.myself().is_master() {
-            return Err(CommandError::SetSlotOnReplica);
+            return Err(OperatorError::SetSlotOnReplica);
         }
         let mine = self.slots.owner(slot) == Some(self.me);
         match change {
-            SlotChange::Migrating { .. } if !mine => Err(CommandError::NotOwner(slot)),
-            SlotChange::Importing { .. } if mine => Err(CommandError::AlreadyOwner(slot)),
+            SlotChange::Migrating { .. } if !mine => Err(OperatorError::NotOwner(slot)),
+            SlotChange::Importing { .. } if mine => Err(OperatorError::AlreadyOwner(slot)),
             SlotChange::Migrating { to: node } | SlotChange::Importing { from: node } => {
-                match self.master_named(node, CommandError::DontKnowNode)? {
-                    id if id == self.me => Err(CommandError::TargetIsMyself),
+                match self.find_master(node, OperatorError::DontKnowNode)? {
+                    id if id == self.me => Err(OperatorError::TargetIsMyself),
                     _ => Ok(()),
                 }
             }
             SlotChange::Stable => Ok(()),
             SlotChange::Node(to) => {
-                let to = self.master_named(to, CommandError::UnknownNode)?;
+                let to = self.find_master(to, OperatorError::UnknownNode)?;
                 if mine && to != self.me && keys_in_slot > 0 {
-                    Err(CommandError::HoldsKeys(slot))
+                    Err(OperatorError::HoldsKeys(slot))
                 } else {
                     Ok(())
                 }
@@ -188,24 +196,24 @@ impl Gossip {
         }
     }
 
-    /// Executes a SETSLOT that [`Gossip::check_change`] has allowed.
+    /// Executes a SETSLOT that [`Gossip::check_set_slot`] has allowed.
     fn set_slot(&mut self, slot: Slot, change: &SlotChange, keys_in_slot: u64) -> Answer {
         match change {
             SlotChange::Migrating { to } => {
-                let to = self.master_named(to, CommandError::DontKnowNode)?;
+                let to = self.find_master(to, OperatorError::DontKnowNode)?;
                 self.migrating.insert(slot, to);
             }
             SlotChange::Importing { from } => {
-                let from = self.master_named(from, CommandError::DontKnowNode)?;
+                let from = self.find_master(from, OperatorError::DontKnowNode)?;
                 self.importing.insert(slot, from);
             }
             SlotChange::Stable => self.unmark(slot),
             SlotChange::Node(to) => {
-                let to = self.master_named(to, CommandError::UnknownNode)?;
+                let to = self.find_master(to, OperatorError::UnknownNode)?;
                 return self.give_slot(slot, to, keys_in_slot);
             }
         }
-        self.changed()
+        self.mark_changed()
     }
 
     fn give_slot(&mut self, slot: Slot, to: NodeId, keys_in_slot: u64) -> Answer {
@@ -215,11 +223,11 @@ impl Gossip {
             self.migrating.remove(&slot);
         }
         self.slots.assign(slot, to);
-        self.changed()?;
+        self.mark_changed()?;
         let emptied = was_mine && to != self.me && self.slots.count(self.me) == 0;
         if emptied && self.config.allow_replica_migration {
             // A master without slots becomes a replica of the node that took the last one.
-            self.log(Event::SlotsLost { to });
+            self.log(ClusterEvent::SlotsLost { to });
             self.become_replica_of(to);
         }
         let imported = to == self.me && self.importing.remove(&slot).is_some();
@@ -228,37 +236,37 @@ impl Gossip {
             // was forgotten in a power failure, the slot would fall back to the old owner and have no owner once that
             // gives it away.
             if let Some(epoch) = self.bump_epoch() {
-                self.log(Event::ImportedEpoch(epoch));
+                self.log(ClusterEvent::ImportedEpoch(epoch));
             }
             // The old owner gives the slot away when it sees the claim, so a claim lost in a power failure would leave
             // the slot unassigned.
             self.save_before_claiming();
             self.broadcast_pong();
         }
-        Ok(Reply::Ok)
+        Ok(OperatorReply::Ok)
     }
 
     /// Assigns slots to this node after an atomic import, under a new epoch.
     pub(crate) fn claim_slots(&mut self, slots: &SlotSet, from: NodeId) -> Answer {
         if !self.myself().is_master() {
-            return Err(CommandError::ClaimOnReplica);
+            return Err(OperatorError::ClaimOnReplica);
         }
         let theirs = |slot: Slot| self.slots.owner(slot).is_some_and(|owner| owner == from);
         if from == self.me || !slots.iter().all(theirs) {
-            return Err(CommandError::ClaimOfOthers);
+            return Err(OperatorError::ClaimOfOthers);
         }
         for slot in slots.iter() {
             self.unmark(slot);
             self.slots.assign(slot, self.me);
         }
-        self.changed()?;
+        self.mark_changed()?;
         if let Some(epoch) = self.bump_epoch() {
-            self.log(Event::ImportedEpoch(epoch));
+            self.log(ClusterEvent::ImportedEpoch(epoch));
         }
         // The claim must be durable before another node sees it, as for SETSLOT.
         self.save_before_claiming();
         self.broadcast_pong();
-        Ok(Reply::Ok)
+        Ok(OperatorReply::Ok)
     }
 
     /// Applies a slot change from the replication stream of the master, or from this node's own stream when it was the
@@ -271,7 +279,7 @@ impl Gossip {
             | SlotChange::Node(node)
                 if known(node).is_none() =>
             {
-                return self.log(Event::SlotOfUnknown { slot, node: node.clone() });
+                return self.log(ClusterEvent::SlotOfUnknownNode { slot, node: node.clone() });
             }
             SlotChange::Migrating { to } => {
                 self.migrating.extend(known(to).map(|to| (slot, to)));
@@ -299,8 +307,8 @@ impl Gossip {
     pub(crate) fn on_moves_loaded(&mut self, moves: &[(Slot, SlotChange)]) {
         if !self.myself().is_master() {
             // Pending requests of this node's time as master are either part of the snapshot or lost.
-            for (order, _) in std::mem::take(&mut self.orders.0) {
-                self.answer(order.confirm.token, Err(CommandError::SetSlotOnReplica));
+            for (request, _) in std::mem::take(&mut self.set_slots.0) {
+                self.answer(request.confirm.token, Err(OperatorError::SetSlotOnReplica));
             }
         }
         self.todo.publish |= !(self.migrating.is_empty() && self.importing.is_empty());
@@ -319,13 +327,13 @@ impl Gossip {
 
     /// Drops marks that do not match the slot owners after a promotion: only own slots can migrate, only others' slots
     /// can be imported.
-    pub(crate) fn drop_void_moves(&mut self) {
+    pub(crate) fn drop_invalid_moves(&mut self) {
         let (slots, me) = (&self.slots, self.me);
         self.migrating.retain(|slot, _| slots.owner(*slot) == Some(me));
         self.importing.retain(|slot, _| slots.owner(*slot) != Some(me));
     }
 
-    pub(crate) fn are_of_one_shard(&self, one: NodeId, other: NodeId) -> bool {
+    pub(crate) fn are_in_same_shard(&self, one: NodeId, other: NodeId) -> bool {
         let shard = |id| self.nodes.get(&id).map(|node| node.shard);
         shard(one).is_some() && shard(one) == shard(other)
     }
@@ -334,25 +342,25 @@ impl Gossip {
     /// ends it.
     pub(crate) fn end_import(&mut self, slot: Slot, claimant: NodeId) {
         let Some(from) = self.importing.get(&slot).copied() else { return };
-        if self.are_of_one_shard(from, claimant) {
+        if self.are_in_same_shard(from, claimant) {
             self.importing.insert(slot, claimant);
         } else {
             self.importing.remove(&slot);
-            self.tell_of_end(slot);
+            self.announce_end_of_move(slot);
         }
     }
 
     /// Tells the replicas that a claim ended a migration. They see the claim as well, but might afterwards load a
     /// snapshot that still contains the mark.
-    pub(crate) fn tell_of_end(&mut self, slot: Slot) {
+    pub(crate) fn announce_end_of_move(&mut self, slot: Slot) {
         if self.myself().is_master() && !self.is_yielding() {
-            self.todo.tell.push((slot, SlotChange::Stable));
+            self.todo.tell_replicas.push((slot, SlotChange::Stable));
         }
     }
 
     /// Handles the header of the master `source`: this node takes slots that it imports from `source` and that `source`
     /// no longer claims, once no other node can own them.
-    pub(crate) fn take_given_away(&mut self, source: NodeId, claimed: &SlotSet) {
+    pub(crate) fn detect_given_away_slots(&mut self, source: NodeId, claimed: &SlotSet) {
         let (now, slots) = (self.now, &self.slots);
         // The slot has no owner if the source was replaced by a replica that knew that the slot was given away.
         let is_given_away =
@@ -371,12 +379,12 @@ impl Gossip {
                 *entry = (source, now);
             }
             let since = entry.1;
-            let is_ordered = self.orders.0.iter().any(|(order, _)| order.slot == slot);
-            if now >= since + grace && !is_ordered && self.all_heard_since(since) {
+            let is_pending = self.set_slots.0.iter().any(|(request, _)| request.slot == slot);
+            if now >= since + grace && !is_pending && self.all_heard_since(since) {
                 certain.push(slot);
             }
         }
-        self.claim_given_away(&certain, source);
+        self.claim_given_away_slots(&certain, source);
     }
 
     /// Whether all other nodes that are not FAIL have been heard after `since`.
@@ -384,22 +392,22 @@ impl Gossip {
         let others = self.nodes.values().filter(|node| node.id != self.me && node.handshake.is_none());
         others
             .filter(|node| !node.has_failed())
-            .all(|node| node.contact.heard.is_some_and(|heard| heard > since))
+            .all(|node| node.contact.last_message.is_some_and(|heard| heard > since))
     }
 
-    fn claim_given_away(&mut self, slots: &[Slot], from: NodeId) {
+    fn claim_given_away_slots(&mut self, slots: &[Slot], from: NodeId) {
         if slots.is_empty() {
             return;
         }
         for &slot in slots {
-            self.log(Event::GivenAway { slot, from });
+            self.log(ClusterEvent::GivenAwaySlotClaimed { slot, from });
             self.given_away.remove(&slot);
             self.unmark(slot);
             self.slots.assign(slot, self.me);
-            self.tell_of_end(slot);
+            self.announce_end_of_move(slot);
         }
         if let Some(epoch) = self.bump_epoch() {
-            self.log(Event::ImportedEpoch(epoch));
+            self.log(ClusterEvent::ImportedEpoch(epoch));
         }
         self.todo.publish = true;
         // The claim must be durable before another node sees it, as for SETSLOT.
@@ -427,12 +435,12 @@ impl Gossip {
                 Some(owner) if owner == self.me || self.importing.contains_key(&slot) => {}
                 Some(owner) => {
                     self.importing.insert(slot, owner);
-                    self.log(Event::KeysOfOther { slot, owner });
+                    self.log(ClusterEvent::KeysInForeignSlot { slot, owner });
                 }
                 // After startup, an unassigned slot is usually between two owners, so it is not claimed.
                 None if at_start => {
                     self.slots.assign(slot, self.me);
-                    self.log(Event::KeysOfNobody { slot });
+                    self.log(ClusterEvent::KeysInUnassignedSlot { slot });
                 }
                 None => continue,
             }

@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_text_says_where_slots_go_and_come_from() {
+    fn slot_states_are_parsed_and_malformed_entries_skipped() {
         let (to, from) = ("a".repeat(40), "b".repeat(40));
         let text = format!("100>{to},16383<{from},");
         let slot = |number| Slot::new(number).unwrap();

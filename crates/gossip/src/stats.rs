@@ -1,10 +1,10 @@
 //! Counters of bus messages and bytes.
 
-use crate::wire::{Body, MessageKind};
+use crate::wire::{MessageBody, MessageKind};
 
 /// Bus traffic since the start, counted by the driver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Traffic {
+pub struct LinkTraffic {
     /// Total bytes sent.
     pub bytes_sent: u64,
     /// Total bytes received.
@@ -14,28 +14,28 @@ pub struct Traffic {
     /// Bytes received in PUBLISH messages.
     pub published_bytes_received: u64,
     /// Number of links closed because the peer did not read fast enough (`cluster-link-sendbuf-limit`).
-    pub overflown_links: u64,
+    pub overflowed_links: u64,
 }
 
 /// Messages by type since the start or the last reset.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Stats {
+pub struct MessageStats {
     sent: [u64; MessageKind::ALL.len()],
     received: [u64; MessageKind::ALL.len()],
 }
 
-impl Stats {
+impl MessageStats {
     pub(crate) fn reset(&mut self) {
         *self = Self::default();
     }
 
-    pub(crate) fn count_sent(&mut self, body: &Body) {
+    pub(crate) fn count_sent(&mut self, body: &MessageBody) {
         if let Some(kind) = body.kind() {
             self.sent[kind as usize] += 1;
         }
     }
 
-    pub(crate) fn count_received(&mut self, body: &Body) {
+    pub(crate) fn count_received(&mut self, body: &MessageBody) {
         if let Some(kind) = body.kind() {
             self.received[kind as usize] += 1;
         }

@@ -7,7 +7,7 @@ mod membership;
 mod net;
 mod nodes_conf;
 mod replica_migration;
-mod resignation;
+mod self_fail;
 mod single;
 mod slot_moves;
 mod stale;

@@ -8,17 +8,17 @@ use std::collections::VecDeque;
 use clock::Millis;
 use slot_routing::{Epoch, NodeId};
 
-use crate::event::{Denial, Hindrance};
-use crate::node::Cause;
+use crate::event::{CannotFailoverReason, VoteDenial};
+use crate::node::SuspicionCause;
 
 /// Maximum number of records.
-const KEPT: usize = 100;
+const MAX_REMEMBERED: usize = 100;
 /// Maximum number of suspicions or votes per record.
-const KEPT_PER_RECORD: usize = 64;
+const MAX_PER_RECORD: usize = 64;
 
 /// The last hundred failures that this node observed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Timeline {
+pub struct FailoverTimeline {
     records: VecDeque<FailoverRecord>,
 }
 
@@ -36,23 +36,23 @@ pub struct FailoverRecord {
     /// The replicas that could take over, as this node last ranked them.
     pub candidates: Vec<Candidate>,
     /// When the candidates were last ranked.
-    pub compared: Option<Millis>,
+    pub ranked_at: Option<Millis>,
     /// This node's own candidacies.
     pub ballots: Vec<Ballot>,
     /// Why this node did not start or win an election, and when.
-    pub hindered: Vec<(Hindrance, Millis)>,
+    pub obstacles: Vec<(CannotFailoverReason, Millis)>,
     /// This node's votes: candidate, epoch and time.
-    pub voted: Vec<(NodeId, Epoch, Millis)>,
+    pub votes_given: Vec<(NodeId, Epoch, Millis)>,
     /// Refused votes: candidate, epoch, reason and time.
-    pub denied: Vec<(NodeId, Epoch, Denial, Millis)>,
+    pub votes_refused: Vec<(NodeId, Epoch, VoteDenial, Millis)>,
     /// The node that took over the slots, its epoch, and the time.
     pub replaced: Option<(NodeId, Epoch, Millis)>,
     /// When this node, as the new master, accepted its first write.
     pub first_write: Option<Millis>,
     /// When the node answered again.
-    pub returned: Option<Millis>,
+    pub recovered: Option<Millis>,
     /// When the requested failover timed out.
-    pub given_up: Option<Millis>,
+    pub request_timed_out: Option<Millis>,
 }
 
 /// A replica that could take over from a failed master.
@@ -65,12 +65,12 @@ pub struct Candidate {
     /// Number of eligible replicas that rank before it; `None` if it is not eligible.
     pub rank: Option<u32>,
     /// Why the replica cannot take over.
-    pub unfit: Option<Unfit>,
+    pub ineligibility: Option<Ineligibility>,
 }
 
 /// Why a replica cannot take over, as seen by other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unfit {
+pub enum Ineligibility {
     /// PFAIL or FAIL.
     Down,
     /// Configured with `cluster-replica-no-failover`.
@@ -87,7 +87,7 @@ pub struct Suspicion {
     /// When this node received the report.
     pub at: Millis,
     /// Known only for this node's own suspicions.
-    pub cause: Option<Cause>,
+    pub cause: Option<SuspicionCause>,
 }
 
 /// One attempt to be elected.
@@ -105,7 +105,7 @@ pub struct Ballot {
     pub votes: Vec<(NodeId, Millis)>,
 }
 
-impl Timeline {
+impl FailoverTimeline {
     /// All records, oldest first.
     pub fn records(&self) -> impl DoubleEndedIterator<Item = &FailoverRecord> {
         self.records.iter()
@@ -115,7 +115,7 @@ impl Timeline {
     pub(crate) fn open(&mut self, node: NodeId) -> &mut FailoverRecord {
         let open = self.records.iter().rposition(|record| record.node == node && record.is_open());
         let place = open.unwrap_or_else(|| {
-            if self.records.len() == KEPT {
+            if self.records.len() == MAX_REMEMBERED {
                 self.records.pop_front();
             }
             self.records.push_back(FailoverRecord::new(node));
@@ -124,82 +124,84 @@ impl Timeline {
         &mut self.records[place]
     }
 
-    pub(crate) fn suspected(&mut self, node: NodeId, suspicion: Suspicion) {
+    pub(crate) fn record_suspicion(&mut self, node: NodeId, suspicion: Suspicion) {
         let record = self.open(node);
         let known = record.suspicions.iter().any(|other| other.by == suspicion.by);
-        if !known && record.suspicions.len() < KEPT_PER_RECORD {
+        if !known && record.suspicions.len() < MAX_PER_RECORD {
             record.suspicions.push(suspicion);
         }
     }
 
-    pub(crate) fn agreed(&mut self, node: NodeId, at: Millis) {
+    pub(crate) fn record_agreement(&mut self, node: NodeId, at: Millis) {
         self.open(node).agreed.get_or_insert(at);
     }
 
-    pub(crate) fn voted(&mut self, master: NodeId, candidate: NodeId, epoch: Epoch, at: Millis) {
+    pub(crate) fn record_vote(&mut self, master: NodeId, candidate: NodeId, epoch: Epoch, at: Millis) {
         let record = self.open(master);
-        if record.voted.len() < KEPT_PER_RECORD {
-            record.voted.push((candidate, epoch, at));
+        if record.votes_given.len() < MAX_PER_RECORD {
+            record.votes_given.push((candidate, epoch, at));
         }
     }
 
-    pub(crate) fn denied(
+    pub(crate) fn record_refused_vote(
         &mut self,
         master: NodeId,
         candidate: NodeId,
         epoch: Epoch,
-        why: Denial,
+        why: VoteDenial,
         at: Millis,
     ) {
         // Refused votes do not open a record by themselves.
         let Some(record) = self.last_of(master).filter(|record| record.is_open()) else { return };
-        let known =
-            record.denied.iter().any(|(other, in_epoch, ..)| (*other, *in_epoch) == (candidate, epoch));
-        if !known && record.denied.len() < KEPT_PER_RECORD {
-            record.denied.push((candidate, epoch, why, at));
+        let known = record
+            .votes_refused
+            .iter()
+            .any(|(other, in_epoch, ..)| (*other, *in_epoch) == (candidate, epoch));
+        if !known && record.votes_refused.len() < MAX_PER_RECORD {
+            record.votes_refused.push((candidate, epoch, why, at));
         }
     }
 
-    pub(crate) fn hindered(&mut self, master: NodeId, why: Hindrance, at: Millis) {
+    pub(crate) fn record_obstacle(&mut self, master: NodeId, why: CannotFailoverReason, at: Millis) {
         let record = self.open(master);
-        if record.hindered.len() < KEPT_PER_RECORD {
-            record.hindered.push((why, at));
+        if record.obstacles.len() < MAX_PER_RECORD {
+            record.obstacles.push((why, at));
         }
     }
 
-    pub(crate) fn requested(&mut self, master: NodeId, by: NodeId, at: Millis) {
+    pub(crate) fn record_request(&mut self, master: NodeId, by: NodeId, at: Millis) {
         self.open(master).requested = Some((by, at));
     }
 
     /// Records that the requested failover timed out.
-    pub(crate) fn given_up(&mut self, master: NodeId, at: Millis) {
+    pub(crate) fn record_request_timeout(&mut self, master: NodeId, at: Millis) {
         let asked = |record: &&mut FailoverRecord| record.is_open() && record.requested.is_some();
         if let Some(record) = self.last_of(master).filter(asked) {
-            record.given_up = Some(at);
+            record.request_timed_out = Some(at);
         }
     }
 
-    pub(crate) fn compared(&mut self, master: NodeId, candidates: Vec<Candidate>, at: Millis) {
+    pub(crate) fn record_ranking(&mut self, master: NodeId, candidates: Vec<Candidate>, at: Millis) {
         let record = self.open(master);
-        (record.candidates, record.compared) = (candidates, Some(at));
+        (record.candidates, record.ranked_at) = (candidates, Some(at));
     }
 
     /// Records the first write after this node's last takeover.
-    pub(crate) fn first_write(&mut self, me: NodeId, at: Millis) {
+    pub(crate) fn record_first_write(&mut self, me: NodeId, at: Millis) {
         let ours = |record: &&mut FailoverRecord| record.replaced.is_some_and(|(by, ..)| by == me);
         if let Some(record) = self.records.iter_mut().rev().find(ours) {
             record.first_write.get_or_insert(at);
         }
     }
 
-    pub(crate) fn returned(&mut self, node: NodeId, at: Millis) {
-        if let Some(record) = self.last_of(node).filter(|record| record.given_up.is_none()) {
-            record.returned.get_or_insert(at);
+    pub(crate) fn record_recovery(&mut self, node: NodeId, at: Millis) {
+        if let Some(record) = self.last_of(node).filter(|record| record.request_timed_out.is_none()) {
+            record.recovered.get_or_insert(at);
         }
     }
 
     /// Records that `by` took slots of `node`; ignored unless a failure is being recorded.
-    pub(crate) fn replaced(&mut self, node: NodeId, by: NodeId, epoch: Epoch, at: Millis) {
+    pub(crate) fn record_replacement(&mut self, node: NodeId, by: NodeId, epoch: Epoch, at: Millis) {
         if let Some(record) = self.last_of(node).filter(|record| record.is_open()) {
             record.replaced = Some((by, epoch, at));
         }
@@ -218,24 +220,24 @@ impl FailoverRecord {
             suspicions: Vec::new(),
             agreed: None,
             candidates: Vec::new(),
-            compared: None,
+            ranked_at: None,
             ballots: Vec::new(),
-            hindered: Vec::new(),
-            voted: Vec::new(),
-            denied: Vec::new(),
+            obstacles: Vec::new(),
+            votes_given: Vec::new(),
+            votes_refused: Vec::new(),
             replaced: None,
             first_write: None,
-            returned: None,
-            given_up: None,
+            recovered: None,
+            request_timed_out: None,
         }
     }
 
     fn is_open(&self) -> bool {
-        self.replaced.is_none() && self.returned.is_none() && self.given_up.is_none()
+        self.replaced.is_none() && self.recovered.is_none() && self.request_timed_out.is_none()
     }
 
-    pub(crate) fn ballot(&mut self, ballot: Ballot) {
-        if self.ballots.len() < KEPT_PER_RECORD {
+    pub(crate) fn add_ballot(&mut self, ballot: Ballot) {
+        if self.ballots.len() < MAX_PER_RECORD {
             self.ballots.push(ballot);
         }
     }

@@ -1,6 +1,6 @@
 //! The packets of the cluster bus, protocol version 1, with encoder and decoder.
 //!
-//! Every packet is a 2256-byte header ([`Header`]) followed by data that depends on the message type ([`Body`]).
+//! Every packet is a 2256-byte header ([`Header`]) followed by data that depends on the message type ([`MessageBody`]).
 //! Integers are big-endian, node ids are 40 hexadecimal characters, IP addresses are text in 46 bytes, padded with
 //! zeros. The layout is that of Redis 7 and Valkey.
 //!
@@ -50,7 +50,7 @@ pub const MAX_PUBLICATION_BYTES: usize = MAX_PACKET_BYTES - HEADER_BYTES - 8;
 pub(crate) const UPDATE_BYTES: usize = 8 + ID_BYTES + BITMAP_BYTES;
 
 /// Byte offsets of the header fields.
-pub(crate) mod at {
+pub(crate) mod field_offset {
     pub(crate) const LENGTH: usize = 4;
     pub(crate) const VERSION: usize = 8;
     pub(crate) const PORT: usize = 10;
@@ -77,7 +77,7 @@ pub struct Packet {
     /// The sender's description of itself.
     pub header: Header,
     /// The message type with its data.
-    pub body: Body,
+    pub body: MessageBody,
 }
 
 /// The sender's state, which every message starts with.
@@ -121,13 +121,13 @@ impl Header {
 
 /// Message types with their data.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Body {
+pub enum MessageBody {
     /// Asks for a PONG.
-    Ping(Gossip),
+    Ping(GossipSection),
     /// Reply to PING and MEET, also used for announcements.
-    Pong(Gossip),
+    Pong(GossipSection),
     /// Asks an unknown node to join, and for a PONG.
-    Meet(Gossip),
+    Meet(GossipSection),
     /// A majority agrees that this node is down.
     Fail(NodeId),
     /// A published message for the subscribers of other nodes.
@@ -137,7 +137,7 @@ pub enum Body {
     /// A vote for the receiver.
     AuthAck,
     /// Tells the receiver about a newer claim.
-    Update(Update),
+    Update(ConfigUpdate),
     /// A replica asks its master to pause writes for a manual failover.
     ManualFailoverStart,
     /// An unknown or unsupported type (modules), which is counted and ignored.
@@ -146,7 +146,7 @@ pub enum Body {
 
 /// The gossip section of a PING, PONG or MEET.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Gossip {
+pub struct GossipSection {
     /// The sender's view of some other nodes.
     pub entries: Vec<GossipEntry>,
     /// Extensions, if the receiver understands them.
@@ -187,7 +187,7 @@ pub struct Publication {
 
 /// A newer claim that the receiver has missed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Update {
+pub struct ConfigUpdate {
     /// The epoch of the claim.
     pub config_epoch: Epoch,
     /// The node with the claim.
@@ -258,7 +258,7 @@ impl MessageKind {
     }
 }
 
-impl Body {
+impl MessageBody {
     /// The type number on the wire.
     #[must_use]
     pub fn number(&self) -> u16 {

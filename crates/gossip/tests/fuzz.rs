@@ -6,9 +6,13 @@ use std::time::{Duration, Instant as Watch};
 
 use clock::{Instant, Millis};
 use gossip::wire::{
-    self, Body, Extension, GossipEntry, Header, MessageFlags, NodeFlags, Packet, Publication, Update,
+    self, ConfigUpdate, Extension, GossipEntry, Header, MessageBody, MessageFlags, NodeFlags, Packet,
+    Publication,
 };
-use gossip::{Action, Announce, Config, Gossip, Input, LinkId, Replication, Source};
+use gossip::{
+    AnnouncedAddress, ClusterAction, ClusterConfig, ClusterInput, Gossip, LinkId, ReplicationSource,
+    ReplicationStatus,
+};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use slot_routing::{Epoch, NodeId, ReplOffset, Slot, SlotSet};
@@ -26,7 +30,7 @@ struct Fuzz {
 }
 
 #[test]
-fn mutated_packets_never_bring_the_machine_down() {
+fn mutated_packets_never_crash_the_state_machine() {
     let number =
         |name: &str, default: u64| std::env::var(name).ok().and_then(|n| n.parse().ok()).unwrap_or(default);
     let time = Duration::from_secs(number("FUZZ_SECONDS", 2));
@@ -46,18 +50,18 @@ impl Fuzz {
     fn new(seed: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let replica = rng.random_bool(0.5);
-        let config = Config {
+        let config = ClusterConfig {
             node_timeout: Duration::from_millis(500),
-            announce: Announce { port: 7001, bus_port: 17001, ..Announce::default() },
-            ..Config::default()
+            announce: AnnouncedAddress { port: 7001, bus_port: 17001, ..AnnouncedAddress::default() },
+            ..ClusterConfig::default()
         };
         let gossip = Gossip::restore(config, ChaCha8Rng::seed_from_u64(seed), &nodes_conf(replica)).unwrap();
         let mut fuzz = Self { rng, gossip, now: Instant::ORIGIN, links: Vec::new(), epoch: Epoch(0) };
-        fuzz.feed(Input::Start);
+        fuzz.feed(ClusterInput::Start);
         for number in 0..2 {
             let link = LinkId::In(number);
             fuzz.links.push(link);
-            fuzz.feed(Input::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
+            fuzz.feed(ClusterInput::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
         }
         fuzz
     }
@@ -65,13 +69,13 @@ impl Fuzz {
     fn step(&mut self) {
         self.now += Duration::from_micros(self.rng.random_range(0..40_000));
         match self.rng.random_range(0..20) {
-            0 => self.feed(Input::Deadline),
+            0 => self.feed(ClusterInput::Deadline),
             1 => {
                 let offset = ReplOffset(self.rng.random_range(0..100));
-                let source = Source::Streaming { last_heard: self.now };
-                self.feed(Input::Replication(Replication { offset, source }));
+                let source = ReplicationSource::Streaming { last_heard: self.now };
+                self.feed(ClusterInput::Replication(ReplicationStatus { offset, source }));
             }
-            2 => self.feed(Input::WritesPaused { offset: ReplOffset(7) }),
+            2 => self.feed(ClusterInput::WritesPaused { offset: ReplOffset(7) }),
             _ => self.packet(),
         }
         assert!(self.gossip.current_epoch() >= self.epoch, "epochs do not go back");
@@ -94,32 +98,32 @@ impl Fuzz {
         }
         let Ok(packet) = wire::decode(&bytes) else { return };
         let link = self.links[self.rng.random_range(0..self.links.len())];
-        self.feed(Input::Packet { link, packet: Box::new(packet) });
+        self.feed(ClusterInput::Packet { link, packet: Box::new(packet) });
     }
 
-    fn feed(&mut self, input: Input) {
+    fn feed(&mut self, input: ClusterInput) {
         let mut out = Vec::new();
         let wall = Millis(WALL + self.now.as_millis() as i64);
         self.gossip.handle(self.now, wall, input, &mut out);
         for action in out {
             match action {
-                Action::Connect { link, .. } => {
+                ClusterAction::Connect { link, .. } => {
                     if self.rng.random_bool(0.8) {
                         self.links.push(link);
-                        self.feed(Input::Connected { link });
+                        self.feed(ClusterInput::Connected { link });
                     } else {
                         let refused = self.rng.random_bool(0.5);
-                        self.feed(Input::ConnectFailed { link, refused });
+                        self.feed(ClusterInput::ConnectFailed { link, refused });
                     }
                 }
-                Action::Close { link } => self.links.retain(|other| *other != link),
-                Action::Send { packet, .. } => assert_eq!(wire::decode(&packet.encode()), Ok(*packet)),
-                Action::Persist { text, .. } => {
+                ClusterAction::Close { link } => self.links.retain(|other| *other != link),
+                ClusterAction::Send { packet, .. } => assert_eq!(wire::decode(&packet.encode()), Ok(*packet)),
+                ClusterAction::Persist { text, .. } => {
                     let config = self.gossip.config().clone();
                     let restored = Gossip::restore(config, ChaCha8Rng::seed_from_u64(1), &text);
                     assert!(restored.is_ok(), "{restored:?}\n{text}");
                 }
-                Action::Publish(topology) => assert_eq!(topology.myself, self.gossip.id()),
+                ClusterAction::Publish(topology) => assert_eq!(topology.myself, self.gossip.id()),
                 _ => {}
             }
         }
@@ -128,19 +132,23 @@ impl Fuzz {
     fn random_packet(&mut self) -> Packet {
         let header = self.random_header();
         let body = match self.rng.random_range(0..12) {
-            0..3 => Body::Ping(self.random_gossip()),
-            3..5 => Body::Pong(self.random_gossip()),
-            5 => Body::Meet(self.random_gossip()),
-            6 => Body::Fail(self.random_id()),
-            7 => Body::AuthRequest,
-            8 => Body::AuthAck,
-            9 => Body::ManualFailoverStart,
-            10 => Body::Update(Update {
+            0..3 => MessageBody::Ping(self.random_gossip()),
+            3..5 => MessageBody::Pong(self.random_gossip()),
+            5 => MessageBody::Meet(self.random_gossip()),
+            6 => MessageBody::Fail(self.random_id()),
+            7 => MessageBody::AuthRequest,
+            8 => MessageBody::AuthAck,
+            9 => MessageBody::ManualFailoverStart,
+            10 => MessageBody::Update(ConfigUpdate {
                 config_epoch: self.random_epoch(),
                 id: self.random_id(),
                 slots: self.random_slots(),
             }),
-            _ => Body::Publish(Publication { sharded: true, channel: b"c".to_vec(), message: b"m".to_vec() }),
+            _ => MessageBody::Publish(Publication {
+                sharded: true,
+                channel: b"c".to_vec(),
+                message: b"m".to_vec(),
+            }),
         };
         Packet { header, body }
     }
@@ -164,7 +172,7 @@ impl Fuzz {
         }
     }
 
-    fn random_gossip(&mut self) -> wire::Gossip {
+    fn random_gossip(&mut self) -> wire::GossipSection {
         let entries = (0..self.rng.random_range(0..5))
             .map(|_| GossipEntry {
                 id: self.random_id(),
@@ -191,7 +199,7 @@ impl Fuzz {
                 }
             })
             .collect();
-        wire::Gossip { entries, extensions }
+        wire::GossipSection { entries, extensions }
     }
 
     /// Usually the id of a known node.

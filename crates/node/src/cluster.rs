@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, Result, anyhow};
 use gossip::wire::Publication;
-use gossip::{Command, CommandError, Gossip, Reply};
+use gossip::{Gossip, OperatorCommand, OperatorError, OperatorReply};
 use parking_lot::Mutex;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -33,12 +33,12 @@ pub(crate) use options::bus_port;
 use config::{Config, keys};
 use store::Store;
 
-type Answer = Result<Reply, CommandError>;
+type Answer = Result<OperatorReply, OperatorError>;
 
 /// A request of a worker thread to the driver.
 enum Ask {
     Command {
-        command: Command,
+        command: OperatorCommand,
         answer: oneshot::Sender<Answer>,
     },
     Look(Box<dyn FnOnce(&mut Driver) + Send>),
@@ -147,7 +147,7 @@ impl Prepared {
 
 impl Cluster {
     /// Has an operator's command carried out. `None` while the server stops.
-    pub(crate) async fn command(&self, command: Command) -> Option<Answer> {
+    pub(crate) async fn command(&self, command: OperatorCommand) -> Option<Answer> {
         let (answer, answered) = oneshot::channel();
         self.asks.send(Ask::Command { command, answer }).ok()?;
         answered.await.ok()

@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
 use engine::{Commands, Engine, Gate};
-use gossip::Copies;
+use gossip::ReplicaAdmission;
 use loading::LeftOut;
 use parking_lot::Mutex;
 use replication::master::PeerId;
@@ -143,7 +143,7 @@ pub(crate) struct Replication {
     /// the piece waits for.
     stream_turn: Mutex<()>,
     /// The replicas that may copy this node's data.
-    pub(crate) copies: ArcSwap<Copies>,
+    pub(crate) copies: ArcSwap<ReplicaAdmission>,
     /// How many microseconds a writing client waits after a batch, for a replica that cannot keep up.
     pub(crate) write_delay: AtomicU32,
     /// A master without its data, while it waits for another to be promoted.
@@ -319,9 +319,9 @@ impl Replication {
     /// is no less than what the replica has.
     pub(crate) fn can_serve(&self, asked: Option<&PsyncRequest>) -> bool {
         let may = match **self.copies.load() {
-            Copies::All => true,
-            Copies::WithoutData => !asked.is_some_and(PsyncRequest::has_data),
-            Copies::None => false,
+            ReplicaAdmission::All => true,
+            ReplicaAdmission::OnlyEmpty => !asked.is_some_and(PsyncRequest::has_data),
+            ReplicaAdmission::None => false,
         };
         may && self.is_in_sync()
     }

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use clock::{Instant, Millis};
 use engine::{PausePurpose, Rerouting};
-use gossip::wire::{Body, Header, Packet};
-use gossip::{Action, Driving, ElectionEvent, Gossip, Input, LinkId, News};
+use gossip::wire::{Header, MessageBody, Packet};
+use gossip::{ClusterAction, ClusterDriver, ClusterInput, ElectionEvent, Gossip, LinkId, StepInputs};
 use slot_routing::{ClientTransport, NodeId, ReplOffset, Slot, Topology};
 
 use self::disk::Disk;
@@ -110,14 +110,14 @@ struct Host {
     /// The wall clock's offset.
     wall_skew: i64,
     gossip: Option<Gossip>,
-    driving: Driving,
+    driving: ClusterDriver,
     /// The time of the last call of its machine, by its own clock.
     fed_at: Instant,
     disk: Disk,
     /// Actions that are still to be carried out.
-    decided: VecDeque<Action>,
+    decided: VecDeque<ClusterAction>,
     /// Inputs that arrived while the driver was busy.
-    unheard: VecDeque<Input>,
+    unheard: VecDeque<ClusterInput>,
     links: BTreeMap<LinkId, (u64, usize)>,
     accepted: u64,
     topology: Option<Arc<Topology>>,
@@ -262,9 +262,9 @@ impl Play for World {
 
     fn on_deadline(&mut self, host: usize) {
         let now = self.stage.now + self.stage.processes[host].skew;
-        let save = self.hosts[host].driving.save(now);
+        let save = self.hosts[host].driving.take_due_save(now);
         self.hosts[host].decided.extend(save);
-        self.feed(host, Input::Deadline);
+        self.feed(host, ClusterInput::Deadline);
     }
 
     fn restart(&mut self, host: usize) {
@@ -277,7 +277,7 @@ impl Play for World {
 
     fn go_on(&mut self, host: usize) {
         // A resumed process notices the elapsed time first.
-        self.feed(host, Input::Deadline);
+        self.feed(host, ClusterInput::Deadline);
     }
 
     fn disagreement(&mut self) -> Option<String> {
@@ -372,9 +372,9 @@ impl World {
         if self.stage.plan.plant != Some(Plant::EmptyMasters) {
             let upto = self.stage.data.stores[host].offset();
             self.note_forgotten(host);
-            self.feed(host, Input::Loaded { upto });
+            self.feed(host, ClusterInput::Loaded { upto });
         }
-        self.feed(host, Input::Start);
+        self.feed(host, ClusterInput::Start);
         self.stage.begin_data(host);
     }
 
@@ -402,12 +402,13 @@ impl World {
     }
 
     /// Passes an input to the machine once the driver thread is free.
-    fn feed(&mut self, host: usize, input: Input) {
+    fn feed(&mut self, host: usize, input: ClusterInput) {
         if !self.is_driver_busy(host) && self.hosts[host].unheard.is_empty() {
             return self.feed_now(host, input);
         }
         let unheard = &mut self.hosts[host].unheard;
-        let is_known = matches!(input, Input::Deadline) && matches!(unheard.back(), Some(Input::Deadline));
+        let is_known =
+            matches!(input, ClusterInput::Deadline) && matches!(unheard.back(), Some(ClusterInput::Deadline));
         unheard.extend((!is_known).then_some(input));
         if unheard.len() == 1 {
             self.hear_later(host);
@@ -442,18 +443,18 @@ impl World {
 
     /// Passes an input to the machine, preceded by the replication state, and carries out the
     /// resulting actions.
-    fn feed_now(&mut self, host: usize, input: Input) {
+    fn feed_now(&mut self, host: usize, input: ClusterInput) {
         let (now, skew) = (self.stage.now, self.stage.processes[host].skew);
         let facts = self.facts(host);
         let Host { gossip, driving, wall_skew, .. } = &mut self.hosts[host];
         let Some(gossip) = gossip else { return };
         let wall = Millis(WALL + now.as_millis() as i64 + *wall_skew);
         let heard = self.stage.data.stores[host].moves.take();
-        let news = News { facts, heard, ..News::default() };
-        let decided = driving.tell(gossip, (now + skew, wall), news, input);
+        let news = StepInputs { replication: facts, stream_events: heard, ..StepInputs::default() };
+        let decided = driving.run_machine(gossip, (now + skew, wall), news, input);
         self.watch_candidacy(host, &decided.actions);
         self.hosts[host].fed_at = now + skew;
-        let out = self.hosts[host].driving.put_in_order(decided);
+        let out = self.hosts[host].driving.order_actions(decided);
         self.hosts[host].decided.extend(out);
         self.take_steps(host);
         plan_tick(self, host);
@@ -475,53 +476,53 @@ impl World {
         self.stage.data.stores[host].engine().extend_lease(until);
     }
 
-    fn carry_out(&mut self, host: usize, action: Action) {
+    fn carry_out(&mut self, host: usize, action: ClusterAction) {
         match action {
-            Action::Connect { link, ip, .. } => self.dial(host, link, ip),
-            Action::Close { link } => self.hang_up(host, link),
-            Action::Send { link, packet, .. } => self.send(host, link, packet),
-            Action::Persist { text, sync } => {
+            ClusterAction::Connect { link, ip, .. } => self.dial(host, link, ip),
+            ClusterAction::Close { link } => self.hang_up(host, link),
+            ClusterAction::Send { link, packet, .. } => self.send(host, link, packet),
+            ClusterAction::Persist { text, sync } => {
                 self.hosts[host].disk.order(text, sync);
                 self.write_next(host);
             }
-            Action::Publish(mut topology) => {
+            ClusterAction::Publish(mut topology) => {
                 self.tell(&Seen::Published { topology: &topology });
                 let before = self.hosts[host].topology.as_ref();
                 topology.serving |= self.stage.plan.plant == Some(Plant::ServingWhenDown)
                     && before.is_some_and(|before| before.serving);
                 self.publish(host, *topology);
             }
-            Action::AllowCopies(copies) => self.stage.data.stores[host].copies = copies,
-            Action::BecomeMaster => {
+            ClusterAction::AllowReplicas(copies) => self.stage.data.stores[host].copies = copies,
+            ClusterAction::BecomeMaster => {
                 assert_ne!(self.stage.plan.plant, Some(Plant::Panic), "planted");
                 self.stage.note(|| format!("host {host} becomes a master"));
                 self.stage.order(host, Order::Lead);
             }
-            Action::BecomeReplica { ip, foreign, .. } => {
+            ClusterAction::BecomeReplica { ip, foreign, .. } => {
                 self.stage.note(|| format!("host {host} follows {ip}"));
                 self.follow(host, ip, foreign);
             }
-            Action::PauseWrites { until } => self.pause(host, until),
-            Action::TellReplicas { slot, change, confirm } => {
+            ClusterAction::PauseWrites { until } => self.pause(host, until),
+            ClusterAction::TellReplicas { slot, change, confirm } => {
                 self.tell_replicas(host, slot, &change, confirm);
             }
-            Action::ResumeWrites => self.stage.let_write(host, PausePurpose::Failover),
-            Action::WatchOffset(offset) => self.hosts[host].watched = offset,
-            Action::DropSlots(slots) => self.drop_slots(host, &slots),
-            Action::Reply { token, result } => {
+            ClusterAction::ResumeWrites => self.stage.let_write(host, PausePurpose::Failover),
+            ClusterAction::WatchOffset(offset) => self.hosts[host].watched = offset,
+            ClusterAction::DropSlots(slots) => self.drop_slots(host, &slots),
+            ClusterAction::Reply { token, result } => {
                 self.stage.data.stores[host].moves.carried_out(token);
                 self.on_answer(host, token, &result);
             }
-            Action::Log(told) => self.on_told(host, &told),
-            Action::DropEverything => {
+            ClusterAction::Log(told) => self.on_told(host, &told),
+            ClusterAction::DropEverything => {
                 let id = self.gossip(host).id();
                 self.tell(&Seen::Reset { id });
                 self.stage.order(host, Order::Empty);
-                let reply = self.hosts[host].driving.emptied();
+                let reply = self.hosts[host].driving.note_emptied();
                 self.hosts[host].decided.extend(reply);
             }
             // There are no subscribers.
-            Action::Deliver(_) => {}
+            ClusterAction::Deliver(_) => {}
         }
     }
 
@@ -547,17 +548,18 @@ impl World {
     }
 
     fn on_written(&mut self, host: usize, number: u64) {
-        let (released, is_all) = self.hosts[host].driving.written(number);
+        let (released, is_all) = self.hosts[host].driving.note_written(number);
         self.hosts[host].decided.extend(released);
         self.take_steps(host);
         if is_all {
-            self.feed(host, Input::Persisted);
+            self.feed(host, ClusterInput::Persisted);
         }
     }
 
-    fn on_told(&mut self, host: usize, told: &gossip::Event) {
+    fn on_told(&mut self, host: usize, told: &gossip::ClusterEvent) {
         self.stage.note(|| format!("host {host}: {told}"));
-        self.stage.promotions += usize::from(matches!(told, gossip::Event::Election(ElectionEvent::Won(_))));
+        self.stage.promotions +=
+            usize::from(matches!(told, gossip::ClusterEvent::Election(ElectionEvent::Won(_))));
     }
 
     /// Checks a packet that a host sends.
@@ -566,7 +568,7 @@ impl World {
             let (id, epoch) = (packet.header.sender, packet.header.config_epoch);
             self.tell(&Seen::Claimed { id, epoch });
         }
-        if matches!(packet.body, Body::AuthAck) {
+        if matches!(packet.body, MessageBody::AuthAck) {
             let candidate = self.hosts[to].gossip.as_ref().map(Gossip::id);
             let (voter, epoch) = (packet.header.sender, packet.header.current_epoch);
             self.stage.note(|| format!("{voter} votes for host {to} in epoch {epoch}"));
@@ -594,7 +596,7 @@ impl Host {
             id: None,
             wall_skew: 0,
             gossip: None,
-            driving: Driving::default(),
+            driving: ClusterDriver::default(),
             fed_at: START,
             disk,
             decided: VecDeque::new(),

@@ -12,7 +12,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use clock::{Instant, Millis};
-use gossip::{Action, Announce, Config, Gossip, Input, LinkId, Replication, Source, wire};
+use gossip::{
+    AnnouncedAddress, ClusterAction, ClusterConfig, ClusterInput, Gossip, LinkId, ReplicationSource,
+    ReplicationStatus, wire,
+};
 use rand::SeedableRng as _;
 use rand_chacha::ChaCha8Rng;
 use slot_routing::{NodeId, ReplOffset, SLOT_COUNT, Slot};
@@ -95,7 +98,7 @@ struct Planned {
     at: Instant,
     number: u64,
     host: usize,
-    input: Option<Input>,
+    input: Option<ClusterInput>,
 }
 
 impl Planned {
@@ -159,7 +162,7 @@ impl World {
         let hosts = (0..nodes).map(|index| Host::new(index, nodes, node_timeout, seed)).collect();
         let mut world =
             Self { now: Instant::ORIGIN, hosts, queue: BinaryHeap::new(), planned: 0, sent: (0, 0) };
-        (0..nodes).for_each(|index| world.feed(index, Input::Start));
+        (0..nodes).for_each(|index| world.feed(index, ClusterInput::Start));
         world
     }
 
@@ -172,22 +175,26 @@ impl World {
             match input {
                 _ if is_dead => {}
                 Some(input) => self.feed(host, input),
-                None if deadline == Some(at) => self.feed(host, Input::Deadline),
+                None if deadline == Some(at) => self.feed(host, ClusterInput::Deadline),
                 None => {}
             }
         }
         self.now = end;
     }
 
-    fn feed(&mut self, index: usize, input: Input) {
+    fn feed(&mut self, index: usize, input: ClusterInput) {
         let now = self.now;
         let wall = Millis(1_790_000_000_000 + i64::try_from(now.as_millis()).unwrap_or(0));
         let host = &mut self.hosts[index];
         let mut out = Vec::new();
-        if input == Input::Deadline {
+        if input == ClusterInput::Deadline {
             // Frequent enough that the data always counts as recent.
-            let source = if host.replicates { Source::Streaming { last_heard: now } } else { Source::Never };
-            let facts = Input::Replication(Replication { offset: ReplOffset(0), source });
+            let source = if host.replicates {
+                ReplicationSource::Streaming { last_heard: now }
+            } else {
+                ReplicationSource::Never
+            };
+            let facts = ClusterInput::Replication(ReplicationStatus { offset: ReplOffset(0), source });
             host.gossip.handle(now, wall, facts, &mut out);
         }
         host.gossip.handle(now, wall, input, &mut out);
@@ -204,60 +211,60 @@ impl World {
         }
     }
 
-    fn plan(&mut self, at: Instant, host: usize, input: Option<Input>) {
+    fn plan(&mut self, at: Instant, host: usize, input: Option<ClusterInput>) {
         self.planned += 1;
         self.queue.push(Planned { at, number: self.planned, host, input });
     }
 
-    fn post(&mut self, index: usize, input: Input) {
+    fn post(&mut self, index: usize, input: ClusterInput) {
         self.plan(self.now + LATENCY, index, Some(input));
     }
 
-    fn carry_out(&mut self, index: usize, action: Action) {
+    fn carry_out(&mut self, index: usize, action: ClusterAction) {
         match action {
-            Action::Connect { link, port, .. } => {
+            ClusterAction::Connect { link, port, .. } => {
                 self.connect(index, link, usize::from(port) - BUS - FIRST_PORT);
             }
-            Action::Close { link } => {
+            ClusterAction::Close { link } => {
                 if let Some((peer, theirs)) = self.hosts[index].links.remove(&link) {
                     self.hosts[peer].links.remove(&theirs);
-                    self.post(peer, Input::Closed { link: theirs });
+                    self.post(peer, ClusterInput::Closed { link: theirs });
                 }
             }
-            Action::Send { link, packet, .. } => {
+            ClusterAction::Send { link, packet, .. } => {
                 if let Some(&(peer, theirs)) = self.hosts[index].links.get(&link) {
                     let bytes = packet.encode();
                     self.sent.0 += bytes.len() as u64;
                     self.sent.1 += 1;
                     let packet = Box::new(wire::decode(&bytes).expect("what encodes, decodes"));
-                    self.post(peer, Input::Packet { link: theirs, packet });
+                    self.post(peer, ClusterInput::Packet { link: theirs, packet });
                 }
             }
-            Action::Persist { sync: true, .. } => self.post(index, Input::Persisted),
-            Action::BecomeMaster => self.hosts[index].replicates = false,
-            Action::BecomeReplica { .. } => self.hosts[index].replicates = true,
+            ClusterAction::Persist { sync: true, .. } => self.post(index, ClusterInput::Persisted),
+            ClusterAction::BecomeMaster => self.hosts[index].replicates = false,
+            ClusterAction::BecomeReplica { .. } => self.hosts[index].replicates = true,
             _ => {}
         }
     }
 
     fn connect(&mut self, index: usize, link: LinkId, peer: usize) {
         if self.hosts[peer].is_dead {
-            return self.post(index, Input::ConnectFailed { link, refused: true });
+            return self.post(index, ClusterInput::ConnectFailed { link, refused: true });
         }
         let theirs = LinkId::In(self.hosts[peer].next_in);
         self.hosts[peer].next_in += 1;
         self.hosts[peer].links.insert(theirs, (index, link));
         self.hosts[index].links.insert(link, (peer, theirs));
         let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
-        self.post(peer, Input::Accepted { link: theirs, peer: localhost, local: localhost });
-        self.post(index, Input::Connected { link });
+        self.post(peer, ClusterInput::Accepted { link: theirs, peer: localhost, local: localhost });
+        self.post(index, ClusterInput::Connected { link });
     }
 
     fn kill(&mut self, index: usize) {
         self.hosts[index].is_dead = true;
         for (_, (peer, theirs)) in std::mem::take(&mut self.hosts[index].links) {
             self.hosts[peer].links.remove(&theirs);
-            self.post(peer, Input::Closed { link: theirs });
+            self.post(peer, ClusterInput::Closed { link: theirs });
         }
     }
 
@@ -288,8 +295,8 @@ impl Host {
     fn new(index: usize, nodes: usize, node_timeout: Duration, seed: u64) -> Self {
         let port = u16::try_from(FIRST_PORT + index).expect("thousands of nodes at most");
         let bus_port = port + u16::try_from(BUS).expect("a port");
-        let announce = Announce { port, bus_port, ..Announce::default() };
-        let config = Config { announce, node_timeout, ..Config::default() };
+        let announce = AnnouncedAddress { port, bus_port, ..AnnouncedAddress::default() };
+        let config = ClusterConfig { announce, node_timeout, ..ClusterConfig::default() };
         let rng = ChaCha8Rng::seed_from_u64(seed.wrapping_mul(10_007).wrapping_add(index as u64));
         let gossip = Gossip::restore(config, rng, &nodes_conf(index, nodes)).expect("written above");
         let (links, replicates) = (BTreeMap::new(), false);

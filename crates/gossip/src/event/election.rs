@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use slot_routing::{Epoch, NodeId, Slot};
 
-use super::Event;
+use super::ClusterEvent;
 
 /// A change in an election or a vote.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub enum ElectionEvent {
         added: Duration,
     },
     /// No other replica can have more data, so the election starts at once.
-    Best,
+    BestReplica,
     /// Reports that arrived during the delay show that no other replica has more data.
     BecameBest,
     /// This replica requested votes in this epoch.
@@ -39,14 +39,14 @@ pub enum ElectionEvent {
         /// The abandoned epoch.
         epoch: Epoch,
         /// Why the election was abandoned.
-        why: Reset,
+        why: ElectionResetReason,
     },
     /// This node won the election in this epoch.
     Won(Epoch),
     /// The election in this epoch timed out without a majority.
     Expired(Epoch),
     /// This replica cannot start an election, or did not win it.
-    CannotStand(Hindrance),
+    CannotStand(CannotFailoverReason),
     /// This node voted for a candidate.
     VoteGranted {
         /// The candidate that got the vote.
@@ -61,15 +61,15 @@ pub enum ElectionEvent {
         /// The epoch of the request.
         epoch: Epoch,
         /// Why the vote was refused.
-        why: Denial,
+        why: VoteDenial,
     },
 }
 
 /// Why an election is restarted in a new epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reset {
+pub enum ElectionResetReason {
     /// An operator requested a manual failover.
-    Manual,
+    ManualFailover,
     /// Another node claims slots under the same or a newer epoch.
     Claim {
         /// The node with the claim.
@@ -81,7 +81,7 @@ pub enum Reset {
 
 /// Why a replica of a failed master has not taken over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Hindrance {
+pub enum CannotFailoverReason {
     /// Its data is older than the validity factor allows.
     DataTooOld {
         /// Age of the data; `None` if the replica was never in sync.
@@ -98,7 +98,7 @@ pub enum Hindrance {
 
 /// Why a vote was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Denial {
+pub enum VoteDenial {
     /// The epoch of the request is over.
     OldEpoch {
         /// This node's current epoch.
@@ -118,7 +118,7 @@ pub enum Denial {
         wait: Duration,
     },
     /// After a start or a pause, no majority has confirmed yet that this node was not replaced.
-    InDoubt,
+    MayBeReplaced,
     /// The candidate claims a slot under an older epoch than the owner's.
     StaleSlot {
         /// The first such slot.
@@ -126,7 +126,7 @@ pub enum Denial {
     },
 }
 
-impl From<ElectionEvent> for Event {
+impl From<ElectionEvent> for ClusterEvent {
     fn from(event: ElectionEvent) -> Self {
         Self::Election(event)
     }
@@ -146,18 +146,18 @@ impl fmt::Display for ElectionEvent {
                 "Replica rank updated to #{rank}, added {} milliseconds of delay.",
                 added.as_millis()
             ),
-            Self::Best => {
+            Self::BestReplica => {
                 f.write_str("This is the best ranked replica and can initiate the election immediately.")
             }
             Self::BecameBest => {
                 f.write_str("Myself become the best ranked replica, initiate the election immediately.")
             }
-            Self::Reset { epoch, why: Reset::Manual } => write!(
+            Self::Reset { epoch, why: ElectionResetReason::ManualFailover } => write!(
                 f,
                 "Failover election in progress for epoch {epoch}, but received a new manual failover. \
                  Resetting the election."
             ),
-            Self::Reset { epoch, why: Reset::Claim { by, epoch: theirs } } => write!(
+            Self::Reset { epoch, why: ElectionResetReason::Claim { by, epoch: theirs } } => write!(
                 f,
                 "Failover election in progress for epoch {epoch}, but received a claim from node {by} with an \
                  equal or higher epoch {theirs}. Resetting the election since we cannot win an election in the \
@@ -171,7 +171,7 @@ impl fmt::Display for ElectionEvent {
                 )
             }
             Self::Expired(epoch) => write!(f, "Failover attempt for epoch {epoch} expired."),
-            Self::CannotStand(hindrance) => write!(f, "Currently unable to failover: {hindrance}"),
+            Self::CannotStand(reason) => write!(f, "Currently unable to failover: {reason}"),
             Self::VoteGranted { candidate, epoch } => {
                 write!(f, "Failover auth granted to {candidate} for epoch {epoch}")
             }
@@ -182,7 +182,7 @@ impl fmt::Display for ElectionEvent {
     }
 }
 
-impl fmt::Display for Hindrance {
+impl fmt::Display for CannotFailoverReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::DataTooOld { age: Some(age) } => write!(
@@ -202,7 +202,7 @@ impl fmt::Display for Hindrance {
     }
 }
 
-impl Denial {
+impl VoteDenial {
     /// The reason in the wording of the Redis log.
     #[must_use]
     pub fn text(self, epoch: Epoch) -> String {
@@ -215,7 +215,7 @@ impl Denial {
             Self::VotedForMasterRecently { wait } => {
                 format!("can't vote about this primary before {} milliseconds", wait.as_millis())
             }
-            Self::InDoubt => "a majority has not said yet that I was not replaced".to_owned(),
+            Self::MayBeReplaced => "no majority has confirmed yet that I was not replaced".to_owned(),
             Self::StaleSlot { slot } => {
                 format!("slot {slot} is served under a newer epoch than reqEpoch ({epoch})")
             }

@@ -4,8 +4,8 @@ use std::fmt;
 
 use slot_routing::NodeId;
 
-use super::{Event, Level};
-use crate::node::Cause;
+use super::{ClusterEvent, LogLevel};
+use crate::node::SuspicionCause;
 
 /// A change in failure detection.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub enum FailureEvent {
         /// The suspected node.
         id: NodeId,
         /// Why the node is suspected.
-        cause: Cause,
+        cause: SuspicionCause,
     },
     /// A suspected node answered.
     SuspicionEnded(NodeId),
@@ -47,7 +47,7 @@ pub enum FailureEvent {
         /// The recovered node.
         id: NodeId,
         /// Why the flag was cleared.
-        why: FailEnd,
+        why: FailClearReason,
     },
     /// A starting master compares its data with its replicas' before it serves.
     Comparing {
@@ -62,12 +62,12 @@ pub enum FailureEvent {
         offset: u64,
     },
     /// No replica took over within `empty-master-timeout`, so this master serves its own data.
-    NobodyTookOver,
+    NoReplicaTookOver,
 }
 
 /// Why a FAIL flag was cleared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FailEnd {
+pub enum FailClearReason {
     /// The node owns no slots and is reachable again.
     NoSlots {
         /// Whether the node is a replica.
@@ -79,21 +79,21 @@ pub enum FailEnd {
 
 impl FailureEvent {
     /// The level to log this event with.
-    pub(super) fn level(&self) -> Level {
+    pub(super) fn level(&self) -> LogLevel {
         match self {
-            Self::SuspicionEnded(_) => Level::Debug,
-            Self::ReportedBy { .. } | Self::ReportWithdrawn { .. } => Level::Verbose,
+            Self::SuspicionEnded(_) => LogLevel::Debug,
+            Self::ReportedBy { .. } | Self::ReportWithdrawn { .. } => LogLevel::Verbose,
             Self::Suspected { .. }
             | Self::FailAgreed(_)
             | Self::FailHeard { .. }
             | Self::FailEnded { .. }
-            | Self::Comparing { .. } => Level::Notice,
-            Self::Resigned { .. } | Self::NobodyTookOver => Level::Warning,
+            | Self::Comparing { .. } => LogLevel::Notice,
+            Self::Resigned { .. } | Self::NoReplicaTookOver => LogLevel::Warning,
         }
     }
 }
 
-impl From<FailureEvent> for Event {
+impl From<FailureEvent> for ClusterEvent {
     fn from(event: FailureEvent) -> Self {
         Self::Failure(event)
     }
@@ -102,13 +102,13 @@ impl From<FailureEvent> for Event {
 impl fmt::Display for FailureEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Suspected { id, cause: Cause::Silence } => {
+            Self::Suspected { id, cause: SuspicionCause::Silence } => {
                 write!(f, "*** NODE {id} possibly failing: silent for the node timeout")
             }
-            Self::Suspected { id, cause: Cause::Refused } => {
+            Self::Suspected { id, cause: SuspicionCause::Refused } => {
                 write!(f, "*** NODE {id} possibly failing: its link broke and connections are refused")
             }
-            Self::Suspected { id, cause: Cause::Replaced } => {
+            Self::Suspected { id, cause: SuspicionCause::Replaced } => {
                 write!(f, "*** NODE {id} possibly failing: another node answers at its address")
             }
             Self::SuspicionEnded(id) => write!(f, "Node {id} answers again"),
@@ -121,29 +121,28 @@ impl fmt::Display for FailureEvent {
             Self::FailAgreed(id) => write!(f, "Marking node {id} as failing (quorum reached)."),
             Self::FailHeard { id, from } => write!(f, "FAIL message received from {from} about {id}"),
             Self::FailEnded { id, why } => write_fail_end(f, *id, *why),
-            Self::Comparing { found } => write!(
-                f,
-                "Started with data up to offset {found}: asking my replicas how far they are before I serve"
-            ),
+            Self::Comparing { found } => {
+                write!(f, "Started with data up to offset {found}: comparing with my replicas before serving")
+            }
             Self::Resigned { replica, offset } => write!(
                 f,
-                "Replica {replica} has data up to offset {offset}, more than I do: telling all that I have failed, so \
-                 that it takes over"
+                "Replica {replica} has data up to offset {offset}, more than I do: announcing my failure so that it \
+                 takes over"
             ),
-            Self::NobodyTookOver => f.write_str(
-                "No replica has taken over within empty-master-timeout: serving the data that I have",
-            ),
+            Self::NoReplicaTookOver => {
+                f.write_str("No replica took over within empty-master-timeout: serving my own data")
+            }
         }
     }
 }
 
-fn write_fail_end(f: &mut fmt::Formatter<'_>, id: NodeId, why: FailEnd) -> fmt::Result {
+fn write_fail_end(f: &mut fmt::Formatter<'_>, id: NodeId, why: FailClearReason) -> fmt::Result {
     match why {
-        FailEnd::NoSlots { replica } => {
+        FailClearReason::NoSlots { replica } => {
             let what = if replica { "replica" } else { "primary without slots" };
             write!(f, "Clear FAIL state for node {id}: {what} is reachable again.")
         }
-        FailEnd::NotReplaced => write!(
+        FailClearReason::NotReplaced => write!(
             f,
             "Clear FAIL state for node {id}: is reachable again and nobody is serving its slots after some time."
         ),

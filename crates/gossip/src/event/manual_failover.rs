@@ -4,7 +4,7 @@ use std::fmt;
 
 use slot_routing::NodeId;
 
-use super::Event;
+use super::ClusterEvent;
 
 /// A change in a manual failover.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum ManualFailoverEvent {
     /// This replica starts a manual failover without its master.
     Forced,
     /// This replica starts a failover because its master shuts down.
-    Yielded,
+    RequestedByMaster,
     /// This replica takes over without an election.
     Takeover,
     /// This replica has all data of its master and starts the election.
@@ -30,7 +30,7 @@ pub enum ManualFailoverEvent {
     MasterOffset(u64),
 }
 
-impl From<ManualFailoverEvent> for Event {
+impl From<ManualFailoverEvent> for ClusterEvent {
     fn from(event: ManualFailoverEvent) -> Self {
         Self::ManualFailover(event)
     }
@@ -39,15 +39,15 @@ impl From<ManualFailoverEvent> for Event {
 impl fmt::Display for ManualFailoverEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Asked { by } => write!(f, "Manual failover requested by replica {by}."),
-            Self::Accepted => f.write_str("Manual failover user request accepted."),
+            Self::Asked { by } => write!(f, "ManualFailover failover requested by replica {by}."),
+            Self::Accepted => f.write_str("ManualFailover failover user request accepted."),
             Self::Forced => f.write_str("Forced failover user request accepted."),
-            Self::Yielded => f.write_str("Forced failover primary request accepted."),
+            Self::RequestedByMaster => f.write_str("Forced failover primary request accepted."),
             Self::Takeover => f.write_str("Taking over the primary (user request)."),
             Self::Ready => {
                 f.write_str("All primary replication stream processed, manual failover can start.")
             }
-            Self::TimedOut => f.write_str("Manual failover timed out."),
+            Self::TimedOut => f.write_str("ManualFailover failover timed out."),
             Self::MasterOffset(offset) => {
                 write!(f, "Received replication offset for paused primary manual failover: {offset}")
             }

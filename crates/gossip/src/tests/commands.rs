@@ -3,34 +3,34 @@
 use slot_routing::{ClientTransport, Epoch, Slot};
 
 use super::net::{Net, config};
-use crate::{Command, CommandError, FailoverMode, Reply, SET_SLOT_TIMEOUT, SlotChange};
+use crate::{FailoverMode, OperatorCommand, OperatorError, OperatorReply, SET_SLOT_TIMEOUT, SlotChange};
 
 fn slot(number: u16) -> Slot {
     Slot::new(number).unwrap()
 }
 
-fn set_slot_with_keys(number: u16, change: SlotChange) -> Command {
-    Command::SetSlot { slot: slot(number), change, keys_in_slot: 3, timeout: SET_SLOT_TIMEOUT }
+fn set_slot_with_keys(number: u16, change: SlotChange) -> OperatorCommand {
+    OperatorCommand::SetSlot { slot: slot(number), change, keys_in_slot: 3, timeout: SET_SLOT_TIMEOUT }
 }
 
 const HOLDS_KEYS: &str = "Can't assign hashslot 0 to a different node while I still hold keys";
 
 #[test]
-fn refusals_have_the_texts_that_tools_know() {
+fn command_errors_have_the_texts_of_redis() {
     let mut net = Net::cluster(3, 6, &config(2000), 1);
     let id = |index: usize| net.id(index).to_string();
     let (me, other, replica, mine) = (id(0), id(1), id(3), 0);
     let nobody = "abc".to_owned();
     let set = set_slot_with_keys;
-    let replicate = |node: &str| Command::Replicate { node: node.to_owned(), holds_keys: false };
-    let forget = |node: &str| Command::Forget { node: node.to_owned() };
+    let replicate = |node: &str| OperatorCommand::Replicate { node: node.to_owned(), holds_keys: false };
+    let forget = |node: &str| OperatorCommand::Forget { node: node.to_owned() };
     use SlotChange::{Importing, Migrating, Node};
     // node, command, expected error without "ERR "
     let about_slots = [
-        (0, Command::AddSlots(vec![slot(1)]), "Slot 1 is already busy".to_owned()),
+        (0, OperatorCommand::AddSlots(vec![slot(1)]), "Slot 1 is already busy".to_owned()),
         (
             0,
-            Command::FlushSlots { holds_keys: true },
+            OperatorCommand::FlushSlots { holds_keys: true },
             "DB must be empty to perform CLUSTER FLUSHSLOTS.".to_owned(),
         ),
         (0, set(mine, Migrating { to: nobody.clone() }), "I don't know about node abc".to_owned()),
@@ -54,7 +54,7 @@ fn refusals_have_the_texts_that_tools_know() {
         ),
         (
             0,
-            Command::Failover(FailoverMode::Graceful),
+            OperatorCommand::Failover(FailoverMode::Graceful),
             "You should send CLUSTER FAILOVER to a replica".to_owned(),
         ),
         (0, forget("abc"), "Unknown node abc".to_owned()),
@@ -62,12 +62,12 @@ fn refusals_have_the_texts_that_tools_know() {
         (3, forget(&me), "Can't forget my master!".to_owned()),
         (
             0,
-            Command::Reset { hard: false, holds_keys: true },
+            OperatorCommand::Reset { hard: false, holds_keys: true },
             "CLUSTER RESET can't be called with master nodes containing keys".to_owned(),
         ),
         (
             0,
-            Command::SetConfigEpoch(Epoch(9)),
+            OperatorCommand::SetConfigEpoch(Epoch(9)),
             "The user can assign a config epoch only when the node does not know any other node.".to_owned(),
         ),
     ];
@@ -77,7 +77,7 @@ fn refusals_have_the_texts_that_tools_know() {
 }
 
 /// Checks that a node refuses a command with this text and that no slot changes its owner.
-fn check_refused(net: &mut Net, index: usize, command: &Command, text: &str) {
+fn check_refused(net: &mut Net, index: usize, command: &OperatorCommand, text: &str) {
     let before = net.hosts[index].gossip.topology();
     let refusal = net.command(index, command.clone()).expect_err("refused");
     assert_eq!(refusal.to_string(), text, "{command:?}");
@@ -86,39 +86,42 @@ fn check_refused(net: &mut Net, index: usize, command: &Command, text: &str) {
 }
 
 #[test]
-fn slots_are_added_and_taken_all_or_none() {
+fn slots_are_added_and_removed_atomically() {
     let mut net = Net::new(1, &config(2000), 2);
-    let twice = net.command(0, Command::AddSlots(vec![slot(1), slot(2), slot(1)]));
-    assert_eq!(twice, Err(CommandError::SlotTwice(slot(1))));
+    let twice = net.command(0, OperatorCommand::AddSlots(vec![slot(1), slot(2), slot(1)]));
+    assert_eq!(twice, Err(OperatorError::SlotTwice(slot(1))));
     assert_eq!(net.owner_of(0, 1), None);
-    net.command(0, Command::AddSlots(vec![slot(1), slot(2)])).unwrap();
+    net.command(0, OperatorCommand::AddSlots(vec![slot(1), slot(2)])).unwrap();
     assert_eq!(
-        net.command(0, Command::DelSlots(vec![slot(2), slot(3)])),
-        Err(CommandError::SlotUnassigned(slot(3)))
+        net.command(0, OperatorCommand::DelSlots(vec![slot(2), slot(3)])),
+        Err(OperatorError::SlotUnassigned(slot(3)))
     );
     assert_eq!(
-        net.command(0, Command::DelSlots(vec![slot(2), slot(2)])),
-        Err(CommandError::SlotTwice(slot(2)))
+        net.command(0, OperatorCommand::DelSlots(vec![slot(2), slot(2)])),
+        Err(OperatorError::SlotTwice(slot(2)))
     );
-    net.command(0, Command::DelSlots(vec![slot(2)])).unwrap();
+    net.command(0, OperatorCommand::DelSlots(vec![slot(2)])).unwrap();
     assert_eq!((net.owner_of(0, 1), net.owner_of(0, 2)), (Some(0), None));
-    net.command(0, Command::FlushSlots { holds_keys: false }).unwrap();
+    net.command(0, OperatorCommand::FlushSlots { holds_keys: false }).unwrap();
     assert_eq!(net.owner_of(0, 1), None);
 }
 
 #[test]
-fn epochs_are_set_once_and_bumped_when_behind() {
+fn config_epoch_is_set_once_and_bumped_only_when_behind() {
     let mut net = Net::new(1, &config(2000), 3);
-    net.command(0, Command::SetConfigEpoch(Epoch(7))).unwrap();
-    assert_eq!(net.command(0, Command::SetConfigEpoch(Epoch(8))), Err(CommandError::EpochAlreadySet));
-    assert_eq!(net.command(0, Command::BumpEpoch), Ok(Reply::Still(Epoch(7))));
+    net.command(0, OperatorCommand::SetConfigEpoch(Epoch(7))).unwrap();
+    assert_eq!(
+        net.command(0, OperatorCommand::SetConfigEpoch(Epoch(8))),
+        Err(OperatorError::EpochAlreadySet)
+    );
+    assert_eq!(net.command(0, OperatorCommand::BumpEpoch), Ok(OperatorReply::Still(Epoch(7))));
     let mut net = Net::cluster(3, 3, &config(2000), 4);
-    assert_eq!(net.command(0, Command::BumpEpoch), Ok(Reply::Bumped(Epoch(4))));
-    assert_eq!(net.command(0, Command::BumpEpoch), Ok(Reply::Still(Epoch(4))));
+    assert_eq!(net.command(0, OperatorCommand::BumpEpoch), Ok(OperatorReply::Bumped(Epoch(4))));
+    assert_eq!(net.command(0, OperatorCommand::BumpEpoch), Ok(OperatorReply::Still(Epoch(4))));
 }
 
 #[test]
-fn nodes_and_info_read_as_tools_expect() {
+fn cluster_nodes_and_info_have_the_format_tools_expect() {
     let mut net = Net::cluster(3, 6, &config(2000), 5);
     net.run(std::time::Duration::from_millis(950));
     let text = net.hosts[3].gossip.nodes_text(ClientTransport::default());
@@ -132,7 +135,8 @@ fn nodes_and_info_read_as_tools_expect() {
     assert!(master[5].parse::<i64>().unwrap() > 1_790_000_000_000);
     assert_eq!(master[6..], ["2", "connected", "5461-10921"]);
 
-    let traffic = crate::Traffic { bytes_sent: 7, published_bytes_received: 3, ..crate::Traffic::default() };
+    let traffic =
+        crate::LinkTraffic { bytes_sent: 7, published_bytes_received: 3, ..crate::LinkTraffic::default() };
     let info = net.hosts[3].gossip.info_text(&traffic);
     for line in [
         "cluster_state:ok",
@@ -162,7 +166,7 @@ fn nodes_and_info_read_as_tools_expect() {
     let replica = net.id(3).to_string();
     assert_eq!(
         net.hosts[2].gossip.replicas_text(&replica, ClientTransport::default()),
-        Err(CommandError::NotAMaster)
+        Err(OperatorError::NotAMaster)
     );
     assert_eq!(net.hosts[2].gossip.failure_reports(&me), Ok(0));
     // Five outbound and five inbound links.

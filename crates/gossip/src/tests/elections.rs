@@ -5,16 +5,20 @@ use std::time::Duration;
 use slot_routing::Slot;
 
 use super::net::{Net, config};
-use crate::{Command, ElectionEvent, Event, FailoverMode, Reply, Reset, SET_SLOT_TIMEOUT, SlotChange};
+use crate::{
+    ClusterEvent, ElectionEvent, ElectionResetReason, FailoverMode, OperatorCommand, OperatorReply,
+    SET_SLOT_TIMEOUT, SlotChange,
+};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-fn six(seed: u64) -> Net {
+fn six_nodes(seed: u64) -> Net {
     Net::cluster(3, 6, &config(2000), seed)
 }
 
 fn elections(net: &Net, index: usize) -> usize {
-    let started = |(_, event): &&(_, Event)| matches!(event, Event::Election(ElectionEvent::Started(_)));
+    let started =
+        |(_, event): &&(_, ClusterEvent)| matches!(event, ClusterEvent::Election(ElectionEvent::Started(_)));
     net.hosts[index].log.iter().filter(started).count()
 }
 
@@ -32,11 +36,11 @@ fn move_slot(net: &mut Net, slot: u16, from: usize, to: usize) {
     let (source, target) = (name(net, from), name(net, to));
     let set = |net: &mut Net, index: usize, change: SlotChange| {
         let timeout = SET_SLOT_TIMEOUT;
-        let command = Command::SetSlot { slot, change, keys_in_slot: 0, timeout };
+        let command = OperatorCommand::SetSlot { slot, change, keys_in_slot: 0, timeout };
         // The new master may still wait for an acknowledgement of a SETSLOT from its time as replica.
         let mut tries = 0..20;
         while net.command(index, command.clone()).is_err() {
-            assert!(tries.next().is_some(), "{}", net.story());
+            assert!(tries.next().is_some(), "{}", net.merged_logs());
             net.run(MS(100));
         }
     };
@@ -51,29 +55,29 @@ fn move_slot(net: &mut Net, slot: u16, from: usize, to: usize) {
 /// it the master again. One voter did not know yet that it is a replica, another that it replicates from the slot's new
 /// owner. Each refused its vote, the request was not repeated before the failover timed out, and the failover failed.
 #[test]
-fn a_failover_on_request_comes_about_while_news_are_still_on_their_way() {
+fn manual_failover_succeeds_while_role_changes_are_still_spreading() {
     for (jitter, seed) in
         [20, 100, 300].into_iter().flat_map(|jitter| (0..40).map(move |seed| (jitter, seed)))
     {
-        let mut net = six(seed);
+        let mut net = six_nodes(seed);
         net.jitter = MS(jitter);
         net.kill(0);
-        net.until("a replica takes over", |net| net.writer_of(0) == Some(3));
+        net.run_until("a replica takes over", |net| net.writer_of(0) == Some(3));
         net.restart(0);
-        net.until("it is back", |net| owners_agree(net) && net.hosts[0].copies == Some(net.id(3)));
+        net.run_until("it is back", |net| owners_agree(net) && net.hosts[0].copies == Some(net.id(3)));
         move_slot(&mut net, 5061, 3, 1);
-        assert_eq!(net.failover(0, FailoverMode::Graceful), Ok(Reply::Ok));
-        let took = net.until("it is the master again", |net| net.writer_of(0) == Some(0));
-        assert!(took < MS(500 + 8 * jitter), "jitter {jitter}, seed {seed}: {took:?}\n{}", net.story());
-        net.until("all agree", Net::all_agree);
+        assert_eq!(net.failover(0, FailoverMode::Graceful), Ok(OperatorReply::Ok));
+        let took = net.run_until("it is the master again", |net| net.writer_of(0) == Some(0));
+        assert!(took < MS(500 + 8 * jitter), "jitter {jitter}, seed {seed}: {took:?}\n{}", net.merged_logs());
+        net.run_until("all agree", Net::all_agree);
     }
 }
 
 /// A voter that was unreachable is asked in the same epoch once a link is up.
 #[test]
-fn voters_that_come_into_reach_are_asked_then() {
+fn voters_are_asked_as_soon_as_they_are_reachable() {
     for seed in 0..10 {
-        let mut net = six(seed);
+        let mut net = six_nodes(seed);
         for voter in [1, 2] {
             net.drop_link(3, voter);
         }
@@ -82,90 +86,94 @@ fn voters_that_come_into_reach_are_asked_then() {
         net.run(MS(700));
         assert!(!net.hosts[3].gossip.myself().is_master(), "one of two votes");
         net.heal();
-        net.until("the replica is master", |net| net.writer_of(0) == Some(3));
-        assert_eq!(elections(&net, 3), 1, "{}", net.story());
+        net.run_until("the replica is master", |net| net.writer_of(0) == Some(3));
+        assert_eq!(elections(&net, 3), 1, "{}", net.merged_logs());
         assert!(net.hosts[1].gossip.myself().is_master());
     }
 }
 
-fn is_reset(why: &dyn Fn(&Reset) -> bool) -> impl Fn(&Event) -> bool {
-    move |event| matches!(event, Event::Election(ElectionEvent::Reset { why: told, .. }) if why(told))
+fn is_reset(why: &dyn Fn(&ElectionResetReason) -> bool) -> impl Fn(&ClusterEvent) -> bool {
+    move |event| matches!(event, ClusterEvent::Election(ElectionEvent::Reset { why: told, .. }) if why(told))
 }
 
 /// FORCE during an election without votes restarts the election and logs the reset.
 #[test]
-fn an_election_that_is_reset_says_so() {
-    let mut net = six(1);
+fn election_reset_by_an_operator_is_logged() {
+    let mut net = six_nodes(1);
     for voter in [1, 2] {
         net.mute(voter, 3);
     }
     net.kill(0);
-    net.until("the replica stands", |net| elections(net, 3) == 1);
+    net.run_until("the replica starts an election", |net| elections(net, 3) == 1);
     assert!(!net.hosts[3].logged(is_reset(&|_| true)));
-    assert_eq!(net.failover(3, FailoverMode::Force), Ok(Reply::Ok));
-    assert!(net.hosts[3].logged(is_reset(&|why| *why == Reset::Manual)), "{}", net.story());
+    assert_eq!(net.failover(3, FailoverMode::Force), Ok(OperatorReply::Ok));
+    assert!(
+        net.hosts[3].logged(is_reset(&|why| *why == ElectionResetReason::ManualFailover)),
+        "{}",
+        net.merged_logs()
+    );
 }
 
 /// A claim under a newer epoch during an election logs a reset.
 #[test]
-fn an_election_that_a_claim_ends_says_so() {
-    let mut net = six(1);
+fn election_ended_by_a_newer_claim_is_logged() {
+    let mut net = six_nodes(1);
     net.cut(&[3], &[1]);
     net.kill(0);
-    net.until("the replica stands", |net| elections(net, 3) == 1);
+    net.run_until("the replica starts an election", |net| elections(net, 3) == 1);
     net.run(MS(20));
-    net.command(2, Command::BumpEpoch).unwrap();
+    net.command(2, OperatorCommand::BumpEpoch).unwrap();
     let by = net.id(2);
-    let is_outdone = |why: &Reset| matches!(why, Reset::Claim { by: claimant, .. } if *claimant == by);
-    net.until("it begins anew", |net| net.hosts[3].logged(is_reset(&is_outdone)));
+    let is_outdone = |why: &ElectionResetReason| matches!(why, ElectionResetReason::Claim { by: claimant, .. } if *claimant == by);
+    net.run_until("it begins anew", |net| net.hosts[3].logged(is_reset(&is_outdone)));
 }
 
 /// Lost votes are sent again to the same candidate, in the epoch for which they were cast.
 #[test]
-fn votes_that_were_lost_are_given_again() {
+fn lost_votes_are_sent_again() {
     for seed in 0..10 {
-        let mut net = six(seed);
+        let mut net = six_nodes(seed);
         net.run(MS(seed * 29));
         for voter in [1, 2] {
             net.mute(voter, 3);
         }
         net.kill(0);
         // A dead link is replaced after the node timeout.
-        let took = net.until("the replica takes over", |net| net.writer_of(0) == Some(3));
-        assert!(took > MS(500) && took < MS(2600), "seed {seed}: {took:?}\n{}", net.story());
-        assert_eq!(elections(&net, 3), 1, "{}", net.story());
+        let took = net.run_until("the replica takes over", |net| net.writer_of(0) == Some(3));
+        assert!(took > MS(500) && took < MS(2600), "seed {seed}: {took:?}\n{}", net.merged_logs());
+        assert_eq!(elections(&net, 3), 1, "{}", net.merged_logs());
     }
 }
 
 /// MFSTART is repeated if it was lost together with the link.
 #[test]
-fn a_master_that_never_heard_of_the_request_is_asked_again() {
-    let mut net = six(1);
+fn lost_manual_failover_request_is_repeated() {
+    let mut net = six_nodes(1);
     net.cut(&[3], &[0]);
     net.failover(3, FailoverMode::Graceful).unwrap();
     net.run(MS(50));
     net.drop_link(3, 0);
     net.heal();
-    let took = net.until("the replica is master", |net| net.writer_of(0) == Some(3));
-    assert!(took < MS(1500), "{took:?}\n{}", net.story());
+    let took = net.run_until("the replica is master", |net| net.writer_of(0) == Some(3));
+    assert!(took < MS(1500), "{took:?}\n{}", net.merged_logs());
 }
 
 /// Two slots move under newer epochs during an election, after which no voter votes in the old epoch.
 #[test]
-fn who_is_overtaken_by_an_epoch_asks_in_a_newer_one() {
+fn candidate_with_an_obsolete_epoch_requests_votes_in_a_newer_one() {
     for seed in 0..10 {
-        let mut net = six(seed);
+        let mut net = six_nodes(seed);
         net.cut(&[3], &[1, 2]);
         net.failover(3, FailoverMode::Graceful).unwrap();
         net.run(MS(50));
         for node in [2, 1] {
-            net.command(node, Command::BumpEpoch).unwrap();
+            net.command(node, OperatorCommand::BumpEpoch).unwrap();
         }
         net.run(MS(50));
         net.heal();
-        let took = net.until("the replica is master", |net| net.writer_of(0) == Some(3));
-        assert!(took < MS(2500), "seed {seed}: {took:?}\n{}", net.story());
-        net.until("all agree", Net::all_agree);
+        let took = net.run_until("the replica is master", |net| net.writer_of(0) == Some(3));
+        assert!(took < MS(2500), "seed {seed}: {took:?}\n{}", net.merged_logs());
+        net.run_until("all agree", Net::all_agree);
     }
 }
 
@@ -173,68 +181,68 @@ fn who_is_overtaken_by_an_epoch_asks_in_a_newer_one() {
 /// the news from the others. On one side the successor voted, on the other the restarted master: two candidates got two
 /// of three votes each in the same epoch.
 #[test]
-fn a_master_that_may_have_been_replaced_while_it_was_down_does_not_vote() {
+fn master_that_may_have_been_replaced_while_down_does_not_vote() {
     for seed in 0..10 {
-        let mut net = six(seed);
+        let mut net = six_nodes(seed);
         net.kill(0);
-        net.until("a replica stands", |net| elections(net, 3) == 1);
+        net.run_until("a replica starts an election", |net| elections(net, 3) == 1);
         [2, 4].into_iter().for_each(|host| net.mute(3, host));
-        net.until("it is elected", |net| net.hosts[3].gossip.myself().is_master());
+        net.run_until("it is elected", |net| net.hosts[3].gossip.myself().is_master());
         net.cut(&[1, 3, 5], &[0, 2, 4]);
         net.restart(0);
         net.run(MS(3500));
-        assert!(net.hosts[5].gossip.myself().is_master(), "seed {seed}\n{}", net.story());
-        assert!(!net.hosts[4].gossip.myself().is_master(), "seed {seed}\n{}", net.story());
+        assert!(net.hosts[5].gossip.myself().is_master(), "seed {seed}\n{}", net.merged_logs());
+        assert!(!net.hosts[4].gossip.myself().is_master(), "seed {seed}\n{}", net.merged_logs());
         net.heal();
-        net.until("all agree", Net::all_agree);
+        net.run_until("all agree", Net::all_agree);
     }
 }
 
 /// The wait ends as soon as the PONGs of the other masters arrive.
 #[test]
-fn a_master_that_started_again_votes_as_soon_as_the_others_have_answered() {
+fn restarted_master_votes_as_soon_as_the_others_have_answered() {
     for seed in 0..10 {
-        let mut net = six(seed);
+        let mut net = six_nodes(seed);
         net.kill(1);
         net.run(MS(20));
         net.restart(1);
         net.run(MS(20));
         net.kill(0);
-        let took = net.until("a replica takes over", |net| net.writer_of(0) == Some(3));
-        assert!(took < MS(500), "seed {seed}: {took:?}\n{}", net.story());
+        let took = net.run_until("a replica takes over", |net| net.writer_of(0) == Some(3));
+        assert!(took < MS(500), "seed {seed}: {took:?}\n{}", net.merged_logs());
     }
 }
 
 /// A newer epoch on the other nodes alone is no reason to refuse the vote.
 #[test]
-fn a_master_that_starts_again_after_an_epoch_began_votes_in_the_next() {
+fn restarted_master_that_missed_an_epoch_votes_in_the_next() {
     for seed in 0..10 {
-        let mut net = six(seed);
+        let mut net = six_nodes(seed);
         net.kill(1);
-        net.command(0, Command::BumpEpoch).unwrap();
+        net.command(0, OperatorCommand::BumpEpoch).unwrap();
         net.run(MS(300));
         net.kill(0);
         net.restart(1);
-        let took = net.until("a replica takes over", |net| net.writer_of(0) == Some(3));
-        assert!(took < MS(3000), "seed {seed}: {took:?}\n{}", net.story());
+        let took = net.run_until("a replica takes over", |net| net.writer_of(0) == Some(3));
+        assert!(took < MS(3000), "seed {seed}: {took:?}\n{}", net.merged_logs());
     }
 }
 
 #[test]
-fn masters_that_all_start_again_elect_as_soon_as_one_of_them_is_missed() {
+fn restarted_masters_elect_a_replica_for_one_that_stays_down() {
     for seed in 0..10 {
-        let mut net = six(seed);
+        let mut net = six_nodes(seed);
         (0..3).for_each(|master| net.kill(master));
         net.run(MS(100));
         (1..3).for_each(|master| net.restart(master));
-        let took = net.until("a replica takes over", |net| net.writer_of(0) == Some(3));
-        assert!(took < MS(3000), "seed {seed}: {took:?}\n{}", net.story());
+        let took = net.run_until("a replica takes over", |net| net.writer_of(0) == Some(3));
+        assert!(took < MS(3000), "seed {seed}: {took:?}\n{}", net.merged_logs());
     }
 }
 
 /// Offsets of different shards are not comparable.
 #[test]
-fn a_replica_that_goes_to_another_shard_says_no_offset_until_it_has_that_shards_data() {
+fn replica_joining_another_shard_reports_offset_zero_until_synchronized() {
     let mut net = Net::cluster(3, 7, &config(2000), 1);
     for (host, offset) in [(0, 900), (3, 900), (6, 900), (1, 500), (4, 500)] {
         net.hosts[host].offset = offset;
@@ -244,15 +252,15 @@ fn a_replica_that_goes_to_another_shard_says_no_offset_until_it_has_that_shards_
     assert_eq!(seen(&net), Some(900));
     net.hosts[6].starved = true;
     let node = net.id(1).to_string();
-    net.command(6, Command::Replicate { node, holds_keys: false }).unwrap();
+    net.command(6, OperatorCommand::Replicate { node, holds_keys: false }).unwrap();
     net.run(MS(100));
     assert_eq!((net.hosts[6].foreign, seen(&net)), (true, Some(0)));
     net.hosts[6].offset = 900;
     net.kill(1);
-    net.until("a replica takes over", |net| net.writer_of(8000).is_some());
-    assert_eq!(net.writer_of(8000), Some(4), "{}", net.story());
+    net.run_until("a replica takes over", |net| net.writer_of(8000).is_some());
+    assert_eq!(net.writer_of(8000), Some(4), "{}", net.merged_logs());
     // A new master in the same shard has the same history.
-    net.until("it is followed", |net| net.hosts[6].copies == Some(net.id(4)));
+    net.run_until("it is followed", |net| net.hosts[6].copies == Some(net.id(4)));
     assert!(!net.hosts[6].foreign);
 }
 
@@ -263,13 +271,13 @@ fn replace_together(masters: usize, replicas: usize, killed: usize, jitter: Dura
     net.run(MS(500 + seed % 7 * 31));
     (0..killed).for_each(|master| net.kill(master));
     let first_slot = |master: usize| u16::try_from(16_384 * master / masters).unwrap();
-    let took = net.until("all are replaced", |net| {
+    let took = net.run_until("all are replaced", |net| {
         (0..killed).all(|master| net.writer_of(first_slot(master)).is_some())
     });
-    assert!(took < MS(500), "seed {seed}, {replicas} replicas each: {took:?}\n{}", net.story());
+    assert!(took < MS(500), "seed {seed}, {replicas} replicas each: {took:?}\n{}", net.merged_logs());
     // Comparing the views of all nodes in every step takes most of the time of a round.
     if seed.is_multiple_of(10) {
-        net.until("all agree", Net::all_agree);
+        net.run_until("all agree", Net::all_agree);
     }
     took
 }
@@ -277,7 +285,7 @@ fn replace_together(masters: usize, replicas: usize, killed: usize, jitter: Dura
 /// Regression test: five of eleven masters failed together. Two candidates used the same epoch, each got half of the
 /// votes, and both waited eight seconds for the next attempt.
 #[test]
-fn masters_that_die_together_are_replaced_side_by_side_in_each_of_a_hundred_rounds() {
+fn masters_that_die_together_are_replaced_concurrently_in_a_hundred_rounds() {
     let round = |seed| {
         let jitter = [2, 10, 30][seed as usize % 3];
         replace_together(11, 1, 5, MS(jitter), seed)

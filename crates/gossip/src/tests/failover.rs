@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use super::net::{Life, Net, config};
 use crate::{
-    Cause, Command, CommandError, Config, ElectionEvent, Event, FailoverMode, FailureEvent, Input,
-    ManualFailoverEvent, Reply,
+    ClusterConfig, ClusterEvent, ClusterInput, ElectionEvent, FailoverMode, FailureEvent,
+    ManualFailoverEvent, OperatorCommand, OperatorError, OperatorReply, SuspicionCause,
 };
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-fn six(seed: u64) -> Net {
+fn six_nodes(seed: u64) -> Net {
     Net::cluster(3, 6, &config(2000), seed)
 }
 
@@ -20,16 +20,16 @@ fn replaced(net: &Net) -> bool {
 }
 
 #[test]
-fn a_killed_master_is_replaced_long_before_the_node_timeout() {
+fn killed_master_is_replaced_long_before_the_node_timeout() {
     for seed in 0..20 {
-        let mut net = six(seed);
+        let mut net = six_nodes(seed);
         net.run(MS(777 + seed * 13));
         net.kill(0);
-        let took = net.until("a replica takes over", replaced);
+        let took = net.run_until("a replica takes over", replaced);
         assert!(took > MS(150), "not before the refusal was confirmed: {took:?}");
-        assert!(took < MS(400), "{took:?}\n{}", net.story());
+        assert!(took < MS(400), "{took:?}\n{}", net.merged_logs());
         assert_eq!(net.writer_of(0), Some(3));
-        net.until("all agree", Net::all_agree);
+        net.run_until("all agree", Net::all_agree);
         let record = net.hosts[3].gossip.timeline().records().last().unwrap().clone();
         assert_eq!(record.node, net.id(0));
         assert!(record.agreed.is_some() && record.replaced.is_some());
@@ -37,132 +37,130 @@ fn a_killed_master_is_replaced_long_before_the_node_timeout() {
         assert!(record.ballots[0].votes.len() >= 2);
         let me = net.id(3);
         let mine = record.suspicions.iter().find(|suspicion| suspicion.by == me);
-        assert!(mine.is_none_or(|suspicion| suspicion.cause == Some(Cause::Refused)));
+        assert!(mine.is_none_or(|suspicion| suspicion.cause == Some(SuspicionCause::Refused)));
     }
 }
 
 #[test]
-fn masters_that_die_in_turn_are_each_replaced_at_once() {
+fn masters_that_die_in_turn_are_replaced_at_once() {
     for seed in 0..5 {
-        let mut net = six(seed);
+        let mut net = six_nodes(seed);
         for (victim, heir) in [(0, 3), (3, 0), (0, 3), (3, 0)] {
             net.kill(victim);
-            let took = net.until("the other takes over", |net| net.writer_of(0) == Some(heir));
-            assert!(took < MS(400), "{took:?}\n{}", net.story());
+            let took = net.run_until("the other takes over", |net| net.writer_of(0) == Some(heir));
+            assert!(took < MS(400), "{took:?}\n{}", net.merged_logs());
             net.restart(victim);
-            net.until("it comes back as a replica", Net::all_agree);
+            net.run_until("it comes back as a replica", Net::all_agree);
         }
     }
 }
 
 #[test]
-fn the_other_shards_serve_while_a_master_is_replaced() {
+fn other_shards_serve_while_a_master_is_replaced() {
     for seed in 0..5 {
-        let mut net = six(seed);
+        let mut net = six_nodes(seed);
         net.kill(0);
-        net.until("a replica takes over", |net| {
+        net.run_until("a replica takes over", |net| {
             let others = net.hosts.iter().filter(|host| host.life == Life::Running);
-            assert!(others.clone().all(|host| host.gossip.is_serving()), "{}", net.story());
+            assert!(others.clone().all(|host| host.gossip.is_serving()), "{}", net.merged_logs());
             replaced(net)
         });
     }
 }
 
 #[test]
-fn a_hole_that_no_replica_fills_stops_the_cluster() {
+fn uncovered_slots_without_a_replica_stop_the_cluster() {
     // Nodes 3 and 4 replicate nodes 0 and 1; node 2 has no replica.
     let mut net = Net::cluster(3, 5, &config(2000), 1);
     let serves = |net: &Net| net.hosts[1].gossip.is_serving();
     let failed = |net: &Net, index: usize| net.hosts[1].gossip.node(net.id(index)).unwrap().has_failed();
     net.kill(2);
-    net.until("it is failed", |net| failed(net, 2));
-    assert!(!serves(&net), "{}", net.story());
+    net.run_until("it is failed", |net| failed(net, 2));
+    assert!(!serves(&net), "{}", net.merged_logs());
     net.restart(2);
-    net.until("all serve again", |net| serves(net) && !failed(net, 2));
+    net.run_until("all serve again", |net| serves(net) && !failed(net, 2));
     // A replica that is too outdated to be elected delays the failure state only until the node timeout.
     net.cut(&[3], &[1, 2, 4]);
     net.kill(0);
-    net.until("it is failed", |net| failed(net, 0));
-    let took = net.until("it is waited for no longer", |net| !serves(net));
+    net.run_until("it is failed", |net| failed(net, 0));
+    let took = net.run_until("it is waited for no longer", |net| !serves(net));
     assert!(took <= MS(2100), "{took:?}");
 }
 
 #[test]
-fn the_old_master_returns_as_a_replica_of_the_new() {
-    let mut net = six(1);
+fn old_master_returns_as_a_replica_of_the_new_one() {
+    let mut net = six_nodes(1);
     net.kill(0);
-    net.until("a replica takes over", replaced);
+    net.run_until("a replica takes over", replaced);
     net.run(MS(3000));
     net.restart(0);
     assert!(net.hosts[0].topology.as_ref().is_some_and(|topology| !topology.serving));
-    net.until("the old master follows", |net| net.hosts[0].copies == Some(net.id(3)));
-    net.until("all agree", Net::all_agree);
+    net.run_until("the old master follows", |net| net.hosts[0].copies == Some(net.id(3)));
+    net.run_until("all agree", Net::all_agree);
     assert_eq!(net.owner_of(0, 0), Some(3));
     assert!(!net.hosts[0].gossip.node(net.id(0)).unwrap().is_master());
 }
 
 #[test]
-fn a_frozen_master_is_replaced_right_after_the_node_timeout() {
+fn paused_master_is_replaced_right_after_the_node_timeout() {
     for seed in 0..20 {
-        let mut net = six(seed);
+        let mut net = six_nodes(seed);
         net.run(MS(500 + seed * 37));
         net.freeze(0);
-        let took = net.until("a replica takes over", replaced);
-        assert!(took >= MS(1750) && took <= MS(2250), "{took:?}\n{}", net.story());
+        let took = net.run_until("a replica takes over", replaced);
+        assert!(took >= MS(1750) && took <= MS(2250), "{took:?}\n{}", net.merged_logs());
     }
 }
 
 #[test]
-fn a_thawed_master_serves_nothing_before_it_hears_that_it_was_replaced() {
-    let mut net = six(3);
+fn resumed_master_does_not_serve_before_it_learns_of_its_replacement() {
+    let mut net = six_nodes(3);
     net.freeze(0);
-    net.until("a replica takes over", replaced);
+    net.run_until("a replica takes over", replaced);
     net.run(MS(1000));
     net.thaw(0);
-    net.until("the old master follows", |net| {
+    net.run_until("the old master follows", |net| {
         let old = net.hosts[0].topology.as_ref().unwrap();
         assert!(!old.serving || !old.me().role.eq(&slot_routing::Role::Master), "two masters serve one slot");
         net.hosts[0].copies == Some(net.id(3))
     });
     // The pause did not count as silence of the other nodes.
     assert!(
-        !net.hosts[0].logged(|event| matches!(event, Event::Failure(FailureEvent::Suspected { .. }))),
+        !net.hosts[0].logged(|event| matches!(event, ClusterEvent::Failure(FailureEvent::Suspected { .. }))),
         "{}",
-        net.story()
+        net.merged_logs()
     );
-    net.until("all agree", Net::all_agree);
+    net.run_until("all agree", Net::all_agree);
 }
 
 #[test]
-fn a_master_frozen_for_less_than_the_timeout_goes_on() {
-    let mut net = six(4);
+fn master_paused_for_less_than_the_timeout_stays_master() {
+    let mut net = six_nodes(4);
     net.freeze(0);
     net.run(MS(1200));
     net.thaw(0);
     net.run(MS(5000));
-    assert_eq!(net.writer_of(0), Some(0), "{}", net.story());
-    assert!(
-        net.hosts
-            .iter()
-            .all(|host| !host.logged(|event| matches!(event, Event::Failure(FailureEvent::FailAgreed(_)))))
-    );
+    assert_eq!(net.writer_of(0), Some(0), "{}", net.merged_logs());
+    assert!(net.hosts.iter().all(|host| {
+        !host.logged(|event| matches!(event, ClusterEvent::Failure(FailureEvent::FailAgreed(_))))
+    }));
 }
 
 #[test]
-fn a_replica_that_dies_is_marked_and_taken_back() {
-    let mut net = six(5);
+fn dead_replica_is_marked_failed_and_recovers_after_a_restart() {
+    let mut net = six_nodes(5);
     net.kill(4);
-    net.until("it is failed", |net| net.hosts[0].gossip.node(net.id(4)).unwrap().has_failed());
+    net.run_until("it is failed", |net| net.hosts[0].gossip.node(net.id(4)).unwrap().has_failed());
     assert!(net.hosts[0].gossip.is_serving());
     net.restart(4);
-    net.until("all agree again", |net| {
-        net.all_agree() && net.hosts[0].gossip.node(net.id(4)).unwrap().is_well()
+    net.run_until("all agree again", |net| {
+        net.all_agree() && net.hosts[0].gossip.node(net.id(4)).unwrap().is_healthy()
     });
     assert_eq!(net.hosts[4].copies, Some(net.id(1)));
 }
 
 #[test]
-fn the_replica_with_more_data_goes_first() {
+fn replica_with_more_data_is_elected() {
     for seed in 0..10 {
         let mut net = Net::cluster(3, 9, &config(2000), seed);
         // The replicas of node 0 are 3 and 6.
@@ -170,10 +168,10 @@ fn the_replica_with_more_data_goes_first() {
         net.hosts[3].offset = 900;
         net.hosts[6].offset = 1000;
         net.kill(0);
-        let took = net.until("a replica takes over", replaced);
-        assert_eq!(net.writer_of(0), Some(6), "{}", net.story());
+        let took = net.run_until("a replica takes over", replaced);
+        assert_eq!(net.writer_of(0), Some(6), "{}", net.merged_logs());
         assert!(took < MS(400), "{took:?}");
-        net.until("all agree", Net::all_agree);
+        net.run_until("all agree", Net::all_agree);
         assert_eq!(net.hosts[3].copies, Some(net.id(6)));
     }
 }
@@ -183,64 +181,66 @@ fn replicas_with_the_same_data_do_not_split_the_vote() {
     for seed in 0..8 {
         let mut net = Net::cluster(3, 12, &config(2000), seed);
         net.kill(0);
-        let took = net.until("a replica takes over", replaced);
-        assert!(took < MS(400), "seed {seed}: {took:?}\n{}", net.story());
+        let took = net.run_until("a replica takes over", replaced);
+        assert!(took < MS(400), "seed {seed}: {took:?}\n{}", net.merged_logs());
     }
 }
 
 #[test]
-fn two_masters_die_at_once_and_both_are_replaced() {
+fn two_masters_that_die_at_once_are_both_replaced() {
     let mut net = Net::cluster(5, 10, &config(2000), 6);
     net.kill(0);
     net.kill(1);
-    net.until("both are replaced", |net| net.writer_of(0).is_some() && net.writer_of(4000).is_some());
-    net.until("all agree", Net::all_agree);
+    net.run_until("both are replaced", |net| net.writer_of(0).is_some() && net.writer_of(4000).is_some());
+    net.run_until("all agree", Net::all_agree);
 }
 
 #[test]
-fn without_a_majority_of_masters_nobody_is_replaced() {
-    let mut net = six(7);
+fn no_master_is_replaced_without_a_majority() {
+    let mut net = six_nodes(7);
     net.kill(0);
     net.kill(1);
     net.run(MS(10_000));
     assert_eq!(net.writer_of(0), None);
     assert!(net.hosts.iter().filter(|host| host.life == Life::Running).all(|host| !host.gossip.is_serving()));
     net.restart(0);
-    net.until("the majority is back", |net| net.writer_of(16_000).is_some() && net.writer_of(0).is_some());
-    net.until("node 1 is replaced now", |net| net.writer_of(8000).is_some());
+    net.run_until("the majority is back", |net| {
+        net.writer_of(16_000).is_some() && net.writer_of(0).is_some()
+    });
+    net.run_until("node 1 is replaced now", |net| net.writer_of(8000).is_some());
 }
 
 #[test]
-fn a_minority_stops_serving_and_the_majority_goes_on() {
-    let mut net = six(8);
+fn minority_stops_serving_and_the_majority_continues() {
+    let mut net = six_nodes(8);
     // Isolates master 0; its replica 3 stays with the majority.
     net.cut(&[0], &[1, 2, 3, 4, 5]);
-    let stopped = net.until("the minority stops", |net| !net.hosts[0].gossip.is_serving());
+    let stopped = net.run_until("the minority stops", |net| !net.hosts[0].gossip.is_serving());
     assert!(stopped <= MS(2100), "{stopped:?}");
-    net.until("the majority replaces it", |net| net.writer_of(0) == Some(3));
+    net.run_until("the majority replaces it", |net| net.writer_of(0) == Some(3));
     net.run(MS(5000));
     net.heal();
-    net.until("all agree", Net::all_agree);
+    net.run_until("all agree", Net::all_agree);
     assert_eq!(net.hosts[0].copies, Some(net.id(3)));
 }
 
 #[test]
-fn a_minority_with_replicas_elects_nobody() {
-    let mut net = six(9);
+fn minority_elects_no_replica() {
+    let mut net = six_nodes(9);
     // Master 0 and the replica of master 1 are in a minority.
     net.cut(&[0, 4], &[1, 2, 3, 5]);
     net.run(MS(10_000));
     assert!(!net.hosts[4].gossip.node(net.id(4)).unwrap().is_master());
-    assert_eq!(net.writer_of(0), Some(3), "{}", net.story());
+    assert_eq!(net.writer_of(0), Some(3), "{}", net.merged_logs());
     net.heal();
-    net.until("all agree", Net::all_agree);
+    net.run_until("all agree", Net::all_agree);
 }
 
 #[test]
-fn a_voter_that_restarts_does_not_vote_twice_in_one_epoch() {
-    let mut net = six(10);
+fn restarted_voter_does_not_vote_twice_in_one_epoch() {
+    let mut net = six_nodes(10);
     net.kill(0);
-    net.until("a replica takes over", replaced);
+    net.run_until("a replica takes over", replaced);
     let epoch = net.hosts[1].gossip.last_vote_epoch();
     assert!(epoch.0 > 0);
     net.kill(1);
@@ -249,138 +249,141 @@ fn a_voter_that_restarts_does_not_vote_twice_in_one_epoch() {
 }
 
 #[test]
-fn a_graceful_manual_failover_waits_for_the_stream() {
-    let mut net = six(11);
+fn manual_failover_waits_for_the_replication_stream() {
+    let mut net = six_nodes(11);
     net.hosts[0].offset = 500;
     net.hosts[3].offset = 400;
-    assert_eq!(net.failover(3, FailoverMode::Graceful), Ok(Reply::Ok));
-    net.until("the master pauses", |net| net.hosts[0].paused);
+    assert_eq!(net.failover(3, FailoverMode::Graceful), Ok(OperatorReply::Ok));
+    net.run_until("the master pauses", |net| net.hosts[0].paused);
     net.run(MS(200));
     assert_eq!(net.owner_of(3, 0), Some(0), "not before the replica has everything");
     net.hosts[3].offset = 500;
-    let took = net.until("the replica is master", |net| net.writer_of(0) == Some(3));
+    let took = net.run_until("the replica is master", |net| net.writer_of(0) == Some(3));
     assert!(took < MS(300), "{took:?}");
-    net.until("all agree", Net::all_agree);
+    net.run_until("all agree", Net::all_agree);
     assert!(!net.hosts[0].paused);
     assert_eq!(net.hosts[0].copies, Some(net.id(3)));
     // A failover back to the old master needs no waiting time.
-    assert_eq!(net.failover(0, FailoverMode::Graceful), Ok(Reply::Ok));
-    net.until("the old master is master again", |net| net.writer_of(0) == Some(0));
+    assert_eq!(net.failover(0, FailoverMode::Graceful), Ok(OperatorReply::Ok));
+    net.run_until("the old master is master again", |net| net.writer_of(0) == Some(0));
 }
 
 /// A second request during a failover is refused and the failover continues; FORCE takes over the running failover.
 #[test]
-fn a_failover_that_is_asked_for_twice_is_one() {
+fn second_failover_request_does_not_restart_the_failover() {
     use FailoverMode::{Force, Graceful};
-    let runs = || Err(CommandError::FailoverRuns);
-    let mut net = six(11);
+    let runs = || Err(OperatorError::FailoverRuns);
+    let mut net = six_nodes(11);
     net.hosts[0].offset = 500;
     net.hosts[3].offset = 400;
-    assert_eq!(net.failover(3, Graceful), Ok(Reply::Ok));
-    net.until("the master pauses", |net| net.hosts[0].paused);
+    assert_eq!(net.failover(3, Graceful), Ok(OperatorReply::Ok));
+    net.run_until("the master pauses", |net| net.hosts[0].paused);
     net.run(MS(20));
     assert_eq!(net.failover(3, Graceful), runs());
     net.hosts[3].offset = 500;
-    let took = net.until("the replica is master", |net| net.writer_of(0) == Some(3));
+    let took = net.run_until("the replica is master", |net| net.writer_of(0) == Some(3));
     assert!(took < MS(300), "{took:?}");
     let record = net.hosts[3].gossip.timeline().records().last().unwrap();
     assert_eq!((record.requested.map(|(by, _)| by), record.ballots.len()), (Some(net.id(3)), 1));
-    net.until("all agree", Net::all_agree);
+    net.run_until("all agree", Net::all_agree);
 
     net.hosts[0].offset = 400;
     net.cut(&[0], &[1, 2]);
-    assert_eq!(net.failover(0, Graceful), Ok(Reply::Ok));
+    assert_eq!(net.failover(0, Graceful), Ok(OperatorReply::Ok));
     assert_eq!(net.failover(0, Graceful), runs());
-    assert_eq!(net.failover(0, Force), Ok(Reply::Ok));
+    assert_eq!(net.failover(0, Force), Ok(OperatorReply::Ok));
     assert_eq!((net.failover(0, Force), net.failover(0, Graceful)), (runs(), runs()));
     net.run(config(2000).manual_failover_timeout);
-    assert_eq!(net.failover(0, Graceful), Ok(Reply::Ok), "the last one is over");
+    assert_eq!(net.failover(0, Graceful), Ok(OperatorReply::Ok), "the last one is over");
 }
 
 #[test]
-fn who_has_just_become_a_replica_may_ask_for_the_masters_place_at_once() {
-    let mut net = six(15);
+fn new_replica_can_request_a_failover_at_once() {
+    let mut net = six_nodes(15);
     net.kill(0);
-    net.until("a replica takes over", replaced);
+    net.run_until("a replica takes over", replaced);
     net.restart(0);
     // Repeats the request until node 0 is a replica with a link to its master.
     while net.failover(0, FailoverMode::Graceful).is_err() {
         net.run(Duration::from_micros(100));
     }
-    let took = net.until("it is master again", |net| net.writer_of(0) == Some(0));
+    let took = net.run_until("it is master again", |net| net.writer_of(0) == Some(0));
     assert!(took < MS(300), "{took:?}");
 }
 
 #[test]
-fn a_manual_failover_that_does_not_get_there_ends_by_itself() {
-    let mut net = six(12);
+fn manual_failover_times_out_if_the_replica_cannot_catch_up() {
+    let mut net = six_nodes(12);
     net.hosts[0].offset = 500;
     net.hosts[3].offset = 400;
     net.failover(3, FailoverMode::Graceful).unwrap();
-    net.until("the master pauses", |net| net.hosts[0].paused);
-    net.until("it resumes", |net| !net.hosts[0].paused);
+    net.run_until("the master pauses", |net| net.hosts[0].paused);
+    net.run_until("it resumes", |net| !net.hosts[0].paused);
     assert_eq!(net.writer_of(0), Some(0));
-    net.until("the replica gave up too", |net| {
-        net.hosts[3].logged(|event| matches!(event, Event::ManualFailover(ManualFailoverEvent::TimedOut)))
+    net.run_until("the replica gave up too", |net| {
+        net.hosts[3]
+            .logged(|event| matches!(event, ClusterEvent::ManualFailover(ManualFailoverEvent::TimedOut)))
     });
 }
 
 #[test]
-fn forced_and_takeover_failovers_do_not_ask_the_master() {
-    let mut net = six(13);
+fn force_and_takeover_do_not_ask_the_master() {
+    let mut net = six_nodes(13);
     net.failover(3, FailoverMode::Force).unwrap();
-    net.until("forced", |net| net.writer_of(0) == Some(3));
-    net.until("all agree", Net::all_agree);
+    net.run_until("forced", |net| net.writer_of(0) == Some(3));
+    net.run_until("all agree", Net::all_agree);
     net.failover(4, FailoverMode::Takeover).unwrap();
     assert_eq!(net.writer_of(8000), Some(1), "both serve for the moment that the news takes");
-    net.until("taken over", |net| net.writer_of(8000) == Some(4));
-    net.until("all agree", Net::all_agree);
+    net.run_until("taken over", |net| net.writer_of(8000) == Some(4));
+    net.run_until("all agree", Net::all_agree);
 }
 
 /// SHUTDOWN FAILOVER: the replication stream names the successor. A failover in progress continues without waiting for
 /// the master.
 #[test]
-fn a_master_that_stops_is_replaced_by_the_replica_that_it_names() {
+fn master_that_shuts_down_is_replaced_by_the_named_replica() {
     for asked_before in [false, true] {
-        let mut net = six(13);
+        let mut net = six_nodes(13);
         net.hosts[0].offset = 500;
         net.hosts[3].offset = 500;
         if asked_before {
             net.cut(&[0], &[3]);
             net.failover(3, FailoverMode::Graceful).unwrap();
         }
-        net.feed(3, Input::MasterYields);
-        let took = net.until("it takes over", |net| net.writer_of(0) == Some(3));
-        assert!(took < MS(100), "{took:?}\n{}", net.story());
+        net.feed(3, ClusterInput::MasterShutdown);
+        let took = net.run_until("it takes over", |net| net.writer_of(0) == Some(3));
+        assert!(took < MS(100), "{took:?}\n{}", net.merged_logs());
         let record = net.hosts[3].gossip.timeline().records().last().unwrap();
         assert_eq!((record.requested.map(|(by, _)| by), record.ballots.len()), (Some(net.id(3)), 1));
         net.heal();
-        net.until("all agree", Net::all_agree);
+        net.run_until("all agree", Net::all_agree);
         assert_eq!(net.hosts[0].gossip.myself().master(), Some(net.id(3)));
     }
 }
 
 #[test]
-fn takeover_works_where_no_majority_is_left() {
-    let mut net = six(14);
+fn takeover_works_without_a_majority() {
+    let mut net = six_nodes(14);
     net.kill(0);
     net.kill(1);
     net.run(MS(5000));
     net.failover(3, FailoverMode::Takeover).unwrap();
-    net.until("three owners, two of them well", |net| net.owner_of(2, 0) == Some(3));
-    net.until("serving again", |net| net.writer_of(0) == Some(3));
+    net.run_until("three owners, two of them well", |net| net.owner_of(2, 0) == Some(3));
+    net.run_until("serving again", |net| net.writer_of(0) == Some(3));
 }
 
 #[test]
-fn silence_alone_never_suspects_whoever_answers() {
+fn answering_nodes_are_never_suspected() {
     let mut net = Net::cluster(3, 6, &config(2000), 15);
     net.run(Duration::from_secs(50));
-    assert!(net.hosts.iter().all(|host| !host.logged(|event| matches!(event, Event::Failure(FailureEvent::Suspected { .. })))));
+    assert!(net.hosts.iter().all(|host| {
+        !host.logged(|event| matches!(event, ClusterEvent::Failure(FailureEvent::Suspected { .. })))
+    }));
 }
 
 #[test]
-fn a_cluster_that_starts_node_by_node_fails_nobody_over() {
-    let mut net = six(16);
+fn starting_node_by_node_causes_no_failover() {
+    let mut net = six_nodes(16);
     for index in 0..6 {
         net.kill(index);
     }
@@ -389,30 +392,28 @@ fn a_cluster_that_starts_node_by_node_fails_nobody_over() {
         net.restart(index);
         net.run(MS(350));
     }
-    net.until("all agree", Net::all_agree);
-    assert!(
-        net.hosts
-            .iter()
-            .all(|host| !host.logged(|event| matches!(event, Event::Election(ElectionEvent::Started(_)))))
-    );
+    net.run_until("all agree", Net::all_agree);
+    assert!(net.hosts.iter().all(|host| {
+        !host.logged(|event| matches!(event, ClusterEvent::Election(ElectionEvent::Started(_))))
+    }));
     assert_eq!(net.writer_of(0), Some(0));
 }
 
 #[test]
-fn the_same_seed_tells_the_same_story() {
+fn equal_seeds_give_equal_logs() {
     let story = |seed| {
-        let mut net = six(seed);
+        let mut net = six_nodes(seed);
         net.kill(0);
-        net.until("a replica takes over", replaced);
+        net.run_until("a replica takes over", replaced);
         net.run(MS(2000));
-        net.story()
+        net.merged_logs()
     };
     assert_eq!(story(42), story(42));
     assert_ne!(story(42), story(43));
 }
 
 #[test]
-fn a_master_that_restarts_alone_serves_nothing() {
+fn restarted_master_without_peers_does_not_serve() {
     // The node timeout exceeds the start delay, so no node is suspected when the delay ends.
     let mut net = Net::cluster(3, 3, &config(15_000), 13);
     net.kill(0);
@@ -425,37 +426,37 @@ fn a_master_that_restarts_alone_serves_nothing() {
 }
 
 #[test]
-fn a_thawed_master_serves_as_soon_as_a_majority_vouches_for_it() {
+fn resumed_master_serves_as_soon_as_a_majority_confirms_it() {
     for seed in 0..10 {
-        let mut net = six(seed);
+        let mut net = six_nodes(seed);
         net.run(MS(seed * 31));
         net.freeze(0);
         net.run(MS(1650));
         net.thaw(0);
         assert!(!net.hosts[0].gossip.is_serving(), "what lay in its queue says nothing of now");
-        let took = net.until("it serves again", |net| net.writer_of(0) == Some(0));
-        assert!(took <= MS(50), "{took:?}\n{}", net.story());
-        net.until("all agree", Net::all_agree);
+        let took = net.run_until("it serves again", |net| net.writer_of(0) == Some(0));
+        assert!(took <= MS(50), "{took:?}\n{}", net.merged_logs());
+        net.run_until("all agree", Net::all_agree);
     }
 }
 
 #[test]
-fn a_thawed_master_that_is_held_for_failing_waits() {
+fn resumed_master_that_others_consider_failed_waits() {
     // No replica can take over, but the master cannot know that.
     let mut net = Net::cluster(3, 3, &config(2000), 6);
     net.freeze(0);
-    net.until("the others fail it", |net| net.hosts[1].gossip.node(net.id(0)).unwrap().has_failed());
+    net.run_until("the others fail it", |net| net.hosts[1].gossip.node(net.id(0)).unwrap().has_failed());
     net.run(MS(500));
     net.thaw(0);
-    let took = net.until("it serves again", |net| net.writer_of(0) == Some(0));
-    assert!(took >= MS(1900), "{took:?}\n{}", net.story());
+    let took = net.run_until("it serves again", |net| net.writer_of(0) == Some(0));
+    assert!(took >= MS(1900), "{took:?}\n{}", net.merged_logs());
 }
 
 #[test]
-fn a_master_that_thaws_alone_serves_nothing() {
+fn resumed_master_without_peers_does_not_serve() {
     // The network fails during a long pause. Messages from before the pause must not count, however long the master
     // waits.
-    let mut net = six(14);
+    let mut net = six_nodes(14);
     net.freeze(0);
     net.run(MS(4000));
     net.cut(&[0], &[1, 2, 3, 4, 5]);
@@ -476,7 +477,7 @@ fn master_that_returns_at_once_under_a_new_id_is_replaced() {
         let mut net = Net::cluster(
             3,
             6,
-            &Config { connect_refused_timeout: MS(connect_refused_timeout), ..config(2000) },
+            &ClusterConfig { connect_refused_timeout: MS(connect_refused_timeout), ..config(2000) },
             seed,
         );
         net.run(MS(777 + seed * 13));
@@ -484,10 +485,10 @@ fn master_that_returns_at_once_under_a_new_id_is_replaced() {
         net.kill(0);
         net.run(MS(down));
         net.restart_as_stranger(0);
-        let took = net.until("a replica takes over", replaced);
-        assert!(took < MS(600), "{took:?}\n{}", net.story());
+        let took = net.run_until("a replica takes over", replaced);
+        assert!(took < MS(600), "{took:?}\n{}", net.merged_logs());
         assert_eq!(net.writer_of(0), Some(3));
-        net.until("the others serve on, and hold the old id for failed", |net| {
+        net.run_until("the others serve on, and hold the old id for failed", |net| {
             net.hosts[1..].iter().all(|host| {
                 host.gossip.is_serving() && host.gossip.node(old).is_some_and(|node| node.has_failed())
             })
@@ -498,85 +499,85 @@ fn master_that_returns_at_once_under_a_new_id_is_replaced() {
 #[test]
 fn master_that_is_reset_under_a_new_id_is_replaced() {
     for seed in 0..5 {
-        let mut net = six(seed);
+        let mut net = six_nodes(seed);
         net.run(MS(777 + seed * 13));
-        net.command(0, Command::Reset { hard: true, holds_keys: false }).unwrap();
-        let took = net.until("a replica takes over", replaced);
-        assert!(took < MS(300), "{took:?}\n{}", net.story());
+        net.command(0, OperatorCommand::Reset { hard: true, holds_keys: false }).unwrap();
+        let took = net.run_until("a replica takes over", replaced);
+        assert!(took < MS(300), "{took:?}\n{}", net.merged_logs());
     }
 }
 
 /// Regression test: node 2 missed the promotion of node 3 and agreed on its failure while its links were down. It sent
 /// no FAIL later, and gossip never named a replica without slots.
 #[test]
-fn verdict_that_was_reached_without_links_is_told_once_they_work() {
+fn fail_agreed_without_links_is_sent_once_they_are_up() {
     let mut net = Net::cluster(3, 5, &config(2000), 31);
     net.kill(2);
     net.failover(3, FailoverMode::Graceful).unwrap();
-    net.until("3 takes over", |net| net.writer_of(0) == Some(3));
-    net.until("0 follows it", |net| net.hosts[0].gossip.myself().master() == Some(net.id(3)));
+    net.run_until("3 takes over", |net| net.writer_of(0) == Some(3));
+    net.run_until("0 follows it", |net| net.hosts[0].gossip.myself().master() == Some(net.id(3)));
     net.kill(3);
     net.restart(2);
     net.run(Duration::from_secs(1));
     net.cut(&[2], &[0, 1, 4]);
-    let agreed = Event::Failure(FailureEvent::FailAgreed(net.id(3)));
-    net.until("2 agrees", |net| net.hosts[2].logged(|event| *event == agreed));
+    let agreed = ClusterEvent::Failure(FailureEvent::FailAgreed(net.id(3)));
+    net.run_until("2 agrees", |net| net.hosts[2].logged(|event| *event == agreed));
     net.heal();
-    net.until("0 takes its place again", |net| net.writer_of(0) == Some(0));
+    net.run_until("0 takes its place again", |net| net.writer_of(0) == Some(0));
 }
 
 #[test]
 fn reset_of_a_master_without_replicas_stops_the_cluster() {
     let mut net = Net::cluster(3, 3, &config(2000), 1);
-    net.command(0, Command::Reset { hard: true, holds_keys: false }).unwrap();
+    net.command(0, OperatorCommand::Reset { hard: true, holds_keys: false }).unwrap();
     let took =
-        net.until("no other serves", |net| net.hosts[1..].iter().all(|host| !host.gossip.is_serving()));
-    assert!(took < MS(300), "{took:?}\n{}", net.story());
+        net.run_until("no other serves", |net| net.hosts[1..].iter().all(|host| !host.gossip.is_serving()));
+    assert!(took < MS(300), "{took:?}\n{}", net.merged_logs());
 }
 
 /// If no link to the expected node has worked before, a different id at its address is no reason for suspicion: here
 /// all nodes restart and two have swapped their addresses.
 #[test]
-fn suspect_without_address_is_failed_where_all_have_just_started() {
-    let mut net = six(5);
+fn swapped_addresses_at_startup_cause_no_suspicion() {
+    let mut net = six_nodes(5);
     net.run(MS(500));
     let old = net.id(0);
     (0..6).for_each(|host| net.kill(host));
     net.restart_as_stranger(0);
     (1..6).for_each(|host| net.restart(host));
     net.run(MS(1500));
-    assert!(net.hosts[1].gossip.node(old).is_some_and(|node| node.is_well()), "{}", net.story());
-    net.until("a replica takes over", replaced);
+    assert!(net.hosts[1].gossip.node(old).is_some_and(|node| node.is_healthy()), "{}", net.merged_logs());
+    net.run_until("a replica takes over", replaced);
 }
 
 /// Regression test: the node with more data lost it to the node with the smaller id.
 #[test]
 fn master_with_the_larger_offset_wins_a_collision_within_a_shard() {
     for ahead in [0, 3] {
-        let mut net = six(8);
+        let mut net = six_nodes(8);
         (0..6).for_each(|host| net.hosts[host].offset = 500);
         net.run(MS(500));
         net.cut(&[0], &[1, 2, 3, 4, 5]);
         net.cut(&[3], &[1, 2, 4, 5]);
         net.failover(3, FailoverMode::Takeover).unwrap();
         let epoch = net.hosts[3].gossip.myself().config_epoch;
-        net.hosts[0].gossip.adopt_epoch_of(epoch);
+        net.hosts[0].gossip.adopt_epoch(epoch);
         net.hosts[ahead].offset = 600;
         net.heal();
-        net.until("all agree", Net::all_agree);
-        assert_eq!(net.owner_of(1, 0), Some(ahead), "{}", net.story());
+        net.run_until("all agree", Net::all_agree);
+        assert_eq!(net.owner_of(1, 0), Some(ahead), "{}", net.merged_logs());
     }
 }
 
 /// The replica hears of the promotion from others alone: the old master, and whoever answers its outdated claim.
 #[test]
-fn replica_without_a_link_to_the_promoted_one_follows_it() {
+fn replica_follows_a_promoted_master_it_cannot_reach() {
     for seed in 0..20 {
         let mut net = Net::cluster(3, 7, &config(2000), seed);
         net.cut(&[6], &[3]);
         net.run(MS(seed * 37));
         net.failover(3, FailoverMode::Graceful).unwrap();
-        net.until("it follows the new master", |net| {
+        net.run_until("it follows the new master", |net| {
             net.hosts[6].copies == Some(net.id(3)) && net.owner_of(6, 0) == Some(3)
         });
     }

@@ -5,7 +5,9 @@ use std::time::Duration;
 use slot_routing::{ClientTransport, Epoch, Slot};
 
 use super::net::{Net, config};
-use crate::{Command, Config, Event, Input, Reply, SET_SLOT_TIMEOUT, SlotChange};
+use crate::{
+    ClusterConfig, ClusterEvent, ClusterInput, OperatorCommand, OperatorReply, SET_SLOT_TIMEOUT, SlotChange,
+};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
@@ -15,37 +17,37 @@ fn members(net: &Net, index: usize) -> usize {
 
 /// Test suites of clients often start one node, assign all slots and wait for `cluster_state:ok`.
 #[test]
-fn a_node_by_itself_serves_two_seconds_after_its_start() {
+fn single_node_serves_two_seconds_after_its_start() {
     for waited in [0, 1, 3, 60] {
         let mut net = Net::new(1, &config(15_000), 1);
         net.run(Duration::from_secs(waited));
-        net.command(0, Command::AddSlots(Slot::all().collect())).unwrap();
-        let took = net.until("it serves", |net| net.hosts[0].gossip.is_serving());
+        net.command(0, OperatorCommand::AddSlots(Slot::all().collect())).unwrap();
+        let took = net.run_until("it serves", |net| net.hosts[0].gossip.is_serving());
         assert!(took <= Duration::from_secs(2u64.saturating_sub(waited)), "{took:?} after {waited} s");
     }
 }
 
 #[test]
-fn who_meets_one_meets_all() {
+fn meeting_one_node_introduces_a_node_to_all() {
     let mut net = Net::new(5, &config(2000), 1);
     for index in 1..5 {
         net.meet(0, index);
     }
-    let took = net.until("all know all", |net| (0..5).all(|index| members(net, index) == 5));
+    let took = net.run_until("all know all", |net| (0..5).all(|index| members(net, index) == 5));
     assert!(took < MS(3000), "{took:?}");
     assert!((0..5).all(|index| net.hosts[index].gossip.nodes().all(|node| node.handshake.is_none())));
 }
 
 /// Every node tells clients the addresses of the others, so changes must not wait for the next PING.
 #[test]
-fn what_a_node_announces_is_known_to_all_at_once() {
+fn announced_address_changes_spread_at_once() {
     let mut net = Net::cluster(3, 6, &config(15_000), 2);
     let (id, mut changed) = (net.id(1), net.hosts[1].gossip.config().clone());
     let announce = &mut changed.announce;
     (announce.hostname, announce.human_name) = ("one.example".to_owned(), "the-first".to_owned());
     announce.ip = Some("127.0.0.9".parse().unwrap());
     (announce.port, announce.tls_port) = (6380, 6390);
-    net.feed(1, Input::Configure(Box::new(changed.clone())));
+    net.feed(1, ClusterInput::Configure(Box::new(changed.clone())));
     net.run(MS(20));
     for host in &net.hosts {
         let node = host.gossip.node(id).unwrap();
@@ -57,7 +59,7 @@ fn what_a_node_announces_is_known_to_all_at_once() {
 
 /// Clients are not redirected to replicas without data, so the topology is republished as soon as a replica has data.
 #[test]
-fn everybody_publishes_that_a_replica_has_got_data() {
+fn all_nodes_publish_when_a_replica_gets_data() {
     let mut net = Net::cluster(2, 3, &config(2000), 11);
     net.run(MS(3000));
     let has_data = |net: &Net, index: usize| {
@@ -66,12 +68,12 @@ fn everybody_publishes_that_a_replica_has_got_data() {
     };
     assert!((0..3).all(|index| has_data(&net, index) == Some(false)));
     net.hosts[2].offset = 5;
-    let took = net.until("all see it", |net| (0..3).all(|index| has_data(net, index) == Some(true)));
+    let took = net.run_until("all see it", |net| (0..3).all(|index| has_data(net, index) == Some(true)));
     assert!(took < MS(2000), "{took:?}");
 }
 
 #[test]
-fn meeting_nobody_ends_with_the_handshake_timeout() {
+fn handshake_with_an_unused_address_times_out() {
     let mut net = Net::new(1, &config(2000), 2);
     net.meet(0, 9);
     assert!(net.hosts[0].gossip.nodes_text(ClientTransport::default()).contains(" handshake - "));
@@ -80,7 +82,7 @@ fn meeting_nobody_ends_with_the_handshake_timeout() {
 }
 
 #[test]
-fn meeting_oneself_or_somebody_twice_changes_nothing() {
+fn meeting_itself_or_a_known_node_changes_nothing() {
     let mut net = Net::new(2, &config(2000), 3);
     net.meet(0, 0);
     net.meet(0, 1);
@@ -94,25 +96,29 @@ fn meeting_oneself_or_somebody_twice_changes_nothing() {
 }
 
 #[test]
-fn masters_of_one_epoch_find_different_ones() {
+fn masters_with_equal_epochs_get_distinct_ones() {
     let mut net = Net::new(4, &config(2000), 4);
     for index in 1..4 {
         net.meet(0, index);
     }
-    net.until("epochs differ", |net| {
+    net.run_until("epochs differ", |net| {
         let mut epochs: Vec<Epoch> =
             (0..4).map(|i| net.hosts[i].gossip.node(net.id(i)).unwrap().config_epoch).collect();
         epochs.sort_unstable();
         epochs.dedup();
         epochs.len() == 4 && members(net, 0) == 4
     });
-    assert!(net.hosts.iter().any(|host| host.logged(|event| matches!(event, Event::EpochCollision { .. }))));
+    assert!(
+        net.hosts
+            .iter()
+            .any(|host| host.logged(|event| matches!(event, ClusterEvent::EpochCollision { .. })))
+    );
 }
 
 #[test]
-fn a_slot_given_to_a_lower_epoch_is_its_new_owners_in_all_eyes() {
+fn slot_given_to_a_node_with_a_lower_epoch_gets_the_new_owner_everywhere() {
     let mut net = Net::cluster(3, 3, &config(2000), 6);
-    let set = |change| Command::SetSlot {
+    let set = |change| OperatorCommand::SetSlot {
         slot: Slot::new(0).unwrap(),
         change,
         keys_in_slot: 0,
@@ -122,7 +128,7 @@ fn a_slot_given_to_a_lower_epoch_is_its_new_owners_in_all_eyes() {
     net.cut(&[1], &[0, 2]);
     for _ in 0..3 {
         for index in [2, 0] {
-            net.command(index, Command::BumpEpoch).unwrap();
+            net.command(index, OperatorCommand::BumpEpoch).unwrap();
             net.run(MS(200));
         }
     }
@@ -135,85 +141,98 @@ fn a_slot_given_to_a_lower_epoch_is_its_new_owners_in_all_eyes() {
     assert!(epoch(1) < epoch(0), "{:?} {:?}", epoch(1), epoch(0));
     net.run(MS(100));
     net.heal();
-    net.until("all agree", |net| net.all_agree() && (0..3).all(|index| net.owner_of(index, 0) == Some(1)));
+    net.run_until("all agree", |net| {
+        net.all_agree() && (0..3).all(|index| net.owner_of(index, 0) == Some(1))
+    });
 }
 
 #[test]
-fn a_forgotten_node_stays_forgotten_by_all() {
+fn forget_spreads_to_all_nodes() {
     let mut net = Net::cluster(3, 4, &config(2000), 5);
     let gone = net.id(3).to_string();
     // Gossip spreads the FORGET to the other nodes.
     net.kill(3);
-    assert_eq!(net.command(0, Command::Forget { node: gone.clone() }), Ok(Reply::Ok));
-    net.until("all forgot", |net| (0..3).all(|index| members(net, index) == 3));
+    assert_eq!(net.command(0, OperatorCommand::Forget { node: gone.clone() }), Ok(OperatorReply::Ok));
+    net.run_until("all forgot", |net| (0..3).all(|index| members(net, index) == 3));
     net.run(MS(5000));
     assert!((0..3).all(|index| members(&net, index) == 3));
-    assert_eq!(net.command(1, Command::Forget { node: gone }), Ok(Reply::Ok), "already passed on");
+    assert_eq!(
+        net.command(1, OperatorCommand::Forget { node: gone }),
+        Ok(OperatorReply::Ok),
+        "already passed on"
+    );
 }
 
 #[test]
-fn a_moved_slot_reaches_everybody_through_its_new_epoch() {
+fn all_nodes_learn_about_a_moved_slot() {
     let mut net = Net::cluster(3, 6, &config(2000), 6);
     let (slot, from, to) = (Slot::new(100).unwrap(), net.id(0).to_string(), net.id(1).to_string());
-    let set = |change| Command::SetSlot { slot, change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT };
+    let set = |change| OperatorCommand::SetSlot { slot, change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT };
     use crate::SlotChange::{Importing, Migrating, Node};
     net.command(1, set(Importing { from: from.clone() })).unwrap();
     net.command(0, set(Migrating { to: to.clone() })).unwrap();
     assert!(net.hosts[0].gossip.nodes_text(ClientTransport::default()).contains(&format!("[100->-{to}]")));
     assert!(net.hosts[1].gossip.nodes_text(ClientTransport::default()).contains(&format!("[100-<-{from}]")));
     net.command(1, set(Node(to.clone()))).unwrap();
-    net.until("all agree", |net| net.all_agree() && (0..6).all(|index| net.owner_of(index, 100) == Some(1)));
+    net.run_until("all agree", |net| {
+        net.all_agree() && (0..6).all(|index| net.owner_of(index, 100) == Some(1))
+    });
     net.command(0, set(Node(to))).unwrap();
     assert!(!net.hosts[0].gossip.nodes_text(ClientTransport::default()).contains('['));
 }
 
 #[test]
-fn the_master_that_gave_its_last_slot_follows_the_new_owner() {
+fn master_that_gave_its_last_slot_away_follows_the_new_owner() {
     let mut net = Net::new(2, &config(2000), 7);
-    net.command(0, Command::AddSlots(vec![Slot::new(5).unwrap()])).unwrap();
+    net.command(0, OperatorCommand::AddSlots(vec![Slot::new(5).unwrap()])).unwrap();
     net.meet(0, 1);
-    net.until("both know each other", |net| members(net, 0) == 2 && members(net, 1) == 2);
+    net.run_until("both know each other", |net| members(net, 0) == 2 && members(net, 1) == 2);
     let (slot, to) = (Slot::new(5).unwrap(), net.id(1).to_string());
     let change = crate::SlotChange::Node(to);
     for index in [1, 0] {
         net.command(
             index,
-            Command::SetSlot { slot, change: change.clone(), keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT },
+            OperatorCommand::SetSlot {
+                slot,
+                change: change.clone(),
+                keys_in_slot: 0,
+                timeout: SET_SLOT_TIMEOUT,
+            },
         )
         .unwrap();
     }
-    net.until("the old owner follows", |net| net.hosts[0].copies == Some(net.id(1)));
+    net.run_until("the old owner follows", |net| net.hosts[0].copies == Some(net.id(1)));
 }
 
 #[test]
-fn a_reset_node_knows_nobody_and_a_hard_reset_not_even_itself() {
+fn reset_forgets_all_nodes_and_hard_reset_changes_the_id() {
     let mut net = Net::cluster(3, 6, &config(2000), 8);
     let before = net.id(5);
-    net.command(5, Command::Reset { hard: true, holds_keys: true }).unwrap();
+    net.command(5, OperatorCommand::Reset { hard: true, holds_keys: true }).unwrap();
     assert_ne!(net.id(5), before);
     assert_eq!(net.hosts[5].gossip.nodes().count(), 1);
     assert_eq!(net.hosts[5].gossip.current_epoch(), Epoch(0));
     assert_eq!(net.hosts[5].copies, None);
     let old = before.to_string();
-    net.command(0, Command::Forget { node: old }).unwrap();
+    net.command(0, OperatorCommand::Forget { node: old }).unwrap();
     net.meet(0, 5);
-    net.until("it is back under its new name", |net| {
+    net.run_until("it is back under its new name", |net| {
         (0..6).all(|index| members(net, index) == 6 && net.hosts[index].gossip.node(net.id(5)).is_some())
     });
 }
 
 #[test]
-fn a_replica_that_is_to_copy_nobody_is_an_empty_master_of_a_shard_of_its_own() {
+fn detached_replica_becomes_an_empty_master_in_a_new_shard() {
     let mut net = Net::cluster(3, 6, &config(2000), 10);
     let shard_of =
         |net: &Net, index: usize, of: usize| net.hosts[index].gossip.node(net.id(of)).unwrap().shard;
     let (before, epoch) = (shard_of(&net, 5, 5), net.hosts[5].gossip.current_epoch());
     assert!(net.hosts[5].copies.is_some());
-    net.command(5, Command::Detach).unwrap();
+    net.command(5, OperatorCommand::Detach).unwrap();
     assert_eq!(net.hosts[5].copies, None);
     let now = shard_of(&net, 5, 5);
     assert_ne!(now, before);
-    net.until("all know it as a master of another shard", |net| {
+    net.run_until("all know it as a master of another shard", |net| {
         (0..6).all(|index| {
             let node = net.hosts[index].gossip.node(net.id(5)).unwrap();
             node.is_master() && node.shard == now
@@ -222,7 +241,7 @@ fn a_replica_that_is_to_copy_nobody_is_an_empty_master_of_a_shard_of_its_own() {
     assert_eq!(net.hosts[5].gossip.current_epoch(), epoch);
     // A master keeps its slots and its shard.
     let (owner, shard) = (net.owner_of(0, 0), shard_of(&net, 0, 0));
-    net.command(0, Command::Detach).unwrap();
+    net.command(0, OperatorCommand::Detach).unwrap();
     assert_eq!((net.owner_of(0, 0), shard_of(&net, 0, 0)), (owner, shard));
 }
 
@@ -234,25 +253,25 @@ fn replica_that_is_reset_has_a_shard_of_its_own() {
         let shard_of = |net: &Net, at: usize, of: usize| net.hosts[at].gossip.node(net.id(of)).unwrap().shard;
         let (before, old) = (shard_of(&net, 5, 5), net.id(5).to_string());
         assert_eq!(before, shard_of(&net, 0, 2));
-        net.command(5, Command::Reset { hard, holds_keys: true }).unwrap();
+        net.command(5, OperatorCommand::Reset { hard, holds_keys: true }).unwrap();
         let now = shard_of(&net, 5, 5);
         assert_ne!(now, before);
         for index in 0..5 {
-            net.command(index, Command::Forget { node: old.clone() }).unwrap();
+            net.command(index, OperatorCommand::Forget { node: old.clone() }).unwrap();
         }
         assert!((0..6).all(|of| of == 5 || shard_of(&net, 0, of) != now));
     }
 }
 
 #[test]
-fn announced_names_and_shards_reach_everybody() {
+fn announced_names_and_shards_reach_all_nodes() {
     let mut base = config(2000);
     base.announce.hostname = "ignored.example".to_owned();
     let mut net = Net::cluster(3, 6, &config(2000), 9);
     let mut announced = net.hosts[2].gossip.config().clone();
     announced.announce.hostname = "two.example.org".to_owned();
-    net.feed(2, crate::Input::Configure(Box::new(announced)));
-    net.until("all know the name", |net| {
+    net.feed(2, crate::ClusterInput::Configure(Box::new(announced)));
+    net.run_until("all know the name", |net| {
         net.hosts.iter().all(|host| {
             host.gossip.nodes_text(ClientTransport::default()).contains(":7002@17002,two.example.org ")
         })
@@ -263,7 +282,7 @@ fn announced_names_and_shards_reach_everybody() {
 }
 
 #[test]
-fn what_a_node_saves_it_reads_back() {
+fn saved_state_is_restored() {
     let mut net = Net::cluster(3, 6, &config(2000), 10);
     net.run(MS(1000));
     for index in 0..6 {
@@ -272,13 +291,13 @@ fn what_a_node_saves_it_reads_back() {
     for index in 0..6 {
         net.restart(index);
     }
-    net.until("all agree", Net::all_agree);
+    net.run_until("all agree", Net::all_agree);
     assert_eq!(net.owner_of(5, 16_383), Some(2));
     assert_eq!(net.hosts[4].copies, Some(net.id(1)));
 }
 
 #[test]
-fn a_link_that_swallows_everything_is_made_anew() {
+fn link_that_drops_all_packets_is_replaced() {
     // A firewall drops the packets of one direction: node 1 still reaches node 0, so silence detection does not
     // trigger.
     let mut net = Net::cluster(3, 3, &config(2000), 9);
@@ -286,22 +305,22 @@ fn a_link_that_swallows_everything_is_made_anew() {
     net.run(MS(5000));
     let node = net.hosts[0].gossip.node(net.id(1)).unwrap();
     let answered = node.contact.pong_received.unwrap();
-    assert!(node.is_well() && net.now.since(answered) < MS(1000), "{:?}", node.contact);
+    assert!(node.is_healthy() && net.now.since(answered) < MS(1000), "{:?}", node.contact);
 }
 
 #[test]
-fn a_forgotten_node_that_is_met_again_is_not_forgotten_for_ever() {
+fn blacklist_expires_although_meet_is_repeated() {
     // The FORGET and the operator's MEET keep spreading. The FORGET must expire with the time of the first command.
-    let forgetful = Config { blacklist_ttl: Duration::from_secs(3), ..config(1000) };
+    let forgetful = ClusterConfig { blacklist_ttl: Duration::from_secs(3), ..config(1000) };
     let mut net = Net::cluster(3, 4, &forgetful, 10);
     let node = net.id(3).to_string();
-    net.command(1, Command::Forget { node }).unwrap();
+    net.command(1, OperatorCommand::Forget { node }).unwrap();
     for _ in 0..16 {
         net.run(MS(250));
         net.meet(1, 3);
         net.meet(2, 3);
     }
-    net.until("all know all again", |net| (0..4).all(|index| members(net, index) == 4));
+    net.run_until("all know all again", |net| (0..4).all(|index| members(net, index) == 4));
     net.run(MS(5000));
-    assert!((0..4).all(|index| members(&net, index) == 4), "{}", net.story());
+    assert!((0..4).all(|index| members(&net, index) == 4), "{}", net.merged_logs());
 }

@@ -11,8 +11,9 @@ use rand_chacha::ChaCha8Rng;
 use slot_routing::{ClientTransport, NodeId, ReplOffset, SLOT_COUNT, Slot, Topology};
 
 use crate::{
-    Action, Announce, Command, CommandError, Config, Confirm, Event, FailoverMode, Gossip, Input, LinkId,
-    Node, Replication, Reply, SlotChange, Source, wire,
+    AnnouncedAddress, ClusterAction, ClusterConfig, ClusterEvent, ClusterInput, FailoverMode, Gossip, LinkId,
+    Node, OperatorCommand, OperatorError, OperatorReply, ReplicaConfirmation, ReplicationSource,
+    ReplicationStatus, SlotChange, wire,
 };
 
 pub(super) const LATENCY: Duration = Duration::from_millis(1);
@@ -42,14 +43,14 @@ pub(super) struct Host {
     pub(super) starved: bool,
     /// The `foreign` flag of the last [`ClusterAction::BecomeReplica`].
     pub(super) foreign: bool,
-    pub(super) log: Vec<(Instant, Event)>,
+    pub(super) log: Vec<(Instant, ClusterEvent)>,
     pub(super) dropped: usize,
     /// Number of keys reported for the slot when the replicas have acknowledged a SETSLOT.
     pub(super) keys_in_slot: u64,
     /// Maps a link of this host to the other host and that host's id for the link.
     links: BTreeMap<LinkId, (usize, LinkId)>,
-    backlog: Vec<Input>,
-    pub(super) replies: BTreeMap<u64, Result<Reply, CommandError>>,
+    backlog: Vec<ClusterInput>,
+    pub(super) replies: BTreeMap<u64, Result<OperatorReply, OperatorError>>,
     next_in: u64,
 }
 
@@ -57,8 +58,8 @@ pub(super) struct Host {
 pub(super) struct Net {
     pub(super) now: Instant,
     pub(super) hosts: Vec<Host>,
-    config: Config,
-    queue: BTreeMap<(Instant, u64), (usize, Input)>,
+    config: ClusterConfig,
+    queue: BTreeMap<(Instant, u64), (usize, ClusterInput)>,
     sequence: u64,
     /// Pairs of hosts that cannot reach each other.
     cut: BTreeSet<(usize, usize)>,
@@ -72,13 +73,13 @@ pub(super) struct Net {
     seed: u64,
 }
 
-pub(super) fn config(timeout_ms: u64) -> Config {
-    Config { node_timeout: Duration::from_millis(timeout_ms), ..Config::default() }
+pub(super) fn config(timeout_ms: u64) -> ClusterConfig {
+    ClusterConfig { node_timeout: Duration::from_millis(timeout_ms), ..ClusterConfig::default() }
 }
 
 impl Net {
     /// Starts nodes that do not know each other.
-    pub(super) fn new(hosts: usize, config: &Config, seed: u64) -> Self {
+    pub(super) fn new(hosts: usize, config: &ClusterConfig, seed: u64) -> Self {
         let mut net = Self {
             now: Instant::ORIGIN,
             hosts: Vec::new(),
@@ -95,51 +96,52 @@ impl Net {
         for index in 0..hosts {
             let gossip = Gossip::new(net.config_of(index), net.rng(index));
             net.hosts.push(Host::new(gossip));
-            net.feed(index, Input::Start);
+            net.feed(index, ClusterInput::Start);
         }
         net
     }
 
     /// Starts a cluster of `masters` masters with equal shares of the slots; the other nodes become their replicas in
     /// turn.
-    pub(super) fn cluster(masters: usize, hosts: usize, config: &Config, seed: u64) -> Self {
+    pub(super) fn cluster(masters: usize, hosts: usize, config: &ClusterConfig, seed: u64) -> Self {
         let mut net = Self::new(hosts, config, seed);
         for index in 0..masters {
             let first = SLOT_COUNT * index / masters;
             let last = SLOT_COUNT * (index + 1) / masters;
             let slots = (first..last).map(|n| Slot::new(n as u16).unwrap()).collect();
-            net.command(index, Command::AddSlots(slots)).unwrap();
-            net.command(index, Command::SetConfigEpoch(slot_routing::Epoch(index as u64 + 1))).unwrap();
+            net.command(index, OperatorCommand::AddSlots(slots)).unwrap();
+            net.command(index, OperatorCommand::SetConfigEpoch(slot_routing::Epoch(index as u64 + 1)))
+                .unwrap();
         }
         for index in 1..hosts {
             net.meet(0, index);
         }
-        net.until("everybody knows everybody", |net| {
+        net.run_until("everybody knows everybody", |net| {
             net.hosts.iter().all(|host| {
                 host.gossip.nodes().filter(|node| node.handshake.is_none()).count() == net.hosts.len()
             })
         });
         for index in masters..hosts {
             let node = net.id(index % masters).to_string();
-            net.until("replica can replicate", |net| {
+            net.run_until("replica can replicate", |net| {
                 net.hosts[index].gossip.node(net.id(index % masters)).is_some()
             });
-            net.command(index, Command::Replicate { node, holds_keys: false }).unwrap();
+            net.command(index, OperatorCommand::Replicate { node, holds_keys: false }).unwrap();
         }
-        net.until("all serve", |net| net.all_agree());
+        net.run_until("all serve", |net| net.all_agree());
         net
     }
 
     /// Changes the configuration of a running node.
-    pub(super) fn configure(&mut self, index: usize, change: impl FnOnce(&mut Config)) {
+    pub(super) fn configure(&mut self, index: usize, change: impl FnOnce(&mut ClusterConfig)) {
         let mut config = self.hosts[index].gossip.config().clone();
         change(&mut config);
-        self.feed(index, Input::Configure(Box::new(config)));
+        self.feed(index, ClusterInput::Configure(Box::new(config)));
     }
 
     pub(super) fn meet(&mut self, one: usize, other: usize) {
         let port = FIRST_PORT + other as u16;
-        self.command(one, Command::Meet { ip: LOCALHOST, port, bus_port: port + 10_000 }).unwrap();
+        self.command(one, OperatorCommand::Meet { ip: LOCALHOST, port, bus_port: port + 10_000 }).unwrap();
     }
 
     pub(super) fn id(&self, index: usize) -> NodeId {
@@ -181,22 +183,30 @@ impl Net {
         self.hosts.iter().position(takes)
     }
 
-    pub(super) fn command(&mut self, index: usize, command: Command) -> Result<Reply, CommandError> {
+    pub(super) fn command(
+        &mut self,
+        index: usize,
+        command: OperatorCommand,
+    ) -> Result<OperatorReply, OperatorError> {
         let token = self.ask(index, command);
         // SETSLOT is answered after the replicas have acknowledged it.
-        self.until("a command is answered", |net| net.hosts[index].replies.contains_key(&token));
+        self.run_until("a command is answered", |net| net.hosts[index].replies.contains_key(&token));
         self.hosts[index].replies.remove(&token).expect("it is there")
     }
 
     /// Sends a command without waiting; the reply will be in the host's `replies` under the returned token.
-    pub(super) fn ask(&mut self, index: usize, command: Command) -> u64 {
+    pub(super) fn ask(&mut self, index: usize, command: OperatorCommand) -> u64 {
         let token = self.sequence;
-        self.feed(index, Input::Command { token, command });
+        self.feed(index, ClusterInput::Command { token, command });
         token
     }
 
-    pub(super) fn failover(&mut self, index: usize, mode: FailoverMode) -> Result<Reply, CommandError> {
-        self.command(index, Command::Failover(mode))
+    pub(super) fn failover(
+        &mut self,
+        index: usize,
+        mode: FailoverMode,
+    ) -> Result<OperatorReply, OperatorError> {
+        self.command(index, OperatorCommand::Failover(mode))
     }
 
     /// Kills the process as SIGKILL does: connections close, new ones are refused, and the disk is kept.
@@ -204,7 +214,7 @@ impl Net {
         self.hosts[index].life = Life::Dead;
         self.hosts[index].backlog.clear();
         for (_, (peer, theirs)) in std::mem::take(&mut self.hosts[index].links) {
-            self.post(peer, Input::Closed { link: theirs });
+            self.post(peer, ClusterInput::Closed { link: theirs });
             self.hosts[peer].links.remove(&theirs);
         }
         self.queue.retain(|_, (to, _)| *to != index);
@@ -216,7 +226,7 @@ impl Net {
         let gossip = Gossip::new(self.config_of(index), self.rng(index + 2000));
         let log = std::mem::take(&mut self.hosts[index].log);
         self.hosts[index] = Host { log, ..Host::new(gossip) };
-        self.feed(index, Input::Start);
+        self.feed(index, ClusterInput::Start);
     }
 
     pub(super) fn restart(&mut self, index: usize) {
@@ -226,7 +236,7 @@ impl Net {
         let gossip = Gossip::restore(config, rng, &disk).expect("what a node wrote, it reads");
         let (offset, log) = (self.hosts[index].offset, std::mem::take(&mut self.hosts[index].log));
         self.hosts[index] = Host { disk, offset, log, ..Host::new(gossip) };
-        self.feed(index, Input::Start);
+        self.feed(index, ClusterInput::Start);
     }
 
     /// Restarts the process with data up to `offset` on its disk.
@@ -237,8 +247,8 @@ impl Net {
         let disk = self.hosts[index].disk.clone();
         let gossip = Gossip::restore(config, rng, &disk).expect("what a node wrote, it reads");
         self.hosts[index] = Host { disk, offset, ..Host::new(gossip) };
-        self.feed(index, Input::Loaded { upto: ReplOffset(offset) });
-        self.feed(index, Input::Start);
+        self.feed(index, ClusterInput::Loaded { upto: ReplOffset(offset) });
+        self.feed(index, ClusterInput::Start);
     }
 
     pub(super) fn freeze(&mut self, index: usize) {
@@ -247,7 +257,7 @@ impl Net {
 
     pub(super) fn thaw(&mut self, index: usize) {
         self.hosts[index].life = Life::Running;
-        self.feed(index, Input::Deadline);
+        self.feed(index, ClusterInput::Deadline);
         for input in std::mem::take(&mut self.hosts[index].backlog) {
             self.feed(index, input);
         }
@@ -259,8 +269,8 @@ impl Net {
         let link = link.expect("there is a link");
         if let Some((peer, theirs)) = self.hosts[one].links.remove(&link) {
             self.hosts[peer].links.remove(&theirs);
-            self.post(peer, Input::Closed { link: theirs });
-            self.post(one, Input::Closed { link });
+            self.post(peer, ClusterInput::Closed { link: theirs });
+            self.post(one, ClusterInput::Closed { link });
         }
     }
 
@@ -284,13 +294,13 @@ impl Net {
     }
 
     /// Runs until `done` returns true and returns the elapsed virtual time. Panics after a minute.
-    pub(super) fn until(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> Duration {
+    pub(super) fn run_until(&mut self, what: &str, done: impl Fn(&Self) -> bool) -> Duration {
         let start = self.now;
         while !done(self) {
             assert!(
                 self.now.since(start) < Duration::from_secs(60),
                 "{what}: not within a minute\n{}",
-                self.story()
+                self.merged_logs()
             );
             self.step();
         }
@@ -306,7 +316,7 @@ impl Net {
     }
 
     /// The merged logs of all hosts, for failure messages.
-    pub(super) fn story(&self) -> String {
+    pub(super) fn merged_logs(&self) -> String {
         use std::fmt::Write;
         let mut lines: Vec<_> = Vec::new();
         for (index, host) in self.hosts.iter().enumerate() {
@@ -328,15 +338,15 @@ impl Net {
         text
     }
 
-    pub(super) fn feed(&mut self, index: usize, input: Input) {
+    pub(super) fn feed(&mut self, index: usize, input: ClusterInput) {
         self.sequence += 1;
         let wall = Millis(WALL + self.now.as_millis() as i64);
         let mut out = Vec::new();
         let host = &mut self.hosts[index];
-        let facts = Input::Replication(host.replication(self.now));
+        let facts = ClusterInput::Replication(host.replication(self.now));
         host.gossip.handle(self.now, wall, facts, &mut out);
         host.gossip.handle(self.now, wall, input, &mut out);
-        host.gossip.assert_counted();
+        host.gossip.assert_indexes_consistent();
         for action in out {
             self.carry_out(index, action);
         }
@@ -362,12 +372,12 @@ impl Net {
         for index in 0..self.hosts.len() {
             let host = &self.hosts[index];
             if host.life == Life::Running && host.gossip.next_deadline().is_some_and(|at| at <= self.now) {
-                self.feed(index, Input::Deadline);
+                self.feed(index, ClusterInput::Deadline);
             }
         }
     }
 
-    fn post(&mut self, index: usize, input: Input) {
+    fn post(&mut self, index: usize, input: ClusterInput) {
         self.post_in(LATENCY, index, input);
     }
 
@@ -377,38 +387,48 @@ impl Net {
         LATENCY + Duration::from_micros(added)
     }
 
-    fn post_in(&mut self, time: Duration, index: usize, input: Input) {
+    fn post_in(&mut self, time: Duration, index: usize, input: ClusterInput) {
         self.sequence += 1;
         self.queue.insert((self.now + time, self.sequence), (index, input));
     }
 
     /// Running replicas receive the stream at once; a paused replica delays the acknowledgement until the timeout.
-    fn tell_replicas(&mut self, index: usize, slot: Slot, change: &SlotChange, confirm: Option<Confirm>) {
+    fn tell_replicas(
+        &mut self,
+        index: usize,
+        slot: Slot,
+        change: &SlotChange,
+        confirm: Option<ReplicaConfirmation>,
+    ) {
         let me = self.id(index);
         let copies =
             |other: &usize| self.hosts[*other].copies == Some(me) && self.hosts[*other].life != Life::Dead;
         let replicas: Vec<usize> = (0..self.hosts.len()).filter(copies).collect();
         for replica in &replicas {
-            self.post(*replica, Input::SlotChanged { slot, change: change.clone() });
+            self.post(*replica, ClusterInput::SlotChanged { slot, change: change.clone() });
         }
-        if let Some(Confirm { token, timeout }) = confirm {
+        if let Some(ReplicaConfirmation { token, timeout }) = confirm {
             let held = replicas.iter().all(|replica| self.hosts[*replica].life == Life::Running);
-            let input = Input::ReplicasTold { token, held, keys_in_slot: self.hosts[index].keys_in_slot };
+            let input = ClusterInput::ReplicasAcknowledged {
+                token,
+                held,
+                keys_in_slot: self.hosts[index].keys_in_slot,
+            };
             self.post_in(if held { LATENCY * 2 } else { timeout }, index, input);
         }
     }
 
-    fn carry_out(&mut self, index: usize, action: Action) {
+    fn carry_out(&mut self, index: usize, action: ClusterAction) {
         let now = self.now;
         match action {
-            Action::Connect { link, port, .. } => self.connect(index, link, port),
-            Action::Close { link } => {
+            ClusterAction::Connect { link, port, .. } => self.connect(index, link, port),
+            ClusterAction::Close { link } => {
                 if let Some((peer, theirs)) = self.hosts[index].links.remove(&link) {
                     self.hosts[peer].links.remove(&theirs);
-                    self.post(peer, Input::Closed { link: theirs });
+                    self.post(peer, ClusterInput::Closed { link: theirs });
                 }
             }
-            Action::Send { link, packet, .. } => {
+            ClusterAction::Send { link, packet, .. } => {
                 let bytes = packet.encode();
                 if let Some(&(peer, theirs)) = self.hosts[index].links.get(&link)
                     && !self.cut.contains(&(index, peer))
@@ -419,46 +439,48 @@ impl Net {
                     let (link, latency) = ((peer, theirs), self.latency());
                     let at = self.last.get(&link).map_or(self.now, |last| *last).max(self.now + latency);
                     self.last.insert(link, at);
-                    self.post_in(at.since(self.now), peer, Input::Packet { link: theirs, packet });
+                    self.post_in(at.since(self.now), peer, ClusterInput::Packet { link: theirs, packet });
                 }
             }
-            Action::Persist { text, sync } => {
+            ClusterAction::Persist { text, sync } => {
                 self.hosts[index].disk = text;
                 if sync {
-                    self.post(index, Input::Persisted);
+                    self.post(index, ClusterInput::Persisted);
                 }
             }
-            Action::Publish(topology) => self.hosts[index].topology = Some(*topology),
-            Action::BecomeMaster => self.hosts[index].copies = None,
-            Action::BecomeReplica { master, foreign, .. } => {
+            ClusterAction::Publish(topology) => self.hosts[index].topology = Some(*topology),
+            ClusterAction::BecomeMaster => self.hosts[index].copies = None,
+            ClusterAction::BecomeReplica { master, foreign, .. } => {
                 (self.hosts[index].copies, self.hosts[index].foreign) = (Some(master), foreign);
                 // A master with less data does not accept replicas, so a replica never loses data here.
                 let theirs = self.hosts.iter().find(|host| host.gossip.id() == master);
                 let offset = theirs.map_or(0, |host| host.offset);
                 self.hosts[index].offset = self.hosts[index].offset.max(offset);
             }
-            Action::PauseWrites { .. } => {
+            ClusterAction::PauseWrites { .. } => {
                 self.hosts[index].paused = true;
                 let offset = ReplOffset(self.hosts[index].offset);
-                self.post(index, Input::WritesPaused { offset });
+                self.post(index, ClusterInput::WritesPaused { offset });
             }
-            Action::TellReplicas { slot, change, confirm } => {
+            ClusterAction::TellReplicas { slot, change, confirm } => {
                 self.tell_replicas(index, slot, &change, confirm);
             }
-            Action::ResumeWrites => {
+            ClusterAction::ResumeWrites => {
                 let host = &mut self.hosts[index];
                 let published = host.topology.as_ref().map(|topology| topology.me().role);
                 let role = host.gossip.topology().me().role;
-                assert_eq!(published, Some(role), "writes go on before it is published who takes them");
+                assert_eq!(published, Some(role), "writes resume before the new owners are published");
                 host.paused = false;
             }
-            Action::DropSlots(slots) => self.hosts[index].dropped += slots.len(),
-            Action::Reply { token, result } => {
+            ClusterAction::DropSlots(slots) => self.hosts[index].dropped += slots.len(),
+            ClusterAction::Reply { token, result } => {
                 self.hosts[index].replies.insert(token, result);
             }
-            Action::Log(event) => self.hosts[index].log.push((now, event)),
-            Action::WatchOffset(_) | Action::AllowCopies(_) | Action::DropEverything | Action::Deliver(_) => {
-            }
+            ClusterAction::Log(event) => self.hosts[index].log.push((now, event)),
+            ClusterAction::WatchOffset(_)
+            | ClusterAction::AllowReplicas(_)
+            | ClusterAction::DropEverything
+            | ClusterAction::Deliver(_) => {}
         }
     }
 
@@ -468,25 +490,25 @@ impl Net {
             return;
         }
         if self.hosts.get(peer).is_none_or(|host| host.life == Life::Dead) {
-            self.post(index, Input::ConnectFailed { link, refused: true });
+            self.post(index, ClusterInput::ConnectFailed { link, refused: true });
             return;
         }
         let theirs = LinkId::In(self.hosts[peer].next_in);
         self.hosts[peer].next_in += 1;
         self.hosts[peer].links.insert(theirs, (index, link));
         self.hosts[index].links.insert(link, (peer, theirs));
-        self.post(peer, Input::Accepted { link: theirs, peer: LOCALHOST, local: LOCALHOST });
-        self.post(index, Input::Connected { link });
+        self.post(peer, ClusterInput::Accepted { link: theirs, peer: LOCALHOST, local: LOCALHOST });
+        self.post(index, ClusterInput::Connected { link });
     }
 
     fn rng(&self, index: usize) -> ChaCha8Rng {
         ChaCha8Rng::seed_from_u64(self.seed.wrapping_mul(10_007).wrapping_add(index as u64))
     }
 
-    fn config_of(&self, index: usize) -> Config {
+    fn config_of(&self, index: usize) -> ClusterConfig {
         let port = FIRST_PORT + index as u16;
-        let announce = Announce { port, bus_port: port + 10_000, ..Announce::default() };
-        Config { announce, ..self.config.clone() }
+        let announce = AnnouncedAddress { port, bus_port: port + 10_000, ..AnnouncedAddress::default() };
+        ClusterConfig { announce, ..self.config.clone() }
     }
 }
 
@@ -513,11 +535,14 @@ impl Host {
     }
 
     /// A replica is always in sync up to its offset, whatever the state of its master.
-    fn replication(&self, now: Instant) -> Replication {
-        let source =
-            if self.copies.is_some() { Source::Streaming { last_heard: now } } else { Source::Never };
+    fn replication(&self, now: Instant) -> ReplicationStatus {
+        let source = if self.copies.is_some() {
+            ReplicationSource::Streaming { last_heard: now }
+        } else {
+            ReplicationSource::Never
+        };
         let offset = if self.starved { 0 } else { self.offset };
-        Replication { offset: ReplOffset(offset), source }
+        ReplicationStatus { offset: ReplOffset(offset), source }
     }
 
     /// Drops the messages that arrived during a pause.
@@ -525,7 +550,7 @@ impl Host {
         self.backlog.clear();
     }
 
-    pub(super) fn logged(&self, wanted: impl Fn(&Event) -> bool) -> bool {
+    pub(super) fn logged(&self, wanted: impl Fn(&ClusterEvent) -> bool) -> bool {
         self.log.iter().any(|(_, event)| wanted(event))
     }
 }

@@ -4,7 +4,7 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use slot_routing::{ClientTransport, Epoch, Slot};
 
-use crate::{Config, Gossip};
+use crate::{ClusterConfig, Gossip};
 
 const REDIS_7_0: &str = "\
 99cb0968f2c8ad88166327301e316267b2acc4a7 127.0.0.1:27003@37003 master - 0 1795249990994 3 connected 10923-16383
@@ -14,11 +14,12 @@ vars currentEpoch 3 lastVoteEpoch 2
 ";
 
 fn restore(text: &str) -> Result<Gossip, String> {
-    Gossip::restore(Config::default(), ChaCha8Rng::seed_from_u64(1), text).map_err(|error| error.to_string())
+    Gossip::restore(ClusterConfig::default(), ChaCha8Rng::seed_from_u64(1), text)
+        .map_err(|error| error.to_string())
 }
 
 #[test]
-fn a_file_of_redis_is_read() {
+fn nodes_conf_of_redis_is_parsed() {
     let gossip = restore(REDIS_7_0).unwrap();
     assert_eq!(gossip.id().as_str(), "682a4b5ef8e804ea0760a8b55c5618c413389cd8");
     assert_eq!((gossip.current_epoch(), gossip.last_vote_epoch()), (Epoch(3), Epoch(2)));
@@ -32,14 +33,14 @@ fn a_file_of_redis_is_read() {
 }
 
 #[test]
-fn a_file_reads_back_as_it_was_written() {
+fn nodes_conf_round_trips() {
     let text = restore(REDIS_7_0).unwrap().nodes_conf();
     assert!(text.contains(",shard-id="));
     assert_eq!(restore(&text).unwrap().nodes_conf(), text);
 }
 
 #[test]
-fn corrupt_files_are_refused_with_the_line() {
+fn corrupt_files_are_rejected_with_the_line_number() {
     let id = "682a4b5ef8e804ea0760a8b55c5618c413389cd8";
     let mine = format!("{id} 127.0.0.1:7000@17000 myself,master - 0 0 1 connected");
     let vars = "vars currentEpoch 3 lastVoteEpoch 2\n";
@@ -49,19 +50,19 @@ fn corrupt_files_are_refused_with_the_line() {
         (vars.to_owned(), "line 1: no line is marked as myself".to_owned()),
         (format!("{mine}\nvars currentEpoch 3"), "line 2: the last line is cut short".to_owned()),
         (format!("{mine}\nvars currentEpoch\n"), "line 2: a variable without a value".to_owned()),
-        (format!("{mine}\nvars currentEpoch x\n"), "line 2: 'x' is no epoch".to_owned()),
-        (format!("{mine}\n{mine}\n{vars}"), format!("line 2: node {id} stands here twice")),
-        (format!("{mine} 16384\n{vars}"), "line 1: '16384' is no slot".to_owned()),
-        (format!("{mine} 1-x\n{vars}"), "line 1: 'x' is no slot".to_owned()),
-        (format!("{mine} [1->-abc]\n{vars}"), "line 1: 'abc' is no node id".to_owned()),
-        (format!("{mine} [1\n{vars}"), "line 1: '[1' is no slot".to_owned()),
-        ("garbage\n".to_owned(), "line 1: a node takes at least eight fields".to_owned()),
+        (format!("{mine}\nvars currentEpoch x\n"), "line 2: 'x' is not an epoch".to_owned()),
+        (format!("{mine}\n{mine}\n{vars}"), format!("line 2: node {id} occurs twice")),
+        (format!("{mine} 16384\n{vars}"), "line 1: '16384' is not a slot".to_owned()),
+        (format!("{mine} 1-x\n{vars}"), "line 1: 'x' is not a slot".to_owned()),
+        (format!("{mine} [1->-abc]\n{vars}"), "line 1: 'abc' is not a node id".to_owned()),
+        (format!("{mine} [1\n{vars}"), "line 1: '[1' is not a slot".to_owned()),
+        ("garbage\n".to_owned(), "line 1: a node line needs at least eight fields".to_owned()),
         (
             mine.replace("7000@", "7000000@") + "\n",
-            "line 1: '127.0.0.1:7000000@17000' is no address".to_owned(),
+            "line 1: '127.0.0.1:7000000@17000' is not an address".to_owned(),
         ),
         (mine.replace("master", "mister") + "\n", "line 1: unknown flag 'mister'".to_owned()),
-        (mine.replace(" - ", " abc ") + "\n", "line 1: 'abc' is no node id".to_owned()),
+        (mine.replace(" - ", " abc ") + "\n", "line 1: 'abc' is not a node id".to_owned()),
     ];
     for (text, error) in table {
         assert_eq!(restore(&text).err(), Some(error), "{text}");
@@ -79,7 +80,7 @@ fn last_line_needs_no_newline() {
 }
 
 #[test]
-fn a_node_in_handshake_has_no_part_in_the_cluster() {
+fn handshake_entries_in_nodes_conf_must_not_be_referenced() {
     let (me, shaken) =
         ("682a4b5ef8e804ea0760a8b55c5618c413389cd8", "5a7c447d705c0e804da1dc53ca2c9f3242f23910");
     let other = "99cb0968f2c8ad88166327301e316267b2acc4a7";
@@ -99,14 +100,16 @@ fn a_node_in_handshake_has_no_part_in_the_cluster() {
     for lines in table {
         let error = restore(&format!("{lines}{vars}")).expect_err(&lines);
         assert!(
-            error.ends_with(&format!("node {shaken} is in handshake and has a part in the cluster")),
+            error.ends_with(&format!(
+                "node {shaken} is in handshake but is referenced by the cluster configuration"
+            )),
             "{error}"
         );
     }
 }
 
 #[test]
-fn every_cut_of_a_file_is_refused() {
+fn truncated_files_are_rejected() {
     for end in 0..REDIS_7_0.len() {
         if let Ok(gossip) = restore(&REDIS_7_0[..end]) {
             // Truncation after a complete line, or of the final newline only, is accepted.

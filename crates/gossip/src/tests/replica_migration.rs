@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use super::net::{Net, config};
-use crate::{Command, Config, SET_SLOT_TIMEOUT, SlotChange};
+use crate::{ClusterConfig, OperatorCommand, SET_SLOT_TIMEOUT, SlotChange};
 use slot_routing::{NodeId, Slot};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
 /// Three masters; node 0 has replicas 3, 6 and 7, node 1 has 4, node 2 has 5.
-fn uneven(config: &Config, seed: u64) -> Net {
+fn uneven_cluster(config: &ClusterConfig, seed: u64) -> Net {
     let mut net = Net::cluster(3, 8, config, seed);
     let node = net.id(0).to_string();
-    net.command(7, Command::Replicate { node, holds_keys: false }).unwrap();
-    net.until("all agree", Net::all_agree);
+    net.command(7, OperatorCommand::Replicate { node, holds_keys: false }).unwrap();
+    net.run_until("all agree", Net::all_agree);
     net
 }
 
@@ -27,29 +27,29 @@ fn replicas_of(net: &Net, master: usize) -> Vec<usize> {
 }
 
 #[test]
-fn the_spare_replica_with_the_smallest_id_goes_to_the_orphan_after_five_seconds() {
+fn spare_replica_with_the_smallest_id_moves_to_an_orphan_after_five_seconds() {
     for seed in 0..3 {
-        let mut net = uneven(&config(2000), seed);
+        let mut net = uneven_cluster(&config(2000), seed);
         let first: NodeId = [3, 6, 7].map(|index| net.id(index)).into_iter().min().unwrap();
         let first = net.index_of(first);
         net.kill(4);
-        let took = net.until("somebody goes", |net| net.hosts[first].copies == Some(net.id(1)));
-        assert!(took >= MS(5000) && took < MS(6000), "{took:?}\n{}", net.story());
-        net.until("all agree", Net::all_agree);
+        let took = net.run_until("a replica migrates", |net| net.hosts[first].copies == Some(net.id(1)));
+        assert!(took >= MS(5000) && took < MS(6000), "{took:?}\n{}", net.merged_logs());
+        net.run_until("all agree", Net::all_agree);
         net.run(MS(7000));
         let mut expected = vec![4, first];
         expected.sort_unstable();
         assert_eq!(replicas_of(&net, 1), expected);
-        assert_eq!(replicas_of(&net, 0).len(), 2, "nobody else went");
+        assert_eq!(replicas_of(&net, 0).len(), 2, "no other replica migrates");
     }
 }
 
 #[test]
-fn nobody_goes_below_the_barrier_nor_where_migration_is_off() {
-    let off = Config { allow_replica_migration: false, ..config(2000) };
-    let barrier = Config { migration_barrier: 3, ..config(2000) };
+fn replicas_do_not_migrate_below_the_barrier_or_when_disabled() {
+    let off = ClusterConfig { allow_replica_migration: false, ..config(2000) };
+    let barrier = ClusterConfig { migration_barrier: 3, ..config(2000) };
     for (config, what) in [(off, "off"), (barrier, "barrier")] {
-        let mut net = uneven(&config, 1);
+        let mut net = uneven_cluster(&config, 1);
         net.kill(4);
         net.run(MS(15_000));
         assert_eq!(replicas_of(&net, 0).len(), 3, "{what}");
@@ -57,20 +57,20 @@ fn nobody_goes_below_the_barrier_nor_where_migration_is_off() {
 }
 
 #[test]
-fn a_promoted_replica_is_provided_for() {
-    let mut net = uneven(&config(2000), 2);
+fn promoted_replica_gets_a_migrating_replica() {
+    let mut net = uneven_cluster(&config(2000), 2);
     net.kill(1);
-    net.until("node 4 takes over", |net| net.writer_of(8000) == Some(4));
-    net.until("a replica goes there", |net| !replicas_of(net, 4).is_empty());
+    net.run_until("node 4 takes over", |net| net.writer_of(8000) == Some(4));
+    net.run_until("a replica goes there", |net| !replicas_of(net, 4).is_empty());
     assert_eq!(replicas_of(&net, 0).len(), 2);
 }
 
 #[test]
-fn a_master_that_never_had_replicas_is_no_orphan() {
+fn master_that_never_had_replicas_is_no_orphan() {
     let mut net = Net::cluster(3, 5, &config(2000), 3);
     // Nodes 3 and 4 replicate nodes 0 and 1; node 2 has no replica. Both move to node 0.
     let node = net.id(0).to_string();
-    net.command(4, Command::Replicate { node, holds_keys: false }).unwrap();
+    net.command(4, OperatorCommand::Replicate { node, holds_keys: false }).unwrap();
     net.run(MS(15_000));
     // The only replica of node 1 was moved on purpose.
     assert_eq!(
@@ -82,24 +82,28 @@ fn a_master_that_never_had_replicas_is_no_orphan() {
 /// `redis-cli --cluster rebalance --cluster-weight ID=0` announces the last slot in this order: first to the target,
 /// then to the source, which may know already, then to the others.
 #[test]
-fn an_emptied_master_becomes_a_replica_and_says_so_to_a_late_setslot() {
+fn emptied_master_becomes_a_replica_and_rejects_a_late_setslot() {
     let mut net = Net::new(2, &config(2000), 4);
     let slots = Slot::all().collect::<Vec<_>>();
-    net.command(0, Command::AddSlots(slots[1..].to_vec())).unwrap();
-    net.command(1, Command::AddSlots(slots[..1].to_vec())).unwrap();
+    net.command(0, OperatorCommand::AddSlots(slots[1..].to_vec())).unwrap();
+    net.command(1, OperatorCommand::AddSlots(slots[..1].to_vec())).unwrap();
     for (index, epoch) in [(0, 1), (1, 2)] {
-        net.command(index, Command::SetConfigEpoch(slot_routing::Epoch(epoch))).unwrap();
+        net.command(index, OperatorCommand::SetConfigEpoch(slot_routing::Epoch(epoch))).unwrap();
     }
     net.meet(0, 1);
-    net.until("all serve", Net::all_agree);
+    net.run_until("all serve", Net::all_agree);
     let (target, source) = (net.id(0).to_string(), net.id(1).to_string());
-    let set =
-        |change| Command::SetSlot { slot: slots[0], change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT };
+    let set = |change| OperatorCommand::SetSlot {
+        slot: slots[0],
+        change,
+        keys_in_slot: 0,
+        timeout: SET_SLOT_TIMEOUT,
+    };
     net.command(0, set(SlotChange::Importing { from: source })).unwrap();
     net.command(1, set(SlotChange::Migrating { to: target.clone() })).unwrap();
     net.command(0, set(SlotChange::Node(target.clone()))).unwrap();
-    net.until("the source has heard", |net| net.hosts[1].copies == Some(net.id(0)));
+    net.run_until("the source becomes a replica", |net| net.hosts[1].copies == Some(net.id(0)));
     let late = net.command(1, set(SlotChange::Node(target))).unwrap_err();
     assert_eq!(late.to_string(), "Please use SETSLOT only with masters.");
-    net.until("all agree", Net::all_agree);
+    net.run_until("all agree", Net::all_agree);
 }

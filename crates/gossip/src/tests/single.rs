@@ -9,10 +9,10 @@ use rand_chacha::ChaCha8Rng;
 use slot_routing::{Epoch, NodeId, ReplOffset, SlotSet};
 
 use super::net::LOCALHOST;
-use crate::wire::{Body, Extension, Gossip as Section, Header, MessageFlags, NodeFlags, Packet};
+use crate::wire::{Extension, GossipSection, Header, MessageBody, MessageFlags, NodeFlags, Packet};
 use crate::{
-    Action, Announce, Command, Config, ElectionEvent, Event, FailoverMode, Gossip, Input, LinkId, Reply,
-    SET_SLOT_TIMEOUT, SlotChange,
+    AnnouncedAddress, ClusterAction, ClusterConfig, ClusterEvent, ClusterInput, ElectionEvent, FailoverMode,
+    Gossip, LinkId, OperatorCommand, OperatorReply, SET_SLOT_TIMEOUT, SlotChange,
 };
 
 const WALL: Millis = Millis(1_790_000_000_000);
@@ -28,8 +28,8 @@ fn voter() -> (Gossip, NodeId, NodeId, NodeId) {
          {replica} 127.0.0.1:7003@17003 slave {master} 0 0 2 connected\n\
          vars currentEpoch 5 lastVoteEpoch 4\n"
     );
-    let announce = Announce { port: 7001, bus_port: 17001, ..Announce::default() };
-    let config = Config { announce, node_timeout: Duration::from_secs(2), ..Config::default() };
+    let announce = AnnouncedAddress { port: 7001, bus_port: 17001, ..AnnouncedAddress::default() };
+    let config = ClusterConfig { announce, node_timeout: Duration::from_secs(2), ..ClusterConfig::default() };
     let gossip = Gossip::restore(config, ChaCha8Rng::seed_from_u64(1), &text).unwrap();
     (gossip, me, master, replica)
 }
@@ -38,10 +38,10 @@ fn at(ms: u64) -> Instant {
     Instant::from_millis(ms)
 }
 
-fn handle(gossip: &mut Gossip, ms: u64, input: Input) -> Vec<Action> {
+fn handle(gossip: &mut Gossip, ms: u64, input: ClusterInput) -> Vec<ClusterAction> {
     let mut out = Vec::new();
     gossip.handle(at(ms), WALL, input, &mut out);
-    gossip.assert_counted();
+    gossip.assert_indexes_consistent();
     out
 }
 
@@ -66,46 +66,50 @@ fn replica_header(replica: NodeId, master: NodeId, epoch: u64) -> Header {
 }
 
 /// Starts the machine and skips the check whether it was replaced while it was down.
-fn start(gossip: &mut Gossip) -> Vec<Action> {
-    let out = handle(gossip, 0, Input::Start);
-    gossip.end_inquiry();
+fn start(gossip: &mut Gossip) -> Vec<ClusterAction> {
+    let out = handle(gossip, 0, ClusterInput::Start);
+    gossip.end_replacement_check();
     out
 }
 
 fn connect(gossip: &mut Gossip, to: u16) -> LinkId {
     let out = start(gossip);
     let link = out.iter().find_map(|action| match action {
-        Action::Connect { link, port, .. } if *port == to => Some(*link),
+        ClusterAction::Connect { link, port, .. } if *port == to => Some(*link),
         _ => None,
     });
     let link = link.expect("connects to everybody at once");
-    handle(gossip, 1, Input::Connected { link });
+    handle(gossip, 1, ClusterInput::Connected { link });
     link
 }
 
-fn without_saved(actions: Vec<Action>) -> Vec<Action> {
+fn without_saved(actions: Vec<ClusterAction>) -> Vec<ClusterAction> {
     actions
         .into_iter()
         .map(|action| match action {
-            Action::Persist { sync, .. } => Action::Persist { text: String::new(), sync },
+            ClusterAction::Persist { sync, .. } => ClusterAction::Persist { text: String::new(), sync },
             other => other,
         })
         .collect()
 }
 
 #[test]
-fn a_vote_is_saved_before_it_leaves_and_given_once() {
+fn vote_is_durable_before_it_is_sent_and_given_only_once() {
     let (mut gossip, me, master, replica) = voter();
     let link = connect(&mut gossip, 17003);
     let theirs = LinkId::In(0);
-    handle(&mut gossip, 2, Input::Accepted { link: theirs, peer: LOCALHOST, local: LOCALHOST });
+    handle(&mut gossip, 2, ClusterInput::Accepted { link: theirs, peer: LOCALHOST, local: LOCALHOST });
     // The topology is published when the replica's data is first seen, and not again for its vote request.
-    let ping = Packet { header: replica_header(replica, master, 5), body: Body::Ping(Section::default()) };
-    let out = handle(&mut gossip, 2, Input::Packet { link: theirs, packet: Box::new(ping) });
-    assert!(out.iter().any(|action| matches!(action, Action::Publish(_))), "{out:?}");
+    let ping = Packet {
+        header: replica_header(replica, master, 5),
+        body: MessageBody::Ping(GossipSection::default()),
+    };
+    let out = handle(&mut gossip, 2, ClusterInput::Packet { link: theirs, packet: Box::new(ping) });
+    assert!(out.iter().any(|action| matches!(action, ClusterAction::Publish(_))), "{out:?}");
     let header = replica_header(replica, master, 6);
-    let request = Packet { header, body: Body::AuthRequest };
-    let out = handle(&mut gossip, 3, Input::Packet { link: theirs, packet: Box::new(request.clone()) });
+    let request = Packet { header, body: MessageBody::AuthRequest };
+    let out =
+        handle(&mut gossip, 3, ClusterInput::Packet { link: theirs, packet: Box::new(request.clone()) });
     let vote = Header {
         sender: me,
         flags: NodeFlags::MASTER | NodeFlags::MYSELF | NodeFlags::EXTENSIONS,
@@ -121,24 +125,27 @@ fn a_vote_is_saved_before_it_leaves_and_given_once() {
         slots: (0..=100).map(|n| slot_routing::Slot::new(n).unwrap()).collect(),
         replica_of: None,
     };
-    let Some(Action::Persist { text, sync: true }) = out.first() else { panic!("{out:?}") };
+    let Some(ClusterAction::Persist { text, sync: true }) = out.first() else { panic!("{out:?}") };
     assert!(text.ends_with("vars currentEpoch 6 lastVoteEpoch 6\n"), "{text}");
     let first = without_saved(out);
     assert_eq!(
         first,
         [
-            Action::Persist { text: String::new(), sync: true },
-            Action::Log(Event::Election(ElectionEvent::VoteGranted { candidate: replica, epoch: Epoch(6) })),
-            Action::Send {
+            ClusterAction::Persist { text: String::new(), sync: true },
+            ClusterAction::Log(ClusterEvent::Election(ElectionEvent::VoteGranted {
+                candidate: replica,
+                epoch: Epoch(6)
+            })),
+            ClusterAction::Send {
                 link,
-                packet: Box::new(Packet { header: vote, body: Body::AuthAck }),
+                packet: Box::new(Packet { header: vote, body: MessageBody::AuthAck }),
                 after_persist: true
             },
         ]
     );
     // A repeated request gets the vote again, because the first one may have been lost.
-    let out = handle(&mut gossip, 4, Input::Packet { link: theirs, packet: Box::new(request) });
-    let [Action::Persist { sync: true, .. }, again @ Action::Send { .. }] = &out[..] else {
+    let out = handle(&mut gossip, 4, ClusterInput::Packet { link: theirs, packet: Box::new(request) });
+    let [ClusterAction::Persist { sync: true, .. }, again @ ClusterAction::Send { .. }] = &out[..] else {
         panic!("{out:?}")
     };
     assert_eq!(again, &first[2]);
@@ -147,19 +154,19 @@ fn a_vote_is_saved_before_it_leaves_and_given_once() {
 /// Requests a vote with `header` and returns the logged result.
 fn ask(gossip: &mut Gossip, ms: u64, header: Header) -> ElectionEvent {
     let link = LinkId::In(9);
-    handle(gossip, ms, Input::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
-    let packet = Box::new(Packet { header, body: Body::AuthRequest });
-    let out = handle(gossip, ms, Input::Packet { link, packet });
+    handle(gossip, ms, ClusterInput::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
+    let packet = Box::new(Packet { header, body: MessageBody::AuthRequest });
+    let out = handle(gossip, ms, ClusterInput::Packet { link, packet });
     let event = out.into_iter().find_map(|action| match action {
-        Action::Log(Event::Election(event)) => Some(event),
+        ClusterAction::Log(ClusterEvent::Election(event)) => Some(event),
         _ => None,
     });
     event.expect("it says whether it votes")
 }
 
 #[test]
-fn nobody_else_has_the_vote_of_an_epoch_nor_soon_one_about_the_same_master() {
-    use crate::Denial::{AlreadyVoted, VotedForMasterRecently};
+fn vote_is_refused_to_other_candidates_of_the_epoch_or_the_same_master() {
+    use crate::VoteDenial::{AlreadyVoted, VotedForMasterRecently};
     let (gossip, _, master, replica) = voter();
     let other = NodeId::from_random([4; 20]);
     let text =
@@ -181,7 +188,7 @@ fn nobody_else_has_the_vote_of_an_epoch_nor_soon_one_about_the_same_master() {
     // The candidate with the vote gets another one if it needs a new epoch.
     assert_eq!(ask(&mut gossip, 6, by(replica, 8)), granted(replica, 8));
     // In steps, because a longer gap would be detected as a process pause.
-    (1..10).for_each(|step| drop(handle(&mut gossip, 400 * step, Input::Deadline)));
+    (1..10).for_each(|step| drop(handle(&mut gossip, 400 * step, ClusterInput::Deadline)));
     assert_eq!(ask(&mut gossip, 4006, by(other, 9)), granted(other, 9));
     // After a restart the candidate that got the vote of the epoch is unknown.
     let mut gossip = restore(&gossip.nodes_conf());
@@ -191,22 +198,24 @@ fn nobody_else_has_the_vote_of_an_epoch_nor_soon_one_about_the_same_master() {
 /// Redis sends extensions only to nodes that set the flag in each message, and sets it in the same place. Redis 7.0
 /// logs a warning for all extensions but the hostname, so it gets the others only after it has sent a shard id.
 #[test]
-fn a_redis_hears_that_extensions_are_read_and_gets_those_that_it_reads() {
+fn redis_nodes_get_only_the_extensions_they_understand() {
     let (mut gossip, me, master, replica) = voter();
     let link = LinkId::In(0);
-    handle(&mut gossip, 0, Input::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
+    handle(&mut gossip, 0, ClusterInput::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
     let mut pong = |flags: MessageFlags, extensions: Vec<Extension>| {
         let header = Header { message_flags: flags, ..replica_header(replica, master, 5) };
-        let body = Body::Ping(Section { entries: Vec::new(), extensions });
+        let body = MessageBody::Ping(GossipSection { entries: Vec::new(), extensions });
         let packet = Box::new(Packet { header, body });
-        handle(&mut gossip, 2, Input::Packet { link, packet: packet.clone() });
+        handle(&mut gossip, 2, ClusterInput::Packet { link, packet: packet.clone() });
         // The second packet is answered with the knowledge from the first one.
-        let out = handle(&mut gossip, 2, Input::Packet { link, packet });
+        let out = handle(&mut gossip, 2, ClusterInput::Packet { link, packet });
         let answer = out.into_iter().find_map(|action| match action {
-            Action::Send { packet, .. } => Some(*packet),
+            ClusterAction::Send { packet, .. } => Some(*packet),
             _ => None,
         });
-        let Some(Packet { header, body: Body::Pong(section) }) = answer else { panic!("a PING is answered") };
+        let Some(Packet { header, body: MessageBody::Pong(section) }) = answer else {
+            panic!("a PING is answered")
+        };
         assert!(header.message_flags.has(MessageFlags::EXTENSIONS));
         section.extensions
     };
@@ -222,15 +231,15 @@ fn a_redis_hears_that_extensions_are_read_and_gets_those_that_it_reads() {
 }
 
 #[test]
-fn votes_are_denied_for_a_reason() {
-    use crate::Denial::{AlreadyVoted, MasterIsUp, OldEpoch, StaleSlot};
+fn refused_votes_report_the_reason() {
+    use crate::VoteDenial::{AlreadyVoted, MasterIsUp, OldEpoch, StaleSlot};
     let request = |gossip: &mut Gossip, header: Header| {
         let theirs = LinkId::In(0);
-        handle(gossip, 2, Input::Accepted { link: theirs, peer: LOCALHOST, local: LOCALHOST });
-        let packet = Box::new(Packet { header, body: Body::AuthRequest });
-        let out = handle(gossip, 3, Input::Packet { link: theirs, packet });
+        handle(gossip, 2, ClusterInput::Accepted { link: theirs, peer: LOCALHOST, local: LOCALHOST });
+        let packet = Box::new(Packet { header, body: MessageBody::AuthRequest });
+        let out = handle(gossip, 3, ClusterInput::Packet { link: theirs, packet });
         out.into_iter().find_map(|action| match action {
-            Action::Log(Event::Election(ElectionEvent::VoteDenied { why, .. })) => Some(why),
+            ClusterAction::Log(ClusterEvent::Election(ElectionEvent::VoteDenied { why, .. })) => Some(why),
             _ => None,
         })
     };
@@ -266,11 +275,11 @@ fn votes_are_denied_for_a_reason() {
 }
 
 #[test]
-fn a_new_node_saves_itself_first() {
-    let mut gossip = Gossip::new(Config::default(), ChaCha8Rng::seed_from_u64(1));
+fn new_node_saves_nodes_conf_first() {
+    let mut gossip = Gossip::new(ClusterConfig::default(), ChaCha8Rng::seed_from_u64(1));
     assert_eq!(gossip.next_deadline(), Some(Instant::ORIGIN));
-    let out = handle(&mut gossip, 0, Input::Start);
-    let [Action::Persist { text, sync: true }, Action::Publish(topology)] = &out[..] else {
+    let out = handle(&mut gossip, 0, ClusterInput::Start);
+    let [ClusterAction::Persist { text, sync: true }, ClusterAction::Publish(topology)] = &out[..] else {
         panic!("{out:?}")
     };
     let me = gossip.id();
@@ -285,94 +294,100 @@ fn a_new_node_saves_itself_first() {
 }
 
 #[test]
-fn a_stranger_gets_a_pong_and_no_say() {
+fn unknown_sender_gets_a_pong_and_no_influence() {
     let (mut gossip, _, master, _) = voter();
     connect(&mut gossip, 17003);
     let theirs = LinkId::In(0);
-    handle(&mut gossip, 2, Input::Accepted { link: theirs, peer: LOCALHOST, local: LOCALHOST });
+    handle(&mut gossip, 2, ClusterInput::Accepted { link: theirs, peer: LOCALHOST, local: LOCALHOST });
     let stranger = NodeId::from_random([9; 20]);
     let mut header = replica_header(stranger, master, 99);
     header.replica_of = None;
     header.flags = NodeFlags::MASTER;
     header.config_epoch = Epoch(99);
     header.slots = SlotSet::from_iter(slot_routing::Slot::all());
-    for body in [Body::Fail(master), Body::AuthRequest, Body::ManualFailoverStart] {
+    for body in [MessageBody::Fail(master), MessageBody::AuthRequest, MessageBody::ManualFailoverStart] {
         let packet = Box::new(Packet { header: header.clone(), body });
-        assert_eq!(handle(&mut gossip, 3, Input::Packet { link: theirs, packet }), []);
+        assert_eq!(handle(&mut gossip, 3, ClusterInput::Packet { link: theirs, packet }), []);
     }
-    let packet = Box::new(Packet { header, body: Body::Ping(Section::default()) });
-    let out = handle(&mut gossip, 4, Input::Packet { link: theirs, packet });
-    let pongs = out.iter().filter(|action| matches!(action, Action::Send { link, packet, .. } if *link == theirs && matches!(packet.body, Body::Pong(_))));
+    let packet = Box::new(Packet { header, body: MessageBody::Ping(GossipSection::default()) });
+    let out = handle(&mut gossip, 4, ClusterInput::Packet { link: theirs, packet });
+    let pongs = out.iter().filter(|action| matches!(action, ClusterAction::Send { link, packet, .. } if *link == theirs && matches!(packet.body, MessageBody::Pong(_))));
     assert_eq!(pongs.count(), 1, "{out:?}");
     assert_eq!(gossip.current_epoch(), Epoch(5));
     assert_eq!(gossip.nodes().count(), 3);
 }
 
 #[test]
-fn a_command_is_answered_under_its_token() {
-    let mut gossip = Gossip::new(Config::default(), ChaCha8Rng::seed_from_u64(1));
-    let out = handle(&mut gossip, 0, Input::Command { token: 7, command: Command::BumpEpoch });
-    let reply = Action::Reply { token: 7, result: Ok(Reply::Bumped(Epoch(1))) };
-    assert!(matches!(&out[0], Action::Persist { text, sync: true } if text.contains("currentEpoch 1 ")));
+fn reply_carries_the_token_of_its_command() {
+    let mut gossip = Gossip::new(ClusterConfig::default(), ChaCha8Rng::seed_from_u64(1));
+    let out = handle(&mut gossip, 0, ClusterInput::Command { token: 7, command: OperatorCommand::BumpEpoch });
+    let reply = ClusterAction::Reply { token: 7, result: Ok(OperatorReply::Bumped(Epoch(1))) };
+    assert!(
+        matches!(&out[0], ClusterAction::Persist { text, sync: true } if text.contains("currentEpoch 1 "))
+    );
     assert!(out.contains(&reply));
 }
 
 #[test]
-fn a_slot_that_was_imported_is_on_disk_before_its_old_owner_hears_of_it() {
+fn imported_slot_is_durable_before_the_old_owner_learns_of_it() {
     // This node already has the highest epoch, so no new epoch forces the write.
     let (mut gossip, me, master, _) = voter();
     let theirs = slot_routing::Slot::all().find(|slot| gossip.slot_owner(*slot) == Some(master));
     let slot = theirs.expect("the other master has slots");
-    let set = |change| Command::SetSlot { slot, change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT };
-    handle(&mut gossip, 0, Input::Command { token: 0, command: Command::BumpEpoch });
+    let set = |change| OperatorCommand::SetSlot { slot, change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT };
+    handle(&mut gossip, 0, ClusterInput::Command { token: 0, command: OperatorCommand::BumpEpoch });
     let from = SlotChange::Importing { from: master.to_string() };
-    handle(&mut gossip, 1, Input::Command { token: 1, command: set(from) });
+    handle(&mut gossip, 1, ClusterInput::Command { token: 1, command: set(from) });
     let take = set(SlotChange::Node(me.to_string()));
-    let out = handle(&mut gossip, 2, Input::Command { token: 2, command: take });
-    assert!(matches!(out.first(), Some(Action::Persist { sync: true, .. })), "{out:?}");
+    let out = handle(&mut gossip, 2, ClusterInput::Command { token: 2, command: take });
+    assert!(matches!(out.first(), Some(ClusterAction::Persist { sync: true, .. })), "{out:?}");
 }
 
 #[test]
-fn no_header_leaves_while_its_claim_is_not_on_disk() {
+fn no_header_leaves_before_its_claim_is_durable() {
     let (mut gossip, _, _, _) = voter();
     let link = connect(&mut gossip, 17003);
-    let held = |out: &[Action]| {
+    let held = |out: &[ClusterAction]| {
         let mut packets = out.iter().filter_map(|action| match action {
-            Action::Send { link: to, after_persist, .. } if *to == link => Some(*after_persist),
+            ClusterAction::Send { link: to, after_persist, .. } if *to == link => Some(*after_persist),
             _ => None,
         });
         packets.next().expect("a packet leaves")
     };
     let publish = || {
         let (channel, message) = (b"channel".to_vec(), b"message".to_vec());
-        Input::Publish(crate::wire::Publication { sharded: false, channel, message })
+        ClusterInput::Publish(crate::wire::Publication { sharded: false, channel, message })
     };
     assert!(!held(&handle(&mut gossip, 2, publish())));
-    handle(&mut gossip, 3, Input::Command { token: 0, command: Command::BumpEpoch });
+    handle(&mut gossip, 3, ClusterInput::Command { token: 0, command: OperatorCommand::BumpEpoch });
     assert!(held(&handle(&mut gossip, 4, publish())), "it says under which epoch this node claims");
-    handle(&mut gossip, 5, Input::Persisted);
+    handle(&mut gossip, 5, ClusterInput::Persisted);
     assert!(!held(&handle(&mut gossip, 6, publish())));
 }
 
 /// Found by the simulator (cluster, seed 7482): the target forgot an import in a power failure, took the slot under its
 /// old epoch, and lost it to the claim of the old owner, which then gave it away.
 #[test]
-fn a_slot_taken_from_another_is_claimed_under_a_new_epoch_even_if_the_import_was_forgotten() {
+fn slot_is_claimed_under_a_new_epoch_even_if_the_import_mark_is_lost() {
     let (mut gossip, me, master, _) = voter();
     let slot = slot_routing::Slot::new(101).unwrap();
     assert_eq!(gossip.slot_owner(slot), Some(master));
     let change = SlotChange::Node(me.to_string());
-    let take =
-        || Command::SetSlot { slot, change: change.clone(), keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT };
-    handle(&mut gossip, 0, Input::Command { token: 0, command: take() });
+    let take = || OperatorCommand::SetSlot {
+        slot,
+        change: change.clone(),
+        keys_in_slot: 0,
+        timeout: SET_SLOT_TIMEOUT,
+    };
+    handle(&mut gossip, 0, ClusterInput::Command { token: 0, command: take() });
     assert_eq!((gossip.slot_owner(slot), gossip.myself().config_epoch), (Some(me), Epoch(6)));
     // Taking a slot that the node already owns needs no new epoch.
-    handle(&mut gossip, 1, Input::Command { token: 1, command: take() });
+    handle(&mut gossip, 1, ClusterInput::Command { token: 1, command: take() });
     assert_eq!(gossip.current_epoch(), Epoch(6));
 }
 
 #[test]
-fn a_candidacy_left_by_a_manual_failover_does_not_stop_time() {
+fn timed_out_manual_failover_leaves_no_unhandled_deadline() {
     // A replica without data starts an election only by FORCE. After the timeout without votes, no deadline may remain
     // that is never handled.
     let id = |byte| NodeId::from_random([byte; 20]);
@@ -383,16 +398,16 @@ fn a_candidacy_left_by_a_manual_failover_does_not_stop_time() {
          {other} 127.0.0.1:7003@17003 master - 0 0 3 connected 101-200\n\
          vars currentEpoch 5 lastVoteEpoch 4\n"
     );
-    let announce = Announce { port: 7001, bus_port: 17001, ..Announce::default() };
-    let config = Config { announce, node_timeout: Duration::from_secs(2), ..Config::default() };
+    let announce = AnnouncedAddress { port: 7001, bus_port: 17001, ..AnnouncedAddress::default() };
+    let config = ClusterConfig { announce, node_timeout: Duration::from_secs(2), ..ClusterConfig::default() };
     let mut gossip = Gossip::restore(config, ChaCha8Rng::seed_from_u64(1), &text).unwrap();
-    handle(&mut gossip, 0, Input::Start);
-    let force = Command::Failover(FailoverMode::Force);
-    handle(&mut gossip, 1, Input::Command { token: 0, command: force });
+    handle(&mut gossip, 0, ClusterInput::Start);
+    let force = OperatorCommand::Failover(FailoverMode::Force);
+    handle(&mut gossip, 1, ClusterInput::Command { token: 0, command: force });
     for ms in (1..10_000).step_by(50) {
         // Handling a deadline may create another one that is due at once, but not endlessly.
         for _ in 0..5 {
-            handle(&mut gossip, ms, Input::Deadline);
+            handle(&mut gossip, ms, ClusterInput::Deadline);
         }
         assert!(gossip.next_deadline() > Some(at(ms)), "{:?} at {ms} ms", gossip.next_deadline());
     }
@@ -414,7 +429,7 @@ fn candidate() -> (Gossip, impl Fn(u8) -> NodeId) {
         text += &format!("{id} 127.0.0.1:700{node}@1700{node} {myself}slave {its} 0 0 {master} connected\n");
     }
     text += "vars currentEpoch 5 lastVoteEpoch 0\n";
-    let config = Config { node_timeout: Duration::from_secs(2), ..Config::default() };
+    let config = ClusterConfig { node_timeout: Duration::from_secs(2), ..ClusterConfig::default() };
     (Gossip::restore(config, ChaCha8Rng::seed_from_u64(1), &text).unwrap(), id)
 }
 
@@ -422,15 +437,15 @@ fn candidate() -> (Gossip, impl Fn(u8) -> NodeId) {
 /// candidate's count of voters to three, so their two votes became a majority, and another candidate got the other
 /// votes in the same epoch.
 #[test]
-fn votes_of_masters_that_were_replaced_meanwhile_do_not_elect() {
+fn votes_of_masters_replaced_during_the_election_do_not_count() {
     let (mut gossip, id) = candidate();
-    handle(&mut gossip, 0, Input::Start);
-    let source = crate::Source::Streaming { last_heard: at(0) };
-    let facts = crate::Replication { offset: ReplOffset(10), source };
-    let mut out = handle(&mut gossip, 0, Input::Replication(facts));
-    let started = |out: &[Action]| {
+    handle(&mut gossip, 0, ClusterInput::Start);
+    let source = crate::ReplicationSource::Streaming { last_heard: at(0) };
+    let facts = crate::ReplicationStatus { offset: ReplOffset(10), source };
+    let mut out = handle(&mut gossip, 0, ClusterInput::Replication(facts));
+    let started = |out: &[ClusterAction]| {
         out.iter().find_map(|action| match action {
-            Action::Log(Event::Election(ElectionEvent::Started(epoch))) => Some(*epoch),
+            ClusterAction::Log(ClusterEvent::Election(ElectionEvent::Started(epoch))) => Some(*epoch),
             _ => None,
         })
     };
@@ -438,10 +453,10 @@ fn votes_of_masters_that_were_replaced_meanwhile_do_not_elect() {
     while started(&out).is_none() {
         now += 1;
         assert!(now < 10_000, "it never stood");
-        out = handle(&mut gossip, now, Input::Deadline);
+        out = handle(&mut gossip, now, ClusterInput::Deadline);
     }
     let epoch = started(&out).unwrap();
-    let mut say = |node: u8, body: Body, master: Option<u8>| {
+    let mut say = |node: u8, body: MessageBody, master: Option<u8>| {
         let slots = (0..100).map(|n| slot_routing::Slot::new(u16::from(node) * 100 + n).unwrap());
         let header = Header {
             sender: id(node),
@@ -453,26 +468,26 @@ fn votes_of_masters_that_were_replaced_meanwhile_do_not_elect() {
             ..replica_header(id(node), id(node), 0)
         };
         let link = LinkId::In(u64::from(node));
-        handle(&mut gossip, now, Input::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
+        handle(&mut gossip, now, ClusterInput::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
         let packet = Box::new(Packet { header, body });
-        let out = handle(&mut gossip, now, Input::Packet { link, packet });
-        out.contains(&Action::Log(Event::Election(ElectionEvent::Won(epoch))))
+        let out = handle(&mut gossip, now, ClusterInput::Packet { link, packet });
+        out.contains(&ClusterAction::Log(ClusterEvent::Election(ElectionEvent::Won(epoch))))
     };
-    assert!(!say(1, Body::AuthAck, None) && !say(2, Body::AuthAck, None), "two of five");
-    let ping = || Body::Ping(Section::default());
-    assert!(!say(1, ping(), Some(6)) && !say(2, ping(), Some(7)), "two, who are masters no more");
-    assert!(!say(3, Body::AuthAck, None), "one of three who are left, and two who are not");
-    assert!(!say(4, Body::AuthAck, None), "two of the five who were asked");
+    assert!(!say(1, MessageBody::AuthAck, None) && !say(2, MessageBody::AuthAck, None), "two of five");
+    let ping = || MessageBody::Ping(GossipSection::default());
+    assert!(!say(1, ping(), Some(6)) && !say(2, ping(), Some(7)), "two voters that are replicas now");
+    assert!(!say(3, MessageBody::AuthAck, None), "one of three remaining voters, and two former ones");
+    assert!(!say(4, MessageBody::AuthAck, None), "two of the five voters that were asked");
 }
 
 /// A Redis node that was elected in an epoch has not voted in it and may still vote.
 #[test]
-fn the_vote_of_who_was_elected_in_the_same_epoch_does_not_count() {
+fn vote_of_the_winner_of_the_same_epoch_does_not_count() {
     for (elected, wins) in [(Epoch(5), true), (Epoch(6), false)] {
         let (mut gossip, id) = candidate();
-        handle(&mut gossip, 0, Input::Start);
-        let force = Command::Failover(FailoverMode::Force);
-        handle(&mut gossip, 1, Input::Command { token: 0, command: force });
+        handle(&mut gossip, 0, ClusterInput::Start);
+        let force = OperatorCommand::Failover(FailoverMode::Force);
+        handle(&mut gossip, 1, ClusterInput::Command { token: 0, command: force });
         for (voter, epoch) in [(1, Epoch(1)), (2, Epoch(2)), (3, elected)] {
             vote(&mut gossip, id(voter), voter, epoch);
         }
@@ -483,25 +498,32 @@ fn the_vote_of_who_was_elected_in_the_same_epoch_does_not_count() {
 /// Delivers a vote in epoch 6 from a master with a hundred slots.
 fn vote(gossip: &mut Gossip, voter: NodeId, number: u8, config_epoch: Epoch) {
     let link = LinkId::In(u64::from(number));
-    handle(gossip, 2, Input::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
+    handle(gossip, 2, ClusterInput::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
     let slots = (0..100).map(|n| slot_routing::Slot::new(u16::from(number) * 100 + n).unwrap());
     let flags = NodeFlags::MASTER;
     let (slots, replica_of) = (slots.collect(), None);
     let header = Header { flags, config_epoch, slots, replica_of, ..replica_header(voter, voter, 6) };
-    handle(gossip, 2, Input::Packet { link, packet: Box::new(Packet { header, body: Body::AuthAck }) });
+    handle(
+        gossip,
+        2,
+        ClusterInput::Packet { link, packet: Box::new(Packet { header, body: MessageBody::AuthAck }) },
+    );
 }
 
 /// Found by the simulator: an elected replica became a voter that had not voted in its own epoch, and gave that vote to
 /// another candidate: two nodes won the same epoch.
 #[test]
-fn who_was_elected_votes_for_nobody_else_in_its_epoch() {
+fn elected_node_votes_for_no_other_candidate_in_its_epoch() {
     let (mut gossip, id) = candidate();
-    handle(&mut gossip, 0, Input::Start);
-    let force = Command::Failover(FailoverMode::Force);
-    let out = handle(&mut gossip, 1, Input::Command { token: 0, command: force });
+    handle(&mut gossip, 0, ClusterInput::Start);
+    let force = OperatorCommand::Failover(FailoverMode::Force);
+    let out = handle(&mut gossip, 1, ClusterInput::Command { token: 0, command: force });
     let epoch = Epoch(6);
-    assert!(out.contains(&Action::Log(Event::Election(ElectionEvent::Started(epoch)))), "{out:?}");
-    let Some(Action::Persist { text, sync: true }) = out.first() else { panic!("{out:?}") };
+    assert!(
+        out.contains(&ClusterAction::Log(ClusterEvent::Election(ElectionEvent::Started(epoch)))),
+        "{out:?}"
+    );
+    let Some(ClusterAction::Persist { text, sync: true }) = out.first() else { panic!("{out:?}") };
     assert!(text.ends_with("vars currentEpoch 6 lastVoteEpoch 6\n"), "{text}");
     for voter in 1..=3u8 {
         vote(&mut gossip, id(voter), voter, Epoch(u64::from(voter)));
@@ -512,13 +534,13 @@ fn who_was_elected_votes_for_nobody_else_in_its_epoch() {
         slots: SlotSet::new(),
         ..replica_header(id(6), id(1), 6)
     };
-    let why = crate::Denial::AlreadyVoted;
+    let why = crate::VoteDenial::AlreadyVoted;
     assert_eq!(ask(&mut gossip, 3, late), ElectionEvent::VoteDenied { candidate: id(6), epoch, why });
 }
 
 /// A tenth of all nodes in each message would make the traffic grow with the square of the cluster size.
 #[test]
-fn a_ping_of_a_large_cluster_tells_of_ten_others_by_chance() {
+fn ping_in_a_large_cluster_has_ten_random_gossip_entries() {
     let id = |number: usize| NodeId::from_random([number as u8; 20]);
     let mut text = String::from("vars currentEpoch 200 lastVoteEpoch 0\n");
     for number in 1..=200 {
@@ -529,24 +551,24 @@ fn a_ping_of_a_large_cluster_tells_of_ten_others_by_chance() {
             port + 10_000
         );
     }
-    let announce = Announce { port: 7001, bus_port: 17001, ..Announce::default() };
-    let config = Config { announce, ..Config::default() };
+    let announce = AnnouncedAddress { port: 7001, bus_port: 17001, ..AnnouncedAddress::default() };
+    let config = ClusterConfig { announce, ..ClusterConfig::default() };
     let mut gossip = Gossip::restore(config, ChaCha8Rng::seed_from_u64(1), &text).unwrap();
-    let links: Vec<LinkId> = handle(&mut gossip, 0, Input::Start)
+    let links: Vec<LinkId> = handle(&mut gossip, 0, ClusterInput::Start)
         .into_iter()
-        .filter_map(|action| if let Action::Connect { link, .. } = action { Some(link) } else { None })
+        .filter_map(|action| if let ClusterAction::Connect { link, .. } = action { Some(link) } else { None })
         .collect();
     assert_eq!(links.len(), 199);
-    let told = |actions: Vec<Action>| {
+    let told = |actions: Vec<ClusterAction>| {
         actions.into_iter().find_map(|action| match action {
-            Action::Send { packet, .. } => match packet.body {
-                Body::Ping(section) => Some(section.entries),
+            ClusterAction::Send { packet, .. } => match packet.body {
+                MessageBody::Ping(section) => Some(section.entries),
                 _ => None,
             },
             _ => None,
         })
     };
-    let entries = told(handle(&mut gossip, 1, Input::Connected { link: links[0] })).unwrap();
+    let entries = told(handle(&mut gossip, 1, ClusterInput::Connected { link: links[0] })).unwrap();
     assert_eq!(entries.len(), 10);
     let distinct: BTreeSet<NodeId> = entries.iter().map(|entry| entry.id).collect();
     assert_eq!(distinct.len(), 10);

@@ -5,7 +5,10 @@ use std::time::Duration;
 use slot_routing::{NodeId, Slot, SlotSet};
 
 use super::net::{Net, config};
-use crate::{Command, CommandError, Config, Event, FailoverMode, Input, Reply, SET_SLOT_TIMEOUT, SlotChange};
+use crate::{
+    ClusterConfig, ClusterEvent, ClusterInput, FailoverMode, OperatorCommand, OperatorError, OperatorReply,
+    SET_SLOT_TIMEOUT, SlotChange,
+};
 
 const SLOT: u16 = 0;
 
@@ -14,13 +17,16 @@ fn slot() -> Slot {
 }
 
 /// Masters 0 to 2 with replicas 3 to 5; node 0 owns slot 0.
-fn six(seed: u64) -> Net {
+fn six_nodes(seed: u64) -> Net {
     Net::cluster(3, 6, &config(2000), seed)
 }
 
 fn set_slot(net: &mut Net, index: usize, change: SlotChange) {
-    net.command(index, Command::SetSlot { slot: slot(), change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT })
-        .unwrap();
+    net.command(
+        index,
+        OperatorCommand::SetSlot { slot: slot(), change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT },
+    )
+    .unwrap();
 }
 
 fn import(net: &mut Net, at: usize, from: usize) {
@@ -33,49 +39,49 @@ fn importing(net: &Net, index: usize) -> Option<NodeId> {
 }
 
 #[test]
-fn an_import_goes_on_from_the_master_that_replaced_its_source() {
+fn import_is_redirected_to_the_promoted_replica_of_the_source() {
     for seed in 0..10 {
-        let mut net = six(seed);
+        let mut net = six_nodes(seed);
         import(&mut net, 1, 0);
         net.kill(0);
-        net.until("a replica takes over", |net| net.writer_of(SLOT) == Some(3));
+        net.run_until("a replica takes over", |net| net.writer_of(SLOT) == Some(3));
         net.run(Duration::from_secs(1));
-        assert_eq!(net.owner_of(1, SLOT), Some(3), "{}", net.story());
+        assert_eq!(net.owner_of(1, SLOT), Some(3), "{}", net.merged_logs());
         assert_eq!(importing(&net, 1), Some(net.id(3)));
-        assert!(net.hosts[1].gossip.is_serving(), "{}", net.story());
+        assert!(net.hosts[1].gossip.is_serving(), "{}", net.merged_logs());
         // The return of the old source as a replica changes nothing.
         net.restart(0);
-        net.until("all agree", Net::all_agree);
+        net.run_until("all agree", Net::all_agree);
         assert_eq!(importing(&net, 1), Some(net.id(3)));
     }
 }
 
 #[test]
-fn a_move_goes_on_to_the_master_that_replaced_its_target() {
-    let mut net = six(1);
+fn migration_is_redirected_to_the_promoted_replica_of_the_target() {
+    let mut net = six_nodes(1);
     import(&mut net, 1, 0);
     let to = net.id(1).to_string();
     set_slot(&mut net, 0, SlotChange::Migrating { to });
     net.kill(1);
-    net.until("a replica takes over", |net| net.owner_of(0, 6000) == Some(4));
+    net.run_until("a replica takes over", |net| net.owner_of(0, 6000) == Some(4));
     let topology = net.hosts[0].gossip.topology();
-    assert_eq!(topology.migrating().get(&slot()), Some(&net.id(4)), "{}", net.story());
+    assert_eq!(topology.migrating().get(&slot()), Some(&net.id(4)), "{}", net.merged_logs());
     assert_eq!(importing(&net, 4), Some(net.id(0)), "as its master had it");
 }
 
 #[test]
-fn a_promoted_replica_that_never_heard_of_an_import_says_which_keys_it_has() {
-    let mut net = six(1);
+fn promoted_replica_without_import_mark_marks_the_slot_by_its_keys() {
+    let mut net = six_nodes(1);
     import(&mut net, 1, 0);
     // Replicas running Redis ignore slot changes in the stream.
-    net.feed(4, Input::MovesLoaded(Vec::new()));
+    net.feed(4, ClusterInput::MovesLoaded(Vec::new()));
     net.kill(1);
-    net.until("a replica takes over", |net| net.owner_of(0, 6000) == Some(4));
+    net.run_until("a replica takes over", |net| net.owner_of(0, 6000) == Some(4));
     assert_eq!(importing(&net, 4), None);
     let slots = SlotSet::from_iter([slot()]);
-    net.feed(4, Input::KeysFound { slots, at_start: false });
+    net.feed(4, ClusterInput::ForeignKeysFound { slots, at_start: false });
     assert_eq!(importing(&net, 4), Some(net.id(0)));
-    assert!(net.hosts[4].logged(|event| matches!(event, Event::KeysOfOther { .. })));
+    assert!(net.hosts[4].logged(|event| matches!(event, ClusterEvent::KeysInForeignSlot { .. })));
 }
 
 /// Starts the migration of slot 0 from node 0 to node 1.
@@ -91,37 +97,37 @@ fn migrating(net: &Net, index: usize) -> Option<NodeId> {
 
 fn fail_over_to(net: &mut Net, replica: usize, slot: u16) {
     net.failover(replica, FailoverMode::Graceful).unwrap();
-    net.until("a replica takes over", |net| net.writer_of(slot) == Some(replica));
-    net.until("all agree", Net::all_agree);
+    net.run_until("a replica takes over", |net| net.writer_of(slot) == Some(replica));
+    net.run_until("all agree", Net::all_agree);
 }
 
 /// Regression test: the source of a migration was failed over. The promoted replica did not know of the migration,
 /// treated migrated keys as missing and accepted writes for them, and the next MIGRATE overwrote the real values.
 #[test]
-fn both_ends_of_a_move_go_on_with_it_after_failovers() {
-    let mut net = six(4);
+fn migration_continues_after_failovers_of_both_ends() {
+    let mut net = six_nodes(4);
     begin_move(&mut net);
     assert_eq!(migrating(&net, 3), Some(net.id(1)), "the source's replica knows when SETSLOT is answered");
     assert_eq!(importing(&net, 4), Some(net.id(0)), "and the target's");
     net.failover(3, FailoverMode::Graceful).unwrap();
-    net.until("a replica takes over", |net| net.hosts[3].gossip.myself().is_master());
-    net.until("all agree", Net::all_agree);
-    assert_eq!(migrating(&net, 3), Some(net.id(1)), "{}", net.story());
+    net.run_until("a replica takes over", |net| net.hosts[3].gossip.myself().is_master());
+    net.run_until("all agree", Net::all_agree);
+    assert_eq!(migrating(&net, 3), Some(net.id(1)), "{}", net.merged_logs());
     assert_eq!(importing(&net, 1), Some(net.id(3)));
     fail_over_to(&mut net, 4, 6000);
-    assert_eq!(importing(&net, 4), Some(net.id(3)), "{}", net.story());
+    assert_eq!(importing(&net, 4), Some(net.id(3)), "{}", net.merged_logs());
     assert_eq!(migrating(&net, 3), Some(net.id(4)));
     // The old masters have followed the stream and can become masters again.
     fail_over_to(&mut net, 1, 6000);
     net.failover(0, FailoverMode::Graceful).unwrap();
-    net.until("the source is the master again", |net| net.hosts[0].gossip.myself().is_master());
-    net.until("all agree", Net::all_agree);
+    net.run_until("the source is the master again", |net| net.hosts[0].gossip.myself().is_master());
+    net.run_until("all agree", Net::all_agree);
     assert_eq!((migrating(&net, 0), importing(&net, 1)), (Some(net.id(1)), Some(net.id(0))));
     // After the end of the migration no node has a mark left.
     let to = net.id(1).to_string();
     set_slot(&mut net, 1, SlotChange::Node(to.clone()));
     set_slot(&mut net, 0, SlotChange::Node(to));
-    net.until("all agree", |net| net.all_agree() && net.owner_of(5, SLOT) == Some(1));
+    net.run_until("all agree", |net| net.all_agree() && net.owner_of(5, SLOT) == Some(1));
     for index in 0..6 {
         assert_eq!((migrating(&net, index), importing(&net, index)), (None, None), "node {index}");
     }
@@ -130,76 +136,90 @@ fn both_ends_of_a_move_go_on_with_it_after_failovers() {
 /// Regression test: a replica that its master was told to forget keeps replicating; it kept the mark of a finished
 /// migration.
 #[test]
-fn a_replica_of_which_the_master_does_not_know_hears_of_moves_all_the_same() {
-    let mut net = six(5);
+fn replica_unknown_to_its_master_still_receives_slot_changes() {
+    let mut net = six_nodes(5);
     begin_move(&mut net);
     let node = net.id(3).to_string();
-    net.command(0, Command::Forget { node }).unwrap();
+    net.command(0, OperatorCommand::Forget { node }).unwrap();
     set_slot(&mut net, 0, SlotChange::Stable);
     net.run(Duration::from_millis(100));
-    assert_eq!(migrating(&net, 3), None, "{}", net.story());
+    assert_eq!(migrating(&net, 3), None, "{}", net.merged_logs());
     let to = net.id(2).to_string();
     set_slot(&mut net, 0, SlotChange::Migrating { to });
     net.run(Duration::from_millis(100));
-    assert_eq!(migrating(&net, 3), Some(net.id(2)), "{}", net.story());
+    assert_eq!(migrating(&net, 3), Some(net.id(2)), "{}", net.merged_logs());
 }
 
 #[test]
-fn a_replica_remembers_the_move_over_a_restart() {
-    let mut net = six(5);
+fn replica_keeps_migration_marks_across_a_restart() {
+    let mut net = six_nodes(5);
     begin_move(&mut net);
     for index in [3, 4] {
         net.kill(index);
         net.restart(index);
     }
-    net.until("all agree", Net::all_agree);
+    net.run_until("all agree", Net::all_agree);
     assert_eq!((migrating(&net, 3), importing(&net, 4)), (Some(net.id(1)), Some(net.id(0))));
     // A node that joins another shard drops the marks of its old one.
     let node = net.id(2).to_string();
-    net.command(3, Command::Replicate { node, holds_keys: false }).unwrap();
+    net.command(3, OperatorCommand::Replicate { node, holds_keys: false }).unwrap();
     assert_eq!(migrating(&net, 3), None);
 }
 
 #[test]
-fn a_setslot_that_a_replica_does_not_take_comes_to_nothing() {
-    let mut net = six(6);
+fn setslot_fails_if_a_replica_does_not_acknowledge_it() {
+    let mut net = six_nodes(6);
     net.freeze(3);
     let to = net.id(1).to_string();
     let change = SlotChange::Migrating { to };
-    let set = Command::SetSlot { slot: slot(), change, keys_in_slot: 0, timeout: Duration::from_millis(300) };
-    assert_eq!(net.command(0, set), Err(CommandError::NoReplicas));
+    let set = OperatorCommand::SetSlot {
+        slot: slot(),
+        change,
+        keys_in_slot: 0,
+        timeout: Duration::from_millis(300),
+    };
+    assert_eq!(net.command(0, set), Err(OperatorError::NoReplicas));
     assert_eq!(migrating(&net, 0), None);
     // The replica applied the change when it resumed, and then receives the actual state.
     net.thaw(3);
     net.run(Duration::from_millis(100));
-    assert_eq!(migrating(&net, 3), None, "{}", net.story());
+    assert_eq!(migrating(&net, 3), None, "{}", net.merged_logs());
 }
 
 /// Regression test: an import was cancelled twice. The first SETSLOT failed because a replica was gone, so the import
-/// was restated to the replicas. The second SETSLOT was already in the stream before that and was not repeated.
+/// was resent to the replicas. The second SETSLOT was already in the stream before that and was not repeated.
 #[test]
-fn a_setslot_that_was_told_before_another_came_to_nothing_is_what_replicas_hear_last() {
-    let mut net = six(6);
+fn slot_state_is_resent_after_a_setslot_that_followed_a_failed_one() {
+    let mut net = six_nodes(6);
     begin_move(&mut net);
-    let set =
-        |timeout| Command::SetSlot { slot: slot(), change: SlotChange::Stable, keys_in_slot: 0, timeout };
+    let set = |timeout| OperatorCommand::SetSlot {
+        slot: slot(),
+        change: SlotChange::Stable,
+        keys_in_slot: 0,
+        timeout,
+    };
     net.freeze(3);
     let first = net.ask(0, set(Duration::from_millis(300)));
     net.thaw(3);
     let second = net.ask(0, set(SET_SLOT_TIMEOUT));
     net.run(Duration::from_secs(1));
     let answers = [first, second].map(|token| net.hosts[0].replies.remove(&token));
-    assert_eq!(answers, [Some(Err(CommandError::NoReplicas)), Some(Ok(Reply::Ok))], "{}", net.story());
-    assert_eq!((migrating(&net, 0), migrating(&net, 3)), (None, None), "{}", net.story());
+    assert_eq!(
+        answers,
+        [Some(Err(OperatorError::NoReplicas)), Some(Ok(OperatorReply::Ok))],
+        "{}",
+        net.merged_logs()
+    );
+    assert_eq!((migrating(&net, 0), migrating(&net, 3)), (None, None), "{}", net.merged_logs());
 }
 
 /// Found by the simulator (cluster of six, seed 1083): the second of two SETSLOTs was acknowledged and waited for the
 /// first. The master was then replaced and loaded the data of its successor, which contained neither.
 #[test]
-fn a_setslot_that_waits_for_another_is_over_once_the_data_is_another_masters() {
-    let mut net = six(12);
+fn pending_setslots_fail_when_another_masters_snapshot_is_loaded() {
+    let mut net = six_nodes(12);
     let to = net.id(1).to_string();
-    let set = |slot| Command::SetSlot {
+    let set = |slot| OperatorCommand::SetSlot {
         slot,
         change: SlotChange::Migrating { to: to.clone() },
         keys_in_slot: 0,
@@ -211,55 +231,60 @@ fn a_setslot_that_waits_for_another_is_over_once_the_data_is_another_masters() {
     let second = net.ask(0, set(slot()));
     net.run(Duration::from_millis(100));
     net.failover(3, FailoverMode::Force).unwrap();
-    net.until("it is replaced", |net| net.owner_of(0, SLOT) == Some(3));
-    net.feed(0, Input::MovesLoaded(Vec::new()));
+    net.run_until("it is replaced", |net| net.owner_of(0, SLOT) == Some(3));
+    net.feed(0, ClusterInput::MovesLoaded(Vec::new()));
     net.run(SET_SLOT_TIMEOUT);
     let answers = [first, second].map(|token| net.hosts[0].replies.remove(&token));
-    assert_eq!(answers, [(); 2].map(|()| Some(Err(CommandError::SetSlotOnReplica))), "{}", net.story());
-    assert!(net.hosts[0].gossip.topology().migrating().is_empty(), "{}", net.story());
+    assert_eq!(
+        answers,
+        [(); 2].map(|()| Some(Err(OperatorError::SetSlotOnReplica))),
+        "{}",
+        net.merged_logs()
+    );
+    assert!(net.hosts[0].gossip.topology().migrating().is_empty(), "{}", net.merged_logs());
 }
 
 #[test]
-fn a_slot_into_which_clients_write_meanwhile_is_not_given_away() {
-    let mut net = six(7);
+fn slot_that_gets_keys_during_setslot_is_not_given_away() {
+    let mut net = six_nodes(7);
     net.hosts[0].keys_in_slot = 1;
     let to = net.id(1).to_string();
     let change = SlotChange::Node(to);
-    let set = Command::SetSlot { slot: slot(), change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT };
-    assert_eq!(net.command(0, set), Err(CommandError::HoldsKeys(slot())));
+    let set = OperatorCommand::SetSlot { slot: slot(), change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT };
+    assert_eq!(net.command(0, set), Err(OperatorError::HoldsKeys(slot())));
     net.run(Duration::from_secs(1));
     assert_eq!(net.owner_of(0, SLOT), Some(0));
-    assert_eq!(net.owner_of(3, SLOT), Some(0), "what its replica was told is taken back");
+    assert_eq!(net.owner_of(3, SLOT), Some(0), "the replica gets the actual state again");
 }
 
 /// The stream must not grow after the master has sent its final offset.
 #[test]
-fn a_setslot_during_a_failover_waits_until_it_is_clear_who_is_the_master() {
-    let mut net = six(8);
+fn setslot_during_a_failover_waits_for_its_end() {
+    let mut net = six_nodes(8);
     net.failover(3, FailoverMode::Graceful).unwrap();
-    net.until("writes are held back", |net| net.hosts[0].paused);
+    net.run_until("writes are held back", |net| net.hosts[0].paused);
     let to = net.id(1).to_string();
     let change = SlotChange::Migrating { to };
-    let set = Command::SetSlot { slot: slot(), change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT };
-    assert_eq!(net.command(0, set.clone()), Err(CommandError::SetSlotOnReplica));
+    let set = OperatorCommand::SetSlot { slot: slot(), change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT };
+    assert_eq!(net.command(0, set.clone()), Err(OperatorError::SetSlotOnReplica));
     assert_eq!(migrating(&net, 3), None);
-    net.until("all agree", Net::all_agree);
+    net.run_until("all agree", Net::all_agree);
     net.command(3, set).unwrap();
     assert_eq!(migrating(&net, 0), Some(net.id(1)));
 }
 
 #[test]
-fn a_snapshot_says_which_slots_are_on_the_move_and_which_are_not() {
-    let mut net = six(9);
+fn loaded_snapshot_replaces_all_migration_marks() {
+    let mut net = six_nodes(9);
     begin_move(&mut net);
     let (other, to) = (Slot::new(7).unwrap(), net.id(2));
     let change = SlotChange::Migrating { to: to.to_string() };
-    net.feed(3, Input::MovesLoaded(vec![(other, change)]));
+    net.feed(3, ClusterInput::MovesLoaded(vec![(other, change)]));
     let topology = net.hosts[3].gossip.topology();
     assert_eq!(topology.migrating().iter().collect::<Vec<_>>(), [(&other, &to)]);
     let nobody = SlotChange::Node("f".repeat(40));
-    net.feed(3, Input::SlotChanged { slot: other, change: nobody });
-    assert!(net.hosts[3].logged(|event| matches!(event, Event::SlotOfUnknown { .. })));
+    net.feed(3, ClusterInput::SlotChanged { slot: other, change: nobody });
+    assert!(net.hosts[3].logged(|event| matches!(event, ClusterEvent::SlotOfUnknownNode { .. })));
     assert_eq!(net.hosts[3].gossip.topology().migrating().len(), 1, "it stays as it was");
 }
 
@@ -267,74 +292,79 @@ fn a_snapshot_says_which_slots_are_on_the_move_and_which_are_not() {
 /// its master, which had been replaced in the meantime. In its view a replica then owned the slot, under a newer epoch
 /// than the actual owner had ever used.
 #[test]
-fn a_late_word_in_the_stream_gives_no_slot_to_a_node_that_was_replaced() {
-    let mut net = six(10);
+fn late_stream_event_assigns_no_slot_to_a_demoted_node() {
+    let mut net = six_nodes(10);
     net.failover(3, FailoverMode::Graceful).unwrap();
-    net.until("it is replaced", |net| net.writer_of(0) == Some(3) && net.all_agree());
+    net.run_until("it is replaced", |net| net.writer_of(0) == Some(3) && net.all_agree());
     let late = SlotChange::Node(net.id(0).to_string());
-    net.feed(4, Input::SlotChanged { slot: Slot::new(6000).unwrap(), change: late });
+    net.feed(4, ClusterInput::SlotChanged { slot: Slot::new(6000).unwrap(), change: late });
     assert_eq!(net.owner_of(4, 6000), Some(1));
 }
 
 #[test]
-fn an_import_ends_when_somebody_else_takes_the_slot() {
-    let mut net = six(2);
+fn import_ends_when_another_node_claims_the_slot() {
+    let mut net = six_nodes(2);
     import(&mut net, 1, 0);
     let taker = net.id(2).to_string();
     set_slot(&mut net, 2, SlotChange::Node(taker));
-    net.until("all agree", |net| net.owner_of(1, SLOT) == Some(2) && net.all_agree());
+    net.run_until("all agree", |net| net.owner_of(1, SLOT) == Some(2) && net.all_agree());
     assert_eq!(importing(&net, 1), None);
 }
 
 #[test]
-fn a_master_says_which_keys_it_has_in_slots_that_are_not_its_own() {
-    let mut net = six(3);
+fn master_marks_foreign_slots_with_keys_as_importing() {
+    let mut net = six_nodes(3);
     let slots = SlotSet::from_iter([slot(), Slot::new(6000).unwrap()]);
     // A replica has the keys of its master, so it ignores the report.
-    net.feed(4, Input::KeysFound { slots: slots.clone(), at_start: true });
+    net.feed(4, ClusterInput::ForeignKeysFound { slots: slots.clone(), at_start: true });
     assert_eq!(importing(&net, 4), None);
-    net.feed(1, Input::KeysFound { slots: slots.clone(), at_start: false });
+    net.feed(1, ClusterInput::ForeignKeysFound { slots: slots.clone(), at_start: false });
     assert_eq!(importing(&net, 1), Some(net.id(0)));
     assert_eq!(net.hosts[1].gossip.topology().importing().len(), 1);
     // As in Redis, an unassigned slot with keys is claimed only at startup.
     for index in 0..3 {
-        net.command(index, Command::DelSlots(vec![slot()])).unwrap();
+        net.command(index, OperatorCommand::DelSlots(vec![slot()])).unwrap();
     }
-    net.feed(2, Input::KeysFound { slots: slots.clone(), at_start: false });
+    net.feed(2, ClusterInput::ForeignKeysFound { slots: slots.clone(), at_start: false });
     assert_eq!(net.owner_of(2, SLOT), None);
-    net.feed(2, Input::KeysFound { slots, at_start: true });
+    net.feed(2, ClusterInput::ForeignKeysFound { slots, at_start: true });
     assert_eq!(net.owner_of(2, SLOT), Some(2));
 }
 
 #[test]
-fn slots_that_were_imported_whole_are_claimed_at_once_from_the_node_that_had_them() {
-    let mut net = six(3);
+fn atomically_imported_slots_are_claimed_at_once() {
+    let mut net = six_nodes(3);
     let slots: SlotSet = (0..100).filter_map(Slot::new).collect();
-    let claim = |from: NodeId| Command::ClaimSlots { slots: slots.clone(), from };
+    let claim = |from: NodeId| OperatorCommand::ClaimSlots { slots: slots.clone(), from };
     let (source, other) = (net.id(0), net.id(2));
-    assert_eq!(net.command(1, claim(other)), Err(CommandError::ClaimOfOthers), "{}", net.story());
-    assert_eq!(net.command(4, claim(source)), Err(CommandError::ClaimOnReplica));
-    assert_eq!(net.command(1, claim(source)), Ok(Reply::Ok));
-    net.until("all agree", Net::all_agree);
+    assert_eq!(net.command(1, claim(other)), Err(OperatorError::ClaimOfOthers), "{}", net.merged_logs());
+    assert_eq!(net.command(4, claim(source)), Err(OperatorError::ClaimOnReplica));
+    assert_eq!(net.command(1, claim(source)), Ok(OperatorReply::Ok));
+    net.run_until("all agree", Net::all_agree);
     for host in [0, 2, 3, 5] {
-        assert_eq!((net.owner_of(host, 99), net.owner_of(host, 100)), (Some(1), Some(0)), "{}", net.story());
+        assert_eq!(
+            (net.owner_of(host, 99), net.owner_of(host, 100)),
+            (Some(1), Some(0)),
+            "{}",
+            net.merged_logs()
+        );
     }
     assert!(net.hosts[0].dropped >= 100, "the source deletes what it has");
-    assert_eq!(net.command(1, claim(source)), Err(CommandError::ClaimOfOthers), "they are its own");
+    assert_eq!(net.command(1, claim(source)), Err(OperatorError::ClaimOfOthers), "they are its own");
 }
 
 /// Regression test: both ends of a migration kept redirecting clients to each other.
 #[test]
 fn importing_node_claims_a_slot_that_its_source_gave_away() {
     for seed in 0..5 {
-        let mut net = six(seed);
+        let mut net = six_nodes(seed);
         import(&mut net, 1, 0);
         let to = net.id(1).to_string();
         set_slot(&mut net, 0, SlotChange::Migrating { to: to.clone() });
         set_slot(&mut net, 0, SlotChange::Node(to));
-        let took = net.until("the target claims it", |net| net.writer_of(SLOT) == Some(1));
-        assert!(took < Duration::from_secs(1), "{took:?}\n{}", net.story());
-        net.until("all agree", Net::all_agree);
+        let took = net.run_until("the target claims it", |net| net.writer_of(SLOT) == Some(1));
+        assert!(took < Duration::from_secs(1), "{took:?}\n{}", net.merged_logs());
+        net.run_until("all agree", Net::all_agree);
         assert_eq!((net.owner_of(0, SLOT), importing(&net, 1)), (Some(1), None));
         // The mark is removed on the replica of the importing node as well.
         assert_eq!(importing(&net, 4), None);
@@ -346,17 +376,17 @@ fn importing_node_claims_a_slot_that_its_source_gave_away() {
 #[test]
 fn importing_node_claims_a_slot_whose_source_was_failed_over_after_giving_it_away() {
     for seed in 0..5 {
-        let mut net = six(seed);
+        let mut net = six_nodes(seed);
         import(&mut net, 1, 0);
         let to = net.id(1).to_string();
         set_slot(&mut net, 0, SlotChange::Migrating { to: to.clone() });
         net.cut(&[0], &[1]);
         set_slot(&mut net, 0, SlotChange::Node(to));
         net.failover(3, FailoverMode::Force).unwrap();
-        net.until("a replica takes over", |net| net.hosts[3].gossip.myself().is_master());
+        net.run_until("a replica takes over", |net| net.hosts[3].gossip.myself().is_master());
         net.heal();
-        net.until("the target claims it", |net| net.writer_of(SLOT) == Some(1));
-        net.until("all agree", Net::all_agree);
+        net.run_until("the target claims it", |net| net.writer_of(SLOT) == Some(1));
+        net.run_until("all agree", Net::all_agree);
         assert_eq!((net.owner_of(3, SLOT), importing(&net, 1)), (Some(1), None));
     }
 }
@@ -365,29 +395,29 @@ fn importing_node_claims_a_slot_whose_source_was_failed_over_after_giving_it_awa
 #[test]
 fn stale_import_does_not_take_a_slot_from_its_new_owner() {
     for seed in 0..5 {
-        let mut net = six(seed);
+        let mut net = six_nodes(seed);
         import(&mut net, 1, 0);
         let to = net.id(2).to_string();
         net.cut(&[1], &[2]);
         set_slot(&mut net, 2, SlotChange::Node(to.clone()));
         set_slot(&mut net, 0, SlotChange::Node(to));
         net.run(Duration::from_secs(1));
-        assert_eq!(net.writer_of(SLOT), Some(2), "{}", net.story());
+        assert_eq!(net.writer_of(SLOT), Some(2), "{}", net.merged_logs());
         net.heal();
-        net.until("all agree", Net::all_agree);
+        net.run_until("all agree", Net::all_agree);
         assert_eq!((net.owner_of(1, SLOT), importing(&net, 1)), (Some(2), None));
     }
 }
 
 #[test]
-fn master_that_loses_its_last_slot_says_that_it_is_empty() {
-    let config = Config { allow_replica_migration: false, ..config(2000) };
+fn master_that_loses_its_last_slot_logs_that_it_is_empty() {
+    let config = ClusterConfig { allow_replica_migration: false, ..config(2000) };
     let mut net = Net::cluster(3, 3, &config, 1);
     let from = net.id(0);
     let gossip = &net.hosts[0].gossip;
     let slots: SlotSet = Slot::all().filter(|slot| gossip.slot_owner(*slot) == Some(from)).collect();
-    net.command(2, Command::ClaimSlots { slots, from }).unwrap();
-    let says = |event: &Event| event.to_string().ends_with("I am now an empty primary.");
-    net.until("the old owner says so", |net| net.hosts[0].logged(says));
+    net.command(2, OperatorCommand::ClaimSlots { slots, from }).unwrap();
+    let says = |event: &ClusterEvent| event.to_string().ends_with("I am now an empty primary.");
+    net.run_until("the old owner says so", |net| net.hosts[0].logged(says));
     assert!(net.hosts[0].gossip.myself().is_master());
 }

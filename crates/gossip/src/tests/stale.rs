@@ -9,8 +9,8 @@ use slot_routing::{Epoch, NodeId, ReplOffset, Slot, SlotSet};
 
 use super::net::LOCALHOST;
 use crate::node::Role;
-use crate::wire::{Body, Gossip as Section, Header, MessageFlags, NodeFlags, Packet};
-use crate::{Command, Config, FailoverMode, Gossip, Input, LinkId};
+use crate::wire::{GossipSection, Header, MessageBody, MessageFlags, NodeFlags, Packet};
+use crate::{ClusterConfig, ClusterInput, FailoverMode, Gossip, LinkId, OperatorCommand};
 
 fn id(byte: u8) -> NodeId {
     NodeId::from_random([byte; 20])
@@ -22,10 +22,10 @@ fn slots(first: u16, last: u16) -> SlotSet {
 
 /// Restores a node from the given lines of `nodes.conf` and opens an inbound link to it.
 fn node(lines: &str) -> Gossip {
-    let config = Config { node_timeout: Duration::from_secs(2), ..Config::default() };
+    let config = ClusterConfig { node_timeout: Duration::from_secs(2), ..ClusterConfig::default() };
     let mut gossip = Gossip::restore(config, ChaCha8Rng::seed_from_u64(1), lines).unwrap();
-    let accepted = Input::Accepted { link: LinkId::In(0), peer: LOCALHOST, local: LOCALHOST };
-    for input in [Input::Start, accepted] {
+    let accepted = ClusterInput::Accepted { link: LinkId::In(0), peer: LOCALHOST, local: LOCALHOST };
+    for input in [ClusterInput::Start, accepted] {
         gossip.handle(Instant::from_millis(0), Millis(0), input, &mut Vec::new());
     }
     gossip
@@ -48,8 +48,8 @@ fn hear(gossip: &mut Gossip, from: u8, current: u64, claim: u64, master: Option<
         slots: claimed.clone(),
         replica_of: master.map(id),
     };
-    let packet = Box::new(Packet { header, body: Body::Ping(Section::default()) });
-    let input = Input::Packet { link: LinkId::In(0), packet };
+    let packet = Box::new(Packet { header, body: MessageBody::Ping(GossipSection::default()) });
+    let input = ClusterInput::Packet { link: LinkId::In(0), packet };
     gossip.handle(Instant::from_millis(1), Millis(1), input, &mut Vec::new());
 }
 
@@ -58,7 +58,7 @@ fn hear(gossip: &mut Gossip, from: u8, current: u64, claim: u64, master: Option<
 /// replica without slots again; node 2 died before its next message, and node 1 did not start an election because there
 /// were no slots to take over.
 #[test]
-fn a_promoted_master_does_not_become_a_replica_again_by_an_old_packet() {
+fn old_packet_does_not_demote_a_promoted_master() {
     let (one, two, three) = (id(1), id(2), id(3));
     let mut gossip = node(&format!(
         "{one} 127.0.0.1:7001@17001 myself,master - 0 0 1 connected 0-99\n\
@@ -80,7 +80,7 @@ fn a_promoted_master_does_not_become_a_replica_again_by_an_old_packet() {
 /// it while this node still recorded node 2 as its replica. Node 2's line in `nodes.conf` then got epoch 6. After a
 /// power failure that was read as node 2's own epoch, and its real epoch 5 was ignored from then on.
 #[test]
-fn a_replica_has_no_epoch_of_its_own() {
+fn replica_has_no_config_epoch_of_its_own() {
     let (one, two, three, four) = (id(1), id(2), id(3), id(4));
     let mut gossip = node(&format!(
         "{one} 127.0.0.1:7001@17001 myself,master - 0 0 1 connected 100-199\n\
@@ -100,14 +100,15 @@ fn a_replica_has_no_epoch_of_its_own() {
 /// With its master's epoch as its own, it would claim under that epoch, and other nodes would not prefer the claim to
 /// that of the failed master.
 #[test]
-fn a_replica_that_was_restarted_takes_over_under_a_new_epoch() {
+fn restarted_replica_takes_over_under_a_new_epoch() {
     let (one, two) = (id(1), id(2));
     let mut gossip = node(&format!(
         "{one} 127.0.0.1:7001@17001 myself,slave {two} 0 0 4 connected\n\
          {two} 127.0.0.1:7002@17002 master,fail - 0 0 4 connected 0-16383\n\
          vars currentEpoch 4 lastVoteEpoch 0\n"
     ));
-    let input = Input::Command { token: 1, command: Command::Failover(FailoverMode::Takeover) };
+    let input =
+        ClusterInput::Command { token: 1, command: OperatorCommand::Failover(FailoverMode::Takeover) };
     gossip.handle(Instant::from_millis(1), Millis(1), input, &mut Vec::new());
     assert_eq!((gossip.myself().role, gossip.myself().config_epoch), (Role::Master, Epoch(5)));
 }

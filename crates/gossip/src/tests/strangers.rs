@@ -8,8 +8,10 @@ use rand_chacha::ChaCha8Rng;
 use slot_routing::{Epoch, NodeId, ReplOffset, SlotSet};
 
 use super::net::{LOCALHOST, Net, config};
-use crate::wire::{Body, Gossip as Section, GossipEntry, Header, MessageFlags, NodeFlags, Packet, Update};
-use crate::{Action, Config, Event, FailoverMode, Gossip, Input, LinkId};
+use crate::wire::{
+    ConfigUpdate, GossipEntry, GossipSection, Header, MessageBody, MessageFlags, NodeFlags, Packet,
+};
+use crate::{ClusterAction, ClusterConfig, ClusterEvent, ClusterInput, FailoverMode, Gossip, LinkId};
 
 fn id(byte: u8) -> NodeId {
     NodeId::from_random([byte; 20])
@@ -24,21 +26,21 @@ fn node() -> Gossip {
         id(1),
         id(2)
     );
-    let config = Config { node_timeout: Duration::from_secs(2), ..Config::default() };
+    let config = ClusterConfig { node_timeout: Duration::from_secs(2), ..ClusterConfig::default() };
     let mut gossip = Gossip::restore(config, ChaCha8Rng::seed_from_u64(1), &text).unwrap();
-    handle(&mut gossip, 0, Input::Start);
+    handle(&mut gossip, 0, ClusterInput::Start);
     accept(&mut gossip, 0, 0);
     gossip
 }
 
-fn handle(gossip: &mut Gossip, ms: u64, input: Input) -> Vec<Action> {
+fn handle(gossip: &mut Gossip, ms: u64, input: ClusterInput) -> Vec<ClusterAction> {
     let mut out = Vec::new();
     gossip.handle(Instant::from_millis(ms), Millis(0), input, &mut out);
     out
 }
 
-fn accept(gossip: &mut Gossip, ms: u64, number: u64) -> Vec<Action> {
-    handle(gossip, ms, Input::Accepted { link: LinkId::In(number), peer: LOCALHOST, local: LOCALHOST })
+fn accept(gossip: &mut Gossip, ms: u64, number: u64) -> Vec<ClusterAction> {
+    handle(gossip, ms, ClusterInput::Accepted { link: LinkId::In(number), peer: LOCALHOST, local: LOCALHOST })
 }
 
 fn header(sender: u8, current: u64, claim: u64) -> Header {
@@ -59,13 +61,13 @@ fn header(sender: u8, current: u64, claim: u64) -> Header {
     }
 }
 
-fn say(gossip: &mut Gossip, ms: u64, header: Header, body: Body) -> Vec<Action> {
+fn say(gossip: &mut Gossip, ms: u64, header: Header, body: MessageBody) -> Vec<ClusterAction> {
     let packet = Box::new(Packet { header, body });
-    handle(gossip, ms, Input::Packet { link: LinkId::In(0), packet })
+    handle(gossip, ms, ClusterInput::Packet { link: LinkId::In(0), packet })
 }
 
 #[test]
-fn a_stranger_that_introduces_itself_introduces_nobody_else() {
+fn meet_from_unknown_sender_adds_no_gossiped_nodes() {
     let mut gossip = node();
     let entry = |number: u16| GossipEntry {
         id: NodeId::from_random([(number % 251) as u8, (number / 251) as u8].repeat(10).try_into().unwrap()),
@@ -77,69 +79,69 @@ fn a_stranger_that_introduces_itself_introduces_nobody_else() {
         flags: NodeFlags::MASTER,
         other_port: 0,
     };
-    let section = Section { entries: (1000..3000).map(entry).collect(), extensions: Vec::new() };
-    say(&mut gossip, 1, header(9, 5, 0), Body::Meet(section));
+    let section = GossipSection { entries: (1000..3000).map(entry).collect(), extensions: Vec::new() };
+    say(&mut gossip, 1, header(9, 5, 0), MessageBody::Meet(section));
     // Only the unknown sender itself was added, in handshake.
     assert_eq!(gossip.nodes().count(), 3);
     assert_eq!(gossip.nodes().filter(|node| node.handshake.is_some()).count(), 1);
 }
 
 #[test]
-fn an_epoch_that_nobody_can_have_reached_is_not_believed() {
+fn impossible_epochs_are_rejected() {
     let mut gossip = node();
     let last = (1 << 62) - 1;
-    let update = Update { config_epoch: Epoch(last), id: id(2), slots: SlotSet::new() };
+    let update = ConfigUpdate { config_epoch: Epoch(last), id: id(2), slots: SlotSet::new() };
     // Packets in the name of a known node: a forged current epoch, claim epoch, or UPDATE epoch.
     let forged = [
-        (header(2, last, 2), Body::Ping(Section::default())),
-        (header(2, last, last), Body::Fail(id(2))),
-        (header(2, 5, last), Body::Ping(Section::default())),
-        (header(2, 5, 2), Body::Update(update)),
+        (header(2, last, 2), MessageBody::Ping(GossipSection::default())),
+        (header(2, last, last), MessageBody::Fail(id(2))),
+        (header(2, 5, last), MessageBody::Ping(GossipSection::default())),
+        (header(2, 5, 2), MessageBody::Update(update)),
     ];
     let mut said = 0;
     for (header, body) in forged {
         let out = say(&mut gossip, 1, header, body);
         said += out
             .iter()
-            .filter(|action| matches!(action, Action::Log(Event::UnbelievableEpoch { .. })))
+            .filter(|action| matches!(action, ClusterAction::Log(ClusterEvent::ImpossibleEpoch { .. })))
             .count();
-        assert!(!out.iter().any(|action| matches!(action, Action::Send { .. })), "{out:?}");
+        assert!(!out.iter().any(|action| matches!(action, ClusterAction::Send { .. })), "{out:?}");
     }
     assert_eq!(said, 1, "once a link");
     assert_eq!(gossip.current_epoch(), Epoch(5));
     assert_eq!(gossip.node(id(2)).unwrap().config_epoch, Epoch(2));
     // Later packets from the node are accepted, even after a long absence with a large but possible lead.
-    say(&mut gossip, 2, header(2, 1_000_000, 900_000), Body::Ping(Section::default()));
+    say(&mut gossip, 2, header(2, 1_000_000, 900_000), MessageBody::Ping(GossipSection::default()));
     assert_eq!(gossip.current_epoch(), Epoch(1_000_000));
     assert_eq!(gossip.node(id(2)).unwrap().config_epoch, Epoch(900_000));
 }
 
 #[test]
-fn a_cluster_elects_after_somebody_forged_the_highest_epoch() {
+fn elections_work_after_a_forged_maximum_epoch() {
     let mut net = Net::cluster(3, 6, &config(2000), 7);
     let header = Header { current_epoch: Epoch((1 << 62) - 1), ..header(0, 0, 0) };
     let header = Header { sender: net.id(1), ..header };
-    let packet = Box::new(Packet { header, body: Body::Ping(Section::default()) });
+    let packet = Box::new(Packet { header, body: MessageBody::Ping(GossipSection::default()) });
     let link = LinkId::In(u64::MAX);
     for index in 0..6 {
-        net.feed(index, Input::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
-        net.feed(index, Input::Packet { link, packet: packet.clone() });
+        net.feed(index, ClusterInput::Accepted { link, peer: LOCALHOST, local: LOCALHOST });
+        net.feed(index, ClusterInput::Packet { link, packet: packet.clone() });
     }
     net.failover(3, FailoverMode::Force).unwrap();
-    net.until("a replica takes over", |net| net.writer_of(0) == Some(3));
-    net.until("all agree", Net::all_agree);
+    net.run_until("a replica takes over", |net| net.writer_of(0) == Some(3));
+    net.run_until("all agree", Net::all_agree);
 }
 
 #[test]
-fn links_on_which_nobody_speaks_make_room() {
+fn silent_unknown_links_are_evicted() {
     let mut gossip = node();
-    say(&mut gossip, 1, header(2, 5, 2), Body::Ping(Section::default()));
-    let close = |number| Action::Close { link: LinkId::In(number) };
+    say(&mut gossip, 1, header(2, 5, 2), MessageBody::Ping(GossipSection::default()));
+    let close = |number| ClusterAction::Close { link: LinkId::In(number) };
     for number in 1..4096 {
         assert!(
             !accept(&mut gossip, 1 + number / 100, number)
                 .iter()
-                .any(|out| matches!(out, Action::Close { .. }))
+                .any(|out| matches!(out, ClusterAction::Close { .. }))
         );
     }
     // At the limit, the longest-silent unknown peer is evicted, but never a known node.
@@ -148,10 +150,12 @@ fn links_on_which_nobody_speaks_make_room() {
     // All other unknown peers time out, and no timer remains.
     let mut closed = Vec::new();
     for ms in (100..12_000).step_by(100) {
-        closed.extend(handle(&mut gossip, ms, Input::Deadline).into_iter().filter_map(|out| match out {
-            Action::Close { link: LinkId::In(number) } => Some(number),
-            _ => None,
-        }));
+        closed.extend(handle(&mut gossip, ms, ClusterInput::Deadline).into_iter().filter_map(
+            |out| match out {
+                ClusterAction::Close { link: LinkId::In(number) } => Some(number),
+                _ => None,
+            },
+        ));
     }
     assert_eq!(closed.len(), 4095, "all but the one of a known node");
     assert!(!closed.contains(&0));

@@ -6,9 +6,9 @@ use slot_routing::{Epoch, NodeId, ReplOffset, SlotSet};
 use thiserror::Error;
 
 use super::{
-    BITMAP_BYTES, Body, ENTRY_BYTES, Gossip, GossipEntry, HEADER_BYTES, Header, ID_BYTES, IP_BYTES,
-    MessageFlags, MessageKind, NodeFlags, Packet, Publication, SIGNATURE, UPDATE_BYTES, Update, VERSION, at,
-    extension,
+    BITMAP_BYTES, ConfigUpdate, ENTRY_BYTES, GossipEntry, GossipSection, HEADER_BYTES, Header, ID_BYTES,
+    IP_BYTES, MessageBody, MessageFlags, MessageKind, NodeFlags, Packet, Publication, SIGNATURE,
+    UPDATE_BYTES, VERSION, extension, field_offset,
 };
 
 /// Maximum packet size, far above any realistic published message.
@@ -37,7 +37,7 @@ pub enum DecodeError {
     Epoch(u64),
     /// A malformed node id.
     #[error("malformed node id")]
-    Name,
+    NodeId,
 }
 
 /// The length of the packet at the start of `bytes`, or `None` until the first eight bytes are there.
@@ -52,7 +52,7 @@ pub fn frame_len(bytes: &[u8]) -> Result<Option<usize>, DecodeError> {
     if bytes[..seen] != SIGNATURE[..seen] {
         return Err(DecodeError::Signature);
     }
-    let Some(length) = be32(bytes, at::LENGTH) else { return Ok(None) };
+    let Some(length) = be32(bytes, field_offset::LENGTH) else { return Ok(None) };
     let length = length as usize;
     if length < HEADER_BYTES {
         return Err(DecodeError::Length);
@@ -73,11 +73,11 @@ pub fn decode(bytes: &[u8]) -> Result<Packet, DecodeError> {
     }
     let (head, data) = bytes.split_at(HEADER_BYTES);
     let field = |place| be16(head, place).expect("inside the header");
-    if field(at::VERSION) != VERSION {
-        return Err(DecodeError::Version(field(at::VERSION)));
+    if field(field_offset::VERSION) != VERSION {
+        return Err(DecodeError::Version(field(field_offset::VERSION)));
     }
     let header = decode_header(head)?;
-    let body = decode_body(field(at::KIND), head, data)?;
+    let body = decode_body(field(field_offset::KIND), head, data)?;
     Ok(Packet { header, body })
 }
 
@@ -85,57 +85,61 @@ fn decode_header(head: &[u8]) -> Result<Header, DecodeError> {
     let short = |place| be16(head, place).expect("inside the header");
     let long = |place| be64(head, place).expect("inside the header");
     Ok(Header {
-        sender: id_at(head, at::SENDER)?,
-        flags: NodeFlags(short(at::FLAGS)),
-        message_flags: MessageFlags(head[at::MESSAGE_FLAGS]),
-        serving: head[at::STATE] == 0,
-        ip: ip_at(head, at::IP),
-        port: short(at::PORT),
-        other_port: short(at::OTHER_PORT),
-        bus_port: short(at::BUS_PORT),
-        current_epoch: epoch(long(at::CURRENT_EPOCH))?,
-        config_epoch: epoch(long(at::CONFIG_EPOCH))?,
-        offset: ReplOffset(long(at::OFFSET)),
-        slots: bitmap_at(head, at::SLOTS),
-        replica_of: optional_id_at(head, at::REPLICA_OF)?,
+        sender: id_at(head, field_offset::SENDER)?,
+        flags: NodeFlags(short(field_offset::FLAGS)),
+        message_flags: MessageFlags(head[field_offset::MESSAGE_FLAGS]),
+        serving: head[field_offset::STATE] == 0,
+        ip: ip_at(head, field_offset::IP),
+        port: short(field_offset::PORT),
+        other_port: short(field_offset::OTHER_PORT),
+        bus_port: short(field_offset::BUS_PORT),
+        current_epoch: epoch(long(field_offset::CURRENT_EPOCH))?,
+        config_epoch: epoch(long(field_offset::CONFIG_EPOCH))?,
+        offset: ReplOffset(long(field_offset::OFFSET)),
+        slots: bitmap_at(head, field_offset::SLOTS),
+        replica_of: optional_id_at(head, field_offset::REPLICA_OF)?,
     })
 }
 
-fn decode_body(number: u16, head: &[u8], data: &[u8]) -> Result<Body, DecodeError> {
+fn decode_body(number: u16, head: &[u8], data: &[u8]) -> Result<MessageBody, DecodeError> {
     let exactly = |bytes| if data.len() == bytes { Ok(()) } else { Err(DecodeError::Length) };
     Ok(match MessageKind::ALL.get(usize::from(number)) {
-        Some(MessageKind::Ping) => Body::Ping(decode_gossip(head, data)?),
-        Some(MessageKind::Pong) => Body::Pong(decode_gossip(head, data)?),
-        Some(MessageKind::Meet) => Body::Meet(decode_gossip(head, data)?),
+        Some(MessageKind::Ping) => MessageBody::Ping(decode_gossip(head, data)?),
+        Some(MessageKind::Pong) => MessageBody::Pong(decode_gossip(head, data)?),
+        Some(MessageKind::Meet) => MessageBody::Meet(decode_gossip(head, data)?),
         Some(MessageKind::Fail) => {
             exactly(ID_BYTES)?;
-            Body::Fail(id_at(data, 0)?)
+            MessageBody::Fail(id_at(data, 0)?)
         }
-        Some(MessageKind::Publish) => Body::Publish(decode_publication(data, false)?),
-        Some(MessageKind::PublishShard) => Body::Publish(decode_publication(data, true)?),
-        Some(MessageKind::AuthRequest) => exactly(0).map(|()| Body::AuthRequest)?,
-        Some(MessageKind::AuthAck) => exactly(0).map(|()| Body::AuthAck)?,
-        Some(MessageKind::ManualFailoverStart) => exactly(0).map(|()| Body::ManualFailoverStart)?,
+        Some(MessageKind::Publish) => MessageBody::Publish(decode_publication(data, false)?),
+        Some(MessageKind::PublishShard) => MessageBody::Publish(decode_publication(data, true)?),
+        Some(MessageKind::AuthRequest) => exactly(0).map(|()| MessageBody::AuthRequest)?,
+        Some(MessageKind::AuthAck) => exactly(0).map(|()| MessageBody::AuthAck)?,
+        Some(MessageKind::ManualFailoverStart) => exactly(0).map(|()| MessageBody::ManualFailoverStart)?,
         Some(MessageKind::Update) => {
             exactly(UPDATE_BYTES)?;
             let config_epoch = epoch(be64(data, 0).expect("the length was checked"))?;
-            Body::Update(Update { config_epoch, id: id_at(data, 8)?, slots: bitmap_at(data, 8 + ID_BYTES) })
+            MessageBody::Update(ConfigUpdate {
+                config_epoch,
+                id: id_at(data, 8)?,
+                slots: bitmap_at(data, 8 + ID_BYTES),
+            })
         }
-        Some(MessageKind::Module) | None => Body::Other(number),
+        Some(MessageKind::Module) | None => MessageBody::Other(number),
     })
 }
 
-fn decode_gossip(head: &[u8], data: &[u8]) -> Result<Gossip, DecodeError> {
-    let count = usize::from(be16(head, at::COUNT).expect("inside the header"));
+fn decode_gossip(head: &[u8], data: &[u8]) -> Result<GossipSection, DecodeError> {
+    let count = usize::from(be16(head, field_offset::COUNT).expect("inside the header"));
     let entries_end = count * ENTRY_BYTES;
     if data.len() < entries_end {
         return Err(DecodeError::Length);
     }
     let (entries, rest) = data.split_at(entries_end);
     let entries = entries.chunks_exact(ENTRY_BYTES).map(decode_entry).collect::<Result<_, _>>()?;
-    let follow = MessageFlags(head[at::MESSAGE_FLAGS]).has(MessageFlags::EXTENSIONS);
-    let count = if follow { be16(head, at::EXTENSIONS).expect("inside the header") } else { 0 };
-    Ok(Gossip { entries, extensions: extension::decode_all(rest, count)? })
+    let follow = MessageFlags(head[field_offset::MESSAGE_FLAGS]).has(MessageFlags::EXTENSIONS);
+    let count = if follow { be16(head, field_offset::EXTENSIONS).expect("inside the header") } else { 0 };
+    Ok(GossipSection { entries, extensions: extension::decode_all(rest, count)? })
 }
 
 fn decode_entry(bytes: &[u8]) -> Result<GossipEntry, DecodeError> {
@@ -170,7 +174,7 @@ fn epoch(number: u64) -> Result<Epoch, DecodeError> {
 }
 
 fn id_at(bytes: &[u8], place: usize) -> Result<NodeId, DecodeError> {
-    NodeId::from_bytes(&bytes[place..place + ID_BYTES]).map_err(|_| DecodeError::Name)
+    NodeId::from_bytes(&bytes[place..place + ID_BYTES]).map_err(|_| DecodeError::NodeId)
 }
 
 fn optional_id_at(bytes: &[u8], place: usize) -> Result<Option<NodeId>, DecodeError> {

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 use slot_routing::NodeId;
 
 use super::{
-    Body, ENTRY_BYTES, Gossip, GossipEntry, HEADER_BYTES, Header, IP_BYTES, MessageFlags, Packet,
-    Publication, SIGNATURE, VERSION, at,
+    ENTRY_BYTES, GossipEntry, GossipSection, HEADER_BYTES, Header, IP_BYTES, MessageBody, MessageFlags,
+    Packet, Publication, SIGNATURE, VERSION, field_offset,
 };
 
 impl Packet {
@@ -17,19 +17,24 @@ impl Packet {
         let mut out = vec![0; HEADER_BYTES];
         self.header.write(&mut out);
         match &self.body {
-            Body::Ping(gossip) | Body::Pong(gossip) | Body::Meet(gossip) => gossip.append(&mut out),
-            Body::Fail(id) => put_id(&mut out, *id),
-            Body::Publish(publication) => publication.append(&mut out),
-            Body::Update(update) => {
+            MessageBody::Ping(gossip) | MessageBody::Pong(gossip) | MessageBody::Meet(gossip) => {
+                gossip.append(&mut out)
+            }
+            MessageBody::Fail(id) => put_id(&mut out, *id),
+            MessageBody::Publish(publication) => publication.append(&mut out),
+            MessageBody::Update(update) => {
                 out.extend(update.config_epoch.0.to_be_bytes());
                 put_id(&mut out, update.id);
                 out.extend(update.slots.as_bitmap());
             }
-            Body::AuthRequest | Body::AuthAck | Body::ManualFailoverStart | Body::Other(_) => {}
+            MessageBody::AuthRequest
+            | MessageBody::AuthAck
+            | MessageBody::ManualFailoverStart
+            | MessageBody::Other(_) => {}
         }
-        put16(&mut out, at::KIND, self.body.number());
+        put16(&mut out, field_offset::KIND, self.body.number());
         let length = u32::try_from(out.len()).expect("a packet is far below 4 GiB");
-        out[at::LENGTH..at::LENGTH + 4].copy_from_slice(&length.to_be_bytes());
+        out[field_offset::LENGTH..field_offset::LENGTH + 4].copy_from_slice(&length.to_be_bytes());
         out
     }
 }
@@ -37,26 +42,26 @@ impl Packet {
 impl Header {
     fn write(&self, out: &mut [u8]) {
         out[..4].copy_from_slice(SIGNATURE);
-        put16(out, at::VERSION, VERSION);
-        put16(out, at::PORT, self.port);
-        put64(out, at::CURRENT_EPOCH, self.current_epoch.0);
-        put64(out, at::CONFIG_EPOCH, self.config_epoch.0);
-        put64(out, at::OFFSET, self.offset.0);
-        out[at::SENDER..at::SLOTS].copy_from_slice(self.sender.as_bytes());
-        out[at::SLOTS..at::REPLICA_OF].copy_from_slice(self.slots.as_bitmap());
+        put16(out, field_offset::VERSION, VERSION);
+        put16(out, field_offset::PORT, self.port);
+        put64(out, field_offset::CURRENT_EPOCH, self.current_epoch.0);
+        put64(out, field_offset::CONFIG_EPOCH, self.config_epoch.0);
+        put64(out, field_offset::OFFSET, self.offset.0);
+        out[field_offset::SENDER..field_offset::SLOTS].copy_from_slice(self.sender.as_bytes());
+        out[field_offset::SLOTS..field_offset::REPLICA_OF].copy_from_slice(self.slots.as_bitmap());
         if let Some(master) = self.replica_of {
-            out[at::REPLICA_OF..at::IP].copy_from_slice(master.as_bytes());
+            out[field_offset::REPLICA_OF..field_offset::IP].copy_from_slice(master.as_bytes());
         }
-        out[at::IP..at::EXTENSIONS].copy_from_slice(&ip_field(self.ip));
-        put16(out, at::OTHER_PORT, self.other_port);
-        put16(out, at::BUS_PORT, self.bus_port);
-        put16(out, at::FLAGS, self.flags.0);
-        out[at::STATE] = u8::from(!self.serving);
-        out[at::MESSAGE_FLAGS] = self.message_flags.0;
+        out[field_offset::IP..field_offset::EXTENSIONS].copy_from_slice(&ip_field(self.ip));
+        put16(out, field_offset::OTHER_PORT, self.other_port);
+        put16(out, field_offset::BUS_PORT, self.bus_port);
+        put16(out, field_offset::FLAGS, self.flags.0);
+        out[field_offset::STATE] = u8::from(!self.serving);
+        out[field_offset::MESSAGE_FLAGS] = self.message_flags.0;
     }
 }
 
-impl Gossip {
+impl GossipSection {
     fn append(&self, out: &mut Vec<u8>) {
         out.reserve(self.entries.len() * ENTRY_BYTES);
         for entry in &self.entries {
@@ -65,10 +70,18 @@ impl Gossip {
         for extension in &self.extensions {
             extension.encode(out);
         }
-        put16(out, at::COUNT, u16::try_from(self.entries.len()).expect("gossip is capped when composed"));
-        put16(out, at::EXTENSIONS, u16::try_from(self.extensions.len()).expect("as are extensions"));
+        put16(
+            out,
+            field_offset::COUNT,
+            u16::try_from(self.entries.len()).expect("gossip is capped when composed"),
+        );
+        put16(
+            out,
+            field_offset::EXTENSIONS,
+            u16::try_from(self.extensions.len()).expect("as are extensions"),
+        );
         if !self.extensions.is_empty() {
-            out[at::MESSAGE_FLAGS] |= MessageFlags::EXTENSIONS.0;
+            out[field_offset::MESSAGE_FLAGS] |= MessageFlags::EXTENSIONS.0;
         }
     }
 }

@@ -74,7 +74,7 @@ pub(super) fn decode_all(mut bytes: &[u8], count: u16) -> Result<Vec<Extension>,
 fn decode_one(kind: u16, payload: &[u8]) -> Result<Option<Extension>, DecodeError> {
     let id = |bytes: &[u8]| {
         let id = bytes.get(..ID_BYTES).ok_or(DecodeError::Length)?;
-        NodeId::from_bytes(id).map_err(|_| DecodeError::Name)
+        NodeId::from_bytes(id).map_err(|_| DecodeError::NodeId)
     };
     Ok(Some(match kind {
         HOSTNAME => return Ok(text(payload).map(Extension::Hostname)),

@@ -75,34 +75,35 @@ fn extensions() -> impl Strategy<Value = Extension> {
     ]
 }
 
-fn bodies() -> impl Strategy<Value = Body> {
+fn bodies() -> impl Strategy<Value = MessageBody> {
     let gossip = || {
         (vec(entries(), 0..8), vec(extensions(), 0..4))
-            .prop_map(|(entries, extensions)| Gossip { entries, extensions })
+            .prop_map(|(entries, extensions)| GossipSection { entries, extensions })
     };
     prop_oneof![
-        gossip().prop_map(Body::Ping),
-        gossip().prop_map(Body::Pong),
-        gossip().prop_map(Body::Meet),
-        ids().prop_map(Body::Fail),
-        (any::<bool>(), vec(any::<u8>(), 0..50), vec(any::<u8>(), 0..50))
-            .prop_map(|(sharded, channel, message)| Body::Publish(Publication { sharded, channel, message })),
-        Just(Body::AuthRequest),
-        Just(Body::AuthAck),
-        Just(Body::ManualFailoverStart),
-        (0..MAX_EPOCH, ids(), slot_sets()).prop_map(|(epoch, id, slots)| Body::Update(Update {
+        gossip().prop_map(MessageBody::Ping),
+        gossip().prop_map(MessageBody::Pong),
+        gossip().prop_map(MessageBody::Meet),
+        ids().prop_map(MessageBody::Fail),
+        (any::<bool>(), vec(any::<u8>(), 0..50), vec(any::<u8>(), 0..50)).prop_map(
+            |(sharded, channel, message)| MessageBody::Publish(Publication { sharded, channel, message })
+        ),
+        Just(MessageBody::AuthRequest),
+        Just(MessageBody::AuthAck),
+        Just(MessageBody::ManualFailoverStart),
+        (0..MAX_EPOCH, ids(), slot_sets()).prop_map(|(epoch, id, slots)| MessageBody::Update(ConfigUpdate {
             config_epoch: Epoch(epoch),
             id,
             slots
         })),
-        (11..u16::MAX).prop_map(Body::Other),
-        Just(Body::Other(9)),
+        (11..u16::MAX).prop_map(MessageBody::Other),
+        Just(MessageBody::Other(9)),
     ]
 }
 
 fn packets() -> impl Strategy<Value = Packet> {
     (headers(), bodies()).prop_map(|(mut header, body)| {
-        if let Body::Ping(gossip) | Body::Pong(gossip) | Body::Meet(gossip) = &body
+        if let MessageBody::Ping(gossip) | MessageBody::Pong(gossip) | MessageBody::Meet(gossip) = &body
             && !gossip.extensions.is_empty()
         {
             header.message_flags |= MessageFlags::EXTENSIONS;
@@ -113,14 +114,14 @@ fn packets() -> impl Strategy<Value = Packet> {
 
 proptest! {
     #[test]
-    fn what_encodes_decodes_to_the_same(packet in packets()) {
+    fn packets_round_trip(packet in packets()) {
         let bytes = packet.encode();
         prop_assert_eq!(frame_len(&bytes), Ok(Some(bytes.len())));
         prop_assert_eq!(decode(&bytes), Ok(packet));
     }
 
     #[test]
-    fn no_cut_of_a_packet_is_a_packet(packet in packets()) {
+    fn truncated_packets_are_rejected(packet in packets()) {
         let bytes = packet.encode();
         for end in (0..bytes.len()).step_by(7).chain(bytes.len().saturating_sub(130)..bytes.len()) {
             prop_assert!(decode(&bytes[..end]).is_err(), "cut at {}", end);
@@ -131,12 +132,12 @@ proptest! {
     }
 
     #[test]
-    fn random_bytes_are_refused(bytes in vec(any::<u8>(), 0..4000)) {
+    fn random_bytes_are_rejected(bytes in vec(any::<u8>(), 0..4000)) {
         prop_assert!(decode(&bytes).is_err());
     }
 
     #[test]
-    fn a_changed_byte_never_panics(packet in packets(), changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
+    fn decoding_mutated_packets_never_panics(packet in packets(), changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..6)) {
         let mut bytes = packet.encode();
         for (place, byte) in changes {
             let place = place.index(bytes.len());
@@ -164,11 +165,11 @@ fn empty_ping() -> Packet {
         slots: [Slot::new(10).unwrap()].into_iter().collect(),
         replica_of: None,
     };
-    Packet { header, body: Body::Ping(Gossip::default()) }
+    Packet { header, body: MessageBody::Ping(GossipSection::default()) }
 }
 
 #[test]
-fn the_header_has_the_places_of_the_specification() {
+fn header_fields_have_the_specified_offsets() {
     let bytes = empty_ping().encode();
     assert_eq!(bytes.len(), 2256);
     assert_eq!(bytes[..16], *b"RCmb\0\0\x08\xd0\0\x01\x1b\x58\0\0\0\0");
@@ -181,7 +182,7 @@ fn the_header_has_the_places_of_the_specification() {
 }
 
 #[test]
-fn broken_packets_are_refused_for_what_is_wrong() {
+fn malformed_packets_are_rejected_with_the_right_error() {
     let good = empty_ping().encode();
     let with = |place: usize, bytes: &[u8]| {
         let mut packet = good.clone();
@@ -198,8 +199,8 @@ fn broken_packets_are_refused_for_what_is_wrong() {
         (with(14, &[0, 1]), DecodeError::Length),
         (with(14, &[255, 255]), DecodeError::Length),
         (with(16, &[0xFF]), DecodeError::Epoch(0xFF00_0000_0000_0102)),
-        (with(40, b"X"), DecodeError::Name),
-        (with(2128, b"abc"), DecodeError::Name),
+        (with(40, b"X"), DecodeError::NodeId),
+        (with(2128, b"abc"), DecodeError::NodeId),
     ];
     for (bytes, error) in table {
         assert_eq!(decode(&bytes), Err(error));
@@ -207,20 +208,20 @@ fn broken_packets_are_refused_for_what_is_wrong() {
     // The extension flag with a count of zero is an empty list.
     assert!(decode(&with(2253, &[4])).is_ok());
     let mut counted = with(2253, &[4]);
-    counted[at::EXTENSIONS + 1] = 1;
+    counted[field_offset::EXTENSIONS + 1] = 1;
     assert_eq!(decode(&counted), Err(DecodeError::Length));
 }
 
 #[test]
-fn unknown_extensions_and_odd_texts_are_passed_over() {
+fn unknown_extensions_and_malformed_strings_are_skipped() {
     let mut bytes = empty_ping().encode();
-    bytes[at::MESSAGE_FLAGS] = 4;
-    bytes[at::EXTENSIONS + 1] = 3;
+    bytes[field_offset::MESSAGE_FLAGS] = 4;
+    bytes[field_offset::EXTENSIONS + 1] = 3;
     bytes.extend(b"\0\0\0\x10\0\x63\0\0whatever");
     bytes.extend(b"\0\0\0\x10\0\0\0\0new\nline");
     bytes.extend(b"\0\0\0\x10\0\0\0\0host\0\0\0\0");
     let length = bytes.len() as u32;
     bytes[4..8].copy_from_slice(&length.to_be_bytes());
-    let Body::Ping(gossip) = decode(&bytes).unwrap().body else { panic!("a ping") };
+    let MessageBody::Ping(gossip) = decode(&bytes).unwrap().body else { panic!("a ping") };
     assert_eq!(gossip.extensions, [Extension::Hostname("host".to_owned())]);
 }

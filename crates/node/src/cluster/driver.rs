@@ -11,7 +11,10 @@ use clock::Instant;
 use config::{Config, MasterAddress, keys};
 use engine::Engine;
 use gossip::wire::{MessageKind, Packet, Publication};
-use gossip::{Action, Confirm, Driving, Event, Input, Level, LinkId, News, SlotChange, Source};
+use gossip::{
+    ClusterAction, ClusterDriver, ClusterEvent, ClusterInput, LinkId, LogLevel, ReplicaConfirmation,
+    ReplicationSource, SlotChange, StepInputs,
+};
 use net::context::NetworkContext;
 use net::dialer::Dialer;
 use net::pauses::PauseGate;
@@ -61,7 +64,7 @@ pub(crate) struct Driver {
     events: mpsc::Receiver<LinkEvent>,
     asks: mpsc::UnboundedReceiver<Ask>,
     waiting: BTreeMap<u64, oneshot::Sender<Answer>>,
-    driving: Driving,
+    driving: ClusterDriver,
     /// How often `nodes.conf` was to be written.
     saves: u64,
     next_token: u64,
@@ -135,7 +138,7 @@ impl Driver {
             events,
             asks,
             waiting: BTreeMap::new(),
-            driving: Driving::default(),
+            driving: ClusterDriver::default(),
             saves: 0,
             next_token: 0,
             last: now,
@@ -152,9 +155,9 @@ impl Driver {
     /// that is known.
     pub(crate) fn start(&mut self, found: Option<ReplOffset>) -> Result<()> {
         if let Some(upto) = found {
-            self.feed(Input::Loaded { upto })?;
+            self.feed(ClusterInput::Loaded { upto })?;
         }
-        self.feed(Input::Start)
+        self.feed(ClusterInput::Start)
     }
 
     /// Runs until it is dropped, after [`Driver::start`]; ends with an error that the node must not live with.
@@ -185,10 +188,10 @@ impl Driver {
                     let done = done.expect("the driver holds a sender itself");
                     self.on_done(done)?;
                 }
-                () = replication.cluster_stream.arrived.notified() => self.feed(Input::Deadline)?,
+                () = replication.cluster_stream.arrived.notified() => self.feed(ClusterInput::Deadline)?,
                 () = replication.has(self.watched) => {
                     self.watched = None;
-                    self.feed(Input::Deadline)?;
+                    self.feed(ClusterInput::Deadline)?;
                 }
                 () = timer => self.on_timer()?,
             }
@@ -210,7 +213,7 @@ impl Driver {
 
     fn on_timer(&mut self) -> Result<()> {
         let now = self.now();
-        let save = self.driving.save(now);
+        let save = self.driving.take_due_save(now);
         self.carry_out(save)?;
         if now >= self.look_at {
             self.look_at = now + LOOK_FOR_KEYS;
@@ -219,7 +222,7 @@ impl Driver {
         if self.pause.is_some_and(|pause| now >= pause.until) {
             self.resume_writes();
         }
-        self.feed(Input::Deadline)
+        self.feed(ClusterInput::Deadline)
     }
 
     /// A thread has done what it was asked for.
@@ -227,23 +230,23 @@ impl Driver {
         match done {
             Done::Written(number, outcome) => {
                 outcome.context("Fatal: can't update cluster config file")?;
-                let (released, is_all) = self.driving.written(number);
+                let (released, is_all) = self.driving.note_written(number);
                 self.carry_out(released)?;
-                if is_all { self.feed(Input::Persisted) } else { Ok(()) }
+                if is_all { self.feed(ClusterInput::Persisted) } else { Ok(()) }
             }
             Done::Emptied => {
                 self.node.replication.forget_history();
-                let reply = self.driving.emptied();
+                let reply = self.driving.note_emptied();
                 self.carry_out(reply)
             }
             Done::KeysFound { slots, at_start } => {
                 let slots = self.background.still_held(&slots);
-                self.feed(Input::KeysFound { slots, at_start })
+                self.feed(ClusterInput::ForeignKeysFound { slots, at_start })
             }
             // Each slot has been free once since the gate closed, and a command that locks one now sees that it is.
             Done::Drained { pause } if self.pause.is_some_and(|current| current.number == pause) => {
                 let offset = self.standing(self.now()).offset;
-                self.feed(Input::WritesPaused { offset })
+                self.feed(ClusterInput::WritesPaused { offset })
             }
             Done::Drained { .. } => Ok(()),
             Done::LeavingPaused => {
@@ -263,7 +266,7 @@ impl Driver {
     fn give_up(&mut self, links: Vec<LinkId>) -> Result<()> {
         for link in links {
             self.links.close(link);
-            self.feed(Input::Closed { link })?;
+            self.feed(ClusterInput::Closed { link })?;
         }
         Ok(())
     }
@@ -272,17 +275,17 @@ impl Driver {
         match event {
             LinkEvent::Accepted { stream, peer, local } => {
                 let link = self.links.accept(stream);
-                self.feed(Input::Accepted { link, peer, local })
+                self.feed(ClusterInput::Accepted { link, peer, local })
             }
             LinkEvent::Connected { link, stream } => {
                 if self.links.begin(link, stream) {
-                    self.feed(Input::Connected { link })?;
+                    self.feed(ClusterInput::Connected { link })?;
                 }
                 Ok(())
             }
             LinkEvent::ConnectFailed { link, refused } => {
                 self.links.close(link);
-                self.feed(Input::ConnectFailed { link, refused })
+                self.feed(ClusterInput::ConnectFailed { link, refused })
             }
             LinkEvent::Packet { link, packet } if self.interference.drops(&packet) => {
                 let word = packet.body.kind().map_or("unknown", MessageKind::word);
@@ -290,10 +293,10 @@ impl Driver {
                 self.machine.gossip.lock().count_dropped(&packet.body);
                 if self.interference.closes { self.give_up(vec![link]) } else { Ok(()) }
             }
-            LinkEvent::Packet { link, packet } => self.feed(Input::Packet { link, packet }),
+            LinkEvent::Packet { link, packet } => self.feed(ClusterInput::Packet { link, packet }),
             LinkEvent::Closed { link } => {
                 self.links.close(link);
-                self.feed(Input::Closed { link })
+                self.feed(ClusterInput::Closed { link })
             }
         }
     }
@@ -304,16 +307,16 @@ impl Driver {
                 let token = self.next_token;
                 self.next_token += 1;
                 self.waiting.insert(token, answer);
-                self.feed(Input::Command { token, command })
+                self.feed(ClusterInput::Command { token, command })
             }
             Ask::Publish { publication, ticket } => {
                 drop(ticket);
-                self.feed(Input::Publish(publication))
+                self.feed(ClusterInput::Publish(publication))
             }
             Ask::ReplicasTold { token, slot, held } => {
                 let keys = self.node.engine.keyspace.keys_in_slot(slot);
                 let keys_in_slot = u64::try_from(keys).unwrap_or(u64::MAX);
-                self.feed(Input::ReplicasTold { token, held, keys_in_slot })?;
+                self.feed(ClusterInput::ReplicasAcknowledged { token, held, keys_in_slot })?;
                 self.node.replication.cluster_stream.on_carried_out(token);
                 Ok(())
             }
@@ -322,7 +325,7 @@ impl Driver {
                 Ok(())
             }
             Ask::Configure => match self.options() {
-                Ok(config) => self.feed(Input::Configure(Box::new(config))),
+                Ok(config) => self.feed(ClusterInput::Configure(Box::new(config))),
                 Err(error) => {
                     tracing::warn!("{error:#}");
                     Ok(())
@@ -332,16 +335,16 @@ impl Driver {
     }
 
     /// Gives the machine an input, after what replication has to say, and does what it answers.
-    fn feed(&mut self, input: Input) -> Result<()> {
+    fn feed(&mut self, input: ClusterInput) -> Result<()> {
         let (now, wall) = (self.now(), process::time::now());
         self.last = now;
         let facts = self.standing(now);
         let replication = &self.node.replication;
         let differs = replication.unapplied() > 0;
         let is_other = std::mem::replace(&mut self.differs, differs) != differs;
-        let news = News {
-            facts,
-            heard: replication.cluster_stream.take(),
+        let news = StepInputs {
+            replication: facts,
+            stream_events: replication.cluster_stream.take(),
             first_write: replication.log.take_first_write(),
             config: if is_other { Some(Box::new(self.options()?)) } else { None },
         };
@@ -358,7 +361,7 @@ impl Driver {
     }
 
     /// Does this, and gives up the links whose peers do not read.
-    fn carry_out(&mut self, actions: impl IntoIterator<Item = Action>) -> Result<()> {
+    fn carry_out(&mut self, actions: impl IntoIterator<Item = ClusterAction>) -> Result<()> {
         let mut given_up = Vec::new();
         for action in actions {
             self.act(action, &mut given_up);
@@ -400,22 +403,22 @@ impl Driver {
         }
     }
 
-    fn act(&mut self, action: Action, given_up: &mut Vec<LinkId>) {
+    fn act(&mut self, action: ClusterAction, given_up: &mut Vec<LinkId>) {
         match action {
-            Action::Connect { link, ip, port } => self.connect(link, ip, port),
-            Action::Close { link } => self.links.close(link),
-            Action::Send { link, packet, .. } => given_up.extend(self.send(link, &packet)),
-            Action::Persist { text, sync } => {
+            ClusterAction::Connect { link, ip, port } => self.connect(link, ip, port),
+            ClusterAction::Close { link } => self.links.close(link),
+            ClusterAction::Send { link, packet, .. } => given_up.extend(self.send(link, &packet)),
+            ClusterAction::Persist { text, sync } => {
                 self.saves += 1;
                 self.background.save(self.saves, text, sync);
             }
-            Action::Publish(topology) => {
+            ClusterAction::Publish(topology) => {
                 self.background.leave_returning(&topology);
                 self.node.engine.route_by(*topology);
                 self.node.watcher.republished();
             }
-            Action::AllowCopies(copies) => self.node.replication.copies.store(Arc::new(copies)),
-            Action::BecomeMaster => {
+            ClusterAction::AllowReplicas(copies) => self.node.replication.copies.store(Arc::new(copies)),
+            ClusterAction::BecomeMaster => {
                 self.node.replication.log.watch_first_write();
                 self.node.replication.become_master();
                 self.node.watcher.promoted();
@@ -423,19 +426,21 @@ impl Driver {
                 // Slots that its master had imported are here, without a mark: look for them.
                 self.look_at = self.now();
             }
-            Action::BecomeReplica { ip, port, foreign, .. } => self.follow(ip, port, foreign),
-            Action::PauseWrites { until } => self.pause_writes(until),
-            Action::TellReplicas { slot, change, confirm } => self.tell_replicas(slot, &change, confirm),
-            Action::ResumeWrites => self.resume_writes(),
-            Action::WatchOffset(offset) => self.watched = offset,
-            Action::DropSlots(slots) => self.background.leave(&slots),
-            Action::DropEverything => self.background.empty(),
-            Action::Deliver(publication) => {
+            ClusterAction::BecomeReplica { ip, port, foreign, .. } => self.follow(ip, port, foreign),
+            ClusterAction::PauseWrites { until } => self.pause_writes(until),
+            ClusterAction::TellReplicas { slot, change, confirm } => {
+                self.tell_replicas(slot, &change, confirm)
+            }
+            ClusterAction::ResumeWrites => self.resume_writes(),
+            ClusterAction::WatchOffset(offset) => self.watched = offset,
+            ClusterAction::DropSlots(slots) => self.background.leave(&slots),
+            ClusterAction::DropEverything => self.background.empty(),
+            ClusterAction::Deliver(publication) => {
                 let Publication { sharded, channel, message } = &publication;
                 self.node.engine.pubsub.deliver(*sharded, channel, message);
             }
-            Action::Reply { token, result } => self.answer(token, result),
-            Action::Log(event) => log(&event),
+            ClusterAction::Reply { token, result } => self.answer(token, result),
+            ClusterAction::Log(event) => log(&event),
         }
     }
 
@@ -457,10 +462,10 @@ impl Driver {
     }
 
     /// Says to the replicas what becomes of a slot, and has the machine told once all that are connected have it.
-    fn tell_replicas(&self, slot: Slot, change: &SlotChange, confirm: Option<Confirm>) {
+    fn tell_replicas(&self, slot: Slot, change: &SlotChange, confirm: Option<ReplicaConfirmation>) {
         let replication = self.node.replication.clone();
         let said = replication.say_slot_change(slot, change, confirm.map(|confirm| confirm.token));
-        let Some(Confirm { token, timeout }) = confirm else { return };
+        let Some(ReplicaConfirmation { token, timeout }) = confirm else { return };
         let own = self.own.clone();
         tokio::spawn(async move {
             let held = match said {
@@ -472,7 +477,7 @@ impl Driver {
     }
 
     /// The parameters, as the machine is to go by them.
-    fn options(&self) -> Result<gossip::Config> {
+    fn options(&self) -> Result<gossip::ClusterConfig> {
         let mut options = options::read(&self.node.config.values())?;
         // An operator who wants such a replica for a master says so (CLUSTER FAILOVER).
         options.replica_no_failover |= self.differs;
@@ -480,16 +485,18 @@ impl Driver {
     }
 
     /// How replication stands, as the machine wants to know it.
-    fn standing(&self, now: Instant) -> gossip::Replication {
+    fn standing(&self, now: Instant) -> gossip::ReplicationStatus {
         let replication = &self.node.replication;
         let source = match (replication.is_replica(), replication.link_down_since()) {
-            (false, _) => Source::Never,
+            (false, _) => ReplicationSource::Never,
             // A link that stands may be cut all the same: what counts is when anything came over it.
-            (true, None) => Source::Streaming { last_heard: replication.master_heard().unwrap_or(now) },
-            (true, Some(since)) if replication.has_data() => Source::Lost { since },
-            (true, Some(_)) => Source::Never,
+            (true, None) => {
+                ReplicationSource::Streaming { last_heard: replication.master_heard().unwrap_or(now) }
+            }
+            (true, Some(since)) if replication.has_data() => ReplicationSource::Lost { since },
+            (true, Some(_)) => ReplicationSource::Never,
         };
-        gossip::Replication { offset: replication.reach(), source }
+        gossip::ReplicationStatus { offset: replication.reach(), source }
     }
 
     fn follow(&mut self, ip: IpAddr, port: u16, foreign: bool) {
@@ -530,17 +537,17 @@ impl Driver {
 impl Drop for Driver {
     /// The server stops.
     fn drop(&mut self) {
-        if let Some(save) = self.driving.last_save() {
+        if let Some(save) = self.driving.take_final_save() {
             self.act(save, &mut Vec::new());
         }
     }
 }
 
-fn log(event: &Event) {
+fn log(event: &ClusterEvent) {
     match event.level() {
-        Level::Debug => tracing::trace!("{event}"),
-        Level::Verbose => tracing::debug!("{event}"),
-        Level::Notice => tracing::info!("{event}"),
-        Level::Warning => tracing::warn!("{event}"),
+        LogLevel::Debug => tracing::trace!("{event}"),
+        LogLevel::Verbose => tracing::debug!("{event}"),
+        LogLevel::Notice => tracing::info!("{event}"),
+        LogLevel::Warning => tracing::warn!("{event}"),
     }
 }

@@ -2,7 +2,7 @@
 
 use clock::Millis;
 use failover_history::{Failover, FailoverOutcome, FailoverStep};
-use gossip::{Candidate, FailoverRecord, Gossip, Unfit};
+use gossip::{Candidate, FailoverRecord, Gossip, Ineligibility};
 use slot_routing::{Epoch, NodeId};
 
 /// The failovers, oldest first.
@@ -23,8 +23,8 @@ fn failover(gossip: &Gossip, now: Millis, record: &FailoverRecord) -> Failover {
     let ms = |from: Millis, to: Millis| u64::try_from(to.0 - from.0).unwrap_or(0);
     let outcome = match record {
         FailoverRecord { replaced: Some(_), .. } => FailoverOutcome::Replaced,
-        FailoverRecord { returned: Some(_), .. } => FailoverOutcome::CameBack,
-        FailoverRecord { given_up: Some(_), .. } => FailoverOutcome::GivenUp,
+        FailoverRecord { recovered: Some(_), .. } => FailoverOutcome::CameBack,
+        FailoverRecord { request_timed_out: Some(_), .. } => FailoverOutcome::GivenUp,
         _ => FailoverOutcome::Open,
     };
     Failover {
@@ -75,13 +75,15 @@ impl Steps<'_> {
     }
 
     fn candidates(&mut self, record: &FailoverRecord) {
-        let Some(at) = record.compared else { return };
-        for Candidate { node, offset, rank, unfit } in &record.candidates {
-            let verdict = match (rank, unfit) {
+        let Some(at) = record.ranked_at else { return };
+        for Candidate { node, offset, rank, ineligibility } in &record.candidates {
+            let verdict = match (rank, ineligibility) {
                 (Some(rank), None) => format!("rank {rank}"),
-                (_, Some(Unfit::Down)) => "not eligible: it does not answer".to_owned(),
-                (_, Some(Unfit::NoFailover)) => "not eligible: cluster-replica-no-failover".to_owned(),
-                (_, Some(Unfit::Empty)) => "not eligible: it has no data".to_owned(),
+                (_, Some(Ineligibility::Down)) => "not eligible: it does not answer".to_owned(),
+                (_, Some(Ineligibility::NoFailover)) => {
+                    "not eligible: cluster-replica-no-failover".to_owned()
+                }
+                (_, Some(Ineligibility::Empty)) => "not eligible: it has no data".to_owned(),
                 (None, None) => "not eligible".to_owned(),
             };
             self.add(at, format!("candidate {}: offset {offset}, {verdict}", self.name(*node)));
@@ -102,17 +104,17 @@ impl Steps<'_> {
                 self.add(*at, format!("{} votes for it", self.name(*voter)));
             }
         }
-        for (why, at) in &record.hindered {
+        for (why, at) in &record.obstacles {
             self.add(*at, format!("this node cannot stand: {why}"));
         }
     }
 
     fn votes(&mut self, record: &FailoverRecord) {
         let in_epoch = |name: String, epoch: Epoch| format!("{name} in epoch {epoch}");
-        for (candidate, epoch, at) in &record.voted {
+        for (candidate, epoch, at) in &record.votes_given {
             self.add(*at, format!("this node votes for {}", in_epoch(self.name(*candidate), *epoch)));
         }
-        for (candidate, epoch, why, at) in &record.denied {
+        for (candidate, epoch, why, at) in &record.votes_refused {
             let about = in_epoch(self.name(*candidate), *epoch);
             self.add(*at, format!("this node does not vote for {about}: {}", why.text(*epoch)));
         }
@@ -125,10 +127,10 @@ impl Steps<'_> {
         if let Some(at) = record.first_write {
             self.add(at, "this node accepts the first write".to_owned());
         }
-        if let Some(at) = record.returned {
+        if let Some(at) = record.recovered {
             self.add(at, "it answers again".to_owned());
         }
-        if let Some(at) = record.given_up {
+        if let Some(at) = record.request_timed_out {
             self.add(at, "the request is given up".to_owned());
         }
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use gossip::LinkId;
-use gossip::wire::{self, Body, Packet};
+use gossip::wire::{self, MessageBody, Packet};
 use net::dialer::Dialer;
 use net::tls::HANDSHAKE_TIMEOUT;
 use net::transport::{Listener, SocketOptions, Stream};
@@ -62,15 +62,15 @@ struct Counted {
 
 impl Traffic {
     /// The figures of the traffic so far.
-    pub(crate) fn so_far(&self) -> gossip::Traffic {
+    pub(crate) fn so_far(&self) -> gossip::LinkTraffic {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let Self { sent, received, overflown } = self;
-        gossip::Traffic {
+        gossip::LinkTraffic {
             bytes_sent: read(&sent.bytes),
             bytes_received: read(&received.bytes),
             published_bytes_sent: read(&sent.published),
             published_bytes_received: read(&received.published),
-            overflown_links: read(overflown),
+            overflowed_links: read(overflown),
         }
     }
 }
@@ -88,7 +88,7 @@ impl Counted {
     fn count(&self, packet: &Packet, bytes: usize) {
         let bytes = u64::try_from(bytes).unwrap_or(u64::MAX);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        if matches!(packet.body, Body::Publish(_)) {
+        if matches!(packet.body, MessageBody::Publish(_)) {
             self.published.fetch_add(bytes, Ordering::Relaxed);
         }
     }

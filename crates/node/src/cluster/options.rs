@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use gossip::Announce;
+use gossip::AnnouncedAddress;
 use slot_routing::ClientEndpoint;
 
 use config::{Values, keys};
@@ -29,9 +29,9 @@ fn base_port(values: &Values) -> u16 {
     values[if values[keys::TLS_CLUSTER] { keys::TLS_PORT } else { keys::PORT }]
 }
 
-pub(super) fn read(values: &Values) -> Result<gossip::Config> {
+pub(super) fn read(values: &Values) -> Result<gossip::ClusterConfig> {
     let factor = values[keys::CLUSTER_REPLICA_VALIDITY_FACTOR];
-    Ok(gossip::Config {
+    Ok(gossip::ClusterConfig {
         node_timeout: values[keys::CLUSTER_NODE_TIMEOUT].clamp(SHORTEST_TIMEOUT, LONGEST_TIMEOUT),
         connect_refused_timeout: values[keys::CLUSTER_CONNECT_REFUSED_TIMEOUT],
         replica_validity_factor: u32::try_from(factor).unwrap_or(u32::MAX).min(1_000_000),
@@ -47,8 +47,8 @@ pub(super) fn read(values: &Values) -> Result<gossip::Config> {
     })
 }
 
-fn announce(values: &Values) -> Result<Announce> {
-    Ok(Announce {
+fn announce(values: &Values) -> Result<AnnouncedAddress> {
+    Ok(AnnouncedAddress {
         ip: values[keys::CLUSTER_ANNOUNCE_IP],
         port: values[keys::CLUSTER_ANNOUNCE_PORT].unwrap_or(values[keys::PORT]),
         tls_port: values[keys::CLUSTER_ANNOUNCE_TLS_PORT].unwrap_or(values[keys::TLS_PORT]),

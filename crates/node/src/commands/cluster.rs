@@ -6,7 +6,7 @@ mod topology;
 
 use config::keys;
 use engine::{ClusterCommand, CommandError, Context, NodeCommand, Outcome};
-use gossip::{Command, LinkId, Reply};
+use gossip::{LinkId, OperatorCommand, OperatorReply};
 use resp::{Args, Writer};
 use slot_routing::ClientTransport;
 
@@ -165,7 +165,7 @@ fn read(
     let mut gossip = machine.gossip.lock();
     let node = args.get(2).map(|word| String::from_utf8_lossy(word).into_owned()).unwrap_or_default();
     let preferred = server.config.get(keys::CLUSTER_PREFERRED_ENDPOINT_TYPE);
-    let failed = |error: gossip::CommandError| format!("ERR {error}");
+    let failed = |error: gossip::OperatorError| format!("ERR {error}");
     match question {
         Question::Nodes => reply.verbatim(b"txt", gossip.nodes_text(via).as_bytes()),
         Question::Info => reply.verbatim(b"txt", gossip.info_text(&machine.traffic.so_far()).as_bytes()),
@@ -196,12 +196,12 @@ fn read(
     Ok(())
 }
 
-async fn carry_out(cluster: &Cluster, command: Command, reply: &mut Writer<'_>) -> Option<()> {
+async fn carry_out(cluster: &Cluster, command: OperatorCommand, reply: &mut Writer<'_>) -> Option<()> {
     match cluster.command(command).await? {
-        Ok(Reply::Ok) => reply.ok(),
-        Ok(Reply::Bumped(epoch)) => reply.simple(&format!("BUMPED {epoch}")),
-        Ok(Reply::Still(epoch)) => reply.simple(&format!("STILL {epoch}")),
-        Err(error @ gossip::CommandError::NoReplicas) => reply.error(&format!("NOREPLICAS {error}")),
+        Ok(OperatorReply::Ok) => reply.ok(),
+        Ok(OperatorReply::Bumped(epoch)) => reply.simple(&format!("BUMPED {epoch}")),
+        Ok(OperatorReply::Still(epoch)) => reply.simple(&format!("STILL {epoch}")),
+        Err(error @ gossip::OperatorError::NoReplicas) => reply.error(&format!("NOREPLICAS {error}")),
         Err(error) => reply.error(&format!("ERR {error}")),
     }
     Some(())

@@ -10,7 +10,7 @@ use std::time::Duration;
 use config::keys;
 use durability::stream::imports;
 use engine::{Flow, Left, Origin, Requests, Session, Worker};
-use gossip::Command;
+use gossip::OperatorCommand;
 use migration::import::{CLAIM_WITHIN, ImportAction, ImportConditions, ImportEvent, is_allowed_in_import};
 use migration::{Establish, Finish, Import, Message, encode_ack, encode_finish};
 use net::detached_connection::DetachedConnection;
@@ -303,7 +303,7 @@ impl<'a> Target<'a> {
     }
 
     async fn claim(&mut self) {
-        let command = Command::ClaimSlots { slots: self.slots.clone(), from: self.import.source };
+        let command = OperatorCommand::ClaimSlots { slots: self.slots.clone(), from: self.import.source };
         let claimed = match &self.migrations.cluster {
             Some(cluster) => cluster.command(command).await,
             None => None,

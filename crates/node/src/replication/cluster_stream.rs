@@ -11,7 +11,7 @@
 //! those that the telling machine has not carried out yet.
 
 use engine::Engine;
-use gossip::{Input, SlotChange};
+use gossip::{ClusterInput, SlotChange};
 use parking_lot::Mutex;
 use resp::Args;
 use slot_routing::{NodeId, ReplOffset, Slot};
@@ -23,7 +23,7 @@ use super::Replication;
 #[derive(Debug, Default)]
 pub(crate) struct ClusterStream {
     /// Inputs for this node's machine that a master told.
-    heard: Mutex<Vec<Input>>,
+    heard: Mutex<Vec<ClusterInput>>,
     /// One has come from the master.
     pub(crate) arrived: Notify,
     /// Changes that this node's machine has told, and carries out once the replicas have them.
@@ -32,11 +32,11 @@ pub(crate) struct ClusterStream {
 
 impl ClusterStream {
     /// Takes those that have come since the last call.
-    pub(crate) fn take(&self) -> Vec<Input> {
+    pub(crate) fn take(&self) -> Vec<ClusterInput> {
         std::mem::take(&mut *self.heard.lock())
     }
 
-    fn put_down(&self, input: Input) {
+    fn put_down(&self, input: ClusterInput) {
         self.heard.lock().push(input);
         self.arrived.notify_one();
     }
@@ -48,7 +48,7 @@ impl ClusterStream {
         let named = words.windows(2).find(|pair| pair[0].eq_ignore_ascii_case(b"replicaid"));
         let named = named.and_then(|pair| NodeId::from_bytes(pair[1]).ok());
         if named == Some(topology.load().myself) {
-            self.put_down(Input::MasterYields);
+            self.put_down(ClusterInput::MasterShutdown);
         }
     }
 
@@ -59,7 +59,7 @@ impl ClusterStream {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let slot = words.first().and_then(|word| word.parse().ok()).and_then(Slot::new);
         match slot.zip(SlotChange::parse(words.get(1..).unwrap_or_default())) {
-            Some((slot, change)) => self.put_down(Input::SlotChanged { slot, change }),
+            Some((slot, change)) => self.put_down(ClusterInput::SlotChanged { slot, change }),
             None => tracing::warn!("The master says of a slot what makes no sense: {words:?}"),
         }
     }
@@ -67,7 +67,7 @@ impl ClusterStream {
     /// These slots, and no others, are on the move at the master: in the snapshot that is the data from now on, or where
     /// its stream goes on.
     pub(super) fn on_states(&self, states: &[u8]) {
-        self.put_down(Input::MovesLoaded(gossip::parse_slot_states(states)));
+        self.put_down(ClusterInput::MovesLoaded(gossip::parse_slot_states(states)));
     }
 
     /// The machine has carried out what it said, or will not.

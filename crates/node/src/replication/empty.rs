@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use config::{Config, MasterAddress, keys};
-use gossip::Copies;
+use gossip::ReplicaAdmission;
 use process::paths;
 use replication::{EmptyMaster, Followers, Keeping};
 
@@ -34,7 +34,7 @@ impl Replication {
         );
         let waiting = EmptyMaster::new(followers, process::time::instant(), timeout);
         *self.empty.lock() = Some(waiting);
-        self.copies.store(Arc::new(Copies::None));
+        self.copies.store(Arc::new(ReplicaAdmission::None));
         self.engine.settings.watched.hidden.store(true, Ordering::Relaxed);
         self.update_gates();
     }
@@ -52,7 +52,7 @@ impl Replication {
     pub(super) fn stop_waiting_empty(&self) -> bool {
         let was = self.empty.lock().take().is_some();
         if was {
-            self.copies.store(Arc::new(Copies::All));
+            self.copies.store(Arc::new(ReplicaAdmission::All));
             self.engine.settings.watched.hidden.store(false, Ordering::Relaxed);
         }
         was

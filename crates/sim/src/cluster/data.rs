@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clock::Instant;
 use engine::PausePurpose;
-use gossip::{Confirm, Input, Replication, SlotChange, Source};
+use gossip::{ClusterInput, ReplicaConfirmation, ReplicationSource, ReplicationStatus, SlotChange};
 use slot_routing::{ReplOffset, Slot, SlotSet, Topology};
 
 use super::{Event, World};
@@ -38,11 +38,11 @@ impl World {
         host: usize,
         slot: Slot,
         change: &SlotChange,
-        confirm: Option<Confirm>,
+        confirm: Option<ReplicaConfirmation>,
     ) {
         let token = confirm.map(|confirm| confirm.token);
         let said = self.stage.say_slot_change(host, slot, change, token);
-        if let Some(Confirm { token, timeout }) = confirm {
+        if let Some(ReplicaConfirmation { token, timeout }) = confirm {
             let (offset, readers) = said.unwrap_or((ReplOffset(0), 0));
             let until = self.stage.now + timeout;
             let life = self.stage.processes[host].life;
@@ -57,7 +57,8 @@ impl World {
         let held = self.stage.data.stores[host].replicas().filter(has_it).count() >= told.readers;
         if self.stage.runs(host) && (held || self.stage.now >= told.until) {
             let keys_in_slot = self.stage.data.stores[host].keys_in_slot(told.slot);
-            return self.feed(host, Input::ReplicasTold { token: told.token, held, keys_in_slot });
+            return self
+                .feed(host, ClusterInput::ReplicasAcknowledged { token: told.token, held, keys_in_slot });
         }
         let life = self.stage.processes[host].life;
         self.stage.after(ASKED_AGAIN, Event::Told { host, life, told });
@@ -80,19 +81,19 @@ impl World {
             let offset = self.stage.data.stores[host].offset();
             let heard = self.stage.data.stores[host].moves.has_heard();
             if heard || self.hosts[host].watched.is_some_and(|wanted| wanted <= offset) {
-                self.feed(host, Input::Deadline);
+                self.feed(host, ClusterInput::Deadline);
             }
             self.check_reach(host);
         }
     }
 
     /// Returns the replication state for the machine.
-    pub(super) fn facts(&self, host: usize) -> Replication {
+    pub(super) fn facts(&self, host: usize) -> ReplicationStatus {
         let store = &self.stage.data.stores[host];
-        let mut facts = Replication { offset: store.reach(), source: store.source() };
+        let mut facts = ReplicationStatus { offset: store.reach(), source: store.source() };
         if self.stage.plan.plant == Some(Plant::UnheardLosses) && store.is_void() {
             facts.offset = store.offset();
-            facts.source = store.down_since().map_or(facts.source, |since| Source::Lost { since });
+            facts.source = store.down_since().map_or(facts.source, |since| ReplicationSource::Lost { since });
         }
         facts
     }
@@ -138,7 +139,7 @@ impl World {
         let store = &self.stage.data.stores[host];
         if store.has_drained(&under_way) || self.stage.plan.plant == Some(Plant::UnawaitedWrites) {
             let offset = store.offset();
-            return self.feed(host, Input::WritesPaused { offset });
+            return self.feed(host, ClusterInput::WritesPaused { offset });
         }
         let life = self.stage.processes[host].life;
         self.stage.after(DRAINING, Event::Drained { host, life, under_way });

@@ -1,6 +1,6 @@
 //! Injects the faults of a cluster run.
 
-use gossip::{Action, Driving, Gossip};
+use gossip::{ClusterAction, ClusterDriver, Gossip};
 
 use super::World;
 use super::disk::Disk;
@@ -84,14 +84,14 @@ impl World {
         let id = self.gossip(host).id();
         self.stage.kill(host, powered);
         let crashed = &mut self.hosts[host];
-        let is_write = |action: &Action| matches!(action, Action::Persist { .. });
+        let is_write = |action: &ClusterAction| matches!(action, ClusterAction::Persist { .. });
         let writes = crashed.disk.has_orders()
             || crashed.driving.next_deadline().is_some()
             || crashed.decided.iter().any(is_write);
         (crashed.gossip, crashed.topology) = (None, None);
         crashed.decided.clear();
         crashed.unheard.clear();
-        crashed.driving = Driving::default();
+        crashed.driving = ClusterDriver::default();
         crashed.next_steps.clear();
         crashed.heard.clear();
         crashed.rank = None;

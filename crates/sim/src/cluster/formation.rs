@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use gossip::{Announce, Config};
+use gossip::{AnnouncedAddress, ClusterConfig};
 use slot_routing::{NodeId, SLOT_COUNT, Slot};
 
 use super::{NODE_TIMEOUT, ip_of};
@@ -20,9 +20,10 @@ pub(super) struct Formation {
     pub(super) samples: Vec<Slot>,
 }
 
-pub(super) fn config(ip: IpAddr) -> Config {
-    let announce = Announce { ip: Some(ip), port: PORT, bus_port: BUS_PORT, ..Announce::default() };
-    Config {
+pub(super) fn config(ip: IpAddr) -> ClusterConfig {
+    let announce =
+        AnnouncedAddress { ip: Some(ip), port: PORT, bus_port: BUS_PORT, ..AnnouncedAddress::default() };
+    ClusterConfig {
         node_timeout: NODE_TIMEOUT,
         // Shorter than a run, so that forgotten nodes can rejoin within it.
         blacklist_ttl: Duration::from_secs(5),
@@ -30,7 +31,7 @@ pub(super) fn config(ip: IpAddr) -> Config {
         empty_master_timeout: Duration::from_secs(20),
         manual_failover_timeout: Duration::from_secs(2),
         announce,
-        ..Config::default()
+        ..ClusterConfig::default()
     }
 }
 

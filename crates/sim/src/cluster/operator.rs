@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use clock::Instant;
 use gossip::{
-    Command, CommandError, FailoverMode, Gossip, Input, Reply, SET_SLOT_TIMEOUT, SlotChange, Source,
+    ClusterInput, FailoverMode, Gossip, OperatorCommand, OperatorError, OperatorReply, ReplicationSource,
+    SET_SLOT_TIMEOUT, SlotChange,
 };
 use slot_routing::{NodeId, ReplOffset, Slot};
 
@@ -216,13 +217,13 @@ impl World {
         let id = |host: usize| self.hosts[host].gossip.as_ref().map(|gossip| gossip.id().to_string());
         let set_slot = |host: usize, slot, change| {
             let keys_in_slot = self.stage.data.stores[host].keys_in_slot(slot);
-            Command::SetSlot { slot, change, keys_in_slot, timeout: SET_SLOT_TIMEOUT }
+            OperatorCommand::SetSlot { slot, change, keys_in_slot, timeout: SET_SLOT_TIMEOUT }
         };
         let (host, command, next) = match step {
-            Step::Failover(host, mode) => (host, Some(Command::Failover(mode)), None),
+            Step::Failover(host, mode) => (host, Some(OperatorCommand::Failover(mode)), None),
             Step::Replicate { host, master } => {
                 self.deserted.extend(self.master_of(host));
-                (host, Some(Command::Replicate { node: master.to_string(), holds_keys: false }), None)
+                (host, Some(OperatorCommand::Replicate { node: master.to_string(), holds_keys: false }), None)
             }
             Step::Import(Move { slot, from, to }) => {
                 let change = id(from).map(|from| SlotChange::Importing { from });
@@ -250,10 +251,10 @@ impl World {
             Step::Kill(host) => return self.crash(host, 4000),
             Step::Freeze(host) => return self.freeze(host),
             Step::FreezeLong(host) => return self.freeze_long(host),
-            Step::Forget { host, id } => (host, Some(Command::Forget { node: id.to_string() }), None),
+            Step::Forget { host, id } => (host, Some(OperatorCommand::Forget { node: id.to_string() }), None),
             Step::Reset { host, hard } => {
                 self.deserted.extend(self.master_of(host));
-                (host, Some(Command::Reset { hard, holds_keys: false }), None)
+                (host, Some(OperatorCommand::Reset { hard, holds_keys: false }), None)
             }
             Step::Meet { host, other } => (host, Some(self.meet(other)), None),
         };
@@ -262,7 +263,12 @@ impl World {
     }
 
     /// Handles the reply to a command. The operator stops after an error or a missing reply.
-    pub(super) fn on_answer(&mut self, host: usize, token: u64, result: &Result<Reply, CommandError>) {
+    pub(super) fn on_answer(
+        &mut self,
+        host: usize,
+        token: u64,
+        result: &Result<OperatorReply, OperatorError>,
+    ) {
         self.stage.note(|| format!("answer of {host}: {result:?}"));
         self.on_claim_answered(host, token, result);
         if let Some(next) = self.hosts[host].next_steps.remove(&token).filter(|_| result.is_ok()) {
@@ -271,12 +277,12 @@ impl World {
         }
     }
 
-    fn meet(&self, other: usize) -> Command {
-        Command::Meet { ip: self.hosts[other].ip, port: PORT, bus_port: BUS_PORT }
+    fn meet(&self, other: usize) -> OperatorCommand {
+        OperatorCommand::Meet { ip: self.hosts[other].ip, port: PORT, bus_port: BUS_PORT }
     }
 
     /// Sends a command to a node and records the follow-up step.
-    pub(super) fn ask(&mut self, host: usize, command: Command, next: Option<Step>) {
+    pub(super) fn ask(&mut self, host: usize, command: OperatorCommand, next: Option<Step>) {
         if !self.stage.runs(host) {
             return;
         }
@@ -284,7 +290,7 @@ impl World {
         self.hosts[host].tokens += 1;
         let token = self.hosts[host].tokens;
         self.hosts[host].next_steps.extend(next.map(|next| (token, next)));
-        self.feed(host, Input::Command { token, command });
+        self.feed(host, ClusterInput::Command { token, command });
     }
 
     /// Repairs what the cluster cannot heal by itself: reintroduces forgotten nodes, replaces nodes
@@ -319,20 +325,20 @@ impl World {
                 self.ask(host, meet, None);
             }
             for id in gone {
-                self.ask(host, Command::Forget { node: id.to_string() }, None);
+                self.ask(host, OperatorCommand::Forget { node: id.to_string() }, None);
             }
             for slot in open {
                 let change = SlotChange::Stable;
                 self.ask(
                     host,
-                    Command::SetSlot { slot, change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT },
+                    OperatorCommand::SetSlot { slot, change, keys_in_slot: 0, timeout: SET_SLOT_TIMEOUT },
                     None,
                 );
             }
             if idle {
                 self.give_work(host);
             } else if orphan {
-                self.ask(host, Command::Failover(FailoverMode::Takeover), None);
+                self.ask(host, OperatorCommand::Failover(FailoverMode::Takeover), None);
             }
         }
         self.adopt_orphans();
@@ -359,9 +365,9 @@ impl World {
         let facts = self.facts(host);
         let now = self.stage.now + self.stage.processes[host].skew;
         let heard = match facts.source {
-            Source::Streaming { last_heard } => Some(last_heard),
-            Source::Lost { since } => Some(since),
-            Source::Never => None,
+            ReplicationSource::Streaming { last_heard } => Some(last_heard),
+            ReplicationSource::Lost { since } => Some(since),
+            ReplicationSource::Never => None,
         };
         gossip.myself().master() == Some(master)
             && gossip.is_voter(master)
@@ -384,8 +390,8 @@ impl World {
         let orphans: Vec<Slot> =
             Slot::all().filter(|slot| forgotten(slot) && free(slot) && !owned(slot)).collect();
         if !orphans.is_empty() {
-            self.ask(master, Command::AddSlots(orphans), None);
-            self.ask(master, Command::BumpEpoch, None);
+            self.ask(master, OperatorCommand::AddSlots(orphans), None);
+            self.ask(master, OperatorCommand::BumpEpoch, None);
         }
     }
 
@@ -418,7 +424,7 @@ impl World {
         let works = |node: &&gossip::Node| gossip.is_voter(node.id) && !node.has_failed();
         let master = gossip.nodes().find(works).map(|node| node.id);
         if let Some(master) = master {
-            self.ask(host, Command::Replicate { node: master.to_string(), holds_keys: false }, None);
+            self.ask(host, OperatorCommand::Replicate { node: master.to_string(), holds_keys: false }, None);
         }
     }
 }

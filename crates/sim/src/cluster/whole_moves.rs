@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use clock::Instant;
-use gossip::{Command, CommandError, Gossip, Reply};
+use gossip::{Gossip, OperatorCommand, OperatorError, OperatorReply};
 use migration::{Establish, Export, Import, Message, export, import};
 use replication::CursorId;
 use slot_routing::{NodeId, Ownership, Slot};
@@ -398,7 +398,7 @@ impl World {
         let Some(one) = self.whole_moves.get_mut(&number) else { return };
         let from = one.ids[SOURCE];
         self.given.extend(one.slots.iter().map(|slot| (one.ids[TARGET], *slot)));
-        let command = Command::ClaimSlots { slots: one.slots.iter().copied().collect(), from };
+        let command = OperatorCommand::ClaimSlots { slots: one.slots.iter().copied().collect(), from };
         one.claim = Some(self.hosts[host].tokens + 1);
         self.check_moved(number);
         self.ask(host, command, None);
@@ -409,7 +409,7 @@ impl World {
         &mut self,
         host: usize,
         token: u64,
-        result: &Result<Reply, CommandError>,
+        result: &Result<OperatorReply, OperatorError>,
     ) {
         let is_meant = |one: &WholeMove| one.hosts[TARGET] == host && one.claim == Some(token);
         let Some(number) = self.whole_moves.iter().find(|(_, one)| is_meant(one)).map(|(number, _)| *number)

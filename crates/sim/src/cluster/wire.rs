@@ -4,8 +4,8 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use gossip::wire::{Body, Header, Packet};
-use gossip::{Input, LinkId};
+use gossip::wire::{Header, MessageBody, Packet};
+use gossip::{ClusterInput, LinkId};
 use slot_routing::{ReplOffset, Slot};
 
 use super::{Event, Heard, World};
@@ -61,7 +61,7 @@ impl World {
             self.wires.remove(&wire);
             self.hosts[from].links.remove(&link);
             if self.stage.runs(from) {
-                self.feed(from, Input::ConnectFailed { link, refused: true });
+                self.feed(from, ClusterInput::ConnectFailed { link, refused: true });
             }
         }
     }
@@ -82,21 +82,23 @@ impl World {
         let side = 1 - mine;
         let Some(to) = self.wires.get(&wire).map(|wire| wire.hosts[side]) else { return };
         self.examine(&packet, host, to);
-        if self.stage.plan.plant == Some(Plant::IgnoredQuorum) && matches!(packet.body, Body::AuthRequest) {
+        if self.stage.plan.plant == Some(Plant::IgnoredQuorum)
+            && matches!(packet.body, MessageBody::AuthRequest)
+        {
             self.feign_votes(host, &packet);
             return;
         }
         if self.stage.plan.plant == Some(Plant::ForgottenVotes) && !self.stage.healed {
             match packet.body {
-                Body::AuthRequest => self.feign_rivals(host, to, &packet),
+                MessageBody::AuthRequest => self.feign_rivals(host, to, &packet),
                 // Drops votes so that nobody wins this epoch before the voter votes in it again.
-                Body::AuthAck => return,
+                MessageBody::AuthAck => return,
                 _ => {}
             }
         }
         if !self.stage.healed {
             // Vote requests are duplicated more often.
-            let doubled = if matches!(packet.body, Body::AuthRequest) { 20 } else { self.loss };
+            let doubled = if matches!(packet.body, MessageBody::AuthRequest) { 20 } else { self.loss };
             if self.stage.chance.percent(doubled) && !self.stage.is_cut(host, to) {
                 let late = self.stage.latency(host, to) * 3 + self.stage.chance.millis(0, 300);
                 self.stage.after(late, Event::Stray { from: host, to, packet: packet.clone() });
@@ -121,7 +123,7 @@ impl World {
             let Some(from) = self.hosts.iter().position(is_sender) else { continue };
             let header = Header { current_epoch: request.header.current_epoch, ..header };
             for late in (25..=400).step_by(25) {
-                let packet = Box::new(Packet { header: header.clone(), body: Body::AuthRequest });
+                let packet = Box::new(Packet { header: header.clone(), body: MessageBody::AuthRequest });
                 self.stage.after(Duration::from_millis(late), Event::Stray { from, to: voter, packet });
             }
         }
@@ -137,7 +139,7 @@ impl World {
                 .iter()
                 .position(|host| host.gossip.as_ref().is_some_and(|one| one.id() == voter.sender));
             let header = Header { current_epoch: request.header.current_epoch, ..voter };
-            let packet = Box::new(Packet { header, body: Body::AuthAck });
+            let packet = Box::new(Packet { header, body: MessageBody::AuthAck });
             if let Some(from) = from {
                 self.stage.after(Duration::ZERO, Event::Stray { from, to: candidate, packet });
             }
@@ -155,13 +157,15 @@ impl World {
                 for slot in mine {
                     packet.header.slots.remove(slot);
                 }
-                if matches!(packet.body, Body::Update(_)) {
-                    packet.body = Body::Other(0);
+                if matches!(packet.body, MessageBody::Update(_)) {
+                    packet.body = MessageBody::Other(0);
                 }
             }
             Some(Plant::UnheardOffsets) => packet.header.offset = ReplOffset(0),
             Some(Plant::UnnamedSuspects) => {
-                if let Body::Ping(section) | Body::Pong(section) | Body::Meet(section) = &mut packet.body {
+                if let MessageBody::Ping(section) | MessageBody::Pong(section) | MessageBody::Meet(section) =
+                    &mut packet.body
+                {
                     section.entries.retain(|entry| entry.ip.is_some());
                 }
             }
@@ -221,14 +225,14 @@ impl World {
                     wire.ends[side] = Some(link);
                 }
                 let (peer, local) = (self.hosts[there].ip, self.hosts[here].ip);
-                self.feed(here, Input::Accepted { link, peer, local });
+                self.feed(here, ClusterInput::Accepted { link, peer, local });
             }
-            (Item::Connected, Some(link)) => self.feed(here, Input::Connected { link }),
+            (Item::Connected, Some(link)) => self.feed(here, ClusterInput::Connected { link }),
             (Item::Closed, end) => {
                 self.wires.remove(&wire);
                 if let Some(link) = end {
                     self.hosts[here].links.remove(&link);
-                    self.feed(here, Input::Closed { link });
+                    self.feed(here, ClusterInput::Closed { link });
                 }
             }
             _ => {}
@@ -252,7 +256,7 @@ impl World {
                 let heard = Heard { at: self.stage.now, header: packet.header.clone() };
                 self.hosts[here].heard.insert(heard.header.sender, heard);
                 self.distort(here, &mut packet);
-                self.feed(here, Input::Packet { link, packet });
+                self.feed(here, ClusterInput::Packet { link, packet });
             }
         } else if self.stage.processes[here].up {
             // The link no longer exists, and the kernel resets it.

@@ -55,7 +55,7 @@ enum Command {
     /// A command for the engine, with the slot of its keys.
     Run(Vec<u8>, Option<Key>),
     /// A command for the machine of a cluster node.
-    Hear(gossip::Input),
+    Hear(gossip::ClusterInput),
     /// A change of an import's state.
     Import(Request),
 }
@@ -211,7 +211,7 @@ impl<E: Debug> Stage<E> {
             Action::Resume { slot_states, .. } => {
                 if let Some(states) = slot_states {
                     let moves = gossip::parse_slot_states(&states);
-                    self.data.stores[host].moves.hear(gossip::Input::MovesLoaded(moves));
+                    self.data.stores[host].moves.hear(gossip::ClusterInput::MovesLoaded(moves));
                 }
                 self.note_data(host, |store| format!("goes on at {:?}", store.position()));
             }
@@ -270,7 +270,7 @@ impl<E: Debug> Stage<E> {
             let loaded = store.held.load(&snapshot);
             store.imports.end_all(&store.held.engine());
             let moves = gossip::parse_slot_states(&loaded.slot_states);
-            store.moves.hear(gossip::Input::MovesLoaded(moves));
+            store.moves.hear(gossip::ClusterInput::MovesLoaded(moves));
             store.log.adopt_loaded(position, own);
         }
         store.set_gate(Gate::LOADING, false);
@@ -311,11 +311,11 @@ impl<E: Debug> Stage<E> {
                 b"CLUSTER" if &args[1] == b"FAILOVER" => {
                     let is_named =
                         me.is_some_and(|me| args.iter().any(|word| word == me.to_string().as_bytes()));
-                    commands.extend(is_named.then_some(Command::Hear(gossip::Input::MasterYields)));
+                    commands.extend(is_named.then_some(Command::Hear(gossip::ClusterInput::MasterShutdown)));
                 }
                 b"CLUSTER" => {
                     let (slot, change) = slot_change(args).expect("a master's stream makes sense");
-                    commands.push_back(Command::Hear(gossip::Input::SlotChanged { slot, change }));
+                    commands.push_back(Command::Hear(gossip::ClusterInput::SlotChanged { slot, change }));
                 }
                 _ => {
                     commands.push_back(Command::Run(encoded(args), key_of(args)));

@@ -3,7 +3,7 @@
 
 use std::fmt::Debug;
 
-use gossip::Copies;
+use gossip::ReplicaAdmission;
 use replication::master::{PeerId, TransferId};
 use replication::replica;
 use replication::serving::{self, Cut, Input, Order};
@@ -185,9 +185,9 @@ impl<E: Debug> Stage<E> {
         let fetched = store.peers.get(&id).is_some_and(|peer| peer.profile.snapshot_over.is_some());
         let has_data = || !fetched && PsyncRequest::parse(*asked).is_ok_and(|request| request.has_data());
         let may = match store.copies {
-            Copies::All => true,
-            Copies::WithoutData => !has_data(),
-            Copies::None => false,
+            ReplicaAdmission::All => true,
+            ReplicaAdmission::OnlyEmpty => !has_data(),
+            ReplicaAdmission::None => false,
         };
         may && store.following.is_in_sync()
     }

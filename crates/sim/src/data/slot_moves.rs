@@ -7,7 +7,7 @@
 
 use std::fmt::Debug;
 
-use gossip::{Input, SlotChange};
+use gossip::{ClusterInput, SlotChange};
 use slot_routing::{ReplOffset, Slot, Topology};
 
 use super::Store;
@@ -17,14 +17,14 @@ use crate::stage::Stage;
 #[derive(Debug, Default)]
 pub(crate) struct SlotMoves {
     /// Changes announced by the master, for this process's machine.
-    heard: Vec<Input>,
+    heard: Vec<ClusterInput>,
     /// Changes announced by this process's machine, to be carried out once the replicas have them.
     said: Vec<(u64, Slot, SlotChange)>,
 }
 
 impl SlotMoves {
     /// Returns the changes received since the last call.
-    pub(crate) fn take(&mut self) -> Vec<Input> {
+    pub(crate) fn take(&mut self) -> Vec<ClusterInput> {
         std::mem::take(&mut self.heard)
     }
 
@@ -32,7 +32,7 @@ impl SlotMoves {
         !self.heard.is_empty()
     }
 
-    pub(super) fn hear(&mut self, input: Input) {
+    pub(super) fn hear(&mut self, input: ClusterInput) {
         self.heard.push(input);
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clock::{Instant, Millis};
 use durability::stream::imports::Imports;
 use engine::{CapturedKey, CommandError, Engine, Gate, Release, Session};
-use gossip::Copies;
+use gossip::ReplicaAdmission;
 use replication::master::{self, OutputLimit, PeerId};
 use replication::replica::Replica;
 use replication::serving::NextLook;
@@ -73,7 +73,7 @@ pub(crate) struct Store {
     pub(super) inbox: Lane<Message>,
     pub(crate) moves: SlotMoves,
     /// The processes that may be its replicas.
-    pub(crate) copies: Copies,
+    pub(crate) copies: ReplicaAdmission,
     /// Whether it took over at its master's request.
     pub(crate) took_over: bool,
     /// The RDB file on disk, with its position in the history.
@@ -107,7 +107,7 @@ impl Store {
             peers: BTreeMap::new(),
             inbox: Lane::default(),
             moves: SlotMoves::default(),
-            copies: Copies::All,
+            copies: ReplicaAdmission::All,
             took_over: false,
             saved: None,
             file: None,
@@ -203,12 +203,12 @@ impl Store {
 
     /// Returns the state of the replication link for the bus: when the master was last heard, or
     /// since when the link is down.
-    pub(crate) fn source(&self) -> gossip::Source {
-        let Some(machine) = self.following.replica() else { return gossip::Source::Never };
+    pub(crate) fn source(&self) -> gossip::ReplicationSource {
+        let Some(machine) = self.following.replica() else { return gossip::ReplicationSource::Never };
         match machine.down_since() {
-            None => gossip::Source::Streaming { last_heard: machine.last_heard() },
-            Some(since) if self.following.has_data(&self.log) => gossip::Source::Lost { since },
-            Some(_) => gossip::Source::Never,
+            None => gossip::ReplicationSource::Streaming { last_heard: machine.last_heard() },
+            Some(since) if self.following.has_data(&self.log) => gossip::ReplicationSource::Lost { since },
+            Some(_) => gossip::ReplicationSource::Never,
         }
     }
 

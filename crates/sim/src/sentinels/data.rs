@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use engine::Gate;
-use gossip::Copies;
+use gossip::ReplicaAdmission;
 use replication::{EmptyMaster, Followers};
 use resp::Protocol;
 use slot_routing::{ReplOffset, Slot, SlotSet};
@@ -136,7 +136,7 @@ impl World {
         }
         server.empty = Some(EmptyMaster::new(followers, now, TIMEOUT));
         let store = &mut self.stage.data.stores[host];
-        store.copies = Copies::None;
+        store.copies = ReplicaAdmission::None;
         store.set_gate(Gate::EMPTY_MASTER, true);
         self.stage.note(|| format!("server {host} has lost its data and waits"));
     }
@@ -145,7 +145,7 @@ impl World {
         if self.server(host).empty.take().is_some() {
             self.stage.note(|| format!("server {host} waits no longer"));
             let store = &mut self.stage.data.stores[host];
-            store.copies = Copies::All;
+            store.copies = ReplicaAdmission::All;
             store.set_gate(Gate::EMPTY_MASTER, false);
         }
     }

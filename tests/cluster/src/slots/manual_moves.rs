@@ -487,7 +487,7 @@ fn a_master_that_stood_still_serves_as_soon_as_the_others_have_answered() {
     thread::sleep(TIMEOUT.mul_f64(0.8));
     frozen.thaw();
     let thawed = Instant::now();
-    eventually("it notices", || frozen.log().contains("stood still").then_some(()));
+    eventually("it notices", || frozen.log().contains("Process was paused").then_some(()));
     eventually("it serves again", || {
         (connection.call(&["SET", key, "after"]) == Value::Simple("OK".into())).then_some(())
     });

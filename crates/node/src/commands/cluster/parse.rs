@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use gossip::{Command, FailoverMode, SET_SLOT_TIMEOUT, SlotChange};
+use gossip::{FailoverMode, OperatorCommand, SET_SLOT_TIMEOUT, SlotChange};
 use keyspace::Keyspace;
 use slot_routing::{Epoch, Slot};
 
@@ -32,30 +32,34 @@ pub(super) enum Change {
 }
 
 /// The change that the words ask for, with what the machine needs to know of the keys.
-pub(super) fn change(change: Change, words: &[String], keyspace: &Keyspace) -> Result<Command, String> {
+pub(super) fn change(
+    change: Change,
+    words: &[String],
+    keyspace: &Keyspace,
+) -> Result<OperatorCommand, String> {
     let name = || words.get(2).cloned().unwrap_or_default();
     let holds_keys = || (0..keyspace.databases()).any(|db| !keyspace.is_empty(db));
     Ok(match change {
-        Change::AddSlots => Command::AddSlots(slots(&words[2..])?),
-        Change::DelSlots => Command::DelSlots(slots(&words[2..])?),
-        Change::AddSlotsRange => Command::AddSlots(ranges(words, "addslotsrange")?),
-        Change::DelSlotsRange => Command::DelSlots(ranges(words, "delslotsrange")?),
-        Change::FlushSlots => Command::FlushSlots { holds_keys: holds_keys() },
+        Change::AddSlots => OperatorCommand::AddSlots(slots(&words[2..])?),
+        Change::DelSlots => OperatorCommand::DelSlots(slots(&words[2..])?),
+        Change::AddSlotsRange => OperatorCommand::AddSlots(ranges(words, "addslotsrange")?),
+        Change::DelSlotsRange => OperatorCommand::DelSlots(ranges(words, "delslotsrange")?),
+        Change::FlushSlots => OperatorCommand::FlushSlots { holds_keys: holds_keys() },
         Change::SetSlot => set_slot(words, keyspace)?,
         Change::Replicate if words.len() > 3 => {
             let is = |at: usize, name| words[at].eq_ignore_ascii_case(name);
             match words.len() == 4 && is(2, "no") && is(3, "one") {
-                true => Command::Detach,
+                true => OperatorCommand::Detach,
                 false => return Err(wrong_words(words)),
             }
         }
-        Change::Replicate => Command::Replicate { node: name(), holds_keys: holds_keys() },
+        Change::Replicate => OperatorCommand::Replicate { node: name(), holds_keys: holds_keys() },
         Change::Failover => failover(words)?,
-        Change::Forget => Command::Forget { node: name() },
+        Change::Forget => OperatorCommand::Forget { node: name() },
         Change::Reset => reset(words, holds_keys())?,
         Change::SetConfigEpoch => set_config_epoch(&words[2])?,
-        Change::BumpEpoch => Command::BumpEpoch,
-        Change::SaveConfig => Command::SaveConfig,
+        Change::BumpEpoch => OperatorCommand::BumpEpoch,
+        Change::SaveConfig => OperatorCommand::SaveConfig,
         Change::Meet => meet(words)?,
     })
 }
@@ -96,7 +100,7 @@ fn ranges(words: &[String], subcommand: &str) -> Result<Vec<Slot>, String> {
     Ok(all)
 }
 
-fn set_slot(words: &[String], keyspace: &Keyspace) -> Result<Command, String> {
+fn set_slot(words: &[String], keyspace: &Keyspace) -> Result<OperatorCommand, String> {
     let slot = slot(&words[2])?;
     let said: Vec<&str> = words[3..].iter().map(String::as_str).collect();
     let Some(change) = SlotChange::parse(&said) else {
@@ -105,7 +109,7 @@ fn set_slot(words: &[String], keyspace: &Keyspace) -> Result<Command, String> {
     };
     let timeout = timeout(&said[change.words().len()..])?;
     let keys_in_slot = u64::try_from(keyspace.keys_in_slot(slot)).unwrap_or(u64::MAX);
-    Ok(Command::SetSlot { slot, change, keys_in_slot, timeout })
+    Ok(OperatorCommand::SetSlot { slot, change, keys_in_slot, timeout })
 }
 
 /// TIMEOUT milliseconds; as in Valkey, other words are passed over, and 0 is as if nothing were said.
@@ -122,7 +126,7 @@ fn timeout(words: &[&str]) -> Result<Duration, String> {
     }
 }
 
-fn failover(words: &[String]) -> Result<Command, String> {
+fn failover(words: &[String]) -> Result<OperatorCommand, String> {
     let mode = match words.get(2).map(|word| word.to_ascii_lowercase()).as_deref() {
         _ if words.len() > 3 => return Err(wrong_words(words)),
         None => FailoverMode::Graceful,
@@ -130,30 +134,30 @@ fn failover(words: &[String]) -> Result<Command, String> {
         Some("takeover") => FailoverMode::Takeover,
         Some(_) => return Err(SYNTAX.to_owned()),
     };
-    Ok(Command::Failover(mode))
+    Ok(OperatorCommand::Failover(mode))
 }
 
-fn reset(words: &[String], holds_keys: bool) -> Result<Command, String> {
+fn reset(words: &[String], holds_keys: bool) -> Result<OperatorCommand, String> {
     let hard = match words.get(2).map(|word| word.to_ascii_lowercase()).as_deref() {
         _ if words.len() > 3 => return Err(wrong_words(words)),
         None | Some("soft") => false,
         Some("hard") => true,
         Some(_) => return Err(SYNTAX.to_owned()),
     };
-    Ok(Command::Reset { hard, holds_keys })
+    Ok(OperatorCommand::Reset { hard, holds_keys })
 }
 
-fn set_config_epoch(word: &str) -> Result<Command, String> {
+fn set_config_epoch(word: &str) -> Result<OperatorCommand, String> {
     let number = integer(word).ok_or(NOT_INTEGER)?;
     let epoch = u64::try_from(number).map_err(|_| format!("ERR Invalid config epoch specified: {number}"))?;
     // The machine's epochs must be able to grow.
     if epoch >= 1 << 62 {
         return Err(format!("ERR Invalid config epoch specified: {number}"));
     }
-    Ok(Command::SetConfigEpoch(Epoch(epoch)))
+    Ok(OperatorCommand::SetConfigEpoch(Epoch(epoch)))
 }
 
-fn meet(words: &[String]) -> Result<Command, String> {
+fn meet(words: &[String]) -> Result<OperatorCommand, String> {
     if words.len() > 5 {
         return Err(wrong_words(words));
     }
@@ -165,7 +169,7 @@ fn meet(words: &[String]) -> Result<Command, String> {
     };
     let valid = |port: i64| u16::try_from(port).ok().filter(|port| *port > 0);
     match (ip.parse::<IpAddr>(), valid(port), valid(bus_port)) {
-        (Ok(ip), Some(port), Some(bus_port)) => Ok(Command::Meet { ip, port, bus_port }),
+        (Ok(ip), Some(port), Some(bus_port)) => Ok(OperatorCommand::Meet { ip, port, bus_port }),
         _ => Err(format!("ERR Invalid node address specified: {ip}:{base}")),
     }
 }

@@ -69,7 +69,7 @@ fn view(host: &Host, samples: &[Slot]) -> Option<View> {
     Some(View {
         nodes: gossip.nodes().map(standing).collect(),
         owners: samples.iter().map(|slot| gossip.slot_owner(*slot)).collect(),
-        doubts: gossip.nodes().filter(|node| !node.is_well() || node.handshake.is_some()).count(),
+        doubts: gossip.nodes().filter(|node| !node.is_healthy() || node.handshake.is_some()).count(),
         published: topology.me().role == Role::Master || !gossip.myself().is_master(),
         moving: !topology.migrating().is_empty() || !topology.importing().is_empty(),
     })

@@ -8,8 +8,8 @@
 
 use std::time::Duration;
 
-use gossip::wire::{Body, MessageFlags};
-use gossip::{Action, ElectionEvent, Event, ManualFailoverEvent, Node};
+use gossip::wire::{MessageBody, MessageFlags};
+use gossip::{ClusterAction, ClusterEvent, ElectionEvent, ManualFailoverEvent, Node};
 
 use super::{Seen, voters};
 use crate::Rule;
@@ -20,15 +20,15 @@ const SILENCE: Duration = Duration::from_millis(3 * NODE_TIMEOUT.as_millis() as 
 
 impl World {
     /// Checks a machine's decision to stand for election at the time of the decision.
-    pub(in crate::cluster) fn watch_candidacy(&mut self, host: usize, out: &[Action]) {
+    pub(in crate::cluster) fn watch_candidacy(&mut self, host: usize, out: &[ClusterAction]) {
         for action in out {
             match action {
-                Action::Log(Event::Election(
+                ClusterAction::Log(ClusterEvent::Election(
                     ElectionEvent::Scheduled { rank, .. } | ElectionEvent::RankChanged { rank, .. },
                 )) => {
                     self.hosts[host].rank = Some(*rank);
                 }
-                Action::Send { packet, .. } if matches!(packet.body, Body::AuthRequest) => {
+                ClusterAction::Send { packet, .. } if matches!(packet.body, MessageBody::AuthRequest) => {
                     self.hosts[host].contested = self.gossip(host).myself().master();
                     let rank = self.hosts[host].rank.take();
                     let by_operator = packet.header.message_flags.has(MessageFlags::FORCE_ACK);
@@ -36,16 +36,16 @@ impl World {
                         self.check_rank(host, rank);
                     }
                 }
-                Action::Log(Event::ManualFailover(ManualFailoverEvent::Ready)) => {
+                ClusterAction::Log(ClusterEvent::ManualFailover(ManualFailoverEvent::Ready)) => {
                     if let Some(master) = self.stage.data.stores[host].upstream() {
                         self.stage.check_handover(master, host);
                     }
                 }
-                Action::Log(Event::ManualFailover(ManualFailoverEvent::Takeover)) => {
+                ClusterAction::Log(ClusterEvent::ManualFailover(ManualFailoverEvent::Takeover)) => {
                     let id = self.gossip(host).id();
                     self.takeovers.take_over(id);
                 }
-                Action::Log(Event::Election(ElectionEvent::Won(epoch))) => {
+                ClusterAction::Log(ClusterEvent::Election(ElectionEvent::Won(epoch))) => {
                     let gossip = self.gossip(host);
                     // The state before it was promoted, since the old master may have voted for it.
                     let (winner, contested) = (gossip.id(), self.hosts[host].contested);
@@ -66,7 +66,7 @@ impl World {
         let master = gossip.myself().master();
         let mine = self.stage.data.stores[host].offset();
         let sibling = |node: &&Node| {
-            node.id != gossip.id() && node.master() == master && node.is_well() && node.handshake.is_none()
+            node.id != gossip.id() && node.master() == master && node.is_healthy() && node.handshake.is_none()
         };
         let mut ahead = 0;
         let mut unheard = None;

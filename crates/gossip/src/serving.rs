@@ -27,17 +27,17 @@ use std::time::Duration;
 use clock::Instant;
 use slot_routing::{Epoch, NodeId, SLOT_COUNT};
 
-use crate::event::Event;
+use crate::event::ClusterEvent;
 use crate::machine::Gossip;
-use crate::node::{Link, Node};
-use crate::sending::Talk;
-use crate::wire::{Gossip as Section, Header, NodeFlags};
+use crate::node::{LinkState, Node};
+use crate::sending::GossipKind;
+use crate::wire::{GossipSection, Header, NodeFlags};
 
 /// How long a master waits after its start (Redis: `CLUSTER_WRITABLE_DELAY`).
 const START_DELAY: Duration = Duration::from_secs(2);
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Service {
+pub(crate) struct ServiceState {
     pub(crate) serving: bool,
     /// A master does not start to serve before this time.
     not_before: Instant,
@@ -46,32 +46,32 @@ pub(crate) struct Service {
     /// Whether a master with slots is FAIL and no replica can take over.
     uncovered: bool,
     /// When the coverage of each FAIL master with an eligible replica expires, in ascending order.
-    awaited: Vec<Instant>,
+    coverage_deadlines: Vec<Instant>,
     started_at: Instant,
-    inquiry: Option<Inquiry>,
+    replacement_check: Option<ReplacementCheck>,
 }
 
 /// This node may have been replaced without noticing, and asks the other masters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Inquiry {
+struct ReplacementCheck {
     /// The highest epoch known when this node began to ask.
     known: Epoch,
     /// When the node votes regardless of the answers.
     until: Instant,
     /// The node was paused, and serves as soon as a majority confirms it.
-    serves_then: bool,
+    serve_when_confirmed: bool,
 }
 
-impl Service {
+impl ServiceState {
     /// Serves at once: a majority has just elected this node.
-    pub(crate) fn begin_as_new_master(&mut self, now: Instant) {
+    pub(crate) fn allow_serving(&mut self, now: Instant) {
         self.not_before = now;
     }
 }
 
 impl Gossip {
     /// Initializes the timers at startup.
-    pub(crate) fn wake_up(&mut self) {
+    pub(crate) fn init_timers(&mut self) {
         self.service.started_at = self.now;
         self.service.not_before = self.now + START_DELAY;
         // Silence is measured from the start, even for nodes without an address, which cannot be pinged.
@@ -79,151 +79,154 @@ impl Gossip {
             node.contact.ping_sent = Some(self.now);
         }
         if self.is_voter(self.me) {
-            self.inquire(START_DELAY, false);
+            self.start_replacement_check(START_DELAY, false);
         }
     }
 
     /// Stops serving because this node may have been replaced without noticing. All nodes count as unreachable until
     /// they are heard again.
-    pub(crate) fn hold_back(&mut self) {
+    pub(crate) fn suspend_serving(&mut self) {
         for node in self.nodes.values_mut() {
-            node.contact.heard = None;
-            (node.contact.vouches, node.contact.trusts) = (false, false);
+            node.contact.last_message = None;
+            (node.contact.confirms_serving, node.contact.confirms_voting) = (false, false);
         }
         self.service.not_before = self.now + self.config.rejoin_delay();
         if self.myself().is_master() {
             self.service.serving = false;
             self.todo.publish = true;
-            self.ask_for_vouching();
+            self.reconnect_voters();
         }
     }
 
     /// Reconnects to all other voters and asks them.
-    fn ask_for_vouching(&mut self) {
-        self.inquire(Duration::ZERO, true);
+    fn reconnect_voters(&mut self) {
+        self.start_replacement_check(Duration::ZERO, true);
         let voters: Vec<NodeId> = self.slots.owners().map(|(id, _)| id).filter(|id| *id != self.me).collect();
         for id in voters {
             self.close_link(id);
             if let Some(node) = self.nodes.get_mut(&id) {
-                node.link = Link::Down { retry_at: self.now };
+                node.link = LinkState::Down { retry_at: self.now };
             }
         }
     }
 
-    fn inquire(&mut self, least: Duration, serves_then: bool) {
+    fn start_replacement_check(&mut self, least: Duration, serve_when_confirmed: bool) {
         let until = self.now + self.config.fail_undo_time().max(least);
-        self.service.inquiry = Some(Inquiry { known: self.current_epoch, until, serves_then });
+        self.service.replacement_check =
+            Some(ReplacementCheck { known: self.current_epoch, until, serve_when_confirmed });
     }
 
     /// Whether this node may have been replaced. Its vote may then belong to its successor.
-    pub(crate) fn is_in_doubt(&self) -> bool {
-        self.service.inquiry.is_some_and(|inquiry| self.now < inquiry.until) && self.voters() > 1
+    pub(crate) fn may_have_been_replaced(&self) -> bool {
+        self.service.replacement_check.is_some_and(|replacement_check| self.now < replacement_check.until)
+            && self.voters() > 1
     }
 
     #[cfg(test)]
-    pub(crate) fn end_inquiry(&mut self) {
-        self.service.inquiry = None;
+    pub(crate) fn end_replacement_check(&mut self) {
+        self.service.replacement_check = None;
     }
 
     /// Whether `node` is failing in this node's view, or may have been replaced by a candidate that this node voted
     /// for. A node that declared itself FAIL is not doubted for that.
-    pub(crate) fn doubts(&self, node: &Node) -> bool {
+    pub(crate) fn considers_replaceable(&self, node: &Node) -> bool {
         let pause = self.config.vote_pause();
-        let voted = node.voted.is_some_and(|(_, at)| self.now < at + pause);
+        let voted = node.last_vote.is_some_and(|(_, at)| self.now < at + pause);
         // Votes from before the start are forgotten, except for their highest epoch; a claim at or above that epoch
         // shows that the election is over.
         let last = self.votes.last_before_start();
         let forgotten = self.now < self.service.started_at + pause
             && self.nodes.values().all(|node| node.config_epoch < last);
-        voted || forgotten || !(node.is_well() || node.resigned)
+        voted || forgotten || !(node.is_healthy() || node.declared_fail)
     }
 
     /// A candidate is waiting: pings the voters that have not confirmed this node yet, unless their PONG is
     /// outstanding.
-    pub(crate) fn inquire_again(&mut self) {
+    pub(crate) fn ping_unconfirmed_voters(&mut self) {
         let silent = |id: &NodeId| {
             self.nodes.get(id).is_some_and(|node| {
-                node.link.is_up() && node.contact.ping_sent.is_none() && !node.contact.trusts
+                node.link.is_up() && node.contact.ping_sent.is_none() && !node.contact.confirms_voting
             })
         };
         let silent: Vec<NodeId> = self.slots.owners().map(|(id, _)| id).filter(silent).collect();
         for id in silent {
-            self.talk(id, Talk::Ping);
+            self.send_gossip(id, GossipKind::Ping);
         }
     }
 
     /// Evaluates the PONG to a PING on a link that was established after the wakeup.
-    pub(crate) fn note_vouching(&mut self, header: &Header, section: &Section) {
-        let Some(Inquiry { known, .. }) = self.service.inquiry else { return };
+    pub(crate) fn record_confirmation(&mut self, header: &Header, section: &GossipSection) {
+        let Some(ReplacementCheck { known, .. }) = self.service.replacement_check else { return };
         let failing = |flags: NodeFlags| flags.has(NodeFlags::PFAIL) || flags.has(NodeFlags::FAIL);
         let told = section.entries.iter().find(|entry| entry.id == self.me);
         let doubted = told.map(|entry| failing(entry.flags));
         let is_old = header.current_epoch <= known;
         if let Some(node) = self.nodes.get_mut(&header.sender) {
-            node.contact.vouches = is_old && doubted != Some(true);
-            node.contact.trusts = doubted.map_or(is_old, |doubted| !doubted);
+            node.contact.confirms_serving = is_old && doubted != Some(true);
+            node.contact.confirms_voting = doubted.map_or(is_old, |doubted| !doubted);
         }
     }
 
-    pub(crate) fn update_service(&mut self) {
+    pub(crate) fn update_serving_state(&mut self) {
         let mine = usize::from(self.slots.count(self.me) > 0);
-        let majority = self.nodes.reached() + mine >= self.quorum();
+        let majority = self.nodes.reachable() + mine >= self.quorum();
         // Without slot owners there is no minority, so a node that gets the first slots serves without a delay.
         if !majority && self.voters() > 0 {
             let until = self.now + self.config.rejoin_delay();
             self.service.not_before = self.service.not_before.max(until);
-            self.put_off_resignation();
+            self.postpone_self_fail_timeout();
         }
-        self.conclude_inquiry(majority, self.nodes.vouching() + mine >= self.quorum());
+        self.finish_replacement_check(majority, self.nodes.confirming() + mine >= self.quorum());
         let may = majority && self.is_covered();
         let early = self.myself().is_master() && self.now < self.service.not_before;
         self.service.waiting = may && early && !self.service.serving;
-        let serving = may && !self.service.waiting && !self.resignation.is_open();
+        let serving = may && !self.service.waiting && !self.self_fail.is_open();
         if serving != self.service.serving {
             self.service.serving = serving;
             self.todo.publish = true;
-            self.log(Event::StateChanged { serving });
+            self.log(ClusterEvent::StateChanged { serving });
         }
     }
 
-    fn conclude_inquiry(&mut self, majority: bool, vouched: bool) {
-        let Some(mut inquiry) = self.service.inquiry else { return };
-        let trusts = |id| id == self.me || self.nodes.get(&id).is_some_and(|node| node.contact.trusts);
+    fn finish_replacement_check(&mut self, majority: bool, confirmed: bool) {
+        let Some(mut replacement_check) = self.service.replacement_check else { return };
+        let trusts =
+            |id| id == self.me || self.nodes.get(&id).is_some_and(|node| node.contact.confirms_voting);
         let trusted = majority && self.slots.owners().filter(|(id, _)| trusts(*id)).count() >= self.quorum();
         if trusted {
-            inquiry.until = inquiry.until.min(self.now);
+            replacement_check.until = replacement_check.until.min(self.now);
         }
-        if majority && vouched && inquiry.serves_then {
+        if majority && confirmed && replacement_check.serve_when_confirmed {
             self.service.not_before = self.now;
         }
         if majority && self.now >= self.service.not_before {
-            inquiry.serves_then = false;
+            replacement_check.serve_when_confirmed = false;
         }
-        let over = self.now >= inquiry.until && !inquiry.serves_then;
-        self.service.inquiry = (!over).then_some(inquiry);
+        let over = self.now >= replacement_check.until && !replacement_check.serve_when_confirmed;
+        self.service.replacement_check = (!over).then_some(replacement_check);
     }
 
     fn is_covered(&self) -> bool {
         if !self.config.require_full_coverage {
             return true;
         }
-        let late = self.service.awaited.first().is_some_and(|at| *at <= self.now);
+        let late = self.service.coverage_deadlines.first().is_some_and(|at| *at <= self.now);
         self.slots.assigned() == SLOT_COUNT && !self.service.uncovered && !late
     }
 
     /// Recomputes the coverage deadlines after a change of failed masters or eligible replicas.
-    pub(crate) fn note_replacements(&mut self) {
+    pub(crate) fn update_coverage_deadlines(&mut self) {
         let (with, without): (Vec<&Node>, Vec<&Node>) =
-            self.nodes.failed_voters().partition(|failed| self.nodes.has_heir(failed.id));
+            self.nodes.failed_voters().partition(|failed| self.nodes.has_eligible_replica(failed.id));
         self.service.uncovered = !without.is_empty();
         let since = with.into_iter().filter_map(Node::failed_since);
-        self.service.awaited = since.map(|since| since + self.config.node_timeout).collect();
-        self.service.awaited.sort_unstable();
+        self.service.coverage_deadlines = since.map(|since| since + self.config.node_timeout).collect();
+        self.service.coverage_deadlines.sort_unstable();
     }
 
     pub(crate) fn service_deadline(&self) -> Option<Instant> {
         let begin = self.service.waiting.then_some(self.service.not_before);
-        let awaited = self.service.awaited.iter().copied().find(|at| *at > self.now);
-        begin.into_iter().chain(awaited).min()
+        let coverage_deadlines = self.service.coverage_deadlines.iter().copied().find(|at| *at > self.now);
+        begin.into_iter().chain(coverage_deadlines).min()
     }
 }

@@ -27,11 +27,11 @@ use std::time::Duration;
 use clock::Instant;
 use slot_routing::{NodeId, ReplOffset};
 
-use crate::contract::{Action, Copies};
+use crate::contract::{ClusterAction, ReplicaAdmission};
 use crate::event::FailureEvent;
 use crate::machine::Gossip;
 use crate::node::{Node, has_data};
-use crate::wire::{Body, Header, Packet};
+use crate::wire::{Header, MessageBody, Packet};
 
 /// How long to wait for replicas that may be gone if this master has data: the start delay, during which a master does
 /// not serve anyway.
@@ -39,7 +39,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// State of a master that started with possibly less data than its replicas.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) enum Resignation {
+pub(crate) enum SelfFail {
     /// No comparison is needed, or it is complete.
     #[default]
     None,
@@ -55,13 +55,13 @@ pub(crate) struct Comparison {
     found: ReplOffset,
     until: Instant,
     /// When to stop waiting for replicas that never start an election.
-    willing_only_from: Instant,
-    resigned: bool,
+    ignore_ineligible_from: Instant,
+    declared_fail: bool,
     /// The nodes that were sent the FAIL, with the time of the next repetition.
     told: BTreeMap<NodeId, Instant>,
 }
 
-impl Resignation {
+impl SelfFail {
     /// Whether this node serves neither clients nor replicas yet.
     pub(crate) fn is_open(&self) -> bool {
         matches!(self, Self::Open(_))
@@ -75,23 +75,23 @@ impl Gossip {
             return;
         }
         if !self.is_voter(self.me) || self.replicas().next().is_none() {
-            return self.note_alone(found);
+            return self.restrict_replicas_if_empty(found);
         }
         let wait = self.timeout(found);
-        let (until, willing_only_from) = (self.now + wait, self.now + TIMEOUT);
+        let (until, ignore_ineligible_from) = (self.now + wait, self.now + TIMEOUT);
         let told = BTreeMap::new();
-        self.resignation =
-            Resignation::Open(Comparison { found, until, willing_only_from, resigned: false, told });
-        self.out.push(Action::AllowCopies(Copies::None));
+        self.self_fail =
+            SelfFail::Open(Comparison { found, until, ignore_ineligible_from, declared_fail: false, told });
+        self.out.push(ClusterAction::AllowReplicas(ReplicaAdmission::None));
         self.log(FailureEvent::Comparing { found: found.0 });
     }
 
     /// Without data and without replicas, nodes that have data are not replicas of this node, but may be replicas of a
     /// former one at this address.
-    fn note_alone(&mut self, found: ReplOffset) {
+    fn restrict_replicas_if_empty(&mut self, found: ReplOffset) {
         if !has_data(found) && self.replicas().next().is_none() {
-            self.resignation = Resignation::Alone;
-            self.out.push(Action::AllowCopies(Copies::WithoutData));
+            self.self_fail = SelfFail::Alone;
+            self.out.push(ClusterAction::AllowReplicas(ReplicaAdmission::OnlyEmpty));
         }
     }
 
@@ -112,62 +112,62 @@ impl Gossip {
     }
 
     /// Compares offsets; declares FAIL, ends the comparison, or keeps waiting.
-    pub(crate) fn step_resignation(&mut self) {
-        if self.resignation == Resignation::Alone {
+    pub(crate) fn step_self_fail(&mut self) {
+        if self.self_fail == SelfFail::Alone {
             let master = self.myself().is_master() && !has_data(self.replication.offset);
             if !master || self.replicas().next().is_some() {
-                self.end_resignation();
+                self.end_self_fail();
             }
             return;
         }
-        let Resignation::Open(Comparison { found, until, willing_only_from, resigned, .. }) =
-            self.resignation
+        let SelfFail::Open(Comparison { found, until, ignore_ineligible_from, declared_fail, .. }) =
+            self.self_fail
         else {
             return;
         };
         if !self.is_voter(self.me) {
-            return self.end_resignation();
+            return self.end_self_fail();
         }
-        let heard = |node: &Node| node.contact.heard.is_some();
+        let heard = |node: &Node| node.contact.last_message.is_some();
         let is_ahead = |node: &&Node| heard(node) && !node.no_failover && node.offset > found;
         let best = self.replicas().filter(is_ahead).max_by_key(|node| node.offset);
         let best = best.map(|node| (node.id, node.offset.0));
-        let willing_only = self.now >= willing_only_from;
-        let compared =
-            best.is_none() && self.replicas().all(|node| heard(node) || node.no_failover && willing_only);
+        let ignore_ineligible = self.now >= ignore_ineligible_from;
+        let compared = best.is_none()
+            && self.replicas().all(|node| heard(node) || node.no_failover && ignore_ineligible);
         if compared || self.now >= until {
-            if self.now >= until && (resigned || !has_data(found)) {
-                self.log(FailureEvent::NobodyTookOver);
+            if self.now >= until && (declared_fail || !has_data(found)) {
+                self.log(FailureEvent::NoReplicaTookOver);
             }
-            self.end_resignation();
-            return self.note_alone(found);
+            self.end_self_fail();
+            return self.restrict_replicas_if_empty(found);
         }
-        if let (Some((replica, offset)), false) = (best, resigned) {
+        if let (Some((replica, offset)), false) = (best, declared_fail) {
             self.log(FailureEvent::Resigned { replica, offset });
             let until = self.now + self.config.empty_master_timeout;
-            if let Resignation::Open(comparison) = &mut self.resignation {
-                (comparison.resigned, comparison.until) = (true, until);
+            if let SelfFail::Open(comparison) = &mut self.self_fail {
+                (comparison.declared_fail, comparison.until) = (true, until);
             }
         }
-        self.tell_of_resignation();
+        self.send_self_fail();
     }
 
     /// Restarts the timeout while no majority is reachable, because no replica can be elected.
-    pub(crate) fn put_off_resignation(&mut self) {
-        let Resignation::Open(Comparison { found, resigned, .. }) = self.resignation else { return };
-        let wait = if resigned { self.config.empty_master_timeout } else { self.timeout(found) };
+    pub(crate) fn postpone_self_fail_timeout(&mut self) {
+        let SelfFail::Open(Comparison { found, declared_fail, .. }) = self.self_fail else { return };
+        let wait = if declared_fail { self.config.empty_master_timeout } else { self.timeout(found) };
         let until = self.now + wait;
-        if let Resignation::Open(comparison) = &mut self.resignation {
+        if let SelfFail::Open(comparison) = &mut self.self_fail {
             comparison.until = until;
         }
     }
 
     /// Repeats the FAIL to all reachable nodes. This node still answers PINGs, so Redis nodes clear the FAIL after a
     /// while, and must have it set again when a candidate requests their vote.
-    fn tell_of_resignation(&mut self) {
+    fn send_self_fail(&mut self) {
         let (now, again) = (self.now, self.now + self.config.node_timeout / 10);
         let linked = self.linked();
-        let Resignation::Open(Comparison { resigned: true, told, .. }) = &mut self.resignation else {
+        let SelfFail::Open(Comparison { declared_fail: true, told, .. }) = &mut self.self_fail else {
             return;
         };
         told.retain(|id, _| linked.contains(id));
@@ -175,29 +175,29 @@ impl Gossip {
             linked.into_iter().filter(|id| told.get(id).is_none_or(|at| now >= *at)).collect();
         told.extend(due.iter().map(|id| (*id, again)));
         for id in due {
-            let packet = Packet { header: self.header(), body: Body::Fail(self.me) };
+            let packet = Packet { header: self.header(), body: MessageBody::Fail(self.me) };
             self.send_packet(id, packet);
         }
     }
 
-    fn end_resignation(&mut self) {
-        self.resignation = Resignation::None;
-        self.out.push(Action::AllowCopies(Copies::All));
+    fn end_self_fail(&mut self) {
+        self.self_fail = SelfFail::None;
+        self.out.push(ClusterAction::AllowReplicas(ReplicaAdmission::All));
     }
 
     /// Whether the candidate is a replica that should take over from this node.
-    pub(crate) fn yields_to(&self, header: &Header) -> bool {
-        let Resignation::Open(Comparison { resigned: true, found, .. }) = self.resignation else {
+    pub(crate) fn should_yield_to(&self, header: &Header) -> bool {
+        let SelfFail::Open(Comparison { declared_fail: true, found, .. }) = self.self_fail else {
             return false;
         };
         header.replica_of == Some(self.me) && header.offset > found
     }
 
-    pub(crate) fn resignation_deadline(&self) -> Option<Instant> {
-        let Resignation::Open(Comparison { until, willing_only_from, told, .. }) = &self.resignation else {
+    pub(crate) fn self_fail_deadline(&self) -> Option<Instant> {
+        let SelfFail::Open(Comparison { until, ignore_ineligible_from, told, .. }) = &self.self_fail else {
             return None;
         };
-        let willing_only_from = Some(*willing_only_from).filter(|at| *at > self.now);
-        told.values().copied().chain([*until]).chain(willing_only_from).min()
+        let ignore_ineligible_from = Some(*ignore_ineligible_from).filter(|at| *at > self.now);
+        told.values().copied().chain([*until]).chain(ignore_ineligible_from).min()
     }
 }

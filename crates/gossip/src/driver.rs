@@ -1,0 +1,233 @@
+//! Orders the inputs of the state machine and the execution of its actions.
+//!
+//! The node's cluster driver and the simulator share this logic: they pass in everything new ([`StepInputs`]) and
+//! execute the returned actions one after the other. Three kinds of action come last in each step, in this order:
+//! becoming a replica (a node that gives up slots must first redirect clients to the new owner), deleting keys of lost
+//! slots (no writes reach them by then), and replies (a client may query the new state as soon as it has the reply).
+//!
+//! Packets and replies that depend on `nodes.conf` wait until the file is written ([`awaiting_write`]). Changes that
+//! other nodes would gossip again are written with a delay.
+
+mod awaiting_write;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use clock::{Instant, Millis};
+
+use self::awaiting_write::{AwaitingWrite, QueueEntry};
+use crate::wire::Packet;
+use crate::{
+    ClusterAction, ClusterConfig, ClusterInput, Gossip, LinkId, OperatorError, OperatorReply,
+    ReplicationStatus,
+};
+
+/// Write delay for facts learned from other nodes, so that one write covers many of them. Losing them in a crash is
+/// harmless because the nodes gossip them again.
+const SAVE_DELAY: Duration = Duration::from_millis(100);
+
+/// Token and result of an operator command.
+type PendingReply = (u64, Result<OperatorReply, OperatorError>);
+
+/// Everything that is new since the last step.
+#[derive(Debug, Default)]
+pub struct StepInputs {
+    /// The replication state. The driver must sample it before it collects `stream_events`, so that an offset is never
+    /// reported before the stream events that it covers.
+    pub replication: ReplicationStatus,
+    /// Events from the master's replication stream, such as [`ClusterInput::SlotChanged`](crate::ClusterInput), in
+    /// stream order.
+    pub stream_events: Vec<ClusterInput>,
+    /// When this node accepted its first write after its last promotion.
+    pub first_write: Option<Millis>,
+    /// The new configuration, if it changed.
+    pub config: Option<Box<ClusterConfig>>,
+}
+
+/// The actions of one step in the order in which the machine produced them, for tests that inspect them.
+#[derive(Debug)]
+pub struct StepOutput {
+    now: Instant,
+    /// Whether an operator waits for the result, so that writes must not be delayed.
+    operator_waits: bool,
+    /// In the order in which the machine produced them.
+    pub actions: Vec<ClusterAction>,
+}
+
+/// The cluster driver without sockets, threads and files.
+#[derive(Debug)]
+pub struct ClusterDriver {
+    held: AwaitingWrite<LinkId, Box<Packet>, PendingReply>,
+    /// Replies to commands that delete the dataset, waiting for the deletion. `None` marks a deletion without a reply.
+    awaiting_deletion: VecDeque<Option<PendingReply>>,
+    /// The delayed content of `nodes.conf` and when to write it.
+    delayed_save: Option<(String, Instant)>,
+    /// The replication state that was last passed to the machine.
+    last_replication: ReplicationStatus,
+}
+
+impl Default for ClusterDriver {
+    fn default() -> Self {
+        Self {
+            held: AwaitingWrite::new(),
+            awaiting_deletion: VecDeque::new(),
+            delayed_save: None,
+            last_replication: ReplicationStatus::default(),
+        }
+    }
+}
+
+impl ClusterDriver {
+    /// Passes everything new and then `input` to the machine. Returns the actions to execute now, in order.
+    ///
+    /// Each [`ClusterAction::Persist`] is a write; writes are numbered from 1. Each [`ClusterAction::Send`] can leave
+    /// at once. The driver must acknowledge each [`ClusterAction::DropEverything`] with
+    /// [`ClusterDriver::note_emptied`].
+    pub fn feed(
+        &mut self,
+        machine: &mut Gossip,
+        times: (Instant, Millis),
+        new: StepInputs,
+        input: ClusterInput,
+    ) -> Vec<ClusterAction> {
+        let decided = self.run_machine(machine, times, new, input);
+        self.order_actions(decided)
+    }
+
+    /// Runs the machine without ordering its actions; [`ClusterDriver::order_actions`] completes the step.
+    pub fn run_machine(
+        &mut self,
+        machine: &mut Gossip,
+        (now, wall): (Instant, Millis),
+        new: StepInputs,
+        input: ClusterInput,
+    ) -> StepOutput {
+        if let ClusterInput::Closed { link } | ClusterInput::ConnectFailed { link, .. } = &input {
+            self.held.drop_link(*link);
+        }
+        let StepInputs { replication, stream_events, first_write, config } = new;
+        let operator_waits = !stream_events.is_empty() || does_operator_wait(&input);
+        let mut inputs: Vec<ClusterInput> = config.into_iter().map(ClusterInput::Configure).collect();
+        inputs.extend(stream_events);
+        inputs.extend(first_write.map(|at| ClusterInput::FirstWrite { at }));
+        if std::mem::replace(&mut self.last_replication, replication) != replication {
+            inputs.push(ClusterInput::Replication(replication));
+        }
+        inputs.push(input);
+        let mut actions = Vec::new();
+        inputs.into_iter().for_each(|input| machine.handle(now, wall, input, &mut actions));
+        StepOutput { now, operator_waits, actions }
+    }
+
+    /// Orders the actions of [`ClusterDriver::run_machine`] and holds back those that must wait for a write.
+    pub fn order_actions(&mut self, decided: StepOutput) -> Vec<ClusterAction> {
+        let StepOutput { now, operator_waits, mut actions } = decided;
+        let stage = |action: &ClusterAction| match action {
+            ClusterAction::BecomeReplica { .. } => 1,
+            ClusterAction::DropSlots(_) => 2,
+            ClusterAction::DropEverything => 3,
+            ClusterAction::Reply { .. } => 4,
+            _ => 0,
+        };
+        actions.sort_by_key(stage);
+        let (mut out, mut empties) = (Vec::with_capacity(actions.len()), false);
+        for action in actions {
+            match action {
+                ClusterAction::Send { link, packet, after_persist } => {
+                    let packet = self.held.admit_packet(link, packet, after_persist);
+                    out.extend(packet.map(|packet| ClusterAction::Send { link, packet, after_persist }));
+                }
+                ClusterAction::Close { link } => {
+                    self.held.drop_link(link);
+                    out.push(action);
+                }
+                ClusterAction::Persist { text, sync } if sync || operator_waits => {
+                    self.delayed_save = None;
+                    out.push(self.persist(text, sync));
+                }
+                ClusterAction::Persist { text, .. } => {
+                    let at = self.delayed_save.take().map_or(now + SAVE_DELAY, |(_, at)| at);
+                    self.delayed_save = Some((text, at));
+                }
+                ClusterAction::BecomeReplica { foreign, .. } => {
+                    if foreign {
+                        // The machine has reset its replication state as well.
+                        self.last_replication = ReplicationStatus::default();
+                    }
+                    out.push(action);
+                }
+                ClusterAction::DropEverything => empties = true,
+                ClusterAction::Reply { token, result } if empties => {
+                    self.awaiting_deletion.push_back(Some((token, result)));
+                    out.push(ClusterAction::DropEverything);
+                    empties = false;
+                }
+                ClusterAction::Reply { token, result } => {
+                    out.extend(self.held.admit_reply((token, result)).map(reply))
+                }
+                other => out.push(other),
+            }
+        }
+        if empties {
+            self.awaiting_deletion.push_back(None);
+            out.push(ClusterAction::DropEverything);
+        }
+        out
+    }
+
+    fn persist(&mut self, text: String, sync: bool) -> ClusterAction {
+        self.held.count_write(sync);
+        ClusterAction::Persist { text, sync }
+    }
+
+    /// Notes that all writes up to `number` are complete. Returns the released actions, and whether this completes all
+    /// `sync` writes so that the caller must feed [`ClusterInput::Persisted`].
+    pub fn note_written(&mut self, number: u64) -> (Vec<ClusterAction>, bool) {
+        let is_all = self.held.note_written(number);
+        let released = std::iter::from_fn(|| self.held.pop_ready()).map(|entry| match entry {
+            QueueEntry::Packet(link, packet) => ClusterAction::Send { link, packet, after_persist: false },
+            QueueEntry::Answer(answer) => reply(answer),
+        });
+        (released.collect(), is_all)
+    }
+
+    /// Notes that the dataset is deleted. Returns the reply that waited for it.
+    pub fn note_emptied(&mut self) -> Option<ClusterAction> {
+        let answer = self.awaiting_deletion.pop_front().flatten()?;
+        self.held.admit_reply(answer).map(reply)
+    }
+
+    /// When to call [`ClusterDriver::take_due_save`] next.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.delayed_save.as_ref().map(|(_, at)| *at)
+    }
+
+    /// Returns the delayed write if it is due.
+    pub fn take_due_save(&mut self, now: Instant) -> Option<ClusterAction> {
+        let (text, _) = self.delayed_save.take_if(|(_, at)| now >= *at)?;
+        Some(self.persist(text, false))
+    }
+
+    /// Returns the delayed write at shutdown, whether it is due or not.
+    pub fn take_final_save(&mut self) -> Option<ClusterAction> {
+        let (text, _) = self.delayed_save.take()?;
+        Some(self.persist(text, false))
+    }
+}
+
+fn does_operator_wait(input: &ClusterInput) -> bool {
+    matches!(
+        input,
+        ClusterInput::Command { .. }
+            | ClusterInput::Configure(_)
+            | ClusterInput::Start
+            | ClusterInput::ReplicasAcknowledged { .. }
+    )
+}
+
+fn reply((token, result): PendingReply) -> ClusterAction {
+    ClusterAction::Reply { token, result }
+}

@@ -1,0 +1,148 @@
+//! Holds back packets and replies until `nodes.conf` is durable.
+//!
+//! Writes of the file are numbered. A packet that carries an epoch or a vote waits for the last write that was
+//! requested before the packet was made. All other packets leave at once, unless a packet for the same link is waiting:
+//! packets on one link are never reordered. A reply to an operator waits as well, because the operator may power off
+//! the machine after reading it.
+
+use std::collections::VecDeque;
+
+/// Packets and replies that wait for a write, in creation order.
+#[derive(Debug)]
+pub(super) struct AwaitingWrite<L, P, R> {
+    /// Number of writes requested so far.
+    ordered: u64,
+    /// The last requested write that must be durable.
+    synced: u64,
+    /// The last completed write.
+    written: u64,
+    waiting: VecDeque<(u64, QueueEntry<L, P, R>)>,
+}
+
+/// A queue entry.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum QueueEntry<L, P, R> {
+    Packet(L, P),
+    Answer(R),
+}
+
+impl<L: PartialEq + Copy, P, R> AwaitingWrite<L, P, R> {
+    pub(super) fn new() -> Self {
+        Self { ordered: 0, synced: 0, written: 0, waiting: VecDeque::new() }
+    }
+
+    /// Counts a new write and returns its number.
+    pub(super) fn count_write(&mut self, sync: bool) -> u64 {
+        self.ordered += 1;
+        if sync {
+            self.synced = self.ordered;
+        }
+        self.ordered
+    }
+
+    /// Returns the packet if it may leave at once, otherwise queues it.
+    pub(super) fn admit_packet(&mut self, link: L, packet: P, after_persist: bool) -> Option<P> {
+        let behind = |(_, other): &(u64, QueueEntry<L, P, R>)| matches!(other, QueueEntry::Packet(to, _) if *to == link);
+        let due = if after_persist {
+            self.synced
+        } else {
+            self.waiting.iter().rfind(|other| behind(other)).map_or(0, |(due, _)| *due)
+        };
+        if due <= self.written {
+            return Some(packet);
+        }
+        // Keeps the queue sorted by write number.
+        let due = self.waiting.back().map_or(due, |(last, _)| due.max(*last));
+        self.waiting.push_back((due, QueueEntry::Packet(link, packet)));
+        None
+    }
+
+    /// Returns the reply if it may leave at once, otherwise queues it.
+    pub(super) fn admit_reply(&mut self, answer: R) -> Option<R> {
+        if self.ordered == self.written {
+            return Some(answer);
+        }
+        self.waiting.push_back((self.ordered, QueueEntry::Answer(answer)));
+        None
+    }
+
+    /// Notes that all writes up to `number` are complete. Returns whether this completes all writes that must be
+    /// durable.
+    pub(super) fn note_written(&mut self, number: u64) -> bool {
+        let before = std::mem::replace(&mut self.written, number);
+        before < self.synced && self.synced <= number
+    }
+
+    /// Drops the packets queued for a closed link, like packets in flight.
+    pub(super) fn drop_link(&mut self, link: L) {
+        self.waiting.retain(|(_, entry)| !matches!(entry, QueueEntry::Packet(to, _) if *to == link));
+    }
+
+    /// Pops the next entry whose write is complete.
+    pub(super) fn pop_ready(&mut self) -> Option<QueueEntry<L, P, R>> {
+        let (due, _) = self.waiting.front()?;
+        if *due <= self.written { self.waiting.pop_front().map(|(_, entry)| entry) } else { None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn released(
+        held: &mut AwaitingWrite<u8, &'static str, &'static str>,
+    ) -> Vec<QueueEntry<u8, &'static str, &'static str>> {
+        std::iter::from_fn(|| held.pop_ready()).collect()
+    }
+
+    #[test]
+    fn votes_wait_for_the_disk_and_pings_on_other_links_do_not() {
+        let mut held = AwaitingWrite::new();
+        assert_eq!(held.admit_packet(1, "ping", false), Some("ping"));
+        // No write was requested, so there is nothing to wait for.
+        assert_eq!(held.admit_packet(1, "epoch", true), Some("epoch"));
+        let first = held.count_write(true);
+        assert_eq!(held.admit_packet(1, "vote", true), None);
+        // A fact that other nodes know as well is written without holding back packets.
+        let second = held.count_write(false);
+        assert_eq!(held.admit_packet(2, "ping", false), Some("ping"));
+        // Packets on the same link keep their order.
+        assert_eq!(held.admit_packet(1, "pong", false), None);
+        assert_eq!(released(&mut held), []);
+        assert!(held.note_written(first), "all that must be is on disk");
+        assert_eq!(released(&mut held), [QueueEntry::Packet(1, "vote"), QueueEntry::Packet(1, "pong")]);
+        assert!(!held.note_written(second), "as it was before");
+        assert_eq!(held.admit_packet(1, "ping", false), Some("ping"));
+    }
+
+    #[test]
+    fn closing_a_link_drops_its_queued_packets() {
+        let mut held = AwaitingWrite::new();
+        let first = held.count_write(true);
+        assert_eq!(held.admit_packet(1, "vote", true), None);
+        assert_eq!(held.admit_packet(2, "vote", true), None);
+        held.drop_link(1);
+        assert!(held.note_written(first));
+        assert_eq!(released(&mut held), [QueueEntry::Packet(2, "vote")]);
+    }
+
+    #[test]
+    fn packets_wait_for_the_last_requested_write() {
+        let mut held = AwaitingWrite::new();
+        let first = held.count_write(true);
+        assert_eq!(held.admit_packet(1, "vote in 7", true), None);
+        assert_eq!(held.admit_reply("ok"), None);
+        let second = held.count_write(true);
+        assert_eq!(held.admit_packet(2, "vote in 8", true), None);
+        assert_eq!(held.admit_packet(1, "ping", false), None);
+        assert!(!held.note_written(first));
+        assert_eq!(released(&mut held), [QueueEntry::Packet(1, "vote in 7"), QueueEntry::Answer("ok")]);
+        assert_eq!(held.admit_reply("later"), None);
+        assert!(held.note_written(second));
+        assert_eq!(
+            released(&mut held),
+            [QueueEntry::Packet(2, "vote in 8"), QueueEntry::Packet(1, "ping"), QueueEntry::Answer("later")]
+        );
+        assert_eq!(held.admit_reply("at once"), Some("at once"));
+    }
+}
