@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_cut_anywhere_loads_up_to_its_last_whole_frame() {
+    fn truncated_file_loads_up_to_its_last_complete_frame() {
         let (bytes, ends) = three_frames();
         for length in 0..=bytes.len() {
             let journal = read(&bytes[..length]).unwrap();
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_is_torn_at_the_end_and_damage_before() {
+    fn bit_flip_is_a_torn_write_at_the_end_and_damage_before_it() {
         let (bytes, ends) = three_frames();
         for at in FILE_HEAD..bytes.len() {
             let mut harmed = bytes.clone();
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_something_else_is_refused() {
+    fn files_of_another_format_are_rejected() {
         let message = |bytes: &[u8]| read(bytes).unwrap_err().to_string();
         assert_eq!(message(b"REDIS0011 and so on"), "byte 0: not a journal");
         assert_eq!(message(b"x"), "byte 0: not a journal");
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_add_up() {
+    fn changes_accumulate_to_the_saved_state() {
         let mut saved = Saved::default();
         for change in [
             entries(1, &[1, 1, 2]),
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_group_leaves_nothing() {
+    fn dropped_group_leaves_no_state() {
         let mut bytes = head();
         bytes.extend(frame(&[ballot(4, 1)]));
         bytes.extend(frame(&[Record { group: "mymaster".into(), changes: vec![Change::Dropped] }]));
@@ -393,7 +393,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn decoding_arbitrary_bytes_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
             let mut file = head();
             file.extend(&bytes);
             let _ = read(&file);

@@ -116,7 +116,7 @@ impl Net {
 }
 
 #[test]
-fn a_group_sleeps_until_woken_and_then_elects_within_round_trips() {
+fn sleeping_group_elects_a_leader_within_round_trips_of_waking() {
     let mut net = Net::new(3, 1);
     net.run(10_000);
     assert_eq!(net.messages, 0, "a sleeping group is silent");
@@ -141,7 +141,7 @@ fn a_group_sleeps_until_woken_and_then_elects_within_round_trips() {
 /// Three members learn one after another that the master is down. A member that learns it after voting does not compete
 /// with the candidate it voted for, even if it does not know the result yet.
 #[test]
-fn who_has_just_voted_does_not_stand_against_the_winner() {
+fn member_that_just_voted_does_not_compete_with_its_candidate() {
     // Candidacies within one round trip of each other can split the vote, and these gaps between the wakeups cause
     // that.
     for gap in (0..60).filter(|gap| ![12, 13, 25].contains(gap)) {
@@ -160,7 +160,7 @@ fn who_has_just_voted_does_not_stand_against_the_winner() {
 
 /// Two elections in a row have a split vote; the third starts within half a second.
 #[test]
-fn a_second_split_vote_is_repeated_as_soon_as_the_first() {
+fn second_split_vote_is_repeated_as_soon_as_the_first() {
     for seed in 0..50 {
         let mut net = Net::new(3, seed);
         net.cut = peers(&[2, 3]);
@@ -172,7 +172,7 @@ fn a_second_split_vote_is_repeated_as_soon_as_the_first() {
 }
 
 #[test]
-fn one_of_three_is_enough_to_wake_the_others_as_voters() {
+fn one_awake_member_is_enough_for_an_election() {
     let mut net = Net::new(3, 2);
     net.wake(&[3]);
     net.run(80);
@@ -181,7 +181,7 @@ fn one_of_three_is_enough_to_wake_the_others_as_voters() {
 }
 
 #[test]
-fn a_leader_cut_off_is_replaced_in_a_later_term_and_its_proposal_is_lost() {
+fn isolated_leader_is_replaced_and_its_proposal_is_lost() {
     let mut net = Net::new(3, 3);
     net.wake(&[1, 2, 3]);
     net.run(10);
@@ -201,7 +201,7 @@ fn a_leader_cut_off_is_replaced_in_a_later_term_and_its_proposal_is_lost() {
 }
 
 #[test]
-fn no_majority_no_leader_and_pre_vote_keeps_the_term() {
+fn no_leader_without_a_majority_and_pre_vote_keeps_the_term() {
     let mut net = Net::new(3, 4);
     net.cut.extend([peer(2), peer(3)]);
     net.wake(&[1]);
@@ -211,7 +211,7 @@ fn no_majority_no_leader_and_pre_vote_keeps_the_term() {
 }
 
 #[test]
-fn a_restarted_member_remembers_its_vote_and_the_value() {
+fn restarted_member_keeps_its_vote_and_the_value() {
     let mut net = Net::new(3, 5);
     net.wake(&[1, 2, 3]);
     net.run(10);
@@ -229,7 +229,7 @@ fn a_restarted_member_remembers_its_vote_and_the_value() {
 }
 
 #[test]
-fn a_long_history_is_folded_and_a_newcomer_gets_the_value_alone() {
+fn log_is_compacted_and_new_members_get_a_snapshot() {
     let mut net = Net::new(3, 6);
     net.wake(&[1, 2, 3]);
     net.run(10);
@@ -256,7 +256,7 @@ fn a_long_history_is_folded_and_a_newcomer_gets_the_value_alone() {
 }
 
 #[test]
-fn a_candidate_that_counts_fewer_members_gets_no_vote() {
+fn candidate_that_knows_fewer_members_gets_no_vote() {
     let mut net = Net::new(3, 7);
     net.input(peer(1), Input::Members { voters: peers(&[1, 2]), foreign: BTreeSet::new() });
     net.wake(&[1]);
@@ -270,7 +270,7 @@ fn a_candidate_that_counts_fewer_members_gets_no_vote() {
 }
 
 #[test]
-fn a_foreign_member_votes_in_its_own_protocol() {
+fn foreign_member_votes_in_its_own_protocol() {
     let mut net = Net::new(3, 8);
     // Two of three members are Redis sentinels, of which one is unreachable.
     net.input(peer(1), Input::Members { voters: peers(&[1, 2, 3]), foreign: peers(&[2, 3]) });
@@ -285,7 +285,7 @@ fn a_foreign_member_votes_in_its_own_protocol() {
 }
 
 #[test]
-fn one_vote_per_term_over_both_protocols() {
+fn one_vote_per_term_across_both_protocols() {
     let mut group = Group::new("mymaster", peer(1), Saved::default(), 0);
     let mut out = Vec::new();
     let now = Instant::from_millis(1);
@@ -309,7 +309,7 @@ fn one_vote_per_term_over_both_protocols() {
 }
 
 #[test]
-fn who_hears_of_a_term_while_awake_stands_in_a_later_one() {
+fn awake_member_that_sees_a_term_uses_a_later_one() {
     let mut group = Group::new("mymaster", peer(1), Saved::default(), 1);
     let (mut out, now) = (Vec::new(), Instant::from_millis(1));
     group.handle(now, Input::Members { voters: peers(&[1, 2, 3]), foreign: peers(&[2, 3]) }, &mut out);
@@ -323,7 +323,7 @@ fn who_hears_of_a_term_while_awake_stands_in_a_later_one() {
 }
 
 #[test]
-fn the_same_seed_makes_the_same_history() {
+fn equal_seeds_give_equal_runs() {
     let history = |seed| {
         let mut net = Net::new(5, seed);
         net.cut.insert(peer(4));
@@ -336,7 +336,7 @@ fn the_same_seed_makes_the_same_history() {
 }
 
 #[test]
-fn messages_that_no_member_sends_change_nothing() {
+fn forged_messages_change_nothing() {
     // Feeds every message of a real run to a member, with each byte corrupted in turn.
     let mut net = Net::new(3, 9);
     net.wake(&[1, 2, 3]);

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_survives_the_way() {
+    fn all_message_kinds_round_trip() {
         for (_, kind) in KINDS {
             let mut message = Message { to: 1, from: 2, term: 3, index: 4, commit: 5, ..Message::default() };
             message.set_msg_type(kind);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_and_trailing_bytes_are_refused() {
+    fn unknown_versions_and_trailing_bytes_are_rejected() {
         let mut message = Message::default();
         message.set_msg_type(MessageType::MsgHeartbeat);
         let good = encode(&message, &[]);
@@ -176,7 +176,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(mut bytes in proptest::collection::vec(any::<u8>(), 1..200)) {
+        fn decoding_arbitrary_bytes_never_panics(mut bytes in proptest::collection::vec(any::<u8>(), 1..200)) {
             let _ = decode(&bytes);
             bytes[0] = VERSION;
             let _ = decode(&bytes);

@@ -1,11 +1,12 @@
-//! Users of a sentinel: what of them the engine does not know, files, chance and the subscribers of each channel.
+//! ACL users of a sentinel: storage in the configuration file and effects on subscribers.
 
 use acl::Channel;
 
 use super::center::Center;
 use super::client::Client;
 
-/// Users have changed: the file is to have them, and a client that listens to what it may no longer hear must go.
+/// Handles changed users: writes them to the configuration file and disconnects clients whose subscriptions are no
+/// longer permitted.
 pub(super) fn on_changed_users(center: &mut Center, own: &mut Client) {
     center.users_changed = true;
     for client in center.clients.values().filter(|client| hears_too_much(center, client)) {
@@ -14,7 +15,7 @@ pub(super) fn on_changed_users(center: &mut Center, own: &mut Client) {
     own.session.closing |= hears_too_much(center, own);
 }
 
-/// Whether a client listens to what its user may no longer hear.
+/// Whether a client is subscribed to a channel that its user may no longer access.
 fn hears_too_much(center: &Center, client: &Client) -> bool {
     let users = center.engine.users.read();
     let Some(user) = users.find(&client.session.client.user.lock()) else { return true };
@@ -24,12 +25,12 @@ fn hears_too_much(center: &Center, client: &Client) -> bool {
     hears(&client.channels, false) || hears(&client.patterns, true)
 }
 
-/// The users' lines for the configuration file, each the words after `user`.
+/// The `user` lines for the configuration file, split into the words after `user`.
 pub(super) fn lines(engine: &engine::Engine, required: &str, had_default: bool) -> Vec<Vec<Vec<u8>>> {
     engine.users.read().lines(required.as_bytes(), had_default)
 }
 
-/// Makes the users that the configuration describes; the line, and what is wrong with it.
+/// Creates the users described in the configuration file. An error consists of the line and the reason.
 pub(super) fn load(
     engine: &engine::Engine,
     required: &str,

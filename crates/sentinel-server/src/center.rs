@@ -1,4 +1,4 @@
-//! The state of a sentinel's process.
+//! The state of a sentinel process.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,32 +19,32 @@ use super::figures::{Pace, Traffic};
 use super::files::Files;
 use super::links::LinkHandle;
 
-/// The state of the process, which one thread has.
+/// All state of the process, owned by one thread.
 pub(super) struct Center {
     pub(super) sentinel: Sentinel,
     pub(super) config: Config,
     pub(super) tls: Arc<Tls>,
     pub(super) files: Files,
-    /// Journal records up to this one are on disk.
+    /// All journal records up to this one are durable.
     pub(super) synced: u64,
-    /// The last time that the configuration was to be written it was.
+    /// Whether the last write of the configuration file succeeded.
     pub(super) config_is_written: bool,
-    /// The disk was waited for, and nothing else was done in that time.
+    /// Whether the thread was blocked by a disk write since the last round.
     pub(super) stood_still: bool,
     pub(super) links: BTreeMap<LinkId, LinkHandle>,
     pub(super) lives: u64,
     pub(super) clients: BTreeMap<u64, Client>,
-    /// The users and the connections of the clients.
+    /// Users and client connections.
     pub(super) engine: Arc<Engine>,
-    /// A sentinel's commands, of which the engine runs those that concern only connections.
+    /// The commands of a sentinel; the engine runs those that concern only connections.
     pub(super) engine_commands: Commands,
     pub(super) worker: Worker,
-    /// The users are others than in the configuration file.
+    /// Whether the users differ from those in the configuration file.
     pub(super) users_changed: bool,
-    /// The file had a line for the user `default`.
+    /// Whether the configuration file has a line for the user `default`.
     pub(super) names_default: bool,
     pub(super) scripts: BTreeMap<JobId, JoinHandle<()>>,
-    /// To be told when what came before has been answered.
+    /// Notified when all events before them have been processed.
     pub(super) heard: Vec<oneshot::Sender<()>>,
     pub(super) events: Sender<Event>,
     pub(super) began: std::time::Instant,
@@ -55,14 +55,14 @@ pub(super) struct Center {
     pub(super) ends: bool,
 }
 
-/// The machine's clock begins a while after its origin, so that times before the start exist.
+/// The clock of the state machine starts later than its origin, so that times before the start can be represented.
 pub(super) fn time_since(began: std::time::Instant) -> Instant {
     const BEFORE: Duration = Duration::from_secs(3600);
     Instant::ORIGIN + BEFORE + began.elapsed()
 }
 
 impl Center {
-    /// One without links and clients.
+    /// Creates a center without links and clients.
     pub(super) fn new(
         sentinel: Sentinel,
         (config, tls, files): (Config, Arc<Tls>, Files),

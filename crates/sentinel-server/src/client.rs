@@ -1,4 +1,4 @@
-//! A client as the sentinel knows it.
+//! The per-client state.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use resp::Writer;
 
 use super::connection::{Opened, Output};
 
-/// The bytes that a client may have sent during a pause; beyond it the connection ends.
+/// Maximum number of bytes deferred during a pause; a client that sends more is disconnected.
 const MAX_DEFERRED: usize = 32 * 1024 * 1024;
 
 pub(super) struct Client {
     pub(super) output: Output,
-    /// The client's identity, as CLIENT LIST shows it and CLIENT changes it.
+    /// The client's session, which CLIENT shows and changes.
     pub(super) session: Session,
     known: Arc<AtomicBool>,
     pub(super) channels: BTreeSet<Vec<u8>>,
@@ -37,7 +37,7 @@ impl Client {
         }
     }
 
-    /// Tells the task that reads the client's requests that the client has authenticated.
+    /// Tells the task that reads from the client whether the client has authenticated.
     pub(super) fn note_login(&self) {
         if self.session.authenticated {
             self.known.store(true, Ordering::Relaxed);
@@ -48,8 +48,7 @@ impl Client {
         self.channels.len() + self.patterns.len()
     }
 
-    /// Delivers a message to this client, once for each of its subscriptions. False as for
-    /// [`Output::push`].
+    /// Delivers a published message once per matching subscription. Returns false like [`Output::push`].
     pub(super) fn deliver(&self, channel: &str, payload: &str) -> bool {
         let mut bytes = Vec::new();
         let mut writer = Writer::new(&mut bytes, self.session.protocol);
@@ -75,20 +74,20 @@ impl Client {
         !self.deferred.is_empty()
     }
 
-    /// Puts a request off. False if the client has sent too much to wait any longer.
+    /// Defers a request. Returns false if the client has exceeded its limit.
     pub(super) fn defer(&mut self, args: Vec<Vec<u8>>) -> bool {
         self.deferred_bytes += args.iter().map(|arg| arg.len() + size_of::<Vec<u8>>()).sum::<usize>();
         self.deferred.push_back(args);
         self.deferred_bytes <= MAX_DEFERRED
     }
 
-    /// The deferred requests, in order.
+    /// Takes the deferred requests in order.
     pub(super) fn take_deferred(&mut self) -> VecDeque<Vec<Vec<u8>>> {
         self.deferred_bytes = 0;
         std::mem::take(&mut self.deferred)
     }
 
-    /// A request begins: says whether its reply is unwanted (CLIENT REPLY).
+    /// Starts a request. Returns whether its reply is suppressed (CLIENT REPLY).
     pub(super) fn begin_muted(&mut self) -> bool {
         if self.session.mute == Mute::Next {
             self.session.mute = Mute::This;
@@ -96,14 +95,14 @@ impl Client {
         matches!(self.session.mute, Mute::This | Mute::Everything)
     }
 
-    /// Takes back [`Client::begin_muted`], for another part to do the same.
+    /// Reverts [`Client::begin_muted`], so that the engine can do the same.
     pub(super) fn unmute(&mut self) {
         if self.session.mute == Mute::This {
             self.session.mute = Mute::Next;
         }
     }
 
-    /// The request is done.
+    /// Ends the request.
     pub(super) fn end_muted(&mut self) {
         if self.session.mute == Mute::This {
             self.session.mute = Mute::Nothing;

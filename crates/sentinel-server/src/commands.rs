@@ -1,4 +1,4 @@
-//! Commands that need no machine: the identity of a client, its subscriptions, the facts of this process.
+//! Commands that do not involve the state machine: connections, subscriptions and process information.
 
 use engine::{CommandError, Flags, Gate, Registered, Requests, Run};
 use process::access::genpass;
@@ -8,17 +8,17 @@ use super::access;
 use super::center::Center;
 use super::client::Client;
 
-/// The answer to a request.
+/// How a request is answered.
 pub(super) enum Answer {
-    /// Send this, unless the client does not want it.
+    /// Send this reply unless the client suppresses replies.
     Reply(Vec<u8>),
-    /// Send this whatever the client wants: the engine has seen to it.
+    /// Send this reply as it is; the engine has already handled suppression.
     Engine(Vec<u8>),
-    /// The machine answers.
+    /// The state machine replies.
     Machine,
-    /// Ask again when the pause is over.
+    /// Retry after the pause.
     Wait,
-    /// End the process.
+    /// Shut down the process.
     Shutdown,
 }
 
@@ -39,8 +39,8 @@ impl Call<'_> {
     }
 }
 
-/// Answers a request, or says which part does. If [`engine::Session::closing`] is set afterwards, the connection ends
-/// with this answer.
+/// Executes a request or decides which part does. If [`engine::Session::closing`] is set afterwards, the connection is
+/// closed after the reply.
 pub(super) fn answer(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> Answer {
     if args[0].eq_ignore_ascii_case(b"quit") {
         client.session.closing = true;
@@ -84,7 +84,7 @@ fn refusal(text: &str) -> Answer {
     Answer::Reply(out)
 }
 
-/// The command that a request names, if this client may name any.
+/// Looks up the command of a request and checks the client's rights.
 fn admit(
     center: &Center,
     client: &mut Client,
@@ -96,7 +96,7 @@ fn admit(
         return Err(CommandError::WrongArity(entry.full_name.clone()));
     }
     if !center.engine.refresh_user(&mut client.session) {
-        // The deletion of a user closes its connections: this one has its reply, and no more.
+        // Deleting a user closes its connections, so the current reply is the last one.
         client.session.closing = true;
     }
     if !client.session.authenticated && !entry.command.flags.contains(Flags::NO_AUTH) {
@@ -106,7 +106,7 @@ fn admit(
     Ok(entry)
 }
 
-/// Whether CLIENT PAUSE has this command wait.
+/// Whether CLIENT PAUSE blocks this command.
 fn is_paused(center: &Center, entry: &Registered) -> bool {
     let settings = &center.engine.settings;
     center.engine.pauses.end_overdue(settings, process::time::now());
@@ -115,7 +115,7 @@ fn is_paused(center: &Center, entry: &Registered) -> bool {
         || gate.contains(Gate::WRITES_PAUSED) && entry.command.flags.contains(Flags::MAY_REPLICATE)
 }
 
-/// CLIENT, AUTH, HELLO, ACL: connections and their users are the engine's matter.
+/// Runs CLIENT, AUTH, HELLO and ACL in the engine, which manages connections and users.
 fn run_by_engine(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> Answer {
     let mut buffer = Vec::new();
     encode_request(&mut buffer, args.iter().map(Vec::as_slice));
@@ -125,7 +125,7 @@ fn run_by_engine(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> 
     for other in center.clients.values() {
         other.session.client.set_subscriptions(other.channels.len(), other.patterns.len());
     }
-    // The engine is to find the wish for no reply as it was before this request.
+    // The engine handles CLIENT REPLY itself, so the state is reset to before this request.
     client.unmute();
     let users = center.engine.users_version();
     let mut out = Vec::new();
@@ -139,8 +139,8 @@ fn run_by_engine(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> 
     Answer::Engine(out)
 }
 
-/// SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE], or SHUTDOWN ABORT. There is nothing to save, nothing to wait for
-/// and so nothing to abort.
+/// SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE], or SHUTDOWN ABORT. A sentinel has nothing to save and shuts down at once, so
+/// there is nothing to abort.
 fn shutdown(args: &[Vec<u8>]) -> Answer {
     let words: Vec<Vec<u8>> = args[1..].iter().map(|word| word.to_ascii_lowercase()).collect();
     let has = |word: &[u8]| words.iter().any(|said| said == word);
@@ -173,7 +173,7 @@ fn ping(call: &mut Call<'_>) {
     }
 }
 
-/// Those subcommands of ACL that the engine leaves to the shell. A sentinel keeps its users in its configuration file.
+/// The ACL subcommands that the engine leaves to the process. A sentinel stores its users in the configuration file.
 fn acl(call: &mut Call<'_>) {
     if call.word(1) != "genpass" {
         return call.reply().error(acl::NO_FILE);
@@ -236,7 +236,7 @@ fn confirm(call: &mut Call<'_>, word: &[u8], name: Option<&[u8]>) {
 
 #[cfg(test)]
 mod tests {
-    /// The rows that COMMAND shows of SENTINEL are those that the machine has.
+    /// COMMAND must list exactly the subcommands of SENTINEL that the state machine implements.
     #[test]
     fn the_table_and_the_machine_have_the_same_subcommands() {
         let container = ::commands::of_sentinel().find(b"sentinel").unwrap();

@@ -1,4 +1,4 @@
-//! Connections of clients, other sentinels among them.
+//! Inbound connections from clients and other sentinels.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -15,21 +15,21 @@ use tokio::sync::oneshot;
 use super::Event;
 use super::figures::Traffic;
 
-/// Requests are short: names and addresses.
+/// Maximum request size; sentinel commands contain only names and addresses.
 const MAX_REQUEST: usize = 1024 * 1024;
-/// The bytes that may wait to be sent to one client, Redis's hard limit for subscribers.
+/// Maximum number of unsent bytes per client; Redis's hard limit for subscribers.
 const MAX_OUTPUT: usize = 32 * 1024 * 1024;
 
-/// A connection that has been accepted.
+/// An accepted connection.
 pub(super) struct Opened {
     pub(super) client: u64,
     pub(super) link: Link,
     pub(super) output: Output,
-    /// Whether the client has authenticated, which the task that reads its requests must know.
+    /// Whether the client has authenticated; shared with the task that reads its requests.
     pub(super) known: Arc<AtomicBool>,
 }
 
-/// The way to a client.
+/// The sending side of a client's output queue.
 #[derive(Clone)]
 pub(super) struct Output {
     queue: UnboundedSender<Vec<u8>>,
@@ -38,14 +38,14 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// A way to a client, and its other end.
+    /// Creates an output queue and returns both sides.
     pub(super) fn channel(traffic: Arc<Traffic>) -> (Self, UnboundedReceiver<Vec<u8>>) {
         let (queue, replies) = unbounded_channel();
         (Self { queue, waiting: Arc::new(AtomicUsize::new(0)), traffic }, replies)
     }
 
-    /// Queues bytes; empty ones end the connection when all before them are sent. False if the client
-    /// takes too little of what it is sent, and is to be dropped.
+    /// Queues bytes. Empty `bytes` close the connection once everything before them is sent. Returns false if the
+    /// client reads too slowly and must be disconnected.
     pub(super) fn push(&self, bytes: Vec<u8>) -> bool {
         let waiting = self.waiting.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
         if waiting > MAX_OUTPUT {
@@ -56,14 +56,14 @@ impl Output {
     }
 }
 
-/// The settings that every connection of this sentinel is given at its beginning.
+/// Settings for accepting connections.
 #[derive(Debug, Clone)]
 pub(super) struct Door {
-    /// Only clients of this machine may come in while the user `default` has no password.
+    /// Protected mode: accept only local clients while the user `default` has no password.
     pub(super) protected: bool,
     pub(super) max_clients: usize,
     pub(super) options: SocketOptions,
-    /// Has the users as they are now.
+    /// The engine with the current users.
     pub(super) engine: Arc<Engine>,
     pub(super) traffic: Arc<Traffic>,
 }
@@ -73,7 +73,7 @@ impl Door {
         self.protected && !ip.is_loopback() && self.engine.users.read().default_user().has_no_password()
     }
 
-    /// The limits of a client's requests now.
+    /// The current limits for a client's requests.
     fn limits(&self, known: &AtomicBool) -> Limits {
         let known = known.load(Ordering::Relaxed);
         let authenticated = known || self.engine.users.read().default_user().is_open();
@@ -81,7 +81,7 @@ impl Door {
     }
 }
 
-/// Accepts clients for ever.
+/// Accepts clients until the process ends.
 pub(super) async fn accept(listener: Listener, door: Door, ids: Arc<AtomicUsize>, events: Sender<Event>) {
     let open = Arc::new(AtomicUsize::new(0));
     loop {
@@ -95,7 +95,7 @@ pub(super) async fn accept(listener: Listener, door: Door, ids: Arc<AtomicUsize>
         };
         if let Some(text) = refusal {
             door.traffic.rejected.fetch_add(1, Ordering::Relaxed);
-            // It is closed either way, and no TLS handshake is waited for.
+            // The connection is closed in any case, without waiting for a TLS handshake.
             if !matches!(stream, Stream::Tls(_)) {
                 stream.write_now(text.as_bytes());
                 let _ = stream.shutdown().await;
@@ -123,7 +123,7 @@ pub(super) async fn accept(listener: Listener, door: Door, ids: Arc<AtomicUsize>
     }
 }
 
-/// A conversation with a client.
+/// A client connection in progress.
 struct Talk<'a> {
     client: u64,
     events: &'a Sender<Event>,
@@ -132,7 +132,7 @@ struct Talk<'a> {
 }
 
 impl Talk<'_> {
-    /// Reads requests and writes replies until either side ends.
+    /// Reads requests and writes replies until either side closes the connection.
     async fn converse(
         self,
         mut stream: Stream,
@@ -155,7 +155,7 @@ impl Talk<'_> {
                         }
                         Err(Fault::Gone) => return,
                         Err(Fault::Protocol(error)) => {
-                            // Behind the answers to what came before it.
+                            // Queued after the replies to all previous requests.
                             let mut bytes = Vec::new();
                             while let Ok(more) = replies.try_recv() {
                                 bytes.extend(more);
@@ -185,7 +185,7 @@ impl Talk<'_> {
     }
 }
 
-/// Bytes that a client has sent and that are not yet handed over.
+/// Received bytes that do not form a complete request yet.
 #[derive(Default)]
 struct Input {
     client: u64,
@@ -194,16 +194,16 @@ struct Input {
     batch: Batch,
 }
 
-/// Why a connection ends while it is read.
+/// Why reading from a connection ends.
 enum Fault {
     Protocol(ProtocolError),
-    /// The sentinel stops.
+    /// The sentinel is shutting down.
     Gone,
 }
 
 impl Input {
-    /// Hands over every whole request. A request is measured by the client's user when all before it have been
-    /// answered: it may have authenticated with one of them.
+    /// Passes on all complete requests. The size limit depends on whether the client has authenticated, so a request is
+    /// checked only after all previous ones are answered.
     async fn hand_over(&mut self, limits: &impl Fn() -> Limits, events: &Sender<Event>) -> Result<(), Fault> {
         loop {
             self.batch.clear();
@@ -232,8 +232,8 @@ impl Input {
 mod tests {
     use super::*;
 
-    /// An operator gives the user `default` a password, and takes it away again: a client that comes next, or has come
-    /// without authenticating, is treated by what holds now.
+    /// An operator sets and removes the password of the user `default`. New clients, and old ones that have not
+    /// authenticated, are subject to the current state.
     #[test]
     fn the_door_goes_by_the_present_default_user() {
         let engine = Arc::new(Engine::of_sentinel(::commands::of_sentinel().catalogue(), 1));

@@ -1,9 +1,9 @@
-//! Figures that INFO shows, as they are counted.
+//! Counters for INFO.
 
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-/// The traffic of the connections of clients, and how many were turned away.
+/// Traffic of client connections, and the numbers of rejected and closed connections.
 #[derive(Debug, Default)]
 pub(super) struct Traffic {
     pub(super) input: AtomicU64,
@@ -12,12 +12,12 @@ pub(super) struct Traffic {
     pub(super) writes: AtomicU64,
     pub(super) rejected: AtomicU64,
     pub(super) errors: AtomicU64,
-    /// Connections that were closed since the client sent too much at once, or read too little of its output.
+    /// Number of connections closed because the client sent too large a request or read too slowly.
     pub(super) query_limit: AtomicU64,
     pub(super) output_limit: AtomicU64,
 }
 
-/// How fast commands, bytes in and bytes out have grown lately.
+/// Recent rates of commands, received bytes and sent bytes.
 #[derive(Debug)]
 pub(super) struct Pace {
     since: Instant,
@@ -26,14 +26,14 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// So long a rate is counted before it is shown.
+    /// The interval over which a rate is measured.
     const PERIOD: Duration = Duration::from_secs(1);
 
     pub(super) fn new(now: Instant) -> Self {
         Self { since: now, counts: [0; 3], per_second: [0.0; 3] }
     }
 
-    /// Takes in how far the counts are; to be called at least as often as they are asked for.
+    /// Updates the rates with the current counters; must be called before the rates are read.
     pub(super) fn take(&mut self, now: Instant, counts: [u64; 3]) {
         let passed = now.duration_since(self.since);
         if passed < Self::PERIOD {

@@ -1,4 +1,4 @@
-//! A sentinel's two files: the configuration, and beside it the journal of its votes.
+//! The files of a sentinel: the configuration file, and the journal of votes beside it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use config::{Replaced, replace_content, replace_whole};
 use consensus::{Record, Saved, journal};
 
-/// The journal is written anew when it has grown beyond this.
+/// The journal is compacted when it exceeds this size.
 const LONG_JOURNAL: u64 = 256 * 1024;
 
 pub(super) struct Files {
@@ -20,8 +20,8 @@ pub(super) struct Files {
 }
 
 impl Files {
-    /// Opens the journal of the sentinel with this configuration file; what a crash tore off its end is
-    /// cut. Fails if the journal cannot be relied on.
+    /// Opens the journal that belongs to this configuration file and truncates a torn write at its end. Fails if the
+    /// journal is damaged.
     pub(super) fn open(config: PathBuf) -> Result<(Self, BTreeMap<String, Saved>)> {
         let path = journal_path(&config);
         let bytes = match fs::read(&path) {
@@ -52,7 +52,7 @@ impl Files {
         Ok((Self { config, journal: path, file, len }, read.groups))
     }
 
-    /// Writes and syncs records, as one frame.
+    /// Writes and syncs records as one frame.
     pub(super) fn append(&mut self, records: &[Record]) -> io::Result<()> {
         let frame = journal::frame(records);
         self.file.write_all(&frame)?;
@@ -65,7 +65,7 @@ impl Files {
         self.len > LONG_JOURNAL
     }
 
-    /// Puts a new journal in the old one's place.
+    /// Replaces the journal with a compacted one.
     pub(super) fn replace<'a>(
         &mut self,
         groups: impl Iterator<Item = (&'a str, &'a Saved)>,
@@ -77,12 +77,12 @@ impl Files {
         Ok(())
     }
 
-    /// Puts a new text in the configuration file's place.
+    /// Atomically replaces the configuration file.
     pub(super) fn write_config(&self, text: &[u8]) -> io::Result<Replaced> {
         replace_content(&self.config, text)
     }
 
-    /// Has the open journal fail as on a full disk.
+    /// Makes writes to the journal fail as on a full disk.
     #[cfg(test)]
     pub(super) fn fill_disk(&mut self) {
         self.file = OpenOptions::new().write(true).open("/dev/full").expect("Linux has it");
@@ -93,7 +93,8 @@ impl Files {
     }
 }
 
-/// Where the journal is: beside the configuration file, or in the working directory if nothing can be made there.
+/// The path of the journal: beside the configuration file, or in the working directory if that directory is not
+/// writable.
 fn journal_path(config: &Path) -> PathBuf {
     let mut name = config.as_os_str().to_owned();
     name.push(".raft");
@@ -107,7 +108,7 @@ fn journal_path(config: &Path) -> PathBuf {
             tracing::warn!("{} cannot be made: {error}. The journal is in dir", beside.display());
             beside.file_name().map_or(beside.clone(), PathBuf::from)
         }
-        // Any other error is told when it is read and written.
+        // Any other error is reported when the file is opened.
         _ => beside,
     }
 }

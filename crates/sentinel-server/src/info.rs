@@ -1,6 +1,6 @@
-//! INFO of a sentinel: the sections that Valkey's has, with the fields that exporters read.
+//! INFO of a sentinel, with the sections of Valkey's sentinel and the fields that exporters read.
 //!
-//! A sentinel keeps no data, so what counts keys is zero and stays so.
+//! A sentinel stores no data, so all counters of keys are zero.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,10 +9,10 @@ use process::info::{InfoText, ProcessInfo, largest_buffer, write_cpu_times, writ
 
 use super::center::Center;
 
-/// Writes one section.
+/// A function that writes one section.
 type Section = fn(&Center, &mut InfoText);
 
-/// The sections that were asked for, all of them if none was.
+/// The requested sections, or all sections if none is requested.
 pub(super) fn text(center: &Center, asked: &[String]) -> String {
     let every = asked.is_empty()
         || asked.iter().any(|name| ["all", "default", "everything"].contains(&name.as_str()));
@@ -51,7 +51,7 @@ fn server(center: &Center, text: &mut InfoText) {
 }
 
 fn clients(center: &Center, text: &mut InfoText) {
-    // The one that asks is not among them while it is served.
+    // The requesting client is not in the table while its request is executed.
     text.line("connected_clients", center.clients.len() + 1);
     text.line("cluster_connections", 0);
     text.line("maxclients", center.config.get(keys::MAXCLIENTS));
@@ -107,7 +107,7 @@ fn stats(center: &Center, text: &mut InfoText) {
     }
 }
 
-/// The counters of keys and replicas that a server has, zero here.
+/// Counters of keys and replicas, which are always zero on a sentinel.
 const KEYLESS: [&str; 25] = [
     "sync_full",
     "sync_partial_ok",

@@ -1,21 +1,21 @@
-//! A sentinel as a process: the shell around the machine of the `sentinel` crate.
+//! The sentinel process: sockets, files and scripts around the state machine of the `sentinel` crate.
 //!
-//! One thread does everything: a sentinel has little to do and must do it in order. Tasks read sockets
-//! and hand over what came ([`Event`]); [`running`] gives it to the machine and carries out
-//! what the machine wants. Votes are written and synced before anything that depends on them is sent.
+//! One thread runs the state machine, because the load is small and order matters. Tasks read from sockets and send
+//! what they receive as [`Event`]s; [`running`] passes the events to the machine and executes its actions. Votes are
+//! written and synced before anything that depends on them is sent.
 //!
-//! | part | what it does |
+//! | module | purpose |
 //! | --- | --- |
-//! | `access` | users: their lines in the file, and what the engine leaves of ACL |
-//! | `center` | the state that all of these share |
-//! | `client` | a client, or another sentinel: who it is, what it subscribes to |
-//! | `commands` | the commands that need no machine: PING, SUBSCRIBE, ... |
-//! | `connection` | sockets of clients and of other sentinels |
-//! | `figures` | what is counted for INFO |
-//! | `files` | the configuration file, rewritten in one step, and the journal beside it |
+//! | `access` | ACL users and their lines in the configuration file |
+//! | `center` | the state of the process |
+//! | `client` | the state of a client or another sentinel: session, subscriptions |
+//! | `commands` | commands that do not involve the state machine: PING, SUBSCRIBE, ... |
+//! | `connection` | inbound connections |
+//! | `figures` | counters for INFO |
+//! | `files` | the configuration file and the journal |
 //! | `info` | INFO |
-//! | `links` | connections to masters, replicas and other sentinels |
-//! | `running` | the loop, and the machine's actions |
+//! | `links` | outbound connections to masters, replicas and other sentinels |
+//! | `running` | the event loop |
 //! | `scripts` | the operator's scripts |
 #![forbid(unsafe_code)]
 
@@ -44,7 +44,7 @@ use self::connection::Opened;
 use self::files::Files;
 use config::{Config, ConfigError, SetError, Source, keys, lines_of_arguments};
 
-/// A message to the center.
+/// A message to the event loop.
 enum Event {
     LinkUp {
         link: LinkId,
@@ -73,7 +73,7 @@ enum Event {
     ClientClosed {
         client: u64,
     },
-    /// The sender waits until all that came before has been answered.
+    /// The sender waits until all previous events have been processed.
     Heard(oneshot::Sender<()>),
     Resolved {
         host: String,
@@ -85,10 +85,10 @@ enum Event {
     },
 }
 
-/// Runs a sentinel until it is told to stop. `arguments`: a configuration file, then `--option value ...`.
+/// Runs a sentinel until it is shut down. `arguments` are a configuration file and `--option value` pairs.
 ///
 /// # Errors
-/// Why it did not start, or what stopped it.
+/// The process could not start, or failed.
 pub fn serve_sentinel(arguments: &[String]) -> Result<(), Failure> {
     run(arguments).map_err(Failure::Start)
 }
@@ -113,7 +113,8 @@ fn run(arguments: &[String]) -> Result<()> {
     check_scripts(&own, &place)?;
     let engine = engine::Engine::of_sentinel(::commands::of_sentinel().catalogue(), random_u64()?);
     set_users(&engine, &mut own, &config, &place)?;
-    // The next start has a command line of its own.
+    // The values from the command line are not written to the file, because the next start has a command line of its
+    // own.
     own.forget_lines_from(place.lines);
     if daemon::daemonize(&config, &started_in, None)? {
         return Ok(());
@@ -121,7 +122,7 @@ fn run(arguments: &[String]) -> Result<()> {
     serve(config, own, engine, path)
 }
 
-/// Runs a sentinel whose configuration is in order, in the process that it is to run in.
+/// Runs a sentinel with a valid configuration in the final process.
 fn serve(config: Config, own: sentinel::Config, engine: engine::Engine, path: PathBuf) -> Result<()> {
     log::start(&config).context("the log file cannot be opened")?;
     log::set_level(config.get(keys::LOGLEVEL));
@@ -136,20 +137,20 @@ fn serve(config: Config, own: sentinel::Config, engine: engine::Engine, path: Pa
     let outcome = runtime.block_on(running::run(config, own, files, groups, engine, random_u64()?));
     runtime.shutdown_background();
     if let Some(pid_file) = pid_file {
-        // It may be gone already.
+        // The file may have been removed already.
         let _ = std::fs::remove_file(&*pid_file);
     }
     if let Err(error) = &outcome {
-        // A daemon has no terminal to show it.
+        // A daemon has no terminal, so the error is logged.
         tracing::warn!("{error:#}");
     }
     outcome
 }
 
-/// Where the lines of the configuration stand.
+/// Maps configuration lines to their line numbers for error messages.
 struct LineNumbers<'a> {
     path: &'a Path,
-    /// The number of the file's lines; lines beyond it are from the command line.
+    /// Number of lines in the file; later lines come from the command line.
     lines: usize,
 }
 
@@ -162,14 +163,14 @@ impl LineNumbers<'_> {
         ConfigError { source, line, text: text.to_owned(), reason }.into()
     }
 
-    /// The same for the line that has these words.
+    /// The error message for the line that has these words.
     fn fault_of(&self, own: &sentinel::Config, words: &[&[u8]], reason: String) -> anyhow::Error {
         let (line, text) = own.line_of(words).unwrap_or_default();
         self.fault(line, &text, reason)
     }
 }
 
-/// A script that cannot be called would be missed when it matters.
+/// Checks at startup that the scripts are executable, because a failure to call them would be noticed too late.
 fn check_scripts(own: &sentinel::Config, place: &LineNumbers<'_>) -> Result<()> {
     for master in &own.masters {
         let (name, settings) = (&master.name, &master.settings);
@@ -187,7 +188,7 @@ fn check_scripts(own: &sentinel::Config, place: &LineNumbers<'_>) -> Result<()> 
     Ok(())
 }
 
-/// Makes the users that the file describes, and has it describe them without their passwords.
+/// Creates the users described in the file, and replaces their passwords in the file by hashes.
 fn set_users(
     engine: &engine::Engine,
     own: &mut sentinel::Config,
@@ -205,10 +206,10 @@ fn set_users(
     Ok(())
 }
 
-/// The directives that are not the sentinel's own.
+/// The directives of the server process.
 fn server_config(own: &sentinel::Config, place: &LineNumbers<'_>) -> Result<Config> {
     let config = Config::default();
-    // Redis's sentinel answers from everywhere unless told otherwise.
+    // Like Redis, a sentinel accepts remote clients by default.
     config.put(keys::PROTECTED_MODE, false);
     for words in &own.server {
         config.load(&words[0], &words[1..]).map_err(|error| {

@@ -1,4 +1,4 @@
-//! Connections to masters, replicas and other sentinels.
+//! Outbound connections to masters, replicas and other sentinels.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use tokio::task::JoinHandle;
 
 use super::Event;
 
-/// The longest reply that is read: INFO of a large server and some room.
+/// Maximum reply size: INFO of a large server, with a margin.
 const MAX_REPLY: usize = 4 * 1024 * 1024;
-/// The machine closes what takes longer than it wants to wait; nothing takes as long as this.
+/// An upper limit only; the state machine closes slow connection attempts much earlier.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// An open link, or one being opened. Dropping it closes it.
+/// An open link, or one being opened; dropping it closes the link.
 pub(super) struct LinkHandle {
-    /// Counts the connections, so that what an earlier one said is not taken for this one's.
+    /// Distinguishes successive connections of a link, so that late events of a previous one are ignored.
     pub(super) life: u64,
     requests: UnboundedSender<Vec<u8>>,
     task: JoinHandle<()>,
@@ -37,7 +37,7 @@ impl LinkHandle {
         let task = tokio::spawn(async move {
             match dialer.dial((addr.host.as_str(), addr.port), CONNECT_TIMEOUT).await {
                 Ok(stream) => run(link, life, stream, events, queue).await,
-                // The center outlives its links.
+                // The event loop outlives its links.
                 Err(error) => {
                     let refused = error.is_refused();
                     let _ = events.send(Event::LinkFailed { link, life, refused }).await;
@@ -47,11 +47,11 @@ impl LinkHandle {
         Self { life, requests, task }
     }
 
-    /// Queues a request. The machine lets at most a hundred wait for their replies, so the queue is short.
+    /// Queues a request. The state machine allows at most a hundred pending replies, so the queue is short.
     pub(super) fn send(&self, request: &[Vec<u8>]) {
         let mut bytes = Vec::new();
         encode_request(&mut bytes, request.iter().map(Vec::as_slice));
-        // A task that has ended has said so.
+        // If the task has ended, its final event is already queued.
         let _ = self.requests.send(bytes);
     }
 }
@@ -76,7 +76,7 @@ async fn run(
     let _ = events.send(Event::LinkDown { link, life }).await;
 }
 
-/// Sends what is queued and hands over what comes, until the connection ends.
+/// Sends queued requests and passes on replies until the connection ends.
 async fn converse<F: Future<Output = ()>>(
     mut stream: Stream,
     mut queue: UnboundedReceiver<Vec<u8>>,

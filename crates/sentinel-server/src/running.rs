@@ -1,4 +1,4 @@
-//! The loop of a sentinel's process: what comes in goes to the machine, and what that wants is carried out.
+//! The event loop: passes events to the state machine and executes its actions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,11 +29,11 @@ use super::files::Files;
 use super::links::LinkHandle;
 use super::scripts;
 
-/// Events that are taken in before what follows from them is carried out, with one sync for all.
+/// Maximum number of events processed before their actions are executed with a single sync.
 const BATCH: usize = 256;
-/// Events that may wait; the sender of more waits, too.
+/// Capacity of the event queue; senders wait while it is full.
 const QUEUE: usize = 4096;
-/// The answer to a change that could not be written.
+/// The reply to a change that could not be saved.
 const UNWRITTEN: &[u8] = b"-ERR Failed to save config file. Check server logs.\r\n";
 
 /// Runs a sentinel until a signal or SHUTDOWN.
@@ -56,7 +56,7 @@ pub(super) async fn run(
     listen(&config, &tls, own.global.port, (&engine, &traffic), &events).await?;
     let mut own = own;
     if config.get(keys::TLS_REPLICATION) && config.get(keys::TLS_PORT) != 0 {
-        // The port of the other sentinels, which speak TLS too.
+        // Other sentinels use TLS as well, so the TLS port is announced.
         own.global.port = config.get(keys::TLS_PORT);
     }
     let began = std::time::Instant::now();
@@ -77,7 +77,7 @@ pub(super) async fn run(
     Ok(())
 }
 
-/// Opens the sockets on which clients and other sentinels come.
+/// Opens the listening sockets for clients and other sentinels.
 async fn listen(
     config: &Config,
     tls: &Arc<Tls>,
@@ -108,7 +108,7 @@ async fn listen(
 }
 
 impl Center {
-    /// An identity that cannot be kept must not be used.
+    /// A new run id must not be used unless it has been saved.
     fn keep_identity(&self, out: &[Action]) -> Result<()> {
         let text = out.iter().rev().find_map(|action| match action {
             Action::WriteConfig { text } => Some(text),
@@ -129,7 +129,7 @@ impl Center {
         Ok(())
     }
 
-    /// Takes in what happens and carries out what follows, until the end.
+    /// Processes events and executes actions until the process ends.
     async fn work(
         &mut self,
         mut queue: Receiver<Event>,
@@ -138,7 +138,7 @@ impl Center {
         let mut batch = Vec::new();
         while !self.ends {
             if std::mem::take(&mut self.stood_still) {
-                // Events that came meanwhile are taken in before any peer is held to be late.
+                // Events that arrived while the thread was blocked are processed before any peer counts as silent.
                 tokio::task::yield_now().await;
             }
             let due = self.sentinel.next_deadline();
@@ -171,7 +171,7 @@ impl Center {
             }
             self.carry_out(out);
             for done in self.heard.drain(..) {
-                // The asking task may have left.
+                // The requesting task may have ended.
                 let _ = done.send(());
             }
         }
@@ -256,13 +256,13 @@ impl Center {
         }
     }
 
-    /// Answers a request, or puts it off. False if the client has sent too much during a pause.
+    /// Executes or defers a request. Returns false if the client has exceeded the limit for deferred requests.
     fn serve(&mut self, id: u64, client: &mut Client, args: Vec<Vec<u8>>, out: &mut Output) -> bool {
         let reply = |reply| Action::Reply { client: ClientId(id), after: 0, is_kept: false, reply };
         let muted = client.begin_muted();
         let answered = out.actions.len();
         match commands::answer(self, client, &args) {
-            // Through the same door as the machine's, so that replies keep their order.
+            // Goes through the same queue as replies of the state machine, so that replies keep their order.
             Answer::Reply(bytes) if !muted => out.actions.push(reply(bytes)),
             Answer::Reply(_) => {}
             Answer::Engine(bytes) if bytes.is_empty() => {}
@@ -284,7 +284,7 @@ impl Center {
         client.end_muted();
         self.commands += 1;
         if client.session.closing {
-            // An empty reply ends the connection.
+            // An empty reply closes the connection.
             out.actions.push(reply(Vec::new()));
         }
         true
@@ -300,7 +300,7 @@ impl Center {
         let Some((at, objection)) = objection else {
             return self.sentinel.handle(now, Input::Command { client, protocol, args }, out);
         };
-        // The options before it hold, as in Redis, unless one of them is wrong by itself.
+        // As in Redis, the options before the invalid one are applied unless one of them is invalid as well.
         let refusal = format!("-ERR {objection}\r\n").into_bytes();
         args.truncate(at);
         if args.len() == 3 {
@@ -316,20 +316,20 @@ impl Center {
         }
     }
 
-    /// Closes the connections that a client wants closed.
+    /// Closes connections that CLIENT KILL has marked.
     fn drop_killed(&mut self) {
         let killed = |(&id, client): (&u64, &Client)| client.session.client.is_killed().then_some(id);
         let gone: Vec<u64> = self.clients.iter().filter_map(killed).collect();
         gone.into_iter().for_each(|id| self.forget(id));
     }
 
-    /// How long it is until a pause ends, if there is one.
+    /// Time until the current pause ends.
     fn until_resumed(&self) -> Option<Duration> {
         let (_, until) = self.engine.pauses.until()?;
         Some(Duration::from_millis(u64::try_from(until.0 - process::time::now().0).unwrap_or(0)))
     }
 
-    /// Answers what was put off, if the pause is over.
+    /// Executes the deferred requests after the end of a pause.
     fn resume(&mut self, out: &mut Output) {
         self.engine.pauses.end_overdue(&self.engine.settings, process::time::now());
         let all = self.engine.settings.gate().contains(Gate::ALL_PAUSED);
@@ -348,13 +348,14 @@ impl Center {
         out.actions.into_iter().for_each(|action| self.act(action));
     }
 
-    /// Writes the journal. If that fails, what depends on it stays unsent: the others see a sentinel that
-    /// does not answer, which is what it is.
+    /// Writes records to the journal. After a failure everything that depends on them stays unsent, so to the other
+    /// sentinels this one appears unresponsive.
     fn persist(&mut self, records: Vec<JournalRecord>) {
         let Some(&JournalRecord { number: newest, .. }) = records.last() else { return };
         self.stood_still = true;
         let records: Vec<Record> = records.into_iter().map(|JournalRecord { record, .. }| record).collect();
-        // After a failure the file's end is unknown, and it may lack a record: only the whole will do.
+        // After a failed append the end of the file is unknown and records may be missing, so the journal is rewritten
+        // completely.
         let complete = self.synced + records.len() as u64 == newest;
         let appended = complete && !self.files.is_long() && self.files.append(&records).is_ok();
         if appended {

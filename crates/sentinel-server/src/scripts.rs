@@ -1,4 +1,4 @@
-//! The operator's scripts, as processes of their own.
+//! Runs the operator's scripts as child processes.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::Event;
 
-/// The objection to a script that an option names, if there is one.
+/// Why a script cannot be configured, if there is a reason.
 pub(super) fn objection(option: &str, path: &str) -> Option<&'static str> {
     let executable = std::fs::metadata(path)
         .is_ok_and(|metadata| metadata.is_file() && metadata.permissions().mode() & 0o111 != 0);
@@ -21,7 +21,7 @@ pub(super) fn objection(option: &str, path: &str) -> Option<&'static str> {
     }
 }
 
-/// Starts a script; its end comes as an event. Aborting the task kills the process.
+/// Starts a script; an event reports its end. Aborting the task kills the process.
 pub(super) fn run(job: JobId, argv: &[String], events: Sender<Event>) -> JoinHandle<()> {
     let mut command = Command::new(&argv[0]);
     command.args(&argv[1..]).stdin(Stdio::null()).kill_on_drop(true);

@@ -1,11 +1,12 @@
-//! The orders of a sentinel to servers: each is one transaction, and the answer to it is read here.
+//! Transactions that reconfigure servers, and the handling of their replies.
 //!
-//! Orders use only commands that the documents of Redis and Valkey name for a sentinel's user. An order is refused
-//! as a whole, by a user's rights or by the state of the server; then it is over at once, and not when its time is:
-//! a promotion ends its failover, a replica that will not follow is left to [`Master::repair`].
+//! The transactions use only commands that the Redis and Valkey documentation grants to a sentinel's user. A server
+//! rejects a transaction as a whole, because of missing rights or because of its state. The sentinel then reacts at
+//! once instead of waiting for a timeout: a rejected promotion aborts its failover, and a replica that refuses to
+//! follow is left to [`Master::repair`].
 //!
-//! A hand-over pauses its master's writes for as long as it may take. So a client never hears that its master has
-//! become a replica: its write waits, and its connection ends when the new master is there.
+//! A handover pauses the master's writes for as long as it may take. Clients therefore never get an error because their
+//! master has become a replica: their writes wait, and their connections are closed when the new master is ready.
 
 use std::time::Duration;
 
@@ -19,23 +20,23 @@ use crate::link::{LinkId, MAX_PENDING, Pending};
 use crate::master::Master;
 use crate::shared::Cx;
 
-/// So long a master may take to hand over, when an operator wants to replace it anyway: it is asked before the
-/// promotion is asked for again.
+/// Time limit for a handover after which an operator's failover promotes the replica without the master; shorter than
+/// the interval for repeating a promotion.
 const HAND_OVER: Duration = Duration::from_millis(1500);
-/// A server that refused an order is not given another for this long, if there is a choice.
+/// How long a server that rejected a command is avoided if there is an alternative.
 pub(crate) const REFUSAL_HOLDS: Duration = Duration::from_secs(10);
 
-/// An order, as its answer is to be understood.
+/// The purpose of a transaction, needed to interpret its reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Order {
-    /// The replica at this address is to be a master, or another one's replica.
+    /// Make the replica at this address a master, or a replica of another server.
     Follow(Addr),
-    /// The master is to hand over.
+    /// Make the master hand over.
     HandOver,
 }
 
 impl Order {
-    /// The place, in its transaction, of the command that it is about.
+    /// The index of the significant command in the transaction.
     fn place(&self) -> usize {
         match self {
             Self::Follow(_) => 0,
@@ -45,11 +46,11 @@ impl Order {
 }
 
 impl Master {
-    /// Makes the replica at `addr` a replica of `to`, or with none a master: in one transaction with what must go with
-    /// it. False if it cannot be reached now.
+    /// Makes the replica at `addr` a replica of `to` or, with `None`, a master, in one transaction with the related
+    /// commands. Returns false if the server is unreachable.
     pub(crate) fn send_slaveof(&self, cx: &mut Cx<'_>, addr: &Addr, to: Option<&Addr>) -> bool {
         let Some(replica) = self.replicas.get(addr) else { return false };
-        // The right that the documents name is this one's.
+        // The documentation grants the right to use SLAVEOF, so this name is sent.
         let renamed = self.settings.renamed.get("SLAVEOF").or_else(|| self.settings.renamed.get("REPLICAOF"));
         let slaveof = renamed.cloned().unwrap_or_else(|| "SLAVEOF".into());
         let (host, port) = match to {
@@ -66,7 +67,7 @@ impl Master {
         )
     }
 
-    /// Returns the commands for a server that has another role: it writes it down, and its clients reconnect.
+    /// The commands after a role change: rewrite the configuration file and disconnect the clients.
     fn role_orders(&self) -> [Vec<String>; 3] {
         let (client, config) = (self.settings.command("CLIENT"), self.settings.command("CONFIG"));
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
@@ -77,8 +78,8 @@ impl Master {
         ]
     }
 
-    /// Asks the master to hand over to `target`, and to hold its clients' writes meanwhile; says whether it can be
-    /// asked.
+    /// Asks the master to hand over to `target` and to pause its clients' writes. Returns false if the master is
+    /// unreachable.
     pub(crate) fn ask_to_hand_over(&self, cx: &mut Cx<'_>, target: &Addr) -> bool {
         let only_so = self.failover.as_ref().is_some_and(|failover| failover.cause == Cause::Coordinated);
         let most = if only_so { Duration::MAX } else { HAND_OVER };
@@ -93,7 +94,7 @@ impl Master {
         self.transact(cx, self.myself.command, commands, Pending::Order(self.name.clone(), Order::HandOver))
     }
 
-    /// Takes back what the master was asked to do, whether it has begun with it or not.
+    /// Cancels a requested handover, whether or not it has begun.
     pub(crate) fn withdraw_hand_over(&self, cx: &mut Cx<'_>) {
         let link = self.myself.command;
         cx.send(link, Pending::Plain, &[self.settings.command("FAILOVER"), "ABORT"]);
@@ -104,8 +105,8 @@ impl Master {
         cx.send(self.myself.command, Pending::Plain, &[self.settings.command("CLIENT"), "UNPAUSE"]);
     }
 
-    /// After a hand-over, has the old and the new master write down what they are and send their clients away: those
-    /// that could be reached. The failover keeps the others.
+    /// After a handover, tells the old and the new master to rewrite their configuration files and to disconnect their
+    /// clients. Unreachable servers are remembered in the failover.
     pub(crate) fn confirm_roles(&mut self, cx: &mut Cx<'_>) {
         let Some(failover) = &mut self.failover else { return };
         let asked = matches!(failover.cause, Cause::Operator | Cause::Coordinated);
@@ -121,8 +122,8 @@ impl Master {
         }
     }
 
-    /// Sends a transaction; `pending` says what its end is to be understood as. False if the link is down or has too
-    /// much to answer already.
+    /// Sends a transaction; `pending` describes how to interpret the reply to EXEC. Returns false if the link is down
+    /// or has too many pending replies.
     fn transact(&self, cx: &mut Cx<'_>, link: LinkId, commands: Vec<Vec<String>>, pending: Pending) -> bool {
         let Some(state) = cx.shared.links.find(link) else { return false };
         if !state.is_up() || state.pending.len() + commands.len() + 2 > MAX_PENDING {
@@ -140,11 +141,11 @@ impl Master {
         true
     }
 
-    /// An order's transaction has ended.
+    /// Handles the reply to the EXEC of a transaction.
     pub(crate) fn on_order_answered(&mut self, cx: &mut Cx<'_>, link: LinkId, order: &Order, value: &Value) {
         let complaint = cx.shared.links.find(link).and_then(|state| state.complaint.take());
         let why = match value {
-            // Why it was not run was said of one of its commands.
+            // The error of the individual command explains why the transaction was rejected.
             Value::Error(text) => complaint.unwrap_or_else(|| text.clone()),
             Value::Array(replies) => match replies.get(order.place()) {
                 Some(Value::Error(text)) => text.clone(),
@@ -170,7 +171,7 @@ impl Master {
         let (reconf, link) = (replica.reconf, replica.command);
         cx.log(Level::Warning, format!("{addr} did not do what it was told to: {why}"));
         if why.contains("while failing over") {
-            // An operator has asked it to hand over to another, and it may wait for that one for ever.
+            // An operator may have requested a handover to a target that never becomes ready.
             cx.send(link, Pending::Plain, &[self.settings.command("FAILOVER"), "ABORT"]);
         }
         let Some(failover) = &self.failover else { return };

@@ -1,4 +1,4 @@
-//! The periodic tasks: links kept up, pings, INFO, hello messages.
+//! Periodic tasks: connections, PING, INFO and hello messages.
 
 use std::time::Duration;
 
@@ -17,13 +17,13 @@ use crate::machine::SLACK;
 use crate::master::Master;
 use crate::shared::Cx;
 
-/// INFO while a failover waits for what it says.
+/// INFO interval while a failover waits for the reply.
 const INFO_URGENT: Duration = Duration::from_millis(100);
-/// INFO while the master is down or a replica has lost it.
+/// INFO interval while the master is down or a replica has lost it.
 const INFO_TROUBLED: Duration = Duration::from_secs(1);
 
 impl Master {
-    /// Looks at everything.
+    /// Runs all periodic tasks of the master.
     pub(crate) fn look(&mut self, cx: &mut Cx<'_>) {
         if self.group.next_deadline().is_some_and(|due| due <= cx.now) {
             self.drive(cx, consensus::Input::Deadline);
@@ -46,7 +46,7 @@ impl Master {
         }
     }
 
-    /// A link that is down, or stands but answers nothing, or hears nothing.
+    /// Whether a link is down, or connected but silent.
     fn needs_care(&self, cx: &Cx<'_>, link: LinkId) -> bool {
         let (now, timing) = (cx.now, &cx.shared.timing);
         let state = cx.shared.links.at(link);
@@ -62,14 +62,14 @@ impl Master {
         silent || deaf
     }
 
-    /// Pings, and what goes along with them in the same packet.
+    /// Sends PINGs together with whatever can leave in the same packet.
     fn send_periodic(&mut self, cx: &mut Cx<'_>) {
         let ping_period = cx.shared.timing.ping_period_for(self.settings.down_after);
         let due = |cx: &Cx<'_>, link: LinkId, early: Duration| {
             let state = cx.shared.links.at(link);
             state.is_up() && state.last_ping.is_none_or(|last| cx.now.since(last) + early >= ping_period)
         };
-        // The replicas' pings keep step with the master's.
+        // The PINGs to the replicas are sent together with that to the master.
         let joint = due(cx, self.myself.command, SLACK);
         let early = if joint { ping_period / 2 } else { SLACK };
         let data = std::iter::once(&self.myself).chain(self.replicas.values()).map(|data| data.command);
@@ -83,7 +83,7 @@ impl Master {
         self.greet(cx, joint);
     }
 
-    /// How often an instance is asked for INFO: the master, or the replica at this address.
+    /// The INFO interval of the master or of the replica at this address.
     pub(crate) fn info_period(&self, cx: &Cx<'_>, replica: Option<(&Addr, &Instance)>) -> Duration {
         let calm = cx.shared.timing.info_period;
         let odd = self.myself.role == Role::Replica;
@@ -93,7 +93,7 @@ impl Master {
         };
         let waited_for = self.failover.as_ref().and_then(Failover::waits_for) == Some(addr);
         let syncing = matches!(replica.reconf, Reconf::Sent | Reconf::InProgress);
-        // One that was out of reach during a switch still follows its old master.
+        // A replica that was unreachable during a switch still follows the old master.
         let current = self.current_addr();
         let astray = replica.master.as_ref().is_some_and(|master| !cx.shared.same_addr(master, current));
         let odd = replica.role == Role::Master || !replica.master_link_up || astray;
@@ -123,7 +123,7 @@ impl Master {
         }
     }
 
-    /// Sends INFO to the instance behind this link, if it is one of ours.
+    /// Sends INFO on this link if it belongs to the master or a replica.
     pub(crate) fn ask_info_over(&mut self, cx: &mut Cx<'_>, link: LinkId) {
         let mut all = std::iter::once(&mut self.myself).chain(self.replicas.values_mut());
         let Some(instance) = all.find(|instance| instance.command == link) else { return };
@@ -133,7 +133,7 @@ impl Master {
         }
     }
 
-    /// Asks every replica to tell of itself.
+    /// Sends INFO to all replicas.
     pub(crate) fn ask_all_replicas(&mut self, cx: &mut Cx<'_>) {
         let links: Vec<LinkId> = self.replicas.values().map(|replica| replica.command).collect();
         for link in links {
@@ -141,7 +141,7 @@ impl Master {
         }
     }
 
-    /// A sentinel's greeting about this master.
+    /// Composes the hello message of a sentinel about this master.
     pub(crate) fn hello_of(&self, cx: &Cx<'_>, addr: Addr, run_id: RunId) -> Hello {
         let current = self.current_addr();
         let master_addr = Addr::new(cx.shared.shown(&current.host), current.port);
@@ -149,7 +149,8 @@ impl Master {
         Hello { addr, run_id, epoch: cx.shared.epoch, master: self.name.clone(), master_addr, config_epoch }
     }
 
-    /// How long a greeting may wait for the master's next ping, to go with it. None for one that is far.
+    /// How long a hello message may wait to be sent together with the next PING to the master. `None` if that PING is
+    /// too far off.
     pub(crate) fn greeting_waits(&self, cx: &Cx<'_>) -> Option<Duration> {
         let link = cx.shared.links.at(self.myself.command);
         let last = link.last_ping.filter(|_| link.is_up())?;
@@ -157,7 +158,7 @@ impl Master {
         (wait <= cx.shared.timing.publish_period / 8).then_some(wait)
     }
 
-    /// `joint`: the master is pinged now, which greetings keep step with.
+    /// Sends due hello messages. `joint` means that the master is pinged now.
     fn greet(&mut self, cx: &mut Cx<'_>, joint: bool) {
         let period = cx.shared.timing.publish_period;
         let early = cx.shared.timing.ping_period_for(self.settings.down_after).min(period) / 2;
@@ -186,7 +187,7 @@ impl Master {
             return;
         }
         if link == self.myself.command {
-            // INFO is long, and seldom asked for: this tells sooner that the master is none any more.
+            // INFO is long and infrequent; ROLE reveals sooner that the master was demoted.
             cx.send(link, Pending::Role(self.name.clone()), &[self.settings.command("ROLE")]);
         }
         let mut data = std::iter::once(&mut self.myself).chain(self.replicas.values_mut());
@@ -197,14 +198,14 @@ impl Master {
         }
     }
 
-    /// Greets everybody at the next look: there is news.
+    /// Sends hello messages to all instances in the next round, because the configuration changed.
     pub(crate) fn greet_again(&mut self) {
         let data = std::iter::once(&mut self.myself).chain(self.replicas.values_mut());
         data.for_each(|instance| instance.published = None);
         self.peers.values_mut().for_each(|peer| peer.published = None);
     }
 
-    /// The master said in a word what it is: if that is news, all tell of themselves.
+    /// Handles a reply to ROLE; a changed role triggers INFO to all instances.
     pub(crate) fn on_role(&mut self, cx: &mut Cx<'_>, link: LinkId, value: &Value) {
         let Value::Array(items) = value else { return };
         let role = match items.first().and_then(Value::as_bytes) {
@@ -218,7 +219,7 @@ impl Master {
         }
     }
 
-    /// An instance told of itself.
+    /// Handles a reply to INFO.
     pub(crate) fn on_info(&mut self, cx: &mut Cx<'_>, link: LinkId, text: &[u8]) {
         cx.shared.agenda.soon(&self.name);
         let text = info::kept(text);
@@ -288,7 +289,7 @@ impl Master {
         }
     }
 
-    /// An event about one of its replicas, or without an address about the master itself.
+    /// Publishes an event about the replica at this address or, without an address, about the master.
     pub(crate) fn announce_at(
         &self,
         cx: &mut Cx<'_>,

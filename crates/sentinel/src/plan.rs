@@ -1,8 +1,7 @@
-//! When a master is looked at next.
+//! Decides when a master is processed next.
 //!
-//! At rest (everybody is up and is what it should be) only requests are due: pings, INFO, greetings. A
-//! master with which something is wrong is looked at in every tick; one with which every moment counts,
-//! every ten milliseconds.
+//! A healthy master is processed when a request is due (PING, INFO, hello message), a master with a problem at every
+//! tick, and a master with an urgent failure every ten milliseconds.
 
 use std::time::Duration;
 
@@ -15,15 +14,15 @@ use crate::machine::{CALM, URGENT};
 use crate::master::Master;
 use crate::shared::Cx;
 
-/// A failure is fresh for this long: afterwards a dead master without replicas is no reason to hurry.
+/// How long a failure counts as urgent; a dead master without replicas does not stay urgent.
 const FRESH: Duration = Duration::from_secs(3);
 
 impl Master {
-    /// Puts the next look into the agenda.
+    /// Schedules the next round or alarm.
     pub(crate) fn plan(&self, cx: &mut Cx<'_>) {
         let round = if self.is_at_rest(cx) { self.next_due(cx) } else { cx.now + CALM };
         let urgent = self.is_urgent(cx).then(|| cx.now + URGENT);
-        // The moment at which it is down is not left to a tick's chance.
+        // An alarm at the exact end of the silence, so that detection does not wait for a tick.
         let silence = self.silence_ends(cx).filter(|&ends| ends > cx.now);
         let alarm = urgent.into_iter().chain(silence).chain(self.group.next_deadline()).min();
         let agenda = &mut cx.shared.agenda;
@@ -40,7 +39,7 @@ impl Master {
         fresh || self.failover.is_some() || (self.myself.sdown.is_none() && link.just_lost(cx.now))
     }
 
-    /// Whether nothing is wrong, and nothing on its way.
+    /// Whether all instances are healthy and no operation is in progress.
     fn is_at_rest(&self, cx: &Cx<'_>) -> bool {
         let quiet = cx.shared.tilt.is_none() && self.failover.is_none() && !self.group.is_awake();
         let well = |instance: &Instance| {
@@ -64,7 +63,7 @@ impl Master {
             })
     }
 
-    /// When a master at rest has something to do.
+    /// When a healthy master has something to do.
     fn next_due(&self, cx: &Cx<'_>) -> Instant {
         let timing = &cx.shared.timing;
         let links = self.links().map(|link| self.link_due(cx, cx.shared.links.at(link)));
@@ -77,12 +76,12 @@ impl Master {
         let greeted = data.chain(self.peers.values().map(|peer| peer.published));
         let greetings = greeted.map(|at| at.map_or(cx.now, |at| at + timing.publish_period + waits));
         let due = links.chain(infos).chain(greetings).min().expect("a master has links");
-        // An overdue task could not be done now.
+        // A task that is overdue after the round cannot be done right now.
         if due <= cx.now { cx.now + CALM } else { due }
     }
 
-    /// When a link that stands is to be pinged, has been silent for so long that it is made anew, or makes
-    /// its instance count as down.
+    /// When an established link must be pinged, is replaced because of its silence, or makes its instance count as
+    /// down.
     fn link_due(&self, cx: &Cx<'_>, link: &Link) -> Instant {
         let (timing, down_after) = (&cx.shared.timing, self.settings.down_after);
         if link.kind == LinkKind::Hello {

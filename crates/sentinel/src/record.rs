@@ -1,8 +1,8 @@
-//! The value that a master's consensus group agrees on: which instance takes over, and that it has.
+//! The value that a master's consensus group replicates: the new master, and whether the switch is complete.
 //!
-//! Bincode 2 behind a version byte. The value is proposed twice by each leader that gets so far: once
-//! before it promotes, so that a successor knows of a promotion that may be under way, and once when
-//! the replica says that it is a master. The second is the switch.
+//! The value is encoded with bincode 2 after a version byte. Each leader proposes it twice: before the promotion, so
+//! that a successor knows about a promotion in progress, and when the replica reports the master role. The second
+//! commit is the switch.
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +26,7 @@ impl Switch {
         bytes
     }
 
-    /// Decodes a committed value; `None` for one that a later version wrote.
+    /// Decodes a committed value; returns `None` for unknown versions.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let (&VERSION, body) = bytes.split_first()? else { return None };
         let config = bincode::config::standard().with_limit::<4096>();

@@ -1,5 +1,5 @@
-//! Refusals of servers, told in the sentinel's log once for each link: an operator must be able to tell a missing right
-//! or a wrong password from a master that is down.
+//! Logs access errors of servers once per link, so that an operator can distinguish a missing right or a wrong password
+//! from a master that is down.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use crate::event::Level;
 use crate::link::{LinkId, LinkKind, State};
 use crate::shared::Cx;
 
-/// A server that does not know this sentinel is asked again this often: its password may be changed, too.
+/// Reconnect interval after rejected credentials; the server's password may change.
 const SIGN_IN_AGAIN: Duration = Duration::from_secs(1);
 
-/// Lines for each link, whatever a server makes up.
+/// Maximum number of logged lines per link.
 const MAX_LINES: usize = 32;
 
 impl Cx<'_> {
-    /// Takes note of an error that is about who this sentinel is, or what it may do. False if the link is of no use
-    /// with it, and was broken.
+    /// Handles an error about authentication or access rights. Returns false if it makes the link unusable; the link is
+    /// closed then.
     pub(crate) fn heed_refusal(&mut self, link: LinkId, value: &Value) -> bool {
         let Some(state) = self.shared.links.find(link) else { return false };
         let Value::Error(text) = value else {
-            // Only a known sentinel is answered with anything else.
+            // A reply other than an authentication error shows that the credentials were accepted.
             if std::mem::take(&mut state.unknown) {
                 state.refusals.clear();
             }
@@ -32,7 +32,8 @@ impl Cx<'_> {
             state.complaint.get_or_insert_with(|| text.clone());
         }
         let user = if state.user.is_empty() { "default" } else { &state.user };
-        // The other link to a server says the same, and one that was refused its password needs no second line.
+        // The hello link reports the same errors as the command link, and NOAUTH after a rejected password adds
+        // nothing.
         let is_said = state.kind == LinkKind::Hello || (code == "NOAUTH" && !state.refusals.is_empty());
         let line = match code {
             "NOPERM" => {
@@ -56,7 +57,7 @@ impl Cx<'_> {
         code != "NOAUTH"
     }
 
-    /// Breaks a link whose other end does not know this sentinel, to try again.
+    /// Closes a link with rejected credentials, to retry later.
     fn sign_in_later(&mut self, link: LinkId) {
         self.reconnect(link);
         if let Some(state) = self.shared.links.find(link) {
@@ -66,7 +67,7 @@ impl Cx<'_> {
     }
 }
 
-/// The rule that would allow what a NOPERM error is about. It names the command, or says that it is about a channel.
+/// The ACL rule that would avoid a NOPERM error, which names either the command or a channel.
 fn missing_rule(text: &str) -> String {
     match text.split('\'').nth(1) {
         Some(command) => format!("+{command}"),
@@ -79,7 +80,7 @@ fn missing_rule(text: &str) -> String {
 mod tests {
     use super::*;
 
-    /// As Redis 7.0, Redis 8 and Valkey 9.1 say it.
+    /// The wordings of Redis 7.0, Redis 8 and Valkey 9.1.
     #[test]
     fn the_missing_rule_is_read_from_the_error() {
         for (text, rule) in [

@@ -1,12 +1,12 @@
-//! Instances that are not what the agreed configuration says: the old master that comes back as a
-//! master, a replica that follows somebody else.
+//! Repairs instances that contradict the agreed configuration: an old master that returns as a master, or a replica of
+//! the wrong master.
 //!
-//! A sentinel that missed the latest switch would do harm here: it would turn the new master into a
-//! replica of the old. Redis lets time pass (four hello periods). Here a majority of the sentinels must
-//! have shown, by recent hello messages, the same configuration epoch as this one: a newer switch would
-//! have needed a majority, too, and one of those would have told.
+//! A sentinel that missed the latest switch would do harm here, because it would make the new master a replica of the
+//! old one. Redis waits for four hello periods. Here a majority of the sentinels must have announced the same
+//! configuration epoch in recent hello messages. A newer switch would also have needed a majority, so at least one of
+//! these sentinels would have announced it.
 //!
-//! A server of another group at a replica's address is left alone (`foreign`).
+//! Servers of other groups at a replica's address are left alone (`foreign`).
 
 use std::time::Duration;
 
@@ -17,19 +17,18 @@ use crate::master::Master;
 use crate::record::Switch;
 use crate::shared::Cx;
 
-/// An order that shows no effect is repeated after this long.
+/// Repetition interval of a repair without effect.
 const AGAIN: Duration = Duration::from_secs(2);
-/// A promotion that was agreed on but has not become a switch for this long never will: its leader is
-/// gone, and the master is well.
+/// How long after its commit a promotion can still complete. Later its leader is gone and the master is healthy.
 pub(crate) const UNFINISHED: Duration = Duration::from_secs(10);
 
 impl Master {
-    /// Sets right what can be.
+    /// Repairs all instances that need it.
     pub(crate) fn repair(&mut self, cx: &mut Cx<'_>) {
         if self.failover.is_some() || !self.master_is_sane(cx) || !self.is_confirmed_by_majority(cx) {
             return;
         }
-        // A switch that only just happened elsewhere must have had the time to be heard of.
+        // By then, hello messages have announced a switch made elsewhere.
         let settled = cx.shared.timing.publish_period + Duration::from_millis(500);
         let wrong = self.replicas.values().filter(|replica| {
             let since = match replica.role {
@@ -68,7 +67,7 @@ impl Master {
         up && fresh && self.myself.role == Role::Master && cx.shared.links.at(self.myself.command).is_up()
     }
 
-    /// Whether a majority, this sentinel included, showed the same configuration lately.
+    /// Whether a majority, including this sentinel, has recently announced this configuration.
     pub(crate) fn is_confirmed_by_majority(&self, cx: &Cx<'_>) -> bool {
         let recent = cx.shared.timing.publish_period * 2;
         let settled = cx.shared.timing.publish_period + Duration::from_millis(500);
@@ -80,7 +79,7 @@ impl Master {
         agree.count() + 1 >= self.majority()
     }
 
-    /// Whether a leader got it agreed that this replica shall be the next master.
+    /// Whether a leader has committed the promotion of this replica.
     pub(crate) fn is_being_promoted(&self, addr: &Addr) -> bool {
         Switch::decode(self.group.value()).is_some_and(|switch| {
             let to = switch.to.0 == addr.host && switch.to.1 == addr.port;

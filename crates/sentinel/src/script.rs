@@ -1,8 +1,8 @@
-//! Scripts of the operator's that are told of events and switches.
+//! The operator's notification and reconfiguration scripts.
 //!
-//! Sixteen run at a time, 256 wait; one that fails with exit code 1 or dies of a signal is tried up to
-//! ten times, each wait twice the one before; one that takes longer than a minute is killed. Redis's
-//! numbers.
+//! As in Redis, up to 16 scripts run at a time and 256 are queued. A script that exits with code 1 or is killed by a
+//! signal is retried up to ten times, with a delay that doubles each time. A script that runs for more than a minute is
+//! killed.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -16,16 +16,16 @@ const MAX_QUEUE: usize = 256;
 const MAX_RUNNING: usize = 16;
 const MAX_RETRY: u32 = 10;
 
-/// A script's run, named by the sentinel.
+/// The id of a script run, chosen by the sentinel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct JobId(pub u64);
 
-/// How a script's run ended.
+/// How a script run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// By itself, with this status.
+    /// Exited with this status.
     Exited(i32),
-    /// Killed by a signal, or could not be started.
+    /// Killed by a signal, or failed to start.
     Died,
 }
 
@@ -33,9 +33,9 @@ pub enum Outcome {
 pub(crate) struct Job {
     id: JobId,
     pub(crate) argv: Vec<String>,
-    /// When it was started, while it runs.
+    /// When the running script was started.
     pub(crate) started: Option<Instant>,
-    /// Not before this.
+    /// The earliest start time.
     due: Instant,
     pub(crate) retries: u32,
     killed: bool,
@@ -52,7 +52,7 @@ impl Scripts {
         self.jobs.iter().filter(|job| job.started.is_some()).count()
     }
 
-    /// Queues a script. When too many wait, the oldest that does not run is given up.
+    /// Queues a script. If the queue is full, the oldest script that is not running is dropped.
     pub(crate) fn queue(&mut self, now: Instant, argv: Vec<String>) {
         self.next += 1;
         self.jobs.push_back(Job {

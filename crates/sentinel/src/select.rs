@@ -1,36 +1,37 @@
-//! Which replica takes over.
+//! Selects the replica to promote.
 //!
-//! Redis's rule: of those that are fit, the one with the lowest priority number, then the one that has
-//! read most of its master's stream, then the lowest run id. A fit replica is up, answers, has told of
-//! itself lately, has a priority other than 0, and lost its master no longer ago than the failure can
-//! explain, unless the master says that it has lost its data. A server of another group at the replica's address is not.
+//! As in Redis, of the eligible replicas the one with the lowest priority value is selected, then the one with the
+//! largest replication offset, then the one with the lowest run id. A replica is eligible if it is up, answers, has
+//! sent INFO recently, has a priority other than 0, and has not been disconnected from its master for longer than the
+//! failure explains. The last condition is dropped if the master reports that it has lost its data. A server of another
+//! group at the replica's address is never eligible.
 
 use std::time::Duration;
 
 use crate::addr::Addr;
 
-/// A replica as it is known at the moment of choosing.
+/// A replica's state at the time of the selection.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub(crate) addr: Addr,
-    /// Subjectively down, or without a link.
+    /// Subjectively down or disconnected.
     pub(crate) down: bool,
-    /// Since it last answered a ping.
+    /// Time since the last answer to a PING.
     pub(crate) silent_for: Duration,
-    /// Since it last told of itself; `None` if it never did.
+    /// Time since the last INFO; `None` if there was none.
     pub(crate) told: Option<Duration>,
     pub(crate) priority: u32,
-    /// How long it says to have been without its master.
+    /// How long the replica has been without its master, according to the replica.
     pub(crate) orphaned_for: Duration,
-    /// Lately it refused to be promoted.
+    /// Whether it recently refused to be promoted.
     pub(crate) refused: bool,
-    /// It belongs to another group.
+    /// Whether it belongs to another group.
     pub(crate) foreign: bool,
     pub(crate) offset: u64,
     pub(crate) run_id: String,
 }
 
-/// The limits beyond which a replica is not fit.
+/// Limits for eligible replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) silent_for: Duration,
@@ -38,7 +39,7 @@ pub(crate) struct Limits {
     pub(crate) orphaned_for: Duration,
 }
 
-/// Why `candidate` cannot be promoted, if so.
+/// Why `candidate` cannot be promoted; `None` if it can.
 pub(crate) fn unfit(candidate: &Candidate, limits: Limits) -> Option<&'static str> {
     if candidate.down {
         return Some("down");
@@ -61,11 +62,11 @@ pub(crate) fn unfit(candidate: &Candidate, limits: Limits) -> Option<&'static st
     (candidate.orphaned_for > limits.orphaned_for).then_some("without its master too long")
 }
 
-/// The best of the fit ones.
+/// The best eligible candidate.
 pub(crate) fn select(candidates: &[Candidate], limits: Limits) -> Option<&Candidate> {
     candidates.iter().filter(|candidate| unfit(candidate, limits).is_none()).min_by(|a, b| {
         let rank = |candidate: &Candidate| (candidate.priority, std::cmp::Reverse(candidate.offset));
-        // One that never told its run id comes last.
+        // A replica with an unknown run id comes last.
         let name = |candidate: &Candidate| (candidate.run_id.is_empty(), candidate.run_id.clone());
         rank(a).cmp(&rank(b)).then_with(|| name(a).cmp(&name(b)))
     })
@@ -81,7 +82,7 @@ mod tests {
         orphaned_for: Duration::from_secs(20),
     };
 
-    /// One replica a line: port, down, silent s, told s, priority, orphaned s, offset, run id.
+    /// Parses one replica per line: port, state, silent s, INFO age s, priority, orphaned s, offset, run id.
     fn candidates(table: &str) -> Vec<Candidate> {
         let line = |line: &str| {
             let words: Vec<&str> = line.split_whitespace().collect();
@@ -110,7 +111,7 @@ mod tests {
             ("1 up 0 0 100 0 50 a\n2 up 0 0 100 0 60 b", Some(2)),
             ("1 up 0 0 100 0 50 b\n2 up 0 0 100 0 50 a", Some(2)),
             ("1 up 0 0 100 0 50\n2 up 0 0 100 0 50 z", Some(2)),
-            // Replicas that are not fit.
+            // Replicas that are not eligible.
             ("1 refuses 0 0 1 0 99 a\n2 up 0 0 100 0 1 b", Some(2)),
             ("1 foreign 0 0 1 0 99 a\n2 up 0 0 100 0 1 b", Some(2)),
             ("1 down 0 0 1 0 99 a\n2 up 0 0 100 0 1 b", Some(2)),

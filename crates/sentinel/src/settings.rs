@@ -1,32 +1,32 @@
-//! The settings of an operator, for all masters and for each.
+//! Configuration options of the sentinel and of each master.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ::config::LogLevel;
 
-/// Settings of the sentinel itself.
+/// Options of the sentinel itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Global {
-    /// The port that clients and other sentinels use.
+    /// The port for clients and other sentinels.
     pub port: u16,
-    /// Announced to others instead of the address that a link happens to have.
+    /// The announced address; without it, the local address of each link.
     pub announce_ip: Option<String>,
-    /// Announced instead of `port`; 0 for none.
+    /// The announced port; 0 means `port`.
     pub announce_port: u16,
-    /// Whether addresses may be host names.
+    /// Whether addresses can be hostnames.
     pub resolve_hostnames: bool,
-    /// Whether clients are told host names where there are any.
+    /// Whether clients get hostnames where they are known.
     pub announce_hostnames: bool,
-    /// Whether SENTINEL SET may not change scripts.
+    /// Whether SENTINEL SET cannot change scripts.
     pub deny_scripts_reconfig: bool,
-    /// The least urgent lines that go to the log.
+    /// The minimum level of log messages.
     pub log_level: LogLevel,
-    /// Whether that was set by SENTINEL CONFIG, and is to outlive the process.
+    /// Whether SENTINEL CONFIG set the level, so that it must be saved.
     pub log_level_set: bool,
-    /// With what to sign in at other sentinels.
+    /// User name for other sentinels.
     pub sentinel_user: String,
-    /// The password for that.
+    /// Password for other sentinels.
     pub sentinel_pass: String,
 }
 
@@ -47,42 +47,43 @@ impl Default for Global {
     }
 }
 
-/// Settings of one watched master.
+/// Options of a monitored master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MasterSettings {
-    /// How many sentinels must agree that it is down.
+    /// Number of sentinels that must agree on a failure.
     pub quorum: u32,
-    /// How long it may be silent.
+    /// Maximum silence before an instance is subjectively down.
     pub down_after: Duration,
-    /// A port that refuses connections this long after its link broke means: down. Zero turns the
-    /// rule off. 150 ms is what a connection attempt and its repetition need with room to spare.
+    /// How long a port must refuse connections, after an established link broke, before the instance is down. Zero
+    /// disables the rule. 150 ms leave time for two connection attempts.
     pub refused_after: Duration,
-    /// How long a failover may take before another is tried, as Redis counts it.
+    /// Time limit for the phases of a failover, as in Redis.
     pub failover_timeout: Duration,
-    /// How many replicas may synchronise with the new master at once.
+    /// Number of replicas that may synchronize with the new master at the same time.
     pub parallel_syncs: u32,
-    /// The program that is told of warnings.
+    /// The script to call for warning events.
     pub notification_script: Option<String>,
-    /// The program that is told of a new master.
+    /// The script to call after a switch.
     pub client_reconfig_script: Option<String>,
-    /// The user to sign in as at the master and its replicas.
+    /// User name for the master and its replicas.
     pub auth_user: String,
-    /// The password for that.
+    /// Password for the master and its replicas.
     pub auth_pass: String,
-    /// A master that came back with another run id counts as down for this long. Zero: not at all.
+    /// A master that restarted with a new run id counts as down if loading takes longer than this. Zero disables the
+    /// rule.
     pub reboot_down_after: Duration,
-    /// Commands that go by another name at this master and its replicas; upper-case keys.
+    /// Renamed commands of the master and its replicas; the keys are upper case.
     pub renamed: BTreeMap<String, String>,
 }
 
-/// Redis's defaults.
+/// Defaults of Redis.
 pub(crate) const DOWN_AFTER: Duration = Duration::from_secs(30);
 pub(crate) const REFUSED_AFTER: Duration = Duration::from_millis(150);
 pub(crate) const FAILOVER_TIMEOUT: Duration = Duration::from_secs(180);
 pub(crate) const PARALLEL_SYNCS: u32 = 1;
 
 impl MasterSettings {
-    /// Redis's defaults with this quorum.
+    /// The defaults of Redis with this quorum.
     #[must_use]
     pub fn new(quorum: u32) -> Self {
         Self {
@@ -100,13 +101,13 @@ impl MasterSettings {
         }
     }
 
-    /// The name that `command` goes by at this master.
+    /// The name of `command` on this master.
     pub(crate) fn command<'a>(&'a self, command: &'a str) -> &'a str {
         self.renamed.get(command).map_or(command, String::as_str)
     }
 }
 
-/// Periods and limits, all of them settable by SENTINEL DEBUG; Redis's names and defaults.
+/// Periods and limits that SENTINEL DEBUG can change, with the names and defaults of Redis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Timing {
     pub(crate) info_period: Duration,
@@ -146,7 +147,7 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// Every one with the name that SENTINEL DEBUG knows it by, in the order in which Redis lists them.
+    /// All values with their names, in the order of SENTINEL DEBUG in Redis.
     pub(crate) fn fields(&mut self) -> [(&'static str, &mut Duration); 13] {
         [
             ("INFO-PERIOD", &mut self.info_period),
@@ -165,9 +166,9 @@ impl Timing {
         ]
     }
 
-    /// How often to ping, for a master that counts as down after `down_after`: every second, or ten
-    /// times within that time if it is short. Silence is counted from the first ping without an answer,
-    /// so this is what a failure may go unnoticed before the count begins.
+    /// The PING interval for a master with this `down-after-milliseconds`: a second, or a tenth of that time if it is
+    /// shorter. Silence is measured from the first unanswered PING, so the interval is how long a failure can remain
+    /// unnoticed.
     pub(crate) fn ping_period_for(&self, down_after: Duration) -> Duration {
         (down_after / 10).max(Duration::from_millis(100)).min(self.ping_period)
     }

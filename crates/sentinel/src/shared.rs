@@ -1,4 +1,4 @@
-//! The state that all masters of a sentinel share, and the one door through which they act on the world.
+//! State shared by all masters, and the context through which they emit actions.
 
 use std::collections::BTreeMap;
 
@@ -18,24 +18,24 @@ use crate::settings::{Global, Timing};
 pub(crate) struct Shared {
     pub(crate) me: RunId,
     pub(crate) global: Global,
-    /// The newest epoch heard of, over all masters.
+    /// The highest epoch seen for any master.
     pub(crate) epoch: u64,
     pub(crate) links: Links,
-    /// Somebody may have let go of a link.
+    /// Whether links may have become unused.
     pub(crate) links_changed: bool,
     pub(crate) agenda: Agenda,
     pub(crate) timing: Timing,
-    /// Since when time has not been trusted.
+    /// Since when the sentinel has been in TILT mode.
     pub(crate) tilt: Option<Instant>,
-    /// How often that was so.
+    /// Number of times that TILT mode was entered.
     pub(crate) tilts: u64,
     pub(crate) scripts: Scripts,
     pub(crate) recorder: Recorder,
-    /// Since when the configuration file is out of date.
+    /// Since when the configuration file has been outdated.
     pub(crate) unwritten: Option<Instant>,
-    /// Journal records so far.
+    /// Number of journal records so far.
     pub(crate) records: u64,
-    /// Addresses of hosts that have names.
+    /// IP addresses of resolved hostnames.
     pub(crate) resolved: BTreeMap<String, String>,
     pub(crate) crash_after_election: bool,
     pub(crate) crash_after_promotion: bool,
@@ -47,12 +47,12 @@ impl Shared {
         self.me.peer()
     }
 
-    /// The IP address of a host, if it is known.
+    /// The IP address of a host, or the hostname if it is not resolved.
     pub(crate) fn ip_of<'a>(&'a self, host: &'a str) -> &'a str {
         self.resolved.get(host).map_or(host, String::as_str)
     }
 
-    /// A host as clients and events show it.
+    /// A host in the form shown to clients and in events.
     pub(crate) fn shown<'a>(&'a self, host: &'a str) -> &'a str {
         if self.global.announce_hostnames { host } else { self.ip_of(host) }
     }
@@ -62,7 +62,7 @@ impl Shared {
     }
 }
 
-/// One step of the machine: the time, what is shared, and the actions so far.
+/// The context of one step: the time, the shared state and the output so far.
 pub(crate) struct Cx<'a> {
     pub(crate) now: Instant,
     pub(crate) shared: &'a mut Shared,
@@ -70,7 +70,7 @@ pub(crate) struct Cx<'a> {
 }
 
 impl Cx<'_> {
-    /// Has a record appended to the journal; says by which number actions wait for it.
+    /// Adds a record to the journal. Returns the number that actions can wait for.
     pub(crate) fn persist(&mut self, record: Record) -> u64 {
         self.shared.records += 1;
         let number = self.shared.records;
@@ -78,7 +78,7 @@ impl Cx<'_> {
         number
     }
 
-    /// Tells the world. `script` is the notification script of the master that it is about.
+    /// Publishes and logs an event. `script` is the notification script of the master.
     pub(crate) fn event(&mut self, level: Level, name: &str, payload: String, script: Option<&str>) {
         self.out.push(Action::Log { level, text: format!("{name} {payload}") });
         if let (Level::Warning, Some(path)) = (level, script) {
@@ -111,13 +111,13 @@ impl Cx<'_> {
         }
     }
 
-    /// Sends on a command link. False if it is down or has too much to answer already.
+    /// Sends a request on a command link. Returns false if the link is down or has too many pending replies.
     pub(crate) fn send(&mut self, link: LinkId, pending: Pending, request: &[&str]) -> bool {
         let request = request.iter().map(|word| word.as_bytes().to_vec()).collect();
         self.send_after(0, link, pending, request)
     }
 
-    /// The same, once the journal's record number `after` is on disk.
+    /// Sends a request once the journal record `after` is durable. Returns false like [`Cx::send`].
     pub(crate) fn send_after(
         &mut self,
         after: u64,
@@ -134,7 +134,7 @@ impl Cx<'_> {
         true
     }
 
-    /// Opens the link if it is down and due.
+    /// Opens the link if it is down and a connection attempt is due.
     pub(crate) fn connect(&mut self, link: LinkId) {
         let now = self.now;
         let Some(state) = self.shared.links.find(link) else { return };
@@ -148,7 +148,7 @@ impl Cx<'_> {
         }
     }
 
-    /// Breaks a link, to have it made anew.
+    /// Closes a link so that it is opened again.
     pub(crate) fn reconnect(&mut self, link: LinkId) {
         let now = self.now;
         let Some(state) = self.shared.links.find(link) else { return };
@@ -159,13 +159,13 @@ impl Cx<'_> {
         }
     }
 
-    /// Notes that the configuration file must be written before anything else happens: a switch that was
-    /// followed is not forgotten in a crash.
+    /// Requires the configuration file to be written before anything else, so that a switch is not forgotten in a
+    /// crash.
     pub(crate) fn switched(&mut self) {
         self.shared.unwritten = Some(Instant::ORIGIN);
     }
 
-    /// Notes that the configuration file must be written, soon.
+    /// Schedules writing the configuration file.
     pub(crate) fn changed(&mut self) {
         self.shared.unwritten.get_or_insert(self.now);
     }

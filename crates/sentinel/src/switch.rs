@@ -1,5 +1,5 @@
-//! A switch that others agreed on: learned from the group's log or from a hello message, followed if
-//! its epoch is newer than what this sentinel has.
+//! Follows switches led by other sentinels, learned from the group's log or from hello messages, if their epoch is
+//! newer.
 
 use consensus::Input;
 use failover_history::FailoverOutcome;
@@ -15,9 +15,9 @@ use crate::record::Switch;
 use crate::shared::Cx;
 
 impl Master {
-    /// The group agreed on a switch, or on a replica that a leader is about to promote.
+    /// Handles a committed switch, or the committed choice of a replica to promote.
     pub(crate) fn on_committed(&mut self, cx: &mut Cx<'_>, switch: &Switch) {
-        // The leader itself goes on from where it waits for this.
+        // The leader itself continues in the phase that waits for this commit.
         let mine = |phase, epoch| phase == Phase::Confirm && epoch == switch.epoch;
         let leads = self.failover.as_ref().is_some_and(|failover| mine(failover.phase, failover.epoch));
         if switch.done && !leads {
@@ -44,7 +44,7 @@ impl Master {
         self.change_address(cx, &to);
     }
 
-    /// Another sentinel knows a newer configuration.
+    /// Another sentinel announces a newer configuration.
     pub(crate) fn follow_hello(&mut self, cx: &mut Cx<'_>, hello: &Hello) {
         self.config_epoch = hello.config_epoch;
         cx.switched();
@@ -58,9 +58,9 @@ impl Master {
         self.change_address(cx, &hello.master_addr);
     }
 
-    /// Watches `to` as the master from now on; the old master is expected back as a replica.
+    /// Monitors `to` as the new master; the old master is expected to return as a replica.
     pub(crate) fn change_address(&mut self, cx: &mut Cx<'_>, to: &Addr) {
-        // A leader that has not ended its own failover yet may be overtaken by the next one.
+        // Another leader may overtake one whose own failover has not ended.
         let current = self.current_addr();
         let old = if cx.shared.same_addr(current, to) { &self.myself.addr } else { current };
         let shown = |addr: &Addr| format!("{} {}", cx.shared.shown(&addr.host), addr.port);
@@ -76,7 +76,7 @@ impl Master {
         }
     }
 
-    /// Forgets all that was seen of the instances; watches `addr` as the master.
+    /// Discards all observations and monitors `addr` as the master.
     pub(crate) fn start_over(&mut self, cx: &mut Cx<'_>, addr: &Addr) {
         self.myself = Instance::new(cx, addr, Role::Master, &self.settings);
         self.replicas.clear();
@@ -99,7 +99,7 @@ impl Master {
         self.ask_info_over(cx, link);
     }
 
-    /// Calls the operator's script for a switch: master, role, state, from and to.
+    /// Calls the reconfiguration script with master name, role, state, old and new address.
     pub(crate) fn call_reconfig_script(&self, cx: &mut Cx<'_>, role: &str, to: &Addr) {
         let Some(path) = &self.settings.client_reconfig_script else { return };
         let from = &self.myself.addr;

@@ -1,4 +1,4 @@
-//! One sentinel, fed by hand. What many do together is the simulator's business (crate `sim`).
+//! Tests of a single sentinel. The simulator (crate `sim`) tests groups of sentinels.
 
 mod foreign;
 mod lineage;
@@ -28,7 +28,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// A sentinel whose links to its master stand.
+    /// Creates a sentinel with established links to its master.
     fn new() -> Self {
         let now = Instant::from_millis(100_000);
         let config = Config::parse(CONFIG).unwrap();
@@ -47,7 +47,7 @@ impl Bench {
             let local_ip = "10.0.0.9".into();
             bench.input(Input::Connected { link: LinkId(link), local_ip });
         }
-        // CLIENT SETNAME, then PING, then INFO.
+        // Replies to CLIENT SETNAME, PING and INFO.
         for value in [Value::Simple("OK".into()), Value::Simple("PONG".into()), info("role:master\r\n")] {
             bench.input(Input::Reply { link: LinkId(1), value });
         }
@@ -64,7 +64,7 @@ impl Bench {
         self.input(Input::Deadline)
     }
 
-    /// Lets time pass as the machine wants it; gives what was published.
+    /// Advances the time, handling all deadlines. Returns the published events.
     fn pass(&mut self, millis: u64) -> Vec<String> {
         let end = self.now + Duration::from_millis(millis);
         let mut events = Vec::new();
@@ -163,7 +163,7 @@ fn a_vote_is_given_once_an_epoch_and_waits_for_the_disk() {
     let reply = format!("*3\r\n:0\r\n$40\r\n{PEER}\r\n:5\r\n").into_bytes();
     assert!(out.actions.contains(&Action::Reply { client, after: 1, is_kept: false, reply }), "{out:?}");
     assert_eq!(published(&out), ["+new-epoch 5".into(), format!("+vote-for-leader {PEER} 5")]);
-    // Somebody else, the same epoch; then an epoch that is over.
+    // Another candidate in the same epoch, then an epoch that is over.
     let taken = format!("*3\r\n:0\r\n$40\r\n{PEER}\r\n:5\r\n");
     assert_eq!(bench.command(&ask(OTHER, 5)), (1, taken.clone()));
     assert_eq!(bench.command(&ask(OTHER, 4)), (1, taken));
@@ -177,7 +177,7 @@ fn sentinels_meet_by_hello_and_count_until_they_are_replaced() {
     let event = format!("+sentinel sentinel {PEER} 10.0.0.8 26380 @ mymaster 10.0.0.1 6379");
     assert_eq!(published(&out), [event]);
     assert_eq!(published(&bench.meet(PEER, 26380)), Vec::<String>::new());
-    // It came back without its file, as another one at the same address: there is one, not two.
+    // The sentinel restarted without its file, with a new run id at the same address; it counts once.
     let out = bench.meet(OTHER, 26380);
     assert!(published(&out)[0].starts_with(&format!("+sentinel-invalid-addr sentinel {PEER}")), "{out:?}");
     assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 2);
@@ -189,15 +189,15 @@ fn sentinels_meet_by_hello_and_count_until_they_are_replaced() {
     assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 3);
     assert_eq!(bench.command(&format!("SENTINEL FORGET-PEER mymaster {PEER}")).1, "+OK\r\n");
     assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 2);
-    // It moves to where another one was.
+    // The sentinel moves to the former address of another one.
     bench.meet(PEER, 26381);
     assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 3);
     bench.meet(PEER, 26380);
     assert_eq!(bench.sentinel.status("mymaster").unwrap().sentinels, 2);
 }
 
-/// A sentinel that has lost its files has forgotten its vote. Two of three, one of them that one, are a majority only
-/// once the third has told which epochs it knows, or is taken for gone.
+/// A sentinel that lost its files has forgotten its vote. Together with one that was away, it forms a majority only
+/// once the third sentinel has reported its epochs or counts as gone.
 #[test]
 fn a_sentinel_that_lost_its_files_is_no_majority_with_one_that_was_away() {
     const THIRD: &str = "dddddddddddddddddddddddddddddddddddddddd";
@@ -240,8 +240,8 @@ fn a_newer_configuration_in_a_hello_is_followed_and_written_at_once() {
     assert_eq!(published(&older), Vec::<String>::new());
 }
 
-/// Found by the simulator: a question about the old master was answered after the switch, and with that
-/// answer one sentinel alone held the new master for objectively down.
+/// Found by the simulator: the reply to a query about the old master arrived after the switch and made the new master
+/// objectively down in the view of one sentinel.
 #[test]
 fn an_answer_about_a_master_that_was_replaced_says_nothing_about_the_new_one() {
     let mut bench = Bench::new();
@@ -288,8 +288,8 @@ fn time_that_jumps_makes_everything_doubtful_for_a_while() {
     assert_eq!(events[..2], ["-tilt #tilt mode exited", "+sdown master mymaster 10.0.0.1 6379"]);
 }
 
-/// Found by the simulator (6 nodes, seed 2969): the first that came after TILT was an INFO, and a leader
-/// chose its replica by the instances that had been down when TILT began.
+/// Found by the simulator (6 nodes, seed 2969): the first event after TILT mode was an INFO reply, and a leader
+/// selected a replica based on the states from before TILT.
 #[test]
 fn the_end_of_tilt_is_judged_before_anything_is_done() {
     let mut bench = Bench::new();

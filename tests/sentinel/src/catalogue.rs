@@ -1,7 +1,7 @@
-//! The events and flags that there are: which of them the stories have, and why the others are in none.
+//! The known events and flags, and the reasons why some of them occur in no scenario.
 
-/// The steps of a failover, which `beside_valkey.rs` compares in their order. Events that one of two sentinels sees by
-/// chance are not among them: a server that was down for a moment, or its report between two looks.
+/// The steps of a failover, compared in order by `beside_valkey.rs`. Excludes events that depend on timing, such as a
+/// server that is down for a moment.
 pub const STEPS: [&str; 21] = [
     "+odown",
     "+new-epoch",
@@ -26,7 +26,7 @@ pub const STEPS: [&str; 21] = [
     "+slave",
 ];
 
-/// Every event that the documentation of sentinels names, and every other that either publishes.
+/// All events in the Redis documentation, and all others that Redoubt or Valkey sentinels publish.
 pub const EVENTS: &[&str] = &[
     "+reset-master",
     "+slave",
@@ -53,7 +53,7 @@ pub const EVENTS: &[&str] = &[
     "+switch-master",
     "+tilt",
     "-tilt",
-    // Without a place in the documentation.
+    // Undocumented events.
     "+vote-for-leader",
     "+failover-state-wait-promotion",
     "-failover-abort-not-elected",
@@ -75,7 +75,7 @@ pub const EVENTS: &[&str] = &[
     "-sentinel",
 ];
 
-/// Events that no story has, and why.
+/// Events that occur in no scenario, with the reason.
 pub const NOT_TOLD: &[(&str, &str)] = &[
     ("+failover-detected", "the documentation has it, no sentinel of today publishes it"),
     (
@@ -105,10 +105,10 @@ pub const FLAGS: &[&str] = &[
     "master_reboot",
 ];
 
-/// Commands of `SENTINEL HELP` that are in no story and no question, and why.
+/// Commands of `SENTINEL HELP` that no scenario or query covers, with the reason.
 pub const NOT_PLAYED: &[(&str, &str)] = &[("HELP", "its lines are ours: commands of ours are among them")];
 
-/// Whether an event is in the list.
+/// Whether the event is in the list.
 #[must_use]
 pub fn is_known(event: &str) -> bool {
     EVENTS.contains(&event)

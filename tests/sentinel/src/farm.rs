@@ -1,8 +1,8 @@
-//! Many servers that only seem to be some: what a sentinel asks of a master or replica, and nothing else.
+//! Many simulated servers that implement only what a sentinel needs of a master or replica.
 //!
-//! Each has an address of its own in 127.77.0.0/16, all the same port, and is a listener in this process. It answers
-//! PING and INFO, delivers what is published, and becomes a master or a replica when it is told to. A killed one
-//! breaks its connections and refuses new ones, as a killed process does.
+//! Each has its own address in 127.77.0.0/16, all with the same port, and is a listener in this process. The servers
+//! answer PING and INFO, deliver published messages, and change their role on command. Killing one closes its
+//! connections and makes it refuse new ones.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -17,11 +17,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
-/// Three Redoubt sentinels that watch the first `masters` servers of a farm, as `m0`, `m1` and so on, with Redis's
-/// defaults.
+/// Starts three Redoubt sentinels that monitor the first `masters` servers of a farm, named `m0`, `m1` and so on, with
+/// Redis's defaults.
 ///
 /// # Panics
-/// If one does not start.
+/// A sentinel does not start.
 #[must_use]
 pub fn sentinels(farm: &Farm, masters: usize) -> [Node; 3] {
     std::array::from_fn(|_| {
@@ -39,7 +39,7 @@ pub fn sentinels(farm: &Farm, masters: usize) -> [Node; 3] {
 /// Waits until every sentinel knows the two others for every master.
 ///
 /// # Panics
-/// If it does not come about.
+/// The sentinels do not find each other in time.
 pub fn wait_until_known(sentinels: &[Node]) {
     for node in sentinels {
         eventually("every master has three sentinels", || {
@@ -50,17 +50,17 @@ pub fn wait_until_known(sentinels: &[Node]) {
     }
 }
 
-/// Which server each sentinel sends the clients of master `number` to.
+/// The address of master `number` according to each sentinel.
 ///
 /// # Panics
-/// If one does not answer.
+/// A sentinel does not answer.
 #[must_use]
 pub fn current(sentinels: &[Node], number: usize) -> Vec<String> {
     let question = format!("SENTINEL GET-MASTER-ADDR-BY-NAME m{number}");
     sentinels.iter().map(|node| node.run(&question).items()[0].text()).collect()
 }
 
-/// The address of the server with this number.
+/// The address of server `number`.
 #[must_use]
 pub fn address(number: usize) -> Ipv4Addr {
     Ipv4Addr::new(127, 77, (number / 250) as u8, (number % 250 + 1) as u8)
@@ -71,7 +71,7 @@ struct Server {
     number: usize,
     port: u16,
     master: Option<Ipv4Addr>,
-    /// The connections that stand, by a number of their own; with a way to those that listen.
+    /// Open connections by id, with the sending side of those that are subscribed.
     connections: BTreeMap<u64, Option<UnboundedSender<Vec<u8>>>>,
     accepted: u64,
     alive: watch::Sender<bool>,
@@ -83,7 +83,7 @@ fn lock(servers: &Servers) -> MutexGuard<'_, BTreeMap<Ipv4Addr, Server>> {
     servers.lock().expect("no stub panics")
 }
 
-/// The servers. Dropping it ends them.
+/// The simulated servers, which stop when this value is dropped.
 #[derive(Debug)]
 pub struct Farm {
     claim: PortClaim,
@@ -93,10 +93,10 @@ pub struct Farm {
 }
 
 impl Farm {
-    /// Starts so many masters, numbered from 0, and with `replicas` one for each, numbered on.
+    /// Starts `masters` masters numbered from 0 and, with `replicas`, one replica for each, numbered after them.
     ///
     /// # Panics
-    /// If the system has no room for their listeners.
+    /// The system cannot open enough listeners.
     #[must_use]
     pub fn start(masters: usize, replicas: bool) -> Self {
         let claim = claim_port();
@@ -116,22 +116,22 @@ impl Farm {
         }
         let (end, ended) = tokio::sync::oneshot::channel();
         let thread = std::thread::spawn(move || {
-            // Ended by its sender's end.
+            // Ends when the sender is dropped.
             let _ = runtime.block_on(ended);
         });
         Self { claim, servers, end: Some(end), thread: Some(thread) }
     }
 
-    /// The port of them all.
+    /// The port of all servers.
     #[must_use]
     pub fn port(&self) -> u16 {
         self.claim.port
     }
 
-    /// Waits until these sentinels watch the replicas of so many masters.
+    /// Waits until these sentinels monitor the replicas of the first `masters` masters.
     ///
     /// # Panics
-    /// If it does not come about.
+    /// The sentinels do not discover them in time.
     pub fn wait_until_replicas_are_watched(&self, masters: usize, sentinels: &[Node]) {
         eventually("the replicas are watched", || {
             let watched = |number| self.connections(number).0 == 2 * sentinels.len();
@@ -139,7 +139,7 @@ impl Farm {
         });
     }
 
-    /// Kills the servers with these numbers, all at once.
+    /// Kills the servers with these numbers at the same time.
     pub fn kill(&self, numbers: impl Iterator<Item = usize>) {
         let servers = lock(&self.servers);
         for number in numbers {
@@ -147,14 +147,14 @@ impl Farm {
         }
     }
 
-    /// How many connections stand to this server, and how many there have been.
+    /// Number of open connections to a server, and of all connections so far.
     #[must_use]
     pub fn connections(&self, number: usize) -> (usize, u64) {
         let server = &lock(&self.servers)[&address(number)];
         (server.connections.len(), server.accepted)
     }
 
-    /// Whether this server takes itself for a master.
+    /// Whether the server has the master role.
     #[must_use]
     pub fn is_master(&self, number: usize) -> bool {
         lock(&self.servers)[&address(number)].master.is_none()
@@ -190,7 +190,7 @@ async fn accept(listener: TcpListener, ip: Ipv4Addr, servers: Servers, mut alive
         let (servers, mut alive) = (servers.clone(), alive.clone());
         tokio::spawn(async move {
             tokio::select! {
-                // How a connection ends is the sentinel's business.
+                // It does not matter to the server how the connection ends.
                 _ = serve(stream, ip, id, &servers) => {}
                 _ = alive.changed() => {}
             }
@@ -255,7 +255,7 @@ fn answer(
             writer.bulk(channel);
             writer.bulk(payload);
             let listeners = servers[&ip].connections.values().flatten();
-            // One that has just gone hears nothing.
+            // Subscribers that have disconnected do not count.
             let heard = listeners.filter(|listener| listener.send(message.clone()).is_ok()).count();
             reply.integer(heard as i64);
         }

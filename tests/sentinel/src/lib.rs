@@ -1,5 +1,4 @@
-//! The common parts of the tests of sentinels, beyond the harness: many masters at once, and what is compared with
-//! Valkey's sentinels.
+//! Shared code of the sentinel tests: simulated servers, and scenarios compared with Valkey's sentinel.
 #![forbid(unsafe_code)]
 
 pub mod catalogue;

@@ -1,6 +1,6 @@
-//! Questions to a sentinel, of ours and of Valkey's: the answers are the same.
+//! Queries that Redoubt and Valkey sentinels must answer alike.
 
-/// Questions whose answers do not depend on time or identity.
+/// Queries whose replies depend neither on time nor on run ids.
 pub const SAME: &[&str] = &[
     "PING",
     "PING hi",
@@ -233,7 +233,8 @@ pub const SAME: &[&str] = &[
     "ACL LIST",
 ];
 
-/// Questions that are answered with fields, some of them times: the names are the same, and what is no time.
+/// Queries with replies that consist of fields: the field names must be equal, and so must values that do not depend on
+/// time.
 pub const FIELDS: &[&str] = &[
     "SENTINEL PRIMARY mymaster",
     "SENTINEL PRIMARIES",
@@ -244,15 +245,15 @@ pub const FIELDS: &[&str] = &[
     "SENTINEL SENTINELS mymaster",
 ];
 
-/// The last INFO of each server that it watches.
+/// The cached INFO of each monitored server.
 pub const INFO_CACHE: &str = "SENTINEL INFO-CACHE mymaster";
-/// Its identity.
+/// The run id of the sentinel.
 pub const MYID: &str = "SENTINEL MYID";
-/// Questions to which each has an answer of its own, of the same form.
+/// Queries whose replies differ but have the same form.
 pub const OWN: &[&str] = &[INFO_CACHE, MYID];
 
-/// Conversations: the connection (`a` or `b`) and its command. Of a log, only what does not depend on time and
-/// identity.
+/// Conversations as pairs of a connection (`a` or `b`) and its command. For logs, only the parts that depend neither on
+/// time nor on run ids.
 pub const SAME_CONVERSATIONS: &[&str] = &[
     "a ACL SETUSER u on >p -@all +ping +subscribe +psubscribe +hello &foo",
     "b AUTH u bad",

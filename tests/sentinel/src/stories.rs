@@ -1,9 +1,9 @@
-//! The stories, chapter by chapter: each chapter has a group of its own.
+//! The test scenarios, grouped by the server group that they share.
 
 use crate::story::{Deed, Member, Story};
 use Member::{Master, Sentinel, Server};
 
-/// Every chapter: its name, how many servers its group has, and its stories.
+/// All groups of scenarios: name, number of servers, and scenarios.
 pub const CHAPTERS: &[(&str, usize, &[Story])] = &[
     ("replicas", 3, REPLICAS),
     ("replicas that stray", 3, STRAY_REPLICAS),
@@ -17,10 +17,10 @@ pub const CHAPTERS: &[(&str, usize, &[Story])] = &[
     ("a handover", 3, A_HANDOVER),
 ];
 
-/// The stories of the chapter with this name, and the servers of its group.
+/// The scenarios with this name and the number of servers that they need.
 ///
 /// # Panics
-/// If there is none.
+/// The name is unknown.
 #[must_use]
 pub fn chapter(name: &str) -> (usize, &'static [Story]) {
     let found = CHAPTERS.iter().find(|(chapter, ..)| *chapter == name);
@@ -262,8 +262,8 @@ const CONFIGURATION: &[Story] = &[
     },
 ];
 
-/// The first replica is the one to be promoted. The second has no data and gets none: the new master waits before it
-/// begins a copy. The old master stands still, so that the third replica has no more than the first, and needs no copy.
+/// The first replica is promoted. The second has no data and gets none, because the new master delays its full resync.
+/// The old master is frozen, so the third replica has no more data than the first and needs no full resync.
 const A_REPLICA_WITHOUT_DATA: Story = Story {
     name: "a replica has lost its data",
     deeds: &[

@@ -1,8 +1,8 @@
-//! A story is told under Valkey's sentinels and under ours, and both publish, log and show what its table has.
+//! Runs scenarios with Valkey's and Redoubt's sentinels; both must publish, log and show what the scenario expects.
 //!
-//! A chapter is some stories, one after the other, about one group: its servers are always Valkey's, so that only the
-//! sentinels differ. Members have short names in all texts: the servers `S0` (the master at the start), `S1` and so on,
-//! the sentinels' addresses `T0` to `T2`, their identities `I0` to `I2`.
+//! A group of scenarios runs sequentially on the same servers, which are always Valkey's, so that only the sentinels
+//! differ. All texts use short names: `S0` (the initial master), `S1` and so on for the servers, `T0` to `T2` for the
+//! sentinels' addresses, `I0` to `I2` for their run ids.
 
 use std::time::{Duration, Instant};
 
@@ -10,70 +10,70 @@ use harness::{Connection, Group, MASTER, Node, Program, Value, eventually, field
 
 use crate::catalogue;
 
-/// One story.
+/// A test scenario.
 #[derive(Debug, Clone, Copy)]
 pub struct Story {
-    /// As a report of what is missing names it.
+    /// The name in failure messages.
     pub name: &'static str,
-    /// One after the other.
+    /// The steps, executed in order.
     pub deeds: &'static [Deed],
-    /// Lines that a sentinel's log then has (the level's sign, the event, its payload), and the same events published.
+    /// Lines expected in a sentinel's log (level sign, event, payload), which must be published as well.
     pub said: &'static [&'static str],
-    /// The flags that the first sentinel then shows, all at one time.
+    /// Flags that the first sentinel must show at the same time.
     pub shown: &'static [(Member, &'static str)],
 }
 
-/// A member of the group.
+/// A member of the server group.
 #[derive(Debug, Clone, Copy)]
 pub enum Member {
-    /// Whichever server the sentinels take for the master.
+    /// The current master according to the sentinels.
     Master,
-    /// In the order in which they were started.
+    /// A server by start order.
     Server(usize),
-    /// The same.
+    /// A sentinel by start order.
     Sentinel(usize),
 }
 
-/// A step of a story.
+/// A step of a scenario.
 #[derive(Debug, Clone, Copy)]
 pub enum Deed {
-    /// A command to the first sentinel, which does not refuse it.
+    /// A command to the first sentinel, which must succeed.
     Ask(&'static str),
-    /// The same to all of them.
+    /// A command to all sentinels, which must succeed.
     AskAll(&'static str),
-    /// The first sentinel hears this greeting of another.
+    /// Delivers this hello message of another sentinel to the first one.
     Greet(&'static str),
-    /// A command to a server, which does not refuse it.
+    /// A command to a server, which must succeed.
     Order(usize, &'static str),
     /// A script that a server runs to its end.
     Script(usize, &'static str),
-    /// A script that a server does not come to the end of.
+    /// A script that a server never finishes.
     EndlessScript(usize, &'static str),
-    /// Ended without a word.
+    /// Kills a process with SIGKILL.
     Kill(Member),
-    /// A server's data is gone from the disk.
+    /// Deletes the data of a server from the disk.
     Lose(usize),
-    /// Started, and it answers.
+    /// Starts a process and waits until it answers.
     Launch(Member),
-    /// Started with these options more, and it does not answer yet.
+    /// Starts a server with additional options, without waiting until it answers.
     Spawn(usize, &'static str),
-    /// Stopped, its connections stand.
+    /// Stops a process with SIGSTOP, which keeps its connections open.
     Freeze(Member),
-    /// The end of that.
+    /// Resumes a stopped process.
     Thaw(Member),
-    /// Frozen for longer than a sentinel may stand still without noticing it: the freeze is the deed.
+    /// Stops a process for longer than a sentinel can be paused without noticing it, and resumes it.
     Stall(Member),
-    /// Waits until every sentinel shows this value of this field of that replica.
+    /// Waits until all sentinels show this value for a field of this replica.
     Known(usize, &'static str, &'static str),
 }
 
-/// How long a step may take: the machine has other work.
+/// Time limit of a step, generous because the machine may be busy.
 const BOUND: Duration = Duration::from_secs(30);
 
-/// Tells a chapter under Valkey's sentinels and under ours at once, in groups of so many servers.
+/// Runs a group of scenarios with Valkey's and with Redoubt's sentinels at the same time, on `servers` servers each.
 ///
 /// # Panics
-/// If one of them does not say or show what a story has.
+/// One of them does not publish, log or show what a scenario expects.
 pub fn told_by_both(servers: usize, chapter: &[Story]) {
     let Some(valkey) = Program::valkey() else { return };
     let redoubt = Program::redoubt();
@@ -85,7 +85,7 @@ pub fn told_by_both(servers: usize, chapter: &[Story]) {
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
-/// Tells the stories, one after the other; gives what was missing.
+/// Runs the scenarios one after the other and returns what was missing.
 fn tell(server: &Program, sentinels: &Program, servers: usize, chapter: &[Story]) -> Vec<String> {
     let mut group = assemble(server, sentinels, servers);
     let names = names(&group);
@@ -104,7 +104,7 @@ fn tell(server: &Program, sentinels: &Program, servers: usize, chapter: &[Story]
         story.deeds.iter().for_each(|deed| act(&mut group, deed));
         let began = Instant::now();
         let left = loop {
-            // One that was killed is subscribed to no more.
+            // A sentinel that was killed needs a new subscription.
             events.iter_mut().for_each(|subscriber| take_events(subscriber, &mut heard, &names));
             let logs = logs(&group);
             let new = logs.iter().zip(&before).flat_map(|(log, from)| &log[*from..]);
@@ -126,7 +126,7 @@ fn tell(server: &Program, sentinels: &Program, servers: usize, chapter: &[Story]
     missing
 }
 
-/// A group of so many servers, whose sentinels notice failures soon and log all that they publish.
+/// Starts a group whose sentinels detect failures quickly and log everything that they publish.
 fn assemble(server: &Program, sentinels: &Program, servers: usize) -> Group {
     let mut group = Group::start(server, &std::array::from_fn::<_, 3, _>(|_| sentinels.clone()));
     group.hurry();
@@ -160,7 +160,7 @@ fn member(group: &mut Group, member: Member) -> &mut Node {
     }
 }
 
-/// Does what a story has.
+/// Executes a step.
 fn act(group: &mut Group, deed: &Deed) {
     match *deed {
         Deed::Ask(command) => ask(&group.sentinels[0], &filled(group, command)),
@@ -210,13 +210,13 @@ fn act(group: &mut Group, deed: &Deed) {
     }
 }
 
-/// Has a node do this, and it does.
+/// Sends a command to a node and checks that it succeeds.
 fn ask(node: &Node, command: &str) {
     let reply = node.run(command);
     assert!(!reply.is_error(""), "{command}: {reply:?}");
 }
 
-/// A text with ports and identities in the place of names.
+/// Replaces the short names in a text by ports and run ids.
 fn filled(group: &Group, text: &str) -> String {
     let mut text = text.to_owned();
     for (place, server) in group.servers.iter().enumerate() {
@@ -232,7 +232,7 @@ fn filled(group: &Group, text: &str) -> String {
     text
 }
 
-/// The names of the group's members, and what stands for each in an event's payload.
+/// The short names of the group's members, with the text that each stands for in event payloads.
 fn names(group: &Group) -> Vec<(String, String)> {
     let mut names = vec![(group.sentinels[0].folder().display().to_string(), "FOLDER".to_owned())];
     let mut add = |name: String, port: u16| {
@@ -255,11 +255,11 @@ fn names(group: &Group) -> Vec<(String, String)> {
 
 fn named(names: &[(String, String)], text: &str) -> String {
     let text = names.iter().fold(text.to_owned(), |text, (name, short)| text.replace(name, short));
-    // How many of them agree at that moment is chance.
+    // The number of sentinels that agree at that moment depends on timing.
     text.find(" #quorum").map_or(text.clone(), |place| format!("{} #quorum", &text[..place]))
 }
 
-/// The lines of a log without process and time.
+/// The lines of a log without process id and time.
 fn lines(log: &str) -> Vec<String> {
     let said = log.lines().filter_map(|line| {
         let (_, said) = line.split_once(":X ")?;
@@ -281,7 +281,7 @@ fn flags(asker: &mut Connection, group: &Group, of: Member) -> Option<String> {
     all.find(|fields| fields["port"] == port.to_string()).map(|fields| fields["flags"].clone())
 }
 
-/// The events that have come so far.
+/// Reads the events that have arrived so far.
 fn take_events(events: &mut Connection, heard: &mut Vec<String>, names: &[(String, String)]) {
     while events.has_come() {
         let Ok(message) = events.read() else { return };
@@ -291,7 +291,7 @@ fn take_events(events: &mut Connection, heard: &mut Vec<String>, names: &[(Strin
     }
 }
 
-/// The lines of a story that no log has, and its events that nobody published.
+/// Expected lines that are in no log, and expected events that were not published.
 fn unsaid(story: &Story, logged: &[String], heard: &[String]) -> Vec<String> {
     let in_logs = story.said.iter().filter(|line| !logged.iter().any(|said| said == *line));
     let event = |line: &str| line.split_once(' ').map_or(String::new(), |(_, event)| event.to_owned());
@@ -300,7 +300,7 @@ fn unsaid(story: &Story, logged: &[String], heard: &[String]) -> Vec<String> {
     in_logs.chain(published.map(|line| format!("not published: {line}"))).collect()
 }
 
-/// The flags of a story that the first sentinel does not show.
+/// Expected flags that the first sentinel does not show.
 fn unseen(story: &Story, asker: &mut Connection, group: &Group) -> Vec<String> {
     let mut left = Vec::new();
     for (of, expected) in story.shown {
@@ -312,7 +312,7 @@ fn unseen(story: &Story, asker: &mut Connection, group: &Group) -> Vec<String> {
     left
 }
 
-/// Events that were published and that the catalogue does not have.
+/// Published events that are not in the catalogue.
 fn unlisted(heard: &[String]) -> Vec<String> {
     let name = |line: &String| line.split(' ').next().unwrap_or_default().to_owned();
     let unknown = heard.iter().map(name).filter(|name| !catalogue::is_known(name));

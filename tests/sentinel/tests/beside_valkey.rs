@@ -1,19 +1,19 @@
-//! The same group and the same deaths under our sentinels and under Valkey's: the same events at the sentinel that leads
-//! and at one that follows, and the same words in the log.
+//! Runs the same failures with Redoubt's and Valkey's sentinels and compares the events of the leader and of a
+//! follower, and the log lines.
 
 use std::time::Duration;
 
 use harness::{Connection, Group, MASTER, Node, Program, Value, eventually, eventually_within, field_map};
 use sentinel_tests::catalogue::STEPS;
 
-/// The events in one group.
+/// The events observed in one group.
 #[derive(Debug, PartialEq)]
 struct Story {
-    /// The events that the leader published: names and payloads, without what differs by chance.
+    /// The events published by the leader: names and payloads without timing-dependent parts.
     leader: Vec<String>,
-    /// The events of one of the others.
+    /// The events published by a follower.
     follower: Vec<String>,
-    /// The leader's log: the level's sign and the event, or the words that people search for.
+    /// The leader's log: level sign and event, or the words that people search for.
     log: Vec<String>,
 }
 
@@ -22,7 +22,7 @@ fn valkeys() -> Option<(Program, [Program; 3])> {
     Some((valkey.clone(), std::array::from_fn(|_| valkey.clone())))
 }
 
-/// A payload with names in the place of ports and identities.
+/// An event payload with short names instead of ports and run ids.
 fn shown(group: &Group, old: usize, new: usize, text: &str) -> String {
     let mut text = text.to_owned();
     for (place, node) in group.servers.iter().enumerate() {
@@ -37,7 +37,7 @@ fn shown(group: &Group, old: usize, new: usize, text: &str) -> String {
         let id = node.run("SENTINEL MYID").text();
         text = text.replace(&id, "ID").replace(&node.port.to_string(), "SENTINEL");
     }
-    // How many held it for down at that moment is chance.
+    // The number of sentinels that agree at that moment depends on timing.
     text.split(" #quorum").next().unwrap_or_default().to_owned()
 }
 
@@ -53,16 +53,15 @@ fn heard(events: &mut Connection) -> Vec<(String, String)> {
     all
 }
 
-/// Does something to a group that is fine, waits until it is fine again, and tells what was seen.
+/// Applies a failure to a healthy group, waits until it is healthy again, and returns the observed events.
 fn tell(server: &Program, sentinels: &[Program], deed: impl Fn(&mut Group, usize)) -> Story {
     let mut group = Group::start(server, sentinels);
-    // A machine with other work has been seen to keep Valkey's sentinels from one of their steps for the twenty seconds of
-    // the group: they then gave that step up, and their story was another. So no sentinel gives up sooner than by
-    // default.
+    // On a busy machine, Valkey's sentinels have exceeded the shortened timeout of the group in one of the steps and
+    // aborted it. All sentinels therefore use the default timeout.
     for node in &group.sentinels {
         node.run(&format!("SENTINEL SET {MASTER} failover-timeout 180000")).expect_ok();
     }
-    // The sentinels agree before the subscriptions begin, so that events of that are not in the story.
+    // Waits until the sentinels agree, so that discovery events are not recorded.
     let old = group.master();
     let mut subscribers: Vec<Connection> = group.sentinels.iter().map(Node::connect).collect();
     for subscriber in &mut subscribers {
@@ -86,7 +85,7 @@ fn tell(server: &Program, sentinels: &[Program], deed: impl Fn(&mut Group, usize
         let steps = events.iter().filter(|(name, _)| STEPS.contains(&name.as_str()));
         let mut lines: Vec<String> =
             steps.map(|(name, payload)| format!("{name} {}", shown(&group, old, new, payload))).collect();
-        // The replicas are taken up in any order, and more than one may be told of.
+        // Replicas are discovered in any order, and more than one may be reported.
         let slaves = lines.iter().position(|line| line.starts_with("+slave ")).unwrap_or(lines.len());
         lines[slaves..].sort();
         lines
@@ -102,7 +101,7 @@ fn tell(server: &Program, sentinels: &[Program], deed: impl Fn(&mut Group, usize
             STEPS.contains(&first) || words.contains("voted for") || words.starts_with("Executing user");
         wanted.then(|| format!("{sign} {}", if words.contains("voted for") { "ID voted for" } else { first }))
     });
-    // Those that were taken up at the start, and the votes, come when they come.
+    // The order of discovered replicas and of votes depends on timing.
     let mut log: Vec<String> = log.collect();
     log.dedup();
     let at_once = |line: &String| !line.contains("voted for");
@@ -112,12 +111,12 @@ fn tell(server: &Program, sentinels: &[Program], deed: impl Fn(&mut Group, usize
     Story { leader: lines(&events[leader]), follower: follower_of(&lines(&events[follower])), log }
 }
 
-/// A follower learns by itself that enough hold the master for down, or hears of the switch before.
+/// A follower either detects by itself that the master is objectively down or learns about the switch first.
 fn follower_of(lines: &[String]) -> Vec<String> {
     lines.iter().filter(|line| !line.starts_with("+odown")).cloned().collect()
 }
 
-/// `votes`: whether Valkey's sentinels ask each other.
+/// Compares both kinds of sentinels; `votes` tells whether Valkey's sentinels need votes.
 fn compare(votes: bool, deed: impl Fn(&mut Group, usize)) {
     let Some((valkey, theirs)) = valkeys() else { return };
     let ours: [Program; 3] = std::array::from_fn(|_| Program::redoubt());
@@ -137,7 +136,7 @@ fn a_master_that_is_killed() {
     compare(true, |group, old| group.servers[old].kill());
 }
 
-/// With ours a majority must agree to it, by choice: no two of them can act at once.
+/// Redoubt requires a majority even for a manual failover, so that two sentinels cannot act at the same time.
 #[test]
 fn a_failover_by_hand() {
     compare(false, |group, _| group.sentinels[0].run(&format!("SENTINEL FAILOVER {MASTER}")).expect_ok());
@@ -150,7 +149,7 @@ fn a_coordinated_failover() {
     });
 }
 
-/// A sentinel loses its file and comes back as another one where it was: the others count one, not two.
+/// A sentinel that lost its file returns with a new run id at the same address; the others count it once.
 #[test]
 fn a_sentinel_that_lost_its_identity_is_counted_once() {
     let Some((valkey, theirs)) = valkeys() else { return };
@@ -183,7 +182,7 @@ fn a_sentinel_that_lost_its_identity_is_counted_once() {
     }
 }
 
-/// A replica that is not to be announced is watched, and not shown to clients.
+/// A replica with `replica-announced no` is monitored but not shown to clients.
 #[test]
 fn a_replica_that_is_not_announced_is_not_shown() {
     let Some((valkey, theirs)) = valkeys() else { return };
@@ -203,7 +202,7 @@ fn a_replica_that_is_not_announced_is_not_shown() {
     }
 }
 
-/// The fields of a sentinel's INFO that exporters and dashboards read, section by section.
+/// The INFO fields that exporters and dashboards read, by section.
 #[test]
 fn info_has_the_fields_that_exporters_read() {
     let Some((valkey, _)) = valkeys() else { return };
@@ -212,7 +211,7 @@ fn info_has_the_fields_that_exporters_read() {
         let text = node.run(&format!("INFO {section}")).text();
         text.lines().filter_map(|line| Some(line.split_once(':')?.0.to_owned())).collect()
     };
-    // Counters of the work of threads, defragmentation and buffers that a sentinel of ours does not have.
+    // Counters of I/O threads, defragmentation and buffers that Redoubt's sentinel does not have.
     const NOT_OURS: [&str; 9] = [
         "io_threaded_",
         "active_defrag",
@@ -240,7 +239,7 @@ fn info_has_the_fields_that_exporters_read() {
     assert_eq!(moved("keyspace_hits"), Some(0));
 }
 
-/// The password of the others that SENTINEL CONFIG SET names is used for signing in to them from now on.
+/// The password for other sentinels set by SENTINEL CONFIG SET is used from then on.
 #[test]
 fn a_changed_password_of_the_others_is_used_at_once() {
     let Some((valkey, _)) = valkeys() else { return };

@@ -1,5 +1,5 @@
-//! Every SENTINEL command of Valkey's, every event and every flag is in a story or a question, or stands in a list of
-//! those that are not, with its reason.
+//! Checks that every SENTINEL command, event and flag of Valkey occurs in a scenario or query, or in a list of
+//! exceptions with the reason.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ fn stories() -> impl Iterator<Item = &'static Story> {
     CHAPTERS.iter().flat_map(|(_, _, stories)| stories.iter())
 }
 
-/// A sentinel of Valkey's that watches, alone, a master that is not there.
+/// Starts a Valkey sentinel that monitors an unreachable master.
 fn sentinel(valkey: &Program) -> Node {
     let mut node = Node::prepare(valkey, "");
     let file = node.folder().join("sentinel.conf");
@@ -24,22 +24,21 @@ fn sentinel(valkey: &Program) -> Node {
     node
 }
 
-/// The commands that a text of help lists: each is the capital words with which a line begins.
+/// The commands in a HELP reply: the upper-case words at the start of each line.
 fn commands(help: &Value) -> Vec<String> {
     let lines = help.items().iter().map(Value::text).filter(|line| !line.starts_with(' '));
     let is_name = |word: &&str| word.chars().all(|letter| letter.is_ascii_uppercase() || letter == '-');
-    // The first line tells how all of them are called.
+    // The first line describes the general syntax.
     lines.skip(1).map(|line| line.split(' ').take_while(is_name).collect::<Vec<_>>().join(" ")).collect()
 }
 
-/// Whether a request is one of this command.
+/// Whether a request uses this command.
 fn is_of(request: &str, command: &str) -> bool {
     let named = request.strip_prefix("SENTINEL ").and_then(|rest| rest.strip_prefix(command));
     named.is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
 }
 
-/// All that both sentinels are told in the stories and in the questions: of these, those alone that Valkey's does not
-/// refuse.
+/// All requests of the scenarios and queries that Valkey's sentinel does not reject.
 fn played(node: &Node) -> Vec<&'static str> {
     let deeds = stories().flat_map(|story| story.deeds);
     let asked = deeds.filter_map(|deed| match deed {

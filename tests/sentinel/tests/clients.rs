@@ -1,10 +1,10 @@
-//! Clients that ask sentinels where the master is.
+//! Client libraries that find the master through sentinels.
 
 use harness::{Group, MASTER, Program, eventually};
 use redis::sentinel::{SentinelClient, SentinelServerType};
 
-/// The `redis` crate's sentinel client writes on through ten failovers; each time the dead one comes back
-/// as a replica, and what was accepted is still there.
+/// The sentinel client of the `redis` crate keeps writing through ten failovers. Each killed master returns as a
+/// replica, and no acknowledged write is lost.
 #[test]
 fn the_redis_crate_follows_the_master() {
     let mut group =

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use harness::{Group, Program, eventually, run_to_end};
 
-/// The exit status, and a line for each thing that is to be mended.
+/// The exit status, and one line per finding.
 fn findings(url: &str) -> (i32, String) {
     let mut doctor = Command::new(Program::redoubt().binary());
     doctor.args(["doctor", "--no-host", "--quiet", "--from", url]);
@@ -13,8 +13,8 @@ fn findings(url: &str) -> (i32, String) {
     (status.code().expect("it ends by itself"), printed)
 }
 
-/// A group is well, and is known as a whole to whoever asks one of it. Then two sentinels die, and the third could agree on
-/// a failover with nobody.
+/// A healthy group is discovered completely from one of its sentinels. Then two sentinels die, and the third cannot
+/// reach a majority.
 #[test]
 fn a_groups_doctor_misses_sentinels_and_the_quorum() {
     let mut group = Group::start(&Program::redoubt(), &[(); 3].map(|()| Program::redoubt()));
@@ -33,7 +33,7 @@ fn a_groups_doctor_misses_sentinels_and_the_quorum() {
     });
 }
 
-/// Root may write into a folder that is closed to all: a folder in the place of the file keeps root out as well.
+/// Root ignores directory permissions, so a directory in the place of the file makes writing fail.
 #[test]
 fn a_sentinel_that_cannot_write_its_file_is_found() {
     for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {

@@ -1,16 +1,16 @@
-//! A master under sentinels that is started again at once, without its data: a replica takes its place, and no replica
-//! copies the empty data set.
+//! A monitored master that restarts without its data before it is missed: a replica takes over, and no replica resyncs
+//! to the empty dataset.
 
 use harness::{Group, Node, Program, Value, eventually, eventually_within};
 use std::time::Duration;
 
-/// Longer than a sentinel of Redis needs to make a replica of the old master.
+/// Exceeds the time that a Redis sentinel needs to make the old master a replica.
 const LONG: Duration = Duration::from_secs(60);
 
-/// Kills a server, removes its saved data, and starts it again before a sentinel could have missed it.
+/// Kills a server, deletes its data, and restarts it before a sentinel can detect the failure.
 fn restart_empty(node: &mut Node) {
     node.kill();
-    // It may have saved nothing.
+    // There may be no dump file yet.
     let _ = std::fs::remove_file(node.folder().join("dump.rdb"));
     node.launch();
 }
@@ -19,7 +19,7 @@ fn followers_file(node: &Node) -> std::path::PathBuf {
     node.folder().join(format!("followers-{}.conf", node.port))
 }
 
-/// Fills the master, and waits until its replicas have everything and it has noted their identities.
+/// Writes keys to the master and waits until its replicas have them and it has saved their addresses.
 fn fill(group: &Group, master: usize) {
     let node = &group.servers[master];
     let mut connection = node.connect();
@@ -43,7 +43,7 @@ fn keeps_the_data(sentinels: &[Program]) {
     let (successor, took) = group.wait_for_successor(master);
     println!("another was promoted after {took:?}");
     let keys = |server: usize| group.servers[server].run("DBSIZE");
-    // The keys of before, and the one by which the successor was found.
+    // The keys written before, and the one written to find the new master.
     let expected = Value::Int(1002);
     assert_eq!(keys(successor), expected);
     group.wait_until_whole();
@@ -62,7 +62,7 @@ fn sentinels_of_redis_promote_a_replica() {
     keeps_the_data(&std::array::from_fn::<_, 3, _>(|_| Program::redis()));
 }
 
-/// No replica could be promoted: after its timeout the master serves the data that it has, as Redis does at once.
+/// No replica can be promoted: after the timeout the master serves its own data, which Redis does at once.
 #[test]
 fn an_empty_master_without_sentinels_serves_after_its_time() {
     let mut group =
@@ -83,7 +83,7 @@ fn an_empty_master_without_sentinels_serves_after_its_time() {
     });
 }
 
-/// An operator need not wait.
+/// An operator can end the wait.
 #[test]
 fn an_operator_may_have_it_serve() {
     let mut group =

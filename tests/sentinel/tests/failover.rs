@@ -1,4 +1,4 @@
-//! Masters that die or freeze under Redoubt sentinels, and sentinels that die with them.
+//! Failovers with Redoubt sentinels: killed and frozen masters, and sentinels that die with them.
 
 use std::fs;
 use std::time::Duration;
@@ -9,8 +9,8 @@ fn redoubt() -> [Program; 3] {
     std::array::from_fn(|_| Program::redoubt())
 }
 
-/// A real Redis dies three times; each time another takes over, subscribers are told, and the dead one
-/// comes back as a replica.
+/// Redis servers are killed three times. Each time a replica takes over, subscribers are notified, and the old master
+/// returns as a replica.
 #[test]
 fn killed_masters_are_replaced_and_return_as_replicas() {
     let mut group = Group::start(&Program::redis(), &redoubt());
@@ -30,7 +30,8 @@ fn killed_masters_are_replaced_and_return_as_replicas() {
     }
 }
 
-/// A frozen process refuses nothing: it gets its `down-after-milliseconds`, and thaws into a replica.
+/// A frozen process refuses no connections, so it is detected after `down-after-milliseconds`. After resuming it
+/// becomes a replica.
 #[test]
 fn a_frozen_master_is_replaced_after_its_time() {
     let group = Group::start(&Program::redis(), &redoubt());
@@ -63,7 +64,7 @@ fn master_and_leader_die_together() {
     assert_ne!(third, second);
 }
 
-/// An operator's failover needs no failure; the old master follows the new one.
+/// A manual failover of a healthy master; the old master becomes a replica.
 #[test]
 fn an_operator_switches_by_hand() {
     let group = Group::start(&Program::redis(), &redoubt());
@@ -79,7 +80,7 @@ fn an_operator_switches_by_hand() {
     assert!(said("requested by an operator") && said("switch to 127.0.0.1:"), "{flights:?}");
 }
 
-/// The state that a sentinel has learned is in its file, beside its owner's comments, and known after a restart.
+/// The learned state is in the configuration file, together with the owner's comments, and is restored after a restart.
 #[test]
 fn a_restarted_sentinel_knows_what_it_knew() {
     let mut group = Group::start(&Program::redis(), &redoubt());
@@ -100,7 +101,7 @@ fn a_restarted_sentinel_knows_what_it_knew() {
     }
 }
 
-/// A sentinel says what is wrong with its file, where, and does not start; in the words of redis-sentinel 7.0.
+/// A sentinel with an invalid file reports the error and the line in the words of redis-sentinel 7.0, and exits.
 #[test]
 fn a_bad_file_stops_the_start() {
     const MONITOR: &str = "sentinel monitor m 127.0.0.1 6379 1";
@@ -145,7 +146,7 @@ fn a_bad_file_stops_the_start() {
     }
 }
 
-/// Random bytes, half a request and a promise of too much end their own connection and nothing else.
+/// Random bytes, incomplete requests and excessive lengths affect only their own connection.
 #[test]
 fn bad_input_disturbs_nobody() {
     let group = Group::start(&Program::redis(), &redoubt());
@@ -168,7 +169,7 @@ fn bad_input_disturbs_nobody() {
     });
 }
 
-/// FAILOVER at the server itself: no sentinel asked for it, and clients are told where the master is within seconds.
+/// FAILOVER sent to the master itself: without a request from a sentinel, clients get the new address within seconds.
 #[test]
 fn a_master_that_hands_over_past_its_sentinels_is_followed() {
     let group = Group::start(&Program::redoubt(), &redoubt());

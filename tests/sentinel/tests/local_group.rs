@@ -1,10 +1,10 @@
-//! `make up-sentinel` and what follows it, as a user types it.
+//! The `make up-sentinel` commands as a user runs them.
 
 use std::net::TcpListener;
 
 use harness::{Connection, Local, LocalServers, Value, eventually};
 
-/// The role that a server reports; nothing while the sentinels have it break its connections.
+/// The role reported by a server, or `None` while its connections are being closed.
 fn role(place: &LocalServers, index: u16) -> Option<Vec<String>> {
     let mut connection = Connection::open(("127.0.0.1", place.base + index)).ok()?;
     let reply = connection.try_call(&["ROLE"]).ok()?;
@@ -15,7 +15,7 @@ fn role(place: &LocalServers, index: u16) -> Option<Vec<String>> {
     Some(reply.items().iter().map(word).collect())
 }
 
-/// The state of a member in the table.
+/// The state of a member in the printed table.
 fn state(output: &str, port: u16) -> String {
     let line = output.lines().find(|line| line.starts_with(&format!("{port} ")));
     let line = line.unwrap_or_else(|| panic!("no row for {port}:\n{output}"));

@@ -1,9 +1,9 @@
-//! Words of a sentinel's log that people and tools search for: at its start, at its end, and when it cannot start. Its
-//! events are in `states.rs` and `beside_valkey.rs`.
+//! Log lines that people and tools search for: at startup, at shutdown, and when the sentinel cannot start. Events are
+//! covered by `states.rs` and `beside_valkey.rs`.
 
 use harness::{Node, Program, eventually};
 
-/// The life of a sentinel that is in order.
+/// The log of a normal start and shutdown.
 const LIFE: &[&str] = &[
     "is starting",
     "just started",
@@ -17,7 +17,7 @@ const LIFE: &[&str] = &[
     "Sentinel is now ready to exit, bye bye...",
 ];
 
-/// Files with which it does not start, and the reason that it tells.
+/// Invalid configuration files and the reported reasons.
 const FAULTS: &[(&str, &str)] = &[
     ("sentinel foo bar\n", "Unrecognized sentinel configuration statement."),
     ("sentinel monitor a 127.0.0.1 1 0\n", "Quorum must be 1 or greater."),
@@ -33,7 +33,7 @@ fn with_file(program: &Program, text: &str) -> Node {
     node
 }
 
-/// Ours, and Valkey where it is here.
+/// Redoubt, and Valkey if it is installed.
 fn both() -> impl Iterator<Item = Program> {
     [Some(Program::redoubt()), Program::valkey()].into_iter().flatten()
 }

@@ -1,4 +1,4 @@
-//! Redoubt's sentinels beside Redis's, and each over Redoubt's servers.
+//! Redoubt sentinels together with Redis sentinels, each with Redoubt servers.
 
 use harness::{Group, Program};
 
@@ -29,8 +29,8 @@ fn redoubt_servers_under_redoubt_sentinels() {
     survives_a_kill(&Program::redoubt(), &[Program::redoubt(), Program::redoubt(), Program::redoubt()]);
 }
 
-/// Sentinels of Redis find each other over a Redoubt master's channel, promote a Redoubt replica by their MULTI,
-/// and turn the old master into a replica when it comes back.
+/// Redis sentinels discover each other through a Redoubt master, promote a Redoubt replica with MULTI, and make the old
+/// master a replica when it returns.
 #[test]
 fn redoubt_servers_under_redis_sentinels() {
     survives_a_kill(&Program::redoubt(), &[Program::redis(), Program::redis(), Program::redis()]);

@@ -1,18 +1,18 @@
-//! A network that is cut: hosts of their own for three servers and three sentinels, and what each side does.
+//! Network partitions: three servers and three sentinels in network namespaces of their own.
 
 use std::time::Duration;
 
 use harness::{Group, MASTER, Network, Program, eventually, field_map, never_within, permitted};
 
-/// The hosts: servers, then sentinels.
+/// The hosts: servers first, then sentinels.
 const MASTER_HOST: usize = 0;
 const SERVERS: [usize; 3] = [0, 1, 2];
 const SENTINELS: [usize; 3] = [3, 4, 5];
 
-/// Longer than a failover takes.
+/// Exceeds the duration of a failover.
 const LONG: Duration = Duration::from_secs(3);
 
-/// A group on a network; none, and the reason said, where there can be no network.
+/// Starts a group on a simulated network. Returns `None`, with a message, if the system does not permit that.
 fn group() -> Option<(Group, Network)> {
     let network = permitted("hosts of a network", Network::make(6))?;
     let redoubt: [Program; 3] = std::array::from_fn(|_| Program::redoubt());
@@ -30,7 +30,7 @@ fn is_down_for(group: &Group, sentinel: usize) -> bool {
     fields["flags"].contains("s_down")
 }
 
-/// Waits until these sentinels send clients to the same server, other than the first; gives which.
+/// Waits until these sentinels agree on a master other than the first, and returns it.
 fn successor(group: &Group, sentinels: &[usize]) -> usize {
     eventually("those who can have another master", || {
         let ports: Vec<u16> = sentinels.iter().map(|&sentinel| group.master_port(sentinel)).collect();
@@ -39,7 +39,7 @@ fn successor(group: &Group, sentinels: &[usize]) -> usize {
     })
 }
 
-/// All agree on one master and follow it, and no other server takes itself for one.
+/// Checks that all sentinels report the same master, that the others replicate from it, and that it is the only master.
 fn agrees(group: &Group, master: usize) {
     eventually("all sentinels agree", || (group.master() == master).then_some(()));
     group.wait_until_whole();
@@ -48,7 +48,7 @@ fn agrees(group: &Group, master: usize) {
     }
 }
 
-/// The master is cut off: the others replace it, and once reachable it follows its successor.
+/// The isolated master is replaced, and becomes a replica when it is reachable again.
 #[test]
 fn a_master_alone() {
     let Some((group, network)) = group() else { return };
@@ -59,8 +59,8 @@ fn a_master_alone() {
     agrees(&group, new);
 }
 
-/// A sentinel that is cut off takes the master for down and can do nothing about it; when it is back, the failover that
-/// it missed is known to it.
+/// An isolated sentinel considers the master down but cannot replace it. After the partition it learns about the
+/// failover that it missed.
 #[test]
 fn a_sentinel_alone() {
     let Some((mut group, network)) = group() else { return };
@@ -81,8 +81,8 @@ fn a_sentinel_alone() {
     agrees(&group, new);
 }
 
-/// One sentinel is with the master and a replica, two with the other replica: only the two may switch. The one
-/// holds fast to what it knows, and gives way when it hears of more.
+/// One sentinel is with the master and a replica, two are with the other replica. Only the majority fails over, and the
+/// single sentinel follows when the partition ends.
 #[test]
 fn two_halves_and_the_master_among_the_fewer() {
     let Some((group, network)) = group() else { return };
@@ -95,7 +95,7 @@ fn two_halves_and_the_master_among_the_fewer() {
     agrees(&group, new);
 }
 
-/// The other way round: the sentinel that lost the master has a replica at hand and no majority.
+/// One sentinel is with a replica, two are with the master. The single sentinel has a replica but no majority.
 #[test]
 fn two_halves_and_the_master_among_the_more() {
     let Some((group, network)) = group() else { return };
@@ -107,7 +107,7 @@ fn two_halves_and_the_master_among_the_more() {
     agrees(&group, MASTER_HOST);
 }
 
-/// Packets from the master are lost, those from others arrive: it is silent, so it is replaced.
+/// Only packets from the master are lost. It is silent, so it is replaced.
 #[test]
 fn a_master_that_hears_and_is_not_heard() {
     let Some((group, network)) = group() else { return };
@@ -117,7 +117,7 @@ fn a_master_that_hears_and_is_not_heard() {
     agrees(&group, new);
 }
 
-/// One sentinel hears nothing of the master, the others do: its word alone is no quorum.
+/// Only one sentinel cannot reach the master, which is not enough for the quorum.
 #[test]
 fn a_sentinel_that_the_master_does_not_answer() {
     let Some((group, network)) = group() else { return };

@@ -1,4 +1,4 @@
-//! A sentinel as a process and as a surface: its file, its places, signals, names.
+//! The sentinel process: configuration file, directories, signals and command names.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use harness::{Connection, Node, Program, Value, claim_port, eventually, left_out
 
 const MASTER: &str = "sentinel monitor mymaster 127.0.0.1 1 1\n";
 
-/// A sentinel whose file has these lines, not started.
+/// Prepares a sentinel with these configuration lines without starting it.
 fn prepare(program: &Program, lines: &str) -> Node {
     let mut node = Node::prepare(program, "");
     let file = node.folder().join("sentinel.conf");
@@ -24,7 +24,7 @@ fn start(program: &Program, lines: &str) -> Node {
     node
 }
 
-/// A service manager starts a sentinel with `--port` again and again.
+/// Service managers start a sentinel with `--port` each time.
 #[test]
 fn a_restart_adds_no_line_to_the_file() {
     let mut node = start(&Program::redoubt(), "");
@@ -40,12 +40,12 @@ fn a_restart_adds_no_line_to_the_file() {
     assert!(texts.iter().all(|text| *text == texts[0]), "{texts:#?}");
 }
 
-/// Starts a sentinel in a mount namespace of its own, after these commands. The arguments are the folder, the program
-/// and the folder for its work.
+/// Runs these commands in a new mount namespace and then starts a sentinel. The arguments are the directory, the
+/// program and the working directory.
 const IN_NAMESPACE: &str = "cd $0 && MOUNTS && exec $1 sentinel sentinel.conf --dir $2";
 
-/// docker-compose mounts the file alone, and nothing can be renamed over that. With a folder that is read-only, not even
-/// the journal can be beside it.
+/// docker-compose mounts the single file, which cannot be replaced by a rename. If the directory is read-only, the
+/// journal cannot be beside it either.
 #[test]
 fn file_that_is_a_mount_point_is_written_in_place() {
     let alone = Command::new("unshare").args(["-m", "true"]).stderr(Stdio::null()).status();
@@ -121,7 +121,7 @@ fn it_goes_into_the_background_or_says_why_not() {
     eventually("the daemon is gone", || (!folder.path().join("s.pid").exists()).then_some(()));
 }
 
-/// Valkey's names beside Redis's: the same answers.
+/// Valkey's command names give the same replies as those of Redis.
 #[test]
 fn valkeys_names_are_known() {
     let node = start(&Program::redoubt(), "sentinel deny-scripts-reconfig yes\n");
@@ -143,7 +143,7 @@ fn valkeys_names_are_known() {
     assert!(wrong.is_error("ERR wrong number of arguments for 'sentinel|primary' command"), "{wrong:?}");
 }
 
-/// CLIENT has on a sentinel what Redis's has, and SETINFO, which is younger than the Redis of this test.
+/// CLIENT supports the subcommands of the Redis sentinel, and SETINFO, which is newer than the tested Redis.
 #[test]
 fn client_has_what_redis_has() {
     let names = |program: &Program| -> BTreeSet<String> {
@@ -164,7 +164,7 @@ fn client_has_what_redis_has() {
     assert!(explains("TRACKING") && !explains("CAPA") && !explains("NO-TOUCH"), "{help:?}");
 }
 
-/// As on a server: a client that has given the right password may send any commands behind it, in one write.
+/// As on a server, a client that sends the right password can pipeline large requests after it.
 #[test]
 fn what_follows_auth_in_one_write_may_be_long() {
     let wire = |password: &str| {

@@ -1,11 +1,11 @@
-//! The same questions to a Redoubt sentinel and to Valkey's, with the same answers.
+//! Redoubt and Valkey sentinels answer the same queries alike.
 
 use std::collections::BTreeMap;
 
 use harness::{Connection, Group, MASTER, Node, Program, Value, eventually, field_map};
 use sentinel_tests::questions::{FIELDS, INFO_CACHE, MYID, SAME, SAME_CONVERSATIONS};
 
-/// Two sentinels of ours beside one of Valkey's.
+/// Two Redoubt sentinels and one Valkey sentinel.
 fn group() -> Option<Group> {
     let valkey = Program::valkey()?;
     Some(Group::start(&valkey, &[Program::redoubt(), Program::redoubt(), valkey.clone()]))
@@ -20,7 +20,7 @@ fn the_same_answers() {
     }
 }
 
-/// Root may write into a folder that is closed to all: a folder in the place of the file keeps root out as well.
+/// Root ignores directory permissions, so a directory in the place of the file makes writing fail.
 #[test]
 fn a_change_that_cannot_be_written_is_no_success() {
     let Some(group) = group() else { return };
@@ -47,7 +47,7 @@ fn a_change_that_cannot_be_written_is_no_success() {
     assert!(refusal.is_error("ERR Failed to save config file"), "{refusal:?}");
 }
 
-/// The part of a reply that does not depend on time and identity.
+/// The part of a reply that depends neither on time nor on run ids.
 fn steady(reply: &Value) -> String {
     let Value::Array(items) = reply else { return format!("{reply:?}") };
     match items.first() {
@@ -62,8 +62,7 @@ fn steady(reply: &Value) -> String {
     }
 }
 
-/// The last reply that a connection gets to these requests, sent at once. A new connection takes a closed
-/// one's place.
+/// The last reply to these pipelined requests. A closed connection is replaced by a new one.
 fn converse(node: &Node, connection: &mut Connection, requests: &str) -> String {
     let (last, before) = requests.rsplit_once('|').map_or((requests, ""), |(before, last)| (last, before));
     for request in before.split('|').filter(|request| !request.is_empty()) {
@@ -73,7 +72,7 @@ fn converse(node: &Node, connection: &mut Connection, requests: &str) -> String 
         Ok(reply) => steady(&reply),
         Err(_) => {
             *connection = node.connect();
-            // So that the node has taken it in, whatever another connection says next.
+            // Ensures that the node has processed the requests before another connection sends any.
             let _ = connection.try_call(&["PING"]);
             "closed".to_owned()
         }
@@ -106,8 +105,8 @@ fn fields(node: &Node, question: &str) -> BTreeMap<String, String> {
     }
 }
 
-/// A sentinel that asks for a vote is told which candidate got the last one, in whatever epoch; one that does not ask
-/// for it is told nothing of it.
+/// A sentinel that requests a vote learns the last vote whatever its epoch; one that does not request a vote learns
+/// nothing about votes.
 #[test]
 fn the_same_votes() {
     let Some(group) = group() else { return };
@@ -131,7 +130,7 @@ fn the_same_votes() {
     }
 }
 
-/// The same fields of masters, replicas and sentinels, and the same values where they are not times.
+/// Masters, replicas and sentinels have the same fields, with equal values unless they depend on time.
 #[test]
 fn the_same_fields() {
     let Some(group) = group() else { return };
@@ -148,7 +147,7 @@ fn the_same_fields() {
     }
 }
 
-/// INFO as it was said to the sentinel: of the master, and of each replica.
+/// The cached INFO of the master and of each replica.
 #[test]
 fn the_same_cached_information() {
     let Some(group) = group() else { return };

@@ -1,4 +1,4 @@
-//! Sentinels as a user that has the rights which Redis's and Valkey's documents name for it, and no more.
+//! Sentinels whose user has exactly the rights listed in the Redis and Valkey documentation.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ fn redoubt() -> [Program; 3] {
     std::array::from_fn(|_| Program::redoubt())
 }
 
-/// A group whose sentinels have signed in at every server as a user with these rights.
+/// Starts a group whose sentinels authenticate at every server as a user with these rights.
 fn watched_as_user(server: &Program, rights: &str) -> Group {
     let group = Group::start(server, &redoubt());
     for node in &group.servers {
@@ -33,7 +33,7 @@ fn logs(group: &Group) -> String {
     group.sentinels.iter().map(Node::log).collect()
 }
 
-/// The master dies, of whatever kind it is: another takes over, the third follows it, and nothing was denied.
+/// The master dies, a replica takes over, the other one follows, and no command is denied.
 fn a_failover_needs_no_more_than_the_documents_say(server: &Program) {
     let mut group = watched_as_user(server, DOCUMENTED);
     let master = group.master();
@@ -66,7 +66,7 @@ fn of_a_valkey_master() {
     a_failover_needs_no_more_than_the_documents_say(&valkey);
 }
 
-/// One right is missing everywhere: the log names it, and the failover comes about as soon as it is given.
+/// One right is missing on all servers: the log names it, and the failover succeeds as soon as it is granted.
 #[test]
 fn a_missing_right_is_said_and_given() {
     let mut group = watched_as_user(&Program::redoubt(), &DOCUMENTED.replace("+slaveof ", ""));
@@ -85,8 +85,8 @@ fn a_missing_right_is_said_and_given() {
     assert_ne!(successor, master);
 }
 
-/// A master is handed over on purpose while a client writes: it hears answers, and then the end of its connection.
-/// Never an error, and what it was told is there.
+/// During a coordinated failover a client keeps writing. It gets replies and then a closed connection, but never an
+/// error, and no acknowledged write is lost.
 fn a_coordinated_failover_shows_its_clients_no_error(server: &Program) {
     let group = Group::start(server, &redoubt());
     let old = group.master();
@@ -109,7 +109,7 @@ fn a_coordinated_failover_shows_its_clients_no_error(server: &Program) {
     let kept: i64 = group.servers[successor].run("GET counter").text().parse().expect("a number");
     assert!(kept >= told, "told {told}, kept {kept}");
     group.wait_until_whole();
-    // No client is held back any more.
+    // No client is paused any more.
     for node in &group.servers {
         assert_eq!(node.info("clients", "paused_actions").as_deref(), Some("none"));
     }

@@ -1,12 +1,12 @@
-//! Many masters under one set of sentinels.
+//! Many masters monitored by the same sentinels.
 
 use harness::eventually;
 use sentinel_tests::farm::{Farm, address, current, sentinels, wait_until_known};
 
 const MANY: usize = 500;
 
-/// A sentinel holds two connections to each instance (requests; messages) and one to each other sentinel, however
-/// many masters they watch together; and none of them is made anew all the time.
+/// A sentinel holds two connections to each instance (commands, Pub/Sub) and one to each other sentinel, regardless of
+/// the number of masters, and does not keep reconnecting.
 #[test]
 fn one_link_to_an_instance_not_one_per_master() {
     let farm = Farm::start(MANY, false);
@@ -24,7 +24,7 @@ fn one_link_to_an_instance_not_one_per_master() {
     }
 }
 
-/// Fifty masters die in one moment: each is replaced by its own replica, and all sentinels say so.
+/// Fifty masters die at the same time; each is replaced by its own replica, and all sentinels agree.
 #[test]
 fn fifty_masters_killed_at_once() {
     const MASTERS: usize = 50;

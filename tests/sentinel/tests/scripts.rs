@@ -1,5 +1,4 @@
-//! The operator's scripts, as processes: called with Redis's arguments, tried again when they fail, killed when they
-//! hang.
+//! Operator scripts as real processes: called with Redis's arguments, retried on failure, killed when they hang.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -8,7 +7,7 @@ use std::path::{Path, PathBuf};
 use harness::{Node, Program, eventually};
 use sentinel_tests::farm::{Farm, address};
 
-/// An executable script in this folder.
+/// Creates an executable script in this directory.
 fn script(folder: &Path, name: &str, body: &str) -> PathBuf {
     let path = folder.join(name);
     fs::write(&path, format!("#!/bin/sh\n{body}")).expect("the folder can be written to");
@@ -16,7 +15,7 @@ fn script(folder: &Path, name: &str, body: &str) -> PathBuf {
     path
 }
 
-/// A sentinel, not yet started, that decides alone over the farm's first server.
+/// Prepares a sentinel that decides alone about the first server of the farm, without starting it.
 fn sentinel(farm: &Farm, lines: &str) -> Node {
     let mut node = Node::prepare(&Program::redoubt(), "");
     let file = node.folder().join("sentinel.conf");
@@ -34,7 +33,7 @@ fn scripts_are_called_again_until_they_succeed() {
     let folder = node.folder().to_owned();
     let told = folder.join("told");
     let notify = script(&folder, "notify", "echo \"$#: $1 $2\" >> told\n");
-    // Fails, then hangs, then does what it is there for.
+    // The script fails first, then hangs, then succeeds.
     let reconfig = script(
         &folder,
         "reconfig",
@@ -67,7 +66,7 @@ fn scripts_are_called_again_until_they_succeed() {
     eventually("no script is left", || node.run("SENTINEL PENDING-SCRIPTS").items().is_empty().then_some(()));
 }
 
-/// A script that cannot be called would be missed when it matters: the sentinel does not start.
+/// A script that cannot be executed would be noticed too late, so the sentinel does not start.
 #[test]
 fn a_script_that_is_not_there_stops_the_start() {
     let farm = Farm::start(1, false);

@@ -1,4 +1,4 @@
-//! All that a sentinel says and shows: the chapters of `stories`, each under Valkey's sentinels and under ours.
+//! Runs all groups of scenarios in `stories` with Valkey's and Redoubt's sentinels.
 
 use sentinel_tests::stories::{CHAPTERS, chapter};
 use sentinel_tests::story::told_by_both;

@@ -1,4 +1,5 @@
-//! Answers that must not leave while the journal cannot be written.
+//! Replies and votes while the journal or the configuration file cannot be written, and the handling of users and
+//! pauses.
 
 use std::fs;
 
@@ -13,7 +14,7 @@ sentinel monitor mymaster 127.0.0.1 1 2
 ";
 const CANDIDATE: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
 
-/// A sentinel with one client.
+/// Creates a sentinel with one client.
 fn center(folder: &std::path::Path) -> (Center, UnboundedReceiver<Vec<u8>>) {
     let (files, groups) = Files::open(folder.join("sentinel.conf")).unwrap();
     let own = sentinel::Config::parse(CONFIG).unwrap();
@@ -39,8 +40,8 @@ fn received(replies: &mut UnboundedReceiver<Vec<u8>>) -> Option<String> {
     replies.try_recv().ok().map(|bytes| String::from_utf8(bytes).unwrap())
 }
 
-/// The disk is full when a candidate asks for a vote: it gets no answer, since the vote would be lost in a crash.
-/// Requests that depend on no vote are answered. With room again, the candidate asks again and gets the vote.
+/// The disk is full when a candidate requests a vote. There is no reply, because the vote would be lost in a crash;
+/// other requests are answered. Once there is space, the next request gets the vote.
 #[test]
 fn a_vote_that_cannot_be_written_is_not_given() {
     let folder = tempfile::tempdir().unwrap();
@@ -51,7 +52,7 @@ fn a_vote_that_cannot_be_written_is_not_given() {
     assert_eq!(received(&mut replies), given(1));
 
     center.files.fill_disk();
-    // Nor can a new journal take the old one's place: a folder is there.
+    // Compacting the journal fails as well, because a directory has its temporary name.
     let journal = folder.path().join("sentinel.conf.raft");
     let before = fs::read(&journal).unwrap();
     fs::remove_file(&journal).unwrap();
@@ -65,13 +66,13 @@ fn a_vote_that_cannot_be_written_is_not_given() {
     fs::write(&journal, before).unwrap();
     ask(&mut center, &vote(3));
     assert_eq!(received(&mut replies), given(3));
-    // And it is on disk.
+    // The vote is durable.
     drop(center);
     let (_, groups) = Files::open(folder.path().join("sentinel.conf")).unwrap();
     assert_eq!(groups["mymaster"].term.0, 3);
 }
 
-/// Sends a line to a center and returns its answer, line breaks as `|`.
+/// Sends a line and returns the reply with line breaks replaced by `|`.
 fn talk(center: &mut Center, replies: &mut UnboundedReceiver<Vec<u8>>, line: &str) -> String {
     ask(center, line);
     let mut all = Vec::new();
@@ -81,8 +82,8 @@ fn talk(center: &mut Center, replies: &mut UnboundedReceiver<Vec<u8>>, line: &st
     String::from_utf8(all).unwrap().trim_end().replace("\r\n", "|")
 }
 
-/// An operator makes a user. The file has it at once, without the password, and a sentinel that starts with that file
-/// knows the user. `default`, which was not changed, has no line.
+/// A new user is saved at once, without the plaintext password, and known after a restart. The unchanged user `default`
+/// is not saved.
 #[test]
 fn users_are_in_the_file_before_their_maker_is_answered() {
     let folder = tempfile::tempdir().unwrap();
@@ -104,7 +105,7 @@ fn users_are_in_the_file_before_their_maker_is_answered() {
     assert!(!fs::read_to_string(folder.path().join("sentinel.conf")).unwrap().contains("user alice"));
 }
 
-/// A user's name may be any bytes but blanks; the file has them all.
+/// User names can contain any bytes except blanks, and the configuration file preserves them.
 #[test]
 fn users_whose_names_are_no_text_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
@@ -126,7 +127,7 @@ fn users_whose_names_are_no_text_survive_a_restart() {
     }
 }
 
-/// A script that is not there ends SENTINEL SET: what was said before holds, what comes after does not.
+/// A missing script makes SENTINEL SET fail; earlier options are applied, later ones are not.
 #[test]
 fn a_missing_script_stops_between_the_options() {
     let folder = tempfile::tempdir().unwrap();
@@ -143,7 +144,7 @@ fn a_missing_script_stops_between_the_options() {
     assert!(talk(&mut center, &mut replies, both).starts_with("-ERR Invalid argument '0'"));
 }
 
-/// During a pause requests wait, in order, and are answered when it is over.
+/// During a pause, requests are deferred in order and executed afterwards.
 #[test]
 fn a_pause_puts_requests_off() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,8 +1,8 @@
-//! Another group's server at a dead replica's address.
+//! A server of another group at the address of a dead replica.
 
 use super::world::{World, server};
 
-/// A group whose replica at 10.0.0.2 has died; in its place comes a master of this history.
+/// The replica at 10.0.0.2 has died, and a master with this history takes its address.
 fn with_stranger(history: &'static str, has_keys: bool) -> World {
     let mut world = World::new("");
     world.servers.get_mut(&server(1)).unwrap().history = "1";
@@ -52,7 +52,7 @@ fn master_greeted_for_another_group_is_left_alone() {
     }
     assert!(!is_made_a_replica(&world), "{:?}", world.sent);
     assert_eq!(says(&world, "it belongs to the group of other"), 1, "{:?}", world.log);
-    // That group is gone.
+    // The other group is gone.
     world.pass(70_000);
     assert!(is_made_a_replica(&world), "{:?}", world.sent);
 }
@@ -96,7 +96,7 @@ fn master_with_replicas_of_this_group_is_made_a_replica() {
     assert!(is_made_a_replica(&world), "{:?}", world.sent);
 }
 
-/// Promoting it would make this group's servers replicas of another group.
+/// Promoting the server would make this group's servers replicas of another group.
 #[test]
 fn failover_neither_promotes_nor_reconfigures_a_stranger() {
     let mut world = with_stranger("2", true);

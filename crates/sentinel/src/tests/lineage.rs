@@ -1,10 +1,10 @@
-//! A master that hands over past its sentinels, and replicas that only say so.
+//! Masters that hand over without their sentinels, and replicas that only claim to be masters.
 
 use super::world::{World, server};
 
 const SWITCHED: &str = "+switch-master mymaster 10.0.0.1 6379 10.0.0.2 6379";
 
-/// Puts the servers into the state in which FAILOVER at the server leaves them.
+/// Puts the servers into their state after FAILOVER sent to the master.
 fn hand_over(world: &mut World, to: u8) {
     let master_of = |number: u8| (number != to).then(|| server(to));
     for number in 1..=3 {
@@ -39,7 +39,7 @@ fn a_master_that_was_handed_on_is_found_at_the_end() {
 fn a_replica_that_calls_itself_a_master_is_no_successor() {
     let mut world = World::new("");
     world.pass(2000);
-    // The master is still one: it handed over to nobody.
+    // The master still has the master role, so it has not handed over.
     world.servers.get_mut(&server(2)).unwrap().master = None;
     world.pass(15_000);
     assert!(!world.has_event(SWITCHED), "{:?}", world.events);

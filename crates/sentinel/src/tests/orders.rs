@@ -1,4 +1,4 @@
-//! Servers that refuse what a sentinel orders, and hand-overs that go wrong, each told as a short story.
+//! Servers that reject commands, and failed handovers.
 
 use super::world::{World, server};
 
@@ -13,8 +13,8 @@ fn said(world: &World, words: &str) -> usize {
     world.log.iter().filter(|line| line.contains(words)).count()
 }
 
-/// The best replica's user may not do what a sentinel must do: the log names the rule, that failover ends at once and
-/// the next one takes the other replica.
+/// The user on the best replica lacks a required right. The log names the ACL rule, the failover is aborted at once,
+/// and the next one promotes the other replica.
 #[test]
 fn a_replica_that_may_not_be_promoted_is_passed_over_and_the_missing_rule_is_said() {
     let mut world = World::new("sentinel auth-user mymaster watcher\nsentinel auth-pass mymaster p\n");
@@ -26,11 +26,11 @@ fn a_replica_that_may_not_be_promoted_is_passed_over_and_the_missing_rule_is_sai
     let rule = "Permission denied by 10.0.0.2:6379: the user 'watcher' needs the rule +slaveof";
     assert_eq!(said(&world, rule), 1, "{:?}", world.log);
     assert!(said(&world, "10.0.0.2:6379 did not do what it was told to: NOPERM") > 0, "{:?}", world.log);
-    // It does not follow either, and nobody waits for it.
+    // The replica refuses to follow as well, and the failover does not wait for it.
     assert!(world.has_event("+failover-end master mymaster 10.0.0.1 6379"), "{:?}", world.events);
 }
 
-/// Nobody may be promoted: it is tried again, later and later, until a right is given.
+/// No replica can be promoted. Attempts continue with growing delays until the right is granted.
 #[test]
 fn a_failover_that_was_denied_everywhere_is_done_once_it_is_allowed() {
     let mut world = World::new("");
@@ -46,7 +46,7 @@ fn a_failover_that_was_denied_everywhere_is_done_once_it_is_allowed() {
     assert!(world.has_event(SWITCHED), "{:?}", world.events);
 }
 
-/// An operator's FAILOVER waits for a replica that has meanwhile been promoted: it is called off.
+/// An operator's FAILOVER waits for a replica that has been promoted in the meantime, and is cancelled.
 #[test]
 fn an_old_master_that_hands_over_for_ever_is_made_to_follow() {
     let mut world = World::new("");
@@ -60,8 +60,8 @@ fn an_old_master_that_hands_over_for_ever_is_made_to_follow() {
     assert_eq!(world.servers[&server(1)].master, Some(server(2)), "{:?}", world.log);
 }
 
-/// A user without the rights of a hand-over, which the documents do not give it: an operator's failover is done
-/// without, a coordinated one is not, and both say what is missing.
+/// The user lacks the rights for a handover, which the documentation does not grant. A normal failover continues
+/// without a handover, a coordinated one is aborted, and both log the missing right.
 #[test]
 fn a_hand_over_that_is_denied_is_done_without_or_given_up() {
     for (word, switched) in [("", true), (" COORDINATED", false)] {
@@ -75,8 +75,8 @@ fn a_hand_over_that_is_denied_is_done_without_or_given_up() {
     }
 }
 
-/// Clients of a master that hands over hear no error: their writes wait, and their connections end once the new one is
-/// there. A pause does not last longer than needed.
+/// Clients of a master that hands over get no errors: their writes wait, and their connections are closed once the new
+/// master is ready. The pause is not longer than necessary.
 #[test]
 fn a_master_that_hands_over_holds_its_clients_and_sends_them_away() {
     let mut world = World::new("sentinel failover-timeout mymaster 5000\n");
@@ -98,7 +98,7 @@ fn a_master_that_hands_over_holds_its_clients_and_sends_them_away() {
     assert_eq!(world.sent_to(&server(2))[1..], settled);
 }
 
-/// The master refuses, or its replica dies first: its clients may write again at once.
+/// If the master rejects the handover, or its replica dies first, writes resume at once.
 #[test]
 fn a_hand_over_that_fails_ends_the_pause() {
     let mut world = World::new("");
@@ -120,7 +120,7 @@ fn a_hand_over_that_fails_ends_the_pause() {
     assert!(sent.ends_with(&["FAILOVER ABORT", "CLIENT UNPAUSE"]), "{sent:?}");
 }
 
-/// The master dies while it hands over: nobody waits for the time that it was given.
+/// If the master dies during a handover, the failover does not wait for the time limit.
 #[test]
 fn a_master_that_dies_while_it_hands_over_is_replaced() {
     for word in ["", " COORDINATED"] {
@@ -134,7 +134,7 @@ fn a_master_that_dies_while_it_hands_over_is_replaced() {
     }
 }
 
-/// The link to the old master breaks before its clients were sent away: they are when it stands again.
+/// The link to the old master breaks before its clients are disconnected; they are disconnected after the reconnect.
 #[test]
 fn an_old_master_that_is_out_of_reach_settles_later() {
     let mut world = World::new("");
@@ -145,7 +145,7 @@ fn an_old_master_that_is_out_of_reach_settles_later() {
     assert!(world.sent_to(&server(1)).contains(&"CLIENT UNPAUSE"), "{:?}", world.sent_to(&server(1)));
 }
 
-/// A replica that still loads its data refuses to follow, and is not told so every two seconds.
+/// A replica that is loading rejects REPLICAOF, and the command is not repeated every two seconds.
 #[test]
 fn a_server_that_refuses_to_follow_is_given_time() {
     let mut world = World::new("");
@@ -157,8 +157,8 @@ fn a_server_that_refuses_to_follow_is_given_time() {
     assert!((2..=6).contains(&told), "{told} times: {:?}", world.events);
 }
 
-/// A server wants a password that the sentinel has not: it counts as disconnected, the log says why, and it is tried
-/// again until the password is right.
+/// A server rejects the password: the sentinel shows it as disconnected, logs the reason, and retries until the
+/// password is right.
 #[test]
 fn a_wrong_password_is_no_connection() {
     let flags = |world: &mut World| {
@@ -190,8 +190,8 @@ fn a_wrong_password_is_no_connection() {
     assert_eq!(flags(&mut world), "master");
 }
 
-/// A replica is out of reach during a switch and comes back following its old master, which is well: it is led to the
-/// new master in seconds.
+/// A replica is unreachable during a switch and returns as a replica of the healthy old master. It is reconfigured
+/// within seconds.
 #[test]
 fn a_replica_that_missed_the_switch_is_led_to_the_new_master() {
     let mut world = World::new("");
@@ -205,8 +205,8 @@ fn a_replica_that_missed_the_switch_is_led_to_the_new_master() {
     assert_eq!(world.servers[&server(3)].master, Some(server(2)), "{:?}", world.events);
 }
 
-/// A replica stands still during a failover: it is told once more after a while, and the failover ends without it, long
-/// before its own timeout.
+/// A replica is frozen during a failover. It gets one more command after a while, and the failover ends without it long
+/// before its timeout.
 #[test]
 fn a_replica_that_stands_still_is_waited_for_once() {
     let mut world = World::new("");

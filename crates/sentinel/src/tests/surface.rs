@@ -1,4 +1,4 @@
-//! The settings and questions of operators, each told as a short story.
+//! Options and operator commands in realistic scenarios.
 
 use clock::Instant;
 
@@ -8,7 +8,7 @@ use crate::{Input, Outcome};
 const PEER: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
 const SWITCHED: &str = "+switch-master mymaster 10.0.0.1 6379 10.0.0.2 6379";
 
-/// The replica with the lowest run id takes over, told in one transaction; then the other follows it.
+/// The replica with the lowest run id is promoted in one transaction, then the other replica follows it.
 #[test]
 fn a_failover_from_its_beginning_to_its_end() {
     let mut world = World::new("");
@@ -27,8 +27,8 @@ fn a_failover_from_its_beginning_to_its_end() {
     assert!(world.sent_to(&server(3)).contains(&"SLAVEOF 10.0.0.2 6379"));
 }
 
-/// A frozen master is down when its time is over, and what a ping is late by is all that comes on top: not the wait
-/// for the next look, too.
+/// A frozen master is detected when its time limit ends. Only the PING interval adds to it, not the wait for the next
+/// round.
 #[test]
 fn silence_is_noticed_when_its_time_is_over() {
     let mut late = Vec::new();
@@ -42,12 +42,12 @@ fn silence_is_noticed_when_its_time_is_over() {
         }
         late.push(world.now.since(frozen).as_millis() - 1000);
     }
-    // A ping every tenth of down-after-milliseconds, give or take half a look.
+    // A PING every tenth of down-after-milliseconds, plus or minus half a round.
     assert!(late.iter().all(|late| *late <= 155), "{late:?}");
 }
 
-/// With all at rest everybody is pinged each second, greeted every two and asked for INFO every ten; and all that is
-/// due at one time leaves together.
+/// Healthy instances are pinged every second, get a hello message every two seconds and INFO every ten seconds, and
+/// requests due at the same time leave together.
 #[test]
 fn what_is_due_leaves_together() {
     let mut world = World::new("sentinel down-after-milliseconds mymaster 30000\n");
@@ -70,8 +70,8 @@ fn what_is_due_leaves_together() {
     assert!(world.routine.iter().all(|(at, ..)| pings.contains(&at.as_millis())), "{:?}", world.routine);
 }
 
-/// Another sentinel leads a later failover to the same replica while this one still reconfigures under its own,
-/// earlier epoch: it goes on to its end, and the later epoch stays.
+/// Another sentinel leads a later failover to the same replica while this one still reconfigures replicas under its own
+/// epoch. This failover completes, and the later epoch is kept.
 #[test]
 fn a_later_epoch_with_the_same_master_does_not_disturb_a_leader() {
     let mut world = World::new("");
@@ -97,7 +97,8 @@ fn a_later_epoch_with_the_same_master_does_not_disturb_a_leader() {
     assert_eq!(world.sentinel.status("mymaster").unwrap().config_epoch, later);
 }
 
-/// The new master dies while a replica still syncs with it: that failover ends, and the next one takes the replica.
+/// The new master dies while a replica still synchronizes with it. The failover ends, and the next one promotes the
+/// replica.
 #[test]
 fn a_new_master_that_dies_before_all_follow_it_is_replaced() {
     let mut world = World::new("");
@@ -112,7 +113,7 @@ fn a_new_master_that_dies_before_all_follow_it_is_replaced() {
     assert_eq!(world.sent_to(&server(3)).iter().filter(|line| **line == "SLAVEOF NO ONE").count(), 1);
 }
 
-/// The notification script gets an event's name and its payload; the other one gets what clients need to know.
+/// The notification script gets the event name and payload, the reconfiguration script the addresses for clients.
 #[test]
 fn scripts_are_told_what_happened() {
     let mut world = World::new(
@@ -134,7 +135,7 @@ fn scripts_are_told_what_happened() {
     assert!(!argv.iter().any(|argv| argv[1] == "+slave"), "only what is a warning goes to the script");
 }
 
-/// PENDING-SCRIPTS shows what runs and what waits for another try; one that hangs is killed.
+/// PENDING-SCRIPTS lists running scripts and those waiting for a retry; a script that hangs is killed.
 #[test]
 fn pending_scripts_are_shown_and_end() {
     let mut world = World::new("sentinel notification-script mymaster /bin/notify\n");
@@ -168,7 +169,7 @@ fn pending_scripts_are_shown_and_end() {
     assert_eq!(world.command("SENTINEL PENDING-SCRIPTS"), "*0\r\n");
 }
 
-/// Masters whose commands go by other names are promoted by those.
+/// Replicas with renamed commands are promoted with the new names.
 #[test]
 fn renamed_commands_are_called_by_their_names() {
     let mut world = World::new(
@@ -183,14 +184,14 @@ fn renamed_commands_are_called_by_their_names() {
     assert!(!sent.iter().any(|line| line.starts_with("SLAVEOF") || line.starts_with("CONFIG ")), "{sent:?}");
 }
 
-/// Every link begins by signing in: at servers with what the master is set to, at sentinels with their own.
+/// Every link authenticates first: servers use the options of the master, other sentinels those of the sentinel.
 #[test]
 fn links_sign_in() {
     let mut world = World::new(&format!(
         "sentinel auth-user mymaster watcher\nsentinel auth-pass mymaster secret\nsentinel sentinel-user peer\n\
          sentinel sentinel-pass hidden\nsentinel known-sentinel mymaster 10.0.0.3 6379 {PEER}\n"
     ));
-    // The third server stands in for a sentinel, too: the link to it is another one.
+    // The third server also plays a sentinel, with a link of its own.
     for number in 1..=2 {
         let sent = world.sent_to(&server(number));
         assert_eq!(sent.iter().filter(|line| **line == "AUTH watcher secret").count(), 2, "{sent:?}");
@@ -204,7 +205,7 @@ fn links_sign_in() {
     assert!(!events.contains("other"), "a password is shown to nobody: {events}");
 }
 
-/// A coordinated failover is the master's own work.
+/// A coordinated failover is carried out by the master itself.
 #[test]
 fn a_coordinated_failover_asks_the_master_to_hand_over() {
     let mut world = World::new("sentinel failover-timeout mymaster 5000\n");
@@ -217,8 +218,8 @@ fn a_coordinated_failover_asks_the_master_to_hand_over() {
     assert!(world.sent_to(&server(2)).contains(&"CONFIG REWRITE"), "or a restart makes it a replica again");
 }
 
-/// An operator who says no more than FAILOVER loses nothing either, where the master can hand over; where it refuses or
-/// does not get that far, it is replaced.
+/// A plain FAILOVER command loses no writes either if the master can hand over. If the master rejects it or does not
+/// complete it, it is replaced.
 #[test]
 fn a_failover_by_hand_is_handed_over_if_the_master_can() {
     let mut world = World::new("");
@@ -238,9 +239,8 @@ fn a_failover_by_hand_is_handed_over_if_the_master_can() {
     }
 }
 
-/// A master is restarted with a configuration that makes it a replica, of one of its own replicas: nobody is a master
-/// any more, and every replica loses its master at that moment. That is held against nobody, and is seen within
-/// seconds.
+/// A master restarts with a configuration that makes it a replica of one of its replicas, so no server is a master and
+/// all replicas lose their master at that moment. The replicas stay eligible, and the ring is detected within seconds.
 #[test]
 fn a_master_that_has_become_a_replica_of_its_replica_is_replaced() {
     let mut world = World::new("");
@@ -257,8 +257,8 @@ fn a_master_that_has_become_a_replica_of_its_replica_is_replaced() {
     assert!(world.has_event(promoted), "{:?}", world.events);
 }
 
-/// The replicas lost their master's stream an hour ago. Nobody promotes such replicas, whose master may come back with
-/// more than they have; but if that comes back with nothing, they have most.
+/// The replicas lost their master an hour ago. They are not promoted, because the master may return with newer data,
+/// unless it returns without any data.
 #[test]
 fn a_master_without_data_is_replaced_by_what_there_is() {
     for empty in [false, true] {
@@ -303,8 +303,7 @@ fn simulated_crashes_come_when_they_were_asked_for() {
     }
 }
 
-/// A master crashes and comes back at once. It answers, so it is not down; but one that loads its data for longer than
-/// the set time is, and one that is done with it is nothing special any more.
+/// A master crashes and restarts at once. It answers, so it is not down, unless it loads for longer than the limit.
 #[test]
 fn a_master_that_was_restarted_is_down_if_it_loads_for_too_long() {
     const REBOOT: &str = "+reboot master mymaster 10.0.0.1 6379";
@@ -332,7 +331,7 @@ fn a_master_that_was_restarted_is_down_if_it_loads_for_too_long() {
     assert!(!world.has_event(DOWN) && !flags(&mut world), "{:?}", world.events);
 }
 
-/// Masters may be named by their hosts. Clients are sent to addresses, or to names if those are announced.
+/// Masters can be configured by hostname. Clients get addresses, or hostnames if these are announced.
 #[test]
 fn hosts_by_name() {
     let config = "sentinel resolve-hostnames yes\nsentinel myid aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n\
@@ -348,7 +347,7 @@ fn hosts_by_name() {
     assert!(world.command(down).starts_with("*3\r\n:"), "known by its address, too");
 }
 
-/// Behind a translated address, a sentinel says where it is reached instead of where it seems to be.
+/// Behind NAT, a sentinel announces its configured address.
 #[test]
 fn an_announced_address_goes_into_the_greetings() {
     let mut world = World::new("");
@@ -362,7 +361,7 @@ fn an_announced_address_goes_into_the_greetings() {
     assert!(world.hellos.iter().all(|hello| hello.starts_with("192.0.2.7,5000,")), "{:?}", world.hellos);
 }
 
-/// INFO-CACHE gives what each instance last said, and how long ago that was.
+/// INFO-CACHE returns each instance's last INFO and its age.
 #[test]
 fn the_info_cache() {
     let mut world = World::new("");
@@ -371,7 +370,7 @@ fn the_info_cache() {
     assert_eq!(reply.matches("run_id:").count(), 3, "{reply}");
 }
 
-/// A period that SENTINEL DEBUG sets is the one in force.
+/// SENTINEL DEBUG changes the periods in use.
 #[test]
 fn debug_sets_periods() {
     let mut world = World::new("");

@@ -1,4 +1,4 @@
-//! A sentinel among servers that answer: enough of a master and its replicas to lead a failover to its end.
+//! A sentinel with simulated servers that implement enough of Redis for a complete failover.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -8,31 +8,31 @@ use resp::{Protocol, Value};
 
 use crate::{Action, Addr, ClientId, Config, Input, JobId, LinkId, LinkKind, Output, Sentinel};
 
-/// A server, as far as a sentinel can tell.
+/// A simulated server.
 #[derive(Debug, Clone)]
 pub(super) struct Fake {
     pub(super) master: Option<Addr>,
     pub(super) alive: bool,
-    /// Takes requests and answers none.
+    /// Whether it accepts requests without answering.
     pub(super) frozen: bool,
     pub(super) run_id: String,
     /// Whether a replica has its master's data.
     pub(super) synced: bool,
-    /// Answers LOADING to pings.
+    /// Whether it answers PING with LOADING.
     pub(super) loading: bool,
-    /// It came back without its data, and waits to be replaced.
+    /// Whether it restarted without data and waits to be replaced.
     pub(super) empty: bool,
-    /// It hands over, and follows nobody meanwhile.
+    /// Whether it is handing over and replicates from no server.
     pub(super) hands_over: bool,
-    /// Commands, in capitals, that a sentinel's user has no right to.
+    /// Commands, in upper case, that the sentinel's user must not run.
     pub(super) denies: BTreeSet<&'static str>,
-    /// A digit for each id of its history, the present one first; none shows no history.
+    /// One digit per replication id, the current one first; empty shows no history.
     pub(super) history: &'static str,
     /// Whether it has keys.
     pub(super) has_keys: bool,
-    /// The answers to the commands since MULTI.
+    /// The replies queued since MULTI.
     queued: Option<Vec<Value>>,
-    /// Since when it has been without its master.
+    /// Since when it has been disconnected from its master.
     pub(super) orphaned_since: Option<Instant>,
 }
 
@@ -42,24 +42,24 @@ pub(super) struct World {
     pub(super) servers: BTreeMap<Addr, Fake>,
     links: BTreeMap<LinkId, (Addr, LinkKind)>,
     up: BTreeSet<LinkId>,
-    /// Names of commands that the servers know by another one.
+    /// Renamed commands and their new names.
     pub(super) renamed: BTreeMap<&'static str, &'static str>,
-    /// Masters refuse to hand over.
+    /// Whether masters reject FAILOVER.
     pub(super) refuses_failover: bool,
-    /// Masters say that they hand over, and do not come to it.
+    /// Whether masters accept FAILOVER without ever completing it.
     pub(super) ignores_failover: bool,
-    /// The link over which a hand-over is asked for breaks with it, once.
+    /// Whether the link breaks once after FAILOVER.
     pub(super) breaks_after_failover: bool,
-    /// The password that servers want.
+    /// The password of the servers.
     pub(super) password: Option<&'static str>,
-    /// Links that have signed in.
+    /// Authenticated links.
     signed_in: BTreeSet<LinkId>,
     /// The published events: channel and payload.
     pub(super) events: Vec<String>,
-    /// The requests that were sent, and to whom, but for those that are sent all the time.
+    /// The sent requests with their receivers, except for periodic ones.
     pub(super) sent: Vec<(Addr, String)>,
     pub(super) hellos: Vec<String>,
-    /// The requests that are sent all the time (PING, INFO, PUBLISH): when, and to whom.
+    /// The periodic requests (PING, INFO, PUBLISH) with time and receiver.
     pub(super) routine: Vec<(Instant, Addr, &'static str)>,
     pub(super) scripts: Vec<(JobId, Vec<String>)>,
     pub(super) killed_scripts: Vec<JobId>,
@@ -73,8 +73,8 @@ pub(super) fn server(number: u8) -> Addr {
 }
 
 impl World {
-    /// A sentinel alone, with a master at 10.0.0.1 and replicas at 10.0.0.2 and 10.0.0.3, and these further lines in
-    /// its configuration.
+    /// A single sentinel with a master at 10.0.0.1, replicas at 10.0.0.2 and 10.0.0.3, and additional configuration
+    /// lines.
     pub(super) fn new(lines: &str) -> Self {
         let text = format!(
             "sentinel myid aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\nsentinel monitor mymaster 10.0.0.1 6379 1\n\
@@ -83,7 +83,7 @@ impl World {
         Self::of(&text)
     }
 
-    /// The same with a whole configuration of one's own.
+    /// A single sentinel with this configuration.
     pub(super) fn of(text: &str) -> Self {
         let now = Instant::from_millis(100_000);
         let mut out = Output::default();
@@ -137,7 +137,7 @@ impl World {
         self.carry_out(out);
     }
 
-    /// Lets time pass as the machine wants it.
+    /// Advances the time, handling all deadlines.
     pub(super) fn pass(&mut self, millis: u64) {
         let end = self.now + Duration::from_millis(millis);
         while let Some(due) = self.sentinel.next_deadline().filter(|due| *due <= end) {
@@ -147,7 +147,7 @@ impl World {
         self.now = end;
     }
 
-    /// Its process dies: what stood breaks, what comes is refused.
+    /// Kills a process: its connections break and new ones are refused.
     pub(super) fn kill(&mut self, addr: &Addr) {
         self.servers.get_mut(addr).unwrap().alive = false;
         for link in self.up.clone() {
@@ -158,7 +158,7 @@ impl World {
         }
     }
 
-    /// A client's command; gives the reply as it is sent.
+    /// Executes a client command and returns the encoded reply.
     pub(super) fn command(&mut self, line: &str) -> String {
         let args = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
         let mut out = Output::default();
@@ -173,7 +173,7 @@ impl World {
         reply
     }
 
-    /// A sentinel of another group, or a peer, greets at this server.
+    /// Delivers a hello message of another group's sentinel, or of a peer, at this server.
     pub(super) fn greet(&mut self, at: &Addr, group: &str, master: &Addr) {
         let to = |(link, (addr, kind)): (&LinkId, &(Addr, LinkKind))| {
             (addr == at && *kind == LinkKind::Hello && self.up.contains(link)).then_some(*link)
@@ -190,7 +190,7 @@ impl World {
         self.events.iter().any(|line| line == event)
     }
 
-    /// Returns the requests that were sent to this server.
+    /// The requests that were sent to this server.
     pub(super) fn sent_to(&self, addr: &Addr) -> Vec<&str> {
         self.sent.iter().filter(|(to, _)| to == addr).map(|(_, line)| line.as_str()).collect()
     }
@@ -286,8 +286,8 @@ impl World {
         Some(Input::Reply { link, value: self.in_transaction(&addr, asked, value) })
     }
 
-    /// Returns the answer to a command, inside and outside of MULTI. The commands of all clients are run at once, and
-    /// EXEC fails if one of them is refused.
+    /// The reply to a command inside or outside of MULTI. EXEC returns the queued replies, or fails if one of them was
+    /// NOPERM.
     fn in_transaction(&mut self, addr: &Addr, asked: &str, value: Value) -> Value {
         let server = self.servers.get_mut(addr).expect("it was asked");
         match (asked, &mut server.queued) {

@@ -1,5 +1,6 @@
-//! The costs of many masters for three Redoubt sentinels: CPU at rest under five hundred, and the time from the death
-//! of fifty in one moment until every sentinel sends clients to their replicas. The masters are stubs in this process.
+//! Measures the cost of many masters for three Redoubt sentinels: the CPU usage with five hundred healthy masters, and
+//! the time from killing fifty of them until all sentinels report their replicas. The masters are simulated in this
+//! process.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -12,7 +13,7 @@ use sentinel_tests::farm::{Farm, address, current, sentinels, wait_until_known};
 const MANY: usize = 500;
 const KILLED: usize = 50;
 const SPAN: Duration = Duration::from_secs(10);
-/// Of `/proc/PID/stat`, on Linux for every architecture.
+/// The unit of `/proc/PID/stat`; the same on Linux for all architectures.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 fn main() {
@@ -24,7 +25,7 @@ fn at_rest() {
     let farm = Farm::start(MANY, false);
     let sentinels = sentinels(&farm, MANY);
     wait_until_known(&sentinels);
-    // The work of the meeting itself must be over.
+    // Waits until the sentinels have finished discovering each other.
     sleep(Duration::from_secs(3));
     let before: Vec<u64> = sentinels.iter().map(ticks).collect();
     sleep(SPAN);
@@ -35,7 +36,7 @@ fn at_rest() {
     println!("{MANY} masters at rest: each sentinel uses {} of a core", shares.join(", "));
 }
 
-/// User and system time so far.
+/// User and system time used so far, in ticks.
 fn ticks(node: &Node) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{}/stat", node.pid())).expect("the sentinel runs");
     let (_, fields) = stat.rsplit_once(") ").expect("the name is in parentheses");

@@ -1,6 +1,6 @@
-//! Times failovers under three Redoubt sentinels: from the master's death to the first write that is
-//! accepted at the address that sentinels give. `bench-sentinel [ROUNDS]`; `SERVERS=redoubt` watches
-//! Redoubt's servers instead of Redis's.
+//! Measures failovers with three Redoubt sentinels: the time from killing the master to the first successful write at
+//! the address that the sentinels report. Usage: `bench-sentinel [ROUNDS]`; `SERVERS=redoubt` uses Redoubt servers
+//! instead of Redis servers.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -44,7 +44,7 @@ fn stop(group: &Group) -> Duration {
     took
 }
 
-/// The leader is the sentinel that this one voted for in the last failover.
+/// The leader is the sentinel that the first one voted for in the last failover.
 fn kill_with_leader(group: &mut Group) -> Duration {
     let master = group.master();
     let leads = |node: &harness::Node| {
