@@ -13,7 +13,7 @@ use append_only::{AofDirectory, AofFilesError, AofStorage, FileToLoad};
 use engine::{CommandError, Flow, Origin, Requests, Session, Worker};
 use persistence::Disk;
 use persistence::aof::{Manifest, ReplAnnotation};
-use replication::{Position, ReplId, begin_of_transaction};
+use replication::{Position, ReplId, last_multi_offset};
 use resp::{Batch, Limits, Parser, ProtocolError};
 use slot_routing::ReplOffset;
 
@@ -366,7 +366,7 @@ impl<'a, R: Read> Reader<'a, R> {
         }
         if !session.in_transaction() {
             self.whole = self.offset + done as u64;
-        } else if let Some(begin) = begin_of_transaction(&self.input, &self.batch) {
+        } else if let Some(begin) = last_multi_offset(&self.input, &self.batch) {
             self.whole = self.offset + begin as u64;
         }
         self.input.drain(..done);

@@ -7,7 +7,7 @@
 //! over; [`empty`] is a master that came back without its data; [`waits`] are those who wait for copies. The log itself
 //! is in [`durability::stream`].
 //!
-//! Role changes go through the log's [`replication::Authority`] and are published as gates under the role's lock, in
+//! Role changes go through the log's [`replication::WriteAuthority`] and are published as gates under the role's lock, in
 //! one order for all threads.
 //!
 //! Invariant: an effect and its bytes in the log belong together at every cut. Commands see to it by appending under
@@ -36,11 +36,11 @@ use gossip::ReplicaAdmission;
 use loading::LeftOut;
 use parking_lot::Mutex;
 use replication::master::PeerId;
-use replication::serving::Input;
+use replication::master_driver::MasterDriverEvent;
 use replication::wait::OnDisk;
 use replication::{
-    EmptyMaster, Generation, Position, Profile, PsyncRequest, ReplconfError, Replica, Serving, master,
-    replica,
+    EmptyMaster, MasterDriver, PeerProfile, Position, PsyncRequest, ReplconfError, Replica, StreamEpoch,
+    master, replica,
 };
 use slot_routing::ReplOffset;
 use tokio::sync::{Notify, mpsc, watch};
@@ -90,7 +90,7 @@ impl SyncStats {
 }
 
 /// The role of this node, and the link to its master.
-type Role = replication::Following<MasterAddress>;
+type Role = replication::ReplicaDriver<MasterAddress>;
 
 /// The state of the link to a master, as whoever hands over wants to know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -122,7 +122,7 @@ pub(crate) struct Replication {
     acknowledged_further: Notify,
     /// Whether this node follows a master and gets its stream.
     pub(crate) following: watch::Sender<Following>,
-    serving: Mutex<Serving>,
+    serving: Mutex<MasterDriver>,
     /// Where the replicas connect from.
     addresses: Mutex<std::collections::HashMap<master::PeerId, String>>,
     /// A replica has come that is to be noted.
@@ -174,7 +174,7 @@ impl Replication {
             on_disk: watch::Sender::default(),
             acknowledged_further: Notify::new(),
             following: watch::Sender::default(),
-            serving: Mutex::new(Serving::new(master_config(&config.values()), process::time::instant())),
+            serving: Mutex::new(MasterDriver::new(master_config(&config.values()), process::time::instant())),
             addresses: Mutex::default(),
             replica_came: Notify::new(),
             role: Mutex::default(),
@@ -228,7 +228,7 @@ impl Replication {
             Some(commands) => commands.iter().for_each(|(db, commands)| self.log.append(*db, commands)),
             None => {
                 self.log.lock().part(random_repl_id());
-                self.tell(Event::Serve(Input::HistoryReplaced));
+                self.tell(Event::Serve(MasterDriverEvent::HistoryReplaced));
             }
         }
     }
@@ -268,7 +268,7 @@ impl Replication {
     }
 
     /// The master whose stream this is, unless that is over.
-    fn master_of(&self, stream: Generation) -> Option<MasterAddress> {
+    fn master_of(&self, stream: StreamEpoch) -> Option<MasterAddress> {
         let role = self.role.lock();
         role.master().filter(|_| role.stream() == Some(stream)).cloned()
     }
@@ -327,10 +327,10 @@ impl Replication {
     }
 
     /// Whether a replica that asks this fetches its snapshot over a second connection; this one then stays a client's.
-    pub(crate) fn sends_apart(&self, asked: &PsyncRequest, profile: &Profile) -> bool {
-        let refusal = self.serving.lock().sends_apart(&mut &*self.log, asked, profile);
+    pub(crate) fn needs_rdb_channel(&self, asked: &PsyncRequest, profile: &PeerProfile) -> bool {
+        let refusal = self.serving.lock().needs_rdb_channel(&mut &*self.log, asked, profile);
         let Some(refusal) = refusal else { return false };
-        if refusal != replication::Refusal::NothingAsked {
+        if refusal != replication::FullSyncReason::NothingAsked {
             self.stats.partial_refused.fetch_add(1, Ordering::Relaxed);
         }
         tracing::info!(
@@ -341,7 +341,7 @@ impl Replication {
     }
 
     /// Takes a connection for the one that gets the stream of the replica whose snapshot goes over `rdb`.
-    pub(crate) fn link_channels(&self, profile: &mut Profile, rdb: PeerId) -> Result<(), ReplconfError> {
+    pub(crate) fn link_channels(&self, profile: &mut PeerProfile, rdb: PeerId) -> Result<(), ReplconfError> {
         self.serving.lock().link_channels(profile, rdb)
     }
 
@@ -378,8 +378,8 @@ impl Replication {
         self.handing_over.load(Ordering::Relaxed)
     }
 
-    fn link_config(&self) -> replica::Config {
-        replica::Config {
+    fn link_config(&self) -> replica::ReplicaConfig {
+        replica::ReplicaConfig {
             failover: self.is_handing_over(),
             ..replica_config(&self.config.values(), &self.engine)
         }
@@ -452,7 +452,7 @@ impl Replication {
         if log.is_open() {
             log.rename(random_repl_id());
             drop(log);
-            self.tell(Event::Serve(Input::HistoryReplaced));
+            self.tell(Event::Serve(MasterDriverEvent::HistoryReplaced));
         }
     }
 
@@ -545,9 +545,9 @@ impl Replication {
     }
 }
 
-fn master_config(values: &Values) -> master::Config {
+fn master_config(values: &Values) -> master::MasterConfig {
     let limit = values[keys::CLIENT_OUTPUT_BUFFER_LIMIT].replica;
-    master::Config {
+    master::MasterConfig {
         ping_period: values[keys::REPL_PING_REPLICA_PERIOD],
         timeout: values[keys::REPL_TIMEOUT],
         diskless: values[keys::REPL_DISKLESS_SYNC],
@@ -565,11 +565,11 @@ fn master_config(values: &Values) -> master::Config {
     }
 }
 
-fn replica_config(values: &Values, engine: &Engine) -> replica::Config {
+fn replica_config(values: &Values, engine: &Engine) -> replica::ReplicaConfig {
     let tls = values[keys::TLS_REPLICATION] && values[keys::TLS_PORT] != 0;
     let listening = values[if tls { keys::TLS_PORT } else { keys::PORT }];
     let bytes = |key: Key<Option<Text>>| values[key].as_ref().map(|text| text.as_bytes().to_vec());
-    replica::Config {
+    replica::ReplicaConfig {
         listening_port: values[keys::REPLICA_ANNOUNCE_PORT].unwrap_or(listening),
         announce_ip: values[keys::REPLICA_ANNOUNCE_IP].as_ref().map(Text::to_string),
         node: engine.topology.as_ref().map(|topology| topology.load().myself),
@@ -583,4 +583,4 @@ fn replica_config(values: &Values, engine: &Engine) -> replica::Config {
 }
 
 /// The properties that a connection has declared by REPLCONF. Most never declare any.
-pub(crate) type SessionProfile = Option<Box<Profile>>;
+pub(crate) type SessionProfile = Option<Box<PeerProfile>>;

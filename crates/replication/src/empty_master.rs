@@ -2,7 +2,7 @@
 //!
 //! A supervisor may restart a dead master before the sentinels notice. If its data was not on disk, its replicas would
 //! full-resync to an empty dataset. Sentinels treat a master that answers PING with an error as down and promote a
-//! replica. So a master with replicas that is watched by sentinels writes a small file ([`Followers`]). If it starts
+//! replica. So a master with replicas that is watched by sentinels writes a small file ([`RecordedReplicas`]). If it starts
 //! with that file but without keys, it waits ([`EmptyMaster`]): it serves no clients, lets no replica synchronise, and
 //! answers the PINGs of sentinels with an error.
 //!
@@ -32,20 +32,20 @@ const OWN: &str = "master";
 const REPLICA: &str = "replica";
 
 /// The host and port of a server.
-pub type Name = (String, u16);
+pub type HostPort = (String, u16);
 
 /// The file in which a master records its replicas.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Followers {
+pub struct RecordedReplicas {
     /// The replication id that the replicas have.
     pub history: ReplId,
     /// The address under which sentinels know this server, if they have announced it.
-    pub own: Option<Name>,
+    pub own: Option<HostPort>,
     /// The addresses of the replicas.
-    pub replicas: Vec<Name>,
+    pub replicas: Vec<HostPort>,
 }
 
-impl Followers {
+impl RecordedReplicas {
     /// Formats the file.
     #[must_use]
     pub fn text(&self) -> String {
@@ -82,16 +82,16 @@ impl Followers {
 /// Decides whether a master keeps the file. The replicas are forgotten once none has been connected for
 /// `empty-master-timeout`, which is how long an empty master would wait for them.
 #[derive(Debug, Clone, Default)]
-pub struct Keeping {
-    seen: Option<(Instant, Vec<Name>)>,
+pub struct ReplicaRecorder {
+    seen: Option<(Instant, Vec<HostPort>)>,
     /// The master that sentinels announced with the newest epoch while this server was a master.
-    named: Option<(u64, Name)>,
+    named: Option<(u64, HostPort)>,
 }
 
-impl Keeping {
+impl ReplicaRecorder {
     /// Starts with the replicas listed in the file; `None` if there was no file.
     #[must_use]
-    pub fn since_start(now: Instant, replicas: Option<Vec<Name>>) -> Self {
+    pub fn since_start(now: Instant, replicas: Option<Vec<HostPort>>) -> Self {
         Self { seen: replicas.map(|replicas| (now, replicas)), named: None }
     }
 
@@ -112,16 +112,21 @@ impl Keeping {
 
     /// Returns the address under which sentinels know this master.
     #[must_use]
-    pub fn own(&self) -> Option<&Name> {
+    pub fn own(&self) -> Option<&HostPort> {
         let replicas = self.seen.as_ref().map(|(_, replicas)| replicas);
-        let is_replica = |name: &&Name| replicas.is_some_and(|replicas| replicas.contains(name));
+        let is_replica = |name: &&HostPort| replicas.is_some_and(|replicas| replicas.contains(name));
         self.named.as_ref().map(|(_, name)| name).filter(|name| !is_replica(name))
     }
 
     /// Returns the replicas to record at `now`. `replicas` lists the connected ones if this is a master watched by
     /// sentinels, else it is `None` and the record stays: a replica may restart as a master if its configuration file
     /// does not name its master.
-    pub fn look(&mut self, now: Instant, replicas: Option<Vec<Name>>, timeout: Duration) -> Option<&[Name]> {
+    pub fn look(
+        &mut self,
+        now: Instant,
+        replicas: Option<Vec<HostPort>>,
+        timeout: Duration,
+    ) -> Option<&[HostPort]> {
         match replicas {
             None => {
                 self.named = None;
@@ -138,16 +143,16 @@ impl Keeping {
 /// The state of a master that waits until a replica has been promoted in its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmptyMaster {
-    followers: Followers,
+    followers: RecordedReplicas,
     until: Instant,
     /// The newest epoch in which sentinels announced a master.
     newest: u64,
     /// Whether that master is another server.
     replaced: bool,
     /// The other server that was announced last.
-    successor: Option<Name>,
+    successor: Option<HostPort>,
     /// Successors that were followed by an announcement of this server, once for each time.
-    failed: Vec<Name>,
+    failed: Vec<HostPort>,
 }
 
 /// A successor that failed this often is ignored.
@@ -158,7 +163,7 @@ const MAX_RECORDED_FAILURES: usize = 64;
 impl EmptyMaster {
     /// Starts to wait, for at most `timeout`.
     #[must_use]
-    pub fn new(followers: Followers, now: Instant, timeout: Duration) -> Self {
+    pub fn new(followers: RecordedReplicas, now: Instant, timeout: Duration) -> Self {
         let (successor, failed) = (None, Vec::new());
         Self { followers, until: now + timeout, newest: 0, replaced: false, successor, failed }
     }
@@ -204,7 +209,7 @@ impl EmptyMaster {
 }
 
 /// Parses the announced master and its epoch from a hello message.
-fn announced_master(payload: &[u8]) -> Option<(Name, u64)> {
+fn announced_master(payload: &[u8]) -> Option<(HostPort, u64)> {
     let words: Vec<&str> = std::str::from_utf8(payload).ok()?.split(',').collect();
     let [_, _, _, _, _, host, port, epoch] = words.as_slice() else { return None };
     Some((((*host).to_owned(), port.parse().ok()?), epoch.parse().ok()?))
@@ -220,13 +225,14 @@ mod tests {
         Instant::from_millis(seconds * 1000)
     }
 
-    fn name(host: &str, port: u16) -> Name {
+    fn name(host: &str, port: u16) -> HostPort {
         (host.to_owned(), port)
     }
 
-    fn waiting(replica: Name) -> EmptyMaster {
+    fn waiting(replica: HostPort) -> EmptyMaster {
         let own = Some(name("10.0.0.1", 7000));
-        let followers = Followers { history: ReplId::from_random([7; 20]), own, replicas: vec![replica] };
+        let followers =
+            RecordedReplicas { history: ReplId::from_random([7; 20]), own, replicas: vec![replica] };
         EmptyMaster::new(followers, at(0), TIMEOUT)
     }
 
@@ -240,14 +246,14 @@ mod tests {
 
     #[test]
     fn file_round_trips_and_malformed_lines_are_skipped() {
-        let followers = Followers {
+        let followers = RecordedReplicas {
             history: ReplId::from_random([7; 20]),
             own: Some(name("10.0.0.1", 6379)),
             replicas: vec![name("10.0.0.2", 6379), name("db2.example.org", 7000)],
         };
-        assert_eq!(Followers::parse(&followers.text()), followers);
-        let odd = Followers::parse("history none\nreplica a\nreplica b 99999\n\0\nreplica c 1\nwhat");
-        assert_eq!(odd, Followers { history: ReplId::NONE, own: None, replicas: vec![name("c", 1)] });
+        assert_eq!(RecordedReplicas::parse(&followers.text()), followers);
+        let odd = RecordedReplicas::parse("history none\nreplica a\nreplica b 99999\n\0\nreplica c 1\nwhat");
+        assert_eq!(odd, RecordedReplicas { history: ReplId::NONE, own: None, replicas: vec![name("c", 1)] });
     }
 
     /// Only a watched master with replicas keeps the record, and a briefly disconnected replica stays in it.
@@ -255,9 +261,9 @@ mod tests {
     fn replicas_are_recorded_until_the_timeout_without_any() {
         let replicas = vec![name("10.0.0.2", 6379)];
         let none = Some(Vec::new());
-        let mut keeping = Keeping::since_start(at(0), Some(replicas.clone()));
+        let mut keeping = ReplicaRecorder::since_start(at(0), Some(replicas.clone()));
         assert_eq!(keeping.look(at(1), none.clone(), TIMEOUT), Some(&replicas[..]), "they will come back");
-        let mut keeping = Keeping::since_start(at(0), None);
+        let mut keeping = ReplicaRecorder::since_start(at(0), None);
         assert_eq!(keeping.look(at(0), None, TIMEOUT), None);
         assert_eq!(keeping.look(at(1), none.clone(), TIMEOUT), None);
         assert_eq!(keeping.look(at(2), Some(replicas.clone()), TIMEOUT), Some(&replicas[..]));
@@ -334,7 +340,7 @@ mod tests {
     /// Shortly after a promotion some sentinels still announce the old master.
     #[test]
     fn master_learns_its_own_address_from_the_newest_epoch() {
-        let mut keeping = Keeping::since_start(at(0), None);
+        let mut keeping = ReplicaRecorder::since_start(at(0), None);
         keeping.look(at(0), Some(vec![name("10.0.0.2", 7000)]), TIMEOUT);
         assert_eq!(keeping.own(), None);
         for (epoch, host) in [(1, "10.0.0.9"), (2, "10.0.0.1"), (1, "10.0.0.9")] {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use clock::Instant;
 
-use crate::Name;
+use crate::HostPort;
 
 /// How long the target may take to answer. Writes are paused for at most this long after the operator's timeout.
 const HANDOVER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -25,13 +25,13 @@ const WITHOUT_TIMEOUT: Duration = Duration::from_secs(100 * 365 * 86400);
 
 /// The parsed FAILOVER command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Order {
+pub enum HandoverCommand {
     /// Abort the running failover.
     Abort,
     /// Start a failover.
     Start {
         /// The replica to promote; `None` for the first that has caught up.
-        target: Option<Name>,
+        target: Option<HostPort>,
         /// Whether the target takes over at the timeout even if it has not caught up.
         force: bool,
         /// How long a replica may take to catch up.
@@ -41,17 +41,17 @@ pub enum Order {
 
 /// The state of this server when a FAILOVER command arrives.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Situation {
+pub struct HandoverContext {
     /// Whether this server is a replica.
     pub is_replica: bool,
     /// The replicas of this server, and whether each of them is online.
-    pub replicas: Vec<(Name, bool)>,
+    pub replicas: Vec<(HostPort, bool)>,
 }
 
 /// Why a FAILOVER command is refused, with the error text for the operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the texts say it")]
-pub enum Refusal {
+pub enum HandoverError {
     #[error("ERR No failover in progress.")]
     NothingToAbort,
     #[error("ERR FAILOVER already in progress.")]
@@ -70,11 +70,11 @@ pub enum Refusal {
 
 /// An event of the failover. Events that do not belong to the current state are ignored.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Input {
-    /// Every write admitted before [`Action::HoldWrites`] is in the log.
+pub enum HandoverEvent {
+    /// Every write admitted before [`HandoverAction::HoldWrites`] is in the log.
     WritesHeld,
     /// The replicas that have the whole log, after another acknowledgement.
-    InSync(Vec<Name>),
+    InSync(Vec<HostPort>),
     /// The link to the followed server is up.
     Following,
     /// The followed server refuses to serve this node as a replica.
@@ -85,15 +85,15 @@ pub enum Input {
 
 /// An action for the driver. Actions are performed in the order in which they are returned.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
-    /// Pause client writes for at most this long, then send [`Input::WritesHeld`].
+pub enum HandoverAction {
+    /// Pause client writes for at most this long, then send [`HandoverEvent::WritesHeld`].
     HoldWrites(Duration),
     /// Send REPLCONF GETACK to the replicas.
     AskForAcknowledgements,
     /// Follow this replica and ask it to take over (PSYNC FAILOVER).
-    Follow(Name),
+    Follow(HostPort),
     /// Record the new master in the configuration (`replicaof`).
-    Settle(Name),
+    Settle(HostPort),
     /// Become the master again.
     StayMaster,
     /// Resume client writes: the failover has ended.
@@ -107,18 +107,18 @@ pub enum Action {
 enum State {
     #[default]
     None,
-    Holding(Wanted),
-    Syncing(Wanted),
+    Holding(HandoverParameters),
+    Syncing(HandoverParameters),
     HandingOver {
-        to: Name,
+        to: HostPort,
         until: Instant,
     },
 }
 
 /// The parameters of the running failover.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Wanted {
-    target: Option<Name>,
+struct HandoverParameters {
+    target: Option<HostPort>,
     force: bool,
     /// The deadline for a replica to catch up.
     until: Instant,
@@ -147,12 +147,14 @@ impl Handover {
         self.state != State::None
     }
 
-    /// Returns the latest time to call [`Handover::handle`] with [`Input::Deadline`].
+    /// Returns the latest time to call [`Handover::handle`] with [`HandoverEvent::Deadline`].
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         match &self.state {
             State::None | State::Holding(_) => None,
-            State::Syncing(Wanted { until, .. }) | State::HandingOver { until, .. } => Some(*until),
+            State::Syncing(HandoverParameters { until, .. }) | State::HandingOver { until, .. } => {
+                Some(*until)
+            }
         }
     }
 
@@ -163,21 +165,21 @@ impl Handover {
     pub fn order(
         &mut self,
         now: Instant,
-        order: Order,
-        situation: &Situation,
-        out: &mut Vec<Action>,
-    ) -> Result<(), Refusal> {
+        order: HandoverCommand,
+        situation: &HandoverContext,
+        out: &mut Vec<HandoverAction>,
+    ) -> Result<(), HandoverError> {
         match order {
-            Order::Abort if self.is_under_way() => {
+            HandoverCommand::Abort if self.is_under_way() => {
                 self.end(false, out);
                 Ok(())
             }
-            Order::Abort => Err(Refusal::NothingToAbort),
-            Order::Start { target, force, timeout } => {
+            HandoverCommand::Abort => Err(HandoverError::NothingToAbort),
+            HandoverCommand::Start { target, force, timeout } => {
                 self.check(target.as_ref(), force && (target.is_none() || timeout.is_none()), situation)?;
                 let longest = timeout.unwrap_or(WITHOUT_TIMEOUT);
-                self.state = State::Holding(Wanted { target, force, until: now + longest });
-                out.push(Action::HoldWrites(longest + HANDOVER_TIMEOUT));
+                self.state = State::Holding(HandoverParameters { target, force, until: now + longest });
+                out.push(HandoverAction::HoldWrites(longest + HANDOVER_TIMEOUT));
                 Ok(())
             }
         }
@@ -185,38 +187,38 @@ impl Handover {
 
     fn check(
         &self,
-        target: Option<&Name>,
+        target: Option<&HostPort>,
         force_without_target: bool,
-        situation: &Situation,
-    ) -> Result<(), Refusal> {
+        situation: &HandoverContext,
+    ) -> Result<(), HandoverError> {
         if self.is_under_way() {
-            return Err(Refusal::UnderWay);
+            return Err(HandoverError::UnderWay);
         }
         if situation.is_replica {
-            return Err(Refusal::IsReplica);
+            return Err(HandoverError::IsReplica);
         }
         if situation.replicas.is_empty() {
-            return Err(Refusal::NoReplicas);
+            return Err(HandoverError::NoReplicas);
         }
         if force_without_target {
-            return Err(Refusal::ForceWithoutTarget);
+            return Err(HandoverError::ForceWithoutTarget);
         }
         let Some(target) = target else { return Ok(()) };
         match situation.replicas.iter().find(|(name, _)| name == target) {
-            None => Err(Refusal::NoSuchReplica),
-            Some((_, false)) => Err(Refusal::NotOnline),
+            None => Err(HandoverError::NoSuchReplica),
+            Some((_, false)) => Err(HandoverError::NotOnline),
             Some((_, true)) => Ok(()),
         }
     }
 
     /// Handles an event and appends the resulting actions to `out`.
-    pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Action>) {
+    pub fn handle(&mut self, now: Instant, input: HandoverEvent, out: &mut Vec<HandoverAction>) {
         match (&self.state, input) {
-            (State::Holding(wanted), Input::WritesHeld) => {
+            (State::Holding(wanted), HandoverEvent::WritesHeld) => {
                 self.state = State::Syncing(wanted.clone());
-                out.push(Action::AskForAcknowledgements);
+                out.push(HandoverAction::AskForAcknowledgements);
             }
-            (State::Syncing(wanted), Input::InSync(replicas)) => {
+            (State::Syncing(wanted), HandoverEvent::InSync(replicas)) => {
                 let mut fit = replicas
                     .into_iter()
                     .filter(|name| wanted.target.as_ref().is_none_or(|target| target == name));
@@ -224,35 +226,43 @@ impl Handover {
                     self.hand_over(now, to, out);
                 }
             }
-            (State::Syncing(Wanted { target, force, until }), Input::Deadline) if now >= *until => {
+            (State::Syncing(HandoverParameters { target, force, until }), HandoverEvent::Deadline)
+                if now >= *until =>
+            {
                 match target.clone().filter(|_| *force) {
                     Some(to) => self.hand_over(now, to, out),
                     None => self.end(false, out),
                 }
             }
-            (State::HandingOver { to, .. }, Input::Following) => {
-                out.push(Action::Settle(to.clone()));
+            (State::HandingOver { to, .. }, HandoverEvent::Following) => {
+                out.push(HandoverAction::Settle(to.clone()));
                 self.end(true, out);
             }
-            (State::HandingOver { .. }, Input::TurnedAway) => self.end(false, out),
-            (State::HandingOver { until, .. }, Input::Deadline) if now >= *until => self.end(false, out),
+            (State::HandingOver { .. }, HandoverEvent::TurnedAway) => self.end(false, out),
+            (State::HandingOver { until, .. }, HandoverEvent::Deadline) if now >= *until => {
+                self.end(false, out)
+            }
             (
                 _,
-                Input::WritesHeld | Input::InSync(_) | Input::Following | Input::TurnedAway | Input::Deadline,
+                HandoverEvent::WritesHeld
+                | HandoverEvent::InSync(_)
+                | HandoverEvent::Following
+                | HandoverEvent::TurnedAway
+                | HandoverEvent::Deadline,
             ) => {}
         }
     }
 
-    fn hand_over(&mut self, now: Instant, to: Name, out: &mut Vec<Action>) {
-        out.push(Action::Follow(to.clone()));
+    fn hand_over(&mut self, now: Instant, to: HostPort, out: &mut Vec<HandoverAction>) {
+        out.push(HandoverAction::Follow(to.clone()));
         self.state = State::HandingOver { to, until: now + HANDOVER_TIMEOUT };
     }
 
-    fn end(&mut self, done: bool, out: &mut Vec<Action>) {
+    fn end(&mut self, done: bool, out: &mut Vec<HandoverAction>) {
         if matches!(self.state, State::HandingOver { .. }) && !done {
-            out.push(Action::StayMaster);
+            out.push(HandoverAction::StayMaster);
         }
-        out.push(Action::ResumeWrites { done });
+        out.push(HandoverAction::ResumeWrites { done });
         self.state = State::None;
     }
 }
@@ -267,58 +277,61 @@ mod tests {
         Instant::from_millis(seconds * 1000)
     }
 
-    fn name(host: &str) -> Name {
+    fn name(host: &str) -> HostPort {
         (host.to_owned(), 7000)
     }
 
-    fn situation() -> Situation {
-        Situation {
+    fn situation() -> HandoverContext {
+        HandoverContext {
             is_replica: false,
             replicas: vec![(name("a"), true), (name("b"), true), (name("c"), false)],
         }
     }
 
-    fn start(target: Option<&str>, force: bool, timeout: Option<Duration>) -> Order {
-        Order::Start { target: target.map(name), force, timeout }
+    fn start(target: Option<&str>, force: bool, timeout: Option<Duration>) -> HandoverCommand {
+        HandoverCommand::Start { target: target.map(name), force, timeout }
     }
 
     /// A machine in which a failover has begun at second 0, and holds its writes.
     fn syncing(target: Option<&str>, force: bool, timeout: Option<Duration>) -> Handover {
         let (mut machine, mut out) = (Handover::default(), Vec::new());
         machine.order(at(0), start(target, force, timeout), &situation(), &mut out).expect("it begins");
-        assert_eq!(out, [Action::HoldWrites(timeout.unwrap_or(WITHOUT_TIMEOUT) + HANDOVER_TIMEOUT)]);
-        assert_eq!(give(&mut machine, 0, Input::WritesHeld), [Action::AskForAcknowledgements]);
+        assert_eq!(out, [HandoverAction::HoldWrites(timeout.unwrap_or(WITHOUT_TIMEOUT) + HANDOVER_TIMEOUT)]);
+        assert_eq!(
+            give(&mut machine, 0, HandoverEvent::WritesHeld),
+            [HandoverAction::AskForAcknowledgements]
+        );
         machine
     }
 
-    fn give(machine: &mut Handover, second: u64, input: Input) -> Vec<Action> {
+    fn give(machine: &mut Handover, second: u64, input: HandoverEvent) -> Vec<HandoverAction> {
         let mut out = Vec::new();
         machine.handle(at(second), input, &mut out);
         out
     }
 
-    fn abort(machine: &mut Handover) -> (Result<(), Refusal>, Vec<Action>) {
+    fn abort(machine: &mut Handover) -> (Result<(), HandoverError>, Vec<HandoverAction>) {
         let mut out = Vec::new();
-        (machine.order(at(1), Order::Abort, &situation(), &mut out), out)
+        (machine.order(at(1), HandoverCommand::Abort, &situation(), &mut out), out)
     }
 
-    fn in_sync(hosts: &[&str]) -> Input {
-        Input::InSync(hosts.iter().map(|host| name(host)).collect())
+    fn in_sync(hosts: &[&str]) -> HandoverEvent {
+        HandoverEvent::InSync(hosts.iter().map(|host| name(host)).collect())
     }
 
     #[test]
     fn invalid_commands_change_nothing() {
-        let replica = Situation { is_replica: true, ..situation() };
-        let alone = Situation::default();
+        let replica = HandoverContext { is_replica: true, ..situation() };
+        let alone = HandoverContext::default();
         let table = [
-            (start(None, false, None), replica, Refusal::IsReplica),
-            (start(None, false, None), alone.clone(), Refusal::NoReplicas),
-            (start(Some("a"), true, None), alone, Refusal::NoReplicas),
-            (start(Some("a"), true, None), situation(), Refusal::ForceWithoutTarget),
-            (start(None, true, Some(TIMEOUT)), situation(), Refusal::ForceWithoutTarget),
-            (start(Some("x"), false, None), situation(), Refusal::NoSuchReplica),
-            (start(Some("c"), false, None), situation(), Refusal::NotOnline),
-            (Order::Abort, situation(), Refusal::NothingToAbort),
+            (start(None, false, None), replica, HandoverError::IsReplica),
+            (start(None, false, None), alone.clone(), HandoverError::NoReplicas),
+            (start(Some("a"), true, None), alone, HandoverError::NoReplicas),
+            (start(Some("a"), true, None), situation(), HandoverError::ForceWithoutTarget),
+            (start(None, true, Some(TIMEOUT)), situation(), HandoverError::ForceWithoutTarget),
+            (start(Some("x"), false, None), situation(), HandoverError::NoSuchReplica),
+            (start(Some("c"), false, None), situation(), HandoverError::NotOnline),
+            (HandoverCommand::Abort, situation(), HandoverError::NothingToAbort),
         ];
         for (order, situation, refusal) in table {
             let (mut machine, mut out) = (Handover::default(), Vec::new());
@@ -327,7 +340,7 @@ mod tests {
         }
         let mut machine = syncing(None, false, None);
         let again = machine.order(at(1), start(None, false, None), &situation(), &mut Vec::new());
-        assert_eq!(again, Err(Refusal::UnderWay));
+        assert_eq!(again, Err(HandoverError::UnderWay));
     }
 
     /// A write that was admitted but not logged yet is missing on every replica, even on one that has the whole log.
@@ -337,7 +350,12 @@ mod tests {
         machine
             .order(at(0), start(Some("a"), true, Some(TIMEOUT)), &situation(), &mut out)
             .expect("it begins");
-        for input in [in_sync(&["a", "b"]), Input::Following, Input::TurnedAway, Input::Deadline] {
+        for input in [
+            in_sync(&["a", "b"]),
+            HandoverEvent::Following,
+            HandoverEvent::TurnedAway,
+            HandoverEvent::Deadline,
+        ] {
             assert_eq!(give(&mut machine, 100, input), []);
         }
         assert_eq!((machine.name(), machine.next_deadline()), ("waiting-for-sync", None));
@@ -356,12 +374,12 @@ mod tests {
                 assert_eq!(give(&mut machine, 1, in_sync(has)), [], "{target:?}");
                 continue;
             };
-            assert_eq!(give(&mut machine, 1, Input::Following), [], "this node follows nobody yet");
-            assert_eq!(give(&mut machine, 1, in_sync(has)), [Action::Follow(to.clone())]);
+            assert_eq!(give(&mut machine, 1, HandoverEvent::Following), [], "this node follows nobody yet");
+            assert_eq!(give(&mut machine, 1, in_sync(has)), [HandoverAction::Follow(to.clone())]);
             assert_eq!(machine.name(), "failover-in-progress");
             assert_eq!(give(&mut machine, 2, in_sync(has)), [], "one is asked once");
-            let end = [Action::Settle(to), Action::ResumeWrites { done: true }];
-            assert_eq!(give(&mut machine, 3, Input::Following), end);
+            let end = [HandoverAction::Settle(to), HandoverAction::ResumeWrites { done: true }];
+            assert_eq!(give(&mut machine, 3, HandoverEvent::Following), end);
             assert!(!machine.is_under_way());
         }
     }
@@ -370,41 +388,44 @@ mod tests {
     fn timeout_forces_or_ends_the_failover() {
         let mut machine = syncing(Some("a"), false, Some(TIMEOUT));
         assert_eq!(machine.next_deadline(), Some(at(10)));
-        assert_eq!(give(&mut machine, 9, Input::Deadline), [], "too early");
-        assert_eq!(give(&mut machine, 10, Input::Deadline), [Action::ResumeWrites { done: false }]);
+        assert_eq!(give(&mut machine, 9, HandoverEvent::Deadline), [], "too early");
+        assert_eq!(
+            give(&mut machine, 10, HandoverEvent::Deadline),
+            [HandoverAction::ResumeWrites { done: false }]
+        );
         let mut machine = syncing(Some("a"), true, Some(TIMEOUT));
-        assert_eq!(give(&mut machine, 10, Input::Deadline), [Action::Follow(name("a"))]);
+        assert_eq!(give(&mut machine, 10, HandoverEvent::Deadline), [HandoverAction::Follow(name("a"))]);
         assert_eq!(machine.next_deadline(), Some(at(70)));
-        let stays = [Action::StayMaster, Action::ResumeWrites { done: false }];
-        assert_eq!(give(&mut machine, 69, Input::Deadline), []);
-        assert_eq!(give(&mut machine, 70, Input::Deadline), stays, "it has not answered");
-        assert_eq!(give(&mut machine, 71, Input::Following), [], "what comes late changes nothing");
+        let stays = [HandoverAction::StayMaster, HandoverAction::ResumeWrites { done: false }];
+        assert_eq!(give(&mut machine, 69, HandoverEvent::Deadline), []);
+        assert_eq!(give(&mut machine, 70, HandoverEvent::Deadline), stays, "it has not answered");
+        assert_eq!(give(&mut machine, 71, HandoverEvent::Following), [], "what comes late changes nothing");
     }
 
     /// Without this, writes stayed paused for a minute after the target had refused.
     #[test]
     fn refusal_by_the_target_ends_the_failover_at_once() {
         let mut machine = syncing(Some("a"), false, None);
-        assert_eq!(give(&mut machine, 1, Input::TurnedAway), [], "it has not been asked");
-        assert_eq!(give(&mut machine, 1, in_sync(&["a"])), [Action::Follow(name("a"))]);
-        let stays = [Action::StayMaster, Action::ResumeWrites { done: false }];
-        assert_eq!(give(&mut machine, 2, Input::TurnedAway), stays);
+        assert_eq!(give(&mut machine, 1, HandoverEvent::TurnedAway), [], "it has not been asked");
+        assert_eq!(give(&mut machine, 1, in_sync(&["a"])), [HandoverAction::Follow(name("a"))]);
+        let stays = [HandoverAction::StayMaster, HandoverAction::ResumeWrites { done: false }];
+        assert_eq!(give(&mut machine, 2, HandoverEvent::TurnedAway), stays);
         assert!(!machine.is_under_way());
-        assert_eq!(give(&mut machine, 3, Input::TurnedAway), [], "it is over");
+        assert_eq!(give(&mut machine, 3, HandoverEvent::TurnedAway), [], "it is over");
     }
 
     #[test]
     fn failover_can_be_aborted_in_every_state() {
-        let over = Action::ResumeWrites { done: false };
+        let over = HandoverAction::ResumeWrites { done: false };
         let (mut machine, mut out) = (Handover::default(), Vec::new());
         machine.order(at(0), start(None, false, None), &situation(), &mut out).expect("it begins");
         assert_eq!(abort(&mut machine), (Ok(()), vec![over.clone()]));
-        assert_eq!(give(&mut machine, 1, Input::WritesHeld), [], "they were held for nothing");
+        assert_eq!(give(&mut machine, 1, HandoverEvent::WritesHeld), [], "they were held for nothing");
         let mut machine = syncing(None, false, None);
         assert_eq!(abort(&mut machine), (Ok(()), vec![over.clone()]));
         let mut machine = syncing(None, false, None);
         give(&mut machine, 1, in_sync(&["a"]));
-        assert_eq!(abort(&mut machine), (Ok(()), vec![Action::StayMaster, over]));
-        assert_eq!(abort(&mut machine), (Err(Refusal::NothingToAbort), vec![]));
+        assert_eq!(abort(&mut machine), (Ok(()), vec![HandoverAction::StayMaster, over]));
+        assert_eq!(abort(&mut machine), (Err(HandoverError::NothingToAbort), vec![]));
     }
 }

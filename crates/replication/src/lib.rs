@@ -2,14 +2,14 @@
 //!
 //! - [`Log`] holds the replication stream, its ids and offsets, and the backlog. Each reader has a cursor.
 //! - [`Replica`] follows a master: handshake, full or partial synchronisation, the stream, acknowledgements,
-//!   reconnects. [`Following`] drives it together with the log.
-//! - [`Master`] serves replicas: it starts snapshots, detects dead replicas and counts the good ones. [`Serving`]
+//!   reconnects. [`ReplicaDriver`] drives it together with the log.
+//! - [`Master`] serves replicas: it starts snapshots, detects dead replicas and counts the good ones. [`MasterDriver`]
 //!   drives it together with the log.
-//! - [`Incoming`] splits a received stream into commands to apply and bytes to log.
+//! - [`IncomingStream`] splits a received stream into commands to apply and bytes to log.
 //! - [`wait::Waiters`] holds the clients blocked by WAIT and WAITAOF.
-//! - [`Handover`] implements FAILOVER, [`Stop`] implements SHUTDOWN, and [`EmptyMaster`] a master that restarted
+//! - [`Handover`] implements FAILOVER, [`ShutdownSequence`] implements SHUTDOWN, and [`EmptyMaster`] a master that restarted
 //!   without its data.
-//! - [`Authority`] decides during role changes who may write to the data.
+//! - [`WriteAuthority`] decides during role changes who may write to the data.
 //!
 //! The state machines do no I/O and read no clock. `handle` takes an event and appends actions for the caller to
 //! perform. `next_deadline` returns the latest time of the next call with a `Deadline` event; an early call is
@@ -18,32 +18,34 @@
 //! Source: the replication protocol as documented on redis.io and implemented by Redis 7 and Valkey.
 #![forbid(unsafe_code)]
 
-mod authority;
 mod empty_master;
-pub mod following;
 pub mod handover;
 mod id;
-mod incoming;
+mod incoming_stream;
 mod log;
 pub mod master;
+pub mod master_driver;
 mod psync;
 pub mod replica;
-pub mod serving;
-pub mod stop;
+pub mod replica_driver;
+pub mod shutdown;
 pub mod wait;
+mod write_authority;
 
 #[cfg(test)]
 mod pair_tests;
 
-pub use authority::{Authority, Generation, Mode};
-pub use empty_master::{EmptyMaster, Followers, Keeping, Name};
-pub use following::Following;
+pub use empty_master::{EmptyMaster, HostPort, RecordedReplicas, ReplicaRecorder};
 pub use handover::Handover;
 pub use id::{ParseReplIdError, ReplId};
-pub use incoming::{Incoming, Piece, begin_of_transaction};
-pub use log::{CursorId, FellOff, Log, Position, Refusal, StreamOver};
+pub use incoming_stream::{IncomingStream, StreamBatch, last_multi_offset};
+pub use log::{CursorId, CursorLost, FullSyncReason, Log, Position, StreamSuperseded};
 pub use master::Master;
-pub use psync::{Capabilities, Contents, Profile, PsyncRequest, Replconf, ReplconfError, SnapshotForm};
+pub use master_driver::MasterDriver;
+pub use psync::{
+    Capabilities, PeerProfile, PsyncRequest, ReplconfAction, ReplconfError, SnapshotContents, SnapshotFormat,
+};
 pub use replica::Replica;
-pub use serving::Serving;
-pub use stop::Stop;
+pub use replica_driver::ReplicaDriver;
+pub use shutdown::ShutdownSequence;
+pub use write_authority::{StreamEpoch, WriteAuthority, WriteMode};

@@ -19,8 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use slot_routing::ReplOffset;
 
-use crate::authority::{Authority, Generation, Mode};
 use crate::id::ReplId;
+use crate::write_authority::{StreamEpoch, WriteAuthority, WriteMode};
 use chunks::Chunks;
 
 /// How far a cursor of this node itself may fall behind, in bytes.
@@ -42,16 +42,16 @@ pub struct CursorId(u64);
 /// The bytes that the cursor would read next are gone: it was too slow, or the history was replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("what the cursor would read next is no longer kept")]
-pub struct FellOff;
+pub struct CursorLost;
 
 /// The stream was superseded: this node was promoted or follows another master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("this node does not follow that master any more")]
-pub struct StreamOver;
+pub struct StreamSuperseded;
 
 /// Why a replica needs a full synchronisation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum FullSyncReason {
     /// The replica requested one.
     #[error("it asks for a full resynchronisation")]
     NothingAsked,
@@ -84,12 +84,12 @@ pub struct Log {
     cursors: BTreeMap<CursorId, ReplOffset>,
     /// Cursors of this node itself, which have their own bound.
     own: BTreeSet<CursorId>,
-    /// Whether a cursor was dropped since the last [`Log::take_fell_off`].
+    /// Whether a cursor was dropped since the last [`Log::take_cursor_lost`].
     fell_off: bool,
     next_cursor: u64,
     /// The database selected in the stream, if known.
     db: Option<u16>,
-    authority: Authority,
+    authority: WriteAuthority,
 }
 
 impl Log {
@@ -108,34 +108,34 @@ impl Log {
             fell_off: false,
             next_cursor: 0,
             db: None,
-            authority: Authority::default(),
+            authority: WriteAuthority::default(),
         }
     }
 
     /// Returns the authority that decides who may write to the data and the log.
     #[must_use]
-    pub fn authority(&self) -> &Authority {
+    pub fn authority(&self) -> &WriteAuthority {
         &self.authority
     }
 
-    /// See [`Authority::demote`].
-    pub fn demote(&mut self) -> Generation {
+    /// See [`WriteAuthority::demote`].
+    pub fn demote(&mut self) -> StreamEpoch {
         self.authority.demote()
     }
 
-    /// Accepts data of this stream from now on ([`Authority::drained`]). Returns the position from which to ask the
+    /// Accepts data of this stream from now on ([`WriteAuthority::drained`]). Returns the position from which to ask the
     /// master to continue; `None` if the data belongs to no history.
     ///
     /// # Errors
     /// If a newer stream has replaced this one.
-    pub fn follow(&mut self, stream: Generation) -> Result<Option<Position>, StreamOver> {
+    pub fn follow(&mut self, stream: StreamEpoch) -> Result<Option<Position>, StreamSuperseded> {
         if !self.authority.drained(stream) {
-            return Err(StreamOver);
+            return Err(StreamSuperseded);
         }
         Ok(self.is_open().then(|| self.position()))
     }
 
-    /// Makes this node a master ([`Authority::promote`]) whose history continues under the new id. The next append
+    /// Makes this node a master ([`WriteAuthority::promote`]) whose history continues under the new id. The next append
     /// selects its database again. Returns false if the node was a master already.
     pub fn promote(&mut self, id: ReplId) -> bool {
         let promoted = self.authority.promote();
@@ -145,12 +145,12 @@ impl Log {
         promoted
     }
 
-    /// See [`Authority::seal`].
+    /// See [`WriteAuthority::seal`].
     pub fn seal(&mut self) {
         self.authority.seal();
     }
 
-    /// See [`Authority::unseal`].
+    /// See [`WriteAuthority::unseal`].
     pub fn unseal(&mut self) {
         self.authority.unseal();
     }
@@ -231,9 +231,9 @@ impl Log {
     }
 
     /// Appends the effects of local commands that ran in database `db`, and returns the end of the log. Does nothing
-    /// while the log is closed or local effects are not logged ([`Authority::logs_own`]).
+    /// while the log is closed or local effects are not logged ([`WriteAuthority::logs_local_effects`]).
     pub fn append(&mut self, db: u16, commands: &[u8]) -> ReplOffset {
-        if !self.authority.logs_own() {
+        if !self.authority.logs_local_effects() {
             return self.end;
         }
         if self.kept.is_some() && self.db != Some(db) {
@@ -249,7 +249,7 @@ impl Log {
 
     /// Appends a command for the replicas that changes no data (PING, REPLCONF GETACK).
     pub fn append_control(&mut self, bytes: &[u8]) -> ReplOffset {
-        if self.authority.logs_own() {
+        if self.authority.logs_local_effects() {
             self.push(bytes);
         }
         self.end
@@ -257,8 +257,8 @@ impl Log {
 
     /// Appends bytes of the master's stream unchanged, so that the replica's log equals its master's. Returns false and
     /// drops the bytes if the stream is superseded or not accepted yet.
-    pub fn append_stream(&mut self, stream: Generation, bytes: &[u8]) -> bool {
-        let taken = self.authority.applies(stream);
+    pub fn append_stream(&mut self, stream: StreamEpoch, bytes: &[u8]) -> bool {
+        let taken = self.authority.accepts_stream(stream);
         if taken {
             self.push(bytes);
         }
@@ -306,25 +306,25 @@ impl Log {
     ///
     /// # Errors
     /// If the replica needs a full synchronisation.
-    pub fn resume(&self, id: &[u8], first_byte: i64) -> Result<ReplOffset, Refusal> {
+    pub fn resume(&self, id: &[u8], first_byte: i64) -> Result<ReplOffset, FullSyncReason> {
         if id == b"?" {
-            return Err(Refusal::NothingAsked);
+            return Err(FullSyncReason::NothingAsked);
         }
-        let id = ReplId::parse(id).map_err(|_| Refusal::OtherHistory)?;
+        let id = ReplId::parse(id).map_err(|_| FullSyncReason::OtherHistory)?;
         let offset = first_byte.checked_sub(1).and_then(|offset| u64::try_from(offset).ok());
-        let offset = offset.ok_or(Refusal::OutsideBacklog)?;
+        let offset = offset.ok_or(FullSyncReason::OutsideBacklog)?;
         if id != self.id {
-            let second = self.second.filter(|second| second.id == id).ok_or(Refusal::OtherHistory)?;
+            let second = self.second.filter(|second| second.id == id).ok_or(FullSyncReason::OtherHistory)?;
             if offset > second.offset.0 {
-                return Err(Refusal::PastSecondHistory);
+                return Err(FullSyncReason::PastSecondHistory);
             }
         }
-        let kept = self.kept.as_ref().ok_or(Refusal::NoBacklog)?;
+        let kept = self.kept.as_ref().ok_or(FullSyncReason::NoBacklog)?;
         // More may be kept than the cursor bound allows. A cursor beyond the bound would be dropped at once, and the
         // replica would reconnect for ever.
         let from = kept.start().max(self.farthest(self.cursor_bound));
         if offset < from || offset > self.end.0 {
-            return Err(Refusal::OutsideBacklog);
+            return Err(FullSyncReason::OutsideBacklog);
         }
         Ok(ReplOffset(offset))
     }
@@ -364,11 +364,11 @@ impl Log {
     ///
     /// # Errors
     /// If the bytes are gone: the cursor was too slow, or the history was replaced.
-    pub fn read(&mut self, cursor: CursorId, max: usize, out: &mut Vec<u8>) -> Result<(), FellOff> {
-        let position = self.cursors.get_mut(&cursor).ok_or(FellOff)?;
-        let kept = self.kept.as_ref().filter(|kept| position.0 >= kept.start()).ok_or(FellOff)?;
+    pub fn read(&mut self, cursor: CursorId, max: usize, out: &mut Vec<u8>) -> Result<(), CursorLost> {
+        let position = self.cursors.get_mut(&cursor).ok_or(CursorLost)?;
+        let kept = self.kept.as_ref().filter(|kept| position.0 >= kept.start()).ok_or(CursorLost)?;
         if position.0 > self.end.0 {
-            return Err(FellOff);
+            return Err(CursorLost);
         }
         position.0 += kept.read(position.0, max, out) as u64;
         self.trim();
@@ -379,13 +379,13 @@ impl Log {
     ///
     /// # Errors
     /// If the bytes are gone.
-    pub fn peek(&self, from: ReplOffset, len: usize, out: &mut Vec<u8>) -> Result<(), FellOff> {
-        let kept = self.kept.as_ref().filter(|kept| from.0 >= kept.start()).ok_or(FellOff)?;
+    pub fn peek(&self, from: ReplOffset, len: usize, out: &mut Vec<u8>) -> Result<(), CursorLost> {
+        let kept = self.kept.as_ref().filter(|kept| from.0 >= kept.start()).ok_or(CursorLost)?;
         let before = out.len();
         if from <= self.end {
             kept.read(from.0, len, out);
         }
-        if out.len() - before == len { Ok(()) } else { Err(FellOff) }
+        if out.len() - before == len { Ok(()) } else { Err(CursorLost) }
     }
 
     /// Returns the offset of a cursor; `None` if its history was replaced.
@@ -401,7 +401,7 @@ impl Log {
     }
 
     /// Returns whether a cursor was dropped since the last call. The owner of an idle cursor would not notice.
-    pub fn take_fell_off(&mut self) -> bool {
+    pub fn take_cursor_lost(&mut self) -> bool {
         std::mem::take(&mut self.fell_off)
     }
 
@@ -409,9 +409,9 @@ impl Log {
     ///
     /// # Errors
     /// If the cursor was dropped.
-    pub fn pending(&self, cursor: CursorId) -> Result<u64, FellOff> {
-        let position = self.cursors.get(&cursor).ok_or(FellOff)?;
-        self.end.0.checked_sub(position.0).ok_or(FellOff)
+    pub fn pending(&self, cursor: CursorId) -> Result<u64, CursorLost> {
+        let position = self.cursors.get(&cursor).ok_or(CursorLost)?;
+        self.end.0.checked_sub(position.0).ok_or(CursorLost)
     }
 
     /// Adopts a master's id and offset after a full synchronisation. The kept bytes belong to another history, so every
@@ -430,7 +430,7 @@ impl Log {
     /// load, the history continues under the new id `own`.
     pub fn adopt_loaded(&mut self, position: Position, own: ReplId) {
         self.adopt(position);
-        if self.authority.mode() == Mode::Master {
+        if self.authority.mode() == WriteMode::Master {
             self.rename(own);
         }
     }

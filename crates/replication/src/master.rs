@@ -33,7 +33,7 @@ use slot_routing::{NodeId, ReplOffset};
 
 use crate::id::ReplId;
 use crate::log::Position;
-use crate::psync::{Capabilities, Profile, SnapshotForm};
+use crate::psync::{Capabilities, PeerProfile, SnapshotFormat};
 pub use limit::OutputLimit;
 pub use peer::{PeerState, Replica};
 use peer::{Phase, Way};
@@ -52,7 +52,7 @@ const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
 /// The configuration, with the options' names in redis.conf.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Config {
+pub struct MasterConfig {
     /// `repl-ping-replica-period`.
     pub ping_period: Duration,
     /// `repl-timeout`.
@@ -75,7 +75,7 @@ pub struct Config {
     pub backlog: u64,
 }
 
-impl Config {
+impl MasterConfig {
     /// Returns the output limit, but at least the backlog size: a replica that continues from the start of the backlog
     /// would otherwise be closed at once, and reconnect for ever.
     fn limit(&self) -> OutputLimit {
@@ -85,7 +85,7 @@ impl Config {
 
 /// An event for the state machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Input {
+pub enum MasterEvent {
     /// The time of [`Master::next_deadline`].
     Deadline,
     /// A connection sent PSYNC or SYNC.
@@ -93,12 +93,12 @@ pub enum Input {
         /// The replica.
         peer: PeerId,
         /// The properties announced by REPLCONF.
-        profile: Profile,
+        profile: PeerProfile,
         /// The position from which the replica can continue; `None` if it needs a full synchronisation.
         resume: Option<Position>,
     },
     /// The snapshot was taken.
-    Cut {
+    SnapshotTaken {
         /// The snapshot.
         transfer: TransferId,
         /// The position in the log at which it was taken.
@@ -158,7 +158,7 @@ pub enum Input {
 
 /// An action for the caller to perform.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub enum MasterAction {
     /// Take a snapshot for these replicas and report its position.
     Snapshot {
         /// The id of the snapshot.
@@ -169,7 +169,7 @@ pub enum Action {
         /// complete.
         eof: bool,
         /// The format and contents.
-        form: SnapshotForm,
+        form: SnapshotFormat,
     },
     /// Send `+FULLRESYNC`, and keep the log from this position on.
     FullResync {
@@ -277,7 +277,7 @@ pub enum CloseReason {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Transfer {
     id: TransferId,
-    form: SnapshotForm,
+    form: SnapshotFormat,
     /// Whether it is streamed directly instead of written to a file.
     is_streamed: bool,
     /// The position of a snapshot that is still being written to its file, so that replicas can join it.
@@ -300,13 +300,13 @@ pub enum AwaitedSnapshot {
 /// The state machine of a master, or of a replica that serves sub-replicas.
 #[derive(Debug)]
 pub struct Master {
-    config: Config,
+    config: MasterConfig,
     /// Whether this node is a master. A replica passes on its master's PINGs and sends none of its own.
     master: bool,
     peers: BTreeMap<PeerId, Replica>,
     transfer: Option<Transfer>,
     next_transfer: u64,
-    next_look: Instant,
+    next_pending_check: Instant,
     /// The time of the last PING, from which the next one is scheduled.
     last_ping: Instant,
     /// The time since which there have been no replicas.
@@ -317,7 +317,7 @@ pub struct Master {
 impl Master {
     /// Creates the state machine of a node without replicas.
     #[must_use]
-    pub fn new(config: Config, master: bool, now: Instant) -> Self {
+    pub fn new(config: MasterConfig, master: bool, now: Instant) -> Self {
         Self {
             last_ping: now,
             config,
@@ -325,14 +325,14 @@ impl Master {
             peers: BTreeMap::new(),
             transfer: None,
             next_transfer: 0,
-            next_look: now,
+            next_pending_check: now,
             alone_since: None,
             throttle: Throttle::default(),
         }
     }
 
-    /// Changes the configuration. It applies at once, so the caller must ask for [`Master::next_deadline`] again.
-    pub fn set_config(&mut self, config: Config) {
+    /// Changes the configuration. It accepts_stream at once, so the caller must ask for [`Master::next_deadline`] again.
+    pub fn set_config(&mut self, config: MasterConfig) {
         self.config = config;
     }
 
@@ -439,14 +439,14 @@ impl Master {
         self.last_ping + self.config.ping_period
     }
 
-    /// Returns the time of the next [`Input::Deadline`].
+    /// Returns the time of the next [`MasterEvent::Deadline`].
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         if self.peers.is_empty() {
             let ttl = self.config.backlog_ttl;
             return self.alone_since.filter(|_| self.master && !ttl.is_zero()).map(|since| since + ttl);
         }
-        let mut next = self.next_look;
+        let mut next = self.next_pending_check;
         if self.master {
             next = next.min(self.next_ping());
         }
@@ -459,27 +459,27 @@ impl Master {
     }
 
     /// Handles an event and appends the resulting actions to `out`.
-    pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Action>) {
+    pub fn handle(&mut self, now: Instant, input: MasterEvent, out: &mut Vec<MasterAction>) {
         match input {
-            Input::Deadline => self.on_deadline(now, out),
-            Input::Joined { peer, profile, resume } => self.on_joined(now, peer, profile, resume, out),
-            Input::Cut { transfer, position, db } => self.on_cut(transfer, position, db, out),
-            Input::Written { transfer } => self.on_written(transfer, out),
-            Input::Sent { peer } => self.on_sent(now, peer, out),
-            Input::TransferFailed { transfer } => self.on_failed(now, transfer, out),
-            Input::Acknowledged { peer, offset, synced } => {
+            MasterEvent::Deadline => self.on_deadline(now, out),
+            MasterEvent::Joined { peer, profile, resume } => self.on_joined(now, peer, profile, resume, out),
+            MasterEvent::SnapshotTaken { transfer, position, db } => self.on_cut(transfer, position, db, out),
+            MasterEvent::Written { transfer } => self.on_written(transfer, out),
+            MasterEvent::Sent { peer } => self.on_sent(now, peer, out),
+            MasterEvent::TransferFailed { transfer } => self.on_failed(now, transfer, out),
+            MasterEvent::Acknowledged { peer, offset, synced } => {
                 if let Some(replica) = self.peers.get_mut(&peer) {
                     replica.synced = replica.synced.max(synced);
                 }
                 self.on_acknowledged(now, peer, offset, out);
             }
-            Input::Heard { peer } => {
+            MasterEvent::Heard { peer } => {
                 if let Some(peer) = self.peers.get_mut(&peer) {
                     peer.last_heard = now;
                 }
             }
-            Input::Pending { peer, bytes } => self.on_pending(now, peer, bytes, out),
-            Input::Closed { peer } => {
+            MasterEvent::Pending { peer, bytes } => self.on_pending(now, peer, bytes, out),
+            MasterEvent::Closed { peer } => {
                 // The log dropped its cursor before a deadline noticed that the replica is too slow.
                 let limit = self.config.limit().hard;
                 if limit > 0 && self.peers.get(&peer).is_some_and(|peer| peer.pending > limit / 2) {
@@ -491,12 +491,12 @@ impl Master {
                     self.forget(now, peer, out);
                 }
             }
-            Input::Role { master } => {
+            MasterEvent::Role { master } => {
                 self.master = master;
                 self.last_ping = now;
                 self.alone_since = Some(now).filter(|_| self.peers.is_empty());
             }
-            Input::HistoryReplaced => {
+            MasterEvent::HistoryReplaced => {
                 let peers: Vec<PeerId> = self.peers.keys().copied().collect();
                 for peer in peers {
                     self.close(now, peer, CloseReason::HistoryReplaced, out);
@@ -509,12 +509,12 @@ impl Master {
         &mut self,
         now: Instant,
         peer: PeerId,
-        profile: Profile,
+        profile: PeerProfile,
         resume: Option<Position>,
-        out: &mut Vec<Action>,
+        out: &mut Vec<MasterAction>,
     ) {
         if self.peers.is_empty() {
-            (self.next_look, self.last_ping) = (now + LOOK_PERIOD, now);
+            (self.next_pending_check, self.last_ping) = (now + LOOK_PERIOD, now);
         }
         self.alone_since = None;
         if profile.snapshot_over.is_some() {
@@ -524,8 +524,8 @@ impl Master {
         let phase = match resume {
             Some(position) => {
                 let id = Some(position.id).filter(|_| psync2);
-                out.push(Action::Continue { peer, id, with_slot_states: slot_states });
-                out.push(Action::Stream { peer, from: position.offset });
+                out.push(MasterAction::Continue { peer, id, with_slot_states: slot_states });
+                out.push(MasterAction::Stream { peer, from: position.offset });
                 Phase::Online
             }
             None => Phase::Waiting { since: now },
@@ -537,7 +537,7 @@ impl Master {
     }
 
     /// Lets waiting replicas share the snapshot that is being written to a file, if its format and contents fit.
-    fn join_open_transfer(&mut self, out: &mut Vec<Action>) {
+    fn join_open_transfer(&mut self, out: &mut Vec<MasterAction>) {
         let Some(Transfer { id: transfer, form, open_from: Some(position), .. }) = &self.transfer else {
             return;
         };
@@ -548,9 +548,9 @@ impl Master {
             if joins {
                 let (cut, way) = (Some(position.offset), Way::File { is_written: false });
                 peer.phase = Phase::Sending { transfer: *transfer, cut, way };
-                out.push(Action::KeepLog { peer: *id, from: position.offset });
+                out.push(MasterAction::KeepLog { peer: *id, from: position.offset });
                 if !peer.profile.sync {
-                    out.push(Action::FullResync { peer: *id, position: *position });
+                    out.push(MasterAction::FullResync { peer: *id, position: *position });
                 }
             }
         }
@@ -573,7 +573,7 @@ impl Master {
         may && waiting.all(|peer| peer.profile.capabilities.eof)
     }
 
-    fn start_due_snapshot(&mut self, now: Instant, out: &mut Vec<Action>) {
+    fn start_due_snapshot(&mut self, now: Instant, out: &mut Vec<MasterAction>) {
         if self.transfer.is_some() || self.snapshot_due().is_none_or(|due| due > now) {
             return;
         }
@@ -593,10 +593,16 @@ impl Master {
                 peers.push(*id);
             }
         }
-        out.push(Action::Snapshot { transfer, peers, eof, form });
+        out.push(MasterAction::Snapshot { transfer, peers, eof, form });
     }
 
-    fn on_cut(&mut self, transfer: TransferId, position: Position, db: Option<u16>, out: &mut Vec<Action>) {
+    fn on_cut(
+        &mut self,
+        transfer: TransferId,
+        position: Position,
+        db: Option<u16>,
+        out: &mut Vec<MasterAction>,
+    ) {
         let mut is_file = false;
         for (id, peer) in &mut self.peers {
             if let Phase::Sending { transfer: of, cut, way } = &mut peer.phase
@@ -605,12 +611,12 @@ impl Master {
                 *cut = Some(position.offset);
                 is_file |= *way != Way::Streamed;
                 if peer.profile.rdb_channel {
-                    out.push(Action::EndOffset { peer: *id, position, db });
+                    out.push(MasterAction::EndOffset { peer: *id, position, db });
                 } else if !peer.profile.sync {
-                    out.push(Action::FullResync { peer: *id, position });
+                    out.push(MasterAction::FullResync { peer: *id, position });
                 }
                 if *way == Way::Streamed {
-                    out.push(Action::SendSnapshot { peer: *id });
+                    out.push(MasterAction::SendSnapshot { peer: *id });
                 }
             }
         }
@@ -620,7 +626,7 @@ impl Master {
         }
     }
 
-    fn on_written(&mut self, transfer: TransferId, out: &mut Vec<Action>) {
+    fn on_written(&mut self, transfer: TransferId, out: &mut Vec<MasterAction>) {
         let Some(current) = self.transfer.as_mut().filter(|current| current.id == transfer) else { return };
         current.open_from = None;
         let mut peers = Vec::new();
@@ -632,10 +638,10 @@ impl Master {
                 peers.push(*id);
             }
         }
-        out.push(Action::SendFile { transfer, peers });
+        out.push(MasterAction::SendFile { transfer, peers });
     }
 
-    fn on_sent(&mut self, now: Instant, id: PeerId, out: &mut Vec<Action>) {
+    fn on_sent(&mut self, now: Instant, id: PeerId, out: &mut Vec<MasterAction>) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         let Phase::Sending { cut: Some(cut), way, .. } = peer.phase else { return };
         let eof = way == Way::Streamed;
@@ -647,7 +653,7 @@ impl Master {
             peer.phase = Phase::Loading { cut };
         } else {
             peer.phase = Phase::Online;
-            out.push(Action::Stream { peer: id, from: cut });
+            out.push(MasterAction::Stream { peer: id, from: cut });
         }
         self.end_transfer(now, out);
         if served {
@@ -656,7 +662,7 @@ impl Master {
     }
 
     /// Starts the next snapshot once the last replica of this one has received it or disconnected.
-    fn end_transfer(&mut self, now: Instant, out: &mut Vec<Action>) {
+    fn end_transfer(&mut self, now: Instant, out: &mut Vec<MasterAction>) {
         let Some(transfer) = self.transfer.as_ref().map(|transfer| transfer.id) else { return };
         if self.peers.values().any(|peer| peer.is_in(transfer)) {
             return;
@@ -665,7 +671,7 @@ impl Master {
         self.start_due_snapshot(now, out);
     }
 
-    fn on_failed(&mut self, now: Instant, transfer: TransferId, out: &mut Vec<Action>) {
+    fn on_failed(&mut self, now: Instant, transfer: TransferId, out: &mut Vec<MasterAction>) {
         let broken: Vec<PeerId> =
             self.peers.iter().filter(|(_, peer)| peer.is_in(transfer)).map(|(id, _)| *id).collect();
         for peer in broken {
@@ -673,21 +679,21 @@ impl Master {
         }
     }
 
-    fn on_acknowledged(&mut self, now: Instant, id: PeerId, offset: ReplOffset, out: &mut Vec<Action>) {
+    fn on_acknowledged(&mut self, now: Instant, id: PeerId, offset: ReplOffset, out: &mut Vec<MasterAction>) {
         let Some(peer) = self.peers.get_mut(&id) else { return };
         peer.last_heard = now;
         peer.acknowledged = peer.acknowledged.max(Some(offset));
         match peer.phase {
             Phase::Loading { cut } => {
                 peer.phase = Phase::Online;
-                out.push(Action::Stream { peer: id, from: cut });
+                out.push(MasterAction::Stream { peer: id, from: cut });
             }
             Phase::Apart => peer.phase = Phase::Online,
             Phase::Waiting { .. } | Phase::Sending { .. } | Phase::Fetched { .. } | Phase::Online => {}
         }
     }
 
-    fn on_pending(&mut self, now: Instant, id: PeerId, bytes: u64, out: &mut Vec<Action>) {
+    fn on_pending(&mut self, now: Instant, id: PeerId, bytes: u64, out: &mut Vec<MasterAction>) {
         let limit = self.config.limit();
         let Some(peer) = self.peers.get_mut(&id) else { return };
         peer.pending = bytes;
@@ -697,29 +703,29 @@ impl Master {
         }
     }
 
-    fn on_deadline(&mut self, now: Instant, out: &mut Vec<Action>) {
+    fn on_deadline(&mut self, now: Instant, out: &mut Vec<MasterAction>) {
         self.start_due_snapshot(now, out);
         if self.master && now >= self.next_ping() && !self.peers.is_empty() {
             self.last_ping = now;
-            out.push(Action::Ping);
+            out.push(MasterAction::Ping);
         }
-        if now >= self.next_look && !self.peers.is_empty() {
-            self.next_look = now + LOOK_PERIOD;
+        if now >= self.next_pending_check && !self.peers.is_empty() {
+            self.next_pending_check = now + LOOK_PERIOD;
             self.look(now, out);
         }
         let ttl = self.config.backlog_ttl;
         if self.master && !ttl.is_zero() && self.alone_since.is_some_and(|since| now >= since + ttl) {
             self.alone_since = None;
-            out.push(Action::CloseLog);
+            out.push(MasterAction::CloseLog);
         }
     }
 
-    fn look(&mut self, now: Instant, out: &mut Vec<Action>) {
+    fn look(&mut self, now: Instant, out: &mut Vec<MasterAction>) {
         let timeout = self.config.timeout;
         let (mut silent, mut unlinked) = (Vec::new(), Vec::new());
         for (id, peer) in &self.peers {
             if peer.needs_keepalive() {
-                out.push(Action::ShowLife { peer: *id });
+                out.push(MasterAction::ShowLife { peer: *id });
             } else if peer.main_channel_timed_out(now) {
                 unlinked.push(*id);
             } else if peer.must_acknowledge() && now >= peer.last_heard + timeout {
@@ -734,19 +740,19 @@ impl Master {
         }
     }
 
-    fn close(&mut self, now: Instant, peer: PeerId, reason: CloseReason, out: &mut Vec<Action>) {
+    fn close(&mut self, now: Instant, peer: PeerId, reason: CloseReason, out: &mut Vec<MasterAction>) {
         if self.peers.contains_key(&peer) {
-            out.push(Action::Close { peer, reason });
+            out.push(MasterAction::Close { peer, reason });
             self.forget(now, peer, out);
         }
     }
 
-    fn forget(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Action>) {
+    fn forget(&mut self, now: Instant, peer: PeerId, out: &mut Vec<MasterAction>) {
         let Some(gone) = self.peers.remove(&peer) else { return };
         if let Some(transfer) = self.transfer.as_ref().map(|transfer| transfer.id)
             && !self.peers.values().any(|peer| peer.is_in(transfer))
         {
-            out.push(Action::CancelSnapshot { transfer });
+            out.push(MasterAction::CancelSnapshot { transfer });
         }
         self.end_transfer(now, out);
         if let Some(other) = gone.needs() {

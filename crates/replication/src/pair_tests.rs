@@ -11,10 +11,10 @@ use proptest::prelude::*;
 use resp::{Args, Batch, Limits, Parser};
 
 use crate::master::{self, OutputLimit, PeerId};
-use crate::psync::{Profile, PsyncRequest, Replconf};
-use crate::replica::{self, ChannelAction, ChannelInput};
-use crate::serving::{self, Answer, Cut, Input, Order};
-use crate::{CursorId, Log, ReplId, Replica, Serving};
+use crate::master_driver::{self, MasterDriverAction, MasterDriverEvent, PsyncAnswer, SnapshotPosition};
+use crate::psync::{PeerProfile, PsyncRequest, ReplconfAction};
+use crate::replica::{self, RdbChannelAction, RdbChannelEvent};
+use crate::{CursorId, Log, MasterDriver, ReplId, Replica};
 
 fn id(byte: u8) -> ReplId {
     ReplId::from_random([byte; 20])
@@ -26,7 +26,7 @@ const RDB: usize = 1;
 
 /// The master with the process around it. It accepts one connection of each kind at a time.
 struct MasterSide {
-    serving: Serving,
+    serving: MasterDriver,
     log: Log,
     data: Vec<u64>,
     connection: [Option<Served>; 2],
@@ -39,7 +39,7 @@ struct MasterSide {
 
 struct Served {
     peer: PeerId,
-    profile: Profile,
+    profile: PeerProfile,
     parser: Parser,
     input: Vec<u8>,
     streams: Option<CursorId>,
@@ -54,7 +54,7 @@ const MARK: &[u8; 40] = b"mark5678901234567890mark5678901234567890";
 
 impl MasterSide {
     fn new(backlog: u64, dual_channel: bool) -> Self {
-        let config = master::Config {
+        let config = master::MasterConfig {
             ping_period: Duration::from_secs(3),
             timeout: Duration::from_secs(20),
             diskless: true,
@@ -67,7 +67,7 @@ impl MasterSide {
             backlog: 0,
         };
         Self {
-            serving: Serving::new(config, Instant::ORIGIN),
+            serving: MasterDriver::new(config, Instant::ORIGIN),
             log: Log::new(id(0), backlog),
             data: Vec::new(),
             connection: [None, None],
@@ -89,7 +89,7 @@ impl MasterSide {
         self.connections += 1;
         self.connection[channel] = Some(Served {
             peer: PeerId(self.connections),
-            profile: Profile::default(),
+            profile: PeerProfile::default(),
             parser: Parser::new(),
             input: Vec::new(),
             streams: None,
@@ -106,7 +106,7 @@ impl MasterSide {
 
     fn disconnect(&mut self, now: Instant, channel: usize) {
         if let Some(gone) = self.connection[channel].take() {
-            self.give(now, Input::Closed(gone.peer));
+            self.give(now, MasterDriverEvent::Closed(gone.peer));
         }
     }
 
@@ -131,10 +131,10 @@ impl MasterSide {
         match &args[0] {
             b"PING" => served_replica.output.extend_from_slice(b"+PONG\r\n"),
             b"REPLCONF" => match served_replica.profile.replconf(args).unwrap() {
-                Replconf::Ack(offset) => {
-                    self.give(now, Input::Acknowledged { peer, offset, synced: None });
+                ReplconfAction::Ack(offset) => {
+                    self.give(now, MasterDriverEvent::Acknowledged { peer, offset, synced: None });
                 }
-                Replconf::SnapshotOver(rdb) => {
+                ReplconfAction::SnapshotOver(rdb) => {
                     let answer = match self.serving.link_channels(&mut served_replica.profile, rdb) {
                         Ok(()) => "+OK\r\n".to_owned(),
                         Err(error) => format!("-{error}\r\n"),
@@ -145,21 +145,21 @@ impl MasterSide {
             },
             b"SYNC" => {
                 let profile = served_replica.profile.clone();
-                self.give(now, Input::Asked { peer, profile, request: None });
+                self.give(now, MasterDriverEvent::Asked { peer, profile, request: None });
             }
             b"PSYNC" => {
                 let request = PsyncRequest::parse(args).unwrap();
                 let profile = served_replica.profile.clone();
-                if self.serving.sends_apart(&mut self.log, &request, &profile).is_some() {
+                if self.serving.needs_rdb_channel(&mut self.log, &request, &profile).is_some() {
                     return served_replica.output.extend_from_slice(b"+DUALCHANNELSYNC\r\n");
                 }
-                self.give(now, Input::Asked { peer, profile, request: Some(request) });
+                self.give(now, MasterDriverEvent::Asked { peer, profile, request: Some(request) });
             }
             other => panic!("{other:?}"),
         }
     }
 
-    fn give(&mut self, now: Instant, input: Input) {
+    fn give(&mut self, now: Instant, input: MasterDriverEvent) {
         let mut out = Vec::new();
         self.serving.handle(now, input, &mut self.log, &mut out);
         for order in out {
@@ -167,13 +167,13 @@ impl MasterSide {
         }
     }
 
-    fn act(&mut self, now: Instant, order: Order) {
+    fn act(&mut self, now: Instant, order: MasterDriverAction) {
         match order {
-            Order::Answered(_, Answer::Partial { .. }) => self.partial += 1,
-            Order::Answered(_, Answer::Full(_)) => self.full += 1,
-            Order::Snapshot { transfer, peers, .. } => {
+            MasterDriverAction::Answered(_, PsyncAnswer::Partial { .. }) => self.partial += 1,
+            MasterDriverAction::Answered(_, PsyncAnswer::Full(_)) => self.full += 1,
+            MasterDriverAction::Snapshot { transfer, peers, .. } => {
                 self.log.open(id(1));
-                let cut = Cut::note(&mut self.log, transfer, &peers, None);
+                let cut = SnapshotPosition::record(&mut self.log, transfer, &peers, None);
                 let mut snapshot = format!("$EOF:{}\r\n", String::from_utf8_lossy(MARK)).into_bytes();
                 for number in &self.data {
                     snapshot.extend_from_slice(format!("{number} ").as_bytes());
@@ -182,17 +182,19 @@ impl MasterSide {
                 for peer in peers {
                     self.served_replica(peer).snapshot = Some(snapshot.clone());
                 }
-                self.give(now, Input::Cut(cut));
+                self.give(now, MasterDriverEvent::SnapshotTaken(cut));
             }
-            Order::Send(peer, bytes) => self.served_replica(peer).output.extend_from_slice(&bytes),
-            Order::Continue { peer, id } => {
-                self.served_replica(peer).output.extend(serving::continue_with(id, ""));
+            MasterDriverAction::Send(peer, bytes) => {
+                self.served_replica(peer).output.extend_from_slice(&bytes)
             }
-            Order::SendSnapshot(peer) => self.send_snapshot(now, peer),
-            Order::SendFile { .. } => panic!("all read snapshots with an end mark"),
-            Order::Stream(peer, cursor) => self.served_replica(peer).streams = Some(cursor),
-            Order::Append(bytes) => drop(self.log.append_control(bytes)),
-            Order::Close(peer, _) => {
+            MasterDriverAction::Continue { peer, id } => {
+                self.served_replica(peer).output.extend(master_driver::continue_with(id, ""));
+            }
+            MasterDriverAction::SendSnapshot(peer) => self.send_snapshot(now, peer),
+            MasterDriverAction::SendFile { .. } => panic!("all read snapshots with an end mark"),
+            MasterDriverAction::Stream(peer, cursor) => self.served_replica(peer).streams = Some(cursor),
+            MasterDriverAction::Append(bytes) => drop(self.log.append_control(bytes)),
+            MasterDriverAction::Close(peer, _) => {
                 let is = |served_replica: &Option<Served>| {
                     served_replica.as_ref().is_some_and(|served_replica| served_replica.peer == peer)
                 };
@@ -201,8 +203,8 @@ impl MasterSide {
                     self.connection[channel] = None;
                 }
             }
-            Order::CloseLog => self.log.close(),
-            Order::CancelSnapshot(_) => {}
+            MasterDriverAction::CloseLog => self.log.close(),
+            MasterDriverAction::CancelSnapshot(_) => {}
         }
     }
 
@@ -247,7 +249,7 @@ struct ReplicaSide {
 
 impl ReplicaSide {
     fn new(dual_channel: bool) -> Self {
-        let config = replica::Config {
+        let config = replica::ReplicaConfig {
             listening_port: 1,
             announce_ip: None,
             node: None,
@@ -269,29 +271,31 @@ impl ReplicaSide {
         }
     }
 
-    fn give(&mut self, now: Instant, input: replica::Input) {
-        use replica::Action;
+    fn give(&mut self, now: Instant, input: replica::ReplicaEvent) {
+        use replica::ReplicaAction;
         let mut out = Vec::new();
         self.machine.handle(now, input, &mut out);
         for action in out {
             match action {
-                Action::Connect | Action::RdbChannel(ChannelAction::Connect) => {
-                    self.wants_connection[if action == Action::Connect { MAIN } else { RDB }] = true;
+                ReplicaAction::Connect | ReplicaAction::RdbChannel(RdbChannelAction::Connect) => {
+                    self.wants_connection[if action == ReplicaAction::Connect { MAIN } else { RDB }] = true;
                 }
-                Action::Close(_) => self.connected = [false; 2],
-                Action::RdbChannel(ChannelAction::Close) => self.connected[RDB] = false,
-                Action::Send(bytes) => self.output[MAIN].extend_from_slice(&bytes),
-                Action::RdbChannel(ChannelAction::Send(bytes)) => self.output[RDB].extend_from_slice(&bytes),
-                Action::BeginTransfer { .. } => self.snapshot.clear(),
-                Action::Snapshot(bytes) => self.snapshot.extend_from_slice(&bytes),
-                Action::Load { .. } => {
+                ReplicaAction::Close(_) => self.connected = [false; 2],
+                ReplicaAction::RdbChannel(RdbChannelAction::Close) => self.connected[RDB] = false,
+                ReplicaAction::Send(bytes) => self.output[MAIN].extend_from_slice(&bytes),
+                ReplicaAction::RdbChannel(RdbChannelAction::Send(bytes)) => {
+                    self.output[RDB].extend_from_slice(&bytes)
+                }
+                ReplicaAction::BeginTransfer { .. } => self.snapshot.clear(),
+                ReplicaAction::Snapshot(bytes) => self.snapshot.extend_from_slice(&bytes),
+                ReplicaAction::Load { .. } => {
                     let text = String::from_utf8(std::mem::take(&mut self.snapshot)).unwrap();
                     self.data = text.split_whitespace().map(|number| number.parse().unwrap()).collect();
                     self.stream.clear();
-                    self.give(now, replica::Input::Loaded);
+                    self.give(now, replica::ReplicaEvent::Loaded);
                 }
-                Action::Resume { .. } | Action::Up => {}
-                Action::Stream(bytes) => self.apply(now, &bytes),
+                ReplicaAction::Resume { .. } | ReplicaAction::Up => {}
+                ReplicaAction::Stream(bytes) => self.apply(now, &bytes),
             }
         }
     }
@@ -309,7 +313,7 @@ impl ReplicaSide {
             }
         }
         self.stream = stream.split_off(parsed.consumed);
-        self.give(now, replica::Input::Applied { bytes: parsed.consumed as u64 });
+        self.give(now, replica::ReplicaEvent::Applied { bytes: parsed.consumed as u64 });
     }
 
     fn disconnect(&mut self, now: Instant, channel: usize) {
@@ -324,24 +328,28 @@ impl ReplicaSide {
     }
 }
 
-fn connected(channel: usize) -> replica::Input {
+fn connected(channel: usize) -> replica::ReplicaEvent {
     if channel == MAIN {
-        replica::Input::Connected
+        replica::ReplicaEvent::Connected
     } else {
-        replica::Input::RdbChannel(ChannelInput::Connected)
+        replica::ReplicaEvent::RdbChannel(RdbChannelEvent::Connected)
     }
 }
 
-fn received(channel: usize, bytes: Vec<u8>) -> replica::Input {
+fn received(channel: usize, bytes: Vec<u8>) -> replica::ReplicaEvent {
     if channel == MAIN {
-        replica::Input::Received(bytes)
+        replica::ReplicaEvent::Received(bytes)
     } else {
-        replica::Input::RdbChannel(ChannelInput::Received(bytes))
+        replica::ReplicaEvent::RdbChannel(RdbChannelEvent::Received(bytes))
     }
 }
 
-fn closed(channel: usize) -> replica::Input {
-    if channel == MAIN { replica::Input::Closed } else { replica::Input::RdbChannel(ChannelInput::Closed) }
+fn closed(channel: usize) -> replica::ReplicaEvent {
+    if channel == MAIN {
+        replica::ReplicaEvent::Closed
+    } else {
+        replica::ReplicaEvent::RdbChannel(RdbChannelEvent::Closed)
+    }
 }
 
 struct Pair {
@@ -390,10 +398,10 @@ impl Pair {
         self.now += 1;
         let now = Instant::from_millis(self.now);
         if self.master.serving.next_deadline().is_some_and(|deadline| deadline <= now) {
-            self.master.give(now, Input::Deadline);
+            self.master.give(now, MasterDriverEvent::Deadline);
         }
         if self.replica.machine.next_deadline().is_some_and(|deadline| deadline <= now) {
-            self.replica.give(now, replica::Input::Deadline);
+            self.replica.give(now, replica::ReplicaEvent::Deadline);
         }
         for channel in [MAIN, RDB] {
             self.tick_channel(now, channel);
@@ -408,7 +416,7 @@ impl Pair {
                 self.replica.connected[channel] = true;
                 self.replica.give(now, connected(channel));
             } else if channel == MAIN {
-                self.replica.give(now, replica::Input::ConnectFailed { refused: true });
+                self.replica.give(now, replica::ReplicaEvent::ConnectFailed { refused: true });
             } else {
                 self.replica.give(now, closed(RDB));
             }
@@ -433,7 +441,7 @@ impl Pair {
             self.to_replica[channel].push_back((self.now + LATENCY, piece.to_vec()));
         }
         if let Some(peer) = sent {
-            self.master.give(now, Input::Sent(peer));
+            self.master.give(now, MasterDriverEvent::Sent(peer));
         }
         // Bytes sent before a side closed the connection still arrive.
         let arrived = self.to_replica[channel].is_empty() && self.to_master[channel].is_empty();

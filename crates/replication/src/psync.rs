@@ -29,14 +29,14 @@ pub struct Capabilities {
 
 /// The requested parts of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Contents {
+pub struct SnapshotContents {
     /// The keys.
     pub data: bool,
     /// The function libraries.
     pub functions: bool,
 }
 
-impl Default for Contents {
+impl Default for SnapshotContents {
     /// Keys and functions.
     fn default() -> Self {
         Self { data: true, functions: true }
@@ -45,14 +45,14 @@ impl Default for Contents {
 
 /// The format and contents of a snapshot. Replicas with equal requirements share one snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SnapshotForm {
+pub struct SnapshotFormat {
     /// Whether to use the RDB format of Valkey 9 instead of that of Redis.
     pub valkey_format: bool,
     /// The parts to include.
-    pub contents: Contents,
+    pub contents: SnapshotContents,
 }
 
-impl Contents {
+impl SnapshotContents {
     /// Parses the value of `rdb-filter-only`, a list of the only parts to include.
     fn parse(words: &[u8]) -> Result<Self, ReplconfError> {
         let words = split_words(&String::from_utf8_lossy(words)).ok_or(ReplconfError::UnbalancedQuotes)?;
@@ -69,7 +69,7 @@ impl Contents {
 
 /// The properties that a connection has announced by REPLCONF.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Profile {
+pub struct PeerProfile {
     /// The replica's port for clients.
     pub listening_port: u16,
     /// The replica's address for clients, if it differs from the one it connects from.
@@ -81,7 +81,7 @@ pub struct Profile {
     /// Whether the client only wants the snapshot and no stream (`redis-cli --rdb`).
     pub rdb_only: bool,
     /// The requested parts of the snapshot (`redis-cli --functions-rdb`).
-    pub contents: Contents,
+    pub contents: SnapshotContents,
     /// Whether this is the snapshot connection of a replica that receives the stream over another connection.
     pub rdb_channel: bool,
     /// The connection that transfers the snapshot, if it is not this one.
@@ -94,7 +94,7 @@ pub struct Profile {
 
 /// How the server must react to a REPLCONF.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Replconf {
+pub enum ReplconfAction {
     /// Reply OK.
     Ok,
     /// The replica has applied the stream up to this offset. No reply.
@@ -158,16 +158,16 @@ const VALKEY_WITH_SLOT_STATE_REPLICATION: i64 = 8;
 /// The maximum length of a host name (RFC 1035).
 const MAX_ADDRESS: usize = 255;
 
-impl Profile {
+impl PeerProfile {
     /// Applies a REPLCONF command. `args` starts with the command name.
     ///
     /// # Errors
     /// If an option or its value is invalid. Options before it have been applied.
-    pub fn replconf(&mut self, args: Args<'_>) -> Result<Replconf, ReplconfError> {
+    pub fn replconf(&mut self, args: Args<'_>) -> Result<ReplconfAction, ReplconfError> {
         if args.len().is_multiple_of(2) {
             return Err(ReplconfError::Syntax);
         }
-        let mut asked = Replconf::Ok;
+        let mut asked = ReplconfAction::Ok;
         for pair in (1..args.len()).step_by(2) {
             let (option, value) = (&args[pair], &args[pair + 1]);
             match option.to_ascii_lowercase().as_slice() {
@@ -185,13 +185,13 @@ impl Profile {
                         self.synced =
                             Some(ReplOffset(parse_number(args.get(4).ok_or(ReplconfError::Syntax)?)?));
                     }
-                    return parse_number(value).map(|offset| Replconf::Ack(ReplOffset(offset)));
+                    return parse_number(value).map(|offset| ReplconfAction::Ack(ReplOffset(offset)));
                 }
-                b"getack" => return Ok(Replconf::GetAck),
+                b"getack" => return Ok(ReplconfAction::GetAck),
                 b"rdb-only" => self.rdb_only = parse_bool(value)?,
-                b"rdb-filter-only" => self.contents = Contents::parse(value)?,
+                b"rdb-filter-only" => self.contents = SnapshotContents::parse(value)?,
                 b"rdb-channel" => self.rdb_channel = parse_bool(value)?,
-                b"set-rdb-client-id" => asked = Replconf::SnapshotOver(PeerId(parse_number(value)?)),
+                b"set-rdb-client-id" => asked = ReplconfAction::SnapshotOver(PeerId(parse_number(value)?)),
                 // Sent by Valkey and Redoubt, not by Redis.
                 b"version" => {
                     let major = value.split(|byte| *byte == b'.').next().and_then(parse_i64);
@@ -210,12 +210,12 @@ impl Profile {
     /// an old client does not take it for a complete one.
     #[must_use]
     pub fn can_be_served(&self) -> bool {
-        self.contents == Contents::default() || self.capabilities.eof
+        self.contents == SnapshotContents::default() || self.capabilities.eof
     }
 
     /// Returns the format and contents of the snapshot for this replica.
-    pub(crate) fn snapshot_form(&self) -> SnapshotForm {
-        SnapshotForm { valkey_format: self.capabilities.valkey_format, contents: self.contents }
+    pub(crate) fn snapshot_form(&self) -> SnapshotFormat {
+        SnapshotFormat { valkey_format: self.capabilities.valkey_format, contents: self.contents }
     }
 
     /// Records a capability. Unknown ones belong to later versions and are ignored.
@@ -279,9 +279,9 @@ mod tests {
 
     use super::*;
 
-    fn apply_replconf(line: &str) -> (Result<Replconf, ReplconfError>, Profile) {
+    fn apply_replconf(line: &str) -> (Result<ReplconfAction, ReplconfError>, PeerProfile) {
         let request: Request = line.split(' ').collect();
-        let mut profile = Profile::default();
+        let mut profile = PeerProfile::default();
         (profile.replconf(request.args()), profile)
     }
 
@@ -289,30 +289,30 @@ mod tests {
     fn replconf_options_are_recorded_and_invalid_ones_refused() {
         let (reply, profile) =
             apply_replconf("REPLCONF listening-port 6380 ip-address 10.0.0.1 capa eof capa psync2");
-        assert_eq!(reply, Ok(Replconf::Ok));
-        let expected = Profile {
+        assert_eq!(reply, Ok(ReplconfAction::Ok));
+        let expected = PeerProfile {
             listening_port: 6380,
             ip_address: Some("10.0.0.1".into()),
             capabilities: Capabilities { eof: true, psync2: true, ..Capabilities::default() },
-            ..Profile::default()
+            ..PeerProfile::default()
         };
         assert_eq!(profile, expected);
         let id = "a".repeat(40);
         let (reply, profile) = apply_replconf(&format!("REPLCONF set-cluster-node-id {id}"));
-        assert_eq!((reply, profile.node), (Ok(Replconf::Ok), NodeId::from_bytes(id.as_bytes()).ok()));
+        assert_eq!((reply, profile.node), (Ok(ReplconfAction::Ok), NodeId::from_bytes(id.as_bytes()).ok()));
 
         let table = [
-            ("REPLCONF ACK 17", Ok(Replconf::Ack(ReplOffset(17)))),
-            ("REPLCONF ACK 17 FACK 3", Ok(Replconf::Ack(ReplOffset(17)))),
-            ("REPLCONF GETACK *", Ok(Replconf::GetAck)),
-            ("REPLCONF capa dual-channel version 9.1.0", Ok(Replconf::Ok)),
-            ("REPLCONF rdb-only 1", Ok(Replconf::Ok)),
-            ("REPLCONF rdb-filter-only functions", Ok(Replconf::Ok)),
+            ("REPLCONF ACK 17", Ok(ReplconfAction::Ack(ReplOffset(17)))),
+            ("REPLCONF ACK 17 FACK 3", Ok(ReplconfAction::Ack(ReplOffset(17)))),
+            ("REPLCONF GETACK *", Ok(ReplconfAction::GetAck)),
+            ("REPLCONF capa dual-channel version 9.1.0", Ok(ReplconfAction::Ok)),
+            ("REPLCONF rdb-only 1", Ok(ReplconfAction::Ok)),
+            ("REPLCONF rdb-filter-only functions", Ok(ReplconfAction::Ok)),
             ("REPLCONF rdb-filter-only data", Err(ReplconfError::UnknownContents("data".to_owned()))),
             ("REPLCONF rdb-filter-only \"functions", Err(ReplconfError::UnbalancedQuotes)),
             ("REPLCONF rdb-only 2", Err(ReplconfError::NotBoolean)),
             ("REPLCONF rdb-channel x", Err(ReplconfError::NotInteger)),
-            ("REPLCONF set-rdb-client-id 7", Ok(Replconf::SnapshotOver(PeerId(7)))),
+            ("REPLCONF set-rdb-client-id 7", Ok(ReplconfAction::SnapshotOver(PeerId(7)))),
             ("REPLCONF set-rdb-client-id x", Err(ReplconfError::NotInteger)),
             ("REPLCONF capa", Err(ReplconfError::Syntax)),
             ("REPLCONF listening-port 70000", Err(ReplconfError::NotInteger)),
@@ -343,7 +343,7 @@ mod tests {
             let (reply, profile) = apply_replconf(&format!("REPLCONF version {version}"));
             assert_eq!(
                 (reply, profile.capabilities.valkey_format),
-                (Ok(Replconf::Ok), expected),
+                (Ok(ReplconfAction::Ok), expected),
                 "{version}"
             );
         }

@@ -7,7 +7,7 @@
 //! Full synchronisations are expensive for the master. After two in a row without a lasting link the next one waits for
 //! [`FAILED_RETRY`]; each one that fails on an unreadable snapshot or stream doubles that delay.
 //!
-//! Invariant: the position always matches the data. Only [`Input::Applied`] advances it. It is unset while a snapshot
+//! Invariant: the position always matches the data. Only [`ReplicaEvent::Applied`] advances it. It is unset while a snapshot
 //! replaces the data, and set again once the snapshot is loaded.
 //!
 //! Received stream bytes are passed on without a copy.
@@ -45,7 +45,7 @@ const ACK_PERIOD: Duration = Duration::from_secs(1);
 
 /// The configuration of a link.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Config {
+pub struct ReplicaConfig {
     /// The port announced to the master (`replica-announce-port` or `port`).
     pub listening_port: u16,
     /// `replica-announce-ip`.
@@ -70,7 +70,7 @@ pub struct Config {
 
 /// An event of the link. All except `Deadline` are results of actions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Input {
+pub enum ReplicaEvent {
     /// The time of [`Replica::next_deadline`].
     Deadline,
     /// The connection is established.
@@ -85,7 +85,7 @@ pub enum Input {
     /// Bytes were received.
     Received(Vec<u8>),
     /// An event of the snapshot connection.
-    RdbChannel(ChannelInput),
+    RdbChannel(RdbChannelEvent),
     /// A snapshot that is loaded while it is received starts to replace the data.
     Replacing,
     /// The snapshot was loaded.
@@ -105,9 +105,9 @@ pub enum Input {
     Garbage(String),
 }
 
-/// An event of the snapshot connection. `Connected` or `Closed` follows [`ChannelAction::Connect`].
+/// An event of the snapshot connection. `Connected` or `Closed` follows [`RdbChannelAction::Connect`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ChannelInput {
+pub enum RdbChannelEvent {
     /// The connection is established.
     Connected,
     /// The connection could not be established, or closed.
@@ -118,7 +118,7 @@ pub enum ChannelInput {
 
 /// An action on the snapshot connection.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ChannelAction {
+pub enum RdbChannelAction {
     /// Connect to the same master.
     Connect,
     /// Send bytes.
@@ -129,15 +129,15 @@ pub enum ChannelAction {
 
 /// An action for the caller to perform.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub enum ReplicaAction {
     /// Connect to the master.
     Connect,
     /// Close the connection, and the snapshot connection if there is one.
-    Close(Reason),
+    Close(LinkError),
     /// Send bytes.
     Send(Vec<u8>),
     /// Perform an action on the snapshot connection.
-    RdbChannel(ChannelAction),
+    RdbChannel(RdbChannelAction),
     /// A snapshot starts to arrive. The data stays until it is complete.
     BeginTransfer {
         /// The position of the snapshot.
@@ -168,7 +168,7 @@ pub enum Action {
 
 /// Why a link was closed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Reason {
+pub enum LinkError {
     /// Nothing was received for `repl-timeout`.
     #[error("the master has been silent for too long")]
     Silent,
@@ -254,7 +254,7 @@ enum Meanwhile {
 /// The state machine. Each followed master gets a new one, which starts with the position of the one before.
 #[derive(Debug)]
 pub struct Replica {
-    config: Config,
+    config: ReplicaConfig,
     state: State,
     /// The position of the data; `None` if it belongs to no history.
     position: Option<Position>,
@@ -277,7 +277,7 @@ pub struct Replica {
 impl Replica {
     /// Creates the state machine for data at `position`. It connects at the first deadline.
     #[must_use]
-    pub fn new(config: Config, position: Option<Position>, now: Instant) -> Self {
+    pub fn new(config: ReplicaConfig, position: Option<Position>, now: Instant) -> Self {
         Self {
             config,
             state: State::Idle { retry_at: now },
@@ -387,12 +387,12 @@ impl Replica {
         }
     }
 
-    /// Changes the configuration: the timeout applies at once, the rest with the next handshake.
-    pub fn set_config(&mut self, config: Config) {
+    /// Changes the configuration: the timeout accepts_stream at once, the rest with the next handshake.
+    pub fn set_config(&mut self, config: ReplicaConfig) {
         self.config = config;
     }
 
-    /// Returns the time of the next [`Input::Deadline`].
+    /// Returns the time of the next [`ReplicaEvent::Deadline`].
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         let silence = self.last_heard + self.config.timeout;
@@ -406,55 +406,55 @@ impl Replica {
     }
 
     /// Handles an event and appends the resulting actions to `out`.
-    pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Action>) {
+    pub fn handle(&mut self, now: Instant, input: ReplicaEvent, out: &mut Vec<ReplicaAction>) {
         match input {
-            Input::Deadline => self.on_deadline(now, out),
-            Input::Connected => self.on_connected(now, out),
-            Input::ConnectFailed { refused } => {
+            ReplicaEvent::Deadline => self.on_deadline(now, out),
+            ReplicaEvent::Connected => self.on_connected(now, out),
+            ReplicaEvent::ConnectFailed { refused } => {
                 self.lose(now, if refused { REFUSED_RETRY } else { FAILED_RETRY });
             }
-            Input::Closed => self.on_closed(now, out),
-            Input::RdbChannel(input) => self.on_rdb_channel(now, input, out),
-            Input::Received(bytes) => {
+            ReplicaEvent::Closed => self.on_closed(now, out),
+            ReplicaEvent::RdbChannel(input) => self.on_rdb_channel(now, input, out),
+            ReplicaEvent::Received(bytes) => {
                 self.last_heard = now;
                 self.on_received(now, bytes, out);
             }
-            Input::Replacing => self.position = None,
-            Input::Loaded => self.on_loaded(now, out),
-            Input::LoadFailed => {
+            ReplicaEvent::Replacing => self.position = None,
+            ReplicaEvent::Loaded => self.on_loaded(now, out),
+            ReplicaEvent::LoadFailed => {
                 self.position = None;
                 self.spoiled += 1;
-                self.give_up(now, Reason::LoadFailed, out);
+                self.give_up(now, LinkError::LoadFailed, out);
             }
-            Input::Applied { bytes } => {
+            ReplicaEvent::Applied { bytes } => {
                 let position = self.position.as_mut().expect("only a stream is applied, and it has a place");
                 position.offset.0 += bytes;
                 self.apply_held(now, out);
             }
-            Input::LoadRejected => {
+            ReplicaEvent::LoadRejected => {
                 if let State::Loading { before, .. } = self.state {
                     self.position = before;
                 }
                 self.spoiled += 1;
-                self.give_up(now, Reason::LoadFailed, out);
+                self.give_up(now, LinkError::LoadFailed, out);
             }
-            Input::AckWanted => self.acknowledge(out),
-            Input::Garbage(what) => {
+            ReplicaEvent::AckWanted => self.acknowledge(out),
+            ReplicaEvent::Garbage(what) => {
                 self.position = None;
                 self.spoiled += 1;
-                self.give_up(now, Reason::Nonsense(what), out);
+                self.give_up(now, LinkError::Nonsense(what), out);
             }
         }
     }
 
-    fn on_deadline(&mut self, now: Instant, out: &mut Vec<Action>) {
+    fn on_deadline(&mut self, now: Instant, out: &mut Vec<ReplicaAction>) {
         let silent = now >= self.last_heard + self.config.timeout;
         match &mut self.state {
             State::Idle { retry_at } => {
                 if now >= *retry_at {
                     self.state = State::Connecting;
                     self.last_heard = now;
-                    out.push(Action::Connect);
+                    out.push(ReplicaAction::Connect);
                 }
             }
             State::Loading { next_sign, .. } => {
@@ -462,10 +462,10 @@ impl Replica {
                     *next_sign = now + ACK_PERIOD;
                     self.last_heard = now;
                     // An empty line tells the master that the replica is alive.
-                    out.push(Action::Send(b"\n".to_vec()));
+                    out.push(ReplicaAction::Send(b"\n".to_vec()));
                 }
             }
-            _ if silent => self.give_up(now, Reason::Silent, out),
+            _ if silent => self.give_up(now, LinkError::Silent, out),
             State::Streaming { next_ack, lasts_at, .. } => {
                 if now >= *lasts_at {
                     (self.full_in_a_row, self.spoiled) = (0, 0);
@@ -479,27 +479,27 @@ impl Replica {
         }
     }
 
-    fn on_connected(&mut self, now: Instant, out: &mut Vec<Action>) {
+    fn on_connected(&mut self, now: Instant, out: &mut Vec<ReplicaAction>) {
         self.last_heard = now;
         let mut hello = Vec::new();
         self.state = State::Handshake(Handshake::start(&mut hello));
-        out.push(Action::Send(hello));
+        out.push(ReplicaAction::Send(hello));
     }
 
-    fn on_closed(&mut self, now: Instant, out: &mut Vec<Action>) {
+    fn on_closed(&mut self, now: Instant, out: &mut Vec<ReplicaAction>) {
         if let State::Loading { stream, .. } = &mut self.state {
             // Everything needed has been received. The link is re-established after the load.
             *stream = Meanwhile::Lost;
             return;
         }
         if matches!(self.state, State::Dual(_)) {
-            out.push(Action::RdbChannel(ChannelAction::Close));
+            out.push(ReplicaAction::RdbChannel(RdbChannelAction::Close));
         }
         let worked = matches!(self.state, State::Streaming { .. });
         self.lose(now, if worked { LOST_RETRY } else { FAILED_RETRY });
     }
 
-    fn on_received(&mut self, now: Instant, bytes: Vec<u8>, out: &mut Vec<Action>) {
+    fn on_received(&mut self, now: Instant, bytes: Vec<u8>, out: &mut Vec<ReplicaAction>) {
         match &mut self.state {
             // Data of a closed connection is dropped.
             State::Idle { .. } | State::Connecting => {}
@@ -510,16 +510,16 @@ impl Replica {
                 let outcome = dual.on_main_received(&bytes, out);
                 self.continue_dual_channel(now, outcome, out);
             }
-            State::Streaming { .. } => out.push(Action::Stream(bytes)),
+            State::Streaming { .. } => out.push(ReplicaAction::Stream(bytes)),
         }
     }
 
-    fn on_handshake(&mut self, now: Instant, bytes: &[u8], out: &mut Vec<Action>) {
+    fn on_handshake(&mut self, now: Instant, bytes: &[u8], out: &mut Vec<ReplicaAction>) {
         let State::Handshake(handshake) = &mut self.state else { return };
         let mut send = Vec::new();
         let step = handshake.advance(bytes, &self.config, self.position, &mut send);
         if !send.is_empty() {
-            out.push(Action::Send(send));
+            out.push(ReplicaAction::Send(send));
         }
         self.turned_away = handshake.has_asked() && matches!(step, Step::Failed(_));
         match step {
@@ -537,7 +537,7 @@ impl Replica {
             Step::Continue { id, slot_states, rest } => {
                 let position = self.position.as_mut().expect("only who has a position asks to go on");
                 position.id = id.unwrap_or(position.id);
-                out.push(Action::Resume { id: position.id, slot_states });
+                out.push(ReplicaAction::Resume { id: position.id, slot_states });
                 let mut held = StreamBuffer::default();
                 held.push(&rest);
                 self.stream(now, held, false, out);
@@ -545,7 +545,7 @@ impl Replica {
         }
     }
 
-    fn on_transfer(&mut self, now: Instant, bytes: Vec<u8>, out: &mut Vec<Action>) {
+    fn on_transfer(&mut self, now: Instant, bytes: Vec<u8>, out: &mut Vec<ReplicaAction>) {
         let State::Transfer(transfer) = &mut self.state else { return };
         let before = out.len();
         let outcome = transfer.advance(bytes, out);
@@ -568,25 +568,25 @@ impl Replica {
         position: Position,
         held: StreamBuffer,
         stream: Meanwhile,
-        out: &mut Vec<Action>,
+        out: &mut Vec<ReplicaAction>,
     ) {
         // The data is neither the old nor the new from here on.
         let before = self.position.take();
         self.state = State::Loading { position, before, held, next_sign: now + ACK_PERIOD, stream };
-        out.push(Action::Load { position });
+        out.push(ReplicaAction::Load { position });
     }
 
-    fn on_rdb_channel(&mut self, now: Instant, input: ChannelInput, out: &mut Vec<Action>) {
+    fn on_rdb_channel(&mut self, now: Instant, input: RdbChannelEvent, out: &mut Vec<ReplicaAction>) {
         // Data of a closed connection is dropped.
         let State::Dual(dual) = &mut self.state else { return };
         let outcome = match input {
-            ChannelInput::Connected => {
+            RdbChannelEvent::Connected => {
                 dual.on_rdb_connected(&self.config, out);
                 Ok(())
             }
-            ChannelInput::Closed if dual.needs_rdb() => Err(Reason::RdbChannelLost),
-            ChannelInput::Closed => Ok(()),
-            ChannelInput::Received(bytes) => {
+            RdbChannelEvent::Closed if dual.needs_rdb() => Err(LinkError::RdbChannelLost),
+            RdbChannelEvent::Closed => Ok(()),
+            RdbChannelEvent::Received(bytes) => {
                 let (had_begun, before) = (dual.has_begun(), out.len());
                 let outcome = dual.on_rdb_received(bytes, out);
                 if !had_begun && dual.has_begun() {
@@ -601,7 +601,12 @@ impl Replica {
         self.continue_dual_channel(now, outcome, out);
     }
 
-    fn continue_dual_channel(&mut self, now: Instant, outcome: Result<(), Reason>, out: &mut Vec<Action>) {
+    fn continue_dual_channel(
+        &mut self,
+        now: Instant,
+        outcome: Result<(), LinkError>,
+        out: &mut Vec<ReplicaAction>,
+    ) {
         let State::Dual(dual) = &mut self.state else { return };
         match outcome {
             Err(reason) => self.give_up(now, reason, out),
@@ -613,7 +618,7 @@ impl Replica {
         }
     }
 
-    fn on_loaded(&mut self, now: Instant, out: &mut Vec<Action>) {
+    fn on_loaded(&mut self, now: Instant, out: &mut Vec<ReplicaAction>) {
         self.last_heard = now;
         match &mut self.state {
             State::Loading { position, held, stream, .. } => {
@@ -627,22 +632,22 @@ impl Replica {
         }
     }
 
-    fn stream(&mut self, now: Instant, held: StreamBuffer, lost: bool, out: &mut Vec<Action>) {
+    fn stream(&mut self, now: Instant, held: StreamBuffer, lost: bool, out: &mut Vec<ReplicaAction>) {
         let (next_ack, lasts_at) = (now + ACK_PERIOD, now + LASTING);
         self.state = State::Streaming { next_ack, lasts_at, held, lost };
         self.was_up = true;
         self.down_since = None;
-        out.push(Action::Up);
+        out.push(ReplicaAction::Up);
         self.apply_held(now, out);
     }
 
     /// Passes on the next buffered part; the previous one has been applied. There is no deadline in between.
-    fn apply_held(&mut self, now: Instant, out: &mut Vec<Action>) {
+    fn apply_held(&mut self, now: Instant, out: &mut Vec<ReplicaAction>) {
         let State::Streaming { next_ack, held, lost, .. } = &mut self.state else { return };
         let lost = *lost;
         match held.pop() {
             Some(piece) => {
-                out.push(Action::Stream(piece));
+                out.push(ReplicaAction::Stream(piece));
                 if now >= *next_ack {
                     *next_ack = now + ACK_PERIOD;
                     self.acknowledge(out);
@@ -653,7 +658,7 @@ impl Replica {
         }
     }
 
-    fn acknowledge(&self, out: &mut Vec<Action>) {
+    fn acknowledge(&self, out: &mut Vec<ReplicaAction>) {
         if let (State::Streaming { .. }, Some(position)) = (&self.state, self.position) {
             let ReplOffset(offset) = position.offset;
             let mut ack = Vec::new();
@@ -665,13 +670,13 @@ impl Replica {
                     resp::encode_request(&mut ack, words);
                 }
             }
-            out.push(Action::Send(ack));
+            out.push(ReplicaAction::Send(ack));
         }
     }
 
-    fn give_up(&mut self, now: Instant, reason: Reason, out: &mut Vec<Action>) {
-        let retry = if reason == Reason::Silent { LOST_RETRY } else { FAILED_RETRY };
-        out.push(Action::Close(reason));
+    fn give_up(&mut self, now: Instant, reason: LinkError, out: &mut Vec<ReplicaAction>) {
+        let retry = if reason == LinkError::Silent { LOST_RETRY } else { FAILED_RETRY };
+        out.push(ReplicaAction::Close(reason));
         self.lose(now, retry);
     }
 
@@ -686,7 +691,9 @@ impl Replica {
 }
 
 /// Returns the size of the snapshot parts in these actions.
-fn snapshot_bytes(actions: &[Action]) -> u64 {
-    let len = |action: &Action| if let Action::Snapshot(bytes) = action { bytes.len() as u64 } else { 0 };
+fn snapshot_bytes(actions: &[ReplicaAction]) -> u64 {
+    let len = |action: &ReplicaAction| {
+        if let ReplicaAction::Snapshot(bytes) = action { bytes.len() as u64 } else { 0 }
+    };
     actions.iter().map(len).sum()
 }

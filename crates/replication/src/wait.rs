@@ -6,7 +6,7 @@ use slot_routing::ReplOffset;
 
 /// The copies of the log that a waiter requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
+pub enum RequiredCopies {
     /// Acknowledged by replicas (WAIT).
     Acknowledged {
         /// The number of replicas.
@@ -21,7 +21,7 @@ pub enum Wanted {
     },
 }
 
-impl Wanted {
+impl RequiredCopies {
     /// Returns whether the append-only file of this node is required.
     #[must_use]
     pub fn is_for_disk(self) -> bool {
@@ -54,7 +54,7 @@ impl OnDisk {
 
 /// How far the log has been copied.
 #[derive(Debug, Default)]
-pub struct Reach {
+pub struct LogProgress {
     /// The part on the disk of this node.
     pub here: OnDisk,
     /// The acknowledged offset of each replica, in any order.
@@ -74,20 +74,20 @@ pub struct Copies {
 
 /// The append-only file of this node is required, but switched off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NoFile;
+pub struct AppendOnlyOff;
 
-impl Reach {
+impl LogProgress {
     /// Counts the copies of the log before `offset`.
     ///
     /// # Errors
     /// If the append-only file of this node is required, but switched off.
-    pub fn copies(&self, offset: ReplOffset, wanted: Wanted) -> Result<Copies, NoFile> {
+    pub fn copies(&self, offset: ReplOffset, wanted: RequiredCopies) -> Result<Copies, AppendOnlyOff> {
         let replicas = match wanted {
-            Wanted::Acknowledged { .. } => &self.acknowledged,
-            Wanted::Synced { .. } if wanted.is_for_disk() && self.here == OnDisk::NoFile => {
-                return Err(NoFile);
+            RequiredCopies::Acknowledged { .. } => &self.acknowledged,
+            RequiredCopies::Synced { .. } if wanted.is_for_disk() && self.here == OnDisk::NoFile => {
+                return Err(AppendOnlyOff);
             }
-            Wanted::Synced { .. } => &self.synced,
+            RequiredCopies::Synced { .. } => &self.synced,
         };
         let has_it = |upto: &ReplOffset| *upto >= offset;
         let replicas = replicas.iter().filter(|upto| has_it(upto)).count();
@@ -103,10 +103,10 @@ impl Reach {
 impl Copies {
     /// Returns whether these copies satisfy `wanted`.
     #[must_use]
-    pub fn suffice(self, wanted: Wanted) -> bool {
+    pub fn suffice(self, wanted: RequiredCopies) -> bool {
         match wanted {
-            Wanted::Acknowledged { by } => self.replicas >= by,
-            Wanted::Synced { here, at } => self.replicas >= at && (self.here || !here),
+            RequiredCopies::Acknowledged { by } => self.replicas >= by,
+            RequiredCopies::Synced { here, at } => self.replicas >= at && (self.here || !here),
         }
     }
 }
@@ -114,7 +114,7 @@ impl Copies {
 /// Waiters ordered by the offset that they wait for. `T` identifies a waiter.
 #[derive(Debug)]
 pub struct Waiters<T> {
-    waiting: BTreeMap<(ReplOffset, T), Wanted>,
+    waiting: BTreeMap<(ReplOffset, T), RequiredCopies>,
     /// The number of waiters that require the append-only file of this node.
     for_disk: usize,
 }
@@ -127,7 +127,7 @@ impl<T> Default for Waiters<T> {
 
 impl<T: Ord + Clone> Waiters<T> {
     /// Adds a waiter for copies of the log before `offset`.
-    pub fn add(&mut self, token: T, offset: ReplOffset, wanted: Wanted) {
+    pub fn add(&mut self, token: T, offset: ReplOffset, wanted: RequiredCopies) {
         self.waiting.insert((offset, token), wanted);
         self.for_disk += usize::from(wanted.is_for_disk());
     }
@@ -135,7 +135,7 @@ impl<T: Ord + Clone> Waiters<T> {
     /// Removes a waiter whose timeout expired or whose client has disconnected.
     pub fn remove(&mut self, token: T, offset: ReplOffset) {
         let removed = self.waiting.remove(&(offset, token));
-        self.for_disk -= usize::from(removed.is_some_and(Wanted::is_for_disk));
+        self.for_disk -= usize::from(removed.is_some_and(RequiredCopies::is_for_disk));
     }
 
     /// Returns whether there are no waiters.
@@ -146,12 +146,12 @@ impl<T: Ord + Clone> Waiters<T> {
 
     /// Returns whether a waiter requires the append-only file of this node.
     #[must_use]
-    pub fn mind_disk(&self) -> bool {
+    pub fn requires_disk(&self) -> bool {
         self.for_disk > 0
     }
 
     /// Removes and returns the waiters whose wait is over, each with the copies that exist.
-    pub fn release(&mut self, reach: &Reach) -> Vec<(T, Result<Copies, NoFile>)> {
+    pub fn release(&mut self, reach: &LogProgress) -> Vec<(T, Result<Copies, AppendOnlyOff>)> {
         let furthest = reach.furthest();
         let all_can_end = self.for_disk > 0 && reach.here == OnDisk::NoFile;
         let mut released = Vec::new();
@@ -177,9 +177,9 @@ impl<T: Ord + Clone> Waiters<T> {
 mod tests {
     use super::*;
 
-    fn reach(here: Option<u64>, acknowledged: &[u64], synced: &[u64]) -> Reach {
+    fn reach(here: Option<u64>, acknowledged: &[u64], synced: &[u64]) -> LogProgress {
         let offsets = |of: &[u64]| of.iter().map(|offset| ReplOffset(*offset)).collect();
-        Reach {
+        LogProgress {
             here: here.map_or(OnDisk::NoFile, |upto| OnDisk::Upto(ReplOffset(upto))),
             acknowledged: offsets(acknowledged),
             synced: offsets(synced),
@@ -189,8 +189,8 @@ mod tests {
     /// Releases waiters and returns the number of replicas that each was told.
     fn released(
         waiters: &mut Waiters<&'static str>,
-        reach: &Reach,
-    ) -> Vec<(&'static str, Result<usize, NoFile>)> {
+        reach: &LogProgress,
+    ) -> Vec<(&'static str, Result<usize, AppendOnlyOff>)> {
         let released = waiters.release(reach).into_iter();
         released.map(|(token, copies)| (token, copies.map(|copies| copies.replicas))).collect()
     }
@@ -199,7 +199,7 @@ mod tests {
     fn each_waiter_has_its_own_offset_and_replica_count() {
         let mut waiters = Waiters::default();
         for (token, offset, by) in [("one", 10, 1), ("two", 10, 2), ("late", 30, 1), ("gone", 10, 1)] {
-            waiters.add(token, ReplOffset(offset), Wanted::Acknowledged { by });
+            waiters.add(token, ReplOffset(offset), RequiredCopies::Acknowledged { by });
         }
         waiters.remove("gone", ReplOffset(10));
         let mut released = |acknowledged| released(&mut waiters, &reach(None, acknowledged, &[40, 40]));
@@ -217,17 +217,17 @@ mod tests {
         for (token, offset, here, at) in
             [("here", 10, true, 0), ("there", 10, false, 2), ("both", 20, true, 1), ("late", 50, true, 0)]
         {
-            waiters.add(token, ReplOffset(offset), Wanted::Synced { here, at });
+            waiters.add(token, ReplOffset(offset), RequiredCopies::Synced { here, at });
         }
-        let begun = Reach { here: OnDisk::Nothing, ..reach(None, &[60, 60], &[]) };
+        let begun = LogProgress { here: OnDisk::Nothing, ..reach(None, &[60, 60], &[]) };
         assert_eq!(released(&mut waiters, &begun), []);
         // A copy in memory alone does not count.
         assert_eq!(released(&mut waiters, &reach(Some(9), &[60, 60], &[10, 9])), []);
         assert_eq!(released(&mut waiters, &reach(Some(19), &[60, 60], &[20])), [("here", Ok(1))]);
         assert_eq!(released(&mut waiters, &reach(Some(20), &[60], &[20])), [("both", Ok(1))]);
-        assert!(waiters.mind_disk());
-        assert_eq!(released(&mut waiters, &reach(None, &[20], &[20])), [("late", Err(NoFile))]);
-        assert!(!waiters.mind_disk());
+        assert!(waiters.requires_disk());
+        assert_eq!(released(&mut waiters, &reach(None, &[20], &[20])), [("late", Err(AppendOnlyOff))]);
+        assert!(!waiters.requires_disk());
         assert_eq!(released(&mut waiters, &reach(None, &[30, 30], &[30, 10])), [("there", Ok(2))]);
         assert!(waiters.is_empty());
     }
@@ -239,10 +239,10 @@ mod tests {
             reach.copies(ReplOffset(offset), wanted).map(|copies| (copies.here, copies.replicas))
         };
         for (offset, wanted, counted) in [
-            (30, Wanted::Acknowledged { by: 1 }, (true, 2)),
-            (31, Wanted::Acknowledged { by: 1 }, (false, 1)),
-            (30, Wanted::Synced { here: false, at: 1 }, (true, 1)),
-            (10, Wanted::Synced { here: true, at: 2 }, (true, 2)),
+            (30, RequiredCopies::Acknowledged { by: 1 }, (true, 2)),
+            (31, RequiredCopies::Acknowledged { by: 1 }, (false, 1)),
+            (30, RequiredCopies::Synced { here: false, at: 1 }, (true, 1)),
+            (10, RequiredCopies::Synced { here: true, at: 2 }, (true, 2)),
         ] {
             assert_eq!(count(offset, wanted), Ok(counted), "{wanted:?} of {offset}");
         }

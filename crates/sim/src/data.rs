@@ -1,8 +1,8 @@
 //! Simulates the data of processes and its replication, with the real machines of `replication`
 //! below the machines that decide each node's role.
 //!
-//! The log, both sides of PSYNC, the master's driver ([`replication::Serving`]) and
-//! [`replication::Authority`] are the production code. The surrounding threads are simulated:
+//! The log, both sides of PSYNC, the master's driver ([`replication::MasterDriver`]) and
+//! [`replication::WriteAuthority`] are the production code. The surrounding threads are simulated:
 //! workers that execute client commands ([`writes`]), the applier of a master's stream
 //! ([`following`]), replica connections and snapshots ([`serving`]), and role changes ([`roles`]).
 //! Each step whose intermediate state other threads can observe is an event of its own, so that the
@@ -23,7 +23,7 @@ use clock::{Instant, Millis};
 use engine::{Gate, PauseMode, PausePurpose};
 use migration::Establish;
 use replication::master::{PeerId, TransferId};
-use replication::{Generation, ReplId};
+use replication::{ReplId, StreamEpoch};
 use slot_routing::SlotSet;
 
 pub(crate) use self::invariants::What;
@@ -92,7 +92,7 @@ pub(crate) enum Event {
     /// A new replica waits for running writes to end.
     Start {
         at: Process,
-        stream: Generation,
+        stream: StreamEpoch,
         under_way: BTreeSet<u64>,
     },
     /// The applier executes the next command of the current stream segment.

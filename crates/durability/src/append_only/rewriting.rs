@@ -12,7 +12,7 @@ use persistence::Dialect;
 use persistence::aof::Manifest;
 use process::adaptive_tick::AdaptiveTick;
 use process::time;
-use replication::{Log, Mode};
+use replication::{Log, WriteMode};
 
 use super::directory::{AofDirectory, configured_directory};
 use super::{AppendOnly, POLL_INTERVAL, SharedState, StartPosition, UnfinishedAof, retain_log};
@@ -66,7 +66,7 @@ impl AppendOnly {
         }
         // After a failed full resync a replica's data must not be kept.
         let log = self.log.lock();
-        log.authority().mode() != Mode::Replica || log.is_open()
+        log.authority().mode() != WriteMode::Replica || log.is_open()
     }
 
     /// Whether the first base is being written. A shutdown now would leave no file with the current data.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
-use replication::{Log, Mode};
+use replication::{Log, WriteMode};
 
 use super::imports::Imports;
 
@@ -33,7 +33,7 @@ impl AppliedStream {
 
     /// The database selected by the master's stream, if the log has one. Called while a snapshot is taken.
     pub fn db_in(&self, log: &Log) -> Option<u16> {
-        (log.authority().mode() == Mode::Replica).then(|| self.db())
+        (log.authority().mode() == WriteMode::Replica).then(|| self.db())
     }
 
     /// Number of the master's changes that could not be applied.

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use clock::Millis;
 use engine::{Client, EffectLog};
 use parking_lot::{Mutex, MutexGuard};
-use replication::serving::LogTurns;
-use replication::{CursorId, Generation, Log, Position};
+use replication::master_driver::LogLock;
+use replication::{CursorId, Log, Position, StreamEpoch};
 use slot_routing::ReplOffset;
 use tokio::sync::Notify;
 
@@ -166,7 +166,7 @@ impl SharedLog {
     }
 
     /// See [`Log::append_stream`].
-    pub fn append_stream(&self, stream: Generation, bytes: &[u8]) {
+    pub fn append_stream(&self, stream: StreamEpoch, bytes: &[u8]) {
         let taken = self.append_by(|log| log.append_stream(stream, bytes));
         assert!(taken, "what was applied in the stream's turn is logged in it");
     }
@@ -174,7 +174,7 @@ impl SharedLog {
     fn append_by<R>(&self, append: impl FnOnce(&mut Log) -> R) -> R {
         let mut log = self.log.lock();
         let appended = append(&mut log);
-        let fell_off = log.take_fell_off();
+        let fell_off = log.take_cursor_lost();
         drop(log);
         if fell_off {
             self.cursor_trimmed.notify_one();
@@ -233,7 +233,7 @@ impl Drop for RegisteredReader<'_> {
     }
 }
 
-impl LogTurns for &SharedLog {
+impl LogLock for &SharedLog {
     fn turn<R>(&mut self, work: impl FnOnce(&mut Log) -> R) -> R {
         work(&mut self.lock())
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use config::{MasterAddress, keys};
 use engine::{Client, Gate, Watched};
-use replication::{PsyncRequest, Replconf};
+use replication::{PsyncRequest, ReplconfAction};
 use resp::{Args, Writer};
 
 use super::Outcome;
@@ -42,7 +42,7 @@ pub(super) fn psync(connection: &mut Connection, args: Args<'_>) {
     }
     let told = connection.profile.as_deref();
     if let (Some(request), Some(profile)) = (&request, told)
-        && server.replication.sends_apart(request, profile)
+        && server.replication.needs_rdb_channel(request, profile)
     {
         return Writer::new(connection.output(), protocol).simple("DUALCHANNELSYNC");
     }
@@ -101,15 +101,17 @@ pub(super) fn replconf(connection: &mut Connection, args: Args<'_>) {
     let replication = connection.server.replication.clone();
     let profile = connection.profile.get_or_insert_default();
     let outcome = match profile.replconf(args) {
-        Ok(Replconf::SnapshotOver(rdb)) => replication.link_channels(profile, rdb).map(|()| Replconf::Ok),
+        Ok(ReplconfAction::SnapshotOver(rdb)) => {
+            replication.link_channels(profile, rdb).map(|()| ReplconfAction::Ok)
+        }
         outcome => outcome,
     };
     let protocol = connection.session.protocol;
     let mut reply = Writer::new(connection.output(), protocol);
     match outcome {
-        Ok(Replconf::Ok) => reply.ok(),
+        Ok(ReplconfAction::Ok) => reply.ok(),
         // Only a replica says so, and only a master asks so; Redis answers neither.
-        Ok(Replconf::Ack(_) | Replconf::GetAck | Replconf::SnapshotOver(_)) => {}
+        Ok(ReplconfAction::Ack(_) | ReplconfAction::GetAck | ReplconfAction::SnapshotOver(_)) => {}
         Err(error) => reply.error(&error.to_string()),
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use engine::{Context, Unblock};
 use process::time;
-use replication::wait::{Copies, NoFile, Wanted};
+use replication::wait::{AppendOnlyOff, Copies, RequiredCopies};
 use resp::{Args, Writer};
 
 use super::Outcome;
@@ -14,7 +14,7 @@ use crate::replication::waits::Wait;
 use crate::server::Server;
 
 /// The copies that are waited for, and how long; no time is for ever.
-pub(super) type Asked = Result<(Wanted, Option<Duration>), &'static str>;
+pub(super) type Asked = Result<(RequiredCopies, Option<Duration>), &'static str>;
 
 /// Answers when there are enough copies, or when the time is over.
 pub(super) async fn wait(connection: &mut Connection, asked: Asked) {
@@ -47,7 +47,7 @@ pub(super) fn wait_asks(replication: &Replication, args: Args<'_>) -> Asked {
     }
     let by = resp::parse_i64(&args[1]).ok_or("ERR value is not an integer or out of range")?;
     let by = usize::try_from(by).unwrap_or(0);
-    Ok((Wanted::Acknowledged { by }, timeout(&args[2])?))
+    Ok((RequiredCopies::Acknowledged { by }, timeout(&args[2])?))
 }
 
 /// WAITAOF numlocal numreplicas timeout
@@ -65,7 +65,7 @@ pub(super) fn wait_aof_asks(replication: &Replication, args: Args<'_>) -> Asked 
                     are just local and are not propagated.",
         );
     }
-    Ok((Wanted::Synced { here: local > 0, at }, timeout))
+    Ok((RequiredCopies::Synced { here: local > 0, at }, timeout))
 }
 
 fn timeout(text: &[u8]) -> Result<Option<Duration>, &'static str> {
@@ -80,7 +80,7 @@ fn timeout(text: &[u8]) -> Result<Option<Duration>, &'static str> {
 
 async fn copies_in_time(
     connection: &mut Connection,
-    wanted: Wanted,
+    wanted: RequiredCopies,
     timeout: Option<Duration>,
 ) -> Result<Copies, &'static str> {
     let server = connection.server.clone();
@@ -115,15 +115,15 @@ async fn copies_in_time(
     }
 }
 
-fn no_file(_: NoFile) -> &'static str {
+fn no_file(_: AppendOnlyOff) -> &'static str {
     "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled."
 }
 
-fn answer(reply: &mut Writer<'_>, wanted: Wanted, copies: Copies) {
+fn answer(reply: &mut Writer<'_>, wanted: RequiredCopies, copies: Copies) {
     let replicas = copies.replicas as i64;
     match wanted {
-        Wanted::Acknowledged { .. } => reply.integer(replicas),
-        Wanted::Synced { .. } => {
+        RequiredCopies::Acknowledged { .. } => reply.integer(replicas),
+        RequiredCopies::Synced { .. } => {
             reply.array(2);
             reply.integer(i64::from(copies.here));
             reply.integer(replicas);

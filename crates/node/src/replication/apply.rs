@@ -1,4 +1,4 @@
-//! Applying the master's stream ([`Incoming`]): its commands run as the master's, in the turn in which their bytes go to
+//! Applying the master's stream ([`IncomingStream`]): its commands run as the master's, in the turn in which their bytes go to
 //! the log.
 
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use config::keys;
 use engine::{Flow, Link, NO_EFFECT, Origin, Requests, Session, Worker};
 use net::scratch::with_scratch;
-use replication::{Generation, Incoming, Piece, StreamOver};
+use replication::{IncomingStream, StreamBatch, StreamEpoch, StreamSuperseded};
 use resp::{Batch, ProtocolError, Value};
 
 use super::Replication;
@@ -33,23 +33,23 @@ pub(super) enum ApplyError {
     #[error("{0}")]
     Nonsense(#[from] ProtocolError),
     #[error("{0}")]
-    Over(#[from] StreamOver),
+    Over(#[from] StreamSuperseded),
 }
 
 /// Applies one master's stream.
 #[derive(Debug)]
 pub(super) struct Applier {
     replication: Arc<Replication>,
-    stream: Generation,
+    stream: StreamEpoch,
     session: Session,
-    incoming: Incoming,
+    incoming: IncomingStream,
 }
 
 impl Applier {
-    pub(super) fn new(replication: Arc<Replication>, stream: Generation) -> Self {
+    pub(super) fn new(replication: Arc<Replication>, stream: StreamEpoch) -> Self {
         let mut session = Session::new(NO_CLIENT, Origin::Master, true);
         session.db = replication.applied.db();
-        Self { replication, stream, session, incoming: Incoming::default() }
+        Self { replication, stream, session, incoming: IncomingStream::default() }
     }
 
     /// A stream goes on after a break with a whole command, outside of a transaction, over another connection; the
@@ -79,8 +79,8 @@ impl Applier {
             let replication = self.replication.clone();
             let _apply_guard = replication.applied.apply_lock.lock();
             let _stream_turn = replication.stream_turn.lock();
-            if !replication.log.lock().authority().applies(self.stream) {
-                return Err(StreamOver.into());
+            if !replication.log.lock().authority().accepts_stream(self.stream) {
+                return Err(StreamSuperseded.into());
             }
             self.run(&piece, &mut applied);
             replication.applied.select(self.session.db);
@@ -93,8 +93,8 @@ impl Applier {
         }
     }
 
-    fn run(&mut self, piece: &Piece, applied: &mut Applied) {
-        let Piece { bytes: input, batch, .. } = piece;
+    fn run(&mut self, piece: &StreamBatch, applied: &mut Applied) {
+        let StreamBatch { bytes: input, batch, .. } = piece;
         let now = process::time::now();
         let mut next = 0;
         let mut replies = Vec::new();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use config::{Config, MasterAddress, keys};
 use gossip::ReplicaAdmission;
 use process::paths;
-use replication::{EmptyMaster, Followers, Keeping};
+use replication::{EmptyMaster, RecordedReplicas, ReplicaRecorder};
 
 use super::Replication;
 
@@ -24,7 +24,7 @@ impl Replication {
             return;
         }
         let Ok(text) = std::fs::read_to_string(path(&self.config)) else { return };
-        let followers = Followers::parse(&text);
+        let followers = RecordedReplicas::parse(&text);
         tracing::warn!(
             "Started without data, and {} replicas had the history {}: neither serving nor letting anybody copy until \
              sentinels have promoted one of them, for {} ms at most",
@@ -99,8 +99,8 @@ impl Replication {
 /// has much to lose. Runs until the server stops.
 pub(crate) async fn watch(replication: Arc<Replication>) {
     let mut kept = std::fs::read_to_string(path(&replication.config)).ok();
-    let replicas = kept.as_deref().map(|text| Followers::parse(text).replicas);
-    let mut keeping = Keeping::since_start(process::time::instant(), replicas);
+    let replicas = kept.as_deref().map(|text| RecordedReplicas::parse(text).replicas);
+    let mut keeping = ReplicaRecorder::since_start(process::time::instant(), replicas);
     loop {
         tokio::select! {
             () = replication.tick.wait_for_tick() => {}
@@ -120,7 +120,7 @@ pub(crate) async fn watch(replication: Arc<Replication>) {
         let replicas = keeping.look(now, replication.followers(kept.is_some()), timeout).map(<[_]>::to_vec);
         let history = replication.log.lock().position().id;
         let own = keeping.own().cloned();
-        let text = replicas.map(|replicas| Followers { history, own, replicas }.text());
+        let text = replicas.map(|replicas| RecordedReplicas { history, own, replicas }.text());
         if text == kept {
             continue;
         }

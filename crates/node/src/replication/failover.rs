@@ -13,7 +13,7 @@ use net::pauses::PauseGate;
 use parking_lot::Mutex;
 use process::time;
 use replication::Handover;
-use replication::handover::{Action, Input, Order, Situation};
+use replication::handover::{HandoverAction, HandoverCommand, HandoverContext, HandoverEvent};
 use tokio::sync::Notify;
 
 use crate::replication::{Following, Replication};
@@ -34,20 +34,20 @@ pub(crate) struct Failover {
 struct Steps {
     machine: Handover,
     /// The actions that are still to be carried out.
-    actions: VecDeque<Action>,
+    actions: VecDeque<HandoverAction>,
     /// Whether there is a task that does.
     driven: bool,
 }
 
 /// The words after FAILOVER.
-pub(crate) fn parse(words: &[&[u8]]) -> Result<Order, &'static str> {
+pub(crate) fn parse(words: &[&[u8]]) -> Result<HandoverCommand, &'static str> {
     let (mut target, mut force, mut timeout) = (None, false, None);
     let mut left = words;
     loop {
         let is = |word: &str| left.first().is_some_and(|first| first.eq_ignore_ascii_case(word.as_bytes()));
         left = match left {
             [] => break,
-            [_] if is("abort") && words.len() == 1 => return Ok(Order::Abort),
+            [_] if is("abort") && words.len() == 1 => return Ok(HandoverCommand::Abort),
             [_, host, port, rest @ ..] if is("to") && target.is_none() => {
                 let port = resp::parse_i64(port).ok_or("ERR value is not an integer or out of range")?;
                 let port = u16::try_from(port).unwrap_or(0);
@@ -68,7 +68,7 @@ pub(crate) fn parse(words: &[&[u8]]) -> Result<Order, &'static str> {
             _ => return Err("ERR syntax error"),
         };
     }
-    Ok(Order::Start { target, force, timeout })
+    Ok(HandoverCommand::Start { target, force, timeout })
 }
 
 impl Failover {
@@ -91,40 +91,40 @@ impl Failover {
         self.steps.lock().machine.is_under_way()
     }
 
-    fn situation(&self) -> Situation {
+    fn situation(&self) -> HandoverContext {
         let named = |(MasterAddress { host, port }, online)| ((host, port), online);
         let replicas = self.replication.replica_addresses().into_iter().map(named).collect();
-        Situation { is_replica: self.replication.is_replica(), replicas }
+        HandoverContext { is_replica: self.replication.is_replica(), replicas }
     }
 
-    fn give(&self, input: Input) {
+    fn give(&self, input: HandoverEvent) {
         let mut actions = Vec::new();
         let mut steps = self.steps.lock();
         steps.machine.handle(time::instant(), input, &mut actions);
         steps.actions.extend(actions);
     }
 
-    fn carry_out(&self, action: Action) {
+    fn carry_out(&self, action: HandoverAction) {
         match action {
-            Action::HoldWrites(_) => {
+            HandoverAction::HoldWrites(_) => {
                 tracing::info!("FAILOVER requested.");
                 // Every command that was admitted before is in the log once every slot has been held.
                 self.engine.drain();
-                self.give(Input::WritesHeld);
+                self.give(HandoverEvent::WritesHeld);
             }
-            Action::AskForAcknowledgements => self.replication.request_acknowledgements(),
-            Action::Follow((host, port)) => {
+            HandoverAction::AskForAcknowledgements => self.replication.request_acknowledgements(),
+            HandoverAction::Follow((host, port)) => {
                 tracing::info!("Failover target is {host}:{port}, it is asked to take over.");
                 self.replication.hand_over_to(MasterAddress { host, port });
             }
-            Action::Settle((host, port)) => {
+            HandoverAction::Settle((host, port)) => {
                 self.config.put(keys::REPLICAOF, Some(MasterAddress { host, port }));
                 self.replication.settle_handover();
             }
-            Action::StayMaster => {
+            HandoverAction::StayMaster => {
                 self.replication.become_master();
             }
-            Action::ResumeWrites { done } => {
+            HandoverAction::ResumeWrites { done } => {
                 let how = if done { "done: this node is a replica now" } else { "aborted" };
                 tracing::info!("Failover {how}.");
                 self.pauses.resume_after_failover();
@@ -133,7 +133,7 @@ impl Failover {
     }
 
     /// The next action; `None` if there is none just now.
-    fn next_action(&self) -> Option<Action> {
+    fn next_action(&self) -> Option<HandoverAction> {
         self.steps.lock().actions.pop_front()
     }
 
@@ -147,7 +147,7 @@ impl Failover {
 }
 
 /// Does what FAILOVER asks for; a failover goes on after the reply.
-pub(crate) fn run(failover: &Arc<Failover>, order: Order) -> Result<(), String> {
+pub(crate) fn run(failover: &Arc<Failover>, order: HandoverCommand) -> Result<(), String> {
     if failover.engine.topology.is_some() {
         return Err("ERR FAILOVER not allowed in cluster mode.".to_owned());
     }
@@ -158,7 +158,7 @@ pub(crate) fn run(failover: &Arc<Failover>, order: Order) -> Result<(), String> 
     ordered.map_err(|refusal| refusal.to_string())?;
     // Before the reply, as in Valkey: a write that is sent behind it waits.
     for action in &actions {
-        if let Action::HoldWrites(longest) = action {
+        if let HandoverAction::HoldWrites(longest) = action {
             failover.pauses.pause_for_failover(*longest);
         }
     }
@@ -184,12 +184,13 @@ async fn drive(failover: Arc<Failover>) {
             return;
         }
         let synced = replication.replicas_in_sync().into_iter();
-        failover.give(Input::InSync(synced.map(|MasterAddress { host, port }| (host, port)).collect()));
+        failover
+            .give(HandoverEvent::InSync(synced.map(|MasterAddress { host, port }| (host, port)).collect()));
         let now_following = *following.borrow_and_update();
         match now_following {
             Following::No => {}
-            Following::Yes => failover.give(Input::Following),
-            Following::TurnedAway => failover.give(Input::TurnedAway),
+            Following::Yes => failover.give(HandoverEvent::Following),
+            Following::TurnedAway => failover.give(HandoverEvent::TurnedAway),
         }
         if !failover.steps.lock().actions.is_empty() {
             continue;
@@ -201,7 +202,7 @@ async fn drive(failover: Arc<Failover>) {
             () = acknowledged => {}
             _ = following.changed() => {}
             () = tokio::time::sleep(wait.unwrap_or(Duration::MAX)), if wait.is_some() => {
-                failover.give(Input::Deadline);
+                failover.give(HandoverEvent::Deadline);
             }
         }
     }
@@ -219,11 +220,11 @@ mod tests {
         };
         let start = |target: Option<(&str, u16)>, force, millis: Option<u64>| {
             let target = target.map(|(host, port)| (host.to_owned(), port));
-            Ok(Order::Start { target, force, timeout: millis.map(Duration::from_millis) })
+            Ok(HandoverCommand::Start { target, force, timeout: millis.map(Duration::from_millis) })
         };
         let table = [
             ("", start(None, false, None)),
-            ("abort", Ok(Order::Abort)),
+            ("abort", Ok(HandoverCommand::Abort)),
             ("TO h 7000 FORCE TIMEOUT 10", start(Some(("h", 7000)), true, Some(10))),
             ("timeout 100 to h 1", start(Some(("h", 1)), false, Some(100))),
             ("to h", Err("ERR syntax error")),

@@ -1,4 +1,4 @@
-//! Following a master: does what the driver of the replica's side ([`replication::Following`]) orders.
+//! Following a master: does what the driver of the replica's side ([`replication::ReplicaDriver`]) orders.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,9 +10,9 @@ use durability::Durability;
 use engine::{ClientFlags, Engine, Gate, PausePurpose};
 use net::dialer::{DialError, Dialer};
 use net::transport::Stream;
-use replication::following::{Input, Order};
-use replication::replica::{Action, ChannelAction, ChannelInput, Input as LinkInput, Reason};
-use replication::{Generation, Position, Replica, serving};
+use replication::replica::{LinkError, RdbChannelAction, RdbChannelEvent, ReplicaAction, ReplicaEvent};
+use replication::replica_driver::{ReplicaDriverAction, ReplicaDriverEvent};
+use replication::{Position, Replica, StreamEpoch, master_driver};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinHandle;
 
@@ -30,7 +30,7 @@ const PAUSE_LOOK: Duration = Duration::from_millis(20);
 const MOST_PAUSED: usize = 16 << 20;
 
 /// Follows the master whose stream this is until it is aborted, which it can be wherever it waits.
-pub(super) async fn run(replication: Arc<Replication>, durability: Arc<Durability>, stream: Generation) {
+pub(super) async fn run(replication: Arc<Replication>, durability: Arc<Durability>, stream: StreamEpoch) {
     // Another change of role has come meanwhile: this task is about to be aborted.
     let Some(master) = replication.master_of(stream) else { return };
     tracing::info!("Connecting to PRIMARY {}:{}", master.host, master.port);
@@ -48,18 +48,18 @@ pub(super) async fn run(replication: Arc<Replication>, durability: Arc<Durabilit
     let paused = PausedStream::default();
     let mut follower =
         Follower { replication, durability, master, stream, applier, link, rdb, snapshot, loading, paused };
-    let mut inputs = vec![Input::Drained];
+    let mut inputs = vec![ReplicaDriverEvent::Drained];
     loop {
         while let Some(input) = inputs.pop() {
             let Some(came) = follower.give(input).await else { return };
             // The last is given first.
-            inputs.extend(came.into_iter().rev().map(Input::Link));
+            inputs.extend(came.into_iter().rev().map(ReplicaDriverEvent::Link));
         }
         let applied = follower.apply_unpaused();
         if applied.is_empty() {
-            inputs.push(Input::Link(follower.next_input().await));
+            inputs.push(ReplicaDriverEvent::Link(follower.next_input().await));
         }
-        inputs.extend(applied.into_iter().rev().map(Input::Link));
+        inputs.extend(applied.into_iter().rev().map(ReplicaDriverEvent::Link));
     }
 }
 
@@ -74,7 +74,7 @@ struct Follower {
     replication: Arc<Replication>,
     durability: Arc<Durability>,
     master: MasterAddress,
-    stream: Generation,
+    stream: StreamEpoch,
     applier: Applier,
     link: Option<MasterLink>,
     /// The second connection, over which a snapshot comes.
@@ -136,14 +136,14 @@ async fn read_from(link: &mut Option<MasterLink>, reads: bool) -> Option<Vec<u8>
 }
 
 /// Waits until a snapshot is loaded, if one is being loaded; otherwise for ever.
-async fn loaded(loading: &mut Option<JoinHandle<LoadOutcome>>) -> LinkInput {
+async fn loaded(loading: &mut Option<JoinHandle<LoadOutcome>>) -> ReplicaEvent {
     let Some(running) = loading else { return std::future::pending().await };
     let outcome = running.await.unwrap_or(LoadOutcome::DataLost);
     *loading = None;
     match outcome {
-        LoadOutcome::Loaded => LinkInput::Loaded,
-        LoadOutcome::Rejected => LinkInput::LoadRejected,
-        LoadOutcome::DataLost => LinkInput::LoadFailed,
+        LoadOutcome::Loaded => ReplicaEvent::Loaded,
+        LoadOutcome::Rejected => ReplicaEvent::LoadRejected,
+        LoadOutcome::DataLost => ReplicaEvent::LoadFailed,
     }
 }
 
@@ -162,11 +162,11 @@ impl Drop for MasterLink {
 
 impl Follower {
     /// Waits for the next thing to happen.
-    async fn next_input(&mut self) -> LinkInput {
+    async fn next_input(&mut self) -> ReplicaEvent {
         // Bytes that are read now could not be applied.
         let (replication, stream) = (self.replication.clone(), self.stream);
         let log = &replication.log;
-        let applies = || log.lock().authority().applies(stream).then_some(());
+        let applies = || log.lock().authority().accepts_stream(stream).then_some(());
         if applies().is_none() {
             log.wait_for_growth(applies).await;
         }
@@ -193,27 +193,27 @@ impl Follower {
                 loaded
             }
             read = read_from(&mut self.link, reads[0]) => self.on_read(read),
-            read = read_from(&mut self.rdb, reads[1]) => LinkInput::RdbChannel(match read {
+            read = read_from(&mut self.rdb, reads[1]) => ReplicaEvent::RdbChannel(match read {
                 Some(bytes) => {
                     self.count_input(&bytes);
-                    ChannelInput::Received(bytes)
+                    RdbChannelEvent::Received(bytes)
                 }
                 None => {
                     self.rdb = None;
-                    ChannelInput::Closed
+                    RdbChannelEvent::Closed
                 }
             }),
-            () = tokio::time::sleep(wait) => LinkInput::Deadline,
+            () = tokio::time::sleep(wait) => ReplicaEvent::Deadline,
             // The deadline may have become another.
-            () = replication.reconfigured.notified() => LinkInput::Deadline,
+            () = replication.reconfigured.notified() => ReplicaEvent::Deadline,
         }
     }
 
-    fn on_read(&mut self, read: Option<Vec<u8>>) -> LinkInput {
+    fn on_read(&mut self, read: Option<Vec<u8>>) -> ReplicaEvent {
         match read {
             Some(bytes) => {
                 self.count_input(&bytes);
-                LinkInput::Received(bytes)
+                ReplicaEvent::Received(bytes)
             }
             None => {
                 self.link = None;
@@ -222,7 +222,7 @@ impl Follower {
                     tracing::info!("Caching the disconnected primary state.");
                 }
                 tracing::info!("Reconnecting to PRIMARY {}:{}", self.master.host, self.master.port);
-                LinkInput::Closed
+                ReplicaEvent::Closed
             }
         }
     }
@@ -236,16 +236,16 @@ impl Follower {
     }
 
     /// Lets go of the master.
-    fn lose(&mut self) -> LinkInput {
+    fn lose(&mut self) -> ReplicaEvent {
         (self.link, self.rdb) = (None, None);
         self.snapshot = None;
         self.paused = PausedStream::default();
-        LinkInput::Closed
+        ReplicaEvent::Closed
     }
 
     /// Hands `input` to the driver and does what it says; returns what came of that, or `None` if the stream is over.
-    async fn give(&mut self, input: Input) -> Option<Vec<LinkInput>> {
-        if input == Input::Link(LinkInput::Closed) {
+    async fn give(&mut self, input: ReplicaDriverEvent) -> Option<Vec<ReplicaEvent>> {
+        if input == ReplicaDriverEvent::Link(ReplicaEvent::Closed) {
             // The loader is told that no more bytes come.
             self.snapshot = None;
         }
@@ -265,36 +265,36 @@ impl Follower {
         let mut inputs = Vec::new();
         for order in orders {
             match order {
-                Order::Over => return None,
-                Order::HistoryReplaced => {
-                    self.replication.tell(Event::Serve(serving::Input::HistoryReplaced));
+                ReplicaDriverAction::Over => return None,
+                ReplicaDriverAction::HistoryReplaced => {
+                    self.replication.tell(Event::Serve(master_driver::MasterDriverEvent::HistoryReplaced));
                 }
-                Order::Act(action) => inputs.extend(self.act(action).await),
+                ReplicaDriverAction::Act(action) => inputs.extend(self.act(action).await),
             }
         }
         self.replication.update_gates();
         Some(inputs)
     }
 
-    async fn act(&mut self, action: Action) -> Vec<LinkInput> {
+    async fn act(&mut self, action: ReplicaAction) -> Vec<ReplicaEvent> {
         match action {
-            Action::Connect => vec![self.connect().await],
-            Action::Close(reason) => {
+            ReplicaAction::Connect => vec![self.connect().await],
+            ReplicaAction::Close(reason) => {
                 self.tell_reason(&reason);
                 self.lose();
                 vec![]
             }
-            Action::RdbChannel(action) => {
-                self.act_on_rdb_channel(action).await.map(LinkInput::RdbChannel).into_iter().collect()
+            ReplicaAction::RdbChannel(action) => {
+                self.act_on_rdb_channel(action).await.map(ReplicaEvent::RdbChannel).into_iter().collect()
             }
-            Action::Send(bytes) => self.send(&bytes).await.into_iter().collect(),
-            Action::BeginTransfer { position, len } => {
+            ReplicaAction::Send(bytes) => self.send(&bytes).await.into_iter().collect(),
+            ReplicaAction::BeginTransfer { position, len } => {
                 tracing::info!("Full resync from primary: {}:{}", position.id, position.offset);
                 self.begin_transfer(position, len).await.into_iter().collect()
             }
-            Action::Snapshot(bytes) => self.take_in(bytes).await.into_iter().collect(),
-            Action::Load { position } => self.load(position).await.into_iter().collect(),
-            Action::Resume { slot_states, .. } => {
+            ReplicaAction::Snapshot(bytes) => self.take_in(bytes).await.into_iter().collect(),
+            ReplicaAction::Load { position } => self.load(position).await.into_iter().collect(),
+            ReplicaAction::Resume { slot_states, .. } => {
                 if let Some(states) = slot_states {
                     self.replication.cluster_stream.on_states(&states);
                 }
@@ -302,25 +302,25 @@ impl Follower {
                 tracing::info!("PRIMARY <-> REPLICA sync: Primary accepted a Partial Resynchronization.");
                 vec![]
             }
-            Action::Up => {
+            ReplicaAction::Up => {
                 tracing::info!("PRIMARY <-> REPLICA sync: the link is up");
                 vec![]
             }
-            Action::Stream(bytes) => self.apply(bytes),
+            ReplicaAction::Stream(bytes) => self.apply(bytes),
         }
     }
 
     /// Says why the master is left, in words that people look for where it refused.
-    fn tell_reason(&self, reason: &Reason) {
+    fn tell_reason(&self, reason: &LinkError) {
         match reason {
-            Reason::Refused(text) if is_about_passwords(text) => {
+            LinkError::Refused(text) if is_about_passwords(text) => {
                 tracing::warn!("Unable to AUTH to PRIMARY: -{text}");
             }
-            Reason::Refused(text) => {
+            LinkError::Refused(text) => {
                 tracing::warn!("PRIMARY aborted replication with an error: {text}");
             }
-            Reason::Silent => tracing::warn!("{}", self.silence()),
-            Reason::Nonsense(_) | Reason::LoadFailed | Reason::RdbChannelLost => {}
+            LinkError::Silent => tracing::warn!("{}", self.silence()),
+            LinkError::Nonsense(_) | LinkError::LoadFailed | LinkError::RdbChannelLost => {}
         }
         tracing::warn!("Leaving the master {}:{}: {reason}", self.master.host, self.master.port);
     }
@@ -337,7 +337,7 @@ impl Follower {
         }
     }
 
-    async fn connect(&mut self) -> LinkInput {
+    async fn connect(&mut self) -> ReplicaEvent {
         self.link = None;
         tracing::info!("PRIMARY <-> REPLICA sync started");
         match self.dial().await {
@@ -347,11 +347,11 @@ impl Follower {
                 self.paused = PausedStream::default();
                 self.link = Some(link);
                 self.tell_request();
-                LinkInput::Connected
+                ReplicaEvent::Connected
             }
             Err(error) => {
                 tracing::warn!("Error condition on socket for SYNC: {error}");
-                LinkInput::ConnectFailed { refused: error.is_refused() }
+                ReplicaEvent::ConnectFailed { refused: error.is_refused() }
             }
         }
     }
@@ -379,44 +379,44 @@ impl Follower {
         self.replication.config.get(keys::REPL_TIMEOUT)
     }
 
-    async fn act_on_rdb_channel(&mut self, action: ChannelAction) -> Option<ChannelInput> {
+    async fn act_on_rdb_channel(&mut self, action: RdbChannelAction) -> Option<RdbChannelEvent> {
         match action {
-            ChannelAction::Connect => match self.dial().await {
+            RdbChannelAction::Connect => match self.dial().await {
                 Ok(link) => {
                     tracing::info!("PRIMARY <-> REPLICA sync: the snapshot comes over a second connection");
                     self.rdb = Some(link);
-                    Some(ChannelInput::Connected)
+                    Some(RdbChannelEvent::Connected)
                 }
                 Err(error) => {
                     tracing::warn!("No second connection to the master: {error}");
-                    Some(ChannelInput::Closed)
+                    Some(RdbChannelEvent::Closed)
                 }
             },
-            ChannelAction::Send(bytes) => {
+            RdbChannelAction::Send(bytes) => {
                 let timeout = self.timeout();
                 let sent = write_all(&mut self.rdb.as_mut()?.stream, &bytes, timeout).await;
                 if !sent {
                     self.rdb = None;
                 }
-                (!sent).then_some(ChannelInput::Closed)
+                (!sent).then_some(RdbChannelEvent::Closed)
             }
-            ChannelAction::Close => {
+            RdbChannelAction::Close => {
                 self.rdb = None;
                 None
             }
         }
     }
 
-    async fn send(&mut self, bytes: &[u8]) -> Option<LinkInput> {
+    async fn send(&mut self, bytes: &[u8]) -> Option<ReplicaEvent> {
         let timeout = self.timeout();
         if write_all(&mut self.link.as_mut()?.stream, bytes, timeout).await {
             return None;
         }
         self.link = None;
-        Some(LinkInput::Closed)
+        Some(ReplicaEvent::Closed)
     }
 
-    async fn begin_transfer(&mut self, position: Position, len: Option<u64>) -> Option<LinkInput> {
+    async fn begin_transfer(&mut self, position: Position, len: Option<u64>) -> Option<ReplicaEvent> {
         match Intake::begin(&self.replication, &self.durability, position, len).await {
             Ok(intake) => {
                 let into = intake.destination();
@@ -432,35 +432,35 @@ impl Follower {
                 }
                 let replaces = intake.replaces();
                 self.snapshot = Some(intake);
-                replaces.then_some(LinkInput::Replacing)
+                replaces.then_some(ReplicaEvent::Replacing)
             }
             Err(error) => self.give_up(&error.to_string()),
         }
     }
 
-    async fn take_in(&mut self, bytes: Vec<u8>) -> Option<LinkInput> {
+    async fn take_in(&mut self, bytes: Vec<u8>) -> Option<ReplicaEvent> {
         let error = self.snapshot.as_mut()?.add(bytes).await.err()?;
         Some(self.drop_snapshot(error).await)
     }
 
     /// Lets go of a snapshot that cannot be taken in, and of the link.
-    async fn drop_snapshot(&mut self, error: IntakeError) -> LinkInput {
+    async fn drop_snapshot(&mut self, error: IntakeError) -> ReplicaEvent {
         let mut loading = self.snapshot.take().and_then(Intake::give_up);
         self.give_up(&error.to_string());
         match &mut loading {
             Some(_) => loaded(&mut loading).await,
-            None => LinkInput::LoadRejected,
+            None => ReplicaEvent::LoadRejected,
         }
     }
 
-    fn give_up(&mut self, why: &str) -> Option<LinkInput> {
+    fn give_up(&mut self, why: &str) -> Option<ReplicaEvent> {
         tracing::warn!("{why}");
         Some(self.lose())
     }
 
     /// Replaces the data by the snapshot, on a helper thread.
-    async fn load(&mut self, position: Position) -> Option<LinkInput> {
-        let Some(intake) = self.snapshot.take() else { return Some(LinkInput::LoadRejected) };
+    async fn load(&mut self, position: Position) -> Option<ReplicaEvent> {
+        let Some(intake) = self.snapshot.take() else { return Some(ReplicaEvent::LoadRejected) };
         match intake.finish(&self.replication, &self.durability, position).await {
             Ok(loading) => {
                 self.loading = Some(loading);
@@ -478,7 +478,7 @@ impl Follower {
     }
 
     /// Applies the next piece that a pause has held, if that is over.
-    fn apply_unpaused(&mut self) -> Vec<LinkInput> {
+    fn apply_unpaused(&mut self) -> Vec<ReplicaEvent> {
         if self.paused.pieces.is_empty() || self.is_paused() {
             return Vec::new();
         }
@@ -487,7 +487,7 @@ impl Follower {
         self.apply_now(piece)
     }
 
-    fn apply(&mut self, bytes: Vec<u8>) -> Vec<LinkInput> {
+    fn apply(&mut self, bytes: Vec<u8>) -> Vec<ReplicaEvent> {
         if self.paused.pieces.is_empty() && !self.is_paused() {
             return self.apply_now(bytes);
         }
@@ -496,19 +496,19 @@ impl Follower {
         Vec::new()
     }
 
-    fn apply_now(&mut self, bytes: Vec<u8>) -> Vec<LinkInput> {
+    fn apply_now(&mut self, bytes: Vec<u8>) -> Vec<ReplicaEvent> {
         match self.applier.apply(bytes) {
             Ok(applied) => {
                 if let Some(link) = &self.link {
                     link.seen.client.count_commands(applied.commands);
                 }
-                let mut inputs = vec![LinkInput::Applied { bytes: applied.bytes }];
+                let mut inputs = vec![ReplicaEvent::Applied { bytes: applied.bytes }];
                 if applied.ack_wanted {
-                    inputs.push(LinkInput::AckWanted);
+                    inputs.push(ReplicaEvent::AckWanted);
                 }
                 inputs
             }
-            Err(ApplyError::Nonsense(error)) => vec![LinkInput::Garbage(error.to_string())],
+            Err(ApplyError::Nonsense(error)) => vec![ReplicaEvent::Garbage(error.to_string())],
             Err(ApplyError::Over(over)) => {
                 self.give_up(&format!("Not applying more: {over}")).into_iter().collect()
             }

@@ -21,7 +21,7 @@ use durability::loading;
 use durability::{Durability, saving};
 use engine::Gate;
 use replication::Position;
-use replication::serving;
+use replication::master_driver;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinHandle;
 
@@ -290,7 +290,7 @@ fn load_directly(
             tracing::info!("PRIMARY <-> REPLICA sync: Loading DB in memory, beside the old one");
             let before = || {
                 replication.log.close();
-                replication.tell(Event::Serve(serving::Input::HistoryReplaced));
+                replication.tell(Event::Serve(master_driver::MasterDriverEvent::HistoryReplaced));
             };
             loading::replace_by_exchange(durability, input, len, served, all_came, before)
         }

@@ -8,8 +8,8 @@ use engine::{Client, ClientFlags, Engine, Link as ClientLink};
 use net::scratch::with_scratch;
 use net::transport::{Socket, SocketOptions, Stream};
 use replication::master::PeerId;
-use replication::serving::Input;
-use replication::{CursorId, Profile, Replconf};
+use replication::master_driver::MasterDriverEvent;
+use replication::{CursorId, PeerProfile, ReplconfAction};
 use resp::{Batch, Limits, Parser};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Notify, mpsc};
@@ -82,7 +82,7 @@ pub(super) async fn run(
         () = sender.run(peer, orders) => {}
         () = seen.killed() => {}
     }
-    replication.tell(Event::Serve(Input::Closed(peer)));
+    replication.tell(Event::Serve(MasterDriverEvent::Closed(peer)));
 }
 
 async fn read(
@@ -92,21 +92,21 @@ async fn read(
     mut input: Vec<u8>,
 ) {
     let mut parser = Parser::new();
-    let mut profile = Profile::default();
+    let mut profile = PeerProfile::default();
     // A replica's messages are short.
     const MAX_INPUT: usize = 64 * 1024;
     client.count_input(input.len());
     loop {
         let mut batch = Batch::default();
         let parsed = parser.parse(&mut input, &mut batch, &Limits::default());
-        let mut heard = Input::Heard(peer);
+        let mut heard = MasterDriverEvent::Heard(peer);
         for index in 0..batch.len() {
             let args = batch.args(index, &input);
             client.count_commands(1);
             if args.get(0).is_some_and(|name| name.eq_ignore_ascii_case(b"replconf"))
-                && let Ok(Replconf::Ack(offset)) = profile.replconf(args)
+                && let Ok(ReplconfAction::Ack(offset)) = profile.replconf(args)
             {
-                heard = Input::Acknowledged { peer, offset, synced: profile.synced };
+                heard = MasterDriverEvent::Acknowledged { peer, offset, synced: profile.synced };
             }
         }
         replication.tell(Event::Serve(heard));
@@ -164,7 +164,7 @@ impl Sender<'_> {
             if is_last {
                 // With nothing awaited since the last byte: a replica that fetches its snapshot alone closes the
                 // connection as soon as it has that byte, and whoever reads here may see that first.
-                self.replication.tell(Event::Serve(Input::Sent(peer)));
+                self.replication.tell(Event::Serve(MasterDriverEvent::Sent(peer)));
                 return true;
             }
         }

@@ -1,4 +1,4 @@
-//! The replication thread: does what the driver of the master's side ([`replication::Serving`]) orders, and has the
+//! The replication thread: does what the driver of the master's side ([`replication::MasterDriver`]) orders, and has the
 //! task that follows a master.
 
 use std::collections::HashMap;
@@ -16,8 +16,10 @@ use net::transport::Socket;
 use persistence::Dialect;
 use process::stop_signal::StopSignal;
 use replication::master::{AwaitedSnapshot, CloseReason, PeerId, TransferId};
-use replication::serving::{self, Answer, Input, NextLook, Order};
-use replication::{Generation, Profile, PsyncRequest, Refusal, SnapshotForm};
+use replication::master_driver::{
+    self, MasterDriverAction, MasterDriverEvent, NextPendingCheck, PsyncAnswer,
+};
+use replication::{FullSyncReason, PeerProfile, PsyncRequest, SnapshotFormat, StreamEpoch};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
@@ -40,7 +42,7 @@ pub(crate) struct Newcomer {
     /// The bytes that it sent after its request, and those that are still to be sent to it.
     pub(crate) input: Vec<u8>,
     pub(crate) unsent: Vec<u8>,
-    pub(crate) profile: Profile,
+    pub(crate) profile: PeerProfile,
     /// `None` for SYNC.
     pub(crate) request: Option<PsyncRequest>,
 }
@@ -50,9 +52,9 @@ pub(crate) struct Newcomer {
 pub(crate) enum Event {
     Joined(Box<Newcomer>),
     /// The driver's own.
-    Serve(Input),
+    Serve(MasterDriverEvent),
     /// A master is followed from now on, by this stream.
-    Follow(Generation),
+    Follow(StreamEpoch),
     Unfollow,
     /// Somebody waits for this node's disk.
     Awaited,
@@ -99,7 +101,7 @@ async fn run(
     loop {
         let (deadline, look) = {
             let serving = replication.serving.lock();
-            (serving.next_deadline(), serving.next_look())
+            (serving.next_deadline(), serving.next_pending_check())
         };
         let wait = deadline.map_or(LOOK_PERIOD, |deadline| deadline.since(process::time::instant()));
         tokio::select! {
@@ -111,7 +113,7 @@ async fn run(
                     thread.on_event(event);
                 }
             }
-            () = tokio::time::sleep(wait) => thread.give(Input::Deadline),
+            () = tokio::time::sleep(wait) => thread.give(MasterDriverEvent::Deadline),
             () = due(look, &replication.log) => thread.look(),
             () = replication.log.wait_for_trimmed_cursor() => thread.look(),
             _ = on_disk.changed(), if replication.minds_disk() => {}
@@ -123,8 +125,8 @@ async fn run(
 }
 
 /// Returns when a look is due; never, if none is.
-async fn due(look: Option<NextLook>, log: &SharedLog) {
-    let Some(NextLook { past, at }) = look else { return std::future::pending().await };
+async fn due(look: Option<NextPendingCheck>, log: &SharedLog) {
+    let Some(NextPendingCheck { past, at }) = look else { return std::future::pending().await };
     if let Some(end) = past {
         log.wait_for_growth(|| (log.lock().position().offset != end).then_some(())).await;
     }
@@ -173,13 +175,13 @@ impl Thread {
             Event::Serve(input) => self.serve(input),
             Event::Follow(stream) => {
                 self.stop_following();
-                self.give(Input::Demoted);
+                self.give(MasterDriverEvent::Demoted);
                 let following = follow::run(self.replication.clone(), self.durability.clone(), stream);
                 self.following = Some(tokio::spawn(following).abort_handle());
             }
             Event::Unfollow => {
                 self.stop_following();
-                self.give(Input::Promoted);
+                self.give(MasterDriverEvent::Promoted);
             }
             Event::StandStill(duration) => std::thread::sleep(duration),
             // It is listened to, and deadlines are asked for, from here on.
@@ -187,15 +189,15 @@ impl Thread {
         }
     }
 
-    fn serve(&mut self, input: Input) {
-        let acknowledged = matches!(input, Input::Acknowledged { .. });
+    fn serve(&mut self, input: MasterDriverEvent) {
+        let acknowledged = matches!(input, MasterDriverEvent::Acknowledged { .. });
         match &input {
-            Input::Closed(peer) => {
+            MasterDriverEvent::Closed(peer) => {
                 if let Some(gone) = self.forget(*peer) {
                     tracing::info!("Connection with replica {} lost.", gone.address);
                 }
             }
-            Input::Sent(peer) => {
+            MasterDriverEvent::Sent(peer) => {
                 let is_streamed = self.replication.serving.lock().master().is_streaming_snapshot();
                 if let Some(there) = self.peers.get(peer).filter(|_| is_streamed) {
                     tracing::info!(
@@ -205,7 +207,7 @@ impl Thread {
                     );
                 }
             }
-            Input::TransferFailed(transfer) => drop(self.transfers.remove(transfer)),
+            MasterDriverEvent::TransferFailed(transfer) => drop(self.transfers.remove(transfer)),
             _ => {}
         }
         self.give(input);
@@ -235,7 +237,7 @@ impl Thread {
         let task = task.abort_handle();
         self.peers.insert(peer, Peer { address: name, client, orders, task, pieces: None });
         self.replication.addresses.lock().insert(peer, address);
-        self.give(Input::Asked { peer, profile, request });
+        self.give(MasterDriverEvent::Asked { peer, profile, request });
         let awaited = self.replication.serving.lock().master().awaited_snapshot(peer);
         match awaited {
             None => {}
@@ -253,11 +255,11 @@ impl Thread {
     }
 
     /// Counts a replica that asked, and says why it gets what it gets.
-    fn note_answer(&self, peer: PeerId, answer: Answer) {
+    fn note_answer(&self, peer: PeerId, answer: PsyncAnswer) {
         let stats = &self.replication.stats;
         let name = self.peers.get(&peer).map_or("", |peer| &peer.address);
         match answer {
-            Answer::Partial { from, missing } => {
+            PsyncAnswer::Partial { from, missing } => {
                 stats.partial_ok.fetch_add(1, Ordering::Relaxed);
                 tracing::info!(
                     "Partial resynchronization request from {name} accepted. Sending {missing} bytes of backlog \
@@ -265,11 +267,13 @@ impl Thread {
                     from.0 + 1
                 );
             }
-            Answer::Full(refusal) => {
+            PsyncAnswer::Full(refusal) => {
                 stats.full.fetch_add(1, Ordering::Relaxed);
                 match refusal {
                     None => {}
-                    Some(Refusal::NothingAsked) => tracing::info!("Full resync requested by replica {name}"),
+                    Some(FullSyncReason::NothingAsked) => {
+                        tracing::info!("Full resync requested by replica {name}")
+                    }
                     Some(refusal) => {
                         stats.partial_refused.fetch_add(1, Ordering::Relaxed);
                         tracing::info!("Partial resynchronization not accepted from {name}: {refusal}");
@@ -284,7 +288,7 @@ impl Thread {
         let mut orders = Vec::new();
         let replication = self.replication.clone();
         let now = process::time::instant();
-        let delay = replication.serving.lock().look(now, &mut &*replication.log, &mut orders);
+        let delay = replication.serving.lock().check_pending(now, &mut &*replication.log, &mut orders);
         for (id, replica) in replication.serving.lock().master().peers() {
             if let Some(peer) = self.peers.get(&id) {
                 peer.client.show_unsent_log(replica.pending());
@@ -299,7 +303,7 @@ impl Thread {
         }
     }
 
-    fn give(&mut self, input: Input) {
+    fn give(&mut self, input: MasterDriverEvent) {
         let mut orders = Vec::new();
         let Replication { serving, log, .. } = &*self.replication;
         let mut machine = serving.lock();
@@ -309,45 +313,45 @@ impl Thread {
         self.carry_out(orders);
     }
 
-    fn carry_out(&mut self, orders: Vec<Order>) {
+    fn carry_out(&mut self, orders: Vec<MasterDriverAction>) {
         for order in orders {
             self.act(order);
         }
     }
 
-    fn act(&mut self, order: Order) {
+    fn act(&mut self, order: MasterDriverAction) {
         let log = &self.replication.log;
         match order {
-            Order::Answered(peer, answer) => self.note_answer(peer, answer),
-            Order::Snapshot { transfer, peers, eof, form } => {
+            MasterDriverAction::Answered(peer, answer) => self.note_answer(peer, answer),
+            MasterDriverAction::Snapshot { transfer, peers, eof, form } => {
                 self.start_snapshot(transfer, &peers, eof, form);
             }
-            Order::CancelSnapshot(transfer) => {
+            MasterDriverAction::CancelSnapshot(transfer) => {
                 if let Some(transfer) = self.transfers.remove(&transfer) {
                     transfer.cancelled.store(true, Ordering::Relaxed);
                 }
             }
-            Order::Send(peer, bytes) => self.send(peer, Outgoing::Bytes(bytes)),
-            Order::Continue { peer, id } => {
+            MasterDriverAction::Send(peer, bytes) => self.send(peer, Outgoing::Bytes(bytes)),
+            MasterDriverAction::Continue { peer, id } => {
                 let states = self.replication.cluster_stream.states(&self.replication.engine);
-                self.send(peer, Outgoing::Bytes(serving::continue_with(id, &states)));
+                self.send(peer, Outgoing::Bytes(master_driver::continue_with(id, &states)));
             }
-            Order::SendSnapshot(peer) => {
+            MasterDriverAction::SendSnapshot(peer) => {
                 if let Some(pieces) = self.peers.get_mut(&peer).and_then(|peer| peer.pieces.take()) {
                     self.send(peer, Outgoing::Snapshot(pieces));
                 }
             }
-            Order::SendFile { transfer, peers } => self.send_file(transfer, &peers),
-            Order::Stream(peer, cursor) => {
+            MasterDriverAction::SendFile { transfer, peers } => self.send_file(transfer, &peers),
+            MasterDriverAction::Stream(peer, cursor) => {
                 if let Some(there) = self.peers.get(&peer) {
                     tracing::info!("Synchronization with replica {} succeeded", there.address);
                 }
                 self.send(peer, Outgoing::Stream(cursor));
             }
-            Order::Append(bytes) => drop(log.append_control(bytes)),
-            Order::Close(peer, reason) => self.close(peer, reason),
-            Order::CloseLog if log.is_kept_open() => {}
-            Order::CloseLog => {
+            MasterDriverAction::Append(bytes) => drop(log.append_control(bytes)),
+            MasterDriverAction::Close(peer, reason) => self.close(peer, reason),
+            MasterDriverAction::CloseLog if log.is_kept_open() => {}
+            MasterDriverAction::CloseLog => {
                 let seconds = self.replication.config.get(keys::REPL_BACKLOG_TTL).as_secs();
                 tracing::info!(
                     "Replication backlog freed after {seconds} seconds without connected replicas."
@@ -357,7 +361,7 @@ impl Thread {
         }
     }
 
-    fn start_snapshot(&mut self, transfer: TransferId, peers: &[PeerId], eof: bool, form: SnapshotForm) {
+    fn start_snapshot(&mut self, transfer: TransferId, peers: &[PeerId], eof: bool, form: SnapshotFormat) {
         let cancelled = Arc::new(AtomicBool::new(false));
         let (to, receivers) = if eof {
             let mut receivers = Vec::new();
@@ -384,7 +388,7 @@ impl Thread {
         let work = move || transfer::carry_out(&durability, &replication, target);
         if let Err(error) = std::thread::Builder::new().name("sync".to_owned()).spawn(work) {
             tracing::warn!("Can't start a thread for a snapshot: {error}");
-            self.replication.tell(Event::Serve(Input::TransferFailed(transfer)));
+            self.replication.tell(Event::Serve(MasterDriverEvent::TransferFailed(transfer)));
         }
     }
 

@@ -11,8 +11,8 @@ use durability::snapshot::{self, RdbOptions, WriteProgress};
 use durability::stream::random_repl_id;
 use persistence::Dialect;
 use replication::master::{PeerId, TransferId};
-use replication::serving::{Cut, Input};
-use replication::{Contents, ReplId};
+use replication::master_driver::{MasterDriverEvent, SnapshotPosition};
+use replication::{ReplId, SnapshotContents};
 use tokio::sync::mpsc;
 
 use super::Replication;
@@ -37,7 +37,7 @@ pub(crate) type Receiver = mpsc::Sender<Piece>;
 pub(crate) struct Target {
     pub(crate) transfer: TransferId,
     pub(crate) dialect: Dialect,
-    pub(crate) contents: Contents,
+    pub(crate) contents: SnapshotContents,
     /// The replicas that it is begun for.
     pub(crate) peers: Vec<PeerId>,
     pub(crate) to: Destination,
@@ -64,7 +64,7 @@ pub(crate) fn carry_out(durability: &Durability, replication: &Replication, targ
     let transfer = target.transfer;
     if let Err(error) = try_carry_out(durability, replication, target) {
         tracing::warn!("The snapshot for replicas failed: {error:#}");
-        replication.tell(Event::Serve(Input::TransferFailed(transfer)));
+        replication.tell(Event::Serve(MasterDriverEvent::TransferFailed(transfer)));
     }
 }
 
@@ -75,7 +75,7 @@ fn try_carry_out(durability: &Durability, replication: &Replication, target: Tar
     let (mut state, noted) = snapshot::take_snapshot(durability, |log| {
         is_created = !log.is_open();
         shared.open(log);
-        let noted = Cut::note(log, transfer, &peers, replication.applied.db_in(log));
+        let noted = SnapshotPosition::record(log, transfer, &peers, replication.applied.db_in(log));
         // The snapshot has the keys of slots that are being imported: its receivers hear of that at once.
         replication.applied.imports.repeat_in_log(log);
         noted
@@ -96,7 +96,7 @@ fn try_carry_out(durability: &Durability, replication: &Replication, target: Tar
     let keys = state.keys();
     let pace = Pace::yielding(replication.engine.keyspace.used_bytes());
     let position = Some((noted.position, noted.db.unwrap_or(0)));
-    replication.tell(Event::Serve(Input::Cut(noted)));
+    replication.tell(Event::Serve(MasterDriverEvent::SnapshotTaken(noted)));
     // The stream repeats every change of them that comes after the cut.
     let slot_states = match contents.data {
         true => replication.cluster_stream.states(&replication.engine),
@@ -121,7 +121,7 @@ fn try_carry_out(durability: &Durability, replication: &Replication, target: Tar
             snapshot::write_rdb(durability, state, &form, progress, pace, &mut file)?;
             let len = file.stream_position()?;
             file.seek(SeekFrom::Start(0))?;
-            replication.tell(Event::Serve(Input::Written(transfer)));
+            replication.tell(Event::Serve(MasterDriverEvent::Written(transfer)));
             let receivers = receivers.recv().map_err(|_| gone())?;
             let mut to = Receivers { receivers, cancelled: cancelled.clone() };
             to.send(format!("${len}\r\n").as_bytes())?;

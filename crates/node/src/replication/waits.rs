@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use replication::wait::{Copies, NoFile, Reach, Waiters, Wanted};
+use replication::wait::{AppendOnlyOff, Copies, LogProgress, RequiredCopies, Waiters};
 use slot_routing::ReplOffset;
 use tokio::sync::oneshot;
 
 use super::{Event, Replication};
 
 /// The end of a wait, unless it is given up.
-pub(crate) type Outcome = Result<Copies, NoFile>;
+pub(crate) type Outcome = Result<Copies, AppendOnlyOff>;
 
 /// Names one that waits, and is to be removed if it gives up.
 pub(crate) type Token = u64;
@@ -33,24 +33,24 @@ pub(crate) enum Wait {
 
 impl Replication {
     /// How many copies there are of the log before `offset`.
-    pub(crate) fn copies(&self, offset: ReplOffset, wanted: Wanted) -> Outcome {
+    pub(crate) fn copies(&self, offset: ReplOffset, wanted: RequiredCopies) -> Outcome {
         self.copied().copies(offset, wanted)
     }
 
     /// How many replicas have acknowledged the log before `offset`.
     pub(crate) fn acknowledged(&self, offset: ReplOffset) -> usize {
-        self.copies(offset, Wanted::Acknowledged { by: 0 }).map_or(0, |copies| copies.replicas)
+        self.copies(offset, RequiredCopies::Acknowledged { by: 0 }).map_or(0, |copies| copies.replicas)
     }
 
-    fn copied(&self) -> Reach {
+    fn copied(&self) -> LogProgress {
         let here = *self.on_disk.borrow();
         let serving = self.serving.lock();
         let master = serving.master();
-        Reach { here, acknowledged: master.acknowledged(), synced: master.synced() }
+        LogProgress { here, acknowledged: master.acknowledged(), synced: master.synced() }
     }
 
     /// Waits for copies of the log before `offset`, if there are not enough.
-    pub(crate) fn wait_for(&self, offset: ReplOffset, wanted: Wanted) -> Wait {
+    pub(crate) fn wait_for(&self, offset: ReplOffset, wanted: RequiredCopies) -> Wait {
         let mut waiting = self.waiting.lock();
         let copies = self.copies(offset, wanted);
         if copies.map_or(true, |copies| copies.suffice(wanted)) {
@@ -71,7 +71,7 @@ impl Replication {
 
     /// Waits until so many replicas have acknowledged the log before `offset`; says whether they did in time.
     pub(crate) async fn reaches(&self, offset: ReplOffset, by: usize, timeout: Duration) -> bool {
-        match self.wait_for(offset, Wanted::Acknowledged { by }) {
+        match self.wait_for(offset, RequiredCopies::Acknowledged { by }) {
             Wait::Over(copies) => copies.is_ok(),
             Wait::Begun(token, woken) => {
                 let reached = tokio::time::timeout(timeout, woken).await.is_ok();
@@ -90,7 +90,7 @@ impl Replication {
 
     /// Whether somebody waits for this node's disk.
     pub(super) fn minds_disk(&self) -> bool {
-        self.waiting.lock().waiters.mind_disk()
+        self.waiting.lock().waiters.requires_disk()
     }
 
     /// Wakes those whose wait is over.

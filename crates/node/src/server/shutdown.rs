@@ -1,5 +1,5 @@
 //! Stopping on purpose: SHUTDOWN and the signals. This carries out what the machine of a stop decides
-//! ([`replication::Stop`]), one for each command and signal.
+//! ([`replication::ShutdownSequence`]), one for each command and signal.
 //!
 //! First writes wait, and those that were under way end: all acknowledged writes are in the data and in the log, and
 //! none is acknowledged after that. Then the replicas get `shutdown-timeout` seconds to have it all; then one of them
@@ -19,9 +19,9 @@ use durability::append_only::UnfinishedAof;
 use durability::saving::{self, ShutdownSave};
 use parking_lot::Mutex;
 use process::{daemon, time};
-use replication::Stop;
-use replication::stop::{self, Action, Because, Held, Input};
-use replication::wait::{Copies, Wanted};
+use replication::ShutdownSequence;
+use replication::shutdown::{CancelReason, PausedLog, ShutdownAction, ShutdownEvent, ShutdownOptions};
+use replication::wait::{Copies, RequiredCopies};
 use slot_routing::{NodeId, ReplOffset, Slot};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
@@ -35,7 +35,7 @@ pub(crate) struct Plan {
     pub(crate) at_end: ShutdownSave,
     /// Not while the cluster needs this node, unless it is forced.
     safe: bool,
-    steps: stop::Plan,
+    steps: ShutdownOptions,
 }
 
 /// This process becomes the same program with the same words (DEBUG RESTART), and keeps its number; returns only if
@@ -142,7 +142,7 @@ impl<'a> Awaited<'a> {
         server.shutdown.until.store(time::now().0.saturating_add(longest), Ordering::Relaxed);
         server.shutdown.waits.lock().begun += 1;
         let (token, reached): (_, Pin<Box<dyn Future<Output = _> + Send>>) =
-            match server.replication.wait_for(end, Wanted::Acknowledged { by: replicas }) {
+            match server.replication.wait_for(end, RequiredCopies::Acknowledged { by: replicas }) {
                 Wait::Over(copies) => (None, Box::pin(std::future::ready(copies.ok()))),
                 Wait::Begun(token, woken) => {
                     tracing::info!("Waiting for replicas before shutting down.");
@@ -153,17 +153,17 @@ impl<'a> Awaited<'a> {
     }
 
     /// Waits for the next event of a stop that waits, until its deadline.
-    async fn next_inputs(&mut self, deadline: clock::Instant) -> Vec<Input> {
+    async fn next_inputs(&mut self, deadline: clock::Instant) -> Vec<ShutdownEvent> {
         tokio::select! {
             // An abort that found this wait is obeyed, whatever else has come since.
             biased;
             () = &mut self.aborted => {
                 self.is_aborted = true;
-                vec![Input::Aborted]
+                vec![ShutdownEvent::Aborted]
             }
-            Some(copies) = &mut self.reached => vec![Input::InSync(copies.replicas)],
+            Some(copies) = &mut self.reached => vec![ShutdownEvent::InSync(copies.replicas)],
             () = tokio::time::sleep(deadline.since(time::instant())) => {
-                vec![Input::InSync(self.server.replication.acknowledged(self.end)), Input::Deadline]
+                vec![ShutdownEvent::InSync(self.server.replication.acknowledged(self.end)), ShutdownEvent::Deadline]
             }
         }
     }
@@ -223,7 +223,7 @@ impl Plan {
     const AS_CONFIGURED: Self = Self {
         at_end: ShutdownSave::AsConfigured,
         safe: false,
-        steps: stop::Plan { now: false, force: false, hand_over: false },
+        steps: ShutdownOptions { now: false, force: false, hand_over: false },
     };
 
     /// Whether the data is not to be saved.
@@ -266,7 +266,7 @@ pub(crate) async fn run(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal>
     let mut actions = Vec::new();
     // Only a master of a cluster has a place to give.
     let hand_over = plan.steps.hand_over && is_voting_master(server);
-    let machine = Stop::new(stop::Plan { hand_over, ..plan.steps }, &mut actions);
+    let machine = ShutdownSequence::new(ShutdownOptions { hand_over, ..plan.steps }, &mut actions);
     Driver { server, plan, machine, hold: None, end: ReplOffset(0), awaited: None, hands_over: false }
         .run(actions.into())
         .await
@@ -276,7 +276,7 @@ pub(crate) async fn run(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal>
 struct Driver<'a> {
     server: &'a Arc<Server>,
     plan: Plan,
-    machine: Stop,
+    machine: ShutdownSequence,
     // Before the wait, so that writes go on when it is over.
     hold: Option<Hold<'a>>,
     /// Where the log ended when writes were held; the master's own words may come behind.
@@ -287,32 +287,32 @@ struct Driver<'a> {
 }
 
 impl<'a> Driver<'a> {
-    async fn run(mut self, mut actions: VecDeque<Action>) -> Result<(), Refusal> {
+    async fn run(mut self, mut actions: VecDeque<ShutdownAction>) -> Result<(), Refusal> {
         loop {
             let inputs = match actions.pop_front() {
                 None => self.next_inputs().await,
-                Some(Action::HoldWrites) => vec![self.hold_writes()],
-                Some(Action::AwaitReplicas { end, replicas }) => {
+                Some(ShutdownAction::HoldWrites) => vec![self.hold_writes()],
+                Some(ShutdownAction::AwaitReplicas { end, replicas }) => {
                     let longest = self.server.config.get(keys::SHUTDOWN_TIMEOUT);
                     self.awaited = Some(Awaited::new(self.server, end, replicas, longest));
                     vec![]
                 }
-                Some(Action::NoteInSync { in_sync, of }) => {
+                Some(ShutdownAction::NoteInSync { in_sync, of }) => {
                     self.awaited = None;
                     tracing::info!("{in_sync} of {of} replicas are in sync when shutting down.");
                     vec![]
                 }
-                Some(Action::HandOver) => self.begin_to_hand_over(),
-                Some(Action::Save) => vec![Input::Saved(save(self.server, self.plan).await)],
-                Some(Action::Stop) => {
+                Some(ShutdownAction::HandOver) => self.begin_to_hand_over(),
+                Some(ShutdownAction::Save) => vec![ShutdownEvent::Saved(save(self.server, self.plan).await)],
+                Some(ShutdownAction::Exit) => {
                     self.hold.into_iter().for_each(Hold::carry_out);
                     return Ok(());
                 }
-                Some(Action::GoOn(Because::Aborted)) => {
+                Some(ShutdownAction::Cancel(CancelReason::Aborted)) => {
                     tracing::warn!("Shutdown manually aborted.");
                     return Err(Refusal::Aborted);
                 }
-                Some(Action::GoOn(Because::NotSaved)) => return Err(Refusal::NotSaved),
+                Some(ShutdownAction::Cancel(CancelReason::NotSaved)) => return Err(Refusal::NotSaved),
             };
             for input in inputs {
                 let mut more = Vec::new();
@@ -322,7 +322,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    fn hold_writes(&mut self) -> Input {
+    fn hold_writes(&mut self) -> ShutdownEvent {
         let server: &'a Server = self.server;
         self.hold = Some(Hold::begin(server, self.plan));
         let replication = &server.replication;
@@ -330,11 +330,16 @@ impl<'a> Driver<'a> {
         self.end = end;
         let replicas = if replication.is_replica() { 0 } else { replication.awaited_at_stop() };
         let in_sync = replication.acknowledged(end);
-        Input::WritesHeld(Held { end, replicas, in_sync, longest: server.config.get(keys::SHUTDOWN_TIMEOUT) })
+        ShutdownEvent::WritesHeld(PausedLog {
+            end,
+            replicas,
+            in_sync,
+            longest: server.config.get(keys::SHUTDOWN_TIMEOUT),
+        })
     }
 
     /// Tells a replica that has everything to take over; if there is none, that is it.
-    fn begin_to_hand_over(&mut self) -> Vec<Input> {
+    fn begin_to_hand_over(&mut self) -> Vec<ShutdownEvent> {
         match successor(self.server, self.end) {
             Ok(successor) => {
                 tracing::info!("Perform auto failover to replica {successor} on shutdown.");
@@ -344,13 +349,13 @@ impl<'a> Driver<'a> {
             }
             Err(why) => {
                 tracing::warn!("{why}");
-                vec![Input::HandedOver]
+                vec![ShutdownEvent::HandedOver]
             }
         }
     }
 
     /// Waits for the next event, if the machine waits for one.
-    async fn next_inputs(&mut self) -> Vec<Input> {
+    async fn next_inputs(&mut self) -> Vec<ShutdownEvent> {
         let Some(deadline) = self.machine.next_deadline() else { return std::future::pending().await };
         if let Some(awaited) = &mut self.awaited {
             return awaited.next_inputs(deadline).await;
@@ -358,9 +363,9 @@ impl<'a> Driver<'a> {
         let server = self.server;
         tokio::select! {
             () = server.migrations.when_routed(|| !is_voting_master(server)), if self.hands_over => {
-                vec![Input::HandedOver]
+                vec![ShutdownEvent::HandedOver]
             }
-            () = tokio::time::sleep(deadline.since(time::instant())) => vec![Input::Deadline],
+            () = tokio::time::sleep(deadline.since(time::instant())) => vec![ShutdownEvent::Deadline],
         }
     }
 }
@@ -435,9 +440,9 @@ mod tests {
     fn the_words_of_shutdown() {
         let parse = |line: &str| Order::parse(line.split_ascii_whitespace().map(str::as_bytes));
         let stop = |at_end, steps| Some(Order::Stop(Plan { at_end, safe: false, steps }));
-        let plan = |at_end, now, force| stop(at_end, stop::Plan { now, force, hand_over: false });
-        let hands_over = stop::Plan { hand_over: true, ..stop::Plan::default() };
-        let forced = stop::Plan { force: true, ..stop::Plan::default() };
+        let plan = |at_end, now, force| stop(at_end, ShutdownOptions { now, force, hand_over: false });
+        let hands_over = ShutdownOptions { hand_over: true, ..ShutdownOptions::default() };
+        let forced = ShutdownOptions { force: true, ..ShutdownOptions::default() };
         let safe = Plan { at_end: ShutdownSave::NoSave, safe: true, steps: forced };
         let table = [
             ("", plan(ShutdownSave::AsConfigured, false, false)),

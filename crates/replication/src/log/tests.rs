@@ -14,7 +14,7 @@ fn open_log(capacity: u64) -> Log {
     log
 }
 
-fn rest(log: &mut Log, cursor: CursorId) -> Result<String, FellOff> {
+fn rest(log: &mut Log, cursor: CursorId) -> Result<String, CursorLost> {
     let mut out = Vec::new();
     log.read(cursor, usize::MAX, &mut out).map(|()| String::from_utf8(out).unwrap())
 }
@@ -24,7 +24,7 @@ fn closed_log_keeps_and_counts_nothing() {
     let mut log = Log::new(id(1), 100);
     log.append(0, b"ignored");
     assert_eq!(log.position(), Position { id: id(1), offset: ReplOffset(0) });
-    assert_eq!(log.resume(id(1).as_str().as_bytes(), 1), Err(Refusal::NoBacklog));
+    assert_eq!(log.resume(id(1).as_str().as_bytes(), 1), Err(FullSyncReason::NoBacklog));
     log.open(id(2));
     assert_eq!(log.position().id, id(2), "what changed before is no part of the old history");
     log.append_control(b"kept");
@@ -55,24 +55,24 @@ fn partial_and_full_synchronisations_are_told_apart() {
     log.append_control(&[b'y'; 50]);
     let (new, old, other) = (id(2), id(1), id(3));
     // replication id, first byte requested, offset at which the replica continues
-    let table: &[(&str, i64, Result<u64, Refusal>)] = &[
-        ("?", -1, Err(Refusal::NothingAsked)),
-        ("short", 5, Err(Refusal::OtherHistory)),
-        (other.as_str(), 5, Err(Refusal::OtherHistory)),
+    let table: &[(&str, i64, Result<u64, FullSyncReason>)] = &[
+        ("?", -1, Err(FullSyncReason::NothingAsked)),
+        ("short", 5, Err(FullSyncReason::OtherHistory)),
+        (other.as_str(), 5, Err(FullSyncReason::OtherHistory)),
         (new.as_str(), 1, Ok(0)),
         (new.as_str(), 151, Ok(150)),
-        (new.as_str(), 152, Err(Refusal::OutsideBacklog)),
-        (new.as_str(), 0, Err(Refusal::OutsideBacklog)),
-        (new.as_str(), i64::MIN, Err(Refusal::OutsideBacklog)),
+        (new.as_str(), 152, Err(FullSyncReason::OutsideBacklog)),
+        (new.as_str(), 0, Err(FullSyncReason::OutsideBacklog)),
+        (new.as_str(), i64::MIN, Err(FullSyncReason::OutsideBacklog)),
         (old.as_str(), 1, Ok(0)),
         (old.as_str(), 101, Ok(100)),
-        (old.as_str(), 102, Err(Refusal::PastSecondHistory)),
+        (old.as_str(), 102, Err(FullSyncReason::PastSecondHistory)),
     ];
     for &(id, first_byte, expected) in table {
         assert_eq!(log.resume(id.as_bytes(), first_byte), expected.map(ReplOffset), "{id} {first_byte}");
     }
     log.close();
-    assert_eq!(log.resume(new.as_str().as_bytes(), 151), Err(Refusal::NoBacklog));
+    assert_eq!(log.resume(new.as_str().as_bytes(), 151), Err(FullSyncReason::NoBacklog));
 }
 
 #[test]
@@ -83,7 +83,7 @@ fn replica_adopts_its_masters_history() {
     let stream = log.demote();
     assert_eq!(log.follow(stream), Ok(Some(Position { id: id(1), offset: ReplOffset(3) })));
     log.adopt_loaded(Position { id: id(7), offset: ReplOffset(5000) }, id(9));
-    assert_eq!(rest(&mut log, cursor), Err(FellOff));
+    assert_eq!(rest(&mut log, cursor), Err(CursorLost));
     assert!(log.append_stream(stream, b"theirs"));
     assert_eq!(log.position(), Position { id: id(7), offset: ReplOffset(5006) });
     assert_eq!(log.first_byte(), Some((5001, 6)));
@@ -106,14 +106,14 @@ fn renamed_history_drops_the_cursors_of_replicas() {
     let (replica, file) = (log.add_cursor(ReplOffset(1)), log.add_own_cursor(ReplOffset(1)));
     log.rename(id(2));
     assert!(log.append_stream(stream, b"new"));
-    assert_eq!(rest(&mut log, replica), Err(FellOff));
+    assert_eq!(rest(&mut log, replica), Err(CursorLost));
     assert_eq!(log.resume(id(1).as_str().as_bytes(), 2), Ok(ReplOffset(1)), "it comes back and goes on");
     assert_eq!(rest(&mut log, file), Ok("ldnew".to_owned()), "this node's file is of both");
     let again = log.add_cursor(ReplOffset(1));
     log.rename(id(2));
     assert_eq!(rest(&mut log, again), Ok("ldnew".to_owned()), "that name is known");
     assert!(log.promote(id(3)));
-    assert_eq!(rest(&mut log, again), Err(FellOff));
+    assert_eq!(rest(&mut log, again), Err(CursorLost));
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn no_replica_continues_after_a_history_was_parted() {
     let mut log = open_log(1000);
     log.append_control(b"old");
     log.part(id(2));
-    assert_eq!(log.resume(id(1).as_str().as_bytes(), 4), Err(Refusal::OtherHistory));
+    assert_eq!(log.resume(id(1).as_str().as_bytes(), 4), Err(FullSyncReason::OtherHistory));
     assert_eq!(log.position(), Position { id: id(2), offset: ReplOffset(3) });
 }
 
@@ -152,7 +152,7 @@ fn promoted_log_drops_the_old_stream_and_selects_its_database_again() {
     let at = log.position().offset;
     let cursor = log.add_cursor(at);
     assert!(!log.append_stream(stream, b"late"));
-    assert_eq!(log.follow(stream), Err(StreamOver));
+    assert_eq!(log.follow(stream), Err(StreamSuperseded));
     log.append(0, b"mine");
     assert_eq!(rest(&mut log, cursor), Ok("*2\r\n$6\r\nSELECT\r\n$1\r\n0\r\nmine".to_owned()));
     assert!(!log.promote(id(3)), "it is a master");
@@ -183,7 +183,7 @@ fn replica_beyond_the_cursor_bound_needs_a_full_synchronisation() {
     let resume = |log: &Log, offset: i64| log.resume(own.as_str().as_bytes(), offset + 1);
     assert_eq!(resume(&log, 0), Ok(ReplOffset(0)), "without a bound all that is kept will do");
     log.set_cursor_bound(400);
-    assert_eq!(resume(&log, 599), Err(Refusal::OutsideBacklog));
+    assert_eq!(resume(&log, 599), Err(FullSyncReason::OutsideBacklog));
     assert_eq!(resume(&log, 600), Ok(ReplOffset(600)));
     log.set_capacity(700);
     assert_eq!(resume(&log, 300), Ok(ReplOffset(300)), "the backlog is kept anyway");
@@ -199,14 +199,14 @@ fn old_bytes_are_kept_for_cursors_within_their_bound() {
     }
     assert_eq!(log.first_byte(), Some((1, 8 * 65536)), "the cursor holds it");
     log.set_cursor_bound(4 * 64 * 1024);
-    assert!(!log.take_fell_off());
+    assert!(!log.take_cursor_lost());
     log.append_control(&block);
     assert!(log.first_byte().unwrap().1 <= 5 * 65536);
-    assert!(log.take_fell_off(), "it may wait for its peer and not read for long");
+    assert!(log.take_cursor_lost(), "it may wait for its peer and not read for long");
     log.append_control(&block);
-    assert!(!log.take_fell_off(), "it has fallen off once");
+    assert!(!log.take_cursor_lost(), "it has fallen off once");
     let mut out = Vec::new();
-    assert_eq!(log.read(cursor, 10, &mut out), Err(FellOff));
+    assert_eq!(log.read(cursor, 10, &mut out), Err(CursorLost));
     log.remove_cursor(cursor);
     log.remove_cursor(cursor);
     assert!(log.first_byte().unwrap().1 <= 2 * 65536);

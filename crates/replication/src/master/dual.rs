@@ -24,9 +24,9 @@ use std::time::Duration;
 use clock::Instant;
 
 use super::peer::{Phase, Replica};
-use super::{Action, CloseReason, Master, PeerId};
+use super::{CloseReason, Master, MasterAction, PeerId};
 use crate::log::Position;
-use crate::psync::Profile;
+use crate::psync::PeerProfile;
 
 /// How long to wait for the main channel after the snapshot has been sent, as in Valkey.
 pub(super) const MAIN_CHANNEL_TIMEOUT: Duration = Duration::from_secs(60);
@@ -34,7 +34,7 @@ pub(super) const MAIN_CHANNEL_TIMEOUT: Duration = Duration::from_secs(60);
 impl Master {
     /// Returns whether a replica that needs a full synchronisation must fetch the snapshot over a second connection.
     #[must_use]
-    pub fn sends_apart(&self, profile: &Profile) -> bool {
+    pub fn needs_rdb_channel(&self, profile: &PeerProfile) -> bool {
         let capable = profile.capabilities.dual_channel && profile.capabilities.eof;
         // A replica whose dual-channel synchronisation failed gets a normal one.
         let first = profile.snapshot_over.is_none();
@@ -61,24 +61,24 @@ impl Master {
         &mut self,
         now: Instant,
         peer: PeerId,
-        profile: Profile,
+        profile: PeerProfile,
         resume: Option<Position>,
-        out: &mut Vec<Action>,
+        out: &mut Vec<MasterAction>,
     ) {
         let Some(rdb) = profile.snapshot_over else { return };
         let awaited = self.awaits_main_channel(rdb);
         let (true, Some(Position { id, offset })) = (awaited, resume) else {
             let reason = if awaited { CloseReason::TooFarBehind } else { CloseReason::OtherChannelLost };
             // A snapshot connection that does not belong to it is left alone.
-            let profile = Profile { snapshot_over: Some(rdb).filter(|_| awaited), ..profile };
+            let profile = PeerProfile { snapshot_over: Some(rdb).filter(|_| awaited), ..profile };
             self.peers.insert(peer, Replica::new(profile, Phase::Apart, None, now));
             return self.close(now, peer, reason, out);
         };
         let id = Some(id).filter(|_| profile.capabilities.psync2);
         // The snapshot contains the state of migrating slots.
-        out.push(Action::Continue { peer, id, with_slot_states: false });
-        out.push(Action::Stream { peer, from: offset });
-        out.push(Action::Release { peer: rdb });
+        out.push(MasterAction::Continue { peer, id, with_slot_states: false });
+        out.push(MasterAction::Stream { peer, from: offset });
+        out.push(MasterAction::Release { peer: rdb });
         // It acknowledges only what it has loaded.
         self.peers.insert(peer, Replica::new(profile, Phase::Apart, None, now));
         let fetched = self.peers.get_mut(&rdb).is_some_and(|rdb| {

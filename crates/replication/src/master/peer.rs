@@ -5,7 +5,7 @@ use slot_routing::ReplOffset;
 
 use super::dual::MAIN_CHANNEL_TIMEOUT;
 use super::{PeerId, TransferId};
-use crate::psync::Profile;
+use crate::psync::PeerProfile;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -63,7 +63,7 @@ impl PeerState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replica {
     /// The properties announced by REPLCONF.
-    pub profile: Profile,
+    pub profile: PeerProfile,
     /// The acknowledged offset; `None` before the first acknowledgement.
     pub acknowledged: Option<ReplOffset>,
     /// The offset up to which its append-only file is on disk; `None` if it has none.
@@ -79,7 +79,7 @@ pub struct Replica {
 
 impl Replica {
     pub(super) fn new(
-        profile: Profile,
+        profile: PeerProfile,
         phase: Phase,
         acknowledged: Option<ReplOffset>,
         now: Instant,

@@ -1,8 +1,8 @@
 use super::*;
-use crate::psync::{Capabilities, Contents};
+use crate::psync::{Capabilities, SnapshotContents};
 
-fn config() -> Config {
-    Config {
+fn config() -> MasterConfig {
+    MasterConfig {
         ping_period: Duration::from_secs(10),
         timeout: Duration::from_secs(60),
         diskless: true,
@@ -16,10 +16,10 @@ fn config() -> Config {
     }
 }
 
-fn modern() -> Profile {
-    Profile {
+fn modern() -> PeerProfile {
+    PeerProfile {
         capabilities: Capabilities { eof: true, psync2: true, ..Capabilities::default() },
-        ..Profile::default()
+        ..PeerProfile::default()
     }
 }
 
@@ -35,22 +35,28 @@ const SECOND: TransferId = TransferId(2);
 struct Driven(Master);
 
 impl Driven {
-    fn new(config: Config) -> Self {
+    fn new(config: MasterConfig) -> Self {
         Self(Master::new(config, true, Instant::ORIGIN))
     }
 
-    fn handle(&mut self, second: u64, input: Input) -> Vec<Action> {
+    fn handle(&mut self, second: u64, input: MasterEvent) -> Vec<MasterAction> {
         let mut out = Vec::new();
         self.0.handle(Instant::from_millis(second * 1000), input, &mut out);
         out
     }
 
-    fn join(&mut self, second: u64, peer: PeerId, profile: Profile, resume: Option<u64>) -> Vec<Action> {
-        self.handle(second, Input::Joined { peer, profile, resume: resume.map(at) })
+    fn join(
+        &mut self,
+        second: u64,
+        peer: PeerId,
+        profile: PeerProfile,
+        resume: Option<u64>,
+    ) -> Vec<MasterAction> {
+        self.handle(second, MasterEvent::Joined { peer, profile, resume: resume.map(at) })
     }
 
-    fn acknowledge(&mut self, second: u64, peer: PeerId, offset: u64) -> Vec<Action> {
-        self.handle(second, Input::Acknowledged { peer, offset: ReplOffset(offset), synced: None })
+    fn acknowledge(&mut self, second: u64, peer: PeerId, offset: u64) -> Vec<MasterAction> {
+        self.handle(second, MasterEvent::Acknowledged { peer, offset: ReplOffset(offset), synced: None })
     }
 
     fn states(&self) -> Vec<&'static str> {
@@ -58,8 +64,8 @@ impl Driven {
     }
 }
 
-fn stream(peer: PeerId, from: u64) -> Action {
-    Action::Stream { peer, from: ReplOffset(from) }
+fn stream(peer: PeerId, from: u64) -> MasterAction {
+    MasterAction::Stream { peer, from: ReplOffset(from) }
 }
 
 #[test]
@@ -68,22 +74,26 @@ fn replicas_that_wait_together_share_a_snapshot_and_stream_from_its_position() {
     assert_eq!(master.join(0, ONE, modern(), None), []);
     assert_eq!(master.join(3, TWO, modern(), None), []);
     assert_eq!(master.states(), ["wait_bgsave"; 2]);
-    let life = |peer| Action::ShowLife { peer };
-    assert_eq!(master.handle(4, Input::Deadline), [life(ONE), life(TWO)]);
-    let snapshot =
-        Action::Snapshot { transfer: FIRST, peers: vec![ONE, TWO], eof: true, form: SnapshotForm::default() };
-    let actions = master.handle(5, Input::Deadline);
+    let life = |peer| MasterAction::ShowLife { peer };
+    assert_eq!(master.handle(4, MasterEvent::Deadline), [life(ONE), life(TWO)]);
+    let snapshot = MasterAction::Snapshot {
+        transfer: FIRST,
+        peers: vec![ONE, TWO],
+        eof: true,
+        form: SnapshotFormat::default(),
+    };
+    let actions = master.handle(5, MasterEvent::Deadline);
     assert_eq!(actions, [snapshot, life(ONE), life(TWO)]);
 
-    let full = |peer| Action::FullResync { peer, position: at(70) };
-    let cut = Input::Cut { transfer: FIRST, position: at(70), db: None };
-    let sent = |peer| Action::SendSnapshot { peer };
+    let full = |peer| MasterAction::FullResync { peer, position: at(70) };
+    let cut = MasterEvent::SnapshotTaken { transfer: FIRST, position: at(70), db: None };
+    let sent = |peer| MasterAction::SendSnapshot { peer };
     assert_eq!(master.handle(5, cut), [full(ONE), sent(ONE), full(TWO), sent(TWO)]);
     assert_eq!(master.states(), ["wait_bgsave"; 2]);
-    assert_eq!(master.handle(6, Input::Sent { peer: ONE }), []);
+    assert_eq!(master.handle(6, MasterEvent::Sent { peer: ONE }), []);
     assert_eq!(master.acknowledge(7, ONE, 70), [stream(ONE, 70)]);
     assert_eq!(master.states(), ["online", "wait_bgsave"]);
-    assert_eq!(master.handle(8, Input::Sent { peer: TWO }), []);
+    assert_eq!(master.handle(8, MasterEvent::Sent { peer: TWO }), []);
     assert_eq!(master.acknowledge(8, TWO, 70), [stream(TWO, 70)]);
     assert_eq!(master.acknowledge(9, TWO, 90), []);
     assert_eq!(master.0.acknowledged(), [ReplOffset(70), ReplOffset(90)]);
@@ -91,104 +101,127 @@ fn replicas_that_wait_together_share_a_snapshot_and_stream_from_its_position() {
 
 #[test]
 fn replica_that_joins_during_a_streamed_snapshot_waits_for_the_next() {
-    let mut master = Driven::new(Config { diskless_delay: Duration::ZERO, ..config() });
-    let first =
-        Action::Snapshot { transfer: FIRST, peers: vec![ONE], eof: true, form: SnapshotForm::default() };
+    let mut master = Driven::new(MasterConfig { diskless_delay: Duration::ZERO, ..config() });
+    let first = MasterAction::Snapshot {
+        transfer: FIRST,
+        peers: vec![ONE],
+        eof: true,
+        form: SnapshotFormat::default(),
+    };
     assert_eq!(master.join(0, ONE, modern(), None), [first]);
     assert_eq!(master.join(0, TWO, modern(), None), []);
     assert_eq!(master.0.awaited_snapshot(TWO), Some(AwaitedSnapshot::BehindStreamed));
-    master.handle(0, Input::Cut { transfer: FIRST, position: at(7), db: None });
-    let second =
-        Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true, form: SnapshotForm::default() };
-    assert_eq!(master.handle(1, Input::Sent { peer: ONE }), [second]);
+    master.handle(0, MasterEvent::SnapshotTaken { transfer: FIRST, position: at(7), db: None });
+    let second = MasterAction::Snapshot {
+        transfer: SECOND,
+        peers: vec![TWO],
+        eof: true,
+        form: SnapshotFormat::default(),
+    };
+    assert_eq!(master.handle(1, MasterEvent::Sent { peer: ONE }), [second]);
 }
 
 /// A snapshot file can be shared until it is complete, and is sent then.
 #[test]
 fn replica_joins_a_snapshot_that_is_being_written_to_a_file() {
-    let mut master = Driven::new(Config { diskless: false, ..config() });
-    let form = SnapshotForm::default();
-    let first = Action::Snapshot { transfer: FIRST, peers: vec![ONE], eof: false, form };
+    let mut master = Driven::new(MasterConfig { diskless: false, ..config() });
+    let form = SnapshotFormat::default();
+    let first = MasterAction::Snapshot { transfer: FIRST, peers: vec![ONE], eof: false, form };
     assert_eq!(master.join(0, ONE, modern(), None), [first]);
     assert_eq!(master.join(0, TWO, modern(), None), [], "it is not cut yet");
     let awaited = |master: &Driven, peer| master.0.awaited_snapshot(peer);
     assert_eq!(awaited(&master, TWO), Some(AwaitedSnapshot::BehindFile));
-    let full = |peer| Action::FullResync { peer, position: at(7) };
-    let keep = |peer| Action::KeepLog { peer, from: ReplOffset(7) };
-    let cut = Input::Cut { transfer: FIRST, position: at(7), db: None };
+    let full = |peer| MasterAction::FullResync { peer, position: at(7) };
+    let keep = |peer| MasterAction::KeepLog { peer, from: ReplOffset(7) };
+    let cut = MasterEvent::SnapshotTaken { transfer: FIRST, position: at(7), db: None };
     assert_eq!(master.handle(0, cut), [full(ONE), keep(TWO), full(TWO)]);
     let three = PeerId(3);
     assert_eq!(master.join(1, three, modern(), None), [keep(three), full(three)]);
     assert_eq!(awaited(&master, three), Some(AwaitedSnapshot::Joined));
-    let other = Profile { rdb_only: true, contents: Contents { data: false, functions: true }, ..modern() };
+    let other = PeerProfile {
+        rdb_only: true,
+        contents: SnapshotContents { data: false, functions: true },
+        ..modern()
+    };
     assert_eq!(master.join(1, PeerId(4), other, None), [], "it wants other contents");
     assert_eq!(master.states(), ["wait_bgsave"; 4]);
-    let lives = master.handle(2, Input::Deadline);
+    let lives = master.handle(2, MasterEvent::Deadline);
     assert_eq!(lives.len(), 4, "writing may take longer than repl-timeout: {lives:?}");
-    master.handle(2, Input::Closed { peer: TWO });
-    let sends = Action::SendFile { transfer: FIRST, peers: vec![ONE, three] };
-    assert_eq!(master.handle(3, Input::Written { transfer: FIRST }), [sends]);
+    master.handle(2, MasterEvent::Closed { peer: TWO });
+    let sends = MasterAction::SendFile { transfer: FIRST, peers: vec![ONE, three] };
+    assert_eq!(master.handle(3, MasterEvent::Written { transfer: FIRST }), [sends]);
     assert_eq!(master.states(), ["send_bulk", "send_bulk", "wait_bgsave"]);
     assert_eq!(master.join(3, TWO, modern(), None), [], "too late");
-    assert_eq!(master.handle(4, Input::Sent { peer: ONE }), [stream(ONE, 7)]);
-    let next = master.handle(4, Input::Sent { peer: three });
+    assert_eq!(master.handle(4, MasterEvent::Sent { peer: ONE }), [stream(ONE, 7)]);
+    let next = master.handle(4, MasterEvent::Sent { peer: three });
     assert!(
-        matches!(next[..], [Action::Stream { .. }, Action::Snapshot { transfer: SECOND, .. }]),
+        matches!(next[..], [MasterAction::Stream { .. }, MasterAction::Snapshot { transfer: SECOND, .. }]),
         "{next:?}"
     );
 }
 
 #[test]
 fn enough_waiting_replicas_start_the_snapshot_early() {
-    let mut master = Driven::new(Config { diskless_max_replicas: 2, ..config() });
+    let mut master = Driven::new(MasterConfig { diskless_max_replicas: 2, ..config() });
     assert_eq!(master.join(0, ONE, modern(), None), []);
-    let snapshot =
-        Action::Snapshot { transfer: FIRST, peers: vec![ONE, TWO], eof: true, form: SnapshotForm::default() };
+    let snapshot = MasterAction::Snapshot {
+        transfer: FIRST,
+        peers: vec![ONE, TWO],
+        eof: true,
+        form: SnapshotFormat::default(),
+    };
     assert_eq!(master.join(0, TWO, modern(), None), [snapshot]);
 }
 
 #[test]
 fn replica_without_eof_capability_gets_a_length_and_streams_at_once() {
     let mut master = Driven::new(config());
-    let old = Profile::default();
-    let snapshot =
-        Action::Snapshot { transfer: FIRST, peers: vec![ONE], eof: false, form: SnapshotForm::default() };
+    let old = PeerProfile::default();
+    let snapshot = MasterAction::Snapshot {
+        transfer: FIRST,
+        peers: vec![ONE],
+        eof: false,
+        form: SnapshotFormat::default(),
+    };
     assert_eq!(master.join(0, ONE, old, None), [snapshot]);
-    master.handle(0, Input::Cut { transfer: FIRST, position: at(7), db: None });
-    assert_eq!(master.handle(1, Input::Sent { peer: ONE }), [stream(ONE, 7)]);
+    master.handle(0, MasterEvent::SnapshotTaken { transfer: FIRST, position: at(7), db: None });
+    assert_eq!(master.handle(1, MasterEvent::Sent { peer: ONE }), [stream(ONE, 7)]);
 }
 
 #[test]
 fn sync_gets_no_fullresync_line_and_rdb_only_clients_are_closed_after_the_snapshot() {
-    let mut master = Driven::new(Config { diskless: false, ..config() });
-    master.join(0, ONE, Profile { sync: true, ..modern() }, None);
-    assert_eq!(master.handle(0, Input::Cut { transfer: FIRST, position: at(7), db: None }), []);
-    assert_eq!(master.handle(1, Input::Sent { peer: ONE }), [stream(ONE, 7)]);
-    master.join(1, TWO, Profile { rdb_only: true, ..modern() }, None);
-    master.handle(1, Input::Cut { transfer: SECOND, position: at(8), db: None });
-    let served = Action::Close { peer: TWO, reason: CloseReason::Served };
-    assert_eq!(master.handle(2, Input::Sent { peer: TWO }), [served]);
+    let mut master = Driven::new(MasterConfig { diskless: false, ..config() });
+    master.join(0, ONE, PeerProfile { sync: true, ..modern() }, None);
+    assert_eq!(
+        master.handle(0, MasterEvent::SnapshotTaken { transfer: FIRST, position: at(7), db: None }),
+        []
+    );
+    assert_eq!(master.handle(1, MasterEvent::Sent { peer: ONE }), [stream(ONE, 7)]);
+    master.join(1, TWO, PeerProfile { rdb_only: true, ..modern() }, None);
+    master.handle(1, MasterEvent::SnapshotTaken { transfer: SECOND, position: at(8), db: None });
+    let served = MasterAction::Close { peer: TWO, reason: CloseReason::Served };
+    assert_eq!(master.handle(2, MasterEvent::Sent { peer: TWO }), [served]);
     // A replica that sent SYNC does not acknowledge, so there is no timeout.
-    let silent = master.handle(1000, Input::Deadline);
-    assert_eq!(silent, [Action::Ping]);
+    let silent = master.handle(1000, MasterEvent::Deadline);
+    assert_eq!(silent, [MasterAction::Ping]);
 }
 
 #[test]
 fn partial_synchronisation_streams_at_once() {
     let mut master = Driven::new(config());
-    let go_on = Action::Continue { peer: ONE, id: Some(ReplId::NONE), with_slot_states: false };
+    let go_on = MasterAction::Continue { peer: ONE, id: Some(ReplId::NONE), with_slot_states: false };
     assert_eq!(master.join(0, ONE, modern(), Some(40)), [go_on, stream(ONE, 40)]);
-    let old = Action::Continue { peer: TWO, id: None, with_slot_states: false };
-    assert_eq!(master.join(0, TWO, Profile::default(), Some(40)), [old, stream(TWO, 40)]);
+    let old = MasterAction::Continue { peer: TWO, id: None, with_slot_states: false };
+    assert_eq!(master.join(0, TWO, PeerProfile::default(), Some(40)), [old, stream(TWO, 40)]);
     assert_eq!(master.0.acknowledged(), [ReplOffset(40); 2]);
 }
 
 #[test]
 fn replica_without_acknowledgement_does_not_count_as_good() {
     let mut master = Driven::new(config());
-    master.join(0, ONE, Profile::default(), None);
-    master.handle(0, Input::Cut { transfer: FIRST, position: at(0), db: None });
-    master.handle(1, Input::Sent { peer: ONE });
+    master.join(0, ONE, PeerProfile::default(), None);
+    master.handle(0, MasterEvent::SnapshotTaken { transfer: FIRST, position: at(0), db: None });
+    master.handle(1, MasterEvent::Sent { peer: ONE });
     assert_eq!(master.states(), ["online"]);
     assert_eq!(master.0.acknowledged(), [], "it loads");
     master.acknowledge(2, ONE, 0);
@@ -200,10 +233,10 @@ fn shutdown_waits_for_a_replica_that_loads_its_snapshot() {
     let mut master = Driven::new(config());
     master.join(0, ONE, modern(), None);
     // `repl-diskless-sync-delay` has not expired.
-    master.handle(5, Input::Deadline);
+    master.handle(5, MasterEvent::Deadline);
     assert_eq!(master.0.awaited_at_stop(), 0, "it has no snapshot yet");
-    master.handle(5, Input::Cut { transfer: FIRST, position: at(70), db: None });
-    master.handle(6, Input::Sent { peer: ONE });
+    master.handle(5, MasterEvent::SnapshotTaken { transfer: FIRST, position: at(70), db: None });
+    master.handle(6, MasterEvent::Sent { peer: ONE });
     assert_eq!((master.0.online().count(), master.0.awaited_at_stop()), (0, 1));
     master.acknowledge(7, ONE, 70);
     assert_eq!((master.0.online().count(), master.0.awaited_at_stop()), (1, 1));
@@ -214,7 +247,7 @@ fn reconnected_replica_counts_once() {
     let node = |byte| Some(NodeId::from_random([byte; 20]));
     let mut master = Driven::new(config());
     for (peer, byte) in [(ONE, 1), (TWO, 2), (PeerId(3), 1)] {
-        master.join(0, peer, Profile { node: node(byte), ..modern() }, Some(10));
+        master.join(0, peer, PeerProfile { node: node(byte), ..modern() }, Some(10));
     }
     master.acknowledge(1, ONE, 50);
     master.acknowledge(1, TWO, 40);
@@ -230,24 +263,29 @@ fn lagging_replica_is_not_good_and_a_silent_one_is_closed() {
     let good = |master: &Driven, second: u64| master.0.good_replicas(Instant::from_millis(second * 1000));
     assert_eq!(good(&master, 10), 1);
     assert_eq!(good(&master, 11), 0);
-    master.handle(20, Input::Heard { peer: ONE });
+    master.handle(20, MasterEvent::Heard { peer: ONE });
     assert_eq!(good(&master, 25), 1);
-    assert!(!master.handle(79, Input::Deadline).iter().any(|action| matches!(action, Action::Close { .. })));
-    let silent = Action::Close { peer: ONE, reason: CloseReason::Silent };
-    assert_eq!(master.handle(80, Input::Deadline), [silent]);
+    assert!(
+        !master
+            .handle(79, MasterEvent::Deadline)
+            .iter()
+            .any(|action| matches!(action, MasterAction::Close { .. }))
+    );
+    let silent = MasterAction::Close { peer: ONE, reason: CloseReason::Silent };
+    assert_eq!(master.handle(80, MasterEvent::Deadline), [silent]);
     assert_eq!(good(&master, 80), 0);
 }
 
 #[test]
 fn only_a_master_with_replicas_logs_pings() {
     let mut master = Driven::new(config());
-    assert_eq!(master.handle(100, Input::Deadline), []);
+    assert_eq!(master.handle(100, MasterEvent::Deadline), []);
     master.join(100, ONE, modern(), Some(0));
     assert_eq!(master.0.next_deadline(), Some(Instant::from_millis(101_000)));
-    assert_eq!(master.handle(109, Input::Deadline), []);
-    assert_eq!(master.handle(110, Input::Deadline), [Action::Ping]);
-    master.handle(111, Input::Role { master: false });
-    assert_eq!(master.handle(125, Input::Deadline), []);
+    assert_eq!(master.handle(109, MasterEvent::Deadline), []);
+    assert_eq!(master.handle(110, MasterEvent::Deadline), [MasterAction::Ping]);
+    master.handle(111, MasterEvent::Role { master: false });
+    assert_eq!(master.handle(125, MasterEvent::Deadline), []);
 }
 
 #[test]
@@ -255,32 +293,32 @@ fn log_is_closed_after_the_backlog_ttl() {
     let mut master = Driven::new(config());
     assert_eq!(master.0.next_deadline(), None);
     master.join(0, ONE, modern(), Some(0));
-    master.handle(10, Input::Closed { peer: ONE });
+    master.handle(10, MasterEvent::Closed { peer: ONE });
     assert_eq!(master.0.next_deadline(), Some(Instant::from_millis(3_610_000)));
-    assert_eq!(master.handle(3609, Input::Deadline), []);
-    assert_eq!(master.handle(3610, Input::Deadline), [Action::CloseLog]);
-    assert_eq!(master.handle(9999, Input::Deadline), []);
+    assert_eq!(master.handle(3609, MasterEvent::Deadline), []);
+    assert_eq!(master.handle(3610, MasterEvent::Deadline), [MasterAction::CloseLog]);
+    assert_eq!(master.handle(9999, MasterEvent::Deadline), []);
 }
 
 /// A replica may continue from a backlog larger than its output limit. Closing it for its pending bytes would repeat
 /// for ever.
 #[test]
 fn backlog_does_not_count_against_the_output_limit() {
-    let mut master = Driven::new(Config { backlog: 5000, ..config() });
+    let mut master = Driven::new(MasterConfig { backlog: 5000, ..config() });
     master.join(0, ONE, modern(), Some(0));
-    assert_eq!(master.handle(1, Input::Pending { peer: ONE, bytes: 5000 }), []);
-    let behind = Action::Close { peer: ONE, reason: CloseReason::TooFarBehind };
-    assert_eq!(master.handle(2, Input::Pending { peer: ONE, bytes: 5001 }), [behind]);
+    assert_eq!(master.handle(1, MasterEvent::Pending { peer: ONE, bytes: 5000 }), []);
+    let behind = MasterAction::Close { peer: ONE, reason: CloseReason::TooFarBehind };
+    assert_eq!(master.handle(2, MasterEvent::Pending { peer: ONE, bytes: 5001 }), [behind]);
 }
 
 #[test]
 fn replica_beyond_its_output_limit_is_closed() {
     let mut master = Driven::new(config());
     master.join(0, ONE, modern(), Some(0));
-    assert_eq!(master.handle(1, Input::Pending { peer: ONE, bytes: 1000 }), []);
-    let behind = Action::Close { peer: ONE, reason: CloseReason::TooFarBehind };
-    assert_eq!(master.handle(1, Input::Pending { peer: ONE, bytes: 1001 }), [behind]);
-    assert_eq!(master.handle(1, Input::Closed { peer: ONE }), [], "once is enough");
+    assert_eq!(master.handle(1, MasterEvent::Pending { peer: ONE, bytes: 1000 }), []);
+    let behind = MasterAction::Close { peer: ONE, reason: CloseReason::TooFarBehind };
+    assert_eq!(master.handle(1, MasterEvent::Pending { peer: ONE, bytes: 1001 }), [behind]);
+    assert_eq!(master.handle(1, MasterEvent::Closed { peer: ONE }), [], "once is enough");
 }
 
 /// A replica that was disconnected when a slot migration started missed the state of the slot.
@@ -294,25 +332,33 @@ fn slot_migrations_are_replicated_unless_a_replica_does_not_support_them() {
     assert_eq!(master.0.readers_of_slot_moves(), Some(1));
     master.join(0, TWO, modern(), Some(10));
     assert_eq!(master.0.readers_of_slot_moves(), None);
-    master.handle(0, Input::Closed { peer: TWO });
-    master.handle(0, Input::Closed { peer: ONE });
+    master.handle(0, MasterEvent::Closed { peer: TWO });
+    master.handle(0, MasterEvent::Closed { peer: ONE });
     assert_eq!(master.0.readers_of_slot_moves(), Some(0));
 }
 
 #[test]
 fn failed_or_abandoned_snapshot_is_followed_by_the_next() {
-    let mut master = Driven::new(Config { diskless_delay: Duration::ZERO, ..config() });
+    let mut master = Driven::new(MasterConfig { diskless_delay: Duration::ZERO, ..config() });
     master.join(0, ONE, modern(), None);
     master.join(0, TWO, modern(), None);
-    let failed = Action::Close { peer: ONE, reason: CloseReason::SnapshotFailed };
-    let cancelled = Action::CancelSnapshot { transfer: FIRST };
-    let next =
-        Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true, form: SnapshotForm::default() };
-    let actions = master.handle(1, Input::TransferFailed { transfer: FIRST });
+    let failed = MasterAction::Close { peer: ONE, reason: CloseReason::SnapshotFailed };
+    let cancelled = MasterAction::CancelSnapshot { transfer: FIRST };
+    let next = MasterAction::Snapshot {
+        transfer: SECOND,
+        peers: vec![TWO],
+        eof: true,
+        form: SnapshotFormat::default(),
+    };
+    let actions = master.handle(1, MasterEvent::TransferFailed { transfer: FIRST });
     assert_eq!(actions, [failed, cancelled, next]);
-    let cancelled = Action::CancelSnapshot { transfer: SECOND };
-    assert_eq!(master.handle(2, Input::Closed { peer: TWO }), [cancelled]);
-    assert_eq!(master.handle(2, Input::Cut { transfer: SECOND, position: at(1), db: None }), [], "too late");
+    let cancelled = MasterAction::CancelSnapshot { transfer: SECOND };
+    assert_eq!(master.handle(2, MasterEvent::Closed { peer: TWO }), [cancelled]);
+    assert_eq!(
+        master.handle(2, MasterEvent::SnapshotTaken { transfer: SECOND, position: at(1), db: None }),
+        [],
+        "too late"
+    );
 }
 
 #[test]
@@ -320,8 +366,8 @@ fn replaced_history_closes_all_replicas() {
     let mut master = Driven::new(config());
     master.join(0, ONE, modern(), Some(0));
     master.join(0, TWO, modern(), None);
-    let gone = |peer| Action::Close { peer, reason: CloseReason::HistoryReplaced };
-    assert_eq!(master.handle(1, Input::HistoryReplaced), [gone(ONE), gone(TWO)]);
+    let gone = |peer| MasterAction::Close { peer, reason: CloseReason::HistoryReplaced };
+    assert_eq!(master.handle(1, MasterEvent::HistoryReplaced), [gone(ONE), gone(TWO)]);
     assert_eq!(master.0.peers().len(), 0);
 }
 
@@ -336,36 +382,44 @@ fn replicas_with_different_formats_get_separate_snapshots() {
     assert_eq!(master.join(0, ONE, valkey.clone(), None), []);
     assert_eq!(master.join(1, TWO, modern(), None), []);
     assert_eq!(master.join(2, three, valkey, None), []);
-    let actions = master.handle(5, Input::Deadline);
-    let first = Action::Snapshot {
+    let actions = master.handle(5, MasterEvent::Deadline);
+    let first = MasterAction::Snapshot {
         transfer: FIRST,
         peers: vec![ONE, three],
         eof: true,
-        form: SnapshotForm { valkey_format: true, ..SnapshotForm::default() },
+        form: SnapshotFormat { valkey_format: true, ..SnapshotFormat::default() },
     };
     assert_eq!(actions[0], first);
-    master.handle(5, Input::Cut { transfer: FIRST, position: at(70), db: None });
-    master.handle(6, Input::Sent { peer: ONE });
-    let second =
-        Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true, form: SnapshotForm::default() };
-    assert_eq!(master.handle(7, Input::Sent { peer: three }), [second]);
+    master.handle(5, MasterEvent::SnapshotTaken { transfer: FIRST, position: at(70), db: None });
+    master.handle(6, MasterEvent::Sent { peer: ONE });
+    let second = MasterAction::Snapshot {
+        transfer: SECOND,
+        peers: vec![TWO],
+        eof: true,
+        form: SnapshotFormat::default(),
+    };
+    assert_eq!(master.handle(7, MasterEvent::Sent { peer: three }), [second]);
 }
 
 /// `redis-cli --functions-rdb` and a waiting replica do not share a snapshot.
 #[test]
 fn functions_only_client_gets_its_own_snapshot() {
     let mut master = Driven::new(config());
-    let contents = Contents { data: false, functions: true };
-    let form = SnapshotForm { contents, valkey_format: false };
-    let first = Action::Snapshot { transfer: FIRST, peers: vec![ONE], eof: true, form };
-    assert_eq!(master.join(0, ONE, Profile { contents, rdb_only: true, ..modern() }, None), []);
+    let contents = SnapshotContents { data: false, functions: true };
+    let form = SnapshotFormat { contents, valkey_format: false };
+    let first = MasterAction::Snapshot { transfer: FIRST, peers: vec![ONE], eof: true, form };
+    assert_eq!(master.join(0, ONE, PeerProfile { contents, rdb_only: true, ..modern() }, None), []);
     assert_eq!(master.join(1, TWO, modern(), None), []);
-    assert_eq!(master.handle(5, Input::Deadline)[0], first);
-    master.handle(5, Input::Cut { transfer: FIRST, position: at(70), db: None });
-    let second =
-        Action::Snapshot { transfer: SECOND, peers: vec![TWO], eof: true, form: SnapshotForm::default() };
-    assert!(master.handle(7, Input::Sent { peer: ONE }).contains(&second));
-    assert!(modern().can_be_served() && !Profile { contents, ..Profile::default() }.can_be_served());
+    assert_eq!(master.handle(5, MasterEvent::Deadline)[0], first);
+    master.handle(5, MasterEvent::SnapshotTaken { transfer: FIRST, position: at(70), db: None });
+    let second = MasterAction::Snapshot {
+        transfer: SECOND,
+        peers: vec![TWO],
+        eof: true,
+        form: SnapshotFormat::default(),
+    };
+    assert!(master.handle(7, MasterEvent::Sent { peer: ONE }).contains(&second));
+    assert!(modern().can_be_served() && !PeerProfile { contents, ..PeerProfile::default() }.can_be_served());
 }
 
 mod two_channels {
@@ -376,40 +430,43 @@ mod two_channels {
 
     /// A master with a replica whose RDB channel has been waiting since second 0.
     fn with_rdb_channel() -> Driven {
-        let mut master = Driven::new(Config { dual_channel: true, ..config() });
-        assert_eq!(master.join(0, RDB, Profile { rdb_only: true, rdb_channel: true, ..modern() }, None), []);
+        let mut master = Driven::new(MasterConfig { dual_channel: true, ..config() });
+        assert_eq!(
+            master.join(0, RDB, PeerProfile { rdb_only: true, rdb_channel: true, ..modern() }, None),
+            []
+        );
         master
     }
 
     /// The same, after the snapshot was taken at offset 70.
     fn with_cut() -> Driven {
         let mut master = with_rdb_channel();
-        master.handle(5, Input::Deadline);
-        let end = Action::EndOffset { peer: RDB, position: at(70), db: Some(3) };
-        let cut = Input::Cut { transfer: FIRST, position: at(70), db: Some(3) };
-        assert_eq!(master.handle(5, cut), [end, Action::SendSnapshot { peer: RDB }]);
+        master.handle(5, MasterEvent::Deadline);
+        let end = MasterAction::EndOffset { peer: RDB, position: at(70), db: Some(3) };
+        let cut = MasterEvent::SnapshotTaken { transfer: FIRST, position: at(70), db: Some(3) };
+        assert_eq!(master.handle(5, cut), [end, MasterAction::SendSnapshot { peer: RDB }]);
         master
     }
 
-    fn main_channel() -> Profile {
+    fn main_channel() -> PeerProfile {
         let capabilities = Capabilities { dual_channel: true, ..modern().capabilities };
-        Profile { capabilities, snapshot_over: Some(RDB), ..modern() }
+        PeerProfile { capabilities, snapshot_over: Some(RDB), ..modern() }
     }
 
-    fn streams() -> [Action; 3] {
-        let go_on = Action::Continue { peer: MAIN, id: Some(ReplId::NONE), with_slot_states: false };
-        [go_on, stream(MAIN, 70), Action::Release { peer: RDB }]
+    fn streams() -> [MasterAction; 3] {
+        let go_on = MasterAction::Continue { peer: MAIN, id: Some(ReplId::NONE), with_slot_states: false };
+        [go_on, stream(MAIN, 70), MasterAction::Release { peer: RDB }]
     }
 
-    fn close(peer: PeerId, reason: CloseReason) -> Action {
-        Action::Close { peer, reason }
+    fn close(peer: PeerId, reason: CloseReason) -> MasterAction {
+        MasterAction::Close { peer, reason }
     }
 
     #[test]
     fn dual_channel_needs_the_capability_and_the_setting() {
-        let capable = Profile { snapshot_over: None, ..main_channel() };
-        let offered = |dual_channel, diskless, profile: &Profile| {
-            Driven::new(Config { dual_channel, diskless, ..config() }).0.sends_apart(profile)
+        let capable = PeerProfile { snapshot_over: None, ..main_channel() };
+        let offered = |dual_channel, diskless, profile: &PeerProfile| {
+            Driven::new(MasterConfig { dual_channel, diskless, ..config() }).0.needs_rdb_channel(profile)
         };
         assert!(offered(true, true, &capable));
         assert!(!offered(false, true, &capable));
@@ -422,7 +479,7 @@ mod two_channels {
     fn stream_is_sent_while_the_snapshot_is_transferred() {
         let mut master = with_rdb_channel();
         assert!(!master.0.awaits_main_channel(RDB), "there is no place yet from which to ask for the stream");
-        assert_eq!(master.handle(1, Input::Deadline), [Action::ShowLife { peer: RDB }]);
+        assert_eq!(master.handle(1, MasterEvent::Deadline), [MasterAction::ShowLife { peer: RDB }]);
 
         let mut master = with_cut();
         assert!(master.0.awaits_main_channel(RDB));
@@ -435,9 +492,12 @@ mod two_channels {
         assert_eq!(channels, ["rdb-channel", "main-channel"]);
         assert_eq!(master.states(), ["wait_bgsave", "bg_transfer"]);
 
-        assert_eq!(master.handle(7, Input::Sent { peer: RDB }), [close(RDB, CloseReason::Served)]);
+        assert_eq!(master.handle(7, MasterEvent::Sent { peer: RDB }), [close(RDB, CloseReason::Served)]);
         assert_eq!(master.0.acknowledged(), [], "it has not loaded what comes before the stream");
-        assert!(!master.handle(500, Input::Deadline).contains(&close(MAIN, CloseReason::Silent)), "it loads");
+        assert!(
+            !master.handle(500, MasterEvent::Deadline).contains(&close(MAIN, CloseReason::Silent)),
+            "it loads"
+        );
         assert_eq!(master.acknowledge(501, MAIN, 90), []);
         assert_eq!(master.states(), ["online"]);
         assert_eq!(master.0.peers().next().map(|(_, peer)| peer.channel()), Some("replica"));
@@ -447,45 +507,49 @@ mod two_channels {
     #[test]
     fn sent_snapshot_waits_a_minute_for_the_main_channel() {
         let mut master = with_cut();
-        assert_eq!(master.handle(6, Input::Sent { peer: RDB }), []);
+        assert_eq!(master.handle(6, MasterEvent::Sent { peer: RDB }), []);
         assert_eq!(master.0.waiting_for_psync(), 1);
         let mut late = streams().to_vec();
         late.push(close(RDB, CloseReason::Served));
         assert_eq!(master.join(65, MAIN, main_channel(), Some(70)), late);
 
         let mut master = with_cut();
-        master.handle(6, Input::Sent { peer: RDB });
-        assert!(!master.handle(65, Input::Deadline).contains(&close(RDB, CloseReason::OtherChannelLost)));
-        assert!(master.handle(66, Input::Deadline).contains(&close(RDB, CloseReason::OtherChannelLost)));
+        master.handle(6, MasterEvent::Sent { peer: RDB });
+        assert!(
+            !master.handle(65, MasterEvent::Deadline).contains(&close(RDB, CloseReason::OtherChannelLost))
+        );
+        assert!(
+            master.handle(66, MasterEvent::Deadline).contains(&close(RDB, CloseReason::OtherChannelLost))
+        );
         assert!(!master.0.awaits_main_channel(RDB));
     }
 
     #[test]
     fn losing_one_channel_before_the_snapshot_is_sent_closes_the_other() {
-        let cancelled = Action::CancelSnapshot { transfer: FIRST };
+        let cancelled = MasterAction::CancelSnapshot { transfer: FIRST };
         for (lost, other) in [(RDB, MAIN), (MAIN, RDB)] {
             let mut master = with_cut();
             master.join(6, MAIN, main_channel(), Some(70));
-            let actions = master.handle(7, Input::Closed { peer: lost });
+            let actions = master.handle(7, MasterEvent::Closed { peer: lost });
             assert!(actions.contains(&close(other, CloseReason::OtherChannelLost)), "{actions:?}");
             assert!(actions.contains(&cancelled), "{actions:?}");
             assert_eq!(master.0.peers().len(), 0);
         }
         let mut master = with_cut();
         master.join(6, MAIN, main_channel(), Some(70));
-        master.handle(7, Input::TransferFailed { transfer: FIRST });
+        master.handle(7, MasterEvent::TransferFailed { transfer: FIRST });
         assert_eq!(master.0.peers().len(), 0);
 
         let mut master = with_cut();
         master.join(6, MAIN, main_channel(), Some(70));
-        master.handle(7, Input::Sent { peer: RDB });
-        assert_eq!(master.handle(7, Input::Closed { peer: RDB }), [], "it has done its part");
+        master.handle(7, MasterEvent::Sent { peer: RDB });
+        assert_eq!(master.handle(7, MasterEvent::Closed { peer: RDB }), [], "it has done its part");
         assert_eq!(master.states(), ["bg_transfer"]);
     }
 
     #[test]
     fn main_channel_without_its_snapshot_or_backlog_position_is_closed() {
-        let mut master = Driven::new(Config { dual_channel: true, ..config() });
+        let mut master = Driven::new(MasterConfig { dual_channel: true, ..config() });
         let lost = close(MAIN, CloseReason::OtherChannelLost);
         assert_eq!(master.join(0, MAIN, main_channel(), Some(70)), [lost]);
 
@@ -506,15 +570,15 @@ mod two_channels {
     #[test]
     fn dual_channel_replicas_share_a_snapshot_with_others() {
         let mut master = with_rdb_channel();
-        master.0.set_config(Config { diskless: false, ..config() });
+        master.0.set_config(MasterConfig { diskless: false, ..config() });
         assert_eq!(master.join(1, MAIN, modern(), None), []);
-        let snapshot = Action::Snapshot {
+        let snapshot = MasterAction::Snapshot {
             transfer: FIRST,
             peers: vec![RDB, MAIN],
             eof: true,
-            form: SnapshotForm::default(),
+            form: SnapshotFormat::default(),
         };
-        assert_eq!(master.handle(5, Input::Deadline)[0], snapshot, "promised when the switch was on");
+        assert_eq!(master.handle(5, MasterEvent::Deadline)[0], snapshot, "promised when the switch was on");
     }
 }
 
@@ -522,14 +586,16 @@ mod two_channels {
 /// offsets past the end of their next master's log.
 #[test]
 fn changed_ping_period_applies_at_once() {
-    let mut master = Driven::new(Config { ping_period: Duration::from_secs(3), ..config() });
+    let mut master = Driven::new(MasterConfig { ping_period: Duration::from_secs(3), ..config() });
     master.join(0, ONE, modern(), Some(50));
-    let pings = |master: &mut Driven, second| master.handle(second, Input::Deadline).contains(&Action::Ping);
+    let pings = |master: &mut Driven, second| {
+        master.handle(second, MasterEvent::Deadline).contains(&MasterAction::Ping)
+    };
     assert!(!pings(&mut master, 2) && pings(&mut master, 3));
-    master.0.set_config(Config { ping_period: Duration::from_secs(100), ..config() });
+    master.0.set_config(MasterConfig { ping_period: Duration::from_secs(100), ..config() });
     assert!(!pings(&mut master, 6) && !pings(&mut master, 50));
-    master.0.set_config(Config { ping_period: Duration::from_secs(48), ..config() });
+    master.0.set_config(MasterConfig { ping_period: Duration::from_secs(48), ..config() });
     assert!(pings(&mut master, 51));
-    master.0.set_config(Config { ping_period: Duration::from_secs(1), ..config() });
+    master.0.set_config(MasterConfig { ping_period: Duration::from_secs(1), ..config() });
     assert!(pings(&mut master, 52));
 }

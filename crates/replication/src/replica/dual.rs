@@ -12,7 +12,7 @@ use super::lines::Lines;
 use super::link::{ANNOUNCED_VALKEY_VERSION, Resumed, authenticate, nonsense, refused, resumed};
 use super::stream_buffer::StreamBuffer;
 use super::transfer::Transfer;
-use super::{Action, ChannelAction, Config, Reason};
+use super::{LinkError, RdbChannelAction, ReplicaAction, ReplicaConfig};
 use crate::id::ReplId;
 use crate::log::Position;
 
@@ -55,8 +55,8 @@ pub(super) struct Dual {
 }
 
 impl Dual {
-    pub(super) fn start(out: &mut Vec<Action>) -> Self {
-        out.push(Action::RdbChannel(ChannelAction::Connect));
+    pub(super) fn start(out: &mut Vec<ReplicaAction>) -> Self {
+        out.push(ReplicaAction::RdbChannel(RdbChannelAction::Connect));
         Self {
             rdb: Rdb::Connecting,
             main: Main::Waiting,
@@ -89,7 +89,7 @@ impl Dual {
     }
 
     /// Sends the handshake over the RDB channel.
-    pub(super) fn on_rdb_connected(&mut self, config: &Config, out: &mut Vec<Action>) {
+    pub(super) fn on_rdb_connected(&mut self, config: &ReplicaConfig, out: &mut Vec<ReplicaAction>) {
         let mut hello = Vec::new();
         let auth = authenticate(config, &mut hello);
         let port = config.listening_port.to_string();
@@ -102,7 +102,7 @@ impl Dual {
         }
         resp::encode_request(&mut hello, words);
         self.rdb = Rdb::Introducing { missing: 1 + u8::from(auth) };
-        out.push(Action::RdbChannel(ChannelAction::Send(hello)));
+        out.push(ReplicaAction::RdbChannel(RdbChannelAction::Send(hello)));
     }
 
     /// Returns whether the RDB channel is still needed.
@@ -111,7 +111,11 @@ impl Dual {
     }
 
     /// Handles bytes of the RDB channel.
-    pub(super) fn on_rdb_received(&mut self, bytes: Vec<u8>, out: &mut Vec<Action>) -> Result<(), Reason> {
+    pub(super) fn on_rdb_received(
+        &mut self,
+        bytes: Vec<u8>,
+        out: &mut Vec<ReplicaAction>,
+    ) -> Result<(), LinkError> {
         let rest = match &self.rdb {
             // Data of a closed connection is dropped.
             Rdb::Connecting | Rdb::Whole => return Ok(()),
@@ -124,13 +128,17 @@ impl Dual {
         let Rdb::Transfer(transfer) = &mut self.rdb else { return Ok(()) };
         if transfer.advance(rest, out)?.is_some() {
             self.rdb = Rdb::Whole;
-            out.push(Action::RdbChannel(ChannelAction::Close));
+            out.push(ReplicaAction::RdbChannel(RdbChannelAction::Close));
         }
         Ok(())
     }
 
     /// Handles the reply lines before the snapshot; returns the bytes that belong to the snapshot.
-    fn on_rdb_lines(&mut self, mut bytes: &[u8], out: &mut Vec<Action>) -> Result<Option<Vec<u8>>, Reason> {
+    fn on_rdb_lines(
+        &mut self,
+        mut bytes: &[u8],
+        out: &mut Vec<ReplicaAction>,
+    ) -> Result<Option<Vec<u8>>, LinkError> {
         while let Some(line) = self.rdb_lines.next(&mut bytes)? {
             match self.rdb {
                 Rdb::Introducing { missing } if line.first() == Some(&b'+') => {
@@ -139,7 +147,7 @@ impl Dual {
                     if missing == 1 {
                         let mut sync = Vec::new();
                         resp::encode_request(&mut sync, [&b"SYNC"[..]]);
-                        out.push(Action::RdbChannel(ChannelAction::Send(sync)));
+                        out.push(ReplicaAction::RdbChannel(RdbChannelAction::Send(sync)));
                     }
                 }
                 Rdb::Asked if line.starts_with(b"$ENDOFF:") => {
@@ -149,7 +157,7 @@ impl Dual {
                     self.main = Main::Linking;
                     let mut link = Vec::new();
                     resp::encode_request(&mut link, [&b"REPLCONF"[..], b"set-rdb-client-id", client]);
-                    out.push(Action::Send(link));
+                    out.push(ReplicaAction::Send(link));
                     return Ok(Some(bytes.to_vec()));
                 }
                 _ => return Err(refused(&line)),
@@ -159,7 +167,11 @@ impl Dual {
     }
 
     /// Handles bytes of the main channel.
-    pub(super) fn on_main_received(&mut self, bytes: &[u8], out: &mut Vec<Action>) -> Result<(), Reason> {
+    pub(super) fn on_main_received(
+        &mut self,
+        bytes: &[u8],
+        out: &mut Vec<ReplicaAction>,
+    ) -> Result<(), LinkError> {
         let mut bytes = bytes;
         while self.main != Main::Streaming {
             let Some(line) = self.main_lines.next(&mut bytes)? else { return Ok(()) };
@@ -171,7 +183,7 @@ impl Dual {
                     let first_byte = (position.offset.0 + 1).to_string();
                     let words = [&b"PSYNC"[..], position.id.as_str().as_bytes(), first_byte.as_bytes()];
                     resp::encode_request(&mut ask, words);
-                    out.push(Action::Send(ask));
+                    out.push(ReplicaAction::Send(ask));
                 }
                 Main::Asking => match resumed(&line) {
                     Resumed::Yes { id, .. } => {

@@ -2,7 +2,7 @@
 
 use memchr::memchr;
 
-use super::Reason;
+use super::LinkError;
 
 /// The maximum length of a line in bytes. A `+CONTINUE` may list a node for every slot.
 const MAX_LINE: usize = 1024 * 1024;
@@ -15,7 +15,7 @@ pub(super) struct Lines {
 
 impl Lines {
     /// Takes the next complete line from `bytes`. Empty lines only show that the master is alive and are skipped.
-    pub(super) fn next(&mut self, bytes: &mut &[u8]) -> Result<Option<Vec<u8>>, Reason> {
+    pub(super) fn next(&mut self, bytes: &mut &[u8]) -> Result<Option<Vec<u8>>, LinkError> {
         while let Some(end) = memchr(b'\n', bytes) {
             self.partial.extend_from_slice(&bytes[..end]);
             *bytes = &bytes[end + 1..];
@@ -30,7 +30,7 @@ impl Lines {
         self.partial.extend_from_slice(bytes);
         *bytes = &[];
         if self.partial.len() > MAX_LINE {
-            return Err(Reason::Nonsense("a line without end".into()));
+            return Err(LinkError::Nonsense("a line without end".into()));
         }
         Ok(None)
     }

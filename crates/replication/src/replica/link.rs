@@ -10,7 +10,7 @@
 use slot_routing::ReplOffset;
 
 use super::lines::Lines;
-use super::{Config, Reason};
+use super::{LinkError, ReplicaConfig};
 use crate::id::ReplId;
 use crate::log::Position;
 use crate::psync::SLOT_STATES;
@@ -39,7 +39,7 @@ pub(super) struct Handshake {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step {
     More,
-    Failed(Reason),
+    Failed(LinkError),
     /// A snapshot follows; `rest` contains bytes read beyond the handshake.
     Full {
         position: Position,
@@ -70,7 +70,7 @@ impl Handshake {
     pub(super) fn advance(
         &mut self,
         bytes: &[u8],
-        config: &Config,
+        config: &ReplicaConfig,
         position: Option<Position>,
         send: &mut Vec<u8>,
     ) -> Step {
@@ -91,7 +91,7 @@ impl Handshake {
     fn on_line(
         &mut self,
         line: &[u8],
-        config: &Config,
+        config: &ReplicaConfig,
         position: Option<Position>,
         send: &mut Vec<u8>,
         rest: &[u8],
@@ -121,7 +121,7 @@ impl Handshake {
         }
     }
 
-    fn introduce(&mut self, config: &Config, send: &mut Vec<u8>) {
+    fn introduce(&mut self, config: &ReplicaConfig, send: &mut Vec<u8>) {
         self.waiting = Waiting::Replconf(0);
         if authenticate(config, send) {
             self.waiting = Waiting::Auth;
@@ -152,7 +152,7 @@ impl Handshake {
 }
 
 /// Appends AUTH if a password is configured. Returns whether a reply is expected.
-pub(super) fn authenticate(config: &Config, send: &mut Vec<u8>) -> bool {
+pub(super) fn authenticate(config: &ReplicaConfig, send: &mut Vec<u8>) -> bool {
     let Some(password) = &config.password else { return false };
     match &config.user {
         Some(user) => resp::encode_request(send, [&b"AUTH"[..], user, password]),
@@ -167,7 +167,7 @@ fn pong(line: &[u8]) -> bool {
 }
 
 /// Requests the first byte that is missing.
-fn ask(config: &Config, position: Option<Position>, send: &mut Vec<u8>) {
+fn ask(config: &ReplicaConfig, position: Option<Position>, send: &mut Vec<u8>) {
     match position {
         Some(Position { id, offset }) => {
             let first_byte = (offset.0 + 1).to_string();
@@ -228,13 +228,13 @@ pub(super) fn resumed(line: &[u8]) -> Resumed {
     Resumed::Yes { id, slot_states }
 }
 
-pub(super) fn refused(line: &[u8]) -> Reason {
+pub(super) fn refused(line: &[u8]) -> LinkError {
     match line.strip_prefix(b"-") {
-        Some(error) => Reason::Refused(String::from_utf8_lossy(error).into_owned()),
+        Some(error) => LinkError::Refused(String::from_utf8_lossy(error).into_owned()),
         None => nonsense(line),
     }
 }
 
-pub(super) fn nonsense(line: &[u8]) -> Reason {
-    Reason::Nonsense(String::from_utf8_lossy(&line[..line.len().min(100)]).into_owned())
+pub(super) fn nonsense(line: &[u8]) -> LinkError {
+    LinkError::Nonsense(String::from_utf8_lossy(&line[..line.len().min(100)]).into_owned())
 }

@@ -1,7 +1,7 @@
 use super::*;
 
-fn config() -> Config {
-    Config {
+fn config() -> ReplicaConfig {
+    ReplicaConfig {
         listening_port: 6380,
         announce_ip: None,
         node: None,
@@ -34,8 +34,8 @@ fn request(line: &str) -> Vec<u8> {
     wire
 }
 
-fn send(lines: &[&str]) -> Action {
-    Action::Send(lines.iter().flat_map(|line| request(line)).collect())
+fn send(lines: &[&str]) -> ReplicaAction {
+    ReplicaAction::Send(lines.iter().flat_map(|line| request(line)).collect())
 }
 
 struct Driven {
@@ -44,18 +44,18 @@ struct Driven {
 }
 
 impl Driven {
-    fn new(config: Config, position: Option<Position>) -> Self {
+    fn new(config: ReplicaConfig, position: Option<Position>) -> Self {
         Self { machine: Replica::new(config, position, ms(0)), now: 0 }
     }
 
-    fn give(&mut self, input: Input) -> Vec<Action> {
+    fn give(&mut self, input: ReplicaEvent) -> Vec<ReplicaAction> {
         let mut out = Vec::new();
         self.machine.handle(ms(self.now), input, &mut out);
         out
     }
 
-    fn receive(&mut self, bytes: &str) -> Vec<Action> {
-        self.give(Input::Received(bytes.as_bytes().to_vec()))
+    fn receive(&mut self, bytes: &str) -> Vec<ReplicaAction> {
+        self.give(ReplicaEvent::Received(bytes.as_bytes().to_vec()))
     }
 
     fn at(&mut self, now: u64) -> &mut Self {
@@ -64,10 +64,10 @@ impl Driven {
     }
 
     /// Runs the handshake until PSYNC has been sent.
-    fn with_psync_sent(config: Config, position: Option<Position>) -> Self {
+    fn with_psync_sent(config: ReplicaConfig, position: Option<Position>) -> Self {
         let mut driven = Self::new(config, position);
-        assert_eq!(driven.give(Input::Deadline), [Action::Connect]);
-        driven.give(Input::Connected);
+        assert_eq!(driven.give(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
+        driven.give(ReplicaEvent::Connected);
         driven.receive("+PONG\r\n");
         driven.receive("+OK\r\n+OK\r\n-ERR what?\r\n");
         assert_eq!(driven.machine.link(), LinkState::Handshake);
@@ -78,7 +78,7 @@ impl Driven {
         let mut driven = Self::with_psync_sent(config(), Some(position));
         assert_eq!(
             driven.receive("+CONTINUE\r\n"),
-            [Action::Resume { id: position.id, slot_states: None }, Action::Up]
+            [ReplicaAction::Resume { id: position.id, slot_states: None }, ReplicaAction::Up]
         );
         driven
     }
@@ -87,21 +87,21 @@ impl Driven {
 /// A master that hands over sends PSYNC FAILOVER and must notice a refusal.
 #[test]
 fn refusal_by_the_master_is_reported() {
-    let config = Config { failover: true, ..config() };
+    let config = ReplicaConfig { failover: true, ..config() };
     let mut driven = Driven::new(config.clone(), Some(at(1, 10)));
-    driven.give(Input::Deadline);
-    driven.give(Input::Connected);
+    driven.give(ReplicaEvent::Deadline);
+    driven.give(ReplicaEvent::Connected);
     driven.receive("-LOADING later\r\n");
     assert!(!driven.machine.was_turned_away(), "it has not asked yet");
 
     let mut driven = Driven::with_psync_sent(config, Some(at(1, 10)));
     assert!(!driven.machine.was_turned_away());
     let refusal = "ERR PSYNC FAILOVER replid must match my replid.";
-    let closed = [Action::Close(Reason::Refused(refusal.to_owned()))];
+    let closed = [ReplicaAction::Close(LinkError::Refused(refusal.to_owned()))];
     assert_eq!(driven.receive(&format!("-{refusal}\r\n")), closed);
     assert!(driven.machine.was_turned_away());
-    driven.at(1000).give(Input::Deadline);
-    driven.give(Input::Connected);
+    driven.at(1000).give(ReplicaEvent::Deadline);
+    driven.give(ReplicaEvent::Connected);
     driven.receive("+PONG\r\n");
     driven.receive("+OK\r\n+OK\r\n+OK\r\n");
     driven.receive("+CONTINUE\r\n");
@@ -111,8 +111,8 @@ fn refusal_by_the_master_is_reported() {
 #[test]
 fn new_replica_receives_a_snapshot_with_length_and_then_the_stream() {
     let mut replica = Driven::new(config(), None);
-    assert_eq!(replica.give(Input::Deadline), [Action::Connect]);
-    assert_eq!(replica.give(Input::Connected), [send(&["PING"])]);
+    assert_eq!(replica.give(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
+    assert_eq!(replica.give(ReplicaEvent::Connected), [send(&["PING"])]);
     let introduction = send(&[
         "REPLCONF listening-port 6380",
         "REPLCONF capa eof capa psync2 capa slot-states",
@@ -126,13 +126,16 @@ fn new_replica_receives_a_snapshot_with_length_and_then_the_stream() {
     let position = at(1, 70);
     assert_eq!(
         replica.receive("\nab"),
-        [Action::BeginTransfer { position, len: Some(5) }, Action::Snapshot(b"ab".to_vec())]
+        [ReplicaAction::BeginTransfer { position, len: Some(5) }, ReplicaAction::Snapshot(b"ab".to_vec())]
     );
     assert_eq!(replica.machine.transfer(), Some((Some(5), 2)));
-    assert_eq!(replica.receive("cde*1\r\n"), [Action::Snapshot(b"cde".to_vec()), Action::Load { position }]);
+    assert_eq!(
+        replica.receive("cde*1\r\n"),
+        [ReplicaAction::Snapshot(b"cde".to_vec()), ReplicaAction::Load { position }]
+    );
     assert_eq!(replica.machine.position(), None, "the data is neither old nor new");
-    let expected = [Action::Up, Action::Stream(b"*1\r\n".to_vec()), send(&["REPLCONF ACK 70"])];
-    assert_eq!(replica.give(Input::Loaded), expected);
+    let expected = [ReplicaAction::Up, ReplicaAction::Stream(b"*1\r\n".to_vec()), send(&["REPLCONF ACK 70"])];
+    assert_eq!(replica.give(ReplicaEvent::Loaded), expected);
     assert_eq!(replica.machine.position(), Some(position));
     assert_eq!(replica.machine.down_since(), None);
 }
@@ -148,22 +151,22 @@ fn snapshot_with_an_end_mark_may_arrive_in_any_parts() {
         out.extend(replica.receive(&stream[cut..]));
         let mut body = Vec::new();
         for action in &out {
-            if let Action::Snapshot(bytes) = action {
+            if let ReplicaAction::Snapshot(bytes) = action {
                 body.extend_from_slice(bytes);
             }
         }
         assert_eq!(body, b"body 012345678901234567890123", "cut at {cut}");
-        assert!(out.contains(&Action::Load { position: at(1, 0) }));
-        let mut after = replica.give(Input::Loaded);
-        after.retain(|action| matches!(action, Action::Stream(_)));
+        assert!(out.contains(&ReplicaAction::Load { position: at(1, 0) }));
+        let mut after = replica.give(ReplicaEvent::Loaded);
+        after.retain(|action| matches!(action, ReplicaAction::Stream(_)));
         // The bytes behind the mark, and those received while loading.
-        assert_eq!(after, [Action::Stream(b"rest".to_vec())], "cut at {cut}");
+        assert_eq!(after, [ReplicaAction::Stream(b"rest".to_vec())], "cut at {cut}");
     }
 }
 
 #[test]
 fn auth_is_sent_before_replconf() {
-    let with = Config {
+    let with = ReplicaConfig {
         user: Some(b"repl".to_vec()),
         password: Some(b"secret".to_vec()),
         announce_ip: Some("10.0.0.9".into()),
@@ -171,8 +174,8 @@ fn auth_is_sent_before_replconf() {
         ..config()
     };
     let mut replica = Driven::new(with, Some(at(1, 9)));
-    replica.give(Input::Deadline);
-    replica.give(Input::Connected);
+    replica.give(ReplicaEvent::Deadline);
+    replica.give(ReplicaEvent::Connected);
     let introduction = send(&[
         "AUTH repl secret",
         "REPLCONF listening-port 6380",
@@ -189,12 +192,12 @@ fn auth_is_sent_before_replconf() {
         [send(&[&ask])]
     );
 
-    let mut refused = Driven::new(Config { password: Some(b"wrong".to_vec()), ..config() }, None);
-    refused.give(Input::Deadline);
-    refused.give(Input::Connected);
+    let mut refused = Driven::new(ReplicaConfig { password: Some(b"wrong".to_vec()), ..config() }, None);
+    refused.give(ReplicaEvent::Deadline);
+    refused.give(ReplicaEvent::Connected);
     refused.receive("+PONG\r\n");
-    let reason = Reason::Refused("WRONGPASS no".into());
-    assert_eq!(refused.receive("-WRONGPASS no\r\n"), [Action::Close(reason)]);
+    let reason = LinkError::Refused("WRONGPASS no".into());
+    assert_eq!(refused.receive("-WRONGPASS no\r\n"), [ReplicaAction::Close(reason)]);
     assert_eq!(refused.machine.next_deadline(), Some(ms(1000)));
 }
 
@@ -202,13 +205,16 @@ fn auth_is_sent_before_replconf() {
 fn partial_synchronisation_may_change_the_replication_id() {
     let mut replica = Driven::with_psync_sent(config(), Some(at(1, 70)));
     let reply = format!("+CONTINUE {}\r\nabc", id(2));
-    let expected =
-        [Action::Resume { id: id(2), slot_states: None }, Action::Up, Action::Stream(b"abc".to_vec())];
+    let expected = [
+        ReplicaAction::Resume { id: id(2), slot_states: None },
+        ReplicaAction::Up,
+        ReplicaAction::Stream(b"abc".to_vec()),
+    ];
     assert_eq!(replica.receive(&reply), expected);
     assert_eq!(replica.machine.position(), Some(at(2, 70)));
-    replica.give(Input::Applied { bytes: 3 });
+    replica.give(ReplicaEvent::Applied { bytes: 3 });
     assert_eq!(replica.machine.position(), Some(at(2, 73)));
-    assert_eq!(replica.give(Input::AckWanted), [send(&["REPLCONF ACK 73"])]);
+    assert_eq!(replica.give(ReplicaEvent::AckWanted), [send(&["REPLCONF ACK 73"])]);
 }
 
 #[test]
@@ -217,7 +223,10 @@ fn partial_synchronisation_may_carry_migrating_slots() {
         let mut replica = Driven::with_psync_sent(config(), Some(at(1, 70)));
         let reply = format!("+CONTINUE {} {told}\r\n", id(1));
         let slot_states = Some(slot_states.as_bytes().to_vec());
-        assert_eq!(replica.receive(&reply), [Action::Resume { id: id(1), slot_states }, Action::Up]);
+        assert_eq!(
+            replica.receive(&reply),
+            [ReplicaAction::Resume { id: id(1), slot_states }, ReplicaAction::Up]
+        );
     }
 }
 
@@ -225,11 +234,11 @@ fn partial_synchronisation_may_carry_migrating_slots() {
 fn replica_acknowledges_every_second_and_detects_a_timeout() {
     let mut replica = Driven::streaming(at(1, 5));
     assert_eq!(replica.machine.next_deadline(), Some(ms(1000)));
-    assert_eq!(replica.at(999).give(Input::Deadline), []);
-    assert_eq!(replica.at(1000).give(Input::Deadline), [send(&["REPLCONF ACK 5"])]);
-    assert_eq!(replica.at(59_000).receive("\n"), [Action::Stream(b"\n".to_vec())]);
-    assert_eq!(replica.at(118_999).give(Input::Deadline), [send(&["REPLCONF ACK 5"])]);
-    assert_eq!(replica.at(119_000).give(Input::Deadline), [Action::Close(Reason::Silent)]);
+    assert_eq!(replica.at(999).give(ReplicaEvent::Deadline), []);
+    assert_eq!(replica.at(1000).give(ReplicaEvent::Deadline), [send(&["REPLCONF ACK 5"])]);
+    assert_eq!(replica.at(59_000).receive("\n"), [ReplicaAction::Stream(b"\n".to_vec())]);
+    assert_eq!(replica.at(118_999).give(ReplicaEvent::Deadline), [send(&["REPLCONF ACK 5"])]);
+    assert_eq!(replica.at(119_000).give(ReplicaEvent::Deadline), [ReplicaAction::Close(LinkError::Silent)]);
     assert_eq!(replica.machine.down_since(), Some(ms(119_000)));
     assert_eq!(replica.machine.position(), Some(at(1, 5)), "the data stands where it stood");
 }
@@ -237,13 +246,13 @@ fn replica_acknowledges_every_second_and_detects_a_timeout() {
 #[test]
 fn refused_connections_are_retried_sooner_than_other_failures() {
     let mut replica = Driven::streaming(at(1, 5));
-    replica.at(50).give(Input::Closed);
+    replica.at(50).give(ReplicaEvent::Closed);
     assert_eq!(replica.machine.next_deadline(), Some(ms(50) + LOST_RETRY));
-    assert_eq!(replica.at(70).give(Input::Deadline), [Action::Connect]);
-    replica.give(Input::ConnectFailed { refused: true });
+    assert_eq!(replica.at(70).give(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
+    replica.give(ReplicaEvent::ConnectFailed { refused: true });
     assert_eq!(replica.machine.next_deadline(), Some(ms(70) + REFUSED_RETRY));
-    assert_eq!(replica.at(170).give(Input::Deadline), [Action::Connect]);
-    replica.give(Input::ConnectFailed { refused: false });
+    assert_eq!(replica.at(170).give(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
+    replica.give(ReplicaEvent::ConnectFailed { refused: false });
     assert_eq!(replica.machine.next_deadline(), Some(ms(170) + FAILED_RETRY));
     assert_eq!(replica.machine.down_since(), Some(ms(50)), "since the link was lost, not since the last try");
     assert_eq!(replica.machine.link(), LinkState::Connect);
@@ -253,7 +262,7 @@ fn refused_connections_are_retried_sooner_than_other_failures() {
 fn broken_transfer_keeps_the_old_data_and_position() {
     let mut replica = Driven::with_psync_sent(config(), Some(at(1, 5)));
     replica.receive(&format!("+FULLRESYNC {} 70\r\n$100\r\nsome", id(2)));
-    replica.give(Input::Closed);
+    replica.give(ReplicaEvent::Closed);
     assert_eq!(replica.machine.position(), Some(at(1, 5)));
     assert_eq!(replica.machine.link(), LinkState::Connect);
 }
@@ -262,9 +271,9 @@ fn broken_transfer_keeps_the_old_data_and_position() {
 fn broken_transfer_that_replaced_data_leaves_no_position() {
     let mut replica = Driven::with_psync_sent(config(), Some(at(1, 10)));
     replica.receive(&format!("+FULLRESYNC {} 70\r\n$5\r\nab", id(2)));
-    assert_eq!(replica.give(Input::Replacing), []);
+    assert_eq!(replica.give(ReplicaEvent::Replacing), []);
     assert_eq!(replica.machine.position(), None);
-    replica.give(Input::Closed);
+    replica.give(ReplicaEvent::Closed);
     assert_eq!(replica.machine.position(), None);
 }
 
@@ -272,7 +281,7 @@ fn broken_transfer_that_replaced_data_leaves_no_position() {
 fn failed_load_leaves_no_position() {
     let mut replica = Driven::with_psync_sent(config(), Some(at(1, 5)));
     replica.receive(&format!("+FULLRESYNC {} 70\r\n$1\r\nx", id(2)));
-    assert_eq!(replica.give(Input::LoadFailed), [Action::Close(Reason::LoadFailed)]);
+    assert_eq!(replica.give(ReplicaEvent::LoadFailed), [ReplicaAction::Close(LinkError::LoadFailed)]);
     assert_eq!(replica.machine.position(), None);
 }
 
@@ -282,7 +291,7 @@ fn rejected_snapshot_keeps_the_data_and_position() {
     for snapshot in ["$5\r\nx", "$1\r\nx"] {
         let mut replica = Driven::with_psync_sent(config(), Some(at(1, 5)));
         replica.receive(&format!("+FULLRESYNC {} 70\r\n{snapshot}", id(2)));
-        assert_eq!(replica.give(Input::LoadRejected), [Action::Close(Reason::LoadFailed)]);
+        assert_eq!(replica.give(ReplicaEvent::LoadRejected), [ReplicaAction::Close(LinkError::LoadFailed)]);
         assert_eq!(replica.machine.position(), Some(at(1, 5)));
         assert_eq!(replica.machine.link(), LinkState::Connect);
         assert_eq!(replica.machine.next_deadline(), Some(ms(0) + FAILED_RETRY));
@@ -294,10 +303,10 @@ fn keepalives_are_sent_while_loading() {
     let mut replica = Driven::with_psync_sent(config(), None);
     replica.receive(&format!("+FULLRESYNC {} 70\r\n$1\r\nx", id(2)));
     for second in [1000, 2000, 200_000] {
-        assert_eq!(replica.at(second).give(Input::Deadline), [Action::Send(b"\n".to_vec())]);
+        assert_eq!(replica.at(second).give(ReplicaEvent::Deadline), [ReplicaAction::Send(b"\n".to_vec())]);
     }
     assert!(!replica.machine.was_up());
-    replica.at(201_000).give(Input::Loaded);
+    replica.at(201_000).give(ReplicaEvent::Loaded);
     assert_eq!(replica.machine.link(), LinkState::Connected);
     assert!(replica.machine.was_up(), "however soon it is lost again");
 }
@@ -323,8 +332,8 @@ fn malformed_replies_close_the_link() {
     for (bytes, kind) in table {
         let mut replica = Driven::with_psync_sent(config(), None);
         let reason = match replica.receive(&bytes).pop() {
-            Some(Action::Close(Reason::Refused(_))) => "refused",
-            Some(Action::Close(Reason::Nonsense(_))) => "nonsense",
+            Some(ReplicaAction::Close(LinkError::Refused(_))) => "refused",
+            Some(ReplicaAction::Close(LinkError::Nonsense(_))) => "nonsense",
             other => panic!("{other:?} on {bytes:?}"),
         };
         assert_eq!(reason, kind, "{bytes:?}");
@@ -340,17 +349,17 @@ fn failing_full_synchronisations_back_off_exponentially() {
         while replica.machine.next_deadline().is_some_and(|at| at <= ms(end)) {
             let at = replica.machine.next_deadline().expect("asked above");
             replica.now = replica.now.max(u64::try_from(at.since(ms(0)).as_millis()).unwrap());
-            if replica.give(Input::Deadline) != [Action::Connect] {
+            if replica.give(ReplicaEvent::Deadline) != [ReplicaAction::Connect] {
                 continue;
             }
-            replica.give(Input::Connected);
+            replica.give(ReplicaEvent::Connected);
             replica.receive("+PONG\r\n");
             assert_eq!(replica.receive("+OK\r\n+OK\r\n+OK\r\n"), [send(&["PSYNC ? -1"])]);
             replica.receive(&format!("+FULLRESYNC {} 0\r\n$1\r\nx", id(1)));
-            replica.give(Input::Loaded);
+            replica.give(ReplicaEvent::Loaded);
             count += 1;
-            let reason = Reason::Nonsense("garbage".into());
-            assert_eq!(replica.give(Input::Garbage("garbage".into())), [Action::Close(reason)]);
+            let reason = LinkError::Nonsense("garbage".into());
+            assert_eq!(replica.give(ReplicaEvent::Garbage("garbage".into())), [ReplicaAction::Close(reason)]);
             assert_eq!(replica.machine.position(), None, "it may not be where the master thinks");
         }
         count
@@ -371,15 +380,15 @@ fn lasting_links_reconnect_at_once_and_others_after_a_second() {
         [(6000, LOST_RETRY), (6000, LOST_RETRY), (10, LOST_RETRY), (10, FAILED_RETRY), (10, FAILED_RETRY)];
     for (up, retry) in table {
         replica.receive(&format!("+FULLRESYNC {} 0\r\n$1\r\nx", id(1)));
-        replica.give(Input::Loaded);
+        replica.give(ReplicaEvent::Loaded);
         replica.now += up;
-        replica.give(Input::Deadline);
+        replica.give(ReplicaEvent::Deadline);
         let lost = replica.now;
-        replica.give(Input::Closed);
+        replica.give(ReplicaEvent::Closed);
         assert_eq!(replica.machine.next_deadline(), Some(ms(lost) + retry));
         replica.now += 1000;
-        assert_eq!(replica.give(Input::Deadline), [Action::Connect]);
-        replica.give(Input::Connected);
+        assert_eq!(replica.give(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
+        replica.give(ReplicaEvent::Connected);
         replica.receive("+PONG\r\n");
         replica.receive("+OK\r\n+OK\r\n+OK\r\n");
     }
@@ -388,33 +397,33 @@ fn lasting_links_reconnect_at_once_and_others_after_a_second() {
 mod two_channels {
     use super::*;
 
-    fn config() -> Config {
-        Config { dual_channel: true, held_limit: 100, ..super::config() }
+    fn config() -> ReplicaConfig {
+        ReplicaConfig { dual_channel: true, held_limit: 100, ..super::config() }
     }
 
-    fn rdb(bytes: &str) -> Input {
-        Input::RdbChannel(ChannelInput::Received(bytes.as_bytes().to_vec()))
+    fn rdb(bytes: &str) -> ReplicaEvent {
+        ReplicaEvent::RdbChannel(RdbChannelEvent::Received(bytes.as_bytes().to_vec()))
     }
 
-    fn over_rdb(lines: &[&str]) -> Action {
-        let Action::Send(bytes) = send(lines) else { panic!("it is one") };
-        Action::RdbChannel(ChannelAction::Send(bytes))
+    fn over_rdb(lines: &[&str]) -> ReplicaAction {
+        let ReplicaAction::Send(bytes) = send(lines) else { panic!("it is one") };
+        ReplicaAction::RdbChannel(RdbChannelAction::Send(bytes))
     }
 
-    const CLOSE_RDB: Action = Action::RdbChannel(ChannelAction::Close);
+    const CLOSE_RDB: ReplicaAction = ReplicaAction::RdbChannel(RdbChannelAction::Close);
     const MARK: &str = "0123456789012345678901234567890123456789";
 
     /// Runs until the master has sent the position of the snapshot.
-    fn with_snapshot_position(config: Config) -> Driven {
+    fn with_snapshot_position(config: ReplicaConfig) -> Driven {
         let mut replica = Driven::with_psync_sent(config, None);
-        let connect = Action::RdbChannel(ChannelAction::Connect);
+        let connect = ReplicaAction::RdbChannel(RdbChannelAction::Connect);
         assert_eq!(replica.receive("+DUALCHANNELSYNC\r\n"), [connect]);
         replica
     }
 
     fn fetching() -> Driven {
         let mut replica = with_snapshot_position(config());
-        replica.give(Input::RdbChannel(ChannelInput::Connected));
+        replica.give(ReplicaEvent::RdbChannel(RdbChannelEvent::Connected));
         replica.give(rdb("+OK\r\n"));
         replica.give(rdb(&format!("\n$ENDOFF:70 {} -1 17\r\n", id(1))));
         assert_eq!(replica.machine.link(), LinkState::Sync);
@@ -429,15 +438,15 @@ mod two_channels {
         replica
     }
 
-    fn whole_snapshot() -> Input {
+    fn whole_snapshot() -> ReplicaEvent {
         rdb(&format!("$EOF:{MARK}\r\nbody{MARK}"))
     }
 
     #[test]
     fn dual_channel_is_announced_only_if_enabled() {
         let mut replica = Driven::new(config(), None);
-        replica.give(Input::Deadline);
-        replica.give(Input::Connected);
+        replica.give(ReplicaEvent::Deadline);
+        replica.give(ReplicaEvent::Connected);
         let introduction = send(&[
             "REPLCONF listening-port 6380",
             "REPLCONF capa eof capa psync2 capa slot-states capa dual-channel",
@@ -446,18 +455,18 @@ mod two_channels {
         assert_eq!(replica.receive("+PONG\r\n"), [introduction]);
 
         let mut replica = Driven::with_psync_sent(super::config(), None);
-        let reason = Reason::Nonsense("+DUALCHANNELSYNC".into());
-        assert_eq!(replica.receive("+DUALCHANNELSYNC\r\n"), [Action::Close(reason)]);
+        let reason = LinkError::Nonsense("+DUALCHANNELSYNC".into());
+        assert_eq!(replica.receive("+DUALCHANNELSYNC\r\n"), [ReplicaAction::Close(reason)]);
     }
 
     #[test]
     fn snapshot_and_stream_are_received_concurrently() {
         let mut replica = with_snapshot_position(config());
-        replica.machine.set_config(Config { announce_ip: Some("10.0.0.1".into()), ..config() });
+        replica.machine.set_config(ReplicaConfig { announce_ip: Some("10.0.0.1".into()), ..config() });
         assert_eq!(replica.machine.link(), LinkState::Handshake);
         let introduction = "REPLCONF capa eof rdb-only 1 rdb-channel 1 listening-port 6380 version 9.0.0 \
                             ip-address 10.0.0.1";
-        let connected = Input::RdbChannel(ChannelInput::Connected);
+        let connected = ReplicaEvent::RdbChannel(RdbChannelEvent::Connected);
         assert_eq!(replica.give(connected), [over_rdb(&[introduction])]);
         assert_eq!(replica.give(rdb("+OK\r\n")), [over_rdb(&["SYNC"])]);
         assert_eq!(replica.give(rdb("\n\n")), []);
@@ -465,7 +474,8 @@ mod two_channels {
         assert_eq!(replica.give(rdb(&end[..9])), []);
         assert_eq!(replica.give(rdb(&end[9..])), [send(&["REPLCONF set-rdb-client-id 17"])]);
         let position = at(1, 70);
-        let begun = [Action::BeginTransfer { position, len: None }, Action::Snapshot(b"bo".to_vec())];
+        let begun =
+            [ReplicaAction::BeginTransfer { position, len: None }, ReplicaAction::Snapshot(b"bo".to_vec())];
         let ask = send(&[&format!("PSYNC {} 71", id(1))]);
         assert_eq!(replica.receive("+OK\r\n"), [ask]);
         assert_eq!(replica.give(rdb(&format!("$EOF:{MARK}\r\n"))), begun[..1]);
@@ -474,27 +484,35 @@ mod two_channels {
         assert_eq!(replica.machine.held(), 8);
         assert_eq!(replica.machine.position(), None);
 
-        let load = [Action::Snapshot(b"body".to_vec()), CLOSE_RDB, Action::Load { position }];
+        let load = [ReplicaAction::Snapshot(b"body".to_vec()), CLOSE_RDB, ReplicaAction::Load { position }];
         assert_eq!(replica.give(rdb(&format!("body{MARK}"))), load);
-        assert_eq!(replica.give(Input::RdbChannel(ChannelInput::Closed)), [], "the master closed it, too");
+        assert_eq!(
+            replica.give(ReplicaEvent::RdbChannel(RdbChannelEvent::Closed)),
+            [],
+            "the master closed it, too"
+        );
         assert_eq!(replica.receive(" more"), [], "it goes on while the snapshot is loaded");
-        let up = [Action::Up, Action::Stream(b"*1\r\nheld more".to_vec()), send(&["REPLCONF ACK 70"])];
-        assert_eq!(replica.give(Input::Loaded), up);
-        assert_eq!(replica.give(Input::Applied { bytes: 13 }), []);
+        let up = [
+            ReplicaAction::Up,
+            ReplicaAction::Stream(b"*1\r\nheld more".to_vec()),
+            send(&["REPLCONF ACK 70"]),
+        ];
+        assert_eq!(replica.give(ReplicaEvent::Loaded), up);
+        assert_eq!(replica.give(ReplicaEvent::Applied { bytes: 13 }), []);
         assert_eq!(replica.machine.position(), Some(at(1, 83)));
-        assert_eq!(replica.receive("next"), [Action::Stream(b"next".to_vec())]);
+        assert_eq!(replica.receive("next"), [ReplicaAction::Stream(b"next".to_vec())]);
     }
 
     #[test]
     fn both_connections_authenticate() {
-        let mut replica = Driven::new(Config { password: Some(b"pw".to_vec()), ..config() }, None);
-        replica.give(Input::Deadline);
-        replica.give(Input::Connected);
+        let mut replica = Driven::new(ReplicaConfig { password: Some(b"pw".to_vec()), ..config() }, None);
+        replica.give(ReplicaEvent::Deadline);
+        replica.give(ReplicaEvent::Connected);
         replica.receive("-NOAUTH\r\n");
         replica.receive("+OK\r\n+OK\r\n+OK\r\n+OK\r\n");
         replica.receive("+DUALCHANNELSYNC\r\n");
         let introduction = "REPLCONF capa eof rdb-only 1 rdb-channel 1 listening-port 6380 version 9.0.0";
-        let connected = Input::RdbChannel(ChannelInput::Connected);
+        let connected = ReplicaEvent::RdbChannel(RdbChannelEvent::Connected);
         assert_eq!(replica.give(connected), [over_rdb(&["AUTH pw", introduction])]);
         assert_eq!(replica.give(rdb("+OK\r\n")), []);
         assert_eq!(replica.give(rdb("+OK\r\n")), [over_rdb(&["SYNC"])]);
@@ -505,11 +523,11 @@ mod two_channels {
         let mut replica = fetching();
         let actions = replica.give(whole_snapshot());
         assert!(
-            !actions.contains(&Action::Load { position: at(1, 70) }),
+            !actions.contains(&ReplicaAction::Load { position: at(1, 70) }),
             "there may be no stream to follow it"
         );
         replica.receive("+OK\r\n");
-        let load = [Action::Load { position: at(1, 70) }];
+        let load = [ReplicaAction::Load { position: at(1, 70) }];
         assert_eq!(replica.receive(&format!("+CONTINUE {}\r\n", id(1))), load);
     }
 
@@ -522,7 +540,7 @@ mod two_channels {
         assert!(!replica.machine.reads());
         replica.give(whole_snapshot());
         assert!(!replica.machine.reads(), "nor while it is loaded");
-        replica.give(Input::Loaded);
+        replica.give(ReplicaEvent::Loaded);
         assert!(replica.machine.reads());
     }
 
@@ -532,13 +550,14 @@ mod two_channels {
         replica.receive(&"x".repeat(150_000));
         replica.give(whole_snapshot());
         let mut pieces = Vec::new();
-        let mut next = replica.give(Input::Loaded);
-        while let Some(Action::Stream(piece)) = next.iter().find(|action| matches!(action, Action::Stream(_)))
+        let mut next = replica.give(ReplicaEvent::Loaded);
+        while let Some(ReplicaAction::Stream(piece)) =
+            next.iter().find(|action| matches!(action, ReplicaAction::Stream(_)))
         {
             pieces.push(piece.len());
             let bytes = piece.len() as u64;
             replica.now += 600;
-            next = replica.give(Input::Applied { bytes });
+            next = replica.give(ReplicaEvent::Applied { bytes });
         }
         assert_eq!(pieces, [65_536, 65_536, 18_928]);
         assert_eq!(replica.machine.held(), 0);
@@ -547,18 +566,18 @@ mod two_channels {
 
     #[test]
     fn losing_either_connection_before_the_snapshot_is_complete_restarts_both() {
-        let lost = || Action::Close(Reason::RdbChannelLost);
-        let closed = || Input::RdbChannel(ChannelInput::Closed);
+        let lost = || ReplicaAction::Close(LinkError::RdbChannelLost);
+        let closed = || ReplicaEvent::RdbChannel(RdbChannelEvent::Closed);
         for mut replica in [with_snapshot_position(config()), fetching(), streaming()] {
             assert_eq!(replica.give(closed()), [lost()]);
             assert_eq!(replica.machine.link(), LinkState::Connect);
             assert_eq!(replica.machine.held(), 0);
-            assert_eq!(replica.at(1000).give(Input::Deadline), [Action::Connect]);
+            assert_eq!(replica.at(1000).give(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
         }
         for mut replica in [with_snapshot_position(config()), fetching(), streaming()] {
-            assert_eq!(replica.give(Input::Closed), [CLOSE_RDB]);
+            assert_eq!(replica.give(ReplicaEvent::Closed), [CLOSE_RDB]);
             assert_eq!(replica.give(whole_snapshot()), [], "what was on its way is too late");
-            assert_eq!(replica.at(1000).give(Input::Deadline), [Action::Connect]);
+            assert_eq!(replica.at(1000).give(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
         }
     }
 
@@ -567,14 +586,15 @@ mod two_channels {
         let mut replica = streaming();
         replica.receive("twelve bytes");
         replica.give(whole_snapshot());
-        assert_eq!(replica.give(Input::Closed), []);
+        assert_eq!(replica.give(ReplicaEvent::Closed), []);
         assert!(!replica.machine.reads());
-        let up = [Action::Up, Action::Stream(b"twelve bytes".to_vec()), send(&["REPLCONF ACK 70"])];
-        assert_eq!(replica.give(Input::Loaded), up);
-        assert_eq!(replica.give(Input::Applied { bytes: 12 }), []);
+        let up =
+            [ReplicaAction::Up, ReplicaAction::Stream(b"twelve bytes".to_vec()), send(&["REPLCONF ACK 70"])];
+        assert_eq!(replica.give(ReplicaEvent::Loaded), up);
+        assert_eq!(replica.give(ReplicaEvent::Applied { bytes: 12 }), []);
         assert_eq!(replica.machine.link(), LinkState::Connect);
-        assert_eq!(replica.at(20).give(Input::Deadline), [Action::Connect]);
-        replica.give(Input::Connected);
+        assert_eq!(replica.at(20).give(ReplicaEvent::Deadline), [ReplicaAction::Connect]);
+        replica.give(ReplicaEvent::Connected);
         replica.receive("+PONG\r\n");
         let ask = send(&[&format!("PSYNC {} 83", id(1))]);
         assert_eq!(replica.receive("+OK\r\n+OK\r\n+OK\r\n"), [ask]);
@@ -596,22 +616,28 @@ mod two_channels {
         ];
         for bytes in over_rdb {
             let mut replica = with_snapshot_position(config());
-            replica.give(Input::RdbChannel(ChannelInput::Connected));
+            replica.give(ReplicaEvent::RdbChannel(RdbChannelEvent::Connected));
             let last = replica.give(rdb(&bytes)).pop();
-            assert!(matches!(last, Some(Action::Close(_))), "{last:?} on {bytes:?}");
+            assert!(matches!(last, Some(ReplicaAction::Close(_))), "{last:?} on {bytes:?}");
         }
         for bytes in ["-ERR Unrecognized RDB client id 17\r\n", "+OK\r\n+FULLRESYNC\r\n", "+OK\r\n-ERR\r\n"] {
             let last = fetching().receive(bytes).pop();
-            assert!(matches!(last, Some(Action::Close(_))), "{last:?} on {bytes:?}");
+            assert!(matches!(last, Some(ReplicaAction::Close(_))), "{last:?} on {bytes:?}");
         }
-        assert!(matches!(with_snapshot_position(config()).receive("+OK\r\n").pop(), Some(Action::Close(_))));
+        assert!(matches!(
+            with_snapshot_position(config()).receive("+OK\r\n").pop(),
+            Some(ReplicaAction::Close(_))
+        ));
     }
 
     #[test]
     fn timeout_closes_both_connections() {
         let mut replica = fetching();
         assert_eq!(replica.at(59_999).give(rdb("\n")), []);
-        assert_eq!(replica.at(60_001).give(Input::Deadline), []);
-        assert_eq!(replica.at(120_000).give(Input::Deadline), [Action::Close(Reason::Silent)]);
+        assert_eq!(replica.at(60_001).give(ReplicaEvent::Deadline), []);
+        assert_eq!(
+            replica.at(120_000).give(ReplicaEvent::Deadline),
+            [ReplicaAction::Close(LinkError::Silent)]
+        );
     }
 }

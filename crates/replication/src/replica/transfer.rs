@@ -8,7 +8,7 @@ use memchr::memchr;
 use memchr::memmem::Finder;
 
 use super::link::{nonsense, refused};
-use super::{Action, Reason};
+use super::{LinkError, ReplicaAction};
 use crate::log::Position;
 
 const MARK_LEN: usize = 40;
@@ -54,8 +54,8 @@ impl Transfer {
     pub(super) fn advance(
         &mut self,
         bytes: Vec<u8>,
-        out: &mut Vec<Action>,
-    ) -> Result<Option<Vec<u8>>, Reason> {
+        out: &mut Vec<ReplicaAction>,
+    ) -> Result<Option<Vec<u8>>, LinkError> {
         let (body, bytes) = match self.body.take() {
             Some(body) => (body, bytes),
             None => match self.first_line(&bytes, out)? {
@@ -78,7 +78,11 @@ impl Transfer {
     }
 
     /// Parses the first line once it is complete; returns the body that it announces and the bytes behind it.
-    fn first_line(&mut self, more: &[u8], out: &mut Vec<Action>) -> Result<Option<(Body, Vec<u8>)>, Reason> {
+    fn first_line(
+        &mut self,
+        more: &[u8],
+        out: &mut Vec<ReplicaAction>,
+    ) -> Result<Option<(Body, Vec<u8>)>, LinkError> {
         let mut bytes = std::mem::take(&mut self.line);
         bytes.extend_from_slice(more);
         let start = bytes.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
@@ -106,7 +110,7 @@ impl Transfer {
             self.len = Some(len);
             Body::Length { missing: len }
         };
-        out.push(Action::BeginTransfer { position: self.position, len: self.len });
+        out.push(ReplicaAction::BeginTransfer { position: self.position, len: self.len });
         Ok(Some((body, rest)))
     }
 }
@@ -115,7 +119,7 @@ fn until_mark(
     mark: &Finder<'static>,
     held: &mut Vec<u8>,
     bytes: Vec<u8>,
-    out: &mut Vec<Action>,
+    out: &mut Vec<ReplicaAction>,
 ) -> Option<Vec<u8>> {
     let mut all = std::mem::take(held);
     if all.is_empty() {
@@ -134,8 +138,8 @@ fn until_mark(
     None
 }
 
-fn pass_on(bytes: Vec<u8>, out: &mut Vec<Action>) {
+fn pass_on(bytes: Vec<u8>, out: &mut Vec<ReplicaAction>) {
     if !bytes.is_empty() {
-        out.push(Action::Snapshot(bytes));
+        out.push(ReplicaAction::Snapshot(bytes));
     }
 }

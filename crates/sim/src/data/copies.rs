@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 
 use clock::Instant;
-use replication::wait::{Copies, NoFile, Reach, Waiters, Wanted};
+use replication::wait::{AppendOnlyOff, Copies, LogProgress, RequiredCopies, Waiters};
 use slot_routing::ReplOffset;
 
 use super::What;
@@ -15,7 +15,7 @@ use crate::{Plant, Rule};
 /// A waiting client.
 struct Asked {
     offset: ReplOffset,
-    wanted: Wanted,
+    wanted: RequiredCopies,
     until: Option<Instant>,
 }
 
@@ -29,9 +29,9 @@ pub(super) struct WaitingForCopies {
 
 impl Store {
     /// Returns how far the process's log has been copied.
-    fn copied(&self) -> Reach {
+    fn copied(&self) -> LogProgress {
         let master = self.serving.master();
-        Reach { here: self.on_disk(), acknowledged: master.acknowledged(), synced: master.synced() }
+        LogProgress { here: self.on_disk(), acknowledged: master.acknowledged(), synced: master.synced() }
     }
 }
 
@@ -42,11 +42,11 @@ impl<E: Debug> Stage<E> {
             return;
         }
         let wanted = self.chance.pick(&[
-            Wanted::Acknowledged { by: 1 },
-            Wanted::Acknowledged { by: 2 },
-            Wanted::Synced { here: true, at: 0 },
-            Wanted::Synced { here: true, at: 1 },
-            Wanted::Synced { here: false, at: 1 },
+            RequiredCopies::Acknowledged { by: 1 },
+            RequiredCopies::Acknowledged { by: 2 },
+            RequiredCopies::Synced { here: true, at: 0 },
+            RequiredCopies::Synced { here: true, at: 1 },
+            RequiredCopies::Synced { here: false, at: 1 },
         ]);
         let until = self.chance.percent(50).then(|| self.clock_of(host) + self.chance.millis(1, 2000));
         let store = &mut self.data.stores[host];
@@ -107,8 +107,8 @@ impl<E: Debug> Stage<E> {
         &mut self,
         host: usize,
         offset: ReplOffset,
-        wanted: Wanted,
-        copies: Result<Copies, NoFile>,
+        wanted: RequiredCopies,
+        copies: Result<Copies, AppendOnlyOff>,
     ) {
         self.note(|| format!("at host {host}: {wanted:?} of {offset}: {copies:?}"));
         if let Ok(copies) = copies {

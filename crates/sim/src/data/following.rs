@@ -1,14 +1,14 @@
 //! Simulates the replica's side: the task that carries out the orders of the driver
-//! ([`replication::Following`]), and the applier of the master's stream.
+//! ([`replication::ReplicaDriver`]), and the applier of the master's stream.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
 
 use engine::{Gate, Origin, Session};
 use gossip::SlotChange;
-use replication::following::{self, Order};
-use replication::replica::{Action, ChannelAction, ChannelInput, Input};
-use replication::{Generation, Incoming, Position, serving};
+use replication::replica::{RdbChannelAction, RdbChannelEvent, ReplicaAction, ReplicaEvent};
+use replication::replica_driver::{self, ReplicaDriverAction};
+use replication::{IncomingStream, Position, StreamEpoch, master_driver};
 use resp::{Args, Request};
 use slot_routing::Slot;
 
@@ -23,14 +23,14 @@ use crate::{Plant, Rule};
 /// The task that follows one master.
 pub(super) struct Follower {
     master: usize,
-    stream: Generation,
+    stream: StreamEpoch,
     link: Option<u64>,
     /// The second connection, over which the snapshot arrives.
     rdb: Option<u64>,
     /// The snapshot bytes received so far.
     snapshot: Vec<u8>,
     /// Stream bytes received but not yet taken by the applier.
-    incoming: Incoming,
+    incoming: IncomingStream,
     /// The session that executes the stream's commands.
     session: Session,
 }
@@ -45,8 +45,8 @@ pub(super) enum Came {
 
 /// A segment of whole stream commands that the applier is executing.
 pub(super) struct Piece {
-    stream: Generation,
-    came: replication::Piece,
+    stream: StreamEpoch,
+    came: replication::StreamBatch,
     commands: VecDeque<Command>,
     ack_wanted: bool,
 }
@@ -62,7 +62,7 @@ enum Command {
 
 /// A snapshot being loaded.
 pub(super) struct Load {
-    stream: Generation,
+    stream: StreamEpoch,
     pub(super) position: Position,
     snapshot: Vec<u8>,
 }
@@ -81,13 +81,13 @@ impl<E: Debug> Stage<E> {
     }
 
     /// Handles an order to follow a master.
-    pub(super) fn follow(&mut self, host: usize, stream: Generation) {
+    pub(super) fn follow(&mut self, host: usize, stream: StreamEpoch) {
         self.stop_following(host);
         let store = &mut self.data.stores[host];
         let Some(master) = store.upstream().filter(|_| store.following.stream() == Some(stream)) else {
             return;
         };
-        let (link, rdb, snapshot, incoming) = (None, None, Vec::new(), Incoming::default());
+        let (link, rdb, snapshot, incoming) = (None, None, Vec::new(), IncomingStream::default());
         let session = session_of_stream();
         store.follower = Some(Follower { master, stream, link, rdb, snapshot, incoming, session });
         let under_way = store.under_way();
@@ -102,7 +102,7 @@ impl<E: Debug> Stage<E> {
     }
 
     /// Fixes the start position once an earlier load is over and running writes have ended.
-    pub(super) fn start_following(&mut self, host: usize, stream: Generation, under_way: BTreeSet<u64>) {
+    pub(super) fn start_following(&mut self, host: usize, stream: StreamEpoch, under_way: BTreeSet<u64>) {
         let store = &mut self.data.stores[host];
         if store.follower.as_ref().is_none_or(|follower| follower.stream != stream) {
             return;
@@ -113,7 +113,7 @@ impl<E: Debug> Stage<E> {
             return self.data_at(self.now + LOCKED, Event::Start { at, stream, under_way });
         }
         store.engine().unblock_all();
-        self.give_following(host, following::Input::Drained);
+        self.give_following(host, replica_driver::ReplicaDriverEvent::Drained);
         self.note_data(host, |store| format!("follows from {:?}", store.position()));
     }
 
@@ -126,19 +126,19 @@ impl<E: Debug> Stage<E> {
         if follower.link == Some(link) {
             let input = match came {
                 Came::Bytes(bytes) if self.goes_on_endlessly(host) => return self.take_piece(host, bytes),
-                Came::Connected => Input::Connected,
-                Came::Bytes(bytes) => Input::Received(bytes),
-                Came::Refused => Input::ConnectFailed { refused: true },
-                Came::Closed => Input::Closed,
+                Came::Connected => ReplicaEvent::Connected,
+                Came::Bytes(bytes) => ReplicaEvent::Received(bytes),
+                Came::Refused => ReplicaEvent::ConnectFailed { refused: true },
+                Came::Closed => ReplicaEvent::Closed,
             };
             self.drive(host, input);
         } else if follower.rdb == Some(link) {
             let input = match came {
-                Came::Connected => ChannelInput::Connected,
-                Came::Bytes(bytes) => ChannelInput::Received(bytes),
-                Came::Refused | Came::Closed => ChannelInput::Closed,
+                Came::Connected => RdbChannelEvent::Connected,
+                Came::Bytes(bytes) => RdbChannelEvent::Received(bytes),
+                Came::Refused | Came::Closed => RdbChannelEvent::Closed,
             };
-            self.drive(host, Input::RdbChannel(input));
+            self.drive(host, ReplicaEvent::RdbChannel(input));
         }
     }
 
@@ -152,18 +152,18 @@ impl<E: Debug> Stage<E> {
         self.planted(Plant::EndlessStream) && self.data.stores[host].upstream().is_none()
     }
 
-    pub(super) fn drive(&mut self, host: usize, input: Input) {
+    pub(super) fn drive(&mut self, host: usize, input: ReplicaEvent) {
         let Some(follower) = &mut self.data.stores[host].follower else { return };
-        if matches!(input, Input::Closed | Input::ConnectFailed { .. }) {
+        if matches!(input, ReplicaEvent::Closed | ReplicaEvent::ConnectFailed { .. }) {
             follower.link = None;
         }
-        if input == Input::RdbChannel(ChannelInput::Closed) {
+        if input == ReplicaEvent::RdbChannel(RdbChannelEvent::Closed) {
             follower.rdb = None;
         }
-        self.give_following(host, following::Input::Link(input));
+        self.give_following(host, replica_driver::ReplicaDriverEvent::Link(input));
     }
 
-    fn give_following(&mut self, host: usize, input: following::Input) {
+    fn give_following(&mut self, host: usize, input: replica_driver::ReplicaDriverEvent) {
         let now = self.clock_of(host);
         let synced = self.data.stores[host].on_disk().upto();
         let Store { following, follower, log, .. } = &mut self.data.stores[host];
@@ -173,18 +173,20 @@ impl<E: Debug> Stage<E> {
         following.handle(now, (follower.stream, input), log, &mut orders);
         for order in orders {
             match order {
-                Order::Over if self.goes_on_endlessly(host) => {}
-                Order::Over => self.stop_following(host),
-                Order::HistoryReplaced => self.tell(host, Message::Serve(serving::Input::HistoryReplaced)),
-                Order::Act(action) => self.act_as_replica(host, action),
+                ReplicaDriverAction::Over if self.goes_on_endlessly(host) => {}
+                ReplicaDriverAction::Over => self.stop_following(host),
+                ReplicaDriverAction::HistoryReplaced => {
+                    self.tell(host, Message::Serve(master_driver::MasterDriverEvent::HistoryReplaced))
+                }
+                ReplicaDriverAction::Act(action) => self.act_as_replica(host, action),
             }
         }
     }
 
-    fn act_as_replica(&mut self, host: usize, action: Action) {
+    fn act_as_replica(&mut self, host: usize, action: ReplicaAction) {
         let Some(follower) = &mut self.data.stores[host].follower else { return };
         match action {
-            Action::Connect => {
+            ReplicaAction::Connect => {
                 follower.incoming.restart();
                 if self.plan.plant != Some(Plant::KeptTransactions) {
                     follower.session = session_of_stream();
@@ -195,44 +197,44 @@ impl<E: Debug> Stage<E> {
                     follower.link = Some(link);
                 }
             }
-            Action::Close(reason) => {
+            ReplicaAction::Close(reason) => {
                 let links = [follower.link.take(), follower.rdb.take()];
                 self.note_data(host, |_| format!("leaves its master: {reason}"));
                 links.into_iter().flatten().for_each(|link| self.hang_up(link, 0));
             }
-            Action::Send(bytes) => {
+            ReplicaAction::Send(bytes) => {
                 if let Some(link) = follower.link {
                     self.put(link, 1, Item::Bytes(bytes));
                 }
             }
-            Action::BeginTransfer { .. } => follower.snapshot.clear(),
-            Action::Snapshot(bytes) => follower.snapshot.extend(bytes),
-            Action::Load { position } => self.load(host, position),
-            Action::Resume { slot_states, .. } => {
+            ReplicaAction::BeginTransfer { .. } => follower.snapshot.clear(),
+            ReplicaAction::Snapshot(bytes) => follower.snapshot.extend(bytes),
+            ReplicaAction::Load { position } => self.load(host, position),
+            ReplicaAction::Resume { slot_states, .. } => {
                 if let Some(states) = slot_states {
                     let moves = gossip::parse_slot_states(&states);
                     self.data.stores[host].moves.hear(gossip::ClusterInput::MovesLoaded(moves));
                 }
                 self.note_data(host, |store| format!("goes on at {:?}", store.position()));
             }
-            Action::Up => {}
-            Action::RdbChannel(ChannelAction::Connect) => {
+            ReplicaAction::Up => {}
+            ReplicaAction::RdbChannel(RdbChannelAction::Connect) => {
                 let master = follower.master;
                 let link = self.dial(host, master);
                 if let Some(follower) = &mut self.data.stores[host].follower {
                     follower.rdb = Some(link);
                 }
             }
-            Action::RdbChannel(ChannelAction::Send(bytes)) => {
+            ReplicaAction::RdbChannel(RdbChannelAction::Send(bytes)) => {
                 if let Some(link) = follower.rdb {
                     self.put(link, 1, Item::Bytes(bytes));
                 }
             }
-            Action::RdbChannel(ChannelAction::Close) => {
+            ReplicaAction::RdbChannel(RdbChannelAction::Close) => {
                 let link = follower.rdb.take();
                 link.into_iter().for_each(|link| self.hang_up(link, 0));
             }
-            Action::Stream(bytes) => {
+            ReplicaAction::Stream(bytes) => {
                 self.take_piece(host, bytes);
             }
         }
@@ -248,7 +250,7 @@ impl<E: Debug> Stage<E> {
             self.note_data(host, |store| {
                 format!("rejects {position:?} and stands at {:?}", store.position())
             });
-            return self.drive(host, Input::LoadRejected);
+            return self.drive(host, ReplicaEvent::LoadRejected);
         }
         let store = &mut self.data.stores[host];
         store.load = Some(Load { stream, position, snapshot });
@@ -281,7 +283,7 @@ impl<E: Debug> Stage<E> {
         self.see(host, What::Stands);
         self.tell_file(host, None);
         if awaited {
-            self.drive(host, if failed { Input::LoadFailed } else { Input::Loaded });
+            self.drive(host, if failed { ReplicaEvent::LoadFailed } else { ReplicaEvent::Loaded });
         }
     }
 
@@ -295,9 +297,9 @@ impl<E: Debug> Stage<E> {
         let came = follower.incoming.take(bytes);
         assert_eq!(came.error, None, "a master's stream makes sense");
         if came.bytes.is_empty() {
-            return self.drive(host, Input::Applied { bytes: 0 });
+            return self.drive(host, ReplicaEvent::Applied { bytes: 0 });
         }
-        if !endless && !store.log.authority().applies(follower.stream) {
+        if !endless && !store.log.authority().accepts_stream(follower.stream) {
             return self.give_up(host);
         }
         let (mut commands, mut ack_wanted) = (VecDeque::new(), false);
@@ -342,7 +344,7 @@ impl<E: Debug> Stage<E> {
     fn give_up(&mut self, host: usize) {
         let link = self.data.stores[host].follower.as_mut().and_then(|follower| follower.link.take());
         link.into_iter().for_each(|link| self.hang_up(link, 0));
-        self.drive(host, Input::Closed);
+        self.drive(host, ReplicaEvent::Closed);
     }
 
     /// Executes some commands, each under its slot's lock; after the last one the bytes enter the
@@ -400,9 +402,9 @@ impl<E: Debug> Stage<E> {
         let in_transaction = follower.session.in_transaction();
         let bytes = follower.incoming.log(&came, in_transaction, append);
         self.log_grew(host);
-        self.drive(host, Input::Applied { bytes });
+        self.drive(host, ReplicaEvent::Applied { bytes });
         if ack_wanted {
-            self.drive(host, Input::AckWanted);
+            self.drive(host, ReplicaEvent::AckWanted);
         }
     }
 }

@@ -63,7 +63,7 @@ impl<E: Debug> Stage<E> {
                 stream.map(Message::Follow)
             }
             Order::HandOver { to } => {
-                let config = replica::Config { failover: true, ..config };
+                let config = replica::ReplicaConfig { failover: true, ..config };
                 store.following.follow(now, to, config, &mut store.log).map(Message::Follow)
             }
             Order::Empty => {
@@ -132,8 +132,8 @@ impl<E: Debug> Stage<E> {
     }
 }
 
-fn replica_config(settings: &Settings, store: &Store) -> replica::Config {
-    replica::Config {
+fn replica_config(settings: &Settings, store: &Store) -> replica::ReplicaConfig {
+    replica::ReplicaConfig {
         listening_port: 6379,
         announce_ip: None,
         node: store.me(),

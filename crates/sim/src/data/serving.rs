@@ -1,13 +1,13 @@
 //! Simulates the master's side: the replication thread, which carries out the orders of the driver
-//! ([`replication::Serving`]), and the replica connections.
+//! ([`replication::MasterDriver`]), and the replica connections.
 
 use std::fmt::Debug;
 
 use gossip::ReplicaAdmission;
 use replication::master::{PeerId, TransferId};
+use replication::master_driver::{self, MasterDriverAction, MasterDriverEvent, SnapshotPosition};
 use replication::replica;
-use replication::serving::{self, Cut, Input, Order};
-use replication::{CursorId, Generation, Profile, PsyncRequest, Replconf};
+use replication::{CursorId, PeerProfile, PsyncRequest, ReplconfAction, StreamEpoch};
 use resp::{Args, Batch, Limits, Parser};
 
 use super::link::Item;
@@ -22,10 +22,10 @@ const MARK: &str = "mark5678901234567890mark5678901234567890";
 
 /// Messages to the replication thread.
 pub(super) enum Message {
-    Follow(Generation),
+    Follow(StreamEpoch),
     Unfollow,
     /// An input of the driver.
-    Serve(Input),
+    Serve(MasterDriverEvent),
 }
 
 /// A connection opened by a replica.
@@ -34,7 +34,7 @@ pub(super) struct Peer {
     pub(super) host: usize,
     /// The replica's incarnation at that time.
     life: u64,
-    profile: Profile,
+    profile: PeerProfile,
     input: Vec<u8>,
     /// The cursor from which the log is streamed.
     streams: Option<CursorId>,
@@ -46,7 +46,7 @@ pub(super) struct Peer {
 
 impl Peer {
     pub(super) fn new(link: u64, host: usize, life: u64) -> Self {
-        let (profile, input) = (Profile::default(), Vec::new());
+        let (profile, input) = (PeerProfile::default(), Vec::new());
         Self { link, host, life, profile, input, streams: None, awaited: false, snapshot: None }
     }
 }
@@ -81,20 +81,20 @@ impl<E: Debug> Stage<E> {
     fn on_message(&mut self, host: usize, message: Message) {
         match message {
             Message::Follow(stream) => {
-                self.serve(host, Input::Demoted);
+                self.serve(host, MasterDriverEvent::Demoted);
                 self.follow(host, stream);
             }
             Message::Unfollow => {
                 if !self.planted(Plant::EndlessStream) {
                     self.stop_following(host);
                 }
-                self.serve(host, Input::Promoted);
+                self.serve(host, MasterDriverEvent::Promoted);
             }
-            Message::Serve(Input::Acknowledged { peer, mut offset, synced }) => {
+            Message::Serve(MasterDriverEvent::Acknowledged { peer, mut offset, synced }) => {
                 if self.planted(Plant::CountedEarly) {
                     offset = self.data.stores[host].offset();
                 }
-                self.serve(host, Input::Acknowledged { peer, offset, synced });
+                self.serve(host, MasterDriverEvent::Acknowledged { peer, offset, synced });
                 if let Some(replica) = self.living_replica(host, peer) {
                     self.see(host, What::Confirmed { replica, offset });
                 }
@@ -136,11 +136,12 @@ impl<E: Debug> Stage<E> {
         let Some(peer) = peers.get_mut(&id) else { return };
         match &args[0] {
             b"REPLCONF" => match peer.profile.replconf(args) {
-                Ok(Replconf::Ack(offset)) => {
-                    let acknowledged = Input::Acknowledged { peer: id, offset, synced: peer.profile.synced };
+                Ok(ReplconfAction::Ack(offset)) => {
+                    let acknowledged =
+                        MasterDriverEvent::Acknowledged { peer: id, offset, synced: peer.profile.synced };
                     self.tell(host, Message::Serve(acknowledged));
                 }
-                Ok(Replconf::SnapshotOver(rdb)) => {
+                Ok(ReplconfAction::SnapshotOver(rdb)) => {
                     let answer = match serving.link_channels(&mut peer.profile, rdb) {
                         Ok(()) => "+OK\r\n".to_owned(),
                         Err(error) => format!("-{error}\r\n"),
@@ -162,16 +163,16 @@ impl<E: Debug> Stage<E> {
                 }
                 let Store { serving, log, peers, .. } = &mut self.data.stores[host];
                 let Some(peer) = peers.get(&id) else { return };
-                if serving.sends_apart(log, &request, &peer.profile).is_some() {
+                if serving.needs_rdb_channel(log, &request, &peer.profile).is_some() {
                     return self.line(host, id, "+DUALCHANNELSYNC\r\n".to_owned());
                 }
                 let profile = peer.profile.clone();
-                let asked = Input::Asked { peer: id, profile, request: Some(request) };
+                let asked = MasterDriverEvent::Asked { peer: id, profile, request: Some(request) };
                 self.tell(host, Message::Serve(asked));
             }
             b"SYNC" => {
                 let profile = peer.profile.clone();
-                let asked = Input::Asked { peer: id, profile, request: None };
+                let asked = MasterDriverEvent::Asked { peer: id, profile, request: None };
                 self.tell(host, Message::Serve(asked));
             }
             _ => self.line(host, id, "+PONG\r\n".to_owned()),
@@ -202,7 +203,7 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    fn serve(&mut self, host: usize, input: Input) {
+    fn serve(&mut self, host: usize, input: MasterDriverEvent) {
         let now = self.clock_of(host);
         let Store { serving, log, .. } = &mut self.data.stores[host];
         let mut orders = Vec::new();
@@ -210,59 +211,59 @@ impl<E: Debug> Stage<E> {
         self.carry_out(host, orders);
     }
 
-    fn carry_out(&mut self, host: usize, orders: Vec<Order>) {
+    fn carry_out(&mut self, host: usize, orders: Vec<MasterDriverAction>) {
         for order in orders {
             self.serve_as_ordered(host, order);
         }
     }
 
-    fn serve_as_ordered(&mut self, host: usize, order: Order) {
+    fn serve_as_ordered(&mut self, host: usize, order: MasterDriverAction) {
         match order {
-            Order::Answered(peer, answer) => {
+            MasterDriverAction::Answered(peer, answer) => {
                 self.note_data(host, |_| format!("is asked by {peer:?} and gives {answer:?}"));
             }
-            Order::Snapshot { transfer, peers, eof, .. } => {
+            MasterDriverAction::Snapshot { transfer, peers, eof, .. } => {
                 let at = self.process(host);
                 self.data_within(3000, Event::Cut { at, transfer, peers, eof });
             }
             // The snapshot has no receivers.
-            Order::CancelSnapshot(_) => {}
-            Order::Send(peer, bytes) => self.send(host, peer, bytes),
-            Order::Continue { peer, id } => {
+            MasterDriverAction::CancelSnapshot(_) => {}
+            MasterDriverAction::Send(peer, bytes) => self.send(host, peer, bytes),
+            MasterDriverAction::Continue { peer, id } => {
                 let states = self.data.stores[host].slot_states();
-                self.send(host, peer, serving::continue_with(id, &states));
+                self.send(host, peer, master_driver::continue_with(id, &states));
             }
-            Order::SendSnapshot(peer) => {
+            MasterDriverAction::SendSnapshot(peer) => {
                 let waiting = self.data.stores[host].peers.get_mut(&peer);
                 if let Some(snapshot) = waiting.and_then(|peer| peer.snapshot.take()) {
                     self.send(host, peer, snapshot);
-                    self.tell(host, Message::Serve(Input::Sent(peer)));
+                    self.tell(host, Message::Serve(MasterDriverEvent::Sent(peer)));
                 }
             }
-            Order::SendFile { peers, .. } => {
+            MasterDriverAction::SendFile { peers, .. } => {
                 let Some(snapshot) = self.data.stores[host].snapshot_file.take() else { return };
                 for peer in peers {
                     self.send(host, peer, snapshot.clone());
-                    self.tell(host, Message::Serve(Input::Sent(peer)));
+                    self.tell(host, Message::Serve(MasterDriverEvent::Sent(peer)));
                 }
             }
-            Order::Stream(peer, cursor) => {
+            MasterDriverAction::Stream(peer, cursor) => {
                 if let Some(peer) = self.data.stores[host].peers.get_mut(&peer) {
                     peer.streams = Some(cursor);
                     self.log_grew(host);
                 }
             }
-            Order::Append(bytes) => {
+            MasterDriverAction::Append(bytes) => {
                 self.data.stores[host].log.append_control(bytes);
                 self.log_grew(host);
             }
-            Order::Close(peer, reason) => {
+            MasterDriverAction::Close(peer, reason) => {
                 self.note_data(host, |_| format!("closes the link of {peer:?}: {reason}"));
                 if let Some(peer) = self.data.stores[host].peers.remove(&peer) {
                     self.hang_up(peer.link, 1);
                 }
             }
-            Order::CloseLog => {
+            MasterDriverAction::CloseLog => {
                 let store = &mut self.data.stores[host];
                 // With an append-only file, the reply follows its sync.
                 if store.file.is_none() {
@@ -283,7 +284,7 @@ impl<E: Debug> Stage<E> {
         store.log.open(fresh);
         // All keys are in one database, which a replica knows from its master.
         let db = store.upstream().map(|_| 0);
-        let cut = Cut::note(&mut store.log, transfer, &peers, db);
+        let cut = SnapshotPosition::record(&mut store.log, transfer, &peers, db);
         let data = store.held.snapshot(store.log.position(), &store.slot_states());
         store.imports.repeat_in_log(&mut store.log);
         let (head, tail) =
@@ -301,12 +302,12 @@ impl<E: Debug> Stage<E> {
             self.data_within(100_000, Event::Written { at, transfer });
         }
         self.see(host, What::Stands);
-        self.tell(host, Message::Serve(Input::Cut(cut)));
+        self.tell(host, Message::Serve(MasterDriverEvent::SnapshotTaken(cut)));
     }
 
     /// Handles a completely written snapshot file.
     pub(super) fn written(&mut self, host: usize, transfer: TransferId) {
-        self.tell(host, Message::Serve(Input::Written(transfer)));
+        self.tell(host, Message::Serve(MasterDriverEvent::Written(transfer)));
     }
 
     /// Returns whether a replica still runs in the incarnation that connected last.
@@ -366,7 +367,7 @@ impl<E: Debug> Stage<E> {
     /// Handles the end of a replica's connection.
     pub(super) fn lose_peer(&mut self, host: usize, id: PeerId) {
         self.data.stores[host].peers.remove(&id);
-        self.tell(host, Message::Serve(Input::Closed(id)));
+        self.tell(host, Message::Serve(MasterDriverEvent::Closed(id)));
     }
 
     /// Runs the due timers of a process's replication machines unless their thread is busy.
@@ -377,17 +378,17 @@ impl<E: Debug> Stage<E> {
             return;
         }
         if self.data.stores[host].serving.next_deadline().is_some_and(|due| due <= now) {
-            self.serve(host, Input::Deadline);
+            self.serve(host, MasterDriverEvent::Deadline);
         }
         if self.data.stores[host].next_look().is_some_and(|due| due <= now) {
             let Store { serving, log, .. } = &mut self.data.stores[host];
             let mut orders = Vec::new();
             // Write admission is not simulated further because there are few writers.
-            serving.look(now, log, &mut orders);
+            serving.check_pending(now, log, &mut orders);
             self.carry_out(host, orders);
         }
         if self.follower_is_due(host).is_some_and(|due| due <= now) {
-            self.drive(host, replica::Input::Deadline);
+            self.drive(host, replica::ReplicaEvent::Deadline);
         }
     }
 

@@ -1,4 +1,4 @@
-//! Simulates SHUTDOWN: a process stops as its machine decides ([`replication::Stop`]) and restarts
+//! Simulates SHUTDOWN: a process stops as its machine decides ([`replication::ShutdownSequence`]) and restarts
 //! with its data.
 
 use std::collections::BTreeSet;
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use append_only::AofEvent;
 use engine::PausePurpose;
-use replication::Stop;
-use replication::stop::{Action, Held, Input, Plan};
+use replication::ShutdownSequence;
+use replication::shutdown::{PausedLog, ShutdownAction, ShutdownEvent, ShutdownOptions};
 use slot_routing::{NodeId, ReplOffset, Slot};
 
 use super::store::Store;
@@ -21,7 +21,7 @@ const LONGEST: Duration = Duration::from_secs(1);
 
 /// A shutdown in progress.
 pub(super) struct Stopping {
-    machine: Stop,
+    machine: ShutdownSequence,
     step: Step,
     /// The log end when writes were blocked.
     end: ReplOffset,
@@ -77,9 +77,9 @@ impl<E: Debug> Stage<E> {
             return;
         }
         let hand_over = self.chance.percent(50) && self.data.stores[host].is_voting_master();
-        let plan = Plan { now: self.chance.percent(20), hand_over, ..Plan::default() };
+        let plan = ShutdownOptions { now: self.chance.percent(20), hand_over, ..ShutdownOptions::default() };
         let mut actions = Vec::new();
-        let machine = Stop::new(plan, &mut actions);
+        let machine = ShutdownSequence::new(plan, &mut actions);
         self.note(|| format!("host {host} is to stop: {plan:?}"));
         let (step, end) = (Step::Held(BTreeSet::new()), ReplOffset(0));
         self.data.stores[host].stopping = Some(Stopping { machine, step, end });
@@ -120,7 +120,7 @@ impl<E: Debug> Stage<E> {
         }
     }
 
-    fn next_of_stop(&mut self, host: usize) -> Option<Input> {
+    fn next_of_stop(&mut self, host: usize) -> Option<ShutdownEvent> {
         let (now, careless) = (self.clock_of(host), self.planted(Plant::UnawaitedWrites));
         let store = &mut self.data.stores[host];
         let Stopping { machine, step, end } = store.stopping.as_ref()?;
@@ -130,45 +130,47 @@ impl<E: Debug> Stage<E> {
             Step::Held(_) => {
                 let end = store.offset();
                 let replicas = if store.upstream().is_none() { store.replicas().count() } else { 0 };
-                let held = Held { end, replicas, in_sync: store.in_sync(end), longest: LONGEST };
+                let held = PausedLog { end, replicas, in_sync: store.in_sync(end), longest: LONGEST };
                 store.stopping.as_mut()?.end = end;
-                Some(Input::WritesHeld(held))
+                Some(ShutdownEvent::WritesHeld(held))
             }
-            Step::InSync | Step::HandedOver { .. } if is_late => Some(Input::Deadline),
-            Step::InSync => Some(Input::InSync(store.in_sync(*end))),
-            Step::HandedOver { told } => (!told || !store.is_voting_master()).then_some(Input::HandedOver),
+            Step::InSync | Step::HandedOver { .. } if is_late => Some(ShutdownEvent::Deadline),
+            Step::InSync => Some(ShutdownEvent::InSync(store.in_sync(*end))),
+            Step::HandedOver { told } => {
+                (!told || !store.is_voting_master()).then_some(ShutdownEvent::HandedOver)
+            }
             Step::Save => self.save_at_stop(host),
             Step::Flushed { failures } => {
                 let file = store.file.as_ref()?;
                 match file.synced() >= Some(*end) {
-                    true => Some(Input::Saved(true)),
-                    false => (file.failures() > *failures).then_some(Input::Saved(false)),
+                    true => Some(ShutdownEvent::Saved(true)),
+                    false => (file.failures() > *failures).then_some(ShutdownEvent::Saved(false)),
                 }
             }
             Step::Over => None,
         }
     }
 
-    fn act_on_stop(&mut self, host: usize, actions: Vec<Action>) {
+    fn act_on_stop(&mut self, host: usize, actions: Vec<ShutdownAction>) {
         for action in actions {
             self.note(|| format!("the stop of host {host}: {action:?}"));
             let step = match action {
-                Action::HoldWrites => {
+                ShutdownAction::HoldWrites => {
                     self.hold_writes(host, PausePurpose::Shutdown, None);
                     Step::Held(self.data.stores[host].under_way())
                 }
-                Action::AwaitReplicas { .. } => {
+                ShutdownAction::AwaitReplicas { .. } => {
                     self.ask_for_acknowledgements(host);
                     Step::InSync
                 }
-                Action::NoteInSync { .. } => {
+                ShutdownAction::NoteInSync { .. } => {
                     self.check_in_sync(host);
                     continue;
                 }
-                Action::HandOver => Step::HandedOver { told: self.tell_successor(host) },
-                Action::Save => Step::Save,
-                Action::Stop => Step::Over,
-                Action::GoOn(_) => {
+                ShutdownAction::HandOver => Step::HandedOver { told: self.tell_successor(host) },
+                ShutdownAction::Save => Step::Save,
+                ShutdownAction::Exit => Step::Over,
+                ShutdownAction::Cancel(_) => {
                     self.data.stores[host].stopping = None;
                     return self.let_write(host, PausePurpose::Shutdown);
                 }
@@ -206,7 +208,7 @@ impl<E: Debug> Stage<E> {
     }
 
     /// Saves a snapshot, or syncs the append-only file.
-    fn save_at_stop(&mut self, host: usize) -> Option<Input> {
+    fn save_at_stop(&mut self, host: usize) -> Option<ShutdownEvent> {
         let store = &mut self.data.stores[host];
         let end = store.offset();
         if let Some(file) = &store.file {
@@ -225,6 +227,6 @@ impl<E: Debug> Stage<E> {
         if saved {
             self.see(host, What::Synced { upto: end });
         }
-        Some(Input::Saved(saved))
+        Some(ShutdownEvent::Saved(saved))
     }
 }

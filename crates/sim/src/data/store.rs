@@ -9,10 +9,10 @@ use durability::stream::imports::Imports;
 use engine::{CapturedKey, CommandError, Engine, Gate, Release, Session};
 use gossip::ReplicaAdmission;
 use replication::master::{self, OutputLimit, PeerId};
+use replication::master_driver::NextPendingCheck;
 use replication::replica::Replica;
-use replication::serving::NextLook;
 use replication::wait::OnDisk;
-use replication::{Following, Log, Position, ReplId, Serving};
+use replication::{Log, MasterDriver, Position, ReplId, ReplicaDriver};
 use resp::Value;
 use slot_routing::{NodeId, ReplOffset, Slot, SlotSet, SlotsToEmpty};
 
@@ -61,14 +61,14 @@ pub(crate) struct Store {
     pub(super) orders: VecDeque<Order>,
     /// An order that was carried out in the log but is not published yet.
     pub(super) changing: Option<Message>,
-    pub(super) following: Following<usize>,
+    pub(super) following: ReplicaDriver<usize>,
     pub(super) follower: Option<Follower>,
     /// The segment being applied, which holds the stream's lock.
     pub(super) piece: Option<Piece>,
     pub(super) load: Option<Load>,
     /// A snapshot that is sent to replicas once it is complete.
     pub(super) snapshot_file: Option<Vec<u8>>,
-    pub(super) serving: Serving,
+    pub(super) serving: MasterDriver,
     pub(super) peers: BTreeMap<PeerId, Peer>,
     pub(super) inbox: Lane<Message>,
     pub(crate) moves: SlotMoves,
@@ -98,12 +98,12 @@ impl Store {
             stopping: None,
             orders: VecDeque::new(),
             changing: None,
-            following: Following::default(),
+            following: ReplicaDriver::default(),
             follower: None,
             piece: None,
             load: None,
             snapshot_file: None,
-            serving: Serving::new(master_config(settings), now),
+            serving: MasterDriver::new(master_config(settings), now),
             peers: BTreeMap::new(),
             inbox: Lane::default(),
             moves: SlotMoves::default(),
@@ -147,7 +147,7 @@ impl Store {
     /// Returns when replica lag is next checked, by the process's clock; `None` until the log
     /// grows.
     pub(super) fn next_look(&self) -> Option<Instant> {
-        let NextLook { past, at } = self.serving.next_look()?;
+        let NextPendingCheck { past, at } = self.serving.next_pending_check()?;
         past.is_none_or(|end| self.offset() != end).then_some(at)
     }
 
@@ -325,8 +325,8 @@ impl Store {
     }
 }
 
-fn master_config(settings: &Settings) -> master::Config {
-    master::Config {
+fn master_config(settings: &Settings) -> master::MasterConfig {
+    master::MasterConfig {
         ping_period: Duration::from_secs(1),
         timeout: Duration::from_secs(4),
         diskless: settings.diskless,

@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use durability::stream::imports;
 use engine::Left;
 use migration::Establish;
-use replication::{CursorId, Incoming};
+use replication::{CursorId, IncomingStream};
 
 use super::held::{key_of, slot_of};
 use super::{Event, Key, LOCKED};
@@ -38,7 +38,7 @@ impl<E: Debug> Stage<E> {
     ) -> Option<Vec<Change>> {
         let mut bytes = Vec::new();
         self.data.stores[host].log.read(cursor, usize::MAX, &mut bytes).ok()?;
-        let came = Incoming::default().take(bytes);
+        let came = IncomingStream::default().take(bytes);
         let mut changes = Vec::new();
         for index in 0..came.batch.len() {
             let args = came.batch.args(index, &came.bytes);

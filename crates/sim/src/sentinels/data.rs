@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use engine::Gate;
 use gossip::ReplicaAdmission;
-use replication::{EmptyMaster, Followers};
+use replication::{EmptyMaster, RecordedReplicas};
 use resp::Protocol;
 use slot_routing::{ReplOffset, Slot, SlotSet};
 
@@ -180,7 +180,7 @@ impl World {
                 let kept = server.keeping.look(now, leads.then_some(replicas), TIMEOUT);
                 if let Some(replicas) = kept.map(<[_]>::to_vec) {
                     let own = server.keeping.own().cloned();
-                    server.followers = Some(Followers { history, own, replicas });
+                    server.followers = Some(RecordedReplicas { history, own, replicas });
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use replication::handover::Order;
+use replication::handover::HandoverCommand;
 use sentinel::{ClientId, Input};
 
 use super::disk::Disk;
@@ -166,7 +166,7 @@ impl World {
             let timeout = self.stage.chance.pick(&[None, Some(300), Some(3000)]).map(Duration::from_millis);
             let force = timeout.is_some() && self.stage.chance.percent(30);
             // A refused handover changes nothing.
-            let _ = self.order_handover(master, Order::Start { target, force, timeout });
+            let _ = self.order_handover(master, HandoverCommand::Start { target, force, timeout });
         }
     }
 

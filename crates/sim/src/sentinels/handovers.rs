@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use engine::PausePurpose;
-use replication::handover::{Action, Input, Order as Word, Refusal, Situation};
+use replication::handover::{HandoverAction, HandoverCommand, HandoverContext, HandoverError, HandoverEvent};
 use replication::replica::LinkState;
 
 use super::server::PORT;
@@ -13,11 +13,11 @@ use crate::data::Order;
 
 impl World {
     /// Starts or aborts a handover for an operator or a sentinel.
-    pub(super) fn order_handover(&mut self, host: usize, word: Word) -> Result<(), Refusal> {
+    pub(super) fn order_handover(&mut self, host: usize, word: HandoverCommand) -> Result<(), HandoverError> {
         let store = &self.stage.data.stores[host];
         let online: BTreeSet<usize> = store.replicas().map(|(replica, _)| replica).collect();
         let named = |replica: usize| ((self.ips[replica].clone(), PORT), online.contains(&replica));
-        let situation = Situation {
+        let situation = HandoverContext {
             is_replica: store.upstream().is_some(),
             replicas: store.followers().map(named).collect(),
         };
@@ -37,26 +37,28 @@ impl World {
             && (store.has_drained(under_way) || self.stage.plan.plant == Some(Plant::UnawaitedWrites))
         {
             self.server(host).held = None;
-            inputs.push(Input::WritesHeld);
+            inputs.push(HandoverEvent::WritesHeld);
         }
         let store = &self.stage.data.stores[host];
         let has_all = store.replicas().filter(|(_, acknowledged)| *acknowledged >= store.offset());
-        inputs.push(Input::InSync(has_all.map(|(replica, _)| (self.ips[replica].clone(), PORT)).collect()));
+        inputs.push(HandoverEvent::InSync(
+            has_all.map(|(replica, _)| (self.ips[replica].clone(), PORT)).collect(),
+        ));
         match store.replica() {
-            Some(machine) if machine.link() == LinkState::Connected => inputs.push(Input::Following),
-            Some(machine) if machine.was_turned_away() => inputs.push(Input::TurnedAway),
+            Some(machine) if machine.link() == LinkState::Connected => inputs.push(HandoverEvent::Following),
+            Some(machine) if machine.was_turned_away() => inputs.push(HandoverEvent::TurnedAway),
             _ => {}
         }
         let now = self.stage.clock_of(host);
         if self.server(host).handover.next_deadline().is_some_and(|due| due <= now) {
-            inputs.push(Input::Deadline);
+            inputs.push(HandoverEvent::Deadline);
         }
         for input in inputs {
-            let (mut actions, in_sync) = (Vec::new(), matches!(input, Input::InSync(_)));
+            let (mut actions, in_sync) = (Vec::new(), matches!(input, HandoverEvent::InSync(_)));
             self.server(host).handover.handle(now, input, &mut actions);
             let over = !actions.is_empty();
             let follows = actions.iter().find_map(|action| match action {
-                Action::Follow((ip, _)) => self.find(ip),
+                HandoverAction::Follow((ip, _)) => self.find(ip),
                 _ => None,
             });
             // A replica that died after its acknowledgement still counts until the master notices.
@@ -79,29 +81,29 @@ impl World {
         }
     }
 
-    fn act_on_handover(&mut self, host: usize, actions: Vec<Action>) {
+    fn act_on_handover(&mut self, host: usize, actions: Vec<HandoverAction>) {
         for action in actions {
             self.stage.note(|| format!("server {host}: {action:?}"));
             match action {
-                Action::HoldWrites(longest) => {
+                HandoverAction::HoldWrites(longest) => {
                     let until = self.stage.clock_of(host) + longest;
                     self.stage.hold_writes(host, PausePurpose::Failover, Some(until));
                     let under_way = self.stage.data.stores[host].under_way();
                     self.server(host).held = Some(under_way);
                 }
-                Action::AskForAcknowledgements => self.stage.ask_for_acknowledgements(host),
-                Action::Follow((ip, port)) => {
+                HandoverAction::AskForAcknowledgements => self.stage.ask_for_acknowledgements(host),
+                HandoverAction::Follow((ip, port)) => {
                     if let Some(to) = self.find(&ip) {
                         self.server(host).upstream = Some((ip, port));
                         self.stage.order(host, Order::HandOver { to });
                     }
                 }
-                Action::Settle(_) => self.stage.settle(host),
-                Action::StayMaster => {
+                HandoverAction::Settle(_) => self.stage.settle(host),
+                HandoverAction::StayMaster => {
                     self.server(host).upstream = None;
                     self.stage.order(host, Order::Lead);
                 }
-                Action::ResumeWrites { .. } => {
+                HandoverAction::ResumeWrites { .. } => {
                     self.server(host).held = None;
                     self.stage.let_write(host, PausePurpose::Failover);
                 }

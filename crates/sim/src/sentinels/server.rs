@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clock::Instant;
-use replication::handover::Order;
-use replication::{EmptyMaster, Followers, Handover, Keeping};
+use replication::handover::HandoverCommand;
+use replication::{EmptyMaster, Handover, RecordedReplicas, ReplicaRecorder};
 use resp::{Protocol, Writer};
 
 /// The port of every server.
@@ -22,9 +22,9 @@ pub(super) struct Server {
     /// The value saved by CONFIG REWRITE, from which a restart begins.
     saved: Upstream,
     /// The file on its disk that lists its replicas.
-    pub(super) followers: Option<Followers>,
+    pub(super) followers: Option<RecordedReplicas>,
     /// Whether the replica file is kept, which depends on replicas and sentinel greetings.
-    pub(super) keeping: Keeping,
+    pub(super) keeping: ReplicaRecorder,
     /// A handover, if one is in progress.
     pub(super) handover: Handover,
     /// The commands that must end before writes are blocked.
@@ -58,7 +58,7 @@ pub(super) enum Effect {
     /// Becomes a master, or a replica of this address.
     Follow(Upstream),
     /// Starts or aborts FAILOVER.
-    HandOver(Order),
+    HandOver(HandoverCommand),
 }
 
 /// A replica's state as reported in INFO.
@@ -95,7 +95,7 @@ impl Server {
             upstream,
             saved,
             followers: None,
-            keeping: Keeping::default(),
+            keeping: ReplicaRecorder::default(),
             handover: Handover::default(),
             held: None,
             empty: None,
@@ -105,7 +105,7 @@ impl Server {
     pub(super) fn restart(&mut self, run_id: String) {
         self.run_id = run_id;
         self.upstream = self.saved.clone();
-        (self.empty, self.keeping) = (None, Keeping::default());
+        (self.empty, self.keeping) = (None, ReplicaRecorder::default());
         (self.handover, self.held) = (Handover::default(), None);
     }
 
@@ -128,11 +128,11 @@ impl Server {
             ["SLAVEOF", ..] if self.handover.is_under_way() => Effect::None,
             ["SLAVEOF", "NO", "ONE"] => Effect::Follow(None),
             ["SLAVEOF", _, port] => Effect::Follow(port.parse().ok().map(|port| (words[1].clone(), port))),
-            ["FAILOVER", "ABORT"] => Effect::HandOver(Order::Abort),
+            ["FAILOVER", "ABORT"] => Effect::HandOver(HandoverCommand::Abort),
             ["FAILOVER", "TO", _, port, rest @ ..] => {
                 let target = Some((words[2].clone(), port.parse().unwrap_or(0)));
                 let timeout = rest.last().and_then(|millis| millis.parse().ok()).map(Duration::from_millis);
-                Effect::HandOver(Order::Start { target, force: false, timeout })
+                Effect::HandOver(HandoverCommand::Start { target, force: false, timeout })
             }
             ["CONFIG", "REWRITE"] => {
                 // The configuration is not saved before the handover is over.

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use replication::ReplId;
-use replication::wait::Wanted;
+use replication::wait::RequiredCopies;
 use slot_routing::ReplOffset;
 
 use super::{Seen, What};
@@ -42,8 +42,8 @@ impl Invariant<Seen<'_>> for Copies {
             What::Synced { upto } => raise(self.synced.entry(copy).or_default(), upto),
             What::Copied { upto, wanted, copies } => {
                 let ledger = match wanted {
-                    Wanted::Acknowledged { .. } => &self.held,
-                    Wanted::Synced { .. } => &self.synced,
+                    RequiredCopies::Acknowledged { .. } => &self.held,
+                    RequiredCopies::Synced { .. } => &self.synced,
                 };
                 let has_it = |((of, _, history), offset): &(&Copy, &ReplOffset)| {
                     *of != host && *history == position.id && **offset >= upto

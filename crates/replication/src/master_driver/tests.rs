@@ -15,14 +15,14 @@ fn at(millis: u64) -> Instant {
 
 /// The driver with its log, and the actions since they were last take_actions.
 struct Server {
-    serving: Serving,
+    serving: MasterDriver,
     log: Log,
-    orders: Vec<Order>,
+    orders: Vec<MasterDriverAction>,
 }
 
 impl Server {
     fn new() -> Self {
-        let config = Config {
+        let config = MasterConfig {
             ping_period: Duration::from_secs(10),
             timeout: Duration::from_secs(60),
             diskless: true,
@@ -34,33 +34,33 @@ impl Server {
             output_limit: OutputLimit { hard: 1000, soft: 0, soft_for: Duration::ZERO },
             backlog: 0,
         };
-        let serving = Serving::new(config, at(0));
+        let serving = MasterDriver::new(config, at(0));
         Self { serving, log: Log::new(id(0), 1 << 20), orders: Vec::new() }
     }
 
-    fn give(&mut self, millis: u64, input: Input) {
+    fn give(&mut self, millis: u64, input: MasterDriverEvent) {
         self.serving.handle(at(millis), input, &mut self.log, &mut self.orders);
     }
 
     fn receive_psync(&mut self, millis: u64, peer: PeerId, (history, first_byte): (&str, i64)) {
         let request = PsyncRequest { id: history.as_bytes().to_vec(), first_byte, failover: false };
-        let mut profile = Profile::default();
+        let mut profile = PeerProfile::default();
         (profile.capabilities.eof, profile.capabilities.psync2) = (true, true);
-        self.give(millis, Input::Asked { peer, profile, request: Some(request) });
+        self.give(millis, MasterDriverEvent::Asked { peer, profile, request: Some(request) });
     }
 
-    fn take_actions(&mut self) -> Vec<Order> {
+    fn take_actions(&mut self) -> Vec<MasterDriverAction> {
         std::mem::take(&mut self.orders)
     }
 
     /// Takes the requested snapshot, sends it and acknowledges that it is loaded.
-    fn synchronise(&mut self, millis: u64, transfer: u64, peer: PeerId) -> Cut {
+    fn synchronise(&mut self, millis: u64, transfer: u64, peer: PeerId) -> SnapshotPosition {
         self.log.open(id(0));
-        let cut = Cut::note(&mut self.log, TransferId(transfer), &[peer], None);
-        self.give(millis, Input::Cut(cut.clone()));
-        self.give(millis, Input::Sent(peer));
+        let cut = SnapshotPosition::record(&mut self.log, TransferId(transfer), &[peer], None);
+        self.give(millis, MasterDriverEvent::SnapshotTaken(cut.clone()));
+        self.give(millis, MasterDriverEvent::Sent(peer));
         let offset = cut.position.offset;
-        self.give(millis, Input::Acknowledged { peer, offset, synced: None });
+        self.give(millis, MasterDriverEvent::Acknowledged { peer, offset, synced: None });
         cut
     }
 }
@@ -69,16 +69,19 @@ impl Server {
 fn full_synchronisation_returns_the_actions_in_order() {
     let mut server = Server::new();
     server.receive_psync(1, ONE, ("?", -1));
-    let form = SnapshotForm::default();
+    let form = SnapshotFormat::default();
     let expected = [
-        Order::Answered(ONE, Answer::Full(Some(Refusal::NothingAsked))),
-        Order::Snapshot { transfer: TransferId(1), peers: vec![ONE], eof: true, form },
+        MasterDriverAction::Answered(ONE, PsyncAnswer::Full(Some(FullSyncReason::NothingAsked))),
+        MasterDriverAction::Snapshot { transfer: TransferId(1), peers: vec![ONE], eof: true, form },
     ];
     assert_eq!(server.take_actions(), expected);
-    let Cut { position, cursors, .. } = server.synchronise(2, 1, ONE);
+    let SnapshotPosition { position, cursors, .. } = server.synchronise(2, 1, ONE);
     let line = format!("+FULLRESYNC {} {}\r\n", position.id, position.offset);
-    let expected =
-        [Order::Send(ONE, line.into_bytes()), Order::SendSnapshot(ONE), Order::Stream(ONE, cursors[0].1)];
+    let expected = [
+        MasterDriverAction::Send(ONE, line.into_bytes()),
+        MasterDriverAction::SendSnapshot(ONE),
+        MasterDriverAction::Stream(ONE, cursors[0].1),
+    ];
     assert_eq!(server.take_actions(), expected);
 }
 
@@ -87,18 +90,18 @@ fn reconnecting_replica_has_its_cursor_from_the_psync_on() {
     let mut server = Server::new();
     server.receive_psync(1, ONE, ("?", -1));
     server.synchronise(2, 1, ONE);
-    server.give(3, Input::Closed(ONE));
+    server.give(3, MasterDriverEvent::Closed(ONE));
     server.log.append(0, b"*1\r\n$4\r\nPING\r\n");
     server.take_actions();
     let end = server.log.position().offset;
     server.receive_psync(4, TWO, (id(0).as_str(), 1));
     let orders = server.take_actions();
-    let Some(Order::Stream(TWO, cursor)) = orders.last() else { panic!("{orders:?}") };
+    let Some(MasterDriverAction::Stream(TWO, cursor)) = orders.last() else { panic!("{orders:?}") };
     assert_eq!(server.log.position_of(*cursor), Some(ReplOffset(0)));
     let expected = [
-        Order::Answered(TWO, Answer::Partial { from: ReplOffset(0), missing: end.0 }),
-        Order::Send(TWO, format!("+CONTINUE {}\r\n", id(0)).into_bytes()),
-        Order::Stream(TWO, *cursor),
+        MasterDriverAction::Answered(TWO, PsyncAnswer::Partial { from: ReplOffset(0), missing: end.0 }),
+        MasterDriverAction::Send(TWO, format!("+CONTINUE {}\r\n", id(0)).into_bytes()),
+        MasterDriverAction::Stream(TWO, *cursor),
     ];
     assert_eq!(orders, expected);
 }
@@ -107,10 +110,10 @@ fn reconnecting_replica_has_its_cursor_from_the_psync_on() {
 fn cursor_is_removed_with_its_replica() {
     type End = fn(&mut Server);
     let ends: [(&str, End); 4] = [
-        ("it leaves", |server| server.give(9, Input::Closed(ONE))),
-        ("the history is another", |server| server.give(9, Input::HistoryReplaced)),
-        ("a promotion", |server| server.give(9, Input::Promoted)),
-        ("it is silent", |server| server.give(100_000, Input::Deadline)),
+        ("it leaves", |server| server.give(9, MasterDriverEvent::Closed(ONE))),
+        ("the history is another", |server| server.give(9, MasterDriverEvent::HistoryReplaced)),
+        ("a promotion", |server| server.give(9, MasterDriverEvent::Promoted)),
+        ("it is silent", |server| server.give(100_000, MasterDriverEvent::Deadline)),
     ];
     for (name, end) in ends {
         let mut server = Server::new();
@@ -127,27 +130,27 @@ fn cursor_is_removed_with_its_replica() {
 fn replica_that_left_before_the_snapshot_has_no_cursor() {
     let mut server = Server::new();
     server.receive_psync(1, ONE, ("?", -1));
-    server.give(2, Input::Closed(ONE));
-    assert!(server.take_actions().contains(&Order::CancelSnapshot(TransferId(1))));
+    server.give(2, MasterDriverEvent::Closed(ONE));
+    assert!(server.take_actions().contains(&MasterDriverAction::CancelSnapshot(TransferId(1))));
     server.log.open(id(0));
-    let cut = Cut::note(&mut server.log, TransferId(1), &[ONE], None);
+    let cut = SnapshotPosition::record(&mut server.log, TransferId(1), &[ONE], None);
     let cursor = cut.cursors[0].1;
-    server.give(3, Input::Cut(cut));
+    server.give(3, MasterDriverEvent::SnapshotTaken(cut));
     assert_eq!(server.log.position_of(cursor), None);
     assert_eq!(server.take_actions(), []);
 }
 
 /// A replica whose RDB channel closed after it had received the snapshot. Returns its cursor.
 fn fetched(server: &mut Server) -> CursorId {
-    let mut profile = Profile { rdb_channel: true, rdb_only: true, ..Profile::default() };
+    let mut profile = PeerProfile { rdb_channel: true, rdb_only: true, ..PeerProfile::default() };
     profile.capabilities.eof = true;
-    server.give(1, Input::Asked { peer: ONE, profile, request: None });
+    server.give(1, MasterDriverEvent::Asked { peer: ONE, profile, request: None });
     server.log.open(id(0));
-    let cut = Cut::note(&mut server.log, TransferId(1), &[ONE], None);
+    let cut = SnapshotPosition::record(&mut server.log, TransferId(1), &[ONE], None);
     let cursor = cut.cursors[0].1;
-    server.give(2, Input::Cut(cut));
-    server.give(3, Input::Sent(ONE));
-    server.give(4, Input::Closed(ONE));
+    server.give(2, MasterDriverEvent::SnapshotTaken(cut));
+    server.give(3, MasterDriverEvent::Sent(ONE));
+    server.give(4, MasterDriverEvent::Closed(ONE));
     server.take_actions();
     cursor
 }
@@ -157,44 +160,48 @@ fn log_is_kept_for_a_replica_whose_main_channel_is_still_to_come() {
     let mut server = Server::new();
     let cursor = fetched(&mut server);
     assert!(server.log.position_of(cursor).is_some());
-    let mut profile = Profile::default();
+    let mut profile = PeerProfile::default();
     assert_eq!(server.serving.link_channels(&mut profile, ONE), Ok(()));
     let request = PsyncRequest { id: id(0).as_str().as_bytes().to_vec(), first_byte: 1, failover: false };
-    server.give(5, Input::Asked { peer: TWO, profile, request: Some(request) });
-    assert!(server.take_actions().contains(&Order::Close(ONE, CloseReason::Served)));
+    server.give(5, MasterDriverEvent::Asked { peer: TWO, profile, request: Some(request) });
+    assert!(server.take_actions().contains(&MasterDriverAction::Close(ONE, CloseReason::Served)));
     assert_eq!(server.log.position_of(cursor), None);
     let unknown = Err(ReplconfError::UnknownRdbClient(ONE));
-    assert_eq!(server.serving.link_channels(&mut Profile::default(), ONE), unknown);
+    assert_eq!(server.serving.link_channels(&mut PeerProfile::default(), ONE), unknown);
 }
 
 #[test]
 fn log_is_released_if_the_main_channel_never_comes() {
     let mut server = Server::new();
     let cursor = fetched(&mut server);
-    server.give(59_000, Input::Deadline);
+    server.give(59_000, MasterDriverEvent::Deadline);
     assert!(server.log.position_of(cursor).is_some());
-    server.give(64_000, Input::Deadline);
+    server.give(64_000, MasterDriverEvent::Deadline);
     assert_eq!(server.log.position_of(cursor), None);
 }
 
 #[test]
 fn pending_bytes_are_checked_while_a_replica_is_behind_or_the_log_grows() {
     let mut server = Server::new();
-    assert_eq!(server.serving.next_look(), None);
+    assert_eq!(server.serving.next_pending_check(), None);
     server.receive_psync(1, ONE, ("?", -1));
     let cursor = server.synchronise(2, 1, ONE).cursors[0].1;
-    server.serving.look(at(3), &mut server.log, &mut server.orders);
+    server.serving.check_pending(at(3), &mut server.log, &mut server.orders);
     let end = server.log.position().offset;
-    assert_eq!(server.serving.next_look(), Some(NextLook { past: Some(end), at: at(103) }));
+    assert_eq!(server.serving.next_pending_check(), Some(NextPendingCheck { past: Some(end), at: at(103) }));
     server.log.append_control(&[b'x'; 600]);
-    server.serving.look(at(200), &mut server.log, &mut server.orders);
-    assert_eq!(server.serving.next_look(), Some(NextLook { past: None, at: at(300) }), "it is behind");
+    server.serving.check_pending(at(200), &mut server.log, &mut server.orders);
+    assert_eq!(
+        server.serving.next_pending_check(),
+        Some(NextPendingCheck { past: None, at: at(300) }),
+        "it is behind"
+    );
     server.log.read(cursor, 1000, &mut Vec::new()).unwrap();
-    server.serving.look(at(300), &mut server.log, &mut server.orders);
-    assert!(server.serving.next_look().is_some_and(|look| look.past.is_some()), "it has all");
+    server.serving.check_pending(at(300), &mut server.log, &mut server.orders);
+    assert!(server.serving.next_pending_check().is_some_and(|look| look.past.is_some()), "it has all");
     server.take_actions();
     server.log.append_control(&[b'x'; 1001]);
-    server.serving.look(at(400), &mut server.log, &mut server.orders);
-    assert_eq!(server.take_actions(), [Order::Close(ONE, CloseReason::TooFarBehind)]);
-    assert_eq!(server.serving.next_look(), None);
+    server.serving.check_pending(at(400), &mut server.log, &mut server.orders);
+    assert_eq!(server.take_actions(), [MasterDriverAction::Close(ONE, CloseReason::TooFarBehind)]);
+    assert_eq!(server.serving.next_pending_check(), None);
 }

@@ -1,16 +1,16 @@
 //! Drives the master side of replication: combines the [`Master`] state machine with the log and a cursor per replica.
 //! The node and the simulator run this same driver.
 //!
-//! The process owns the connections, the snapshots and the clock. It performs each [`Order`] in sequence:
+//! The process owns the connections, the snapshots and the clock. It performs each [`MasterDriverAction`] in sequence:
 //!
 //! | | the process | the driver |
 //! | --- | --- | --- |
-//! | 1 | receives PSYNC or SYNC: [`Input::Asked`] | checks the log and adds a cursor under the same lock |
-//! | 2 | [`Order::Snapshot`]: takes a snapshot and records the log's position with [`Cut::note`] | |
-//! | 3 | [`Input::Cut`] | sends the position and announces the snapshot |
-//! | | for a snapshot on disk: [`Input::Written`] | lists the replicas that get it: [`Order::SendFile`] |
-//! | 4 | [`Order::SendSnapshot`] or [`Order::SendFile`]: sends it; [`Input::Sent`] | |
-//! | 5 | [`Order::Stream`]: sends the log from the cursor on, until the connection closes | |
+//! | 1 | receives PSYNC or SYNC: [`MasterDriverEvent::Asked`] | checks the log and adds a cursor under the same lock |
+//! | 2 | [`MasterDriverAction::Snapshot`]: takes a snapshot and records the log's position with [`SnapshotPosition::record`] | |
+//! | 3 | [`MasterDriverEvent::SnapshotTaken`] | sends the position and announces the snapshot |
+//! | | for a snapshot on disk: [`MasterDriverEvent::Written`] | lists the replicas that get it: [`MasterDriverAction::SendFile`] |
+//! | 4 | [`MasterDriverAction::SendSnapshot`] or [`MasterDriverAction::SendFile`]: sends it; [`MasterDriverEvent::Sent`] | |
+//! | 5 | [`MasterDriverAction::Stream`]: sends the log from the cursor on, until the connection closes | |
 //!
 //! Invariants: a replica that gets the stream has had its cursor since its position was determined, so the log keeps
 //! every byte that it still needs. A cursor is removed with its replica, whatever the reason.
@@ -25,9 +25,9 @@ use clock::Instant;
 use slot_routing::ReplOffset;
 
 use crate::id::ReplId;
-use crate::log::{CursorId, Log, Position, Refusal};
-use crate::master::{self, Action, CloseReason, Config, Master, PeerId, TransferId};
-use crate::psync::{Profile, PsyncRequest, ReplconfError, SLOT_STATES, SnapshotForm};
+use crate::log::{CursorId, FullSyncReason, Log, Position};
+use crate::master::{self, CloseReason, Master, MasterAction, MasterConfig, PeerId, TransferId};
+use crate::psync::{PeerProfile, PsyncRequest, ReplconfError, SLOT_STATES, SnapshotFormat};
 
 /// How often the pending bytes are checked while a replica is behind. An output buffer limit can be exceeded within a
 /// second.
@@ -36,12 +36,12 @@ const PENDING_PERIOD: Duration = Duration::from_millis(100);
 const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
 
 /// Exclusive access to a log that is shared with other threads.
-pub trait LogTurns {
+pub trait LogLock {
     /// Runs `work` under the log's lock. `work` must not take another lock.
     fn turn<R>(&mut self, work: impl FnOnce(&mut Log) -> R) -> R;
 }
 
-impl LogTurns for Log {
+impl LogLock for Log {
     fn turn<R>(&mut self, work: impl FnOnce(&mut Log) -> R) -> R {
         work(self)
     }
@@ -49,7 +49,7 @@ impl LogTurns for Log {
 
 /// The position of a snapshot in the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Cut {
+pub struct SnapshotPosition {
     /// The snapshot.
     pub transfer: TransferId,
     /// The position in the log at which the snapshot was taken.
@@ -60,10 +60,10 @@ pub struct Cut {
     pub cursors: Vec<(PeerId, CursorId)>,
 }
 
-impl Cut {
+impl SnapshotPosition {
     /// Records the position of a snapshot while all slots are locked. The log is open. `db` is the database selected in
     /// the stream if the replicas are told it; with `None` the stream selects one next.
-    pub fn note(log: &mut Log, transfer: TransferId, peers: &[PeerId], db: Option<u16>) -> Self {
+    pub fn record(log: &mut Log, transfer: TransferId, peers: &[PeerId], db: Option<u16>) -> Self {
         if db.is_none() {
             log.forget_db();
         }
@@ -75,20 +75,20 @@ impl Cut {
 
 /// An event that the process reports.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Input {
-    /// The time of [`Serving::next_deadline`].
+pub enum MasterDriverEvent {
+    /// The time of [`MasterDriver::next_deadline`].
     Deadline,
     /// A connection sent PSYNC or SYNC.
     Asked {
         /// The replica.
         peer: PeerId,
         /// The properties announced by REPLCONF.
-        profile: Profile,
+        profile: PeerProfile,
         /// The arguments of PSYNC; `None` for SYNC.
         request: Option<PsyncRequest>,
     },
     /// A snapshot was taken.
-    Cut(Cut),
+    SnapshotTaken(SnapshotPosition),
     /// The snapshot was written to its file.
     Written(TransferId),
     /// The snapshot was sent to this replica.
@@ -118,7 +118,7 @@ pub enum Input {
 
 /// The answer to PSYNC.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum PsyncAnswer {
     /// A partial synchronisation.
     Partial {
         /// The offset from which the replica continues.
@@ -127,15 +127,15 @@ pub enum Answer {
         missing: u64,
     },
     /// A full synchronisation, with the reason unless the replica sent SYNC.
-    Full(Option<Refusal>),
+    Full(Option<FullSyncReason>),
 }
 
 /// An action for the process to perform.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Order {
+pub enum MasterDriverAction {
     /// Count the answer to PSYNC in the statistics.
-    Answered(PeerId, Answer),
-    /// Take a snapshot for these replicas, then send [`Input::Cut`].
+    Answered(PeerId, PsyncAnswer),
+    /// Take a snapshot for these replicas, then send [`MasterDriverEvent::SnapshotTaken`].
     Snapshot {
         /// The id of the snapshot.
         transfer: TransferId,
@@ -144,7 +144,7 @@ pub enum Order {
         /// Whether to stream it directly with an end mark, instead of writing a file first.
         eof: bool,
         /// The format and contents.
-        form: SnapshotForm,
+        form: SnapshotFormat,
     },
     /// Cancel the snapshot: no replica waits for it any more.
     CancelSnapshot(TransferId),
@@ -170,7 +170,7 @@ pub enum Order {
     Stream(PeerId, CursorId),
     /// Append these bytes to the log.
     Append(&'static [u8]),
-    /// Close the connection. No [`Input::Closed`] is expected afterwards.
+    /// Close the connection. No [`MasterDriverEvent::Closed`] is expected afterwards.
     Close(PeerId, CloseReason),
     /// Close the log, which has had no reader for `repl-backlog-ttl`.
     CloseLog,
@@ -184,7 +184,7 @@ pub fn continue_with(id: ReplId, slot_states: &str) -> Vec<u8> {
 
 /// The condition for the next check of pending bytes. Both fields must be satisfied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NextLook {
+pub struct NextPendingCheck {
     /// The log has grown beyond this offset. `None` if a replica is already behind.
     pub past: Option<ReplOffset>,
     /// The earliest time.
@@ -193,16 +193,16 @@ pub struct NextLook {
 
 /// Drives the master side of replication.
 #[derive(Debug)]
-pub struct Serving {
+pub struct MasterDriver {
     master: Master,
     /// The cursor of each replica, if it has one.
     peers: BTreeMap<PeerId, Option<CursorId>>,
-    looked: Looked,
+    last_check: PendingCheck,
 }
 
 /// The result of the last check of pending bytes.
 #[derive(Debug)]
-struct Looked {
+struct PendingCheck {
     at: Instant,
     /// The end of the log, if every replica had caught up.
     all_had: Option<ReplOffset>,
@@ -210,12 +210,12 @@ struct Looked {
     slowed: bool,
 }
 
-impl Serving {
+impl MasterDriver {
     /// Creates the driver of a master without replicas.
     #[must_use]
-    pub fn new(config: Config, now: Instant) -> Self {
-        let looked = Looked { at: now, all_had: None, slowed: false };
-        Self { master: Master::new(config, true, now), peers: BTreeMap::new(), looked }
+    pub fn new(config: MasterConfig, now: Instant) -> Self {
+        let last_check = PendingCheck { at: now, all_had: None, slowed: false };
+        Self { master: Master::new(config, true, now), peers: BTreeMap::new(), last_check }
     }
 
     /// Returns the state machine, for queries about replicas.
@@ -225,32 +225,33 @@ impl Serving {
     }
 
     /// Changes the configuration.
-    pub fn set_config(&mut self, config: Config) {
+    pub fn set_config(&mut self, config: MasterConfig) {
         self.master.set_config(config);
     }
 
-    /// Returns the time of the next [`Input::Deadline`].
+    /// Returns the time of the next [`MasterDriverEvent::Deadline`].
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.master.next_deadline()
     }
 
-    /// Returns when to call [`Serving::look`]; `None` without replicas, unless throttled writers must be released.
+    /// Returns when to call [`MasterDriver::check_pending`]; `None` without replicas, unless throttled writers must be released.
     #[must_use]
-    pub fn next_look(&self) -> Option<NextLook> {
-        let Looked { at, all_had, slowed } = self.looked;
-        (!self.peers.is_empty() || slowed).then_some(NextLook { past: all_had, at: at + PENDING_PERIOD })
+    pub fn next_pending_check(&self) -> Option<NextPendingCheck> {
+        let PendingCheck { at, all_had, slowed } = self.last_check;
+        (!self.peers.is_empty() || slowed)
+            .then_some(NextPendingCheck { past: all_had, at: at + PENDING_PERIOD })
     }
 
     /// Returns why a replica needs a full synchronisation, if it is to fetch the snapshot over a second connection
     /// (`+DUALCHANNELSYNC`). The connection that sent PSYNC stays a normal client until then.
-    pub fn sends_apart(
+    pub fn needs_rdb_channel(
         &self,
-        log: &mut impl LogTurns,
+        log: &mut impl LogLock,
         request: &PsyncRequest,
-        profile: &Profile,
-    ) -> Option<Refusal> {
-        if !self.master.sends_apart(profile) {
+        profile: &PeerProfile,
+    ) -> Option<FullSyncReason> {
+        if !self.master.needs_rdb_channel(profile) {
             return None;
         }
         log.turn(|log| log.resume(&request.id, request.first_byte)).err()
@@ -260,7 +261,7 @@ impl Serving {
     ///
     /// # Errors
     /// If no replica waits for its stream connection under that id.
-    pub fn link_channels(&self, profile: &mut Profile, rdb: PeerId) -> Result<(), ReplconfError> {
+    pub fn link_channels(&self, profile: &mut PeerProfile, rdb: PeerId) -> Result<(), ReplconfError> {
         if !self.master.awaits_main_channel(rdb) {
             return Err(ReplconfError::UnknownRdbClient(rdb));
         }
@@ -269,46 +270,63 @@ impl Serving {
     }
 
     /// Handles an event and appends the resulting actions to `out`.
-    pub fn handle(&mut self, now: Instant, input: Input, log: &mut impl LogTurns, out: &mut Vec<Order>) {
+    pub fn handle(
+        &mut self,
+        now: Instant,
+        input: MasterDriverEvent,
+        log: &mut impl LogLock,
+        out: &mut Vec<MasterDriverAction>,
+    ) {
         match input {
-            Input::Deadline => self.give(now, master::Input::Deadline, log, out),
-            Input::Asked { peer, profile, request } => {
+            MasterDriverEvent::Deadline => self.give(now, master::MasterEvent::Deadline, log, out),
+            MasterDriverEvent::Asked { peer, profile, request } => {
                 let resume = self.place(peer, request.as_ref(), log, out);
                 // A dual-channel replica acknowledges over its main connection.
                 let sync = request.is_none() && !profile.rdb_channel;
-                let profile = Profile { sync, ..profile };
-                self.give(now, master::Input::Joined { peer, profile, resume }, log, out);
+                let profile = PeerProfile { sync, ..profile };
+                self.give(now, master::MasterEvent::Joined { peer, profile, resume }, log, out);
             }
-            Input::Cut(cut) => self.on_cut(now, cut, log, out),
-            Input::Written(transfer) => self.give(now, master::Input::Written { transfer }, log, out),
-            Input::Sent(peer) => self.give(now, master::Input::Sent { peer }, log, out),
-            Input::TransferFailed(transfer) => {
-                self.give(now, master::Input::TransferFailed { transfer }, log, out);
+            MasterDriverEvent::SnapshotTaken(cut) => self.on_cut(now, cut, log, out),
+            MasterDriverEvent::Written(transfer) => {
+                self.give(now, master::MasterEvent::Written { transfer }, log, out)
             }
-            Input::Acknowledged { peer, offset, synced } => {
-                self.give(now, master::Input::Acknowledged { peer, offset, synced }, log, out);
+            MasterDriverEvent::Sent(peer) => self.give(now, master::MasterEvent::Sent { peer }, log, out),
+            MasterDriverEvent::TransferFailed(transfer) => {
+                self.give(now, master::MasterEvent::TransferFailed { transfer }, log, out);
             }
-            Input::Heard(peer) => self.give(now, master::Input::Heard { peer }, log, out),
-            Input::Closed(peer) => {
-                self.give(now, master::Input::Closed { peer }, log, out);
+            MasterDriverEvent::Acknowledged { peer, offset, synced } => {
+                self.give(now, master::MasterEvent::Acknowledged { peer, offset, synced }, log, out);
+            }
+            MasterDriverEvent::Heard(peer) => self.give(now, master::MasterEvent::Heard { peer }, log, out),
+            MasterDriverEvent::Closed(peer) => {
+                self.give(now, master::MasterEvent::Closed { peer }, log, out);
                 // A dual-channel replica stays until its main connection asks for the stream.
                 if !self.master.serves(peer) {
                     self.forget(peer, log);
                 }
             }
-            Input::Promoted => {
-                self.give(now, master::Input::Role { master: true }, log, out);
+            MasterDriverEvent::Promoted => {
+                self.give(now, master::MasterEvent::Role { master: true }, log, out);
                 // Replicas reconnect and learn the new id.
-                self.give(now, master::Input::HistoryReplaced, log, out);
+                self.give(now, master::MasterEvent::HistoryReplaced, log, out);
             }
-            Input::Demoted => self.give(now, master::Input::Role { master: false }, log, out),
-            Input::HistoryReplaced => self.give(now, master::Input::HistoryReplaced, log, out),
+            MasterDriverEvent::Demoted => {
+                self.give(now, master::MasterEvent::Role { master: false }, log, out)
+            }
+            MasterDriverEvent::HistoryReplaced => {
+                self.give(now, master::MasterEvent::HistoryReplaced, log, out)
+            }
         }
     }
 
-    /// Checks how far behind each replica is. Call it when [`Serving::next_look`] says so and when the log dropped a
+    /// Checks how far behind each replica is. Call it when [`MasterDriver::next_pending_check`] says so and when the log dropped a
     /// cursor. Returns how long writers are delayed after each batch.
-    pub fn look(&mut self, now: Instant, log: &mut impl LogTurns, out: &mut Vec<Order>) -> Duration {
+    pub fn check_pending(
+        &mut self,
+        now: Instant,
+        log: &mut impl LogLock,
+        out: &mut Vec<MasterDriverAction>,
+    ) -> Duration {
         let (pending, end) = log.turn(|log| {
             let pending = |(peer, cursor): (&PeerId, &Option<CursorId>)| {
                 log.pending((*cursor)?).ok().map(|bytes| (*peer, bytes))
@@ -318,11 +336,12 @@ impl Serving {
         });
         let all_have = pending.len() == self.peers.len() && pending.iter().all(|(_, bytes)| *bytes == 0);
         for (peer, bytes) in pending {
-            self.give(now, master::Input::Pending { peer, bytes }, log, out);
+            self.give(now, master::MasterEvent::Pending { peer, bytes }, log, out);
         }
         let delay = self.master.write_delay(now);
         let slowed = !delay.is_zero();
-        self.looked = Looked { at: now, all_had: Some(end).filter(|_| all_have && !slowed), slowed };
+        self.last_check =
+            PendingCheck { at: now, all_had: Some(end).filter(|_| all_have && !slowed), slowed };
         delay
     }
 
@@ -331,10 +350,10 @@ impl Serving {
         &mut self,
         peer: PeerId,
         request: Option<&PsyncRequest>,
-        log: &mut impl LogTurns,
-        out: &mut Vec<Order>,
+        log: &mut impl LogLock,
+        out: &mut Vec<MasterDriverAction>,
     ) -> Option<Position> {
-        self.looked.all_had = None;
+        self.last_check.all_had = None;
         let place = request.map(|request| {
             log.turn(|log| {
                 let from = log.resume(&request.id, request.first_byte)?;
@@ -346,30 +365,42 @@ impl Serving {
         let (resume, cursor, answer) = match place {
             Some(Ok((position, cursor, missing))) => {
                 let from = position.offset;
-                (Some(position), Some(cursor), Answer::Partial { from, missing })
+                (Some(position), Some(cursor), PsyncAnswer::Partial { from, missing })
             }
-            Some(Err(refusal)) => (None, None, Answer::Full(Some(refusal))),
-            None => (None, None, Answer::Full(None)),
+            Some(Err(refusal)) => (None, None, PsyncAnswer::Full(Some(refusal))),
+            None => (None, None, PsyncAnswer::Full(None)),
         };
         self.peers.insert(peer, cursor);
-        out.push(Order::Answered(peer, answer));
+        out.push(MasterDriverAction::Answered(peer, answer));
         resume
     }
 
     /// Gives the replicas that are still connected their cursors at the snapshot's position.
-    fn on_cut(&mut self, now: Instant, cut: Cut, log: &mut impl LogTurns, out: &mut Vec<Order>) {
-        self.looked.all_had = None;
-        let Cut { transfer, position, db, cursors } = cut;
+    fn on_cut(
+        &mut self,
+        now: Instant,
+        cut: SnapshotPosition,
+        log: &mut impl LogLock,
+        out: &mut Vec<MasterDriverAction>,
+    ) {
+        self.last_check.all_had = None;
+        let SnapshotPosition { transfer, position, db, cursors } = cut;
         for (peer, cursor) in cursors {
             match self.peers.get_mut(&peer) {
                 Some(place) => *place = Some(cursor),
                 None => log.turn(|log| log.remove_cursor(cursor)),
             }
         }
-        self.give(now, master::Input::Cut { transfer, position, db }, log, out);
+        self.give(now, master::MasterEvent::SnapshotTaken { transfer, position, db }, log, out);
     }
 
-    fn give(&mut self, now: Instant, input: master::Input, log: &mut impl LogTurns, out: &mut Vec<Order>) {
+    fn give(
+        &mut self,
+        now: Instant,
+        input: master::MasterEvent,
+        log: &mut impl LogLock,
+        out: &mut Vec<MasterDriverAction>,
+    ) {
         let mut actions = Vec::new();
         self.master.handle(now, input, &mut actions);
         for action in actions {
@@ -377,57 +408,59 @@ impl Serving {
         }
     }
 
-    fn order(&mut self, action: Action, log: &mut impl LogTurns) -> Option<Order> {
-        let line = |peer, line: String| Some(Order::Send(peer, line.into_bytes()));
+    fn order(&mut self, action: MasterAction, log: &mut impl LogLock) -> Option<MasterDriverAction> {
+        let line = |peer, line: String| Some(MasterDriverAction::Send(peer, line.into_bytes()));
         match action {
-            Action::Snapshot { transfer, peers, eof, form } => {
-                Some(Order::Snapshot { transfer, peers, eof, form })
+            MasterAction::Snapshot { transfer, peers, eof, form } => {
+                Some(MasterDriverAction::Snapshot { transfer, peers, eof, form })
             }
             // The cursors of the replicas that the snapshot was started for keep the log from its position on. If they
             // were dropped for being too far behind, this replica is too far behind as well.
-            Action::KeepLog { peer, from } => {
+            MasterAction::KeepLog { peer, from } => {
                 let cursor = log.turn(|log| log.add_cursor(from));
-                self.looked.all_had = None;
+                self.last_check.all_had = None;
                 self.peers.insert(peer, Some(cursor));
                 None
             }
-            Action::SendSnapshot { peer } => Some(Order::SendSnapshot(peer)),
-            Action::SendFile { transfer, peers } => Some(Order::SendFile { transfer, peers }),
-            Action::CancelSnapshot { transfer } => Some(Order::CancelSnapshot(transfer)),
-            Action::FullResync { peer, position: Position { id, offset } } => {
+            MasterAction::SendSnapshot { peer } => Some(MasterDriverAction::SendSnapshot(peer)),
+            MasterAction::SendFile { transfer, peers } => {
+                Some(MasterDriverAction::SendFile { transfer, peers })
+            }
+            MasterAction::CancelSnapshot { transfer } => Some(MasterDriverAction::CancelSnapshot(transfer)),
+            MasterAction::FullResync { peer, position: Position { id, offset } } => {
                 line(peer, format!("+FULLRESYNC {id} {offset}\r\n"))
             }
-            Action::Continue { peer, id: Some(id), with_slot_states: true } => {
-                Some(Order::Continue { peer, id })
+            MasterAction::Continue { peer, id: Some(id), with_slot_states: true } => {
+                Some(MasterDriverAction::Continue { peer, id })
             }
-            Action::Continue { peer, id: Some(id), .. } => line(peer, format!("+CONTINUE {id}\r\n")),
-            Action::Continue { peer, id: None, .. } => line(peer, "+CONTINUE\r\n".to_owned()),
-            Action::Stream { peer, .. } => {
+            MasterAction::Continue { peer, id: Some(id), .. } => line(peer, format!("+CONTINUE {id}\r\n")),
+            MasterAction::Continue { peer, id: None, .. } => line(peer, "+CONTINUE\r\n".to_owned()),
+            MasterAction::Stream { peer, .. } => {
                 let cursor = self.peers.get(&peer).copied().flatten();
                 let cursor = cursor.expect("a replica has its cursor since it asked or since the cut");
-                Some(Order::Stream(peer, cursor))
+                Some(MasterDriverAction::Stream(peer, cursor))
             }
-            Action::EndOffset { peer, position: Position { id, offset }, db } => {
+            MasterAction::EndOffset { peer, position: Position { id, offset }, db } => {
                 let db = db.map_or(-1, i32::from);
                 line(peer, format!("$ENDOFF:{offset} {id} {db} {}\r\n", peer.0))
             }
-            Action::Release { peer } => {
+            MasterAction::Release { peer } => {
                 if let Some(cursor) = self.peers.get_mut(&peer).and_then(Option::take) {
                     log.turn(|log| log.remove_cursor(cursor));
                 }
                 None
             }
-            Action::ShowLife { peer } => line(peer, "\n".to_owned()),
-            Action::Ping => Some(Order::Append(PING)),
-            Action::Close { peer, reason } => {
+            MasterAction::ShowLife { peer } => line(peer, "\n".to_owned()),
+            MasterAction::Ping => Some(MasterDriverAction::Append(PING)),
+            MasterAction::Close { peer, reason } => {
                 self.forget(peer, log);
-                Some(Order::Close(peer, reason))
+                Some(MasterDriverAction::Close(peer, reason))
             }
-            Action::CloseLog => Some(Order::CloseLog),
+            MasterAction::CloseLog => Some(MasterDriverAction::CloseLog),
         }
     }
 
-    fn forget(&mut self, peer: PeerId, log: &mut impl LogTurns) {
+    fn forget(&mut self, peer: PeerId, log: &mut impl LogLock) {
         if let Some(Some(cursor)) = self.peers.remove(&peer) {
             log.turn(|log| log.remove_cursor(cursor));
         }

@@ -2,9 +2,9 @@
 //!
 //! | | the caller | this module |
 //! | --- | --- | --- |
-//! | 1 | receives bytes | [`Incoming::take`] returns the complete commands as a [`Piece`] |
+//! | 1 | receives bytes | [`IncomingStream::take`] returns the complete commands as a [`StreamBatch`] |
 //! | 2 | takes the stream's lock, checks that the stream is still current, executes the commands | |
-//! | 3 | under the same lock, calls [`Incoming::log`] | appends the bytes of the executed commands |
+//! | 3 | under the same lock, calls [`IncomingStream::log`] | appends the bytes of the executed commands |
 //!
 //! Invariant: neither the log nor the offset acknowledged to the master ends within a transaction. Commands of a
 //! transaction are queued and run together at EXEC, and their bytes are held back until then. If the link breaks
@@ -14,7 +14,7 @@ use resp::{Batch, Limits, Parser, ProtocolError};
 
 /// The received part of a master's stream that is not in the log yet.
 #[derive(Debug, Default)]
-pub struct Incoming {
+pub struct IncomingStream {
     parser: Parser,
     /// An incomplete command at the end of the received bytes.
     input: Vec<u8>,
@@ -24,7 +24,7 @@ pub struct Incoming {
 
 /// Complete commands that were received together.
 #[derive(Debug, Default)]
-pub struct Piece {
+pub struct StreamBatch {
     /// The commands in wire form.
     pub bytes: Vec<u8>,
     /// The position of each command within `bytes`.
@@ -33,14 +33,14 @@ pub struct Piece {
     pub error: Option<ProtocolError>,
 }
 
-impl Incoming {
+impl IncomingStream {
     /// Discards partial data: after a reconnect the stream continues at a command boundary, outside of a transaction.
     pub fn restart(&mut self) {
         *self = Self::default();
     }
 
     /// Adds received bytes and returns the commands that are now complete.
-    pub fn take(&mut self, bytes: Vec<u8>) -> Piece {
+    pub fn take(&mut self, bytes: Vec<u8>) -> StreamBatch {
         let mut input = std::mem::take(&mut self.input);
         if input.is_empty() {
             input = bytes;
@@ -51,15 +51,14 @@ impl Incoming {
         let mut batch = Batch::default();
         let parsed = self.parser.parse(&mut input, &mut batch, &limits);
         self.input = input.split_off(parsed.consumed);
-        Piece { bytes: input, batch, error: parsed.error }
+        StreamBatch { bytes: input, batch, error: parsed.error }
     }
 
     /// Passes the bytes of executed commands to `append`, except those of a transaction without its EXEC
     /// (`in_transaction`). Returns the number of appended bytes.
-    pub fn log(&mut self, piece: &Piece, in_transaction: bool, mut append: impl FnMut(&[u8])) -> u64 {
-        let Piece { bytes, batch, .. } = piece;
-        let whole =
-            if in_transaction { begin_of_transaction(bytes, batch).unwrap_or(0) } else { bytes.len() };
+    pub fn log(&mut self, piece: &StreamBatch, in_transaction: bool, mut append: impl FnMut(&[u8])) -> u64 {
+        let StreamBatch { bytes, batch, .. } = piece;
+        let whole = if in_transaction { last_multi_offset(bytes, batch).unwrap_or(0) } else { bytes.len() };
         let mut done = 0;
         if whole > 0 {
             // The transaction that was held back ends within these bytes.
@@ -77,7 +76,7 @@ impl Incoming {
 
 /// Returns the offset of the last MULTI in these requests; `None` if an earlier piece contains it.
 #[must_use]
-pub fn begin_of_transaction(bytes: &[u8], batch: &Batch) -> Option<usize> {
+pub fn last_multi_offset(bytes: &[u8], batch: &Batch) -> Option<usize> {
     let is_multi = |index: &usize| {
         batch.args(*index, bytes).get(0).is_some_and(|name| name.eq_ignore_ascii_case(b"multi"))
     };
@@ -93,7 +92,7 @@ mod tests {
     /// Applies a stream in pieces and records the end of the log after each.
     #[derive(Default)]
     struct Applied {
-        incoming: Incoming,
+        incoming: IncomingStream,
         commands: Vec<String>,
         log: Vec<u8>,
         ends: Vec<usize>,
@@ -163,7 +162,7 @@ mod tests {
 
     #[test]
     fn protocol_error_is_reported_after_the_commands_before_it() {
-        let mut incoming = Incoming::default();
+        let mut incoming = IncomingStream::default();
         let piece = incoming.take([&stream(&["SET"])[..], b"*1\r\n!"].concat());
         assert_eq!((piece.batch.len(), piece.bytes.len()), (1, stream(&["SET"]).len()));
         assert!(piece.error.is_some());

@@ -2,11 +2,11 @@ use std::time::Duration;
 
 use super::*;
 use crate::log::Position;
-use crate::replica::{ChannelAction, LOST_RETRY};
+use crate::replica::{LOST_RETRY, RdbChannelAction};
 
 /// A node with its log.
 struct Node {
-    following: Following<&'static str>,
+    following: ReplicaDriver<&'static str>,
     log: Log,
     now: u64,
 }
@@ -15,8 +15,8 @@ fn id(byte: u8) -> ReplId {
     ReplId::from_random([byte; 20])
 }
 
-fn config(dual_channel: bool) -> Config {
-    Config {
+fn config(dual_channel: bool) -> ReplicaConfig {
+    ReplicaConfig {
         listening_port: 6380,
         announce_ip: None,
         node: None,
@@ -35,58 +35,61 @@ impl Node {
         let mut log = Log::new(id(1), 1 << 20);
         log.open(id(1));
         log.append_control(b"ten bytes.");
-        Self { following: Following::default(), log, now: 0 }
+        Self { following: ReplicaDriver::default(), log, now: 0 }
     }
 
-    fn follow(&mut self, master: &'static str) -> Option<Generation> {
+    fn follow(&mut self, master: &'static str) -> Option<StreamEpoch> {
         let now = Instant::from_millis(self.now);
         self.following.follow(now, master, config(false), &mut self.log)
     }
 
-    fn give(&mut self, stream: Generation, input: Input) -> Vec<Order> {
+    fn give(&mut self, stream: StreamEpoch, input: ReplicaDriverEvent) -> Vec<ReplicaDriverAction> {
         let mut orders = Vec::new();
         let now = Instant::from_millis(self.now);
         self.following.handle(now, (stream, input), &mut self.log, &mut orders);
         orders
     }
 
-    fn link(&mut self, stream: Generation, input: replica::Input) -> Vec<Order> {
-        self.give(stream, Input::Link(input))
+    fn link(&mut self, stream: StreamEpoch, input: replica::ReplicaEvent) -> Vec<ReplicaDriverAction> {
+        self.give(stream, ReplicaDriverEvent::Link(input))
     }
 
-    fn receive(&mut self, stream: Generation, bytes: &str) -> Vec<Order> {
-        self.link(stream, replica::Input::Received(bytes.as_bytes().to_vec()))
+    fn receive(&mut self, stream: StreamEpoch, bytes: &str) -> Vec<ReplicaDriverAction> {
+        self.link(stream, replica::ReplicaEvent::Received(bytes.as_bytes().to_vec()))
     }
 
     /// Follows a master until PSYNC has been sent.
-    fn with_psync_sent() -> (Self, Generation) {
+    fn with_psync_sent() -> (Self, StreamEpoch) {
         let mut node = Self::new();
         let stream = node.follow("one").unwrap();
-        assert_eq!(node.give(stream, Input::Drained), []);
-        assert_eq!(node.link(stream, replica::Input::Deadline), [Order::Act(Action::Connect)]);
-        node.link(stream, replica::Input::Connected);
+        assert_eq!(node.give(stream, ReplicaDriverEvent::Drained), []);
+        assert_eq!(
+            node.link(stream, replica::ReplicaEvent::Deadline),
+            [ReplicaDriverAction::Act(ReplicaAction::Connect)]
+        );
+        node.link(stream, replica::ReplicaEvent::Connected);
         node.receive(stream, "+PONG\r\n");
         let asked = node.receive(stream, "+OK\r\n+OK\r\n+OK\r\n");
         assert!(sent_bytes(&asked).contains("PSYNC"), "{asked:?}");
         (node, stream)
     }
 
-    fn transferring() -> (Self, Generation) {
+    fn transferring() -> (Self, StreamEpoch) {
         let (mut node, stream) = Self::with_psync_sent();
         node.receive(stream, &format!("+FULLRESYNC {} 70\r\n$6\r\nab", id(2)));
         (node, stream)
     }
 
-    fn loading() -> (Self, Generation) {
+    fn loading() -> (Self, StreamEpoch) {
         let (mut node, stream) = Self::transferring();
         let orders = node.receive(stream, "cdef");
-        let load = Order::Act(Action::Load { position: snapshot() });
-        assert_eq!(orders[1..], [Order::HistoryReplaced, load], "before the data is replaced");
+        let load = ReplicaDriverAction::Act(ReplicaAction::Load { position: snapshot() });
+        assert_eq!(orders[1..], [ReplicaDriverAction::HistoryReplaced, load], "before the data is replaced");
         node.log.close();
         (node, stream)
     }
 
-    fn streaming() -> (Self, Generation) {
+    fn streaming() -> (Self, StreamEpoch) {
         let (mut node, stream) = Self::with_psync_sent();
         node.receive(stream, "+CONTINUE\r\n");
         (node, stream)
@@ -98,9 +101,11 @@ fn snapshot() -> Position {
 }
 
 /// Returns the bytes that these actions send.
-fn sent_bytes(orders: &[Order]) -> String {
+fn sent_bytes(orders: &[ReplicaDriverAction]) -> String {
     let sent = orders.iter().filter_map(|order| match order {
-        Order::Act(Action::Send(bytes)) => Some(String::from_utf8_lossy(bytes).into_owned()),
+        ReplicaDriverAction::Act(ReplicaAction::Send(bytes)) => {
+            Some(String::from_utf8_lossy(bytes).into_owned())
+        }
         _ => None,
     });
     sent.collect()
@@ -117,18 +122,18 @@ fn data_of_another_history_has_offset_zero_until_the_master_has_sent_its_own() {
     let stream = node.follow("of another shard").unwrap();
     node.following.note_foreign();
     assert_eq!(reach(&node), 0);
-    node.give(stream, Input::Drained);
+    node.give(stream, ReplicaDriverEvent::Drained);
     assert_eq!(reach(&node), 0);
     let stream = node.follow("its successor").unwrap();
     assert_eq!(reach(&node), 0, "nothing has come of that shard's history");
-    node.give(stream, Input::Drained);
-    node.link(stream, replica::Input::Deadline);
-    node.link(stream, replica::Input::Connected);
+    node.give(stream, ReplicaDriverEvent::Drained);
+    node.link(stream, replica::ReplicaEvent::Deadline);
+    node.link(stream, replica::ReplicaEvent::Connected);
     node.receive(stream, "+PONG\r\n");
     node.receive(stream, "+OK\r\n+OK\r\n+OK\r\n");
     node.receive(stream, "+CONTINUE\r\n");
     assert_eq!(reach(&node), 10, "the master has the same history, so it goes on");
-    node.link(stream, replica::Input::Closed);
+    node.link(stream, replica::ReplicaEvent::Closed);
     node.follow("the next").unwrap();
     assert_eq!(reach(&node), 10, "and it is that shard's from now on");
     node.follow("of another shard").unwrap();
@@ -142,10 +147,10 @@ fn psync_asks_from_the_end_of_the_log_after_running_writes_finished() {
     let mut node = Node::new();
     let stream = node.follow("one").unwrap();
     assert_eq!(node.follow("one"), None, "it is followed already");
-    assert!(!node.log.authority().takes_writes());
+    assert!(!node.log.authority().accepts_writes());
     assert_eq!(node.following.next_deadline(stream), None, "it is not known yet from where to go on");
     node.log.append_control(b"was under way");
-    assert_eq!(node.give(stream, Input::Drained), []);
+    assert_eq!(node.give(stream, ReplicaDriverEvent::Drained), []);
     assert_eq!(node.following.next_deadline(stream), Some(Instant::from_millis(0)));
     assert_eq!(node.following.replica().unwrap().position(), Some(node.log.position()));
     assert!(!node.following.is_in_sync());
@@ -155,13 +160,16 @@ fn psync_asks_from_the_end_of_the_log_after_running_writes_finished() {
 fn late_events_of_an_earlier_master_change_nothing() {
     let (mut node, first) = Node::with_psync_sent();
     let second = node.follow("two").unwrap();
-    for input in [Input::Drained, Input::Link(replica::Input::Connected)] {
-        assert_eq!(node.give(first, input), [Order::Over]);
+    for input in [ReplicaDriverEvent::Drained, ReplicaDriverEvent::Link(replica::ReplicaEvent::Connected)] {
+        assert_eq!(node.give(first, input), [ReplicaDriverAction::Over]);
     }
-    assert_eq!(node.receive(first, "+CONTINUE\r\n"), [Order::Over]);
+    assert_eq!(node.receive(first, "+CONTINUE\r\n"), [ReplicaDriverAction::Over]);
     assert!(!node.following.reads(first));
-    assert_eq!(node.give(second, Input::Drained), []);
-    assert_eq!(node.link(second, replica::Input::Deadline), [Order::Act(Action::Connect)]);
+    assert_eq!(node.give(second, ReplicaDriverEvent::Drained), []);
+    assert_eq!(
+        node.link(second, replica::ReplicaEvent::Deadline),
+        [ReplicaDriverAction::Act(ReplicaAction::Connect)]
+    );
     assert_eq!(node.following.master(), Some(&"two"));
 }
 
@@ -172,16 +180,16 @@ fn promoted_node_accepts_writes_and_drops_the_stream_in_every_state() {
         let offset = node.log.position().offset;
         assert!(node.following.lead(id(9), &mut node.log));
         assert!(!node.following.lead(id(8), &mut node.log), "it is a master");
-        assert!(node.log.authority().takes_writes() && node.following.is_in_sync(), "{state}");
+        assert!(node.log.authority().accepts_writes() && node.following.is_in_sync(), "{state}");
         let late = [
-            replica::Input::Deadline,
-            replica::Input::Received(b"cdef".to_vec()),
-            replica::Input::Loaded,
-            replica::Input::Applied { bytes: 5 },
-            replica::Input::Closed,
+            replica::ReplicaEvent::Deadline,
+            replica::ReplicaEvent::Received(b"cdef".to_vec()),
+            replica::ReplicaEvent::Loaded,
+            replica::ReplicaEvent::Applied { bytes: 5 },
+            replica::ReplicaEvent::Closed,
         ];
         for input in late {
-            assert_eq!(node.link(stream, input), [Order::Over], "{state}");
+            assert_eq!(node.link(stream, input), [ReplicaDriverAction::Over], "{state}");
         }
         assert_eq!(node.log.position().offset, offset);
         if node.log.is_open() {
@@ -189,7 +197,7 @@ fn promoted_node_accepts_writes_and_drops_the_stream_in_every_state() {
         }
         // Follow a master again.
         let again = node.follow("one").unwrap();
-        assert_eq!(node.give(again, Input::Drained), []);
+        assert_eq!(node.give(again, ReplicaDriverEvent::Drained), []);
     }
 }
 
@@ -198,26 +206,32 @@ fn role_change_before_draining_ends_the_stream() {
     let mut node = Node::new();
     let first = node.follow("one").unwrap();
     assert!(node.following.lead(id(9), &mut node.log));
-    assert_eq!(node.give(first, Input::Drained), [Order::Over]);
+    assert_eq!(node.give(first, ReplicaDriverEvent::Drained), [ReplicaDriverAction::Over]);
     let second = node.follow("one").unwrap();
     let third = node.follow("two").unwrap();
-    assert_eq!(node.give(second, Input::Drained), [Order::Over]);
-    assert_eq!(node.give(third, Input::Drained), []);
+    assert_eq!(node.give(second, ReplicaDriverEvent::Drained), [ReplicaDriverAction::Over]);
+    assert_eq!(node.give(third, ReplicaDriverEvent::Drained), []);
 }
 
 #[test]
 fn link_broken_during_a_load_continues_from_the_snapshot() {
     let (mut node, stream) = Node::loading();
     assert!(!node.following.reads(stream));
-    assert_eq!(node.link(stream, replica::Input::Closed), []);
+    assert_eq!(node.link(stream, replica::ReplicaEvent::Closed), []);
     node.log.adopt_loaded(snapshot(), id(7));
     node.now = 5000;
-    assert_eq!(node.link(stream, replica::Input::Loaded), [Order::Act(Action::Up)]);
+    assert_eq!(
+        node.link(stream, replica::ReplicaEvent::Loaded),
+        [ReplicaDriverAction::Act(ReplicaAction::Up)]
+    );
     assert!(!node.following.is_in_sync(), "there is no link");
     assert_eq!(node.following.next_deadline(stream), Some(Instant::from_millis(5000) + LOST_RETRY));
     node.now = 5020;
-    assert_eq!(node.link(stream, replica::Input::Deadline), [Order::Act(Action::Connect)]);
-    node.link(stream, replica::Input::Connected);
+    assert_eq!(
+        node.link(stream, replica::ReplicaEvent::Deadline),
+        [ReplicaDriverAction::Act(ReplicaAction::Connect)]
+    );
+    node.link(stream, replica::ReplicaEvent::Connected);
     node.receive(stream, "+PONG\r\n");
     let asked = sent_bytes(&node.receive(stream, "+OK\r\n+OK\r\n+OK\r\n"));
     assert!(asked.contains(&id(2).to_string()) && asked.contains("71"), "{asked}");
@@ -227,11 +241,11 @@ fn link_broken_during_a_load_continues_from_the_snapshot() {
 fn nothing_is_read_and_no_deadline_exists_while_a_part_is_applied() {
     let (mut node, stream) = Node::streaming();
     assert!(node.following.reads(stream) && node.following.is_in_sync());
-    let piece = Order::Act(Action::Stream(b"PING\r\n".to_vec()));
+    let piece = ReplicaDriverAction::Act(ReplicaAction::Stream(b"PING\r\n".to_vec()));
     assert_eq!(node.receive(stream, "PING\r\n"), [piece]);
     assert!(!node.following.reads(stream) && !node.following.reads_rdb(stream));
     assert_eq!(node.following.next_deadline(stream), None);
-    assert_eq!(node.link(stream, replica::Input::Applied { bytes: 6 }), []);
+    assert_eq!(node.link(stream, replica::ReplicaEvent::Applied { bytes: 6 }), []);
     assert!(node.following.reads(stream) && node.following.next_deadline(stream).is_some());
 }
 
@@ -239,9 +253,9 @@ fn nothing_is_read_and_no_deadline_exists_while_a_part_is_applied() {
 fn new_id_of_the_master_resynchronises_sub_replicas() {
     let (mut node, stream) = Node::with_psync_sent();
     let resumed = [
-        Order::HistoryReplaced,
-        Order::Act(Action::Resume { id: id(4), slot_states: None }),
-        Order::Act(Action::Up),
+        ReplicaDriverAction::HistoryReplaced,
+        ReplicaDriverAction::Act(ReplicaAction::Resume { id: id(4), slot_states: None }),
+        ReplicaDriverAction::Act(ReplicaAction::Up),
     ];
     assert_eq!(node.receive(stream, &format!("+CONTINUE {}\r\n", id(4))), resumed);
     assert_eq!(node.log.position(), Position { id: id(4), offset: ReplOffset(10) });
@@ -251,9 +265,9 @@ fn new_id_of_the_master_resynchronises_sub_replicas() {
 #[test]
 fn dropped_data_belongs_to_no_history_if_the_link_breaks() {
     let (mut node, stream) = Node::transferring();
-    assert_eq!(node.link(stream, replica::Input::Replacing), [Order::HistoryReplaced]);
+    assert_eq!(node.link(stream, replica::ReplicaEvent::Replacing), [ReplicaDriverAction::HistoryReplaced]);
     node.log.close();
-    assert_eq!(node.link(stream, replica::Input::Closed), []);
+    assert_eq!(node.link(stream, replica::ReplicaEvent::Closed), []);
     assert_eq!(node.following.replica().unwrap().position(), None);
 }
 
@@ -261,16 +275,16 @@ fn dropped_data_belongs_to_no_history_if_the_link_breaks() {
 fn snapshot_connection_closes_with_the_main_connection() {
     let mut node = Node::new();
     let stream = node.following.follow(Instant::from_millis(0), "one", config(true), &mut node.log).unwrap();
-    node.give(stream, Input::Drained);
-    node.link(stream, replica::Input::Deadline);
-    node.link(stream, replica::Input::Connected);
+    node.give(stream, ReplicaDriverEvent::Drained);
+    node.link(stream, replica::ReplicaEvent::Deadline);
+    node.link(stream, replica::ReplicaEvent::Connected);
     node.receive(stream, "+PONG\r\n");
     node.receive(stream, "+OK\r\n+OK\r\n+OK\r\n");
-    let connect = Order::Act(Action::RdbChannel(ChannelAction::Connect));
+    let connect = ReplicaDriverAction::Act(ReplicaAction::RdbChannel(RdbChannelAction::Connect));
     assert_eq!(node.receive(stream, "+DUALCHANNELSYNC\r\n"), [connect]);
     assert!(node.following.reads_rdb(stream));
-    let close = Order::Act(Action::RdbChannel(ChannelAction::Close));
-    assert_eq!(node.link(stream, replica::Input::Closed), [close]);
+    let close = ReplicaDriverAction::Act(ReplicaAction::RdbChannel(RdbChannelAction::Close));
+    assert_eq!(node.link(stream, replica::ReplicaEvent::Closed), [close]);
 }
 
 /// Such a replica used to stand for election with the offset of the data that it had dropped for a snapshot it could
@@ -280,11 +294,11 @@ fn replica_without_data_after_a_failed_load_has_offset_zero() {
     let (mut node, stream) = Node::streaming();
     let stands = |node: &Node| (node.following.has_data(&node.log), node.following.reach(&node.log).0);
     assert_eq!(stands(&node), (true, 10));
-    node.link(stream, replica::Input::Closed);
+    node.link(stream, replica::ReplicaEvent::Closed);
     assert_eq!(stands(&node), (true, 10), "it is old");
     node.now = 5000;
-    node.link(stream, replica::Input::Deadline);
-    node.link(stream, replica::Input::Connected);
+    node.link(stream, replica::ReplicaEvent::Deadline);
+    node.link(stream, replica::ReplicaEvent::Connected);
     node.receive(stream, "+PONG\r\n");
     node.receive(stream, "+OK\r\n+OK\r\n+OK\r\n");
     node.receive(stream, &format!("+FULLRESYNC {} 70\r\n$6\r\nabc", id(2)));
@@ -292,7 +306,7 @@ fn replica_without_data_after_a_failed_load_has_offset_zero() {
     node.receive(stream, "def");
     node.log.close();
     assert_eq!(stands(&node), (false, 0));
-    node.link(stream, replica::Input::LoadFailed);
+    node.link(stream, replica::ReplicaEvent::LoadFailed);
     assert_eq!(stands(&node), (false, 0));
     assert!(node.following.lead(id(9), &mut node.log));
     assert_eq!(stands(&node), (false, 10), "a master counts on from where it was");

@@ -1,18 +1,18 @@
 //! Drives the replica side of replication: combines the [`Replica`] state machine with the log and with role changes.
 //! The node and the simulator run this same driver.
 //!
-//! The process owns the connections, the threads that load and apply data, and the clock. It performs each [`Order`]
+//! The process owns the connections, the threads that load and apply data, and the clock. It performs each [`ReplicaDriverAction`]
 //! in sequence:
 //!
 //! | | the process | the driver |
 //! | --- | --- | --- |
-//! | 1 | is told its master, calls [`Following::follow`] | starts a new stream in the log; new writes are refused |
-//! | 2 | publishes the role; sends [`Input::Drained`] once running writes have finished | records the position of the data |
-//! | 3 | sends [`Input::Link`] for events of the connections, the snapshot and the stream | returns [`Order::Act`] |
-//! | 4 | is promoted, calls [`Following::lead`] | gives the history a new id; later data of the stream is dropped |
+//! | 1 | is told its master, calls [`ReplicaDriver::follow`] | starts a new stream in the log; new writes are refused |
+//! | 2 | publishes the role; sends [`ReplicaDriverEvent::Drained`] once running writes have finished | records the position of the data |
+//! | 3 | sends [`ReplicaDriverEvent::Link`] for events of the connections, the snapshot and the stream | returns [`ReplicaDriverAction::Act`] |
+//! | 4 | is promoted, calls [`ReplicaDriver::lead`] | gives the history a new id; later data of the stream is dropped |
 //!
 //! Invariants: a node follows one master at a time. Late events of an earlier master (an applied batch, a loaded
-//! snapshot, a broken link) change nothing. While the process applies a part of the stream, the state machine reads
+//! snapshot, a broken link) change nothing. While the process accepts_stream a part of the stream, the state machine reads
 //! nothing else and its timers stand still.
 
 #[cfg(test)]
@@ -21,35 +21,35 @@ mod tests;
 use clock::Instant;
 use slot_routing::ReplOffset;
 
-use crate::authority::Generation;
 use crate::id::ReplId;
-use crate::log::{Log, StreamOver};
-use crate::replica::{self, Action, Config, LinkState, Replica};
-use crate::serving::LogTurns;
+use crate::log::{Log, StreamSuperseded};
+use crate::master_driver::LogLock;
+use crate::replica::{self, LinkState, Replica, ReplicaAction, ReplicaConfig};
+use crate::write_authority::StreamEpoch;
 
 /// An event that the process reports about one stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Input {
+pub enum ReplicaDriverEvent {
     /// Every write admitted before the stream started is in the log, and no snapshot is being loaded.
     Drained,
     /// An event of the link to the master.
-    Link(replica::Input),
+    Link(replica::ReplicaEvent),
 }
 
 /// An action for the process to perform.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Order {
+pub enum ReplicaDriverAction {
     /// The stream was superseded: close the connections to its master.
     Over,
     /// The history of this node was replaced: its own replicas must resynchronise.
     HistoryReplaced,
     /// Perform an action of the replica's state machine.
-    Act(Action),
+    Act(ReplicaAction),
 }
 
 /// Drives the replica side; on a master it is idle. `M` identifies a master.
 #[derive(Debug)]
-pub struct Following<M> {
+pub struct ReplicaDriver<M> {
     /// The followed master; `None` if this node is a master.
     upstream: Option<Upstream<M>>,
 }
@@ -57,31 +57,31 @@ pub struct Following<M> {
 #[derive(Debug)]
 struct Upstream<M> {
     master: M,
-    stream: Generation,
+    stream: StreamEpoch,
     replica: Replica,
-    hand: Hand,
+    pending_work: PendingWork,
     /// The data belongs to another history than the master's, which has not sent its own yet.
     foreign: bool,
 }
 
 /// The work that the process is doing for the state machine, which waits for it to finish.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Hand {
+enum PendingWork {
     /// Finishing writes admitted as a master, or loading the snapshot of an earlier master.
-    Earlier,
+    EarlierRole,
     Nothing,
     /// Applying a part of the stream.
-    Piece,
+    Batch,
 }
 
-impl<M> Default for Following<M> {
+impl<M> Default for ReplicaDriver<M> {
     /// A node starts as a master.
     fn default() -> Self {
         Self { upstream: None }
     }
 }
 
-impl<M: PartialEq> Following<M> {
+impl<M: PartialEq> ReplicaDriver<M> {
     /// Returns the followed master, if this node is a replica.
     #[must_use]
     pub fn master(&self) -> Option<&M> {
@@ -102,7 +102,7 @@ impl<M: PartialEq> Following<M> {
 
     /// Returns the current stream, which may not have started yet.
     #[must_use]
-    pub fn stream(&self) -> Option<Generation> {
+    pub fn stream(&self) -> Option<StreamEpoch> {
         self.upstream.as_ref().map(|upstream| upstream.stream)
     }
 
@@ -128,7 +128,7 @@ impl<M: PartialEq> Following<M> {
     }
 
     /// Records that the data belongs to another history than the master's, because the replica moved here from another
-    /// shard. [`Following::reach`] is zero until the master has sent its own data. As in Valkey, a restart forgets this.
+    /// shard. [`ReplicaDriver::reach`] is zero until the master has sent its own data. As in Valkey, a restart forgets this.
     pub fn note_foreign(&mut self) {
         if let Some(upstream) = &mut self.upstream {
             upstream.foreign = true;
@@ -136,7 +136,7 @@ impl<M: PartialEq> Following<M> {
     }
 
     /// Changes the configuration: timeouts apply at once, the rest with the next handshake.
-    pub fn set_config(&mut self, config: Config) {
+    pub fn set_config(&mut self, config: ReplicaConfig) {
         if let Some(upstream) = &mut self.upstream {
             upstream.replica.set_config(config);
         }
@@ -151,48 +151,51 @@ impl<M: PartialEq> Following<M> {
 
     /// Returns whether to read from the main connection now. Unread data stays in the master's output buffer.
     #[must_use]
-    pub fn reads(&self, stream: Generation) -> bool {
+    pub fn reads(&self, stream: StreamEpoch) -> bool {
         self.free(stream).is_some_and(|upstream| upstream.replica.reads())
     }
 
     /// Returns whether to read from the connection that transfers the snapshot now.
     #[must_use]
-    pub fn reads_rdb(&self, stream: Generation) -> bool {
+    pub fn reads_rdb(&self, stream: StreamEpoch) -> bool {
         self.free(stream).is_some()
     }
 
     /// Returns the time of the next `Deadline` event; `None` while the process works for the state machine.
     #[must_use]
-    pub fn next_deadline(&self, stream: Generation) -> Option<Instant> {
+    pub fn next_deadline(&self, stream: StreamEpoch) -> Option<Instant> {
         self.free(stream)?.replica.next_deadline()
     }
 
-    fn free(&self, stream: Generation) -> Option<&Upstream<M>> {
-        self.upstream.as_ref().filter(|upstream| upstream.stream == stream && upstream.hand == Hand::Nothing)
+    fn free(&self, stream: StreamEpoch) -> Option<&Upstream<M>> {
+        self.upstream
+            .as_ref()
+            .filter(|upstream| upstream.stream == stream && upstream.pending_work == PendingWork::Nothing)
     }
 
     /// Starts to follow `master` and returns the new stream. The caller then publishes the role and sends
-    /// [`Input::Drained`] once running writes have finished. Returns `None` if this master is followed already.
+    /// [`ReplicaDriverEvent::Drained`] once running writes have finished. Returns `None` if this master is followed already.
     pub fn follow(
         &mut self,
         now: Instant,
         master: M,
-        config: Config,
-        log: &mut impl LogTurns,
-    ) -> Option<Generation> {
+        config: ReplicaConfig,
+        log: &mut impl LogLock,
+    ) -> Option<StreamEpoch> {
         if self.master() == Some(&master) {
             return None;
         }
         let stream = log.turn(Log::demote);
         let replica = Replica::new(config, None, now);
         let foreign = self.upstream.as_ref().is_some_and(Upstream::is_foreign);
-        self.upstream = Some(Upstream { master, stream, replica, hand: Hand::Earlier, foreign });
+        self.upstream =
+            Some(Upstream { master, stream, replica, pending_work: PendingWork::EarlierRole, foreign });
         Some(stream)
     }
 
     /// Makes this node a master whose history continues under the id `name`. Must not be called while a part of the
     /// stream is being applied. Returns false if the node was a master already.
-    pub fn lead(&mut self, name: ReplId, log: &mut impl LogTurns) -> bool {
+    pub fn lead(&mut self, name: ReplId, log: &mut impl LogLock) -> bool {
         let was_replica = self.upstream.take().is_some();
         if was_replica {
             log.turn(|log| log.promote(name));
@@ -204,15 +207,15 @@ impl<M: PartialEq> Following<M> {
     pub fn handle(
         &mut self,
         now: Instant,
-        (stream, input): (Generation, Input),
-        log: &mut impl LogTurns,
-        out: &mut Vec<Order>,
+        (stream, input): (StreamEpoch, ReplicaDriverEvent),
+        log: &mut impl LogLock,
+        out: &mut Vec<ReplicaDriverAction>,
     ) {
         let current = self.upstream.as_mut().filter(|upstream| upstream.stream == stream);
         match (current, input) {
-            (None, _) => out.push(Order::Over),
-            (Some(upstream), Input::Drained) => upstream.begin(log, out),
-            (Some(upstream), Input::Link(input)) => upstream.on_link(now, input, log, out),
+            (None, _) => out.push(ReplicaDriverAction::Over),
+            (Some(upstream), ReplicaDriverEvent::Drained) => upstream.begin(log, out),
+            (Some(upstream), ReplicaDriverEvent::Link(input)) => upstream.on_link(now, input, log, out),
         }
     }
 }
@@ -223,37 +226,39 @@ impl<M> Upstream<M> {
     }
 
     /// Records the final position of the data, from which the master is asked to continue.
-    fn begin(&mut self, log: &mut impl LogTurns, out: &mut Vec<Order>) {
+    fn begin(&mut self, log: &mut impl LogLock, out: &mut Vec<ReplicaDriverAction>) {
         match log.turn(|log| log.follow(self.stream)) {
             Ok(position) => {
                 self.replica.start_from(position);
-                self.hand = Hand::Nothing;
+                self.pending_work = PendingWork::Nothing;
             }
-            Err(StreamOver) => out.push(Order::Over),
+            Err(StreamSuperseded) => out.push(ReplicaDriverAction::Over),
         }
     }
 
     fn on_link(
         &mut self,
         now: Instant,
-        input: replica::Input,
-        log: &mut impl LogTurns,
-        out: &mut Vec<Order>,
+        input: replica::ReplicaEvent,
+        log: &mut impl LogLock,
+        out: &mut Vec<ReplicaDriverAction>,
     ) {
         match &input {
-            replica::Input::Applied { .. } | replica::Input::Garbage(_) | replica::Input::Closed => {
-                self.hand = Hand::Nothing;
+            replica::ReplicaEvent::Applied { .. }
+            | replica::ReplicaEvent::Garbage(_)
+            | replica::ReplicaEvent::Closed => {
+                self.pending_work = PendingWork::Nothing;
             }
-            replica::Input::Replacing => out.push(Order::HistoryReplaced),
+            replica::ReplicaEvent::Replacing => out.push(ReplicaDriverAction::HistoryReplaced),
             _ => {}
         }
         let mut actions = Vec::new();
         self.replica.handle(now, input, &mut actions);
         for action in actions {
             match &action {
-                Action::Stream(_) => self.hand = Hand::Piece,
-                Action::Load { .. } => out.push(Order::HistoryReplaced),
-                Action::Resume { id, .. } => {
+                ReplicaAction::Stream(_) => self.pending_work = PendingWork::Batch,
+                ReplicaAction::Load { .. } => out.push(ReplicaDriverAction::HistoryReplaced),
+                ReplicaAction::Resume { id, .. } => {
                     let renamed = log.turn(|log| {
                         let renamed = log.position().id != *id;
                         if renamed {
@@ -261,11 +266,11 @@ impl<M> Upstream<M> {
                         }
                         renamed
                     });
-                    out.extend(renamed.then_some(Order::HistoryReplaced));
+                    out.extend(renamed.then_some(ReplicaDriverAction::HistoryReplaced));
                 }
                 _ => {}
             }
-            out.push(Order::Act(action));
+            out.push(ReplicaDriverAction::Act(action));
         }
     }
 }

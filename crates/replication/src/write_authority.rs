@@ -16,21 +16,21 @@
 //! | drain | the slots | the stream's lock | the slots | the slots |
 //! | record | [`drained`] | the new replication id | the end of the log | the snapshot, then [`seal`] |
 //!
-//! Each stream has a [`Generation`], which is checked under the stream's lock before each batch is applied. Data
+//! Each stream has a [`StreamEpoch`], which is checked under the stream's lock before each batch is applied. Data
 //! that arrives from an older stream is dropped and not logged.
 //!
-//! [`demote`]: Authority::demote
-//! [`promote`]: Authority::promote
-//! [`drained`]: Authority::drained
-//! [`seal`]: Authority::seal
+//! [`demote`]: WriteAuthority::demote
+//! [`promote`]: WriteAuthority::promote
+//! [`drained`]: WriteAuthority::drained
+//! [`seal`]: WriteAuthority::seal
 
 /// Number of a master's stream. A newer stream has a higher number, and only the newest is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Generation(u64);
+pub struct StreamEpoch(u64);
 
 /// Who may write to the data of this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub enum WriteMode {
     /// Clients' writes are executed, logged and acknowledged.
     Master,
     /// A master that is being demoted: new writes are refused, running writes are still logged.
@@ -42,67 +42,67 @@ pub enum Mode {
 
 /// The current write authority of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Authority {
-    mode: Mode,
-    generation: Generation,
+pub struct WriteAuthority {
+    mode: WriteMode,
+    generation: StreamEpoch,
     sealed: bool,
 }
 
-impl Default for Authority {
+impl Default for WriteAuthority {
     /// A new node starts as a master.
     fn default() -> Self {
-        Self { mode: Mode::Master, generation: Generation::default(), sealed: false }
+        Self { mode: WriteMode::Master, generation: StreamEpoch::default(), sealed: false }
     }
 }
 
-impl Authority {
+impl WriteAuthority {
     /// Returns who may write to the data of this node.
     #[must_use]
-    pub fn mode(&self) -> Mode {
+    pub fn mode(&self) -> WriteMode {
         self.mode
     }
 
     /// Returns whether a client's write may start. The caller holds the locks of the slots that are written, or
     /// reads a copy that was published before it locked them; otherwise a demotion could miss the write.
     #[must_use]
-    pub fn takes_writes(&self) -> bool {
-        self.mode == Mode::Master && !self.sealed
+    pub fn accepts_writes(&self) -> bool {
+        self.mode == WriteMode::Master && !self.sealed
     }
 
     /// Returns whether effects of local commands are logged.
     #[must_use]
-    pub fn logs_own(&self) -> bool {
-        self.mode != Mode::Replica && !self.sealed
+    pub fn logs_local_effects(&self) -> bool {
+        self.mode != WriteMode::Replica && !self.sealed
     }
 
     /// Returns whether data of this stream may be applied and logged.
     #[must_use]
-    pub fn applies(&self, stream: Generation) -> bool {
-        self.mode == Mode::Replica && stream == self.generation && !self.sealed
+    pub fn accepts_stream(&self, stream: StreamEpoch) -> bool {
+        self.mode == WriteMode::Replica && stream == self.generation && !self.sealed
     }
 
     /// Returns whether this is the newest stream, even if draining has not finished and it is not applied yet.
     #[must_use]
-    pub fn is_current(&self, stream: Generation) -> bool {
-        self.mode != Mode::Master && stream == self.generation
+    pub fn is_current(&self, stream: StreamEpoch) -> bool {
+        self.mode != WriteMode::Master && stream == self.generation
     }
 
     /// Starts to follow a master, or a different master than before. Invalidates older streams and returns the
     /// generation of the new one.
-    pub fn demote(&mut self) -> Generation {
+    pub fn demote(&mut self) -> StreamEpoch {
         self.generation.0 += 1;
-        if self.mode == Mode::Master {
-            self.mode = Mode::Yielding;
+        if self.mode == WriteMode::Master {
+            self.mode = WriteMode::Yielding;
         }
         self.generation
     }
 
-    /// Allows `stream` to be applied. Call this once every write that started before [`Authority::demote`] has
+    /// Allows `stream` to be applied. Call this once every write that started before [`WriteAuthority::demote`] has
     /// finished: from then on the end of the log is final. Returns false if a newer stream has replaced it.
-    pub fn drained(&mut self, stream: Generation) -> bool {
+    pub fn drained(&mut self, stream: StreamEpoch) -> bool {
         let current = self.is_current(stream);
         if current {
-            self.mode = Mode::Replica;
+            self.mode = WriteMode::Replica;
         }
         current
     }
@@ -110,11 +110,11 @@ impl Authority {
     /// Makes this node a master and invalidates every stream. Must not be called while part of a stream is being
     /// applied. Returns false if the node was a master already.
     pub fn promote(&mut self) -> bool {
-        if self.mode == Mode::Master {
+        if self.mode == WriteMode::Master {
             return false;
         }
         self.generation.0 += 1;
-        self.mode = Mode::Master;
+        self.mode = WriteMode::Master;
         true
     }
 
@@ -135,38 +135,38 @@ mod tests {
 
     #[test]
     fn demoted_master_logs_running_writes_and_applies_the_stream_only_after_draining() {
-        let mut node = Authority::default();
-        assert!(node.takes_writes() && node.logs_own());
+        let mut node = WriteAuthority::default();
+        assert!(node.accepts_writes() && node.logs_local_effects());
         let stream = node.demote();
-        assert!(!node.takes_writes(), "new writes are refused");
-        assert!(node.logs_own(), "running writes are logged");
-        assert!(!node.applies(stream), "the position is not final yet");
+        assert!(!node.accepts_writes(), "new writes are refused");
+        assert!(node.logs_local_effects(), "running writes are logged");
+        assert!(!node.accepts_stream(stream), "the position is not final yet");
         assert!(node.drained(stream));
-        assert!(!node.logs_own(), "writes of local clients are not replicated");
-        assert!(node.applies(stream));
+        assert!(!node.logs_local_effects(), "writes of local clients are not replicated");
+        assert!(node.accepts_stream(stream));
     }
 
     #[test]
     fn data_of_an_older_stream_is_not_applied() {
-        let mut node = Authority::default();
+        let mut node = WriteAuthority::default();
         let first = node.demote();
         assert!(node.drained(first));
         let second = node.demote();
-        assert!(!node.applies(first), "the node follows another master");
-        assert!(node.applies(second), "a replica has no writes to drain");
+        assert!(!node.accepts_stream(first), "the node follows another master");
+        assert!(node.accepts_stream(second), "a replica has no writes to drain");
         assert!(node.promote());
-        assert!(!node.applies(second) && !node.is_current(second));
-        assert!(node.takes_writes());
+        assert!(!node.accepts_stream(second) && !node.is_current(second));
+        assert!(node.accepts_writes());
         assert!(!node.promote());
     }
 
     #[test]
     fn demotion_is_not_completed_after_a_promotion() {
-        let mut node = Authority::default();
+        let mut node = WriteAuthority::default();
         let stream = node.demote();
         assert!(node.promote());
         assert!(!node.drained(stream), "it is a master again");
-        assert_eq!(node.mode(), Mode::Master);
+        assert_eq!(node.mode(), WriteMode::Master);
         let (old, new) = (node.demote(), node.demote());
         assert!(!node.drained(old));
         assert!(node.drained(new));
@@ -174,14 +174,14 @@ mod tests {
 
     #[test]
     fn sealed_authority_refuses_all_changes() {
-        let mut node = Authority::default();
+        let mut node = WriteAuthority::default();
         node.seal();
-        assert!(!node.takes_writes() && !node.logs_own());
+        assert!(!node.accepts_writes() && !node.logs_local_effects());
         node.unseal();
-        assert!(node.takes_writes());
+        assert!(node.accepts_writes());
         let stream = node.demote();
         assert!(node.drained(stream));
         node.seal();
-        assert!(!node.applies(stream));
+        assert!(!node.accepts_stream(stream));
     }
 }

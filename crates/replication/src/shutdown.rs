@@ -1,0 +1,338 @@
+//! The state machine of SHUTDOWN: gives replicas time to catch up, then saves and exits.
+//!
+//! | state | waits until | next |
+//! | --- | --- | --- |
+//! | holding | running writes are in the log | a master with replicas waits for them |
+//! | waiting | all replicas have caught up, or the timeout expires | a replica takes over if requested; else saves |
+//! | handing over | another node has taken over, or the timeout expires | saves |
+//! | saving | the data is saved, or saving failed | exits; if saving failed and FORCE was not given, goes on |
+//!
+//! Invariant: the data is saved only after writes are paused, and the server never exits without trying to save.
+//! SHUTDOWN ABORT works while the server waits for replicas; a save cannot be aborted.
+
+use std::time::Duration;
+
+use clock::Instant;
+use slot_routing::ReplOffset;
+
+/// The options of a shutdown.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ShutdownOptions {
+    /// Do not wait for replicas (NOW).
+    pub now: bool,
+    /// Exit even if the data cannot be saved (FORCE).
+    pub force: bool,
+    /// Hand over to a replica first (FAILOVER), for a master of a cluster.
+    pub hand_over: bool,
+}
+
+/// How long a replica may take to take over. Later it must win an election after this node has exited.
+pub const HANDOVER_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The state of the log and of the replicas once writes are paused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PausedLog {
+    /// The end of the log.
+    pub end: ReplOffset,
+    /// The number of replicas; zero on a replica, whose sub-replicas can get the data from the master.
+    pub replicas: usize,
+    /// The number of replicas that have the whole log.
+    pub in_sync: usize,
+    /// How long the other replicas may take (`shutdown-timeout`).
+    pub longest: Duration,
+}
+
+/// An event of the shutdown. Events that do not belong to the current state are ignored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ShutdownEvent {
+    /// Every write admitted before [`ShutdownAction::HoldWrites`] is in the log.
+    WritesHeld(PausedLog),
+    /// The number of replicas that have the whole log.
+    InSync(usize),
+    /// The time of [`ShutdownSequence::next_deadline`]; an early event is harmless.
+    Deadline,
+    /// SHUTDOWN ABORT.
+    Aborted,
+    /// Another node has taken over, or no replica can.
+    HandedOver,
+    /// Whether the data could be saved.
+    Saved(bool),
+}
+
+/// An action for the driver. Actions are performed in the order in which they are returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ShutdownAction {
+    /// Pause client writes, then send [`ShutdownEvent::WritesHeld`].
+    HoldWrites,
+    /// Report with [`ShutdownEvent::InSync`] as replicas acknowledge the log up to `end`.
+    AwaitReplicas {
+        /// The end of the log.
+        end: ReplOffset,
+        /// The number of replicas to wait for.
+        replicas: usize,
+    },
+    /// Log how many replicas have caught up; the wait is over.
+    NoteInSync {
+        /// The number of replicas that have the whole log.
+        in_sync: usize,
+        /// The number of all replicas.
+        of: usize,
+    },
+    /// Ask a replica that has the whole log to take over, then send [`ShutdownEvent::HandedOver`].
+    HandOver,
+    /// Save the data, then send [`ShutdownEvent::Saved`].
+    Save,
+    /// Exit.
+    Exit,
+    /// Cancel the shutdown and resume client writes.
+    Cancel(CancelReason),
+}
+
+/// Why a shutdown is cancelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CancelReason {
+    /// SHUTDOWN ABORT.
+    Aborted,
+    /// The data could not be saved.
+    NotSaved,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Holding,
+    Waiting { until: Instant, in_sync: usize, of: usize },
+    HandingOver { until: Instant },
+    Saving,
+    Over,
+}
+
+/// The state machine of a running shutdown.
+#[derive(Debug)]
+pub struct ShutdownSequence {
+    plan: ShutdownOptions,
+    state: State,
+}
+
+impl ShutdownSequence {
+    /// Starts a shutdown.
+    #[must_use]
+    pub fn new(plan: ShutdownOptions, out: &mut Vec<ShutdownAction>) -> Self {
+        out.push(ShutdownAction::HoldWrites);
+        Self { plan, state: State::Holding }
+    }
+
+    /// Returns the latest time to call [`ShutdownSequence::handle`] with [`ShutdownEvent::Deadline`]. Only waiting for replicas and handing
+    /// over have a timeout.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        match self.state {
+            State::Waiting { until, .. } | State::HandingOver { until } => Some(until),
+            State::Holding | State::Saving | State::Over => None,
+        }
+    }
+
+    /// Handles an event and appends the resulting actions to `out`.
+    pub fn handle(&mut self, now: Instant, input: ShutdownEvent, out: &mut Vec<ShutdownAction>) {
+        match (self.state, input) {
+            (State::Holding, ShutdownEvent::WritesHeld(held)) => self.begin_waiting(now, held, out),
+            (State::Waiting { until, of, .. }, ShutdownEvent::InSync(in_sync)) => {
+                self.state = State::Waiting { until, in_sync, of };
+                if in_sync >= of {
+                    self.end_waiting(now, in_sync, of, out);
+                }
+            }
+            (State::Waiting { until, in_sync, of }, ShutdownEvent::Deadline) if now >= until => {
+                self.end_waiting(now, in_sync, of, out);
+            }
+            (State::HandingOver { .. }, ShutdownEvent::HandedOver) => self.save(out),
+            (State::HandingOver { until }, ShutdownEvent::Deadline) if now >= until => self.save(out),
+            (State::Waiting { .. }, ShutdownEvent::Aborted) => {
+                self.end(ShutdownAction::Cancel(CancelReason::Aborted), out)
+            }
+            (State::Saving, ShutdownEvent::Saved(saved)) => {
+                let stops = saved || self.plan.force;
+                self.end(
+                    if stops { ShutdownAction::Exit } else { ShutdownAction::Cancel(CancelReason::NotSaved) },
+                    out,
+                );
+            }
+            (
+                _,
+                ShutdownEvent::WritesHeld(_)
+                | ShutdownEvent::InSync(_)
+                | ShutdownEvent::Deadline
+                | ShutdownEvent::Aborted
+                | ShutdownEvent::HandedOver
+                | ShutdownEvent::Saved(_),
+            ) => {}
+        }
+    }
+
+    fn begin_waiting(&mut self, now: Instant, held: PausedLog, out: &mut Vec<ShutdownAction>) {
+        let PausedLog { end, replicas: of, in_sync, longest } = held;
+        if of == 0 {
+            self.save(out);
+        } else if self.plan.now || longest.is_zero() {
+            self.hand_over(now, out);
+        } else if in_sync >= of {
+            self.end_waiting(now, in_sync, of, out);
+        } else {
+            self.state = State::Waiting { until: now + longest, in_sync, of };
+            out.push(ShutdownAction::AwaitReplicas { end, replicas: of });
+        }
+    }
+
+    fn end_waiting(&mut self, now: Instant, in_sync: usize, of: usize, out: &mut Vec<ShutdownAction>) {
+        out.push(ShutdownAction::NoteInSync { in_sync, of });
+        self.hand_over(now, out);
+    }
+
+    fn hand_over(&mut self, now: Instant, out: &mut Vec<ShutdownAction>) {
+        if !self.plan.hand_over {
+            return self.save(out);
+        }
+        self.state = State::HandingOver { until: now + HANDOVER_TIMEOUT };
+        out.push(ShutdownAction::HandOver);
+    }
+
+    fn save(&mut self, out: &mut Vec<ShutdownAction>) {
+        self.state = State::Saving;
+        out.push(ShutdownAction::Save);
+    }
+
+    fn end(&mut self, how: ShutdownAction, out: &mut Vec<ShutdownAction>) {
+        self.state = State::Over;
+        out.push(how);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HELD: PausedLog =
+        PausedLog { end: ReplOffset(70), replicas: 2, in_sync: 0, longest: Duration::from_secs(10) };
+    const AWAITS: ShutdownAction = ShutdownAction::AwaitReplicas { end: ReplOffset(70), replicas: 2 };
+
+    fn noted(in_sync: usize) -> ShutdownAction {
+        ShutdownAction::NoteInSync { in_sync, of: 2 }
+    }
+
+    /// The actions of a stop to which this happens, each at its second.
+    fn actions_after(plan: ShutdownOptions, inputs: &[(u64, ShutdownEvent)]) -> Vec<ShutdownAction> {
+        let mut out = Vec::new();
+        let mut stop = ShutdownSequence::new(plan, &mut out);
+        for (second, input) in inputs {
+            stop.handle(Instant::from_millis(second * 1000), *input, &mut out);
+        }
+        assert_eq!(out.remove(0), ShutdownAction::HoldWrites);
+        out
+    }
+
+    #[test]
+    fn shutdown_waits_for_replicas_unless_there_are_none_or_no_time() {
+        let save = vec![ShutdownAction::Save];
+        let plan = ShutdownOptions::default();
+        let held = |held| [(0, ShutdownEvent::WritesHeld(held))];
+        assert_eq!(actions_after(plan, &held(HELD)), [AWAITS]);
+        assert_eq!(actions_after(plan, &held(PausedLog { replicas: 0, ..HELD })), save);
+        assert_eq!(actions_after(plan, &held(PausedLog { longest: Duration::ZERO, ..HELD })), save);
+        assert_eq!(actions_after(ShutdownOptions { now: true, ..plan }, &held(HELD)), save);
+        assert_eq!(
+            actions_after(plan, &held(PausedLog { in_sync: 2, ..HELD })),
+            [noted(2), ShutdownAction::Save]
+        );
+    }
+
+    #[test]
+    fn wait_ends_with_the_last_replica_or_the_timeout() {
+        let begin = (0, ShutdownEvent::WritesHeld(HELD));
+        let table = [
+            (vec![(1, ShutdownEvent::InSync(1)), (9, ShutdownEvent::Deadline)], vec![AWAITS]),
+            (
+                vec![(1, ShutdownEvent::InSync(1)), (2, ShutdownEvent::InSync(2))],
+                vec![AWAITS, noted(2), ShutdownAction::Save],
+            ),
+            (
+                vec![(1, ShutdownEvent::InSync(1)), (10, ShutdownEvent::Deadline)],
+                vec![AWAITS, noted(1), ShutdownAction::Save],
+            ),
+            (
+                vec![(10, ShutdownEvent::Deadline), (11, ShutdownEvent::InSync(2))],
+                vec![AWAITS, noted(0), ShutdownAction::Save],
+            ),
+        ];
+        for (inputs, expected) in table {
+            assert_eq!(actions_after(ShutdownOptions::default(), &[vec![begin], inputs].concat()), expected);
+        }
+    }
+
+    #[test]
+    fn data_is_saved_after_the_handover_or_its_timeout() {
+        let plan = ShutdownOptions { hand_over: true, ..ShutdownOptions::default() };
+        let begin = (0, ShutdownEvent::WritesHeld(HELD));
+        let asked = [AWAITS, noted(2), ShutdownAction::HandOver];
+        for ends in [(3, ShutdownEvent::HandedOver), (3, ShutdownEvent::Deadline)] {
+            let inputs = [
+                begin,
+                (1, ShutdownEvent::InSync(2)),
+                (2, ShutdownEvent::Deadline),
+                (2, ShutdownEvent::Aborted),
+                ends,
+            ];
+            let expected = [&asked[..], &[ShutdownAction::Save]].concat();
+            assert_eq!(actions_after(plan, &inputs), expected, "{ends:?}");
+            assert_eq!(actions_after(plan, &inputs[..4]), asked, "a handover cannot be aborted");
+        }
+        let nobody = PausedLog { replicas: 0, ..HELD };
+        assert_eq!(actions_after(plan, &[(0, ShutdownEvent::WritesHeld(nobody))]), [ShutdownAction::Save]);
+        assert_eq!(
+            actions_after(ShutdownOptions { now: true, ..plan }, &[begin]),
+            [ShutdownAction::HandOver]
+        );
+    }
+
+    #[test]
+    fn shutdown_can_be_aborted_until_the_save_starts() {
+        let begin = (0, ShutdownEvent::WritesHeld(HELD));
+        let over = ShutdownAction::Cancel(CancelReason::Aborted);
+        assert_eq!(
+            actions_after(ShutdownOptions::default(), &[begin, (1, ShutdownEvent::Aborted)]),
+            [AWAITS, over]
+        );
+        let late = [
+            begin,
+            (1, ShutdownEvent::Aborted),
+            (2, ShutdownEvent::InSync(2)),
+            (10, ShutdownEvent::Deadline),
+        ];
+        assert_eq!(actions_after(ShutdownOptions::default(), &late), [AWAITS, over], "it is over");
+        let saving = [
+            begin,
+            (1, ShutdownEvent::InSync(2)),
+            (2, ShutdownEvent::Aborted),
+            (3, ShutdownEvent::Saved(true)),
+        ];
+        let expected = [AWAITS, noted(2), ShutdownAction::Save, ShutdownAction::Exit];
+        assert_eq!(actions_after(ShutdownOptions::default(), &saving), expected);
+    }
+
+    #[test]
+    fn failed_save_cancels_the_shutdown_unless_forced() {
+        for (saved, force, end) in [
+            (true, false, ShutdownAction::Exit),
+            (true, true, ShutdownAction::Exit),
+            (false, true, ShutdownAction::Exit),
+            (false, false, ShutdownAction::Cancel(CancelReason::NotSaved)),
+        ] {
+            let inputs = [(0, ShutdownEvent::WritesHeld(HELD)), (1, ShutdownEvent::Saved(saved))];
+            let plan = ShutdownOptions { now: true, force, hand_over: false };
+            assert_eq!(actions_after(plan, &inputs), [ShutdownAction::Save, end], "{saved} {force}");
+        }
+        assert_eq!(
+            actions_after(ShutdownOptions::default(), &[(1, ShutdownEvent::Saved(true))]),
+            [],
+            "it has not been told to save"
+        );
+    }
+}
