@@ -1,9 +1,9 @@
-//! A resource that refuses old tokens: a file whose writers were once asked for their fencing token.
+//! A resource that rejects stale fencing tokens: a file that stores the largest token it has seen.
 //!
-//! A holder that is paused does not know that its lease ended, and writes when it runs again, however late. No lock can
-//! prevent that; the resource can. It keeps the largest token it has seen, beside the data and changed together with
-//! it, and refuses smaller ones. Reading is registered as well, so that what was read under a token cannot be written
-//! back once a later holder has come.
+//! A paused holder does not know that its lease has ended, and writes when it resumes. No lock can prevent this, but
+//! the resource can. It stores the largest token beside the data, updates both atomically, and rejects smaller tokens.
+//! Reads record the token as well, so that a value read under a token cannot be written back after a later holder has
+//! read it.
 //!
 //! Run with a server's address: `cargo run -p redoubt-lock --example resource redis://127.0.0.1:6379`
 #![forbid(unsafe_code)]
@@ -12,47 +12,47 @@ use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
-/// A file with the largest token that was seen, and a value.
+/// A file with a value and the largest token seen.
 #[derive(Debug)]
 pub struct Resource {
     file: File,
 }
 
-/// An older token than one that was seen before.
+/// The token is older than one seen before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refused {
-    /// The token that was seen.
+    /// The largest token seen.
     pub seen: u64,
 }
 
 impl Resource {
-    /// The resource in this file, which is made if it is not there.
+    /// Opens the file, and creates it if it does not exist.
     ///
     /// # Errors
-    /// An error of the file.
+    /// An I/O error.
     pub fn open(path: &Path) -> io::Result<Self> {
         let file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
         Ok(Self { file })
     }
 
-    /// The value; a holder with an older token can no longer write from here on.
+    /// Reads the value. From then on, holders with older tokens cannot write.
     ///
     /// # Errors
-    /// An error of the file.
+    /// An I/O error.
     pub fn read(&mut self, token: u64) -> io::Result<Result<u64, Refused>> {
         self.exchange(token, |value| value)
     }
 
-    /// Replaces the value.
+    /// Replaces the value, and returns the previous one.
     ///
     /// # Errors
-    /// An error of the file.
+    /// An I/O error.
     pub fn write(&mut self, token: u64, value: u64) -> io::Result<Result<u64, Refused>> {
         self.exchange(token, |_| value)
     }
 
-    /// Looks at the token, and changes token and value as one: the file's own lock stands for what a database does in
-    /// a transaction (`UPDATE ... WHERE token <= $1`).
+    /// Checks the token, and updates token and value atomically. The file lock stands for a database transaction
+    /// (`UPDATE ... WHERE token <= $1`).
     fn exchange(&mut self, token: u64, new: impl FnOnce(u64) -> u64) -> io::Result<Result<u64, Refused>> {
         self.file.lock()?;
         let outcome = self.exchange_alone(token, new);
@@ -75,7 +75,7 @@ impl Resource {
         }
         let value = new(value);
         self.file.seek(SeekFrom::Start(0))?;
-        // Of one width, so that nothing of what stood there stays.
+        // Fixed width, so that no old bytes remain.
         write!(self.file, "{token:020} {value:020}")?;
         Ok(Ok(value))
     }

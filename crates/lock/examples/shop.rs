@@ -1,8 +1,8 @@
-//! A shop with several counters sells what it has, and nothing twice.
+//! A shop with several sales counters that never sells an article twice.
 //!
-//! The stock is a plain record that is read and written back later, as through a web service without transactions: two
-//! that do so at once sell the same thing twice. So each sale holds the lock of the article. (Where one command can do
-//! the whole sale, as DECR or a script can on the server itself, no lock is needed.)
+//! The stock is a plain record that is read and written back, as through a web service without transactions. Two
+//! concurrent sales could sell the same article, so each sale holds the article's lock. (Where a single command such as
+//! DECR, or a script, can do the whole sale on the server, no lock is needed.)
 //!
 //! Run with a server's address: `cargo run -p redoubt-lock --example shop redis://127.0.0.1:6379`
 #![forbid(unsafe_code)]
@@ -11,37 +11,37 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use redoubt_lock::{Error, Locks};
 
-/// How many articles there are, and the buyer of each: nothing here is protected by itself.
+/// Number of articles left, and the buyers. Has no protection of its own.
 #[derive(Debug, Default, Clone)]
 pub struct Ledger {
-    /// The articles that are left.
+    /// Articles left.
     pub stock: u32,
-    /// The buyers of the articles that are gone, in order.
+    /// Buyers of the sold articles, in order.
     pub sold: Vec<u32>,
 }
 
-/// A service that hands out and takes back the whole ledger.
+/// A service that reads and replaces the whole ledger.
 #[derive(Debug, Clone, Default)]
 pub struct Service(Arc<Mutex<Ledger>>);
 
 impl Service {
-    /// Reads it.
+    /// Returns the ledger.
     pub async fn read(&self) -> Ledger {
         tokio::task::yield_now().await;
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Writes it, over whatever was there.
+    /// Replaces the ledger.
     pub async fn write(&self, ledger: Ledger) {
         tokio::task::yield_now().await;
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = ledger;
     }
 }
 
-/// Sells one article to this buyer, if there is one left.
+/// Sells one article to this buyer, if any is left.
 ///
 /// # Errors
-/// If the lock or the server cannot be had.
+/// The lock cannot be acquired.
 pub async fn buy(locks: &Locks, service: &Service, buyer: u32) -> Result<bool, Error> {
     let guard = locks.lock("article:7").acquire().await?;
     let mut ledger = service.read().await;
@@ -55,11 +55,11 @@ pub async fn buy(locks: &Locks, service: &Service, buyer: u32) -> Result<bool, E
     Ok(sold)
 }
 
-/// Opens the shop with four counters, each with connections of its own; all buyers come at once. How many went home
-/// with something, and the ledger at the end.
+/// Runs the shop with four counters, each with its own connections, and all buyers at once. Returns the number of
+/// successful buyers and the final ledger.
 ///
 /// # Errors
-/// If the lock or the server cannot be had.
+/// The lock cannot be acquired, or the server cannot be reached.
 pub async fn open(address: &str, stock: u32, buyers: u32) -> Result<(usize, Ledger), Error> {
     let service = Service::default();
     service.write(Ledger { stock, sold: Vec::new() }).await;

@@ -1,33 +1,32 @@
-//! Waiting until something is had.
+//! Acquires a lock, waiting if necessary.
 //!
-//! Ask; if another owner has it, ask again once a message says that it was released, its lease ends, or some time has
-//! passed, whichever comes first. Servers that cannot be reached are asked again, too, until the wait is over; that is
-//! said once, since it may wait for ever. An acquisition that gives up, or is dropped while it waits, takes back the
-//! lock that it may have got without knowing it.
+//! A waiter retries when a message announces the release, when the holder's lease ends, or after some time. Unreachable
+//! servers are retried too until the wait is over, with one warning, since the wait may be endless. An acquisition that
+//! gives up, or is dropped while waiting, releases the lock, because it may have been granted without a reply.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::claim::{Attempt, Claim};
-use crate::life::{Life, Outcome, end_of};
-use crate::link::may_pass;
-use crate::{Error, Guard, Loss, Options};
+use crate::lease::{HeldLease, RequestOutcome, lease_end};
+use crate::link::is_transient;
+use crate::{Error, Guard, LossReason, Options};
 
-/// Between attempts of a Redlock, and while servers cannot be reached; drawn by chance, so that owners that collided do
-/// not do so again.
-const RETRY: std::ops::Range<u64> = 20..200;
+/// Delay between attempts in milliseconds, for Redlock and for unreachable servers. Random, so that colliding owners do
+/// not collide again.
+const RETRY_DELAY_MS: std::ops::Range<u64> = 20..200;
 
-/// For how long an acquisition that gives up waits for a place in a queue, or half of an acquisition, to be taken back;
-/// beyond that it goes on in the background.
-const TAKE_BACK: Duration = Duration::from_millis(100);
+/// How long a failing acquisition waits for its cleanup on the server; after that the cleanup continues in the
+/// background.
+const CLEANUP_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// An acquisition in progress. Released in the background unless that is settled: this future was dropped.
-struct Pending {
+/// An acquisition in progress. If dropped before it is settled, it is released in the background.
+struct PendingAcquisition {
     claim: Arc<Claim>,
     settled: bool,
 }
 
-impl Drop for Pending {
+impl Drop for PendingAcquisition {
     fn drop(&mut self) {
         if !self.settled {
             self.claim.clone().release_in_background();
@@ -35,87 +34,91 @@ impl Drop for Pending {
     }
 }
 
-/// Acquires within `wait`; without waiting if that is zero.
+/// Acquires within `wait`. With zero, makes one attempt.
 pub(crate) async fn acquire(claim: Claim, options: &Options, wait: Duration) -> Result<Guard, Error> {
-    let mut pending = Pending { claim: Arc::new(claim), settled: false };
-    let result = attempt_until(&mut pending, options, wait).await;
+    let mut pending = PendingAcquisition { claim: Arc::new(claim), settled: false };
+    let result = acquire_until(&mut pending, options, wait).await;
     let claim = &pending.claim;
-    let left_behind = match &result {
+    let needs_cleanup = match &result {
         Ok(_) => false,
-        // The last answer was that another owner has it.
+        // The last reply was that another owner holds the lock, so only a queue entry can be left.
         Err(Error::TimedOut(_)) => claim.kind.queues && !wait.is_zero(),
         Err(_) => true,
     };
-    let settled = !left_behind
+    let settled = !needs_cleanup
         || matches!(
-            tokio::time::timeout(TAKE_BACK, claim.release()).await,
-            Ok(Outcome::Done | Outcome::NotHeld)
+            tokio::time::timeout(CLEANUP_TIMEOUT, claim.release()).await,
+            Ok(RequestOutcome::Done | RequestOutcome::NotHeld)
         );
     pending.settled = settled;
     result
 }
 
-async fn attempt_until(pending: &mut Pending, options: &Options, wait: Duration) -> Result<Guard, Error> {
+async fn acquire_until(
+    pending: &mut PendingAcquisition,
+    options: &Options,
+    wait: Duration,
+) -> Result<Guard, Error> {
     let began = Instant::now();
-    // None: no end.
+    // `None` means no deadline.
     let deadline = began.checked_add(wait);
     let timeout = if wait.is_zero() { Duration::ZERO } else { options.queue_timeout };
     let mut subscription = None;
     let mut attempts = 0;
-    let mut told = false;
+    let mut warned = false;
     loop {
         if attempts > 0 && pending.claim.nodes.len() > 1 {
-            pending.claim = Arc::new(pending.claim.as_another(attempts));
+            pending.claim = Arc::new(pending.claim.with_new_owner(attempts));
         }
         attempts += 1;
         let claim = &pending.claim;
         let sent = Instant::now();
-        let mut pause = Duration::from_millis(getrandom_in(RETRY));
+        let mut pause = Duration::from_millis(random_in(RETRY_DELAY_MS));
         let error = match claim.acquire(timeout).await {
-            Attempt::Taken(token) if Instant::now() < end_of(sent, claim.lease) => {
-                let life = Life::new(sent, claim.lease, options.watchdog);
-                return Ok(Guard::keep(claim.clone(), token, life));
+            Attempt::Taken(token) if Instant::now() < lease_end(sent, claim.lease) => {
+                let life = HeldLease::new(sent, claim.lease, options.watchdog);
+                return Ok(Guard::start(claim.clone(), token, life));
             }
-            // Took longer than it is worth.
+            // The reply took longer than the lease.
             Attempt::Taken(_) => {
                 claim.release().await;
-                Error::Lost(Loss::Expired)
+                Error::Lost(LossReason::Expired)
             }
             Attempt::Busy(left) => {
                 if claim.nodes.len() == 1 {
-                    pause = left.max(Duration::from_millis(1)).min(options.recheck());
+                    pause = left.max(Duration::from_millis(1)).min(options.recheck_interval());
                 }
                 Error::TimedOut(wait)
             }
-            Attempt::TooFew { had, wanted } => Error::NotEnoughNodes { had, wanted },
-            Attempt::Failed(error) if !may_pass(&error) => return Err(Error::Connection(error)),
+            Attempt::TooFewServers { had, wanted } => Error::NotEnoughNodes { had, wanted },
+            Attempt::Failed(error) if !is_transient(&error) => return Err(Error::Connection(error)),
             Attempt::Failed(error) => Error::Connection(error),
         };
         let now = Instant::now();
         if deadline.is_some_and(|deadline| now >= deadline) {
             return Err(error);
         }
-        if !told && matches!(error, Error::Connection(_) | Error::NotEnoughNodes { .. }) {
-            tracing::warn!("{}: {error}; asking again until it can be had", claim.names.lock);
-            told = true;
+        if !warned && matches!(error, Error::Connection(_) | Error::NotEnoughNodes { .. }) {
+            tracing::warn!("{}: {error}; retrying until the lock is acquired", claim.names.lock);
+            warned = true;
         }
         let until = deadline.map_or(now + pause, |deadline| deadline.min(now + pause));
         match (&mut subscription, &error, claim.nodes.as_slice()) {
             (None, Error::TimedOut(_), [node]) => {
-                // A release that came before the subscription is found by asking once more.
+                // The next attempt finds a release that happened before the subscription.
                 subscription = Some(node.wakeups.subscribe(&claim.names.channel, claim.kind.wake));
                 continue;
             }
             (Some(subscription), Error::TimedOut(_), _) => {
-                // Either is reason to ask again.
-                let _ = tokio::time::timeout_at(until.into(), subscription.woken()).await;
+                // Retry after a message as well as after the timeout.
+                let _ = tokio::time::timeout_at(until.into(), subscription.wait_for_wakeup()).await;
             }
             _ => tokio::time::sleep_until(until.into()).await,
         }
     }
 }
 
-fn getrandom_in(range: std::ops::Range<u64>) -> u64 {
-    // Without randomness there is no jitter, and nothing else is lost.
+fn random_in(range: std::ops::Range<u64>) -> u64 {
+    // Without randomness there is no jitter, which is harmless.
     range.start + getrandom::u64().unwrap_or(0) % (range.end - range.start)
 }

@@ -1,9 +1,7 @@
-//! The requests of one owner to the servers: to take, extend and release one thing, on one server or on a majority of
-//! many.
+//! Requests of one owner to the servers: acquire, extend and release, on one server or on a majority of several.
 //!
-//! All requests may be sent again: taking twice as one owner, or releasing twice, changes nothing more. With one server
-//! the quorum is one. With several (Redlock) they are asked at once, and what fewer than the quorum granted is released
-//! everywhere before anything else is tried.
+//! All requests are idempotent, so they can be repeated. With one server the quorum is one. With several (Redlock) they
+//! are queried concurrently, and an acquisition without a quorum is released everywhere before anything else is tried.
 
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
@@ -13,94 +11,94 @@ use redis::{FromRedisValue, RedisError, RedisResult};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use crate::life::{Outcome, end_of};
+use crate::lease::{RequestOutcome, lease_end};
 use crate::link::Link;
-use crate::names::Names;
-use crate::script::{Call, RAISE, Script};
-use crate::wakeups::{Wake, Wakeups};
+use crate::names::LockNames;
+use crate::script::{Call, RECORD_TOKEN, Script};
+use crate::wakeups::{WakeMode, Wakeups};
 
-/// Where locks are kept: one server, or one group or cluster that stands for one.
+/// One server, or one Sentinel group or cluster.
 #[derive(Debug)]
-pub(crate) struct Node {
+pub(crate) struct LockServer {
     pub(crate) address: String,
     pub(crate) link: Arc<Link>,
-    /// For what waits for replicas, which would hold up all else on the same connection.
+    /// A separate connection for requests that wait for replicas, as these would delay all others.
     pub(crate) confirming: Link,
     pub(crate) wakeups: Wakeups,
     pub(crate) is_cluster: bool,
-    pub(crate) background: Background,
+    pub(crate) background: BackgroundTasks,
 }
 
-/// The tasks that go on after their guard is gone.
+/// Tasks that outlive their guard.
 #[derive(Debug, Clone)]
-pub(crate) struct Background {
+pub(crate) struct BackgroundTasks {
     pub(crate) runtime: Handle,
     running: Arc<watch::Sender<usize>>,
 }
 
-/// Counts as running until it is dropped.
+/// Counts as a running task until dropped.
 #[derive(Debug)]
-pub(crate) struct Running(Arc<watch::Sender<usize>>);
+pub(crate) struct BackgroundTask(Arc<watch::Sender<usize>>);
 
-impl Background {
+impl BackgroundTasks {
     pub(crate) fn new() -> Self {
         Self { runtime: Handle::current(), running: Arc::new(watch::Sender::new(0)) }
     }
 
-    pub(crate) fn begin(&self) -> Running {
+    pub(crate) fn begin(&self) -> BackgroundTask {
         self.running.send_modify(|count| *count += 1);
-        Running(self.running.clone())
+        BackgroundTask(self.running.clone())
     }
 
-    pub(crate) async fn all_released(&self) {
-        // The sender is held here, so this ends by the count alone.
+    pub(crate) async fn wait_for_releases(&self) {
+        // The channel cannot close, as `self` owns a sender.
         let _ = self.running.subscribe().wait_for(|count| *count == 0).await;
     }
 }
 
-impl Drop for Running {
+impl Drop for BackgroundTask {
     fn drop(&mut self) {
         self.0.send_modify(|count| *count -= 1);
     }
 }
 
-/// A kind of thing that is acquired: its scripts, and their keys beside its own.
+/// The scripts of one kind of lock, and its additional keys.
 #[derive(Debug)]
-pub(crate) struct Kind {
+pub(crate) struct LockKind {
     pub(crate) acquire: &'static LazyLock<Script>,
     pub(crate) extend: &'static LazyLock<Script>,
     pub(crate) release: &'static LazyLock<Script>,
-    /// Besides the lock and its token.
+    /// Additional keys besides those of the lock and its token.
     pub(crate) companions: &'static [&'static str],
-    /// Whether a waiter leaves a trace on the server.
+    /// Whether a waiter leaves state on the server.
     pub(crate) queues: bool,
-    /// The waiters that a release wakes.
-    pub(crate) wake: Wake,
+    /// Which waiters a release wakes.
+    pub(crate) wake: WakeMode,
 }
 
-/// See the module.
+/// One owner's claim to a lock, and the servers that keep it.
 #[derive(Debug, Clone)]
 pub(crate) struct Claim {
-    pub(crate) nodes: Vec<Arc<Node>>,
+    pub(crate) nodes: Vec<Arc<LockServer>>,
     pub(crate) quorum: usize,
-    pub(crate) kind: &'static Kind,
-    pub(crate) names: Names,
+    pub(crate) kind: &'static LockKind,
+    pub(crate) names: LockNames,
     pub(crate) owner: String,
     pub(crate) lease: Duration,
     pub(crate) replicas: usize,
-    /// Of a semaphore.
+    /// The number of permits of a semaphore.
     pub(crate) limit: Option<u32>,
 }
 
-/// How an attempt to take ended.
+/// The result of an attempt to acquire.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Attempt {
-    /// Taken, with this fencing token.
+    /// Acquired, with this fencing token.
     Taken(u64),
-    /// Another owner has it; it may be free after this time.
+    /// Another owner holds it; it may be free after this time.
     Busy(Duration),
-    /// Too few servers took part.
-    TooFew {
+    /// Too few servers or replicas confirmed.
+    TooFewServers {
         had: usize,
         wanted: usize,
     },
@@ -108,20 +106,20 @@ pub(crate) enum Attempt {
 }
 
 impl Claim {
-    /// The same as another owner. Between attempts at many servers all is released, and such a release, if it is held
-    /// up on its way, must not undo what a later attempt was granted.
-    pub(crate) fn as_another(&self, attempt: u64) -> Self {
+    /// The same claim under a new owner name. After a failed attempt on several servers everything is released, and
+    /// such a release, if delayed, must not undo a later attempt.
+    pub(crate) fn with_new_owner(&self, attempt: u64) -> Self {
         let owner = self.owner.split('/').next().unwrap_or_default();
         Self { owner: format!("{owner}/{attempt}"), ..self.clone() }
     }
 
-    /// Asks once. `timeout` is for how long a place in a queue is kept without asking again.
+    /// Makes one attempt. `timeout` is how long a queue entry stays valid without another attempt.
     pub(crate) async fn acquire(&self, timeout: Duration) -> Attempt {
-        let [node] = self.nodes.as_slice() else { return self.acquire_from_many(timeout).await };
+        let [node] = self.nodes.as_slice() else { return self.acquire_from_majority(timeout).await };
         self.acquire_from(node, timeout).await
     }
 
-    async fn acquire_from(&self, node: &Node, timeout: Duration) -> Attempt {
+    async fn acquire_from(&self, node: &LockServer, timeout: Duration) -> Attempt {
         let third = self.limit.map_or(timeout.as_millis(), u128::from).to_string();
         let arguments = vec![self.owner.clone(), self.lease_ms(), third];
         let reply = self.call(node, self.kind.acquire, arguments, self.replicas).await;
@@ -130,83 +128,87 @@ impl Claim {
             Err(error) => return Attempt::Failed(error),
         };
         match u64::try_from(value) {
-            Ok(_) if taken == 1 && had < self.replicas => Attempt::TooFew { had, wanted: self.replicas },
+            Ok(_) if taken == 1 && had < self.replicas => {
+                Attempt::TooFewServers { had, wanted: self.replicas }
+            }
             Ok(token) if taken == 1 => Attempt::Taken(token),
             Ok(left) => Attempt::Busy(Duration::from_millis(left)),
-            // A key without a time was set by some other program, which decides.
+            // A key without expiry was set by some other program, which alone can release it.
             Err(_) => Attempt::Busy(Duration::MAX),
         }
     }
 
-    async fn acquire_from_many(&self, timeout: Duration) -> Attempt {
+    async fn acquire_from_majority(&self, timeout: Duration) -> Attempt {
         let attempts = join_all(self.nodes.iter().map(|node| self.acquire_from(node, timeout))).await;
-        let tally = tally(&attempts, self.quorum);
-        match tally {
-            Attempt::Taken(token) if !self.raise(token).await => {
+        let result = combine_attempts(&attempts, self.quorum);
+        match result {
+            Attempt::Taken(token) if !self.record_token(token).await => {
                 self.release().await;
-                Attempt::TooFew { had: 0, wanted: self.quorum }
+                Attempt::TooFewServers { had: 0, wanted: self.quorum }
             }
-            Attempt::Taken(_) => tally,
-            Attempt::Busy(_) | Attempt::TooFew { .. } | Attempt::Failed(_) => {
+            Attempt::Taken(_) => result,
+            Attempt::Busy(_) | Attempt::TooFewServers { .. } | Attempt::Failed(_) => {
                 self.release().await;
-                tally
+                result
             }
         }
     }
 
-    /// Has a majority know the token, so that every later majority gives a larger one: two majorities share a server.
-    async fn raise(&self, token: u64) -> bool {
+    /// Records the token on a majority, so that every later majority, which shares a server with this one, returns a
+    /// larger token.
+    async fn record_token(&self, token: u64) -> bool {
         let arguments = vec![self.owner.clone(), token.to_string()];
         let raised = join_all(
-            self.nodes.iter().map(|node| self.call::<u8>(node, &RAISE, arguments.clone(), self.replicas)),
+            self.nodes
+                .iter()
+                .map(|node| self.call::<u8>(node, &RECORD_TOKEN, arguments.clone(), self.replicas)),
         )
         .await;
         raised.iter().filter(|reply| matches!(reply, Ok((1, _)))).count() >= self.quorum
     }
 
-    /// Renews the lease, for so many holders of the same owner.
-    pub(crate) async fn extend(&self, count: u32) -> Outcome {
+    /// Renews the lease, with `count` holders of this owner.
+    pub(crate) async fn extend(&self, count: u32) -> RequestOutcome {
         let arguments = vec![self.owner.clone(), self.lease_ms(), count.to_string()];
-        self.ask_all(self.kind.extend, &arguments, self.replicas).await
+        self.request_all(self.kind.extend, &arguments, self.replicas).await
     }
 
-    /// Releases everywhere.
-    pub(crate) async fn release(&self) -> Outcome {
+    /// Releases on all servers.
+    pub(crate) async fn release(&self) -> RequestOutcome {
         let mut arguments = vec![self.owner.clone(), self.names.channel.clone()];
         arguments.push(u8::from(self.nodes.iter().any(|node| node.is_cluster)).to_string());
-        // Replicas need not have it: a lock that they still hold ends with its lease.
-        self.ask_all(self.kind.release, &arguments, 0).await
+        // No replica needs to confirm: a lock that only replicas still have ends with its lease.
+        self.request_all(self.kind.release, &arguments, 0).await
     }
 
-    async fn ask_all(
+    async fn request_all(
         &self,
         script: &'static LazyLock<Script>,
         arguments: &[String],
         replicas: usize,
-    ) -> Outcome {
+    ) -> RequestOutcome {
         let calls = self.nodes.iter().map(|node| self.call::<u8>(node, script, arguments.to_vec(), replicas));
         let outcomes = join_all(calls).await.into_iter().map(|reply| match reply {
-            Ok((0, _)) => Outcome::NotHeld,
-            Ok((_, had)) if had < replicas => Outcome::Unknown,
-            Ok(_) => Outcome::Done,
-            Err(_) => Outcome::Unknown,
+            Ok((0, _)) => RequestOutcome::NotHeld,
+            Ok((_, had)) if had < replicas => RequestOutcome::Unknown,
+            Ok(_) => RequestOutcome::Done,
+            Err(_) => RequestOutcome::Unknown,
         });
-        agreed(&outcomes.collect::<Vec<_>>(), self.quorum)
+        combine_outcomes(&outcomes.collect::<Vec<_>>(), self.quorum)
     }
 
-    /// The reply, and how many replicas have the effect, of those that are asked for.
+    /// Runs a script. Returns its reply, and the number of replicas that confirmed if `replicas` is not zero.
     async fn call<T: FromRedisValue>(
         &self,
-        node: &Node,
+        node: &LockServer,
         script: &'static LazyLock<Script>,
         arguments: Vec<String>,
         replicas: usize,
     ) -> RedisResult<(T, usize)> {
-        let mut keys = vec![self.names.lock.clone(), self.names.key("token")];
-        keys.extend(self.kind.companions.iter().map(|companion| self.names.key(companion)));
+        let mut keys = vec![self.names.lock.clone(), self.names.derived_key("token")];
+        keys.extend(self.kind.companions.iter().map(|companion| self.names.derived_key(companion)));
         let call = Call { script, keys, arguments };
-        // One owner's requests are on one connection, so that a release does not overtake the acquisition that it
-        // undoes.
+        // All requests of one owner use the same connection, so a release cannot overtake the acquisition it undoes.
         let link = if self.replicas == 0 { &*node.link } else { &node.confirming };
         if replicas == 0 {
             return Ok((redis::from_redis_value(link.run(&call).await?)?, 0));
@@ -219,13 +221,13 @@ impl Claim {
         self.lease.as_millis().max(1).to_string()
     }
 
-    /// Releases a lock without a guard: again and again while the lease may last.
+    /// Releases a lock that has no guard, retrying until its lease has ended.
     pub(crate) fn release_in_background(self: Arc<Self>) {
         let background = &self.nodes[0].background;
         let running = background.begin();
         background.runtime.clone().spawn(async move {
-            let until = end_of(Instant::now(), self.lease);
-            while self.release().await == Outcome::Unknown && Instant::now() < until {
+            let until = lease_end(Instant::now(), self.lease);
+            while self.release().await == RequestOutcome::Unknown && Instant::now() < until {
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
             drop(running);
@@ -233,35 +235,35 @@ impl Claim {
     }
 }
 
-/// The joint result of several servers' answers to one attempt. The token is the largest.
-fn tally(attempts: &[Attempt], quorum: usize) -> Attempt {
+/// Combines the results of several servers. The largest token counts.
+fn combine_attempts(attempts: &[Attempt], quorum: usize) -> Attempt {
     let tokens = attempts.iter().filter_map(|attempt| match attempt {
         Attempt::Taken(token) => Some(*token),
-        Attempt::Busy(_) | Attempt::TooFew { .. } | Attempt::Failed(_) => None,
+        Attempt::Busy(_) | Attempt::TooFewServers { .. } | Attempt::Failed(_) => None,
     });
     if tokens.clone().count() >= quorum {
         return Attempt::Taken(tokens.max().unwrap_or_default());
     }
     let busy = attempts.iter().filter_map(|attempt| match attempt {
         Attempt::Busy(left) => Some(*left),
-        Attempt::Taken(_) | Attempt::TooFew { .. } | Attempt::Failed(_) => None,
+        Attempt::Taken(_) | Attempt::TooFewServers { .. } | Attempt::Failed(_) => None,
     });
     let had = tokens.count() + busy.clone().count();
     match busy.min() {
         Some(left) if had >= quorum => Attempt::Busy(left),
-        Some(_) | None => Attempt::TooFew { had, wanted: quorum },
+        Some(_) | None => Attempt::TooFewServers { had, wanted: quorum },
     }
 }
 
-/// The joint outcome of several servers' answers to one request.
-fn agreed(outcomes: &[Outcome], quorum: usize) -> Outcome {
+/// Combines the outcomes of several servers.
+fn combine_outcomes(outcomes: &[RequestOutcome], quorum: usize) -> RequestOutcome {
     let count = |wanted| outcomes.iter().filter(|outcome| **outcome == wanted).count();
-    if count(Outcome::Done) >= quorum {
-        Outcome::Done
-    } else if count(Outcome::NotHeld) + quorum > outcomes.len() {
-        Outcome::NotHeld
+    if count(RequestOutcome::Done) >= quorum {
+        RequestOutcome::Done
+    } else if count(RequestOutcome::NotHeld) + quorum > outcomes.len() {
+        RequestOutcome::NotHeld
     } else {
-        Outcome::Unknown
+        RequestOutcome::Unknown
     }
 }
 
@@ -272,32 +274,35 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn failed() -> Attempt {
-        Attempt::TooFew { had: 0, wanted: 1 }
+        Attempt::TooFewServers { had: 0, wanted: 1 }
     }
 
     #[test]
-    fn a_majority_takes_with_the_largest_token() {
+    fn majority_acquires_with_the_largest_token() {
         let attempts = [Attempt::Taken(7), failed(), Attempt::Taken(9), failed(), Attempt::Taken(8)];
-        assert_eq!(tally(&attempts, 3), Attempt::Taken(9));
+        assert_eq!(combine_attempts(&attempts, 3), Attempt::Taken(9));
     }
 
     #[test]
-    fn less_than_a_majority_is_busy_if_others_hold_and_too_few_if_servers_are_gone() {
+    fn no_majority_is_busy_or_unavailable() {
         let two = || [Attempt::Taken(7), Attempt::Taken(9)];
         let split = two().into_iter().chain([Attempt::Busy(SECOND), Attempt::Busy(2 * SECOND), failed()]);
-        assert_eq!(tally(&split.collect::<Vec<_>>(), 3), Attempt::Busy(SECOND));
+        assert_eq!(combine_attempts(&split.collect::<Vec<_>>(), 3), Attempt::Busy(SECOND));
         let alone = two().into_iter().chain([failed(), failed(), failed()]);
-        assert_eq!(tally(&alone.collect::<Vec<_>>(), 3), Attempt::TooFew { had: 2, wanted: 3 });
+        assert_eq!(
+            combine_attempts(&alone.collect::<Vec<_>>(), 3),
+            Attempt::TooFewServers { had: 2, wanted: 3 }
+        );
     }
 
     #[test]
-    fn what_a_majority_no_longer_has_is_not_held_and_what_it_may_have_is_unknown() {
-        use Outcome::{Done, NotHeld, Unknown};
-        assert_eq!(agreed(&[Done, Unknown, Done, NotHeld, Done], 3), Done);
-        assert_eq!(agreed(&[Done, NotHeld, NotHeld, NotHeld, Unknown], 3), NotHeld);
-        assert_eq!(agreed(&[Done, Done, NotHeld, NotHeld, Unknown], 3), Unknown);
-        assert_eq!(agreed(&[Done], 1), Done);
-        assert_eq!(agreed(&[NotHeld], 1), NotHeld);
-        assert_eq!(agreed(&[Unknown], 1), Unknown);
+    fn outcome_is_unknown_while_a_majority_may_hold() {
+        use RequestOutcome::{Done, NotHeld, Unknown};
+        assert_eq!(combine_outcomes(&[Done, Unknown, Done, NotHeld, Done], 3), Done);
+        assert_eq!(combine_outcomes(&[Done, NotHeld, NotHeld, NotHeld, Unknown], 3), NotHeld);
+        assert_eq!(combine_outcomes(&[Done, Done, NotHeld, NotHeld, Unknown], 3), Unknown);
+        assert_eq!(combine_outcomes(&[Done], 1), Done);
+        assert_eq!(combine_outcomes(&[NotHeld], 1), NotHeld);
+        assert_eq!(combine_outcomes(&[Unknown], 1), Unknown);
     }
 }

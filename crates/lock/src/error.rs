@@ -1,38 +1,38 @@
-//! The errors of acquiring and releasing.
+//! Errors of acquiring and releasing locks.
 
 use std::time::Duration;
 
 use redis::RedisError;
 
-pub use crate::life::Loss;
+pub use crate::lease::LossReason;
 
-/// Why something was not acquired, or not released. Sorted by blame: the caller's, others', the servers'.
+/// Why a lock could not be acquired or released. Ordered by blame: the caller, other owners, the servers.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum Error {
-    /// The address names no server, or in no form that is known.
+    /// The address is malformed, or its scheme is unknown.
     #[error("not an address of servers: {0}")]
     Address(String),
-    /// In a cluster, all keys of a lock must lie in one slot, which a lone brace in the name prevents.
+    /// In a cluster all keys of a lock must be in one slot, which an unbalanced brace in the name prevents.
     #[error("braces in a name must be a hash tag: {0}")]
     Name(String),
-    /// It is not held, and was not when the server was asked.
+    /// The lock was not held when the server was asked.
     #[error("not held")]
     NotHeld,
-    /// It was held and is no longer.
+    /// The lock was held, but is no longer.
     #[error("lost: {0}")]
-    Lost(Loss),
-    /// Others held it all the time.
+    Lost(LossReason),
+    /// Other owners held the lock for the whole wait.
     #[error("not free within {0:?}")]
     TimedOut(Duration),
-    /// Fewer servers took part than are needed: masters of a Redlock, or replicas that confirm.
+    /// Too few servers confirmed: masters of a Redlock, or replicas.
     #[error("{had} of {wanted} servers that are needed")]
     NotEnoughNodes {
-        /// How many did.
+        /// Number of servers that confirmed.
         had: usize,
-        /// How many must.
+        /// Required number.
         wanted: usize,
     },
-    /// The server could not be reached, or answered with an error.
+    /// The server could not be reached, or replied with an error.
     #[error("{0}")]
     Connection(#[from] RedisError),
 }

@@ -1,4 +1,4 @@
-//! The guard that a holder has, and the task that keeps it: it drives [`Life`] with the clock and the server.
+//! The guard of a held lock, and the task that renews it: drives [`HeldLease`] with the clock and the server.
 
 use std::fmt;
 use std::future::Future;
@@ -8,34 +8,34 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use crate::Error;
-use crate::claim::{Claim, Running};
-use crate::life::{Action, Failure, Input, Life, Loss, Outcome};
+use crate::claim::{BackgroundTask, Claim};
+use crate::lease::{HeldLease, LeaseAction, LeaseEvent, LossReason, RequestError, RequestOutcome};
 
-type Answer = oneshot::Sender<Result<(), Failure>>;
+type Answer = oneshot::Sender<Result<(), RequestError>>;
 
-enum Request {
+enum GuardRequest {
     Enter(Answer),
     Leave(Answer),
-    /// The guard was dropped.
-    Abandon(Running),
-    Extended(Outcome),
-    Released(Outcome),
+    /// The guard was dropped without [`Guard::release`].
+    Abandon(BackgroundTask),
+    Extended(RequestOutcome),
+    Released(RequestOutcome),
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Status {
+struct LeaseStatus {
     valid_until: Instant,
     renewals: u64,
-    loss: Option<Loss>,
+    loss: Option<LossReason>,
 }
 
-/// A lock, read or write lock, or permit that is held. Dropping it releases in the background, also when a panic
-/// unwinds; [`Guard::release`] waits until that is done and says how it went.
+/// A held lock, read or write lock, or permit. Dropping the guard releases it in the background, also during a panic;
+/// [`Guard::release`] waits for the release and returns its result.
 ///
-/// While it lives, a task renews the lease (unless [`Options::watchdog`](crate::Options::watchdog) says otherwise).
-/// When that fails for so long that the lease is over, or the server no longer has the lock, it is lost for good:
-/// [`Guard::lost`] comes back and [`Guard::is_held`] is false. The lease counts from before the request for it was
-/// sent, less a hundredth and two milliseconds, so a holder stops believing before the server gives the lock away.
+/// While the guard lives, a task renews the lease (see [`Options::watchdog`](crate::Options::watchdog)). If renewal
+/// fails until the lease has ended, or the server no longer has the lock, the lock is lost for good: [`Guard::lost`]
+/// returns and [`Guard::is_held`] is false. The lease is counted from before its request was sent, minus one percent
+/// and two milliseconds, so a holder stops relying on it before the server can grant the lock to another owner.
 ///
 /// ```no_run
 /// # async fn example(locks: redoubt_lock::Locks) -> Result<(), redoubt_lock::Error> {
@@ -49,8 +49,8 @@ struct Status {
 /// # async fn write_report() {}
 /// ```
 pub struct Guard {
-    requests: mpsc::UnboundedSender<Request>,
-    status: watch::Receiver<Status>,
+    requests: mpsc::UnboundedSender<GuardRequest>,
+    status: watch::Receiver<LeaseStatus>,
     claim: Arc<Claim>,
     token: u64,
     left: bool,
@@ -67,18 +67,18 @@ impl fmt::Debug for Guard {
 }
 
 impl Guard {
-    /// Begins to keep a lock that was just acquired.
-    pub(crate) fn keep(claim: Arc<Claim>, token: u64, life: Life) -> Self {
+    /// Starts the task that renews a newly acquired lock.
+    pub(crate) fn start(claim: Arc<Claim>, token: u64, life: HeldLease) -> Self {
         let (requests, receiver) = mpsc::unbounded_channel();
-        let status = Status { valid_until: life.valid_until(), renewals: 0, loss: None };
+        let status = LeaseStatus { valid_until: life.valid_until(), renewals: 0, loss: None };
         let (publish, status) = watch::channel(status);
-        let driver = Driver {
+        let driver = GuardDriver {
             claim: claim.clone(),
             requests: requests.clone(),
             publish,
             waiting: Vec::new(),
-            asked: Vec::new(),
-            leaver: None,
+            extending: Vec::new(),
+            releasing: None,
             running: None,
         };
         let runtime = claim.nodes[0].background.runtime.clone();
@@ -92,27 +92,27 @@ impl Guard {
         &self.claim.names.lock
     }
 
-    /// The fencing token: larger than that of every earlier acquisition of this name. A resource that remembers the
-    /// largest it has seen, and refuses smaller ones, is safe from a holder that was paused and does not know yet that
-    /// its lease is over. See the crate's documentation for what this rests on.
+    /// The fencing token, which is larger than that of every earlier acquisition of this name. A resource that stores
+    /// the largest token seen and rejects smaller ones is safe from paused holders that do not know yet that their
+    /// lease has ended. See the crate documentation for the assumptions.
     #[must_use]
     pub fn token(&self) -> u64 {
         self.token
     }
 
-    /// The owner as which it is held: the field of the hash, as Redisson has it (`uuid:number`).
+    /// The owner's name: the field of the hash, in Redisson's format (`uuid:number`).
     #[must_use]
     pub fn owner(&self) -> &str {
         &self.claim.owner
     }
 
-    /// Whether the lease still stands, by this machine's clock.
+    /// Whether the lease is still valid according to this machine's clock.
     #[must_use]
     pub fn is_held(&self) -> bool {
         !self.valid_for().is_zero()
     }
 
-    /// For how long it is still held if it is not renewed. Ask before each step that must not be done by two.
+    /// Remaining time of the lease if it is not renewed. Check it before each step that must be exclusive.
     #[must_use]
     pub fn valid_for(&self) -> Duration {
         let status = *self.status.borrow();
@@ -122,30 +122,30 @@ impl Guard {
         status.valid_until.saturating_duration_since(Instant::now())
     }
 
-    /// How often the lease has been renewed.
+    /// Number of renewals so far.
     #[must_use]
     pub fn renewals(&self) -> u64 {
         self.status.borrow().renewals
     }
 
-    /// Comes back when it is lost, and says why. Does not come back otherwise.
-    pub fn lost(&self) -> impl Future<Output = Loss> + Send + 'static {
+    /// Waits until the lock is lost, and returns why. Never returns after a release.
+    pub fn lost(&self) -> impl Future<Output = LossReason> + Send + 'static {
         let mut status = self.status.clone();
         async move {
             let lost = status.wait_for(|status| status.loss.is_some()).await.map(|status| status.loss);
             match lost {
                 Ok(Some(loss)) => loss,
-                // Released: there is nothing to lose any more.
+                // Released, so it cannot be lost any more.
                 Ok(None) | Err(_) => std::future::pending().await,
             }
         }
     }
 
-    /// Holds it once more, as the same owner: it is released when all guards are. The count is kept on the server as
-    /// Redisson does. For a function that takes the lock and is called by one that has it.
+    /// Acquires the lock once more for the same owner, for instance in a function whose caller already holds it. It is
+    /// released when all its guards are. The count is kept on the server, as Redisson does.
     ///
     /// # Errors
-    /// If it is no longer held.
+    /// The lock is no longer held.
     ///
     /// ```no_run
     /// # async fn example(locks: redoubt_lock::Locks) -> Result<(), redoubt_lock::Error> {
@@ -158,8 +158,8 @@ impl Guard {
     /// ```
     pub async fn reenter(&self) -> Result<Guard, Error> {
         let (answer, answered) = oneshot::channel();
-        // If the task is gone and does not receive this, there is no answer either.
-        let _ = self.requests.send(Request::Enter(answer));
+        // If the task has ended, there is no answer either.
+        let _ = self.requests.send(GuardRequest::Enter(answer));
         let entered = Guard {
             requests: self.requests.clone(),
             status: self.status.clone(),
@@ -167,30 +167,30 @@ impl Guard {
             token: self.token,
             left: false,
         };
-        // If this is given up meanwhile, the guard that entered leaves again.
-        said(&answered.await)?;
+        // If this future is dropped while waiting, the new guard is dropped and leaves again.
+        to_result(&answered.await)?;
         Ok(entered)
     }
 
-    /// Releases, and waits until the server has done it.
+    /// Releases the lock and waits until the server has confirmed.
     ///
     /// # Errors
-    /// [`Error::Lost`] if it was lost before, [`Error::NotHeld`] if the server no longer had it: then others may have
-    /// held it at the same time.
+    /// [`Error::Lost`] if the lock was lost before, [`Error::NotHeld`] if the server no longer had it. In both cases
+    /// another owner may have held it at the same time.
     pub async fn release(mut self) -> Result<(), Error> {
         let (answer, answered) = oneshot::channel();
         self.left = true;
-        let _ = self.requests.send(Request::Leave(answer));
-        said(&answered.await)
+        let _ = self.requests.send(GuardRequest::Leave(answer));
+        to_result(&answered.await)
     }
 }
 
-fn said(answer: &Result<Result<(), Failure>, oneshot::error::RecvError>) -> Result<(), Error> {
+fn to_result(answer: &Result<Result<(), RequestError>, oneshot::error::RecvError>) -> Result<(), Error> {
     match answer {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(Failure::Lost(loss))) => Err(Error::Lost(*loss)),
-        // The runtime is being shut down, and no task keeps the lease.
-        Ok(Err(Failure::NotHeld)) | Err(_) => Err(Error::NotHeld),
+        Ok(Err(RequestError::Lost(loss))) => Err(Error::Lost(*loss)),
+        // The runtime is shutting down, so no task keeps the lease.
+        Ok(Err(RequestError::NotHeld)) | Err(_) => Err(Error::NotHeld),
     }
 }
 
@@ -198,38 +198,38 @@ impl Drop for Guard {
     fn drop(&mut self) {
         if !self.left {
             let running = self.claim.nodes[0].background.begin();
-            // If no task receives this, the runtime is gone, and the lease ends by itself.
-            let _ = self.requests.send(Request::Abandon(running));
+            // If this fails, the runtime is gone, and the lease expires by itself.
+            let _ = self.requests.send(GuardRequest::Abandon(running));
         }
     }
 }
 
-struct Driver {
+struct GuardDriver {
     claim: Arc<Claim>,
-    /// For the outcomes of requests on the guards' behalf.
-    requests: mpsc::UnboundedSender<Request>,
-    publish: watch::Sender<Status>,
-    /// The callers that wait for the next extension, and those that wait for the one under way.
+    /// Sender for the results of the guards' requests.
+    requests: mpsc::UnboundedSender<GuardRequest>,
+    publish: watch::Sender<LeaseStatus>,
+    /// Callers waiting for the next extension, and for the running one.
     waiting: Vec<Answer>,
-    asked: Vec<Answer>,
-    leaver: Option<Answer>,
-    running: Option<Running>,
+    extending: Vec<Answer>,
+    releasing: Option<Answer>,
+    running: Option<BackgroundTask>,
 }
 
-impl Driver {
-    async fn run(mut self, mut life: Life, mut receiver: mpsc::UnboundedReceiver<Request>) {
+impl GuardDriver {
+    async fn run(mut self, mut life: HeldLease, mut receiver: mpsc::UnboundedReceiver<GuardRequest>) {
         let mut actions = Vec::new();
-        while !life.is_over() {
+        while !life.is_released() {
             let input = tokio::select! {
                 request = receiver.recv() => match request {
-                    Some(request) => self.input(request, &life),
+                    Some(request) => self.event_of(request, &life),
                     None => return,
                 },
-                () = until(life.next_deadline()) => Input::Due,
+                () = sleep_until_deadline(life.next_deadline()) => LeaseEvent::Deadline,
             };
             life.handle(Instant::now(), input, &mut actions);
             for action in actions.drain(..) {
-                self.act(action);
+                self.execute(action);
             }
             self.publish.send_if_modified(|status| {
                 let (valid_until, renewals) = (life.valid_until(), life.renewals());
@@ -240,54 +240,54 @@ impl Driver {
         }
     }
 
-    fn input(&mut self, request: Request, life: &Life) -> Input {
+    fn event_of(&mut self, request: GuardRequest, life: &HeldLease) -> LeaseEvent {
         match request {
-            Request::Extended(outcome) => Input::Extended(outcome),
-            Request::Released(outcome) => Input::Released(outcome),
-            Request::Enter(answer) => {
+            GuardRequest::Extended(outcome) => LeaseEvent::Extended(outcome),
+            GuardRequest::Released(outcome) => LeaseEvent::Released(outcome),
+            GuardRequest::Enter(answer) => {
                 self.waiting.push(answer);
-                Input::Enter
+                LeaseEvent::Enter
             }
-            Request::Leave(answer) => {
+            GuardRequest::Leave(answer) => {
                 if life.count() == 1 {
-                    self.leaver = Some(answer);
+                    self.releasing = Some(answer);
                 } else {
                     self.waiting.push(answer);
                 }
-                Input::Leave
+                LeaseEvent::Leave
             }
-            Request::Abandon(running) => {
+            GuardRequest::Abandon(running) => {
                 self.running = Some(running);
-                Input::Leave
+                LeaseEvent::Leave
             }
         }
     }
 
-    fn act(&mut self, action: Action) {
+    fn execute(&mut self, action: LeaseAction) {
         let (claim, requests) = (self.claim.clone(), self.requests.clone());
         match action {
-            Action::Extend(count) => {
-                self.asked.append(&mut self.waiting);
+            LeaseAction::Extend(count) => {
+                self.extending.append(&mut self.waiting);
                 tokio::spawn(async move {
-                    // An error means that the guard's task has ended and needs no outcome.
-                    let _ = requests.send(Request::Extended(claim.extend(count).await));
+                    // If this fails, the guard's task has ended and needs no result.
+                    let _ = requests.send(GuardRequest::Extended(claim.extend(count).await));
                 });
             }
-            Action::Release => {
+            LeaseAction::Release => {
                 tokio::spawn(async move {
-                    let _ = requests.send(Request::Released(claim.release().await));
+                    let _ = requests.send(GuardRequest::Released(claim.release().await));
                 });
             }
-            Action::Lose(loss) => self.publish.send_modify(|status| status.loss = Some(loss)),
-            Action::AnswerExtension(answer) => {
+            LeaseAction::ReportLoss(loss) => self.publish.send_modify(|status| status.loss = Some(loss)),
+            LeaseAction::AnswerExtension(answer) => {
                 if answer.is_err() {
-                    self.asked.append(&mut self.waiting);
+                    self.extending.append(&mut self.waiting);
                 }
-                answer_all(self.asked.drain(..), answer);
+                answer_all(self.extending.drain(..), answer);
             }
-            Action::AnswerRelease(answer) => {
+            LeaseAction::AnswerRelease(answer) => {
                 answer_all(
-                    self.asked.drain(..).chain(self.waiting.drain(..)).chain(self.leaver.take()),
+                    self.extending.drain(..).chain(self.waiting.drain(..)).chain(self.releasing.take()),
                     answer,
                 );
                 self.running = None;
@@ -296,14 +296,14 @@ impl Driver {
     }
 }
 
-fn answer_all(who: impl Iterator<Item = Answer>, answer: Result<(), Failure>) {
+fn answer_all(who: impl Iterator<Item = Answer>, answer: Result<(), RequestError>) {
     for asker in who {
-        // A caller that no longer waits needs no answer.
+        // The caller may have stopped waiting.
         let _ = asker.send(answer);
     }
 }
 
-async fn until(deadline: Option<Instant>) {
+async fn sleep_until_deadline(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => std::future::pending().await,

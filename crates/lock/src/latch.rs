@@ -1,21 +1,21 @@
-//! Waiting until so many events have happened.
+//! A count-down latch.
 
 use std::time::{Duration, Instant};
 
 use redis::FromRedisValue;
 
-use crate::link::may_pass;
-use crate::names::Names;
-use crate::script::{Call, LATCH_COUNT, LATCH_LEFT, LATCH_SET};
-use crate::wakeups::Wake;
+use crate::link::is_transient;
+use crate::names::LockNames;
+use crate::script::{Call, LATCH_COUNT, LATCH_REMAINING, LATCH_SET};
+use crate::wakeups::WakeMode;
 use crate::{Error, Locks};
 
-/// A waiter looks again after this long, woken or not.
-const RECHECK: Duration = Duration::from_secs(2);
-const RETRY: Duration = Duration::from_millis(50);
+/// A waiter checks the count at least this often.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
+const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// A count that goes down to zero, and the waiters for that. It has no lease: it stands until it is counted down.
-/// Requests are repeated for as long as [`Options::wait`](crate::Options::wait) says.
+/// A count-down latch: waiters block until its count reaches zero. It has no lease and exists until it is counted down.
+/// Requests are retried for as long as [`Options::wait`](crate::Options::wait) says.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -40,89 +40,101 @@ impl Latch {
         Self { locks, name: name.to_owned() }
     }
 
-    /// Sets the count of a latch that does not stand. False if it does; also if it was this call that set it, and the
-    /// server's first answer was lost.
+    /// Creates the latch with this count. Returns `false` if it already exists, which includes the case that this call
+    /// created it but the first reply was lost.
     ///
     /// # Errors
-    /// If the server cannot be reached.
+    /// The server cannot be reached.
     pub async fn set(&self, count: u32) -> Result<bool, Error> {
         if count == 0 {
             return Ok(false);
         }
-        let names = Names::new(&self.name)?;
+        let names = LockNames::new(&self.name)?;
         let call = Call {
             script: &LATCH_SET,
-            keys: vec![names.lock.clone(), names.key("counted")],
+            keys: vec![names.lock.clone(), names.derived_key("counted")],
             arguments: vec![count.to_string()],
         };
-        Ok(self.ask::<u8>(&call, deadline_after(self.locks.options().wait)).await? == 1)
+        Ok(self.call_until_reply::<u8>(&call, deadline_after(self.locks.options().wait)).await? == 1)
     }
 
-    /// Counts down by one and returns the rest. However often the request must be repeated, it counts once.
+    /// Counts down by one and returns the remaining count. Counts once even if the request is retried.
     ///
     /// # Errors
-    /// If the server cannot be reached.
+    /// The server cannot be reached.
     pub async fn count_down(&self) -> Result<u32, Error> {
         let event = self.locks.next_owner();
         self.count(&event, self.locks.options().wait).await
     }
 
-    /// Waits until the count is nothing, or there is no such latch.
+    /// Waits until the count is zero, or the latch does not exist.
     ///
     /// # Errors
-    /// [`Error::TimedOut`] if it is not by then.
+    /// [`Error::TimedOut`] after `wait`.
     pub async fn wait(&self, wait: Duration) -> Result<(), Error> {
-        let channel = Names::new(&self.name)?.channel;
-        let mut woken = self.locks.node().wakeups.subscribe(&channel, Wake::All);
+        let channel = LockNames::new(&self.name)?.channel;
+        let mut woken = self.locks.node().wakeups.subscribe(&channel, WakeMode::All);
         let deadline = deadline_after(wait);
         loop {
-            if self.left(deadline).await? == 0 {
+            if self.remaining(deadline).await? == 0 {
                 return Ok(());
             }
-            let recheck = Instant::now() + RECHECK;
+            let recheck = Instant::now() + RECHECK_INTERVAL;
             let until = deadline.map_or(recheck, |deadline| deadline.min(recheck));
-            // Either is reason to look again.
-            let _ = tokio::time::timeout_at(until.into(), woken.woken()).await;
+            // Check again after a message as well as after the timeout.
+            let _ = tokio::time::timeout_at(until.into(), woken.wait_for_wakeup()).await;
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return if self.left(deadline).await? == 0 { Ok(()) } else { Err(Error::TimedOut(wait)) };
+                return if self.remaining(deadline).await? == 0 {
+                    Ok(())
+                } else {
+                    Err(Error::TimedOut(wait))
+                };
             }
         }
     }
 
     async fn count(&self, event: &str, wait: Duration) -> Result<u32, Error> {
-        let names = Names::new(&self.name)?;
+        let names = LockNames::new(&self.name)?;
         let sharded = u8::from(self.locks.node().is_cluster).to_string();
         let call = Call {
             script: &LATCH_COUNT,
-            keys: vec![names.lock.clone(), names.key("counted")],
+            keys: vec![names.lock.clone(), names.derived_key("counted")],
             arguments: vec![event.to_owned(), names.channel, sharded],
         };
-        self.ask(&call, deadline_after(wait)).await
+        self.call_until_reply(&call, deadline_after(wait)).await
     }
 
-    async fn left(&self, deadline: Option<Instant>) -> Result<u32, Error> {
-        let call = Call { script: &LATCH_LEFT, keys: vec![Names::new(&self.name)?.lock], arguments: vec![] };
-        self.ask(&call, deadline).await
+    async fn remaining(&self, deadline: Option<Instant>) -> Result<u32, Error> {
+        let call = Call {
+            script: &LATCH_REMAINING,
+            keys: vec![LockNames::new(&self.name)?.lock],
+            arguments: vec![],
+        };
+        self.call_until_reply(&call, deadline).await
     }
 
-    /// Asks until there is an answer.
-    async fn ask<T: FromRedisValue>(&self, call: &Call, deadline: Option<Instant>) -> Result<T, Error> {
+    /// Retries until there is a reply.
+    async fn call_until_reply<T: FromRedisValue>(
+        &self,
+        call: &Call,
+        deadline: Option<Instant>,
+    ) -> Result<T, Error> {
         loop {
             match self.locks.node().link.run(call).await {
                 Ok(reply) => return Ok(redis::from_redis_value(reply).map_err(redis::RedisError::from)?),
                 Err(error) => {
                     let over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-                    if over || !may_pass(&error) {
+                    if over || !is_transient(&error) {
                         return Err(Error::Connection(error));
                     }
                 }
             }
-            tokio::time::sleep(RETRY).await;
+            tokio::time::sleep(RETRY_DELAY).await;
         }
     }
 }
 
-/// None: no end.
+/// `None` means no deadline.
 fn deadline_after(wait: Duration) -> Option<Instant> {
     Instant::now().checked_add(wait)
 }

@@ -1,5 +1,5 @@
-//! Locks that several processes on several machines share, kept on a server that speaks Redis's protocol: Redoubt,
-//! Redis or Valkey; standalone, behind sentinels or a cluster.
+//! Distributed locks on a server that speaks the Redis protocol: Redoubt, Redis or Valkey, either standalone, behind
+//! Sentinel or as a cluster.
 //!
 //! ```no_run
 //! use redoubt_lock::{Locks, Options};
@@ -7,7 +7,7 @@
 //! # async fn example() -> Result<(), redoubt_lock::Error> {
 //! let locks = Locks::connect("redis+sentinel://10.0.0.1,10.0.0.2,10.0.0.3/mymaster").await?;
 //! let guard = locks.lock("orders").acquire().await?;
-//! write_with(guard.token()); // the resource refuses smaller tokens than it has seen
+//! write_with(guard.token()); // the resource rejects smaller tokens than it has seen
 //! guard.release().await?;
 //! # Ok(())
 //! # }
@@ -16,55 +16,55 @@
 //!
 //! | | |
 //! | --- | --- |
-//! | [`Locks::lock`] | one holder; as Redisson's |
-//! | [`Locks::fair_lock`] | one holder, first come, first served |
+//! | [`Locks::lock`] | exclusive lock, compatible with Redisson |
+//! | [`Locks::fair_lock`] | exclusive lock, granted first come, first served |
 //! | [`Locks::read_write`] | many readers or one writer |
-//! | [`Locks::semaphore`] | at most so many holders |
-//! | [`Locks::latch`] | waiting for so many events |
+//! | [`Locks::semaphore`] | a limited number of holders |
+//! | [`Locks::latch`] | count-down latch |
 //! | [`MultiLock`] | several locks at once |
-//! | [`Redlock`] | a lock on the majority of independent masters |
+//! | [`Redlock`] | lock on a majority of independent masters |
 //!
-//! # What holds
+//! # Guarantees
 //!
-//! - While [`Guard::is_held`] says so, the server that granted the lock gives it to no other owner, as long as clocks
-//!   run at the same speed within a hundredth.
-//! - A failover can forget an acquisition that was not replicated yet; then two may hold. [`Options::replicas`] makes
-//!   an acquisition, and each renewal, count only once so many replicas have it.
-//! - A holder that is paused (swapped out, stopped, a long collection of garbage) cannot know that its lease ended
-//!   until it runs again. Only the resource can refuse it: by its fencing token.
+//! - While [`Guard::is_held`] is true, the server that granted the lock grants it to no other owner, provided that
+//!   clock speeds differ by at most one percent.
+//! - A failover can lose an acquisition that was not replicated yet, so that two owners hold the lock. With
+//!   [`Options::replicas`] an acquisition or renewal only counts once that many replicas have it.
+//! - A paused holder (swapped out, stopped, in a long garbage collection) cannot know that its lease has ended until it
+//!   resumes. Only the resource can reject it, by its fencing token.
 //!
 //! # Fencing tokens
 //!
-//! [`Guard::token`] only grows from one acquisition of a name to the next: it is the larger of the last one plus one and
-//! the server's clock in microseconds. The last one is kept beside the lock and replicated with it, so across a failover
-//! tokens grow if the new master has it, and otherwise if its clock is not behind the old one's by more than what
-//! passed since the last acquisition (a failover takes longer than clocks of synchronised machines differ). The counter
-//! expires a day after its last use, from where on the clock alone is relied on.
+//! [`Guard::token`] increases with each acquisition of a name: it is the maximum of the last token plus one and the
+//! server's clock in microseconds. The last token is stored beside the lock and replicated with it. After a failover
+//! tokens still increase if the new master has the last token, or else if its clock lags by less than the time since
+//! the last acquisition (a failover takes longer than the clocks of synchronized machines differ). The counter expires
+//! a day after its last use; from then on only the clock matters.
 //!
-//! # How it is built
+//! # Design
 //!
-//! The decisions are made in `life`, a machine without clock or connection, and in the scripts, each in a file of its
-//! own. Around them `claim` asks one server or a majority, `acquire` waits, `guard` keeps.
+//! Decisions are made in `lease`, a state machine without I/O, and in Lua scripts, one per file. Module `claim` sends
+//! requests to one server or a majority, `acquire` waits for the lock, and `guard` keeps it.
 #![forbid(unsafe_code)]
 
-/// The example of the page that registries show compiles.
+/// Compiles the example of the README, which package registries show.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
 mod acquire;
 mod claim;
-mod ear;
 mod error;
 mod guard;
 mod latch;
-mod life;
+mod lease;
 mod link;
 mod lock;
 mod locks;
 mod multi;
 mod names;
 mod options;
+mod pubsub;
 mod read_write;
 mod redlock;
 mod script;
@@ -72,7 +72,7 @@ mod semaphore;
 mod server;
 mod wakeups;
 
-pub use error::{Error, Loss};
+pub use error::{Error, LossReason};
 pub use guard::Guard;
 pub use latch::Latch;
 pub use lock::Lock;

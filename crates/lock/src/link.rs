@@ -1,8 +1,8 @@
-//! A connection to a [`Server`] that is made anew when it breaks.
+//! A connection to a [`Server`] that reconnects after errors.
 //!
-//! Nothing is repeated here: the caller knows which requests may be sent twice. A connection that broke, or no longer
-//! leads to a master, is dropped, and the next call connects again (for sentinels: to the master that they name then).
-//! Every wait is bounded by the timeout.
+//! Requests are not retried here, because only the caller knows which ones are idempotent. A connection that broke, or
+//! no longer leads to a master, is dropped, and the next call reconnects (with Sentinel: to the current master). Every
+//! call is limited by the timeout.
 
 use std::future::Future;
 use std::time::Duration;
@@ -18,45 +18,45 @@ use redis::{
 };
 use tokio::sync::{Mutex, mpsc};
 
-use crate::ear::Ear;
+use crate::pubsub::PubSubConnection;
 use crate::script::Call;
 use crate::{Error, Server};
 
-/// After so many broken calls in a row a cluster's map is asked for from where the client once began.
-const CLUSTER_FAILURES: u32 = 5;
+/// Number of consecutive failures after which a cluster client is rebuilt from the initial nodes.
+const MAX_CLUSTER_FAILURES: u32 = 5;
 
-/// The result of a confirmed call: the reply, and how many replicas have it.
+/// The reply of a confirmed call, and the number of replicas that have its effects.
 #[derive(Debug)]
-pub(crate) struct Confirmed {
+pub(crate) struct ConfirmedReply {
     pub(crate) reply: Value,
     pub(crate) replicas: usize,
 }
 
-enum Source {
+enum ConnectionSource {
     Standalone(Box<Client>),
     Sentinel(Box<Mutex<SentinelClient>>),
     Cluster { client: Box<ClusterClient>, nodes: Vec<ConnectionInfo>, certificates: Option<TlsCertificates> },
 }
 
 #[derive(Clone)]
-enum Live {
+enum LiveConnection {
     Single(MultiplexedConnection),
     Cluster(ClusterConnection),
 }
 
 #[derive(Default)]
-struct Slot {
-    live: Option<Live>,
-    /// Told apart from those before, so that an old failure does not drop a new connection.
+struct ConnectionState {
+    live: Option<LiveConnection>,
+    /// Distinguishes connections, so that a late failure of an old one does not drop a new one.
     generation: u64,
     failures: u32,
 }
 
-/// See the module.
+/// A connection that reconnects after errors.
 pub(crate) struct Link {
-    source: Source,
+    source: ConnectionSource,
     timeout: Duration,
-    slot: Mutex<Slot>,
+    state: Mutex<ConnectionState>,
 }
 
 impl std::fmt::Debug for Link {
@@ -66,7 +66,7 @@ impl std::fmt::Debug for Link {
 }
 
 impl Link {
-    /// Certificates matter for servers that are spoken to over TLS.
+    /// `certificates` apply to connections over TLS.
     pub(crate) fn new(
         server: &Server,
         certificates: Option<&TlsCertificates>,
@@ -74,100 +74,109 @@ impl Link {
     ) -> Result<Self, Error> {
         let source = match server {
             Server::Standalone(node) => {
-                let client = match certificates.filter(|_| is_secured(node)) {
+                let client = match certificates.filter(|_| uses_tls(node)) {
                     Some(certificates) => Client::build_with_tls(node.clone(), certificates.clone())?,
                     None => Client::open(node.clone())?,
                 };
-                Source::Standalone(Box::new(client))
+                ConnectionSource::Standalone(Box::new(client))
             }
             Server::Sentinel { sentinels, name, master } => {
                 let client = sentinel_client(sentinels, name, master, certificates)?;
-                Source::Sentinel(Box::new(Mutex::new(client)))
+                ConnectionSource::Sentinel(Box::new(Mutex::new(client)))
             }
             Server::Cluster(nodes) => {
                 let client = Box::new(cluster_builder(nodes, certificates, timeout).build()?);
-                Source::Cluster { client, nodes: nodes.clone(), certificates: certificates.cloned() }
+                ConnectionSource::Cluster {
+                    client,
+                    nodes: nodes.clone(),
+                    certificates: certificates.cloned(),
+                }
             }
         };
-        Ok(Self { source, timeout, slot: Mutex::default() })
+        Ok(Self { source, timeout, state: Mutex::default() })
     }
 
-    /// Runs a script.
+    /// Runs a script and returns its reply.
     pub(crate) async fn run(&self, call: &Call) -> RedisResult<Value> {
-        let (mut live, generation) = self.live().await?;
+        let (mut live, generation) = self.connection().await?;
         let mut result = self.send(&mut live, call, false).await;
         if matches!(&result, Err(error) if is_unknown_script(error)) {
             result = self.send(&mut live, call, true).await;
         }
-        self.note(&result, generation).await;
+        self.record_result(&result, generation).await;
         result
     }
 
-    /// Runs a script and counts the replicas that have its effects, waiting for at most three quarters of the timeout.
-    /// The two go out as one, so the count is of this script and never of another connection's silence.
-    pub(crate) async fn run_confirmed(&self, call: &Call, replicas: usize) -> RedisResult<Confirmed> {
-        let (mut live, generation) = self.live().await?;
+    /// Runs a script and counts the replicas that have its effects, waiting at most three quarters of the timeout.
+    /// Script and WAIT are sent together, so that WAIT refers to this script's writes even if the connection is
+    /// replaced.
+    pub(crate) async fn run_confirmed(&self, call: &Call, replicas: usize) -> RedisResult<ConfirmedReply> {
+        let (mut live, generation) = self.connection().await?;
         let mut result = self.send_confirmed(&mut live, call, replicas, false).await;
         if matches!(&result, Err(error) if is_unknown_script(error)) {
             result = self.send_confirmed(&mut live, call, replicas, true).await;
         }
-        self.note(&result, generation).await;
+        self.record_result(&result, generation).await;
         result
     }
 
-    /// A connection that receives messages.
-    pub(crate) async fn hear(&self) -> RedisResult<Ear> {
+    /// Opens a Pub/Sub connection.
+    pub(crate) async fn open_pubsub(&self) -> RedisResult<PubSubConnection> {
         let connect = async {
             match &self.source {
-                Source::Standalone(client) => client.get_async_pubsub().await.map(Ear::from),
-                Source::Sentinel(client) => {
-                    let master = client.lock().await.async_get_client().await?;
-                    master.get_async_pubsub().await.map(Ear::from)
+                ConnectionSource::Standalone(client) => {
+                    client.get_async_pubsub().await.map(PubSubConnection::from)
                 }
-                Source::Cluster { nodes, certificates, .. } => {
+                ConnectionSource::Sentinel(client) => {
+                    let master = client.lock().await.async_get_client().await?;
+                    master.get_async_pubsub().await.map(PubSubConnection::from)
+                }
+                ConnectionSource::Cluster { nodes, certificates, .. } => {
                     let (pushes, heard) = mpsc::unbounded_channel();
                     let builder = cluster_builder(nodes, certificates.as_ref(), self.timeout);
                     let client = builder.use_protocol(ProtocolVersion::RESP3).push_sender(pushes).build()?;
                     let connection = client.get_async_connection().await?;
-                    Ok(Ear::Cluster(Box::new(connection), heard))
+                    Ok(PubSubConnection::Cluster(Box::new(connection), heard))
                 }
             }
         };
         self.bounded(connect).await
     }
 
-    async fn live(&self) -> RedisResult<(Live, u64)> {
-        let mut slot = self.slot.lock().await;
-        if let Some(live) = &slot.live {
-            return Ok((live.clone(), slot.generation));
+    async fn connection(&self) -> RedisResult<(LiveConnection, u64)> {
+        let mut state = self.state.lock().await;
+        if let Some(live) = &state.live {
+            return Ok((live.clone(), state.generation));
         }
         let live = self.bounded(self.connect()).await?;
-        *slot = Slot { live: Some(live.clone()), generation: slot.generation + 1, failures: 0 };
-        Ok((live, slot.generation))
+        *state = ConnectionState { live: Some(live.clone()), generation: state.generation + 1, failures: 0 };
+        Ok((live, state.generation))
     }
 
-    async fn connect(&self) -> RedisResult<Live> {
+    async fn connect(&self) -> RedisResult<LiveConnection> {
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(Some(self.timeout))
             .set_response_timeout(Some(self.timeout));
         match &self.source {
-            Source::Standalone(client) => {
-                client.get_multiplexed_async_connection_with_config(&config).await.map(Live::Single)
+            ConnectionSource::Standalone(client) => {
+                client.get_multiplexed_async_connection_with_config(&config).await.map(LiveConnection::Single)
             }
-            Source::Sentinel(client) => {
+            ConnectionSource::Sentinel(client) => {
                 let master = client.lock().await.async_get_client().await?;
-                master.get_multiplexed_async_connection_with_config(&config).await.map(Live::Single)
+                master.get_multiplexed_async_connection_with_config(&config).await.map(LiveConnection::Single)
             }
-            Source::Cluster { client, .. } => client.get_async_connection().await.map(Live::Cluster),
+            ConnectionSource::Cluster { client, .. } => {
+                client.get_async_connection().await.map(LiveConnection::Cluster)
+            }
         }
     }
 
-    async fn send(&self, live: &mut Live, call: &Call, whole: bool) -> RedisResult<Value> {
-        let command = call.script.command(call, whole);
+    async fn send(&self, live: &mut LiveConnection, call: &Call, full_text: bool) -> RedisResult<Value> {
+        let command = call.script.command(call, full_text);
         self.bounded(async {
             match live {
-                Live::Single(connection) => command.query_async(connection).await,
-                Live::Cluster(connection) => command.query_async(connection).await,
+                LiveConnection::Single(connection) => command.query_async(connection).await,
+                LiveConnection::Cluster(connection) => command.query_async(connection).await,
             }
         })
         .await
@@ -175,12 +184,12 @@ impl Link {
 
     async fn send_confirmed(
         &self,
-        live: &mut Live,
+        live: &mut LiveConnection,
         call: &Call,
         replicas: usize,
-        whole: bool,
-    ) -> RedisResult<Confirmed> {
-        let command = call.script.command(call, whole);
+        full_text: bool,
+    ) -> RedisResult<ConfirmedReply> {
+        let command = call.script.command(call, full_text);
         let route = Route::new(slot_of(&call.keys[0]), SlotAddr::Master);
         let mut wait = redis::cmd("WAIT");
         wait.arg(replicas).arg((self.timeout * 3 / 4).as_millis().max(1) as u64);
@@ -189,8 +198,10 @@ impl Link {
         let replies = self
             .bounded(async {
                 match live {
-                    Live::Single(connection) => connection.send_packed_commands(&pipeline, 0, 2).await,
-                    Live::Cluster(connection) => {
+                    LiveConnection::Single(connection) => {
+                        connection.send_packed_commands(&pipeline, 0, 2).await
+                    }
+                    LiveConnection::Cluster(connection) => {
                         let route = SingleNodeRoutingInfo::SpecificNode(route);
                         connection.route_pipeline(pipeline, 0, 2, route).await
                     }
@@ -198,14 +209,14 @@ impl Link {
             })
             .await?;
         let mut replies = replies.into_iter().map(Value::extract_error);
-        let mut next = || replies.next().unwrap_or(Err((ErrorKind::Parse, "a reply is missing").into()));
+        let mut next = || replies.next().unwrap_or(Err((ErrorKind::Parse, "missing reply").into()));
         let reply = next()?;
-        Ok(Confirmed { reply, replicas: redis::from_redis_value(next()?)? })
+        Ok(ConfirmedReply { reply, replicas: redis::from_redis_value(next()?)? })
     }
 
-    /// No call waits for longer, whatever it waits for.
+    /// Limits the duration of a call.
     async fn bounded<T>(&self, call: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-        // The client's own timeout comes first, where it has one.
+        // The client's own timeout, if it has one, should expire first.
         let bound = self.timeout + self.timeout / 4;
         match tokio::time::timeout(bound, call).await {
             Ok(result) => result,
@@ -213,21 +224,21 @@ impl Link {
         }
     }
 
-    /// Drops a connection that broke.
-    async fn note<T>(&self, result: &RedisResult<T>, generation: u64) {
-        let mut slot = self.slot.lock().await;
-        if slot.generation != generation {
+    /// Drops the connection if it is broken.
+    async fn record_result<T>(&self, result: &RedisResult<T>, generation: u64) {
+        let mut state = self.state.lock().await;
+        if state.generation != generation {
             return;
         }
-        let broke = matches!(result, Err(error) if leads_nowhere(error));
-        slot.failures = if broke { slot.failures + 1 } else { 0 };
-        let bearable = match self.source {
-            Source::Standalone(_) | Source::Sentinel(_) => 0,
-            // That client looks for the new master by itself.
-            Source::Cluster { .. } => CLUSTER_FAILURES,
+        let broke = matches!(result, Err(error) if is_connection_broken(error));
+        state.failures = if broke { state.failures + 1 } else { 0 };
+        let tolerated = match self.source {
+            ConnectionSource::Standalone(_) | ConnectionSource::Sentinel(_) => 0,
+            // The cluster client finds the new master by itself.
+            ConnectionSource::Cluster { .. } => MAX_CLUSTER_FAILURES,
         };
-        if slot.failures > bearable {
-            slot.live = None;
+        if state.failures > tolerated {
+            state.live = None;
         }
     }
 }
@@ -248,11 +259,11 @@ fn cluster_builder(
     }
 }
 
-fn is_secured(node: &ConnectionInfo) -> bool {
+fn uses_tls(node: &ConnectionInfo) -> bool {
     matches!(node.addr(), ConnectionAddr::TcpTls { .. })
 }
 
-/// Sentinels and master are spoken to alike: all over TLS, or none.
+/// TLS is used for both the sentinels and the master, or for neither.
 fn sentinel_client(
     sentinels: &[ConnectionInfo],
     name: &str,
@@ -269,7 +280,7 @@ fn sentinel_client(
     if let Some(password) = settings.password() {
         builder = builder.set_client_to_redis_password(password);
     }
-    if is_secured(master) {
+    if uses_tls(master) {
         builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
         if let Some(certificates) = certificates {
             builder = builder
@@ -285,8 +296,8 @@ fn is_unknown_script(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::NoScript)
 }
 
-/// Whether the connection is broken, stuck, or no longer to a master.
-fn leads_nowhere(error: &RedisError) -> bool {
+/// Whether the connection is broken or stuck, or leads to a server that is no master.
+fn is_connection_broken(error: &RedisError) -> bool {
     error.is_io_error()
         || error.is_timeout()
         || error.is_unrecoverable_error()
@@ -298,14 +309,14 @@ fn leads_nowhere(error: &RedisError) -> bool {
         )
 }
 
-/// Whether the same call may go well later.
-pub(crate) fn may_pass(error: &RedisError) -> bool {
-    leads_nowhere(error)
+/// Whether the same call may succeed later.
+pub(crate) fn is_transient(error: &RedisError) -> bool {
+    is_connection_broken(error)
         || !matches!(error.retry_method(), redis::RetryMethod::NoRetry)
         || error.code() == Some("NOREPLICAS")
 }
 
-/// The slot of a key, of its hash tag if it has one. Every script of ours names a key.
+/// The hash state of a key, by its hash tag if it has one. All our scripts have a key.
 fn slot_of(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
     let hashed = tag.filter(|tag| !tag.is_empty()).unwrap_or(key);

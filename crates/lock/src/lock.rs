@@ -1,36 +1,36 @@
-//! The lock itself, in any order or first come, first served.
+//! Exclusive locks, with or without first-come, first-served order.
 
-use crate::claim::{Claim, Kind};
+use crate::claim::{Claim, LockKind};
 use crate::script::{EXTEND, FAIR_LOCK, FAIR_RELEASE, LOCK, RELEASE};
-use crate::wakeups::Wake;
+use crate::wakeups::WakeMode;
 use crate::{Error, Guard, Locks, Options};
 
-static UNORDERED: Kind = Kind {
+static UNORDERED: LockKind = LockKind {
     acquire: &LOCK,
     extend: &EXTEND,
     release: &RELEASE,
     companions: &[],
     queues: false,
-    wake: Wake::One,
+    wake: WakeMode::One,
 };
-static FAIR: Kind = Kind {
+static FAIR: LockKind = LockKind {
     acquire: &FAIR_LOCK,
     extend: &EXTEND,
     release: &FAIR_RELEASE,
     companions: &["queue", "waiters"],
     queues: true,
-    wake: Wake::All,
+    wake: WakeMode::All,
 };
 
-/// A lock that one owner holds at a time. On the server it is what Redisson's `RLock` is (a hash of owner to count, the
-/// lease as its time, a message on release), so a Redisson client and this one exclude each other on one key.
+/// A lock that one owner holds at a time. It is stored like Redisson's `RLock` (a hash of owner to count, the lease as
+/// its expiry, a message on release), so Redisson clients and this crate exclude each other on the same key.
 ///
-/// Each acquisition is an owner of its own: two tasks exclude each other, also with clones of one `Lock`. To take it
+/// Each acquisition is a separate owner: two tasks exclude each other even with clones of one `Lock`. To acquire it
 /// again as the same owner, see [`Guard::reenter`].
 ///
-/// A fair lock ([`Locks::fair_lock`]) is given to its waiters in the order in which they came. One that no longer asks,
-/// because it died, is skipped after [`Options::queue_timeout`]. An owner that takes the same name by [`Locks::lock`]
-/// instead is excluded as ever, and stands in no queue.
+/// A fair lock ([`Locks::fair_lock`]) is granted in order of arrival. A waiter that has died is skipped after
+/// [`Options::queue_timeout`]. Owners that use [`Locks::lock`] with the same name are excluded as well, but do not
+/// queue.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -61,24 +61,24 @@ impl Lock {
         Self { locks, name: name.to_owned(), fair }
     }
 
-    /// The same lock, with these options.
+    /// Returns the lock with these options.
     #[must_use]
     pub fn with(&self, options: Options) -> Self {
         Self { locks: self.locks.with(options), ..self.clone() }
     }
 
-    /// Waits until it is held, for as long as the options say.
+    /// Acquires the lock, waiting as long as the options say.
     ///
     /// # Errors
-    /// [`Error::TimedOut`] if others held it all the time; otherwise what kept the servers from granting it.
+    /// [`Error::TimedOut`] if other owners held it the whole time; otherwise why the servers did not grant it.
     pub async fn acquire(&self) -> Result<Guard, Error> {
         self.locks.acquire(self.claim()?).await
     }
 
-    /// Takes it if no other owner holds it.
+    /// Acquires the lock if no other owner holds it.
     ///
     /// # Errors
-    /// If the servers cannot say.
+    /// The servers did not give a definite reply.
     pub async fn try_acquire(&self) -> Result<Option<Guard>, Error> {
         self.locks.try_acquire(self.claim()?).await
     }
@@ -87,8 +87,8 @@ impl Lock {
         self.locks.claim(if self.fair { &FAIR } else { &UNORDERED }, &self.name, None)
     }
 
-    /// By what several locks are put in order; see [`MultiLock`](crate::MultiLock).
-    pub(crate) fn place(&self) -> (&str, &str) {
+    /// Sort key for acquiring several locks in a fixed order; see [`MultiLock`](crate::MultiLock).
+    pub(crate) fn sort_key(&self) -> (&str, &str) {
         (&self.locks.node().address, &self.name)
     }
 

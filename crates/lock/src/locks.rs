@@ -1,4 +1,4 @@
-//! The handle from which everything else is made.
+//! The entry point: connections to the servers, and constructors for all kinds of locks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,18 +6,18 @@ use std::time::Duration;
 
 use redis::TlsCertificates;
 
-use crate::claim::{Background, Claim, Kind, Node};
+use crate::claim::{BackgroundTasks, Claim, LockKind, LockServer};
 use crate::latch::Latch;
 use crate::link::Link;
-use crate::names::Names;
+use crate::names::LockNames;
 use crate::wakeups::Wakeups;
 use crate::{Error, Guard, Lock, Options, ReadWriteLock, Semaphore, Server};
 
-/// For how long one request may take, unless said otherwise.
+/// Default timeout of a request.
 pub const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The locks on one server, one group that sentinels watch, or one cluster. Cheap to clone; all clones share two
-/// connections, and a third that receives the messages of releases.
+/// The locks on one server, Sentinel group or cluster. Cheap to clone; all clones share two connections, and a third
+/// one for Pub/Sub.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -36,12 +36,12 @@ pub const TIMEOUT: Duration = Duration::from_secs(1);
 /// ```
 #[derive(Debug, Clone)]
 pub struct Locks {
-    node: Arc<Node>,
+    node: Arc<LockServer>,
     identity: Arc<Identity>,
     options: Options,
 }
 
-/// The identity of this process; each acquisition is an owner of its own.
+/// The identity of this process, from which owner names are derived.
 #[derive(Debug)]
 pub(crate) struct Identity {
     uuid: String,
@@ -52,7 +52,7 @@ impl Identity {
     fn new() -> Result<Self, Error> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).map_err(|error| redis::RedisError::from(std::io::Error::other(error)))?;
-        // Version 4, variant 1, as others write theirs.
+        // UUID version 4, variant 1.
         bytes[6] = bytes[6] & 0x0f | 0x40;
         bytes[8] = bytes[8] & 0x3f | 0x80;
         let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -66,70 +66,69 @@ impl Identity {
 }
 
 impl Locks {
-    /// Reaches the servers at this address; see [`Server`] for its forms.
+    /// Connects to the servers at this address; see [`Server`] for the formats.
     ///
     /// # Errors
-    /// If the address has no known form. A server that cannot be reached is tried again by whatever needs it.
+    /// The address is malformed. An unreachable server is not an error here: requests will try again.
     ///
     /// # Panics
     /// Outside a tokio runtime.
     pub async fn connect(address: &str) -> Result<Self, Error> {
-        Self::on(&address.parse()?, TIMEOUT).await
+        Self::connect_to(&address.parse()?, TIMEOUT).await
     }
 
-    /// The same; no request takes longer than `timeout`.
+    /// Like [`Self::connect`], with a timeout for each request.
     ///
     /// # Errors
-    /// If the `redis` crate does not take the address.
+    /// The `redis` crate rejects the address.
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub async fn on(server: &Server, timeout: Duration) -> Result<Self, Error> {
-        Self::secured(server, timeout, None).await
+    pub async fn connect_to(server: &Server, timeout: Duration) -> Result<Self, Error> {
+        Self::connect_with_tls(server, timeout, None).await
     }
 
-    /// The same, for servers that are spoken to over TLS: what their certificates are checked against, if that is not
-    /// what the system trusts, and what a client shows them.
+    /// Like [`Self::connect_to`], with certificates for TLS: trust anchors in place of the system's, and a client certificate.
     ///
     /// # Errors
-    /// If the `redis` crate does not take the address or the certificates.
+    /// The `redis` crate rejects the address or the certificates.
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    // Asynchronous so that it is called where there is a runtime.
+    // Asynchronous to ensure that it is called within a runtime.
     #[allow(clippy::unused_async)]
-    pub async fn secured(
+    pub async fn connect_with_tls(
         server: &Server,
         timeout: Duration,
         certificates: Option<&TlsCertificates>,
     ) -> Result<Self, Error> {
-        // An error means that the application has chosen another provider already, which then holds.
+        // An error means that the application has already installed a crypto provider, which is then used.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let link = Arc::new(Link::new(server, certificates, timeout)?);
-        let node = Node {
+        let node = LockServer {
             address: format!("{server:?}"),
             wakeups: Wakeups::new(link.clone()),
             link,
             confirming: Link::new(server, certificates, timeout)?,
             is_cluster: server.is_cluster(),
-            background: Background::new(),
+            background: BackgroundTasks::new(),
         };
         Ok(Self { node: Arc::new(node), identity: Arc::new(Identity::new()?), options: Options::default() })
     }
 
-    /// The same servers, with these options for all that is made from the result.
+    /// Returns a handle with these options for everything created from it.
     #[must_use]
     pub fn with(&self, options: Options) -> Self {
         Self { options, ..self.clone() }
     }
 
-    /// The lock of this name: one holder at a time, in no order among its waiters.
+    /// The exclusive lock of this name, without an order among waiters.
     #[must_use]
     pub fn lock(&self, name: &str) -> Lock {
         Lock::new(self.clone(), name, false)
     }
 
-    /// The lock of this name, first come, first served among the owners that ask for it in this way.
+    /// The exclusive lock of this name, granted first come, first served among owners that use this method.
     #[must_use]
     pub fn fair_lock(&self, name: &str) -> Lock {
         Lock::new(self.clone(), name, true)
@@ -141,7 +140,7 @@ impl Locks {
         ReadWriteLock::new(self.clone(), name)
     }
 
-    /// The semaphore of this name, of which at most `limit` permits may be out.
+    /// The semaphore of this name, with at most `limit` permits.
     #[must_use]
     pub fn semaphore(&self, name: &str, limit: u32) -> Semaphore {
         Semaphore::new(self.clone(), name, limit)
@@ -153,17 +152,17 @@ impl Locks {
         Latch::new(self.clone(), name)
     }
 
-    /// Waits until all guards that were dropped so far are released. Before the runtime ends, so that nothing is left
-    /// behind until its lease is over.
-    pub async fn all_released(&self) {
-        self.node.background.all_released().await;
+    /// Waits until all guards dropped so far are released. Call it before the runtime ends, so that no lock stays until
+    /// its lease expires.
+    pub async fn wait_for_releases(&self) {
+        self.node.background.wait_for_releases().await;
     }
 
     pub(crate) fn options(&self) -> &Options {
         &self.options
     }
 
-    pub(crate) fn node(&self) -> &Arc<Node> {
+    pub(crate) fn node(&self) -> &Arc<LockServer> {
         &self.node
     }
 
@@ -171,12 +170,17 @@ impl Locks {
         self.identity.next_owner()
     }
 
-    pub(crate) fn claim(&self, kind: &'static Kind, name: &str, limit: Option<u32>) -> Result<Claim, Error> {
+    pub(crate) fn claim(
+        &self,
+        kind: &'static LockKind,
+        name: &str,
+        limit: Option<u32>,
+    ) -> Result<Claim, Error> {
         Ok(Claim {
             nodes: vec![self.node.clone()],
             quorum: 1,
             kind,
-            names: Names::new(name)?,
+            names: LockNames::new(name)?,
             owner: self.next_owner(),
             lease: self.options.lease,
             replicas: self.options.replicas,
@@ -184,12 +188,12 @@ impl Locks {
         })
     }
 
-    /// Acquires, waiting as the options say.
+    /// Acquires, waiting as long as the options say.
     pub(crate) async fn acquire(&self, claim: Claim) -> Result<Guard, Error> {
         crate::acquire::acquire(claim, &self.options, self.options.wait).await
     }
 
-    /// Acquires if no other owner has it.
+    /// Acquires if no other owner holds the lock.
     pub(crate) async fn try_acquire(&self, claim: Claim) -> Result<Option<Guard>, Error> {
         match crate::acquire::acquire(claim, &self.options, Duration::ZERO).await {
             Ok(guard) => Ok(Some(guard)),

@@ -1,14 +1,13 @@
-//! Several locks at once.
+//! Several locks acquired as one.
 
 use std::time::{Duration, Instant};
 
 use futures_util::future::{join_all, select_all};
 
-use crate::{Error, Guard, Lock, Loss};
+use crate::{Error, Guard, Lock, LossReason};
 
-/// Several locks that are held together, of one server or of different ones. They are acquired one after another in an
-/// order that is the same for all owners, so two that want the same locks do not wait for each other in a circle; the
-/// acquired ones are released if one cannot be had.
+/// Several locks held together, on the same or on different servers. All owners acquire them in the same order, so
+/// owners that want the same locks do not deadlock. If one cannot be acquired, the others are released.
 ///
 /// ```no_run
 /// use std::time::Duration;
@@ -26,19 +25,19 @@ pub struct MultiLock {
 }
 
 impl MultiLock {
-    /// These locks, each once. They keep their own options, except for how long to wait.
+    /// Combines these locks, dropping duplicates. They keep their own options except for the wait.
     #[must_use]
     pub fn new(locks: impl IntoIterator<Item = Lock>) -> Self {
         let mut locks: Vec<Lock> = locks.into_iter().collect();
-        locks.sort_by(|one, other| one.place().cmp(&other.place()));
-        locks.dedup_by(|one, other| one.place() == other.place());
+        locks.sort_by(|one, other| one.sort_key().cmp(&other.sort_key()));
+        locks.dedup_by(|one, other| one.sort_key() == other.sort_key());
         Self { locks }
     }
 
-    /// Waits until all are held, for as long as `wait` in all.
+    /// Acquires all locks, waiting at most `wait` in total.
     ///
     /// # Errors
-    /// That of the first that cannot be had; then none is held.
+    /// The error of the first lock that cannot be acquired. None is held then.
     pub async fn acquire(&self, wait: Duration) -> Result<MultiGuard, Error> {
         let began = Instant::now();
         let mut guards = Vec::new();
@@ -47,7 +46,7 @@ impl MultiLock {
             match lock.with(lock.options().clone().wait(left)).acquire().await {
                 Ok(guard) => guards.push(guard),
                 Err(error) => {
-                    // A guard that was lost meanwhile need not be released, so errors are ignored.
+                    // Errors are ignored: a guard that was lost meanwhile needs no release.
                     let _ = MultiGuard { guards }.release().await;
                     return Err(if matches!(error, Error::TimedOut(_)) {
                         Error::TimedOut(wait)
@@ -57,46 +56,46 @@ impl MultiLock {
                 }
             }
         }
-        // The first ones may have been lost while the last one was waited for.
+        // The first locks may have been lost while waiting for the last one.
         let guard = MultiGuard { guards };
         if guard.is_held() {
             return Ok(guard);
         }
-        guard.release().await.and(Err(Error::Lost(Loss::Expired)))
+        guard.release().await.and(Err(Error::Lost(LossReason::Expired)))
     }
 }
 
-/// Several locks that are held. Dropping it releases them in the background.
+/// Several held locks. Dropping it releases them in the background.
 #[derive(Debug)]
 pub struct MultiGuard {
     guards: Vec<Guard>,
 }
 
 impl MultiGuard {
-    /// The guards, in the order in which they were acquired; for their tokens.
+    /// The guards in order of acquisition, for their fencing tokens.
     #[must_use]
     pub fn guards(&self) -> &[Guard] {
         &self.guards
     }
 
-    /// Whether all are held.
+    /// Whether all locks are held.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.guards.iter().all(Guard::is_held)
     }
 
-    /// Comes back when the first of them is lost.
-    pub async fn lost(&self) -> Loss {
+    /// Waits until one of the locks is lost, and returns why.
+    pub async fn lost(&self) -> LossReason {
         if self.guards.is_empty() {
             return std::future::pending().await;
         }
         select_all(self.guards.iter().map(|guard| Box::pin(guard.lost()))).await.0
     }
 
-    /// Releases all.
+    /// Releases all locks.
     ///
     /// # Errors
-    /// The first, if some were no longer held; the others are released nonetheless.
+    /// The first error, if some locks were no longer held. The others are released nonetheless.
     pub async fn release(self) -> Result<(), Error> {
         join_all(self.guards.into_iter().map(Guard::release)).await.into_iter().collect()
     }

@@ -1,21 +1,22 @@
-//! The keys and the channel of a lock. All keys of one lock lie in one slot.
+//! Key and channel names of a lock. All keys of a lock are in one hash slot.
 
 use crate::Error;
 
-/// Redisson's channel for the locks of a name, so that each side wakes the other's waiters.
+/// Redisson's channel prefix, so that both implementations wake each other's waiters.
 const CHANNEL: &str = "redisson_lock__channel";
 
 /// The key and the channel of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Names {
+pub(crate) struct LockNames {
     pub(crate) lock: String,
     pub(crate) channel: String,
 }
 
-impl Names {
+impl LockNames {
     pub(crate) fn new(lock: &str) -> Result<Self, Error> {
-        // "{tag}" decides the slot of the lock itself and of the names derived from it alike; no braces are put around
-        // the whole name. One brace alone, or an empty tag, would be read differently in the two.
+        // A hash tag "{tag}" determines the slot of the lock's key and of all derived keys; names without braces are
+        // wrapped in braces for derived keys. An unbalanced brace or an empty tag would put these keys into different
+        // slots.
         let tag = lock.split_once('{').and_then(|(_, rest)| rest.split_once('}'));
         let in_one_slot = match tag {
             Some((tag, _)) => !tag.is_empty(),
@@ -24,16 +25,16 @@ impl Names {
         if !in_one_slot {
             return Err(Error::Name(lock.to_owned()));
         }
-        Ok(Self { lock: lock.to_owned(), channel: tagged(CHANNEL, lock) })
+        Ok(Self { lock: lock.to_owned(), channel: with_hash_tag(CHANNEL, lock) })
     }
 
-    /// Another key, beside the lock's own.
-    pub(crate) fn key(&self, what: &str) -> String {
-        tagged(&format!("redoubt_lock__{what}"), &self.lock)
+    /// The name of an additional key.
+    pub(crate) fn derived_key(&self, suffix: &str) -> String {
+        with_hash_tag(&format!("redoubt_lock__{suffix}"), &self.lock)
     }
 }
 
-fn tagged(prefix: &str, name: &str) -> String {
+fn with_hash_tag(prefix: &str, name: &str) -> String {
     if name.contains('{') { format!("{prefix}:{name}") } else { format!("{prefix}:{{{name}}}") }
 }
 
@@ -42,21 +43,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_channel_is_redissons() {
-        assert_eq!(Names::new("orders").unwrap().channel, "redisson_lock__channel:{orders}");
-        assert_eq!(Names::new("{shop}:orders").unwrap().channel, "redisson_lock__channel:{shop}:orders");
+    fn channel_is_that_of_redisson() {
+        assert_eq!(LockNames::new("orders").unwrap().channel, "redisson_lock__channel:{orders}");
+        assert_eq!(LockNames::new("{shop}:orders").unwrap().channel, "redisson_lock__channel:{shop}:orders");
     }
 
     #[test]
-    fn other_keys_lie_in_the_slot_of_the_lock() {
-        assert_eq!(Names::new("orders").unwrap().key("token"), "redoubt_lock__token:{orders}");
-        assert_eq!(Names::new("{shop}:orders").unwrap().key("token"), "redoubt_lock__token:{shop}:orders");
+    fn derived_keys_share_the_slot_of_the_lock() {
+        assert_eq!(LockNames::new("orders").unwrap().derived_key("token"), "redoubt_lock__token:{orders}");
+        assert_eq!(
+            LockNames::new("{shop}:orders").unwrap().derived_key("token"),
+            "redoubt_lock__token:{shop}:orders"
+        );
     }
 
     #[test]
-    fn a_name_that_would_lie_in_two_slots_is_refused() {
+    fn names_that_span_two_slots_are_rejected() {
         for name in ["a{b", "a}b", "a{}b", "}a{b"] {
-            assert_eq!(Names::new(name), Err(Error::Name(name.to_owned())));
+            assert_eq!(LockNames::new(name), Err(Error::Name(name.to_owned())));
         }
     }
 }

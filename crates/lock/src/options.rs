@@ -1,12 +1,12 @@
-//! How something is acquired and kept.
+//! Options for acquiring and holding locks.
 
 use std::time::Duration;
 
-/// A waiter asks again after this long, woken or not.
-const RECHECK: Duration = Duration::from_secs(2);
+/// A waiter retries at least this often.
+const RECHECK_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How something is acquired and kept. The same for every kind; [`Locks::with`](crate::Locks::with) sets them for all,
-/// and each kind's own `with` for one.
+/// Options for acquiring and holding locks of every kind. [`Locks::with`](crate::Locks::with) sets them for all locks,
+/// the `with` of each kind for one.
 ///
 /// ```
 /// use std::time::Duration;
@@ -20,17 +20,17 @@ const RECHECK: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Options {
-    /// After this long without a renewal the server gives it away: 30 seconds. The lock of a crashed holder stays for
-    /// so long at most.
+    /// The server releases the lock after this time without renewal. This limits how long a crashed holder's lock
+    /// stays. Default: 30 seconds.
     pub lease: Duration,
-    /// Whether the lease is renewed, at a third of it, while a guard lives: yes.
+    /// Whether the lease is renewed while a guard lives, at a third of the lease. Default: true.
     pub watchdog: bool,
-    /// For how long `acquire` waits: without end.
+    /// How long `acquire` waits. Default: forever.
     pub wait: Duration,
-    /// An acquisition counts only once so many replicas have it, and so does each renewal: 0.
+    /// Number of replicas that must confirm each acquisition and renewal. Default: 0.
     pub replicas: usize,
-    /// For how long a waiter that no longer asks keeps its place in a fair lock's queue, or a waiting writer keeps
-    /// readers out: 5 seconds.
+    /// How long a dead waiter keeps its place in a fair lock's queue, or a dead waiting writer keeps out readers.
+    /// Default: 5 seconds.
     pub queue_timeout: Duration,
 }
 
@@ -77,8 +77,8 @@ impl Options {
         Self { queue_timeout, ..self }
     }
 
-    /// After how long a waiter asks again at the latest: often enough to keep its place.
-    pub(crate) fn recheck(&self) -> Duration {
-        RECHECK.min(self.queue_timeout / 3)
+    /// Maximum delay between attempts of a waiter, short enough to keep its queue entry.
+    pub(crate) fn recheck_interval(&self) -> Duration {
+        RECHECK_INTERVAL.min(self.queue_timeout / 3)
     }
 }

@@ -1,32 +1,32 @@
-//! Many readers or one writer.
+//! Read-write locks.
 
-use crate::claim::Kind;
+use crate::claim::LockKind;
 use crate::script::{EXTEND, READ_EXTEND, READ_LOCK, READ_RELEASE, WRITE_LOCK, WRITE_RELEASE};
-use crate::wakeups::Wake;
+use crate::wakeups::WakeMode;
 use crate::{Error, Guard, Locks, Options};
 
 const COMPANIONS: &[&str] = &["readers", "writers"];
 
-static READ: Kind = Kind {
+static READ: LockKind = LockKind {
     acquire: &READ_LOCK,
     extend: &READ_EXTEND,
     release: &READ_RELEASE,
     companions: COMPANIONS,
     queues: false,
-    wake: Wake::All,
+    wake: WakeMode::All,
 };
-static WRITE: Kind = Kind {
+static WRITE: LockKind = LockKind {
     acquire: &WRITE_LOCK,
     extend: &EXTEND,
     release: &WRITE_RELEASE,
     companions: COMPANIONS,
     queues: true,
-    wake: Wake::All,
+    wake: WakeMode::All,
 };
 
-/// A lock for many readers or one writer. Each reader has a lease of its own, so one that dies holds up a writer for
-/// its own lease at most. While a writer waits, no new reader is let in. A reader does not become a writer, nor the
-/// other way round: release first.
+/// A lock for many readers or one writer. Each reader has its own lease, so a crashed reader delays writers by at most
+/// its lease. While a writer waits, no new readers are admitted. Upgrading and downgrading are not supported: release
+/// first.
 ///
 /// ```no_run
 /// # async fn example(locks: redoubt_lock::Locks) -> Result<(), redoubt_lock::Error> {
@@ -49,13 +49,13 @@ impl ReadWriteLock {
         Self { locks, name: name.to_owned() }
     }
 
-    /// The same lock, with these options.
+    /// Returns the lock with these options.
     #[must_use]
     pub fn with(&self, options: Options) -> Self {
         Self { locks: self.locks.with(options), ..self.clone() }
     }
 
-    /// Waits until it may read.
+    /// Acquires the lock for reading, waiting as long as the options say.
     ///
     /// # Errors
     /// As [`Lock::acquire`](crate::Lock::acquire).
@@ -63,15 +63,15 @@ impl ReadWriteLock {
         self.locks.acquire(self.locks.claim(&READ, &self.name, None)?).await
     }
 
-    /// Reads if no writer holds it or waits.
+    /// Acquires the lock for reading if no writer holds it or waits.
     ///
     /// # Errors
-    /// If the servers cannot say.
+    /// The servers did not give a definite reply.
     pub async fn try_read(&self) -> Result<Option<Guard>, Error> {
         self.locks.try_acquire(self.locks.claim(&READ, &self.name, None)?).await
     }
 
-    /// Waits until no other owner reads or writes.
+    /// Acquires the lock for writing, waiting as long as the options say.
     ///
     /// # Errors
     /// As [`Lock::acquire`](crate::Lock::acquire).
@@ -79,10 +79,10 @@ impl ReadWriteLock {
         self.locks.acquire(self.locks.claim(&WRITE, &self.name, None)?).await
     }
 
-    /// Writes if no other owner reads or writes.
+    /// Acquires the lock for writing if no other owner reads or writes.
     ///
     /// # Errors
-    /// If the servers cannot say.
+    /// The servers did not give a definite reply.
     pub async fn try_write(&self) -> Result<Option<Guard>, Error> {
         self.locks.try_acquire(self.locks.claim(&WRITE, &self.name, None)?).await
     }

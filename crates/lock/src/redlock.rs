@@ -1,36 +1,35 @@
-//! A lock on the majority of several independent masters (antirez's Redlock).
+//! A lock on a majority of independent masters (antirez's Redlock algorithm).
 //!
-//! On each it is a plain `SET key owner NX PX lease`. All are asked at once, each with a short timeout; it is held if
-//! a majority granted it and time is left of the lease once what the asking took and the allowance for drifting clocks
-//! are subtracted. Otherwise it is released everywhere and tried again after a pause drawn by chance. Renewals need the
+//! On each master it is a plain `SET key owner NX PX lease`. All masters are queried concurrently with a short timeout.
+//! The lock is held if a majority granted it, and some of the lease remains after subtracting the elapsed time and the
+//! clock drift allowance. Otherwise it is released everywhere and retried after a random delay. Renewals need a
 //! majority as well.
 //!
-//! Fencing: each server gives a token, and the largest counts; a majority is told of it before the lock counts as held.
-//! Every later majority has a server in common with that one, so its token is larger.
+//! Fencing: each master returns a token, the largest counts, and a majority records it before the lock counts as held.
+//! Every later majority shares a master with this one, so its token is larger.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::claim::{Claim, Kind};
-use crate::names::Names;
+use crate::claim::{Claim, LockKind};
+use crate::names::LockNames;
 use crate::script::{PLAIN_EXTEND, PLAIN_LOCK, PLAIN_RELEASE};
-use crate::wakeups::Wake;
+use crate::wakeups::WakeMode;
 use crate::{Error, Guard, Locks, Options, Server};
 
-/// Of each server, unless said otherwise: far below any lease.
+/// Default timeout per request, far below any lease.
 const TIMEOUT: Duration = Duration::from_millis(200);
 
-static PLAIN: Kind = Kind {
+static PLAIN: LockKind = LockKind {
     acquire: &PLAIN_LOCK,
     extend: &PLAIN_EXTEND,
     release: &PLAIN_RELEASE,
     companions: &[],
     queues: false,
-    wake: Wake::One,
+    wake: WakeMode::One,
 };
 
-/// Locks on the majority of several masters that know nothing of each other. Survives the loss of a minority without
-/// any failover.
+/// Locks on a majority of independent masters. They survive the loss of a minority without a failover.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), redoubt_lock::Error> {
@@ -52,54 +51,54 @@ pub struct Redlock {
 }
 
 impl Redlock {
-    /// Masters at these addresses; no request to one takes longer than 200 milliseconds.
+    /// Connects to the masters at these addresses, with a timeout of 200 milliseconds per request.
     ///
     /// # Errors
-    /// If an address has no known form, or there is none. Servers need not be there yet.
+    /// An address is malformed, or the list is empty. Servers need not be reachable yet.
     ///
     /// # Panics
     /// Outside a tokio runtime.
     pub async fn connect(addresses: &[&str]) -> Result<Self, Error> {
         let servers: Result<Vec<Server>, Error> = addresses.iter().map(|address| address.parse()).collect();
-        Self::on(&servers?, TIMEOUT).await
+        Self::connect_to(&servers?, TIMEOUT).await
     }
 
-    /// The same; no request to a server takes longer than `timeout`.
+    /// Like [`Self::connect`], with a timeout for each request.
     ///
     /// # Errors
-    /// If the `redis` crate does not take an address, or there is none.
+    /// The `redis` crate rejects an address, or the list is empty.
     ///
     /// # Panics
     /// Outside a tokio runtime.
-    pub async fn on(servers: &[Server], timeout: Duration) -> Result<Self, Error> {
+    pub async fn connect_to(servers: &[Server], timeout: Duration) -> Result<Self, Error> {
         if servers.is_empty() {
             return Err(Error::NotEnoughNodes { had: 0, wanted: 1 });
         }
         let mut all = Vec::new();
         for server in servers {
-            all.push(Locks::on(server, timeout).await?);
+            all.push(Locks::connect_to(server, timeout).await?);
         }
         Ok(Self { servers: Arc::new(all), options: Options::default() })
     }
 
-    /// The same servers, with these options.
+    /// Returns a handle with these options.
     #[must_use]
     pub fn with(&self, options: Options) -> Self {
         Self { options, ..self.clone() }
     }
 
-    /// Waits until a majority has granted it, for as long as the options say.
+    /// Acquires the lock, waiting as long as the options say.
     ///
     /// # Errors
-    /// [`Error::TimedOut`] if others held it, [`Error::NotEnoughNodes`] if no majority of the servers answers.
+    /// [`Error::TimedOut`] if other owners held it, [`Error::NotEnoughNodes`] if no majority of the servers replies.
     pub async fn acquire(&self, name: &str) -> Result<Guard, Error> {
         crate::acquire::acquire(self.claim(name)?, &self.options, self.options.wait).await
     }
 
-    /// Asks once.
+    /// Makes one attempt to acquire the lock.
     ///
     /// # Errors
-    /// [`Error::NotEnoughNodes`] if no majority of the servers answers.
+    /// [`Error::NotEnoughNodes`] if no majority of the servers replies.
     pub async fn try_acquire(&self, name: &str) -> Result<Option<Guard>, Error> {
         match crate::acquire::acquire(self.claim(name)?, &self.options, Duration::ZERO).await {
             Ok(guard) => Ok(Some(guard)),
@@ -108,9 +107,9 @@ impl Redlock {
         }
     }
 
-    /// Waits until all guards that were dropped so far are released.
-    pub async fn all_released(&self) {
-        self.servers[0].all_released().await;
+    /// Waits until all guards dropped so far are released.
+    pub async fn wait_for_releases(&self) {
+        self.servers[0].wait_for_releases().await;
     }
 
     fn claim(&self, name: &str) -> Result<Claim, Error> {
@@ -118,7 +117,7 @@ impl Redlock {
             nodes: self.servers.iter().map(|server| server.node().clone()).collect(),
             quorum: self.servers.len() / 2 + 1,
             kind: &PLAIN,
-            names: Names::new(name)?,
+            names: LockNames::new(name)?,
             owner: self.servers[0].next_owner(),
             lease: self.options.lease,
             replicas: self.options.replicas,

@@ -1,10 +1,10 @@
-//! The scripts, and how one is sent: by its hash, and whole if the server does not know it.
+//! Lua scripts. They are sent by hash, and as a full_text if the server does not know the hash.
 
 use std::sync::LazyLock;
 
 use redis::Cmd;
 
-/// A script with its hash.
+/// A Lua script with its hash.
 #[derive(Debug)]
 pub(crate) struct Script {
     source: &'static str,
@@ -16,16 +16,16 @@ impl Script {
         Self { source, hash: redis::Script::new(source).get_hash().to_owned() }
     }
 
-    /// The command that runs it: EVALSHA, or EVAL with the whole text.
-    pub(crate) fn command(&self, call: &Call, whole: bool) -> Cmd {
-        let mut command = if whole { redis::cmd("EVAL") } else { redis::cmd("EVALSHA") };
-        command.arg(if whole { self.source } else { &self.hash });
+    /// The command that runs the script: EVALSHA, or EVAL with the full_text text.
+    pub(crate) fn command(&self, call: &Call, full_text: bool) -> Cmd {
+        let mut command = if full_text { redis::cmd("EVAL") } else { redis::cmd("EVALSHA") };
+        command.arg(if full_text { self.source } else { &self.hash });
         command.arg(call.keys.len()).arg(&call.keys).arg(&call.arguments);
         command
     }
 }
 
-/// A script with its keys and arguments.
+/// A script call with keys and arguments.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
     pub(crate) script: &'static LazyLock<Script>,
@@ -56,7 +56,7 @@ script!(PERMIT_RELEASE, "scripts/permit_release.lua");
 script!(PLAIN_LOCK, "scripts/plain_lock.lua");
 script!(PLAIN_EXTEND, "scripts/plain_extend.lua");
 script!(PLAIN_RELEASE, "scripts/plain_release.lua");
-script!(RAISE, "scripts/raise.lua");
+script!(RECORD_TOKEN, "scripts/record_token.lua");
 script!(LATCH_SET, "scripts/latch_set.lua");
 script!(LATCH_COUNT, "scripts/latch_count.lua");
-script!(LATCH_LEFT, "scripts/latch_left.lua");
+script!(LATCH_REMAINING, "scripts/latch_remaining.lua");

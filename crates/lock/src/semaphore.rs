@@ -1,21 +1,21 @@
-//! At most so many at a time.
+//! Semaphores.
 
-use crate::claim::Kind;
+use crate::claim::LockKind;
 use crate::script::{PERMIT, PERMIT_EXTEND, PERMIT_RELEASE};
-use crate::wakeups::Wake;
+use crate::wakeups::WakeMode;
 use crate::{Error, Guard, Locks, Options};
 
-static PERMITS: Kind = Kind {
+static PERMITS: LockKind = LockKind {
     acquire: &PERMIT,
     extend: &PERMIT_EXTEND,
     release: &PERMIT_RELEASE,
     companions: &[],
     queues: false,
-    wake: Wake::One,
+    wake: WakeMode::One,
 };
 
-/// Permits, of which at most a number are out. Each has a lease: what a crashed holder had is back when that is over.
-/// The limit is the asker's: all should ask with the same.
+/// A semaphore with a limited number of permits. Each permit has a lease, so a crashed holder's permit becomes free
+/// when the lease ends. The limit is passed with each request; all clients should use the same one.
 ///
 /// ```no_run
 /// # async fn example(locks: redoubt_lock::Locks) -> Result<(), redoubt_lock::Error> {
@@ -37,13 +37,13 @@ impl Semaphore {
         Self { locks, name: name.to_owned(), limit }
     }
 
-    /// The same semaphore, with these options.
+    /// Returns the semaphore with these options.
     #[must_use]
     pub fn with(&self, options: Options) -> Self {
         Self { locks: self.locks.with(options), ..self.clone() }
     }
 
-    /// Waits for a permit.
+    /// Acquires a permit, waiting as long as the options say.
     ///
     /// # Errors
     /// As [`Lock::acquire`](crate::Lock::acquire).
@@ -51,10 +51,10 @@ impl Semaphore {
         self.locks.acquire(self.locks.claim(&PERMITS, &self.name, Some(self.limit))?).await
     }
 
-    /// Takes a permit if there is one.
+    /// Acquires a permit if one is free.
     ///
     /// # Errors
-    /// If the servers cannot say.
+    /// The servers did not give a definite reply.
     pub async fn try_acquire(&self) -> Result<Option<Guard>, Error> {
         self.locks.try_acquire(self.locks.claim(&PERMITS, &self.name, Some(self.limit))?).await
     }

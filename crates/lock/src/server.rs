@@ -1,4 +1,4 @@
-//! Where the locks are kept: one server, the master that sentinels name, or a cluster.
+//! Server addresses: a single server, a master behind Sentinel, or a cluster.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,7 +7,7 @@ use redis::{ConnectionInfo, IntoConnectionInfo};
 
 use crate::Error;
 
-/// The servers that an address names; with `rediss` instead of `redis` they are spoken to over TLS.
+/// The servers of an address. The scheme `rediss` in place of `redis` enables TLS.
 ///
 /// ```
 /// use redoubt_lock::Server;
@@ -28,24 +28,24 @@ use crate::Error;
 /// ```
 #[derive(Clone)]
 pub enum Server {
-    /// One server: `redis://[user:password@]host[:port][/database]`, `unix://path` or whatever else the `redis`
-    /// crate takes.
+    /// One server: `redis://[user:password@]host[:port][/database]`, `unix://path`, or any other form supported by the
+    /// `redis` crate.
     Standalone(ConnectionInfo),
-    /// The master of this name: `redis+sentinel://[user:password@]host[:port],.../name[/database]`. User and
-    /// password are the master's.
+    /// A master behind Sentinel: `redis+sentinel://[user:password@]host[:port],.../name[/database]`. User and password
+    /// are for the master.
     Sentinel {
-        /// The sentinels, of which one must answer.
+        /// The sentinels; one of them must be reachable.
         sentinels: Vec<ConnectionInfo>,
-        /// The master's name among the sentinels.
+        /// The master's name in the Sentinel configuration.
         name: String,
-        /// The settings of connections to the master; the address in them is not used.
+        /// Settings for connections to the master; the address in them is not used.
         master: ConnectionInfo,
     },
     /// A cluster: `redis+cluster://[user:password@]host[:port],...`
     Cluster(Vec<ConnectionInfo>),
 }
 
-/// Without passwords.
+/// Omits passwords.
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |nodes: &[ConnectionInfo]| {
@@ -62,7 +62,7 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// Whether keys have slots.
+    /// Whether the servers form a cluster.
     pub(crate) fn is_cluster(&self) -> bool {
         matches!(self, Self::Cluster(_))
     }
@@ -108,11 +108,11 @@ impl FromStr for Server {
 }
 
 fn has_port(host: &str) -> bool {
-    // An IPv6 address stands in brackets.
+    // IPv6 addresses are in brackets.
     host.rsplit(']').next().is_some_and(|end| end.contains(':'))
 }
 
-/// `user:password@` and what follows.
+/// Splits off `user:password@`.
 fn split_credentials(text: &str) -> (&str, &str) {
     text.rfind('@').map_or(("", text), |at| text.split_at(at + 1))
 }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn every_form_names_its_servers_and_hides_passwords() {
+    fn parses_all_formats_and_hides_passwords() {
         assert_eq!(shown("redis://u:p@h:1/3"), "redis://h:1");
         assert_eq!(shown("redis+cluster://u:p@a:1,b:2"), "redis+cluster://a:1,b:2");
         assert_eq!(shown("redis+sentinel://u:p@a,b:2/m/5"), "redis+sentinel://a:26379,b:2/m");
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn rediss_is_tls_everywhere() {
+    fn rediss_enables_tls_for_all_connections() {
         let is_tls = |node: &ConnectionInfo| matches!(node.addr(), redis::ConnectionAddr::TcpTls { .. });
         let Server::Standalone(node) = "rediss://u:p@a:1".parse().unwrap() else { panic!("another kind") };
         assert!(is_tls(&node));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn credentials_and_database_are_the_masters() {
+    fn credentials_and_database_apply_to_the_master() {
         let Server::Sentinel { sentinels, master, .. } = "redis+sentinel://u:p@a:1/m/5".parse().unwrap()
         else {
             panic!("another kind")
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_no_server_is_refused() {
+    fn malformed_addresses_are_rejected() {
         for address in
             ["", "http://a", "redis+sentinel://a:1", "redis+sentinel://a:1/", "redis+cluster://", "x"]
         {

@@ -1,8 +1,7 @@
-//! Wakeups: the waiters for a lock are told that it was released.
+//! Wakes waiters when a lock is released.
 //!
-//! One connection receives the messages for all waiters of a [`crate::Locks`]. A message is a hint and nothing more: a
-//! waiter asks again anyway when the lease ends. So messages may be lost; and when the connection was, all waiters ask
-//! again, since some may have been.
+//! One Pub/Sub connection serves all waiters of a [`crate::Locks`]. Messages are only hints: a waiter retries anyway
+//! when the lease ends. So messages may be lost, and after a reconnect all waiters retry.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -11,19 +10,19 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 
-use crate::ear::Ear;
 use crate::link::Link;
+use crate::pubsub::PubSubConnection;
 
-/// How often an idle connection is tried, since a dead peer says nothing.
-const PING_EVERY: Duration = Duration::from_secs(3);
-const RECONNECT_AFTER: Duration = Duration::from_millis(100);
+/// Interval for checking an idle connection, since a dead peer goes unnoticed otherwise.
+const PING_INTERVAL: Duration = Duration::from_secs(3);
+const RECONNECT_DELAY: Duration = Duration::from_millis(100);
 
 /// The waiters of one channel.
 #[derive(Debug)]
 struct Channel {
-    /// Changes with each message.
+    /// Number of messages so far.
     messages: watch::Sender<u64>,
-    /// One of the waiters; if it stops waiting at that moment, another.
+    /// Wakes one waiter, or another one if that waiter gives up at this moment.
     next: Notify,
 }
 
@@ -36,12 +35,12 @@ struct Shared {
 }
 
 impl Shared {
-    fn each<T>(&self, then: impl FnOnce(&mut Channels) -> T) -> T {
+    fn with_channels<T>(&self, then: impl FnOnce(&mut Channels) -> T) -> T {
         then(&mut self.channels.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn wake(&self, channel: &str) {
-        self.each(|channels| {
+        self.with_channels(|channels| {
             if let Some(channel) = channels.get(channel) {
                 channel.messages.send_modify(|count| *count += 1);
                 channel.next.notify_one();
@@ -50,7 +49,7 @@ impl Shared {
     }
 }
 
-/// The channels that have waiters. The task that listens to them ends with it.
+/// The channels with waiters. The listener task ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Wakeups {
     shared: Arc<Shared>,
@@ -58,31 +57,31 @@ pub(crate) struct Wakeups {
     started: std::sync::Once,
 }
 
-/// The waiters that a message wakes.
+/// Which waiters a message wakes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wake {
-    /// One of this process: whichever asks gets the free lock, and its release is the next message.
+pub(crate) enum WakeMode {
+    /// One waiter of this process: it acquires the free lock, and its release is the next message.
     One,
-    /// All: the server decides which of them gets it.
+    /// All waiters, because the server decides which one gets the lock.
     All,
 }
 
-/// A place among the waiters of a channel.
+/// A waiter's subscription to a channel.
 #[derive(Debug)]
 pub(crate) struct Subscription {
-    wake: Wake,
+    wake: WakeMode,
     channel: Arc<Channel>,
     messages: watch::Receiver<u64>,
     shared: Arc<Shared>,
 }
 
 impl Subscription {
-    /// Comes back once there is a message, or one may have been missed.
-    pub(crate) async fn woken(&mut self) {
+    /// Waits until a message arrives, or may have been missed.
+    pub(crate) async fn wait_for_wakeup(&mut self) {
         match self.wake {
-            Wake::One => self.channel.next.notified().await,
-            // The sender is held here, so there is no end.
-            Wake::All => drop(self.messages.changed().await),
+            WakeMode::One => self.channel.next.notified().await,
+            // Cannot fail, as `self` keeps the sender alive.
+            WakeMode::All => drop(self.messages.changed().await),
         }
     }
 }
@@ -99,14 +98,15 @@ impl Wakeups {
         Self { shared: Arc::new(shared), link, started: std::sync::Once::new() }
     }
 
-    /// A place at this channel. It is woken a first time once the server has confirmed it.
-    pub(crate) fn subscribe(&self, channel: &str, wake: Wake) -> Subscription {
+    /// Subscribes to a channel. The first wakeup follows once the server has confirmed.
+    pub(crate) fn subscribe(&self, channel: &str, wake: WakeMode) -> Subscription {
         self.started.call_once(|| {
-            tokio::spawn(hear(Arc::downgrade(&self.shared), self.link.clone()));
+            tokio::spawn(run_listener(Arc::downgrade(&self.shared), self.link.clone()));
         });
         let fresh = || Arc::new(Channel { messages: watch::Sender::new(0), next: Notify::new() });
-        let channel =
-            self.shared.each(|channels| channels.entry(channel.to_owned()).or_insert_with(fresh).clone());
+        let channel = self
+            .shared
+            .with_channels(|channels| channels.entry(channel.to_owned()).or_insert_with(fresh).clone());
         self.shared.changed.notify_one();
         Subscription { wake, messages: channel.messages.subscribe(), channel, shared: self.shared.clone() }
     }
@@ -114,53 +114,59 @@ impl Wakeups {
 
 impl Drop for Wakeups {
     fn drop(&mut self) {
-        // The task looks whether any waiter is left.
+        // Lets the listener task notice that no waiter is left.
         self.shared.changed.notify_one();
     }
 }
 
-async fn hear(shared: Weak<Shared>, link: Arc<Link>) {
+async fn run_listener(shared: Weak<Shared>, link: Arc<Link>) {
     loop {
-        if let Ok(connection) = link.hear().await
-            && !serve(&shared, connection).await
+        if let Ok(connection) = link.open_pubsub().await
+            && !forward_messages(&shared, connection).await
         {
             return;
         }
         if shared.strong_count() == 0 {
             return;
         }
-        tokio::time::sleep(RECONNECT_AFTER).await;
+        tokio::time::sleep(RECONNECT_DELAY).await;
     }
 }
 
-/// Passes messages on until the connection ends. False if there is no waiter left.
-async fn serve(shared: &Weak<Shared>, mut ear: Ear) -> bool {
+/// Forwards messages until the connection ends. Returns `false` if no waiter is left.
+async fn forward_messages(shared: &Weak<Shared>, mut pubsub: PubSubConnection) -> bool {
     let mut subscribed = HashSet::new();
-    let mut ping_at = Instant::now() + PING_EVERY;
+    let mut ping_at = Instant::now() + PING_INTERVAL;
     loop {
         let Some(strong) = shared.upgrade() else { return false };
-        if timeout(PING_EVERY, follow(&strong, &mut subscribed, &mut ear)).await != Ok(true) {
+        if timeout(PING_INTERVAL, update_subscriptions(&strong, &mut subscribed, &mut pubsub)).await
+            != Ok(true)
+        {
             return true;
         }
         tokio::select! {
-            channel = ear.next(|channel| subscribed.contains(channel)) => match channel {
+            channel = pubsub.next(|channel| subscribed.contains(channel)) => match channel {
                 Some(channel) => strong.wake(&channel),
                 None => return true,
             },
             () = strong.changed.notified() => {}
             () = tokio::time::sleep_until(ping_at) => {
-                if !matches!(timeout(PING_EVERY, ear.ping()).await, Ok(Ok(()))) {
+                if !matches!(timeout(PING_INTERVAL, pubsub.ping()).await, Ok(Ok(()))) {
                     return true;
                 }
-                ping_at = Instant::now() + PING_EVERY;
+                ping_at = Instant::now() + PING_INTERVAL;
             }
         }
     }
 }
 
-/// Subscribes to new channels and leaves those without waiters. False if the connection broke.
-async fn follow(shared: &Shared, subscribed: &mut HashSet<String>, ear: &mut Ear) -> bool {
-    let (new, old) = shared.each(|channels| {
+/// Subscribes to new channels, and unsubscribes from those without waiters. Returns `false` if the connection broke.
+async fn update_subscriptions(
+    shared: &Shared,
+    subscribed: &mut HashSet<String>,
+    pubsub: &mut PubSubConnection,
+) -> bool {
+    let (new, old) = shared.with_channels(|channels| {
         channels.retain(|_, channel| channel.messages.receiver_count() > 0);
         let new: Vec<String> = channels.keys().filter(|name| !subscribed.contains(*name)).cloned().collect();
         let old: Vec<String> =
@@ -168,14 +174,14 @@ async fn follow(shared: &Shared, subscribed: &mut HashSet<String>, ear: &mut Ear
         (new, old)
     });
     for channel in new {
-        if ear.subscribe(&channel).await.is_err() {
+        if pubsub.subscribe(&channel).await.is_err() {
             return false;
         }
         shared.wake(&channel);
         subscribed.insert(channel);
     }
     for channel in old {
-        if ear.unsubscribe(&channel).await.is_err() {
+        if pubsub.unsubscribe(&channel).await.is_err() {
             return false;
         }
         subscribed.remove(&channel);

@@ -191,7 +191,7 @@ async fn acquire(arguments: &Arguments) -> Result<Guard, Error> {
         .wait(arguments.wait.unwrap_or(Duration::MAX));
     let server: Server = url.as_deref().unwrap_or(URL).parse()?;
     let certificates = certificates(arguments)?;
-    let locks = Locks::secured(&server, TIMEOUT, certificates.as_ref()).await?.with(options);
+    let locks = Locks::connect_with_tls(&server, TIMEOUT, certificates.as_ref()).await?.with(options);
     let lock = if arguments.fair { locks.fair_lock(&arguments.key) } else { locks.lock(&arguments.key) };
     lock.acquire().await
 }

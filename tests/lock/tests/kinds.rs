@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use harness::{Connection, Node, Program};
-use redoubt_lock::{Error, Guard, Locks, Loss, MultiLock, Options};
+use redoubt_lock::{Error, Guard, Locks, LossReason, MultiLock, Options};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -123,13 +123,13 @@ async fn a_lease_is_renewed_while_the_guard_lives_and_ends_without_a_watchdog() 
     let short = Options::default().lease(Duration::from_millis(600));
     let kept = locks.lock("kept").with(short.clone()).acquire().await.unwrap();
     let left = locks.lock("left").with(short.watchdog(false)).acquire().await.unwrap();
-    assert_eq!(left.lost().await, Loss::Expired);
+    assert_eq!(left.lost().await, LossReason::Expired);
     assert!(!left.is_held());
     until("it is renewed", || kept.renewals() > 4).await;
     assert!(kept.is_held());
     let mut connection = node.connect();
     assert!(exists(&mut connection, "kept") && !exists(&mut connection, "left"));
-    assert_eq!(left.release().await, Err(Error::Lost(Loss::Expired)));
+    assert_eq!(left.release().await, Err(Error::Lost(LossReason::Expired)));
     kept.release().await.unwrap();
     assert!(!exists(&mut connection, "kept"));
 }
@@ -140,8 +140,8 @@ async fn a_lock_that_the_server_no_longer_has_is_lost() {
     let guard =
         locks.lock("l").with(Options::default().lease(Duration::from_millis(900))).acquire().await.unwrap();
     node.run("DEL l");
-    assert_eq!(guard.lost().await, Loss::Gone);
-    assert_eq!(guard.release().await, Err(Error::Lost(Loss::Gone)));
+    assert_eq!(guard.lost().await, LossReason::Gone);
+    assert_eq!(guard.release().await, Err(Error::Lost(LossReason::Gone)));
     let guard = locks.lock("l").acquire().await.unwrap();
     node.run("DEL l");
     assert_eq!(guard.release().await, Err(Error::NotHeld));
@@ -152,7 +152,7 @@ async fn a_dropped_guard_releases_also_when_a_panic_unwinds() {
     let (node, locks) = start().await;
     let mut connection = node.connect();
     drop(locks.lock("l").acquire().await.unwrap());
-    locks.all_released().await;
+    locks.wait_for_releases().await;
     assert!(!exists(&mut connection, "l"));
     let lock = locks.lock("l");
     let panicked = tokio::spawn(async move {
@@ -160,7 +160,7 @@ async fn a_dropped_guard_releases_also_when_a_panic_unwinds() {
         panic!("on purpose");
     });
     assert!(panicked.await.unwrap_err().is_panic());
-    locks.all_released().await;
+    locks.wait_for_releases().await;
     assert!(!exists(&mut connection, "l"));
 }
 
@@ -173,7 +173,7 @@ async fn an_acquisition_that_is_given_up_half_way_leaves_nothing() {
         let acquired =
             tokio::time::timeout(Duration::from_micros(microseconds), locks.lock("l").acquire()).await;
         drop(acquired);
-        locks.all_released().await;
+        locks.wait_for_releases().await;
         assert!(!exists(&mut connection, "l"), "after {microseconds} us");
     }
 }
@@ -250,7 +250,7 @@ async fn a_reader_that_died_holds_up_a_writer_for_its_lease_alone() {
     let short = Options::default().lease(Duration::from_millis(500)).watchdog(false);
     let dead = lock.with(short).read().await.unwrap();
     let alive = lock.read().await.unwrap();
-    assert_eq!(dead.lost().await, Loss::Expired);
+    assert_eq!(dead.lost().await, LossReason::Expired);
     assert!(lock.try_write().await.unwrap().is_none());
     alive.release().await.unwrap();
     lock.write().await.unwrap().release().await.unwrap();
@@ -264,7 +264,7 @@ async fn a_semaphore_has_so_many_permits_and_gets_those_of_the_dead_back() {
     let dead = semaphore.with(short).acquire().await.unwrap();
     let alive = semaphore.acquire().await.unwrap();
     assert!(semaphore.try_acquire().await.unwrap().is_none());
-    assert_eq!(dead.lost().await, Loss::Expired);
+    assert_eq!(dead.lost().await, LossReason::Expired);
     let third = semaphore.acquire().await.unwrap();
     assert!(alive.is_held() && semaphore.try_acquire().await.unwrap().is_none());
     alive.release().await.unwrap();
@@ -334,7 +334,7 @@ async fn an_acquisition_counts_only_once_replicas_have_it() {
     assert_eq!(replica.run("EXISTS l").int(), 1);
     until("it is renewed", || guard.renewals() > 1).await;
     replica.freeze();
-    assert_eq!(guard.lost().await, Loss::Expired);
+    assert_eq!(guard.lost().await, LossReason::Expired);
     replica.thaw();
 }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use harness::{Cluster, Connection, Node, Program, Value};
-use redoubt_lock::{Locks, Loss, Options};
+use redoubt_lock::{Locks, LossReason, Options};
 
 const CHANNEL: &str = "redisson_lock__channel:{orders}";
 const THEM: &str = "285475da-9152-4c83-822a-67ee2f116a79:52";
@@ -74,9 +74,9 @@ async fn exclude_each_other(program: Program) {
     let guard = lock.with(Options::default().lease(Duration::from_millis(900))).acquire().await.unwrap();
     they.run("DEL orders");
     assert_eq!(their_lock(&mut they), Value::NullBulk);
-    assert_eq!(guard.lost().await, Loss::Gone);
+    assert_eq!(guard.lost().await, LossReason::Gone);
     drop(guard);
-    locks.all_released().await;
+    locks.wait_for_releases().await;
     assert_eq!(they.call(&["HGET", "orders", THEM]).text(), "1");
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use harness::{Node, Program, eventually};
-use redoubt_lock::{Error, Loss, Options, Redlock};
+use redoubt_lock::{Error, LossReason, Options, Redlock};
 
 async fn redlock(nodes: &[Node]) -> Redlock {
     let addresses: Vec<String> = nodes.iter().map(|node| format!("redis://{}", node.address())).collect();
@@ -39,10 +39,10 @@ async fn two_of_five_may_die_and_three_may_not() {
     let guard = theirs.with(short).acquire("l").await.unwrap();
     assert!(guard.token() > token);
     nodes[1].kill();
-    assert_eq!(guard.lost().await, Loss::Expired);
+    assert_eq!(guard.lost().await, LossReason::Expired);
     assert_eq!(ours.try_acquire("l").await.unwrap_err(), Error::NotEnoughNodes { had: 2, wanted: 3 });
     drop(guard);
-    theirs.all_released().await;
+    theirs.wait_for_releases().await;
     assert_eq!(holders(&nodes), 0, "it is released wherever it was");
 
     nodes[1].launch();

@@ -1,4 +1,4 @@
--- Gives the lock a new lease and the owner's count, if the owner has it.
+-- Renews the lease and sets the owner's count, if the owner holds the lock.
 -- KEYS: lock. ARGV: owner, lease in ms, count.
 if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
   return 0

@@ -1,6 +1,6 @@
--- Takes the lock if it is free and nobody who still asks came earlier; else keeps a place in the queue.
--- A waiter that has not asked again within its timeout is dead and is skipped.
--- KEYS: lock, token, queue (waiter to place), waiters (waiter to the time until which it is alive).
+-- Acquires the lock if it is free and no live waiter arrived earlier; otherwise queues the owner.
+-- A waiter that has not retried within its timeout is considered dead and skipped.
+-- KEYS: lock, token, queue (waiter to position), waiters (waiter to the end of its timeout).
 -- ARGV: owner, lease in ms, timeout in ms (0: do not queue).
 local now = clock_milliseconds()
 local timeout = tonumber(ARGV[3])

@@ -1,4 +1,4 @@
--- Gives up a place in the queue, and the lock if the owner has it.
+-- Removes the owner from the queue, and releases the lock if the owner holds it.
 -- KEYS: lock, token, queue, waiters. ARGV: owner, channel, whether to publish to the shard.
 local queued = redis.call('zrem', KEYS[3], ARGV[1])
 redis.call('zrem', KEYS[4], ARGV[1])

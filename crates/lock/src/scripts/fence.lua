@@ -1,6 +1,6 @@
--- The next fencing token of a lock: larger than the last one, and not below the server's clock in microseconds.
--- So tokens go on growing when a failover forgot the last one, and the counter need not be kept for ever.
--- Microseconds since 1970 stay below 2^53 until the year 2255, so a double has them exactly.
+-- Returns the next fencing token: larger than the last one, and at least the server's clock in microseconds.
+-- So tokens keep growing if a failover loses the last one, and the counter may expire.
+-- Microseconds since 1970 stay below 2^53 until 2255, so doubles represent them exactly.
 local function clock_microseconds()
   local time = redis.call('time')
   return tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -21,7 +21,7 @@ local function clock_milliseconds()
   return math.floor(clock_microseconds() / 1000)
 end
 
--- Wakes those who wait. In a cluster Redisson may listen on a shard's channel.
+-- Wakes waiters. In a cluster, Redisson may subscribe to a sharded channel.
 local function wake(channel, sharded)
   redis.call('publish', channel, '0')
   if sharded == '1' then

@@ -1,5 +1,5 @@
--- Counts down once per event, however often that is asked; the last one opens the latch.
--- KEYS: latch, counted (events that have been). ARGV: event, channel, whether to publish to the shard.
+-- Counts down once per event id, even if the request is repeated. The last event opens the latch.
+-- KEYS: latch, counted (event ids seen). ARGV: event id, channel, whether to publish to the shard.
 if redis.call('exists', KEYS[1]) == 0 or redis.call('sadd', KEYS[2], ARGV[1]) == 0 then
   return tonumber(redis.call('get', KEYS[1]) or '0')
 end

@@ -1,4 +1,4 @@
--- Sets a latch that does not stand. KEYS: latch, counted. ARGV: count.
+-- Creates a latch unless it exists. KEYS: latch, counted. ARGV: count.
 if redis.call('exists', KEYS[1]) == 1 then
   return 0
 end

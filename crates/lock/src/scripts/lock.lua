@@ -1,5 +1,5 @@
--- Takes the lock for an owner, as Redisson keeps it: a hash of owner to count, with the lease as its time.
--- Asking again as the same owner is no fault: the answer to the first request may have been lost.
+-- Acquires the lock in Redisson's format: a hash of owner to count, with the lease as its expiry.
+-- Repeated requests of the same owner succeed, because the first reply may have been lost.
 -- KEYS: lock, token. ARGV: owner, lease in ms.
 if redis.call('exists', KEYS[1]) == 1 and redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
   return {0, redis.call('pttl', KEYS[1])}

@@ -1,4 +1,4 @@
--- Gives a permit if fewer than the limit are out. A permit whose time is over is back.
+-- Grants a permit if fewer than the limit are held. Expired permits are free.
 -- KEYS: semaphore (permit to the end of its lease), token. ARGV: permit, lease in ms, limit.
 local now = clock_milliseconds()
 redis.call('zremrangebyscore', KEYS[1], '-inf', now)

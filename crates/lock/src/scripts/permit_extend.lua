@@ -1,4 +1,4 @@
--- Gives a permit a new lease, unless its time is over.
+-- Renews the lease of a permit, unless it has expired.
 -- KEYS: semaphore. ARGV: permit, lease in ms.
 local now = clock_milliseconds()
 redis.call('zremrangebyscore', KEYS[1], '-inf', now)

@@ -1,4 +1,4 @@
--- Gives a permit back.
+-- Releases a permit.
 -- KEYS: semaphore. ARGV: permit, channel, whether to publish to the shard.
 if redis.call('zrem', KEYS[1], ARGV[1]) == 0 then
   return 0

@@ -1,4 +1,4 @@
--- SET NX PX, as Redlock describes it; asking again as the same owner is no fault.
+-- SET NX PX, as specified for Redlock. Repeated requests of the same owner succeed.
 -- KEYS: lock, token. ARGV: owner, lease in ms.
 if not redis.call('set', KEYS[1], ARGV[1], 'nx', 'px', ARGV[2]) then
   if redis.call('get', KEYS[1]) ~= ARGV[1] then

@@ -1,4 +1,4 @@
--- Gives a reader a new lease and its count.
+-- Renews a reader's lease and sets its count.
 -- KEYS: lock, token, readers, writers. ARGV: owner, lease in ms, count.
 local now = clock_milliseconds()
 drop_dead_readers(KEYS[1], KEYS[3], now)

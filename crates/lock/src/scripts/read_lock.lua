@@ -1,5 +1,5 @@
--- Lets one more reader in, unless there is a writer or one waits.
--- KEYS: lock, token, readers (reader to the end of its lease), writers (waiting writer to when it is dead).
+-- Admits a reader, unless a writer holds the lock or waits.
+-- KEYS: lock, token, readers (reader to the end of its lease), writers (waiting writer to the end of its timeout).
 -- ARGV: owner, lease in ms.
 local now = clock_milliseconds()
 drop_dead_readers(KEYS[1], KEYS[3], now)

@@ -1,4 +1,4 @@
--- One reader fewer; after the last one the lock is free.
+-- Removes a reader. After the last one the lock is free.
 -- KEYS: lock, token, readers, writers. ARGV: owner, channel, whether to publish to the shard.
 local now = clock_milliseconds()
 drop_dead_readers(KEYS[1], KEYS[3], now)

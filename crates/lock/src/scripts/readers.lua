@@ -1,4 +1,4 @@
--- Readers have leases of their own: those whose time is over are no longer there.
+-- Removes readers whose leases have ended; each reader has its own lease.
 local function drop_dead_readers(lock, readers, now)
   local dead = redis.call('zrangebyscore', readers, '-inf', now)
   for _, reader in ipairs(dead) do

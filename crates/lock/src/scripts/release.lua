@@ -1,4 +1,4 @@
--- Releases the lock if the owner has it.
+-- Releases the lock if the owner holds it.
 -- KEYS: lock. ARGV: owner, channel, whether to publish to the shard.
 if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then
   return 0

@@ -1,4 +1,5 @@
--- Takes the lock for a writer if nobody reads or writes; else notes that a writer waits, which keeps new readers out.
+-- Acquires the lock for writing if there are no readers or writers; otherwise registers a waiting writer, which keeps
+-- out new readers.
 -- KEYS: lock, token, readers, writers. ARGV: owner, lease in ms, timeout in ms (0: do not wait).
 local now = clock_milliseconds()
 drop_dead_readers(KEYS[1], KEYS[3], now)

@@ -1,4 +1,4 @@
--- The writer no longer waits, or no longer writes.
+-- Removes a waiting writer, or releases the lock of a writer.
 -- KEYS: lock, token, readers, writers. ARGV: owner, channel, whether to publish to the shard.
 local waited = redis.call('zrem', KEYS[4], ARGV[1])
 local held = redis.call('hexists', KEYS[1], ARGV[1])

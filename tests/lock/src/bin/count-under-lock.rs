@@ -41,7 +41,7 @@ fn main() -> Result<()> {
         for task in tasks {
             task.await??;
         }
-        locks.all_released().await;
+        locks.wait_for_releases().await;
         Ok(())
     })
 }

@@ -1,8 +1,8 @@
-//! A connection that receives messages: of one server, or of a cluster.
+//! A Pub/Sub connection to one server or to a cluster.
 //!
-//! In a cluster a release may publish to all nodes or to the channel's shard (Redisson does the latter from Redis 7.0
-//! on), so both are heard. The end of a subscription, as when a slot leaves, ends the connection: the listener then
-//! begins anew and wakes all, since messages may be missing.
+//! In a cluster a release is published to all nodes or to the channel's shard (Redisson does the latter since Redis
+//! 7.0), so both are subscribed. If a subscription ends, for instance because a slot moves, the connection ends. The
+//! listener then reconnects and wakes all waiters, as messages may have been missed.
 
 use futures_util::StreamExt;
 use redis::aio::{PubSub, PubSubSink, PubSubStream};
@@ -10,26 +10,26 @@ use redis::cluster_async::ClusterConnection;
 use redis::{PushInfo, PushKind, RedisResult};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-/// See the module.
-pub(crate) enum Ear {
+/// A Pub/Sub connection.
+pub(crate) enum PubSubConnection {
     Single(Box<PubSubSink>, Box<PubSubStream>),
     Cluster(Box<ClusterConnection>, UnboundedReceiver<PushInfo>),
 }
 
-impl From<PubSub> for Ear {
+impl From<PubSub> for PubSubConnection {
     fn from(connection: PubSub) -> Self {
         let (sink, stream) = connection.split();
         Self::Single(Box::new(sink), Box::new(stream))
     }
 }
 
-impl Ear {
+impl PubSubConnection {
     pub(crate) async fn subscribe(&mut self, channel: &str) -> RedisResult<()> {
         match self {
             Self::Single(sink, _) => sink.subscribe(channel).await,
             Self::Cluster(connection, _) => {
                 connection.subscribe(channel).await?;
-                // Redis before 7.0 has no shard's channels, and so nothing is published there.
+                // Redis before 7.0 has no sharded channels, so nothing is published there.
                 match connection.ssubscribe(channel).await {
                     Err(error) if !error.is_io_error() && !error.is_timeout() => Ok(()),
                     outcome => outcome,
@@ -48,7 +48,7 @@ impl Ear {
         }
     }
 
-    /// Whether the server to listen to answers.
+    /// Checks that the server responds.
     pub(crate) async fn ping(&mut self) -> RedisResult<()> {
         match self {
             Self::Single(sink, _) => sink.ping::<redis::Value>().await.map(drop),
@@ -56,7 +56,8 @@ impl Ear {
         }
     }
 
-    /// The channel of the next message; nothing if the connection ended, or a subscription that `is_wanted` did.
+    /// Returns the channel of the next message. `None` if the connection ended, or a subscription for which `is_wanted`
+    /// is true.
     pub(crate) async fn next(&mut self, is_wanted: impl Fn(&str) -> bool) -> Option<String> {
         match self {
             Self::Single(_, stream) => {

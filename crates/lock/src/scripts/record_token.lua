@@ -1,4 +1,4 @@
--- Makes later tokens larger than this one, which another of several servers gave.
+-- Raises the token counter to a token granted by another server, so that later tokens are larger.
 -- KEYS: lock, token. ARGV: owner, token.
 if redis.call('get', KEYS[1]) ~= ARGV[1] then
   return 0

@@ -1,0 +1,293 @@
+//! The life cycle of a held lock (held, lost, releasing, released) as a state machine without I/O.
+//!
+//! [`HeldLease::handle`] processes an event and appends actions; [`HeldLease::next_deadline`] says when to send [`LeaseEvent::Deadline`].
+//! The driver in `guard.rs` sends the requests and reports their outcomes.
+//!
+//! Invariants:
+//! - A holder relies on its lease for a shorter time than the server: the lease counts from before the request was
+//! sent, minus an allowance for different clock speeds ([`clock_drift_allowance`]).
+//! - A lost lock stays lost. A late success does not restore it, because another owner may have held it in between.
+//! - At most one extension is pending. A release does not wait for it: both check the owner, so an extension that
+//! arrives after the release does nothing.
+//!
+//! The allowance is that of the Redlock specification (one percent and two milliseconds).
+
+use std::time::{Duration, Instant};
+
+/// Why a lock is no longer held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum LossReason {
+    /// The lease ended before it could be renewed: the server was unreachable, or this process was paused.
+    #[error("the lease expired")]
+    Expired,
+    /// The server no longer has the lock: it was deleted, or lost in a failover.
+    #[error("the server no longer has it")]
+    Gone,
+}
+
+/// The outcome of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RequestOutcome {
+    /// The request succeeded.
+    Done,
+    /// The server does not have this owner.
+    NotHeld,
+    /// It is unknown whether the request was executed.
+    Unknown,
+}
+
+/// An event for the state machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LeaseEvent {
+    /// The deadline has passed.
+    Deadline,
+    /// An extension has ended.
+    Extended(RequestOutcome),
+    /// A release has ended.
+    Released(RequestOutcome),
+    /// Another guard of the same owner was created.
+    Enter,
+    /// A guard was dropped or released. The last one releases the lock.
+    Leave,
+}
+
+/// An action for the driver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LeaseAction {
+    /// Renew the lease, with this number of guards. Guards created or dropped earlier wait for the outcome.
+    Extend(u32),
+    /// Release the lock, and report the outcome to the last guard.
+    Release,
+    /// Report to all guards that the lock is lost.
+    ReportLoss(LossReason),
+    /// Answer the guards that waited for the extension that just ended.
+    AnswerExtension(Result<(), RequestError>),
+    /// Answer the guard that waits for the release. This is the last action.
+    AnswerRelease(Result<(), RequestError>),
+}
+
+/// Why a request failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RequestError {
+    NotHeld,
+    Lost(LossReason),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum LeaseState {
+    Held,
+    Lost(LossReason),
+    /// After an attempt with unknown outcome, "not held" may be the result of that attempt.
+    Releasing {
+        loss: Option<LossReason>,
+        unknown_before: bool,
+    },
+    Released,
+}
+
+/// How much shorter a holder counts its lease than the server.
+pub(crate) fn clock_drift_allowance(lease: Duration) -> Duration {
+    lease / 100 + Duration::from_millis(2)
+}
+
+/// When a holder must consider a lease as ended that was requested at `sent`.
+pub(crate) fn lease_end(sent: Instant, lease: Duration) -> Instant {
+    sent + lease.saturating_sub(clock_drift_allowance(lease))
+}
+
+/// State machine of a held lock.
+#[derive(Debug, Clone)]
+pub(crate) struct HeldLease {
+    lease: Duration,
+    renew: bool,
+    state: LeaseState,
+    valid_until: Instant,
+    /// When to send the next request, unless one is pending.
+    next_request: Instant,
+    /// When the pending extension was sent.
+    extending_since: Option<Instant>,
+    /// Whether the number of guards has changed since the last extension was sent.
+    changed: bool,
+    releasing: bool,
+    count: u32,
+    renewals: u64,
+}
+
+impl HeldLease {
+    /// Starts with a lock that was acquired for `lease` by a request sent at `sent`.
+    pub(crate) fn new(sent: Instant, lease: Duration, renew: bool) -> Self {
+        Self {
+            lease,
+            renew,
+            state: LeaseState::Held,
+            valid_until: lease_end(sent, lease),
+            next_request: sent + lease / 3,
+            extending_since: None,
+            changed: false,
+            releasing: false,
+            count: 1,
+            renewals: 0,
+        }
+    }
+
+    /// End of the lease if it is not renewed.
+    pub(crate) fn valid_until(&self) -> Instant {
+        self.valid_until
+    }
+
+    /// Number of renewals so far.
+    pub(crate) fn renewals(&self) -> u64 {
+        self.renewals
+    }
+
+    /// Number of guards of this owner.
+    pub(crate) fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Whether the lock is released and nothing is left to do.
+    pub(crate) fn is_released(&self) -> bool {
+        self.state == LeaseState::Released
+    }
+
+    /// When to send [`LeaseEvent::Deadline`].
+    pub(crate) fn next_deadline(&self) -> Option<Instant> {
+        match self.state {
+            LeaseState::Held if self.extending_since.is_none() && (self.renew || self.changed) => {
+                Some(self.next_request.min(self.valid_until))
+            }
+            LeaseState::Held => Some(self.valid_until),
+            LeaseState::Releasing { .. } if !self.releasing => Some(self.next_request),
+            LeaseState::Releasing { .. } | LeaseState::Lost(_) | LeaseState::Released => None,
+        }
+    }
+
+    /// Processes an event at `now` and appends the resulting actions.
+    pub(crate) fn handle(&mut self, now: Instant, input: LeaseEvent, out: &mut Vec<LeaseAction>) {
+        if self.state == LeaseState::Held && now >= self.valid_until {
+            self.report_loss(LossReason::Expired, out);
+        }
+        match input {
+            LeaseEvent::Deadline => {}
+            LeaseEvent::Extended(outcome) => self.on_extended(outcome, now, out),
+            LeaseEvent::Released(outcome) => self.on_released(outcome, now, out),
+            LeaseEvent::Enter => {
+                self.count += 1;
+                self.on_changed(now, out);
+            }
+            LeaseEvent::Leave => self.on_left(now, out),
+        }
+        self.send_due_requests(now, out);
+    }
+
+    fn report_loss(&mut self, loss: LossReason, out: &mut Vec<LeaseAction>) {
+        self.state = LeaseState::Lost(loss);
+        out.push(LeaseAction::ReportLoss(loss));
+        if self.extending_since.is_some() || self.changed {
+            out.push(LeaseAction::AnswerExtension(Err(RequestError::Lost(loss))));
+        }
+        self.extending_since = None;
+        self.changed = false;
+    }
+
+    fn on_extended(&mut self, outcome: RequestOutcome, now: Instant, out: &mut Vec<LeaseAction>) {
+        let (LeaseState::Held, Some(sent)) = (self.state, self.extending_since.take()) else { return };
+        match outcome {
+            RequestOutcome::Done => {
+                self.valid_until = lease_end(sent, self.lease).max(self.valid_until);
+                self.next_request = sent + self.lease / 3;
+                self.renewals += 1;
+                out.push(LeaseAction::AnswerExtension(Ok(())));
+                if self.changed {
+                    self.next_request = now;
+                }
+            }
+            RequestOutcome::NotHeld => {
+                // The waiting guards are answered when the loss is reported.
+                self.extending_since = Some(sent);
+                self.report_loss(LossReason::Gone, out);
+            }
+            RequestOutcome::Unknown => {
+                // The waiting guards wait for the next attempt.
+                self.changed = true;
+                self.next_request = now + self.retry_delay();
+            }
+        }
+    }
+
+    /// Delay between attempts, short enough to find a recovered server or a promoted replica soon.
+    fn retry_delay(&self) -> Duration {
+        (self.lease / 30).clamp(Duration::from_millis(10), Duration::from_millis(500))
+    }
+
+    fn on_changed(&mut self, now: Instant, out: &mut Vec<LeaseAction>) {
+        match self.state {
+            LeaseState::Held => {
+                self.changed = true;
+                self.next_request = now;
+            }
+            LeaseState::Lost(loss) | LeaseState::Releasing { loss: Some(loss), .. } => {
+                out.push(LeaseAction::AnswerExtension(Err(RequestError::Lost(loss))));
+            }
+            LeaseState::Releasing { loss: None, .. } | LeaseState::Released => {
+                out.push(LeaseAction::AnswerExtension(Err(RequestError::NotHeld)));
+            }
+        }
+    }
+
+    fn on_left(&mut self, now: Instant, out: &mut Vec<LeaseAction>) {
+        self.count = self.count.saturating_sub(1);
+        if self.count > 0 {
+            return self.on_changed(now, out);
+        }
+        let loss = match self.state {
+            LeaseState::Held => None,
+            LeaseState::Lost(loss) => Some(loss),
+            LeaseState::Releasing { .. } | LeaseState::Released => return,
+        };
+        self.state = LeaseState::Releasing { loss, unknown_before: false };
+        self.next_request = now;
+    }
+
+    fn on_released(&mut self, outcome: RequestOutcome, now: Instant, out: &mut Vec<LeaseAction>) {
+        let LeaseState::Releasing { loss, unknown_before } = self.state else { return };
+        self.releasing = false;
+        let answer = match (loss, outcome) {
+            (_, RequestOutcome::Unknown) if now < self.valid_until => {
+                self.state = LeaseState::Releasing { loss, unknown_before: true };
+                self.next_request = now + self.retry_delay();
+                return;
+            }
+            (Some(loss), _) => Err(RequestError::Lost(loss)),
+            (None, RequestOutcome::Unknown) => Err(RequestError::Lost(LossReason::Expired)),
+            (None, RequestOutcome::Done) => Ok(()),
+            (None, RequestOutcome::NotHeld) if unknown_before => Ok(()),
+            (None, RequestOutcome::NotHeld) => Err(RequestError::NotHeld),
+        };
+        self.state = LeaseState::Released;
+        out.push(LeaseAction::AnswerRelease(answer));
+    }
+
+    fn send_due_requests(&mut self, now: Instant, out: &mut Vec<LeaseAction>) {
+        match self.state {
+            LeaseState::Held => {
+                let wanted = self.renew || self.changed;
+                if wanted && self.extending_since.is_none() && now >= self.next_request {
+                    self.extending_since = Some(now);
+                    self.changed = false;
+                    out.push(LeaseAction::Extend(self.count));
+                }
+            }
+            LeaseState::Releasing { .. } => {
+                if !self.releasing && now >= self.next_request {
+                    self.releasing = true;
+                    out.push(LeaseAction::Release);
+                }
+            }
+            LeaseState::Lost(_) | LeaseState::Released => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,462 @@
+//! Scenarios for a single guard, then a model of several owners, one server, and a network that delays, reorders and
+//! loses messages.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const LEASE: Duration = Duration::from_millis(3000);
+
+impl HeldLease {
+    fn is_held(&self, now: Instant) -> bool {
+        self.state == LeaseState::Held && now < self.valid_until
+    }
+}
+
+struct TestLease {
+    began: Instant,
+    life: HeldLease,
+}
+
+impl TestLease {
+    fn begin() -> Self {
+        let began = Instant::now();
+        Self { began, life: HeldLease::new(began, LEASE, true) }
+    }
+
+    fn at(&mut self, ms: u64, input: LeaseEvent) -> Vec<LeaseAction> {
+        let mut out = Vec::new();
+        self.life.handle(self.began + Duration::from_millis(ms), input, &mut out);
+        out
+    }
+
+    fn deadline(&self) -> Option<u64> {
+        self.life.next_deadline().map(|at| (at - self.began).as_millis() as u64)
+    }
+}
+
+#[test]
+fn lease_is_renewed_after_a_third_and_counts_from_the_request() {
+    let mut story = TestLease::begin();
+    assert_eq!(story.deadline(), Some(1000));
+    assert_eq!(story.at(999, LeaseEvent::Deadline), []);
+    assert_eq!(story.at(1000, LeaseEvent::Deadline), [LeaseAction::Extend(1)]);
+    assert_eq!(
+        story.at(1200, LeaseEvent::Extended(RequestOutcome::Done)),
+        [LeaseAction::AnswerExtension(Ok(()))]
+    );
+    assert_eq!(story.life.valid_until(), lease_end(story.began + Duration::from_millis(1000), LEASE));
+    assert_eq!(story.deadline(), Some(2000));
+    assert_eq!(story.life.renewals(), 1);
+}
+
+#[test]
+fn without_watchdog_the_lock_ends_with_its_lease() {
+    let mut story = TestLease::begin();
+    story.life = HeldLease::new(story.began, LEASE, false);
+    assert_eq!(story.deadline(), Some(2968));
+    assert_eq!(story.at(2000, LeaseEvent::Deadline), []);
+    assert_eq!(story.at(2968, LeaseEvent::Deadline), [LeaseAction::ReportLoss(LossReason::Expired)]);
+}
+
+#[test]
+fn silent_server_is_retried_until_the_lease_ends() {
+    let mut story = TestLease::begin();
+    story.at(1000, LeaseEvent::Deadline);
+    assert_eq!(story.at(2000, LeaseEvent::Extended(RequestOutcome::Unknown)), []);
+    assert_eq!(story.deadline(), Some(2100));
+    assert_eq!(story.at(2100, LeaseEvent::Deadline), [LeaseAction::Extend(1)]);
+    assert_eq!(
+        story.at(2968, LeaseEvent::Deadline),
+        [
+            LeaseAction::ReportLoss(LossReason::Expired),
+            LeaseAction::AnswerExtension(Err(RequestError::Lost(LossReason::Expired)))
+        ]
+    );
+    assert_eq!(story.at(2969, LeaseEvent::Extended(RequestOutcome::Done)), []);
+    assert!(!story.life.is_held(story.began));
+}
+
+#[test]
+fn sleeping_holder_loses_the_lock_despite_a_late_success() {
+    let mut story = TestLease::begin();
+    story.at(1000, LeaseEvent::Deadline);
+    let out = story.at(60_000, LeaseEvent::Extended(RequestOutcome::Done));
+    assert_eq!(out[0], LeaseAction::ReportLoss(LossReason::Expired));
+    assert_eq!(story.deadline(), None);
+}
+
+#[test]
+fn lock_missing_on_the_server_is_lost_at_once() {
+    let mut story = TestLease::begin();
+    story.at(1000, LeaseEvent::Deadline);
+    assert_eq!(
+        story.at(1001, LeaseEvent::Extended(RequestOutcome::NotHeld))[0],
+        LeaseAction::ReportLoss(LossReason::Gone)
+    );
+    assert_eq!(story.at(1002, LeaseEvent::Leave), [LeaseAction::Release]);
+    assert_eq!(
+        story.at(1003, LeaseEvent::Released(RequestOutcome::NotHeld)),
+        [LeaseAction::AnswerRelease(Err(RequestError::Lost(LossReason::Gone)))]
+    );
+    assert!(story.life.is_released());
+}
+
+#[test]
+fn only_the_last_guard_releases() {
+    let mut story = TestLease::begin();
+    assert_eq!(story.at(10, LeaseEvent::Enter), [LeaseAction::Extend(2)]);
+    assert_eq!(
+        story.at(20, LeaseEvent::Extended(RequestOutcome::Done)),
+        [LeaseAction::AnswerExtension(Ok(()))]
+    );
+    assert_eq!(story.at(30, LeaseEvent::Leave), [LeaseAction::Extend(1)]);
+    assert_eq!(story.at(40, LeaseEvent::Leave), [LeaseAction::Release]);
+    assert_eq!(story.at(50, LeaseEvent::Extended(RequestOutcome::Done)), []);
+    assert_eq!(
+        story.at(60, LeaseEvent::Released(RequestOutcome::Done)),
+        [LeaseAction::AnswerRelease(Ok(()))]
+    );
+}
+
+#[test]
+fn new_guard_waits_for_the_next_extension() {
+    let mut story = TestLease::begin();
+    story.at(1000, LeaseEvent::Deadline);
+    assert_eq!(story.at(1001, LeaseEvent::Enter), []);
+    assert_eq!(
+        story.at(1002, LeaseEvent::Extended(RequestOutcome::Done)),
+        [LeaseAction::AnswerExtension(Ok(())), LeaseAction::Extend(2)]
+    );
+}
+
+#[test]
+fn not_held_after_a_repeated_release_means_success() {
+    let mut story = TestLease::begin();
+    assert_eq!(story.at(10, LeaseEvent::Leave), [LeaseAction::Release]);
+    assert_eq!(story.at(20, LeaseEvent::Released(RequestOutcome::Unknown)), []);
+    assert_eq!(story.at(120, LeaseEvent::Deadline), [LeaseAction::Release]);
+    assert_eq!(
+        story.at(130, LeaseEvent::Released(RequestOutcome::NotHeld)),
+        [LeaseAction::AnswerRelease(Ok(()))]
+    );
+}
+
+#[test]
+fn releasing_a_lock_taken_by_others_fails() {
+    let mut story = TestLease::begin();
+    story.at(10, LeaseEvent::Leave);
+    assert_eq!(
+        story.at(20, LeaseEvent::Released(RequestOutcome::NotHeld)),
+        [LeaseAction::AnswerRelease(Err(RequestError::NotHeld))]
+    );
+}
+
+/// A random event in the model.
+#[derive(Debug, Clone)]
+enum RandomEvent {
+    /// Time passes without an event.
+    Pass(u64),
+    /// An owner that is not paused checks its clock.
+    Look(usize),
+    /// The server executes one of the pending messages.
+    Serve(usize),
+    /// A reply arrives.
+    Answer(usize),
+    /// A message or reply is lost, and its sender times out.
+    Lose(usize),
+    Acquire(usize),
+    Enter(usize),
+    Leave(usize),
+}
+
+fn chance() -> impl Strategy<Value = RandomEvent> {
+    let owner = 0..OWNERS;
+    prop_oneof![
+        4 => (1..500u64).prop_map(RandomEvent::Pass),
+        4 => owner.clone().prop_map(RandomEvent::Look),
+        6 => any::<usize>().prop_map(RandomEvent::Serve),
+        6 => any::<usize>().prop_map(RandomEvent::Answer),
+        1 => any::<usize>().prop_map(RandomEvent::Lose),
+        3 => owner.clone().prop_map(RandomEvent::Acquire),
+        1 => owner.clone().prop_map(RandomEvent::Enter),
+        2 => owner.prop_map(RandomEvent::Leave),
+    ]
+}
+
+const OWNERS: usize = 3;
+/// Number of random runs within which an injected bug must be found.
+const MAX_RUNS: usize = 50_000;
+/// Speed of each owner's clock, in thousandths of the server's.
+const SPEEDS: [u64; OWNERS] = [1000, 993, 1007];
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum RequestKind {
+    Acquire,
+    Extend,
+    Release,
+}
+
+#[derive(Debug)]
+struct Message {
+    /// `None` if the sender no longer waits.
+    from: Option<usize>,
+    /// Each acquisition is a separate owner.
+    owner: u64,
+    ask: RequestKind,
+    outcome: Option<RequestOutcome>,
+}
+
+#[derive(Debug)]
+enum OwnerState {
+    Idle,
+    Asking { sent: Instant },
+    Holding(HeldLease),
+}
+
+/// A bug injected into every holder, to be found by the model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum InjectedBug {
+    /// Counts the lease from the reply instead of the request.
+    CountsFromTheAnswer,
+    /// Restores a lost lock after a late success.
+    TakesALateSuccess,
+    /// Assumes that all clocks run at the same speed.
+    AllowsForNoDrift,
+}
+
+struct Model {
+    bug: Option<InjectedBug>,
+    began: Instant,
+    now: Duration,
+    holder: Option<(u64, Duration)>,
+    messages: Vec<Message>,
+    actors: Vec<(u64, OwnerState)>,
+    next_owner: u64,
+    taken: usize,
+}
+
+impl Model {
+    fn new() -> Self {
+        Self {
+            bug: None,
+            began: Instant::now(),
+            now: Duration::ZERO,
+            holder: None,
+            messages: Vec::new(),
+            actors: (0..OWNERS).map(|_| (0, OwnerState::Idle)).collect(),
+            next_owner: 0,
+            taken: 0,
+        }
+    }
+
+    fn clock(&self, actor: usize) -> Instant {
+        self.began + self.now * SPEEDS[actor] as u32 / 1000
+    }
+
+    fn ask(&mut self, from: usize, ask: RequestKind) {
+        let owner = self.actors[from].0;
+        self.messages.push(Message { from: Some(from), owner, ask, outcome: None });
+    }
+
+    fn handle(&mut self, actor: usize, input: LeaseEvent) {
+        let now = self.clock(actor);
+        let mut out = Vec::new();
+        let OwnerState::Holding(life) = &mut self.actors[actor].1 else { return };
+        let extending_since = life.extending_since;
+        let was_lost = matches!(life.state, LeaseState::Lost(_));
+        life.handle(now, input, &mut out);
+        if input == LeaseEvent::Extended(RequestOutcome::Done) {
+            match self.bug {
+                Some(InjectedBug::CountsFromTheAnswer) if life.state == LeaseState::Held => {
+                    life.valid_until = lease_end(now, LEASE);
+                }
+                Some(InjectedBug::TakesALateSuccess) if was_lost => {
+                    life.state = LeaseState::Held;
+                    life.valid_until = lease_end(now, LEASE);
+                }
+                Some(InjectedBug::AllowsForNoDrift) if life.state == LeaseState::Held => {
+                    life.valid_until = extending_since.map_or(life.valid_until, |sent| sent + LEASE);
+                }
+                Some(_) | None => {}
+            }
+        }
+        let over = life.is_released();
+        for action in out {
+            match action {
+                LeaseAction::Extend(_) => self.ask(actor, RequestKind::Extend),
+                LeaseAction::Release => self.ask(actor, RequestKind::Release),
+                LeaseAction::ReportLoss(_)
+                | LeaseAction::AnswerExtension(_)
+                | LeaseAction::AnswerRelease(_) => {}
+            }
+        }
+        if over {
+            self.actors[actor].1 = OwnerState::Idle;
+        }
+    }
+
+    fn serve(&mut self, index: usize) {
+        let now = self.now;
+        let Some(message) = self.messages.get_mut(index).filter(|message| message.outcome.is_none()) else {
+            return;
+        };
+        self.holder = self.holder.filter(|(_, until)| now < *until);
+        let is_holder = self.holder.is_some_and(|(owner, _)| owner == message.owner);
+        let free_or_own = self.holder.is_none() || is_holder;
+        let granted = match message.ask {
+            RequestKind::Acquire => free_or_own,
+            RequestKind::Extend | RequestKind::Release => is_holder,
+        };
+        if granted {
+            self.holder = (message.ask != RequestKind::Release).then_some((message.owner, now + LEASE));
+        }
+        message.outcome = Some(if granted { RequestOutcome::Done } else { RequestOutcome::NotHeld });
+    }
+
+    fn deliver(&mut self, index: usize, lost: bool) {
+        let Some(message) = self.messages.get(index).filter(|message| lost || message.outcome.is_some())
+        else {
+            return;
+        };
+        let outcome = message.outcome.filter(|_| !lost).unwrap_or(RequestOutcome::Unknown);
+        let message = self.messages.remove(index);
+        // The message may still arrive.
+        if lost && message.outcome.is_none() && self.now.as_millis().is_multiple_of(2) {
+            self.messages.push(Message { from: None, ..message });
+        }
+        let Some(from) = message.from.filter(|from| self.actors[*from].0 == message.owner) else { return };
+        let now = self.clock(from);
+        match (&self.actors[from].1, message.ask) {
+            (OwnerState::Asking { sent }, RequestKind::Acquire) => {
+                let taken = outcome == RequestOutcome::Done && now < lease_end(*sent, LEASE);
+                self.taken += usize::from(taken);
+                self.actors[from].1 = if taken {
+                    OwnerState::Holding(HeldLease::new(*sent, LEASE, true))
+                } else {
+                    OwnerState::Idle
+                };
+            }
+            (OwnerState::Holding(_), RequestKind::Extend) => self.handle(from, LeaseEvent::Extended(outcome)),
+            (OwnerState::Holding(_), RequestKind::Release) => {
+                self.handle(from, LeaseEvent::Released(outcome))
+            }
+            (OwnerState::Idle | OwnerState::Asking { .. } | OwnerState::Holding(_), _) => {}
+        }
+    }
+
+    fn apply(&mut self, chance: &RandomEvent) {
+        let pick = |index: usize| index.checked_rem(self.messages.len()).unwrap_or(0);
+        match *chance {
+            RandomEvent::Pass(ms) => self.now += Duration::from_millis(ms),
+            RandomEvent::Look(actor) => self.handle(actor, LeaseEvent::Deadline),
+            RandomEvent::Serve(index) => self.serve(pick(index)),
+            RandomEvent::Answer(index) => self.deliver(pick(index), false),
+            RandomEvent::Lose(index) => self.deliver(pick(index), true),
+            RandomEvent::Acquire(actor) => {
+                if matches!(self.actors[actor].1, OwnerState::Idle) {
+                    self.next_owner += 1;
+                    self.actors[actor] = (self.next_owner, OwnerState::Asking { sent: self.clock(actor) });
+                    self.ask(actor, RequestKind::Acquire);
+                }
+            }
+            RandomEvent::Enter(actor) => self.handle(actor, LeaseEvent::Enter),
+            RandomEvent::Leave(actor) => self.handle(actor, LeaseEvent::Leave),
+        }
+    }
+
+    /// Returns an owner that relies on the lock while the server has granted it to another owner or to none.
+    fn owner_without_lock(&self) -> Option<u64> {
+        let holder = self.holder.filter(|(_, until)| self.now < *until).map(|(owner, _)| owner);
+        self.relying_owners().into_iter().find(|believer| Some(*believer) != holder)
+    }
+
+    fn relying_owners(&self) -> Vec<u64> {
+        let believes = |actor: &usize| match &self.actors[*actor].1 {
+            OwnerState::Holding(life) => life.is_held(self.clock(*actor)),
+            OwnerState::Idle | OwnerState::Asking { .. } => false,
+        };
+        (0..OWNERS).filter(believes).map(|actor| self.actors[actor].0).collect()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Despite delays, losses, pauses and different clocks, an owner that relies on the lock holds it on the server.
+    #[test]
+    fn no_owner_relies_on_a_lock_that_another_may_get(
+        story in prop::collection::vec(chance(), 1..120)
+    ) {
+        let mut world = Model::new();
+        for chance in &story {
+            world.apply(chance);
+            prop_assert_eq!(world.owner_without_lock(), None, "after {:?}", chance);
+        }
+    }
+
+    /// A holder that checks in time, on a network that replies within a third of the lease, never loses the lock, and
+    /// releases it in the end.
+    #[test]
+    fn renewable_lease_is_never_lost(delays in prop::collection::vec(1..900u64, 1..60)) {
+        let mut world = Model::new();
+        world.apply(&RandomEvent::Acquire(0));
+        world.apply(&RandomEvent::Serve(0));
+        world.apply(&RandomEvent::Answer(0));
+        for delay in delays {
+            let OwnerState::Holding(life) = &world.actors[0].1 else { panic!("lost") };
+            world.now = life.next_deadline().expect("a holder renews") - world.began;
+            world.apply(&RandomEvent::Look(0));
+            world.apply(&RandomEvent::Serve(0));
+            world.apply(&RandomEvent::Pass(delay));
+            world.apply(&RandomEvent::Answer(0));
+            prop_assert_eq!(world.relying_owners(), vec![1]);
+        }
+        world.apply(&RandomEvent::Leave(0));
+        world.apply(&RandomEvent::Serve(0));
+        world.apply(&RandomEvent::Answer(0));
+        prop_assert!(world.holder.is_none());
+        prop_assert!(matches!(world.actors[0].1, OwnerState::Idle));
+    }
+}
+
+/// The model detects every injected bug.
+#[test]
+fn model_detects_injected_bugs() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+
+    for bug in
+        [InjectedBug::CountsFromTheAnswer, InjectedBug::TakesALateSuccess, InjectedBug::AllowsForNoDrift]
+    {
+        let mut runner = TestRunner::deterministic();
+        let stories = prop::collection::vec(chance(), 120);
+        let found = (0..MAX_RUNS).any(|_| {
+            let mut world = Model { bug: Some(bug), ..Model::new() };
+            let story = stories.new_tree(&mut runner).unwrap().current();
+            story.iter().any(|chance| {
+                world.apply(chance);
+                world.owner_without_lock().is_some()
+            })
+        });
+        assert!(found, "{bug:?} was not found");
+    }
+}
+
+/// The model is only meaningful if acquisitions succeed in it.
+#[test]
+fn model_reaches_acquisitions() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+
+    let mut runner = TestRunner::deterministic();
+    let stories = prop::collection::vec(chance(), 120);
+    let taken: usize = (0..100)
+        .map(|_| {
+            let mut world = Model::new();
+            stories.new_tree(&mut runner).unwrap().current().iter().for_each(|chance| world.apply(chance));
+            world.taken
+        })
+        .sum();
+    assert!(taken > 100, "{taken}");
+}

@@ -1,2 +1,0 @@
--- What is left of a latch. KEYS: latch.
-return tonumber(redis.call('get', KEYS[1]) or '0')
