@@ -1,22 +1,22 @@
-//! Several nodes joined into a cluster, and questions about it.
+//! Several nodes joined into a cluster.
 
 use crate::{Connection, Node, Program, SLOTS, Value, eventually};
 
-/// A cluster: first the masters in the order of their slots, then their replicas.
+/// A cluster. The masters come first, in order of their slots, followed by the replicas.
 #[derive(Debug)]
 pub struct Cluster {
     /// All nodes. Tests kill and restart them in place.
     pub nodes: Vec<Node>,
-    /// How many of the nodes began as masters.
+    /// Number of nodes that began as masters.
     pub masters: usize,
 }
 
 impl Cluster {
-    /// Starts masters with this many replicas each and joins them; every node then says that the cluster is ok, and
-    /// every replica has its master's data. Node `masters + i` replicates master `i % masters`.
+    /// Starts masters with this many replicas each and joins them. Waits until every node reports the cluster as ok and
+    /// every replica is in sync. Node `masters + i` replicates master `i % masters`.
     ///
     /// # Panics
-    /// If that does not happen.
+    /// The cluster does not form in time.
     #[must_use]
     pub fn start(program: &Program, masters: usize, replicas: usize) -> Self {
         let count = masters * (1 + replicas);
@@ -26,7 +26,7 @@ impl Cluster {
     /// Joins running, empty nodes of any kind into a cluster.
     ///
     /// # Panics
-    /// If they do not join.
+    /// The cluster does not form in time.
     #[must_use]
     pub fn join(nodes: Vec<Node>, masters: usize) -> Self {
         for (index, node) in nodes.iter().enumerate() {
@@ -50,33 +50,33 @@ impl Cluster {
         cluster
     }
 
-    /// Makes node `replica` a replica of node `master`, which it must know.
+    /// Makes node `replica` a replica of node `master`, which it must know already.
     ///
     /// # Panics
-    /// If it refuses.
+    /// The node refuses.
     pub fn replicate(&self, replica: usize, master: usize) {
         let id = self.id(master);
         self.nodes[replica].run(&format!("CLUSTER REPLICATE {id}")).expect_ok();
     }
 
-    /// The node's id.
+    /// The node id.
     ///
     /// # Panics
-    /// If it does not answer.
+    /// The node does not reply.
     #[must_use]
     pub fn id(&self, node: usize) -> String {
         self.nodes[node].run("CLUSTER MYID").text()
     }
 
-    /// The nodes whose process runs.
+    /// The nodes whose process is running.
     pub fn running(&self) -> impl Iterator<Item = &Node> {
         self.nodes.iter().filter(|node| node.is_running())
     }
 
-    /// Waits until every running node knows as many nodes as there are.
+    /// Waits until every running node knows all nodes.
     ///
     /// # Panics
-    /// If that does not happen.
+    /// Timeout.
     pub fn wait_until_known(&self) {
         let count = self.nodes.len();
         for node in self.running() {
@@ -88,10 +88,10 @@ impl Cluster {
         }
     }
 
-    /// Waits until every running node calls the cluster ok.
+    /// Waits until every running node reports the cluster as ok.
     ///
     /// # Panics
-    /// If that does not happen.
+    /// Timeout.
     pub fn wait_until_ok(&self) {
         for node in self.running() {
             eventually(&format!("{} calls the cluster ok", node.port), || {
@@ -100,10 +100,10 @@ impl Cluster {
         }
     }
 
-    /// Waits until every running node that is a replica has its master's data, and its master sends it new data.
+    /// Waits until every running replica is in sync and its master sends it new data.
     ///
     /// # Panics
-    /// If that does not happen.
+    /// Timeout.
     pub fn wait_until_synchronised(&self) {
         for node in &self.nodes[self.masters..] {
             if node.is_running() {
@@ -111,7 +111,7 @@ impl Cluster {
                     (node.info("replication", "master_link_status")? == "up").then_some(())?;
                     let port = node.info("replication", "master_port")?;
                     let master = self.running().find(|master| master.port.to_string() == port)?;
-                    // The replica has loaded the data before its master knows that.
+                    // The master learns only later that the replica has loaded the data.
                     let told = format!("port={},state=online", node.port);
                     let replica = |index| master.info("replication", &format!("slave{index}"));
                     (0..self.nodes.len()).filter_map(replica).any(|line| line.contains(&told)).then_some(())
@@ -123,7 +123,7 @@ impl Cluster {
     /// Waits until every running node knows that node `replica` replicates node `master`.
     ///
     /// # Panics
-    /// If that does not happen.
+    /// Timeout.
     pub fn wait_until_all_see_replica(&self, replica: usize, master: usize) {
         let (replica, master) = (self.id(replica), self.id(master));
         for node in self.running() {
@@ -135,10 +135,11 @@ impl Cluster {
         }
     }
 
-    /// Waits until every running node agrees on the owner of the slot, and that one is `wanted`; returns its port.
+    /// Waits until all running nodes agree on an owner of the slot for which `wanted` is true. Returns the owner's
+    /// port.
     ///
     /// # Panics
-    /// If that does not happen.
+    /// Timeout.
     pub fn wait_for_owner(&self, slot: u16, wanted: impl Fn(u16) -> bool) -> u16 {
         eventually(&format!("all agree on a new owner of slot {slot}"), || {
             let mut agreed = None;
@@ -155,22 +156,22 @@ impl Cluster {
     /// The node on this port.
     ///
     /// # Panics
-    /// If there is none.
+    /// No node has this port.
     #[must_use]
     pub fn on_port(&self, port: u16) -> &Node {
         self.nodes.iter().find(|node| node.port == port).expect("a node of this cluster")
     }
 
-    /// The addresses of the running nodes as `redis://` URLs, for cluster clients.
+    /// `redis://` URLs of the running nodes, for cluster clients.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
         self.running().map(|node| format!("redis://{}", node.address())).collect()
     }
 
-    /// How many keys the running nodes hold that are masters.
+    /// Total number of keys of the running masters.
     ///
     /// # Panics
-    /// If one does not answer.
+    /// A node does not reply.
     #[must_use]
     pub fn key_count(&self) -> i64 {
         self.running()
@@ -180,12 +181,12 @@ impl Cluster {
     }
 }
 
-/// A field of INFO.
+/// Reads a field of INFO.
 pub fn info_field(connection: &mut Connection, section: &str, field: &str) -> Option<String> {
     field_of(connection.try_call(&["INFO", section]).ok()?, field)
 }
 
-/// A field of CLUSTER INFO.
+/// Reads a field of CLUSTER INFO.
 pub fn cluster_field(connection: &mut Connection, field: &str) -> Option<String> {
     field_of(connection.try_call(&["CLUSTER", "INFO"]).ok()?, field)
 }
@@ -198,7 +199,7 @@ fn field_of(reply: Value, field: &str) -> Option<String> {
     text.lines().find_map(|line| Some(line.strip_prefix(field)?.strip_prefix(':')?.trim_end().to_owned()))
 }
 
-/// The port of the master that serves the slot in this node's view; none if there is none, or it is failing.
+/// The port of the slot's master in this node's view. `None` if there is none, or it is failing.
 pub fn slot_owner(connection: &mut Connection, slot: u16) -> Option<u16> {
     let nodes = connection.try_call(&["CLUSTER", "NODES"]).ok()?.text();
     nodes.lines().find_map(|line| {
@@ -207,7 +208,7 @@ pub fn slot_owner(connection: &mut Connection, slot: u16) -> Option<u16> {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
             match (first.parse::<u16>(), last.parse::<u16>()) {
                 (Ok(first), Ok(last)) => (first..=last).contains(&slot),
-                // A migrating slot in brackets is listed among the ranges as well.
+                // Migrating slots are listed in brackets among the ranges.
                 _ => false,
             }
         });

@@ -1,9 +1,9 @@
-//! The common parts of the tests of real clusters: a key for every slot, and writing to its owner.
+//! Test data for clusters: one key per slot, written to the slot's master.
 
 use crate::slots::{SLOTS, slot_of};
 use crate::{Cluster, Connection, Node, Value, slot_owner};
 
-/// One key for each slot, by slot.
+/// One key for each slot, indexed by slot.
 #[must_use]
 pub fn key_for_every_slot() -> Vec<String> {
     let mut keys = vec![String::new(); usize::from(SLOTS)];
@@ -22,11 +22,10 @@ pub fn key_for_every_slot() -> Vec<String> {
     keys
 }
 
-/// Writes `count` keys, each to the master that serves it, and waits until the replicas have them. The value of each
-/// is its key.
+/// Writes `count` keys, each to its slot's master, and waits until the replicas have them. Each key is its own value.
 ///
 /// # Panics
-/// If a write is refused.
+/// A write is refused.
 pub fn fill(cluster: &Cluster, prefix: &str, count: usize) -> Vec<String> {
     let owners = owners(cluster);
     let mut by_port: Vec<(u16, Vec<String>)> = Vec::new();
@@ -55,7 +54,7 @@ pub fn fill(cluster: &Cluster, prefix: &str, count: usize) -> Vec<String> {
     all
 }
 
-/// Waits until the replicas of this master have what was written over this connection.
+/// Waits until the master's replicas have the writes of this connection.
 fn wait_for_replicas(connection: &mut Connection) {
     let role = connection.run("ROLE");
     let replicas = role.items()[2].items().len();
@@ -65,10 +64,10 @@ fn wait_for_replicas(connection: &mut Connection) {
     }
 }
 
-/// The keys that are missing or have another value than [`fill`] gave them, each read from its slot's master.
+/// Returns the keys of [`fill`] that are missing or have a wrong value, reading each from its slot's master.
 ///
 /// # Panics
-/// If a slot has no master.
+/// A slot has no master.
 #[must_use]
 pub fn lost(cluster: &Cluster, keys: &[String]) -> Vec<String> {
     let owners = owners(cluster);
@@ -88,7 +87,7 @@ pub fn lost(cluster: &Cluster, keys: &[String]) -> Vec<String> {
         .collect()
 }
 
-/// The port of each slot's master, as a running node sees it.
+/// The port of each slot's master in the view of a running node.
 fn owners(cluster: &Cluster) -> Vec<u16> {
     let node = cluster.running().next().expect("a node runs");
     let reply = node.run("CLUSTER SLOTS");
@@ -102,20 +101,20 @@ fn owners(cluster: &Cluster) -> Vec<u16> {
     owners
 }
 
-/// The index of the node that serves the slot in the view of node `witness`.
+/// The index of the slot's master in the view of node `witness`.
 ///
 /// # Panics
-/// If there is none.
+/// The slot has no master.
 #[must_use]
 pub fn owner_index(cluster: &Cluster, witness: usize, slot: u16) -> usize {
     let port = slot_owner(&mut cluster.nodes[witness].connect(), slot).expect("the slot is served");
     cluster.nodes.iter().position(|node| node.port == port).expect("a node of the cluster")
 }
 
-/// Hundredths of a second that the process has used of the processor.
+/// CPU time used by the process, in hundredths of a second.
 ///
 /// # Panics
-/// If it is not running.
+/// The process is not running.
 #[must_use]
 pub fn processor_ticks(node: &Node) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", node.pid())).expect("the process is there");

@@ -1,4 +1,4 @@
-//! Clients that count, and remember what they were told.
+//! Clients that increment counters, and remember the last acknowledged values.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -6,10 +6,10 @@ use std::thread::JoinHandle;
 
 use crate::{Connection, Node, Value, eventually};
 
-/// Requests on their way at once.
+/// Number of pipelined requests per client.
 const PIPELINE: usize = 50;
 
-/// Clients that count, each its own key, until they are told to stop or are refused.
+/// Clients that each increment a key of their own, until they are stopped or get an error.
 #[derive(Debug)]
 pub struct Counters {
     clients: Vec<JoinHandle<i64>>,
@@ -18,7 +18,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// Starts so many, and waits until they have been answered.
+    /// Starts `clients` clients, and waits for the first 10,000 acknowledgements.
     #[must_use]
     pub fn start(node: &Node, clients: usize) -> Self {
         let (stop, acknowledged) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -31,7 +31,7 @@ impl Counters {
         counters
     }
 
-    /// Waits until so many more were acknowledged, or no client counts any more.
+    /// Waits for `more` further acknowledgements, or until all clients have ended.
     pub fn wait_for(&self, more: u64) {
         let enough = self.acknowledged.load(Ordering::Relaxed) + more;
         eventually("the clients count", || {
@@ -41,10 +41,10 @@ impl Counters {
         });
     }
 
-    /// How far each was told that it is.
+    /// Stops the clients and returns the last acknowledged value of each.
     ///
     /// # Panics
-    /// If a client did.
+    /// A client panicked.
     #[must_use]
     pub fn stop(self) -> Vec<i64> {
         self.stop.store(true, Ordering::Relaxed);
@@ -73,10 +73,10 @@ fn count(mut connection: Connection, key: &str, stop: &AtomicBool, acknowledged:
     reached
 }
 
-/// Asserts that the node has at least what its clients were told.
+/// Asserts that the node has at least the acknowledged values.
 ///
 /// # Panics
-/// If it has not.
+/// A counter is lower.
 pub fn assert_kept(node: &Node, acknowledged: &[i64], how: &str) {
     eventually("the data is loaded", || (!node.run("GET x").is_error("LOADING")).then_some(()));
     for (number, acknowledged) in acknowledged.iter().enumerate() {

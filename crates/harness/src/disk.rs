@@ -1,6 +1,6 @@
-//! A small disk for one node, which a test can fill: a tmpfs over the node's folder.
+//! A small disk for one node that a test can fill: a tmpfs mounted over the node's folder.
 //!
-//! Mounts outlive processes, so those whose test is gone are removed by the next test that makes one.
+//! Mounts outlive processes. The next test that mounts a disk removes those of ended tests.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -10,22 +10,22 @@ use std::path::{Path, PathBuf};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
 const PREFIX: &str = "redoubt-test-disk-";
-/// The file that fills the rest of the disk.
-const FILLER: &str = "filler";
-/// Large pieces first; the last is the least that a tmpfs gives.
-const PIECES: [usize; 2] = [64 * 1024, 4096];
+/// Name of the file that fills up the disk.
+const FILLER_FILE: &str = "filler";
+/// Sizes of the writes that fill the disk, ending with the page size of tmpfs.
+const WRITE_SIZES: [usize; 2] = [64 * 1024, 4096];
 
-/// The disk. Dropping it unmounts it.
+/// A mounted disk. Dropping it unmounts it.
 #[derive(Debug)]
 pub(crate) struct Disk {
     folder: PathBuf,
 }
 
 impl Disk {
-    /// Mounts it over an empty folder.
+    /// Mounts the disk over an empty folder.
     ///
     /// # Errors
-    /// If this machine does not let this process mount anything.
+    /// This process is not permitted to mount.
     pub(crate) fn mount(folder: &Path, bytes: u64) -> Result<Self, String> {
         remove_leftovers();
         let source = format!("{PREFIX}{}", std::process::id());
@@ -35,13 +35,13 @@ impl Disk {
         Ok(Self { folder: folder.to_owned() })
     }
 
-    /// Takes all that is left of it.
+    /// Fills up the disk.
     ///
     /// # Errors
-    /// If that fails for another reason than that there is no more.
+    /// A write failed for another reason than a full disk.
     pub(crate) fn fill(&self) -> io::Result<()> {
-        let mut file = File::options().create(true).append(true).open(self.folder.join(FILLER))?;
-        for length in PIECES {
+        let mut file = File::options().create(true).append(true).open(self.folder.join(FILLER_FILE))?;
+        for length in WRITE_SIZES {
             let piece = vec![0; length];
             loop {
                 match file.write(&piece) {
@@ -54,21 +54,21 @@ impl Disk {
         Ok(())
     }
 
-    /// Gives it back.
+    /// Frees the space taken by [`Self::fill`].
     pub(crate) fn free(&self) {
-        // A disk that was never filled has none.
-        let _ = fs::remove_file(self.folder.join(FILLER));
+        // The file does not exist if the disk was never filled.
+        let _ = fs::remove_file(self.folder.join(FILLER_FILE));
     }
 }
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Whatever is left is removed by the next test.
+        // Leftovers are removed by the next test.
         let _ = unmount(&self.folder, UnmountFlags::DETACH);
     }
 }
 
-/// Removes the disks of tests whose process is gone.
+/// Unmounts disks of ended test processes.
 fn remove_leftovers() {
     let Ok(mounts) = fs::read_to_string("/proc/self/mounts") else { return };
     for line in mounts.lines() {

@@ -1,5 +1,5 @@
-//! A wall clock of its own for one node, which a test can have jump: Debian's libfaketime, preloaded. The monotonic
-//! clock stays what it is, as on a machine whose time is set.
+//! A wall clock for one node that a test can shift, using a preloaded libfaketime. The monotonic clock is unaffected,
+//! as when a machine's time is set.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// The library that is preloaded into a program with threads.
+/// The variant of libfaketime for multi-threaded programs.
 const LIBRARY: &str = "faketime/libfaketimeMT.so.1";
 
-/// The clock of a node.
+/// The wall clock of one node.
 #[derive(Debug)]
 pub(crate) struct FakeTime {
     library: PathBuf,
@@ -18,10 +18,10 @@ pub(crate) struct FakeTime {
 }
 
 impl FakeTime {
-    /// A clock that is right.
+    /// Creates a clock that shows the real time.
     ///
     /// # Errors
-    /// If libfaketime is not installed.
+    /// libfaketime is not installed.
     pub(crate) fn new() -> Result<Self, String> {
         let library = library().ok_or("libfaketime is missing (scripts/install-test-tools)")?;
         let clock = Self { library, folder: crate::folders::temporary("redoubt-clock-") };
@@ -29,25 +29,25 @@ impl FakeTime {
         Ok(clock)
     }
 
-    /// Sets it so many seconds ahead, or behind. Servers notice within a second.
+    /// Shifts the clock by `ahead` seconds, which may be negative. Servers notice within a second.
     ///
     /// # Panics
-    /// If its file cannot be written.
+    /// The clock's file cannot be written.
     pub(crate) fn set(&self, ahead: i64) {
-        // Renamed into its place, so that no process reads half of it.
+        // Renamed into place, so that no process reads a partial file.
         let next = self.folder.path().join("next");
         fs::write(&next, format!("{ahead:+}\n")).expect("the folder can be written to");
         fs::rename(next, self.file()).expect("the folder can be written to");
     }
 
-    /// Has the program that is started with this command go by it.
+    /// Makes the program started by this command use the clock.
     pub(crate) fn rule(&self, command: &mut Command) {
         command
             .env("LD_PRELOAD", &self.library)
             .env("FAKETIME_TIMESTAMP_FILE", self.file())
             .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
             .env("FAKETIME_DISABLE_SHM", "1")
-            // Seconds after which it reads the file again.
+            // Interval in seconds for reading the file again.
             .env("FAKETIME_CACHE_DURATION", "1");
     }
 

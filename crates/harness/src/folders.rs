@@ -1,4 +1,4 @@
-//! Where servers have their folders.
+//! Temporary folders of servers.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -7,13 +7,13 @@ use tempfile::{Builder, TempDir};
 
 static ROOT: OnceLock<PathBuf> = OnceLock::new();
 
-/// Has all folders from now on be made within this one, so that a process that outlives this one can remove them. The
-/// first word holds.
+/// Creates all further temporary folders in `root`, so that another process can remove them. Only the first call has an
+/// effect.
 pub fn keep_folders_in(root: &Path) {
     let _ = ROOT.set(root.to_owned());
 }
 
-/// A new folder.
+/// Creates a temporary folder.
 pub(crate) fn temporary(prefix: &str) -> TempDir {
     let mut builder = Builder::new();
     let builder = builder.prefix(prefix);

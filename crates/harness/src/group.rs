@@ -1,46 +1,46 @@
-//! A master, its replicas and the sentinels that watch them, as processes.
+//! A master, its replicas and the sentinels that monitor them, as real processes.
 //!
-//! Sentinels tell one address of a server. So a group whose nodes speak TLS speaks nothing else among its members: it
-//! replicates, watches and sends clients to ports for TLS. The plain ports are there for the test's own questions.
+//! Sentinels announce a single address per server. If a group uses TLS, its members therefore use only TLS ports for
+//! replication, monitoring and redirected clients. The plain ports are for the test's own connections.
 use std::collections::BTreeMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
 use crate::{Connection, Network, Node, Program, Value, eventually, eventually_within};
 
-/// The name under which every group's master is watched.
+/// The name of the monitored master in every group.
 pub const MASTER: &str = "mymaster";
 
 const SERVERS: usize = 3;
 const SENTINELS: usize = 3;
 
-/// Generous: tests share two cores with others.
-const BOUND: Duration = Duration::from_secs(60);
+/// Generous, because tests share two cores.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The processes. The first server begins as the master.
+/// A group of server and sentinel processes. The first server starts as the master.
 #[derive(Debug)]
 pub struct Group {
-    /// The master first, then its replicas.
+    /// The servers; the first one starts as master, the others as its replicas.
     pub servers: Vec<Node>,
     /// The sentinels.
     pub sentinels: Vec<Node>,
 }
 
 impl Group {
-    /// Starts a master with two replicas and a sentinel of each of these programs, with a quorum of two
-    /// and `down-after-milliseconds` 2000, and waits until all sentinels know each other and the replicas.
+    /// Starts a master with two replicas, and one sentinel per given program with quorum 2 and
+    /// `down-after-milliseconds` 2000. Waits until all sentinels know each other and the replicas.
     ///
     /// # Panics
-    /// If that does not come about.
+    /// Timeout.
     #[must_use]
     pub fn start(server: &Program, sentinels: &[Program]) -> Self {
         Self::assemble(|place| Node::prepare(program_of(place, server, sentinels), ""))
     }
 
-    /// The same, each on a host of its own: first the servers, then the sentinels.
+    /// Like [`Self::start`], with each process on its own host: first the servers, then the sentinels.
     ///
     /// # Panics
-    /// If that does not come about.
+    /// Timeout.
     #[must_use]
     pub fn start_on(network: &Network, server: &Program, sentinels: &[Program]) -> Self {
         Self::assemble(|place| {
@@ -48,35 +48,35 @@ impl Group {
         })
     }
 
-    /// The same from nodes that `prepare` makes: first the three servers, then the three sentinels. All speak TLS
+    /// Like [`Self::start`], with nodes from `prepare`: first three servers, then three sentinels. Either all use TLS
     /// ([`Node::speak_tls`]) or none.
     ///
     /// # Panics
-    /// If that does not come about.
+    /// Timeout.
     #[must_use]
     pub fn assemble(prepare: impl Fn(usize) -> Node) -> Self {
         let mut servers: Vec<Node> = (0..SERVERS).map(&prepare).collect();
         let (ip, port) = (servers[0].ip(), Self::port_of(&servers[0]));
         for (place, node) in servers.iter_mut().enumerate() {
             node.add_options("--repl-diskless-sync-delay 0");
-            // Sentinels have a server write down its master: a server without a file, or with an option for it, would
-            // follow the first master whenever it is started again.
+            // Sentinels make a server persist its master. A server without a configuration file, or with a command line
+            // option for it, would follow the first master again after each restart.
             let file = node.folder().join("server.conf");
             let follows = if place > 0 { format!("replicaof {ip} {port}\n") } else { String::new() };
             fs::write(&file, format!("# A server that sentinels watch.\n{follows}"))
                 .expect("the folder can be written to");
             node.set_configuration(&file);
-            keep_to_tls(node);
+            replicate_over_tls(node);
             node.launch();
         }
-        eventually_within(BOUND, "both replicas are in sync", || {
+        eventually_within(TIMEOUT, "both replicas are in sync", || {
             let synced =
                 |node: &Node| node.info("replication", "master_link_status").as_deref() == Some("up");
             servers[1..].iter().all(synced).then_some(())
         });
         let sentinels = (SERVERS..SERVERS + SENTINELS).map(|place| {
             let mut node = prepare(place);
-            watch(&mut node, &servers[0]);
+            start_sentinel(&mut node, &servers[0]);
             node
         });
         let group = Self { sentinels: sentinels.collect(), servers };
@@ -84,11 +84,10 @@ impl Group {
         group
     }
 
-    /// Has failures be noticed, and a master that comes back be told its new master, in less than the seconds that this
-    /// takes by default.
+    /// Shortens timeouts, so that failures are noticed and returning masters reconfigured faster than by default.
     ///
     /// # Panics
-    /// If a sentinel will not.
+    /// A sentinel refuses.
     pub fn hurry(&self) {
         for node in &self.sentinels {
             node.run("SENTINEL DEBUG publish-period 500").expect_ok();
@@ -96,17 +95,17 @@ impl Group {
         }
     }
 
-    /// Where a server's group knows it, and sends clients.
+    /// The port by which the group and its clients reach a server.
     #[must_use]
     pub fn port_of(server: &Node) -> u16 {
         server.tls_port().unwrap_or(server.port)
     }
 
-    /// Known is not enough. A sentinel that is told to fail over asks the others for their votes once, those alone to
-    /// which its link stands, and chooses among the replicas that have told of themselves: Valkey's gave up, and did not
-    /// try again, when it was told so in the moment in which it had come to know the others.
+    /// Waits until every sentinel is connected to all others and has heard from the replicas. Knowing them is not
+    /// enough: a sentinel asks for votes only over established links, and Valkey's did not retry a failover that was
+    /// requested too early.
     fn wait_until_known(&self) {
-        eventually_within(BOUND, "every sentinel knows everybody, and has heard from them", || {
+        eventually_within(TIMEOUT, "every sentinel knows everybody, and has heard from them", || {
             let follows = |replica: &BTreeMap<String, String>| {
                 replica.get("master-link-status").is_some_and(|link| link == "ok")
             };
@@ -121,31 +120,31 @@ impl Group {
         });
     }
 
-    /// The `SENTINELS` or the `REPLICAS` to which the links of a sentinel stand, as it shows them.
+    /// The connected entries of `SENTINEL SENTINELS` or `SENTINEL REPLICAS`.
     fn linked(sentinel: &Node, role: &str) -> Vec<BTreeMap<String, String>> {
         let reply = sentinel.run(&format!("SENTINEL {role} {MASTER}"));
         let known = reply.items().iter().map(field_map);
         known.filter(|fields| !fields["flags"].contains("disconnected")).collect()
     }
 
-    /// Where a sentinel sends clients.
+    /// The master's port as reported by a sentinel.
     ///
     /// # Panics
-    /// If it does not answer.
+    /// The sentinel does not reply.
     #[must_use]
     pub fn master_port(&self, sentinel: usize) -> u16 {
         let reply = self.sentinels[sentinel].run(&format!("SENTINEL GET-MASTER-ADDR-BY-NAME {MASTER}"));
         reply.items()[1].text().parse().expect("a port")
     }
 
-    /// Which server the sentinels that run send clients to, once they agree.
+    /// The index of the master once all running sentinels agree.
     ///
     /// # Panics
-    /// If they do not agree.
+    /// Timeout.
     #[must_use]
     pub fn master(&self) -> usize {
         let running = self.running();
-        eventually_within(BOUND, "the sentinels agree", || {
+        eventually_within(TIMEOUT, "the sentinels agree", || {
             let port = self.master_port(running[0]);
             let agree = running.iter().all(|&sentinel| self.master_port(sentinel) == port);
             self.servers.iter().position(|node| Self::port_of(node) == port).filter(|_| agree)
@@ -156,15 +155,15 @@ impl Group {
         (0..self.sentinels.len()).filter(|&sentinel| self.sentinels[sentinel].is_running()).collect()
     }
 
-    /// Waits until a server other than `old` takes a write at an address that a sentinel gives; says which,
-    /// and how long that took.
+    /// Waits until a server other than `old`, reported by a sentinel, accepts a write. Returns its index and the
+    /// elapsed time.
     ///
     /// # Panics
-    /// If it does not come about.
+    /// Timeout.
     pub fn wait_for_successor(&self, old: usize) -> (usize, Duration) {
         let began = Instant::now();
         let running = self.running();
-        let successor = eventually_within(BOUND, "another server takes writes", || {
+        let successor = eventually_within(TIMEOUT, "another server takes writes", || {
             running.iter().find_map(|&sentinel| {
                 let port = self.master_port(sentinel);
                 let server = self.servers.iter().position(|node| Self::port_of(node) == port)?;
@@ -179,12 +178,12 @@ impl Group {
         (successor, began.elapsed())
     }
 
-    /// Waits until every running server but the master replicates it, and no sentinel is at a failover still.
+    /// Waits until every running server but the master replicates it, and no failover is in progress.
     ///
     /// # Panics
-    /// If that does not come about.
+    /// Timeout.
     pub fn wait_until_whole(&self) {
-        eventually_within(BOUND, "no failover goes on", || {
+        eventually_within(TIMEOUT, "no failover goes on", || {
             let flags = |sentinel: usize| {
                 let reply = self.sentinels[sentinel].run(&format!("SENTINEL MASTER {MASTER}"));
                 field_map(&reply).get("flags").cloned()
@@ -195,7 +194,7 @@ impl Group {
         let master = &self.servers[self.master()];
         let port = Self::port_of(master).to_string();
         for node in self.servers.iter().filter(|node| node.is_running() && node.port != master.port) {
-            eventually_within(BOUND, &format!("{} follows {}", node.port, master.port), || {
+            eventually_within(TIMEOUT, &format!("{} follows {}", node.port, master.port), || {
                 let field = |name| node.info("replication", name);
                 let follows = field("master_port").is_some_and(|followed| followed == port);
                 (follows && field("master_link_status")? == "up").then_some(())
@@ -208,8 +207,8 @@ fn program_of<'a>(place: usize, server: &'a Program, sentinels: &'a [Program]) -
     place.checked_sub(SERVERS).map_or(server, |sentinel| &sentinels[sentinel])
 }
 
-/// Starts a sentinel that watches this master.
-fn watch(node: &mut Node, master: &Node) {
+/// Starts a sentinel that monitors this master.
+fn start_sentinel(node: &mut Node, master: &Node) {
     let file = node.folder().join("sentinel.conf");
     let mut text = format!(
         "# Watches one master.\nsentinel monitor {MASTER} {} {} 2\n\
@@ -223,27 +222,27 @@ fn watch(node: &mut Node, master: &Node) {
     fs::write(&file, text).expect("the folder can be written to");
     node.set_configuration(&file);
     node.add_options("--sentinel");
-    keep_to_tls(node);
+    replicate_over_tls(node);
     node.launch();
 }
 
-/// A member that speaks TLS speaks it with the others.
-fn keep_to_tls(node: &mut Node) {
+/// A member that has a TLS port also replicates over TLS.
+fn replicate_over_tls(node: &mut Node) {
     if node.tls_port().is_some() {
         node.add_options("--tls-replication yes");
     }
 }
 
-/// A reply of names and values, as a map.
+/// Converts a reply of alternating names and values to a map.
 #[must_use]
 pub fn field_map(reply: &Value) -> BTreeMap<String, String> {
     reply.items().chunks_exact(2).map(|pair| (pair[0].text(), pair[1].text())).collect()
 }
 
-/// Waits until a sentinel's events show `event`; gives its payload.
+/// Waits for an event in a sentinel's event stream, and returns its payload.
 ///
 /// # Panics
-/// If it does not come.
+/// Timeout.
 pub fn wait_for_event(events: &mut Connection, event: &str) -> String {
     eventually(&format!("{event} is published"), || {
         let message = events.read().ok()?;

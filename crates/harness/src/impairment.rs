@@ -1,8 +1,8 @@
-//! A bad line between a host and all others: packets that come late, out of order, twice or never.
+//! Network impairment between a host and all others: delay, reordering, duplication and loss of packets.
 //!
-//! The kernel's own means for this (tc's netem) is often left out of it. So a host's port is moved to a bridge of its
-//! own, and this process carries the frames between that bridge and the common one, through a TAP device in each. Both
-//! ends speak TCP as ever: their kernels send lost packets again and drop those that come twice.
+//! Kernels often lack netem. So the host's port is moved to a separate bridge, and this process forwards frames between
+//! that bridge and the common one, through a TAP device in each. TCP handles the rest as usual: the kernels retransmit
+//! lost packets and drop duplicates.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,42 +20,42 @@ use tappers::{Interface, Tap};
 
 use crate::network::enter;
 
-/// More than a frame of Ethernet.
-const FRAME: usize = 4096;
-/// So many frames wait; later ones are lost, as in a real queue.
-const QUEUE: usize = 10_000;
-/// How often a line that carries nothing looks whether it is to end.
-const LOOK: Duration = Duration::from_millis(50);
+/// Larger than any Ethernet frame.
+const MAX_FRAME_SIZE: usize = 4096;
+/// Maximum number of queued frames. Further frames are dropped, as in a real queue.
+const MAX_QUEUED_FRAMES: usize = 10_000;
+/// Polling interval of an idle line, to notice its end.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The faults that a line adds to the packets that it carries, in each direction.
+/// Faults added to the packets in each direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Impairment {
-    /// How long a packet takes at least.
+    /// Minimum delay of a packet.
     pub delay: Duration,
-    /// Up to so much longer; packets overtake each other then.
+    /// Maximum random additional delay, which reorders packets.
     pub jitter: Duration,
-    /// How many of a hundred packets are lost.
+    /// Percentage of lost packets.
     pub loss: u32,
-    /// How many of a hundred packets come twice.
+    /// Percentage of duplicated packets.
     pub duplication: u32,
 }
 
-/// A line that stands until it is dropped.
+/// An impaired line. Dropping it ends the forwarding.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct ImpairedLine {
     ended: Arc<AtomicBool>,
     carrying: Option<JoinHandle<()>>,
 }
 
-impl Line {
-    /// Makes the two TAP devices within a network namespace, and carries frames between them.
-    pub(crate) fn lay(
+impl ImpairedLine {
+    /// Creates the two TAP devices in a network namespace, and forwards frames between them.
+    pub(crate) fn start(
         namespace: PathBuf,
         [near, far]: [String; 2],
         impairment: Impairment,
         seed: u64,
     ) -> io::Result<Self> {
-        // A namespace is entered by a thread; the devices stay where they were made.
+        // Only a thread can enter a namespace. The devices stay there afterwards.
         let making = thread::spawn(move || {
             enter(&namespace)?;
             let tap = |name: &str| {
@@ -67,10 +67,10 @@ impl Line {
         });
         let taps = making.join().expect("a thread that only makes devices")?;
         let ended = Arc::new(AtomicBool::new(false));
-        let mut carrier = Carrier {
+        let mut carrier = FrameForwarder {
             taps,
             impairment,
-            chance: ChaCha8Rng::seed_from_u64(seed),
+            rng: ChaCha8Rng::seed_from_u64(seed),
             waiting: BinaryHeap::new(),
             taken: 0,
         };
@@ -80,7 +80,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for ImpairedLine {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
         if let Some(carrying) = self.carrying.take() {
@@ -89,7 +89,7 @@ impl Drop for Line {
     }
 }
 
-/// A frame under way, by when it arrives; those of one moment in the order in which they came.
+/// A queued frame. Ordered by due time, then by arrival.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Frame {
     due: Instant,
@@ -98,40 +98,40 @@ struct Frame {
     bytes: Vec<u8>,
 }
 
-struct Carrier {
+struct FrameForwarder {
     taps: [Tap; 2],
     impairment: Impairment,
-    chance: ChaCha8Rng,
+    rng: ChaCha8Rng,
     waiting: BinaryHeap<Reverse<Frame>>,
     taken: u64,
 }
 
-impl Carrier {
+impl FrameForwarder {
     fn carry(&mut self, ended: &AtomicBool) {
-        let mut buffer = vec![0; FRAME];
+        let mut buffer = vec![0; MAX_FRAME_SIZE];
         while !ended.load(Ordering::Relaxed) {
             for from in 0..self.taps.len() {
                 while let Ok(length) = self.taps[from].recv(&mut buffer) {
-                    self.take(&buffer[..length], 1 - from);
+                    self.enqueue(&buffer[..length], 1 - from);
                 }
             }
             self.deliver();
-            self.rest();
+            self.wait();
         }
     }
 
-    /// A frame has come; what becomes of it is drawn.
-    fn take(&mut self, bytes: &[u8], to: usize) {
+    /// Queues a received frame, applying random faults.
+    fn enqueue(&mut self, bytes: &[u8], to: usize) {
         let Impairment { delay, jitter, loss, duplication } = self.impairment;
-        if self.chance.random_range(0..100) < loss {
+        if self.rng.random_range(0..100) < loss {
             return;
         }
-        let copies = if self.chance.random_range(0..100) < duplication { 2 } else { 1 };
+        let copies = if self.rng.random_range(0..100) < duplication { 2 } else { 1 };
         for _ in 0..copies {
-            if self.waiting.len() >= QUEUE {
+            if self.waiting.len() >= MAX_QUEUED_FRAMES {
                 return;
             }
-            let late = jitter.mul_f64(self.chance.random());
+            let late = jitter.mul_f64(self.rng.random());
             self.taken += 1;
             let (due, number) = (Instant::now() + delay + late, self.taken);
             self.waiting.push(Reverse(Frame { due, number, to, bytes: bytes.to_vec() }));
@@ -142,20 +142,20 @@ impl Carrier {
         let now = Instant::now();
         while self.waiting.peek().is_some_and(|Reverse(frame)| frame.due <= now) {
             if let Some(Reverse(frame)) = self.waiting.pop() {
-                // A device that takes nothing now loses it.
+                // A frame that the device does not take now is lost.
                 let _ = self.taps[frame.to].send(&frame.bytes);
             }
         }
     }
 
-    /// Until a frame comes or is due.
-    fn rest(&self) {
+    /// Waits until a frame arrives or is due.
+    fn wait(&self) {
         let due =
             self.waiting.peek().map(|Reverse(frame)| frame.due.saturating_duration_since(Instant::now()));
-        let timeout = due.unwrap_or(LOOK).min(LOOK);
+        let timeout = due.unwrap_or(POLL_INTERVAL).min(POLL_INTERVAL);
         let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
         let mut polled = self.taps.each_ref().map(|tap| PollFd::new(tap, PollFlags::IN));
-        // Interrupted or not, both are looked at again.
+        // Both devices are checked again in any case.
         let _ = poll(&mut polled, Some(&timeout));
     }
 }

@@ -1,28 +1,28 @@
-//! Comparisons and tests that this machine does not allow: each is told, counted, and a failure where `CI` is set.
+//! Skips tests that this machine cannot run. Each is reported and counted, and a failure if `CI` is set.
 //!
-//! A test runner hides what a passing test prints, so each is also appended to the file that `LEFT_OUT` names;
-//! `scripts/test` prints and counts its lines at the end.
+//! Test runners hide the output of passing tests, so each skipped test is also appended to the file named by
+//! `LEFT_OUT`; `scripts/test` prints and counts its lines at the end.
 
 use std::fs::OpenOptions;
 use std::io::Write;
 
-/// Tells that `what` is left out, and why.
+/// Reports that `what` is skipped, and why.
 ///
 /// # Panics
-/// Where the environment has `CI`: nothing may be left out there.
+/// If the environment has `CI`, where nothing may be skipped.
 pub fn left_out(what: &str, reason: &str) {
     let line = format!("left out: {what}: {reason}");
     assert!(std::env::var_os("CI").is_none(), "{line}");
     eprintln!("{line}");
     if let Some(path) = std::env::var_os("LEFT_OUT") {
         let file = OpenOptions::new().create(true).append(true).open(&path);
-        // One write, so that lines of several processes do not mix.
+        // A single write, so that lines of several processes do not mix.
         file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()))
             .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     }
 }
 
-/// The value that was made, or nothing and a line about the reason.
+/// Returns the value, or reports `what` as skipped.
 ///
 /// # Panics
 /// As [`left_out`].

@@ -1,4 +1,5 @@
-//! Real servers for tests: started on free ports, spoken to, killed, frozen, restarted, and always cleaned up.
+//! Real servers for tests: starts them on free ports, talks to them, kills, freezes and restarts them, and always
+//! cleans up.
 //!
 //! ```no_run
 //! use harness::{Cluster, Program};
@@ -8,10 +9,10 @@
 //! let successor = cluster.wait_for_owner(0, |port| port != cluster.nodes[0].port);
 //! ```
 //!
-//! A test that fails panics; every [`Node`] then prints the end of its log, ends its process and removes its folder
-//! as it is dropped. A runner that ends the test from outside ends its process group, and the servers are in it.
+//! A failing test panics; each [`Node`] then prints the end of its log, ends its process and removes its folder when
+//! dropped. All servers are in the test's process group, so a test runner that kills the group kills them too.
 //!
-//! [`Connection`] is a RESP client of its own, so that a fault in the server's codec cannot hide in the test's.
+//! [`Connection`] is an independent RESP client, so that a bug in the server's codec cannot hide in the tests.
 #![forbid(unsafe_code)]
 
 mod cluster;
@@ -40,12 +41,12 @@ pub use folders::keep_folders_in;
 pub use group::{Group, MASTER, field_map, wait_for_event};
 pub use impairment::Impairment;
 pub use left_out::{left_out, permitted};
-pub use local_servers::{Local, LocalServers};
+pub use local_servers::{LocalServers, LocalSetup};
 pub use network::{Host, Network};
 pub use node::{Endpoint, Node};
 pub use ports::{PortClaim, claim_port, claim_ports};
 pub use program::{Program, redis_cli, run_to_end};
-pub use relay::{Kind, Relays};
+pub use relay::{RelayedProcess, Relays};
 pub use slot_move::move_slot;
 pub use slots::{SLOTS, slot_of};
 pub use wait::{eventually, eventually_within, never_within};

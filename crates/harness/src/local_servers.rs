@@ -1,4 +1,4 @@
-//! Local servers as a user has them: `make` in the repository, with a folder and ports of its own.
+//! Local servers as started by users: by `make` in the repository, with separate folders and ports.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,56 +7,56 @@ use tempfile::TempDir;
 
 use crate::{Connection, PortClaim, Program, claim_ports};
 
-/// The kinds of places that `make` starts.
+/// What `make` starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Local {
+pub enum LocalSetup {
     /// `make up`.
     Cluster,
     /// `make up-sentinel`.
     Group,
 }
 
-/// A place for local servers. Takes them down when it is dropped.
+/// Folder and ports for local servers. Dropping it stops the servers.
 #[derive(Debug)]
 pub struct LocalServers {
-    /// The first of their ports.
+    /// The first port.
     pub base: u16,
-    local: Local,
+    local: LocalSetup,
     folder: TempDir,
     _claims: Vec<PortClaim>,
 }
 
 impl LocalServers {
-    /// How many servers either has.
+    /// Number of servers of either kind.
     pub const SERVERS: u16 = 6;
 
-    /// A place of one of these kinds.
+    /// Reserves folder and ports.
     #[must_use]
-    pub fn new(local: Local) -> Self {
+    pub fn new(local: LocalSetup) -> Self {
         let claims = claim_ports(Self::SERVERS);
         let folder = TempDir::new().expect("a temporary folder");
         Self { base: claims[0].port, local, folder, _claims: claims }
     }
 
-    /// The repository.
+    /// The root folder of the repository.
     #[must_use]
     pub fn root() -> &'static Path {
         Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
     }
 
-    /// Where the servers have their files.
+    /// The folder of the servers' files.
     #[must_use]
     pub fn data(&self) -> PathBuf {
         match self.local {
-            Local::Cluster => self.folder.path().join("cluster"),
-            Local::Group => self.folder.path().join("group"),
+            LocalSetup::Cluster => self.folder.path().join("cluster"),
+            LocalSetup::Group => self.folder.path().join("group"),
         }
     }
 
-    /// Returns the output of `make`; an error if it failed.
+    /// Runs `make` and returns its output.
     ///
     /// # Errors
-    /// The output of `make`, if it failed.
+    /// The output, if `make` failed.
     pub fn make(&self, arguments: &[&str]) -> Result<String, String> {
         let output = Command::new("make")
             .arg("--no-print-directory")
@@ -65,7 +65,7 @@ impl LocalServers {
             .env("CLUSTER_DIR", self.folder.path().join("cluster"))
             .env("GROUP_DIR", self.folder.path().join("group"))
             .env("REDOUBT", Program::redoubt().binary())
-            // A test may itself run under make.
+            // The test itself may run under make.
             .env_remove("MAKEFLAGS")
             .env_remove("MAKELEVEL")
             .output()
@@ -75,19 +75,19 @@ impl LocalServers {
         if output.status.success() { Ok(text) } else { Err(text) }
     }
 
-    /// Starts them.
+    /// Starts the servers.
     ///
     /// # Errors
-    /// The output of `make`, if it failed.
+    /// The output, if `make` failed.
     pub fn up(&self) -> Result<String, String> {
         let goal = match self.local {
-            Local::Cluster => "up",
-            Local::Group => "up-sentinel",
+            LocalSetup::Cluster => "up",
+            LocalSetup::Group => "up-sentinel",
         };
         self.make(&[goal, &format!("PORT={}", self.base)])
     }
 
-    /// Speaks to one of them.
+    /// Connects to one of the servers.
     #[must_use]
     pub fn connect(&self, index: u16) -> Connection {
         Connection::open(("127.0.0.1", self.base + index)).expect("the server takes connections")
@@ -98,8 +98,8 @@ impl Drop for LocalServers {
     fn drop(&mut self) {
         if self.data().exists() {
             let goal = match self.local {
-                Local::Cluster => "down",
-                Local::Group => "down-sentinel",
+                LocalSetup::Cluster => "down",
+                LocalSetup::Group => "down-sentinel",
             };
             let _ = self.make(&[goal]);
         }

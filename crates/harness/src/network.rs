@@ -1,12 +1,11 @@
-//! Hosts of their own on a network that a test can cut: Linux network namespaces, joined by bridges.
+//! Test hosts on a network that can be partitioned: Linux network namespaces joined by bridges.
 //!
-//! Each host is a namespace with one interface, whose other end is a port of a bridge in one more namespace, the
-//! hub; nothing of it touches the machine's own network. A host is cut off by moving its port to another bridge:
-//! its packets are lost without a sign, as with a broken cable further on. One direction between two hosts is cut by
-//! giving the sender a wrong hardware address for the receiver. A host's line may also be a bad one ([`Impairment`]),
-//! whatever is cut.
+//! Each host is a namespace with one interface. The peer interface is a port of a bridge in a further namespace, the
+//! hub; the machine's own network is not touched. A host is isolated by moving its port to another bridge, so that
+//! packets are silently lost, as with a broken cable. One direction between two hosts is cut by giving the sender a
+//! wrong hardware address for the receiver. A host's line can also be impaired ([`Impairment`]).
 //!
-//! Namespaces outlive processes, so those whose test is gone are removed by the next test that makes some.
+//! Namespaces outlive processes. The next test that creates some removes those of ended tests.
 
 use std::fs::File;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,35 +19,35 @@ use std::thread;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::Connection;
-use crate::impairment::{Impairment, Line};
+use crate::impairment::{ImpairedLine, Impairment};
 
 const PREFIX: &str = "redoubt-test";
 /// A hardware address that no host has.
-const NOWHERE: &str = "02:00:00:00:ff:ff";
+const UNUSED_MAC: &str = "02:00:00:00:ff:ff";
 
-/// A host of a [`Network`]: where a server can be started.
+/// A host of a [`Network`], on which servers can be started.
 #[derive(Debug, Clone)]
 pub struct Host {
     namespace: String,
-    /// Its address within the network.
+    /// The host's address.
     pub ip: IpAddr,
 }
 
 impl Host {
-    /// The words before a command that have it run on this host.
+    /// The prefix that runs a command on this host.
     pub(crate) fn prefix(&self) -> [&str; 4] {
         ["ip", "netns", "exec", &self.namespace]
     }
 
-    /// Where its namespace is found.
+    /// Path of the namespace.
     pub(crate) fn path(&self) -> PathBuf {
         path_of(&self.namespace)
     }
 
-    /// A connection to a server on this host, from the host itself: it stands however the network is cut.
+    /// Connects to a server on this host from the host itself, which works despite any partition.
     pub(crate) fn connect(&self, port: u16) -> std::io::Result<Connection> {
         let namespace = self.path();
-        // A namespace is entered by a thread, a socket belongs to where it was made.
+        // Only a thread can enter a namespace. The socket stays there afterwards.
         let connecting = thread::spawn(move || {
             enter(&namespace)?;
             Connection::open(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
@@ -57,29 +56,29 @@ impl Host {
     }
 }
 
-/// Hosts that reach each other until they are cut. Dropping it removes them.
+/// A network of hosts. Dropping it removes them.
 #[derive(Debug)]
 pub struct Network {
     hub: String,
-    /// Its hosts.
+    /// The hosts.
     pub hosts: Vec<Host>,
     ports: Mutex<Vec<Port>>,
 }
 
-/// Where a host is plugged in.
+/// The connection of a host to the hub.
 #[derive(Debug, Default)]
 struct Port {
-    /// The number of the bridge.
+    /// Number of the bridge.
     side: u8,
-    /// The line between its port and that bridge.
-    line: Option<Line>,
+    /// The impaired line between port and bridge, if any.
+    line: Option<ImpairedLine>,
 }
 
 impl Network {
-    /// A network of so many hosts, or the reason why there cannot be one here.
+    /// Creates a network of `hosts` hosts.
     ///
     /// # Errors
-    /// The feature that the system lacks, or does not allow this process.
+    /// What the system lacks, or does not permit.
     pub fn make(hosts: u8) -> Result<Self, String> {
         static MADE: AtomicU16 = AtomicU16::new(0);
         if !rustix::process::geteuid().is_root() {
@@ -116,10 +115,10 @@ impl Network {
         inside(&["link", "set", "eth0", "up"])
     }
 
-    /// Parts the network: each group reaches only its own. Hosts that are not named stay together.
+    /// Partitions the network into groups. Hosts that are not named form one more group.
     ///
     /// # Panics
-    /// If the system does not do as it is told.
+    /// A system command fails.
     pub fn split(&self, groups: &[&[usize]]) {
         for (side, group) in groups.iter().enumerate() {
             for &host in *group {
@@ -128,31 +127,32 @@ impl Network {
         }
     }
 
-    /// Loses all packets from `from` to the others; packets from them arrive.
+    /// Drops all packets from `from` to the hosts in `to`, but not in the other direction.
     ///
     /// # Panics
-    /// If the system does not do as it is told.
+    /// A system command fails.
     pub fn lose(&self, from: usize, to: &[usize]) {
         for &to in to {
             let address = self.hosts[to].ip.to_string();
-            let words = ["neigh", "replace", &address, "lladdr", NOWHERE, "nud", "permanent", "dev", "eth0"];
+            let words =
+                ["neigh", "replace", &address, "lladdr", UNUSED_MAC, "nud", "permanent", "dev", "eth0"];
             self.on_host(from, &words);
         }
     }
 
-    /// Gives a host a bad line, until [`mend`](Self::mend). The faults are drawn from the seed.
+    /// Impairs a host's line until [`mend`](Self::mend). Faults are drawn from the seed.
     ///
     /// # Errors
-    /// Where the machine has no TAP devices.
+    /// The machine has no TAP devices.
     ///
     /// # Panics
-    /// If the host has one already, or the system does not do as it is told.
+    /// The line is impaired already, or a system command fails.
     pub fn impair(&self, host: usize, impairment: Impairment, seed: u64) -> Result<(), String> {
         let mut ports = self.ports();
         let line = &mut ports[host].line;
         assert!(line.is_none(), "the line of host {host} is bad already");
         let (own, near, far) = (format!("line{host}"), format!("near{host}"), far(host));
-        let laid = Line::lay(path_of(&self.hub), [near.clone(), far.clone()], impairment, seed);
+        let laid = ImpairedLine::start(path_of(&self.hub), [near.clone(), far.clone()], impairment, seed);
         *line = Some(laid.map_err(|error| format!("this machine has no TAP devices: {error}"))?);
         let side = bridge(ports[host].side);
         let words: [&[&str]; 5] = [
@@ -165,10 +165,10 @@ impl Network {
         words.into_iter().try_for_each(|words| self.in_hub(words))
     }
 
-    /// Gives a host a good line again; packets on their way are lost.
+    /// Repairs a host's impaired line. Packets in transit are lost.
     ///
     /// # Panics
-    /// If the system does not do as it is told.
+    /// A system command fails.
     pub fn mend(&self, host: usize) {
         let mut ports = self.ports();
         if ports[host].line.take().is_some() {
@@ -180,10 +180,10 @@ impl Network {
         }
     }
 
-    /// Ends all cuts: every host reaches every other one again.
+    /// Ends all partitions.
     ///
     /// # Panics
-    /// If the system does not do as it is told.
+    /// A system command fails.
     pub fn heal(&self) {
         for host in 0..self.hosts.len() {
             self.plug(host, 0);
@@ -220,18 +220,18 @@ impl Drop for Network {
     fn drop(&mut self) {
         let names = self.hosts.iter().map(|host| &host.namespace).chain([&self.hub]);
         for name in names {
-            // Whatever is left is removed by the next test.
+            // Leftovers are removed by the next test.
             let _ = ip(&["netns", "del", name]);
         }
     }
 }
 
-/// A host's port in the hub.
+/// Name of a host's port in the hub.
 fn port(host: usize) -> String {
     format!("port{host}")
 }
 
-/// The far end of its line, if that is a bad one.
+/// Name of the far end of an impaired line.
 fn far(host: usize) -> String {
     format!("far{host}")
 }
@@ -240,7 +240,7 @@ fn path_of(namespace: &str) -> PathBuf {
     Path::new("/run/netns").join(namespace)
 }
 
-/// Moves this thread into a network namespace.
+/// Moves the calling thread into a network namespace.
 pub(crate) fn enter(namespace: &Path) -> std::io::Result<()> {
     let namespace = File::open(namespace)?;
     Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?)
@@ -250,7 +250,7 @@ fn bridge(side: u8) -> String {
     format!("side{side}")
 }
 
-/// Runs iproute2.
+/// Runs iproute2's `ip`.
 fn ip(words: &[&str]) -> Result<(), String> {
     let output = Command::new("ip").args(words).output();
     let output =
@@ -262,14 +262,14 @@ fn ip(words: &[&str]) -> Result<(), String> {
     Err(format!("this machine allows no network namespaces: ip {}: {}", words.join(" "), said.trim()))
 }
 
-/// Removes the namespaces of tests whose process is gone.
+/// Removes namespaces of ended test processes.
 fn remove_leftovers() {
     let Ok(names) = std::fs::read_dir("/run/netns") else { return };
     for name in names.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
         let Some(rest) = name.strip_prefix(PREFIX) else { continue };
         let pid = rest.split('-').nth(1).unwrap_or_default();
         if !Path::new("/proc").join(pid).exists() {
-            // Another test may have been faster.
+            // Another test may have removed it already.
             let _ = ip(&["netns", "del", &name]);
         }
     }

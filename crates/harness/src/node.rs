@@ -1,4 +1,4 @@
-//! One server process with a folder of its own.
+//! A server process with its own folder.
 
 use std::fs;
 use std::io;
@@ -13,25 +13,25 @@ use tempfile::TempDir;
 use crate::disk::Disk;
 use crate::faketime::FakeTime;
 use crate::program::redis_cli_on;
-use crate::relay::{Kind, Relay, Relays};
+use crate::relay::{Relay, RelayedProcess, Relays};
 use crate::{Connection, Host, PortClaim, Program, Value, claim_port, eventually, eventually_within};
 
-/// How much of a log is worth showing when a test fails.
+/// Number of log lines to show when a test fails.
 const LOG_TAIL: usize = 30;
 
-/// Where a server answers.
+/// The address of a server.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
-    /// The port.
+    /// The port for clients.
     pub port: u16,
     host: Option<Host>,
 }
 
 impl Endpoint {
-    /// A new connection.
+    /// Opens a connection.
     ///
     /// # Errors
-    /// As the system says.
+    /// The connection failed.
     pub fn connect(&self) -> io::Result<Connection> {
         match &self.host {
             Some(host) => host.connect(self.port),
@@ -43,27 +43,27 @@ impl Endpoint {
 /// A server, running or not. Dropping it ends the process and removes its folder.
 #[derive(Debug)]
 pub struct Node {
-    /// Where clients connect.
+    /// The port for clients.
     pub port: u16,
     program: Program,
     options: Vec<String>,
     child: Option<Child>,
-    /// Before the folder, over which it lies.
+    /// Declared before the folder it is mounted on, so that it is dropped first.
     disk: Option<Disk>,
     clock: Option<FakeTime>,
     folder: TempDir,
     host: Option<Host>,
     relay: Option<Relay>,
     _claim: PortClaim,
-    /// Where it speaks TLS, if it does.
+    /// The TLS port, if TLS is enabled.
     tls: Option<PortClaim>,
 }
 
 impl Node {
-    /// Starts a server with these options (`"--name value ..."`) and waits until it answers.
+    /// Starts a server with these options (`"--name value ..."`) and waits until it replies.
     ///
     /// # Panics
-    /// If it does not start.
+    /// The server does not start.
     #[must_use]
     pub fn start(program: &Program, options: &str) -> Self {
         let mut node = Self::prepare(program, options);
@@ -71,19 +71,19 @@ impl Node {
         node
     }
 
-    /// A node of a cluster, not yet joined to any.
+    /// Starts a cluster node that has not joined any cluster.
     ///
     /// # Panics
-    /// If it does not start.
+    /// The server does not start.
     #[must_use]
     pub fn start_clustered(program: &Program) -> Self {
         Self::start(program, "--cluster-enabled yes --cluster-node-timeout 2000")
     }
 
-    /// A node that has its port and folder and is not started.
+    /// Reserves a port and a folder without starting the server.
     ///
     /// # Panics
-    /// If there is no room for a folder.
+    /// The folder cannot be created.
     #[must_use]
     pub fn prepare(program: &Program, options: &str) -> Self {
         let claim = claim_port();
@@ -105,12 +105,12 @@ impl Node {
         }
     }
 
-    /// The same behind a relay, as the server with this number. [`port`](Self::port) is the relay's.
+    /// Like [`Self::prepare`], behind a relay as server `number`. [`port`](Self::port) is the relay's port.
     ///
     /// # Panics
-    /// If there is no room for a folder.
+    /// The folder cannot be created.
     #[must_use]
-    pub fn prepare_behind(relays: &Relays, number: usize, kind: Kind, program: &Program) -> Self {
+    pub fn prepare_behind(relays: &Relays, number: usize, kind: RelayedProcess, program: &Program) -> Self {
         let mut node = Self::prepare(program, "");
         let relay = relays.relay(number);
         node.add_options(&relay.options(node.port, kind));
@@ -118,10 +118,10 @@ impl Node {
         node
     }
 
-    /// The same on a host of a network that the test made; it also listens there.
+    /// Like [`Self::prepare`], on a host of a test network.
     ///
     /// # Panics
-    /// If there is no room for a folder.
+    /// The folder cannot be created.
     #[must_use]
     pub fn prepare_on(host: &Host, program: &Program, options: &str) -> Self {
         let mut node = Self::prepare(program, options);
@@ -130,10 +130,10 @@ impl Node {
         node
     }
 
-    /// Starts the process and waits until it answers.
+    /// Starts the process and waits until it replies.
     ///
     /// # Panics
-    /// If it runs already or does not start.
+    /// The server is already running, or does not start.
     pub fn launch(&mut self) {
         self.spawn();
         eventually(&format!("{} on {} answers", self.program.name(), self.port), || {
@@ -151,10 +151,10 @@ impl Node {
         });
     }
 
-    /// Starts the process and does not wait.
+    /// Starts the process without waiting.
     ///
     /// # Panics
-    /// If it runs already.
+    /// The server is already running.
     pub fn spawn(&mut self) {
         assert!(self.child.is_none(), "the node on {} runs already", self.port);
         let log = fs::File::options()
@@ -180,24 +180,24 @@ impl Node {
         }
     }
 
-    /// A configuration file, which the other options override.
+    /// Sets the configuration file, which is overridden by other options.
     ///
     /// # Panics
-    /// If its path is no text.
+    /// The path is not valid UTF-8.
     pub fn set_configuration(&mut self, file: &Path) {
         self.options.insert(0, file.to_str().expect("a path of text").to_owned());
     }
 
-    /// Another option from the next start on.
+    /// Adds an option, effective from the next start.
     pub fn add_options(&mut self, options: &str) {
         self.options.extend(options.split_whitespace().map(str::to_owned));
     }
 
-    /// Has it speak TLS on a second port from the next start on, with `server.crt`, `server.key` and `ca.crt` of this
-    /// folder. It asks clients for no certificates.
+    /// Enables TLS on a second port from the next start, with `server.crt`, `server.key` and `ca.crt` of this folder,
+    /// and without client certificates.
     ///
     /// # Panics
-    /// If there is no such folder, or its path is no text.
+    /// The folder does not exist, or its path is not valid UTF-8.
     pub fn speak_tls(&mut self, certificates: &Path) {
         let folder = certificates.canonicalize().expect("a folder with certificates");
         let claim = claim_port();
@@ -209,75 +209,75 @@ impl Node {
         self.tls = Some(claim);
     }
 
-    /// Its port for TLS, if it has one.
+    /// The TLS port, if TLS is enabled.
     #[must_use]
     pub fn tls_port(&self) -> Option<u16> {
         self.tls.as_ref().map(|claim| claim.port)
     }
 
-    /// Gives it a small disk, while its folder is empty.
+    /// Mounts a small disk over the folder, which must be empty.
     ///
     /// # Errors
-    /// If this machine does not permit that.
+    /// This machine does not permit it.
     pub fn limit_disk(&mut self, bytes: u64) -> Result<(), String> {
         self.disk = Some(Disk::mount(self.folder(), bytes)?);
         Ok(())
     }
 
-    /// Fills its disk, if that is a small one.
+    /// Fills up the small disk, if there is one.
     ///
     /// # Panics
-    /// If that fails for another reason than that there is no more.
+    /// A write fails for another reason than a full disk.
     pub fn fill_disk(&self) {
         if let Some(disk) = &self.disk {
             disk.fill().expect("a disk can be filled");
         }
     }
 
-    /// There is room on its disk again.
+    /// Frees space on the small disk.
     pub fn free_disk(&self) {
         if let Some(disk) = &self.disk {
             disk.free();
         }
     }
 
-    /// Gives it a wall clock of its own, from its next start on.
+    /// Gives the server a separate wall clock from the next start.
     ///
     /// # Errors
-    /// If this machine has no libfaketime.
+    /// libfaketime is not installed.
     pub fn fake_clock(&mut self) -> Result<(), String> {
         self.clock = Some(FakeTime::new()?);
         Ok(())
     }
 
-    /// Sets its own clock so many seconds ahead, or behind; it notices within a second.
+    /// Shifts the server's wall clock by `ahead` seconds, which may be negative. It notices within a second.
     ///
     /// # Panics
-    /// If the clock's file cannot be written.
+    /// The clock's file cannot be written.
     pub fn set_clock(&self, ahead: i64) {
         if let Some(clock) = &self.clock {
             clock.set(ahead);
         }
     }
 
-    /// Whether others reach it through a relay.
+    /// Whether the server is behind a relay.
     pub(crate) fn is_behind_relay(&self) -> bool {
         self.relay.is_some()
     }
 
-    /// Where the process runs: its log and data.
+    /// The working folder, with log and data.
     #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Its IP address for other nodes.
+    /// The IP address for other nodes.
     #[must_use]
     pub fn ip(&self) -> IpAddr {
         self.host.as_ref().map_or(Ipv4Addr::LOCALHOST.into(), |host| host.ip)
     }
 
-    /// `ip:port`
+    /// The address as `ip:port`.
     #[must_use]
     pub fn address(&self) -> String {
         format!("{}:{}", self.ip(), self.port)
@@ -286,45 +286,45 @@ impl Node {
     /// The process id.
     ///
     /// # Panics
-    /// If it is not running.
+    /// The server is not running.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.child.as_ref().expect("the node runs").id()
     }
 
-    /// Whether the process has been started and not stopped by the test.
+    /// Whether the test has started the process and not stopped it.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.child.is_some()
     }
 
-    /// A new connection.
+    /// Opens a connection.
     ///
     /// # Panics
-    /// If the node does not take it.
+    /// The connection failed.
     #[must_use]
     pub fn connect(&self) -> Connection {
         self.try_connect().unwrap_or_else(|error| panic!("connecting to {}: {error}", self.port))
     }
 
-    /// A new connection.
+    /// Opens a connection.
     ///
     /// # Errors
-    /// As the system says.
+    /// The connection failed.
     pub fn try_connect(&self) -> io::Result<Connection> {
         self.endpoint().connect()
     }
 
-    /// Its address, for clients that connect while it is killed and started again.
+    /// The address, for clients that reconnect while the server is restarted.
     #[must_use]
     pub fn endpoint(&self) -> Endpoint {
         Endpoint { port: self.port, host: self.host.clone() }
     }
 
-    /// Removes its data; its identity in a cluster stays (nodes.conf), and so do its configuration and log.
+    /// Removes the data, but keeps nodes.conf, the configuration and the log.
     ///
     /// # Panics
-    /// If it runs, or a file cannot be removed.
+    /// The server is running, or a file cannot be removed.
     pub fn wipe(&self) {
         assert!(self.child.is_none(), "the node on {} runs", self.port);
         for entry in fs::read_dir(self.folder()).expect("the folder can be read").flatten() {
@@ -338,26 +338,26 @@ impl Node {
         }
     }
 
-    /// Sends one command, of words with a blank between, over a connection of its own.
+    /// Runs one command, given as words separated by blanks, on a new connection.
     ///
     /// # Panics
-    /// If no reply comes.
+    /// No reply arrives.
     pub fn run(&self, line: &str) -> Value {
         self.connect().run(line)
     }
 
-    /// Returns the output of redis-cli, run on this node's host.
+    /// Runs redis-cli on this node's host and returns its output.
     ///
     /// # Errors
-    /// The output of redis-cli, if it failed.
+    /// The output, if redis-cli failed.
     pub fn redis_cli(&self, arguments: &[&str]) -> Result<String, String> {
         redis_cli_on(self.host.as_ref(), arguments)
     }
 
-    /// SIGKILL, and the process is gone.
+    /// Sends SIGKILL and waits for the end of the process.
     ///
     /// # Panics
-    /// If it is not running.
+    /// The server is not running.
     pub fn kill(&mut self) {
         let mut child = self.child.take().expect("the node runs");
         child.kill().expect("a child can be killed");
@@ -365,17 +365,17 @@ impl Node {
         self.close_relay();
     }
 
-    /// A dead server's port refuses connections.
+    /// The port of a dead server must refuse connections.
     fn close_relay(&mut self) {
         if let Some(relay) = &mut self.relay {
             relay.close();
         }
     }
 
-    /// SIGTERM, and how the process ended.
+    /// Sends SIGTERM and returns the exit status.
     ///
     /// # Panics
-    /// If it is not running or does not end.
+    /// The server is not running, or does not end.
     pub fn terminate(&mut self) -> ExitStatus {
         self.signal(Signal::TERM);
         self.ended()
@@ -386,10 +386,10 @@ impl Node {
         self.exit_status().is_some()
     }
 
-    /// How the process ended by itself; it can be launched again.
+    /// Waits until the process has ended by itself, so that it can be launched again.
     ///
     /// # Panics
-    /// If it does not end.
+    /// The process does not end.
     pub fn ended(&mut self) -> ExitStatus {
         let status = self.wait_for_exit();
         self.child = None;
@@ -397,10 +397,10 @@ impl Node {
         status
     }
 
-    /// SIGSTOP: the process is there and silent, each of its threads.
+    /// Sends SIGSTOP and waits until all threads have stopped.
     ///
     /// # Panics
-    /// If it goes on.
+    /// A thread does not stop.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
         eventually_within(Duration::from_secs(10), "the process stands still", || {
@@ -413,7 +413,7 @@ impl Node {
         });
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn thaw(&self) {
         self.signal(Signal::CONT);
     }
@@ -421,13 +421,13 @@ impl Node {
     /// Waits until the process ends by itself.
     ///
     /// # Panics
-    /// If it does not.
+    /// The process does not end.
     pub fn wait_for_exit(&mut self) -> ExitStatus {
         let what = format!("the process on {} ends", self.port);
         eventually_within(Duration::from_secs(30), &what, || self.exit_status())
     }
 
-    /// Returns the output of the process so far.
+    /// The output of the process so far.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read(self.folder().join("log"))
@@ -435,10 +435,10 @@ impl Node {
             .unwrap_or_default()
     }
 
-    /// A field of INFO.
+    /// Reads a field of INFO.
     ///
     /// # Panics
-    /// If the node does not answer.
+    /// The server does not reply.
     #[must_use]
     pub fn info(&self, section: &str, field: &str) -> Option<String> {
         crate::info_field(&mut self.connect(), section, field)
@@ -447,7 +447,7 @@ impl Node {
     /// Resident memory in bytes.
     ///
     /// # Panics
-    /// If it is not running.
+    /// The server is not running.
     #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         let status =
@@ -456,10 +456,10 @@ impl Node {
         line.split_whitespace().nth(1).and_then(|kib| kib.parse::<u64>().ok()).expect("a number of kB") * 1024
     }
 
-    /// A TCP connection to the cluster bus.
+    /// Opens a TCP connection to the cluster bus.
     ///
     /// # Errors
-    /// As the system says.
+    /// The connection failed.
     pub fn connect_to_bus(&self) -> io::Result<TcpStream> {
         TcpStream::connect(("127.0.0.1", self.port + 10_000))
     }
@@ -477,7 +477,7 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         if let Some(mut child) = self.child.take() {
-            // Ends a frozen one too. Nothing is left to do if it fails.
+            // Also ends a frozen process. Errors are ignored, as nothing else can be done.
             let _ = child.kill();
             let _ = child.wait();
         }

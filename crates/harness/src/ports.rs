@@ -1,51 +1,51 @@
-//! Free ports, also free 10000 above (the bus), and not given to two tests at once.
+//! Reserves free ports (whose bus ports, 10000 above, are free as well) for one test at a time.
 //!
-//! Asking the system for a free port and letting go of it leaves a gap in which another test, in another process,
-//! gets the same. So a claim is a locked file per port, shared by all tests of this machine; the lock goes with the
-//! process that holds it. The ports and their bus ports lie below those that systems give to outgoing connections.
+//! Asking the system for a free port and releasing it leaves a gap in which another test could get the same port. So a
+//! claim is a locked file per port, shared by all tests on this machine; the lock ends with its process. All ports are
+//! below the range for outgoing connections.
 
 use std::fs::{self, File};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-const FIRST: u16 = 19_000;
-const COUNT: u16 = 3_500;
+const FIRST_PORT: u16 = 19_000;
+const PORT_COUNT: u16 = 3_500;
 
-/// A port that no other test of this machine gets while this lives.
+/// A port reserved for this test until dropped.
 #[derive(Debug)]
 pub struct PortClaim {
-    /// The client port; `port + 10000` is claimed with it.
+    /// The client port; `port + 10000` is reserved with it.
     pub port: u16,
     _lock: File,
 }
 
-/// Claims a port.
+/// Reserves a port.
 ///
 /// # Panics
-/// If none is free.
+/// No port is free.
 #[must_use]
 pub fn claim_port() -> PortClaim {
     claim_ports(1).remove(0)
 }
 
-/// Claims ports in a row.
+/// Reserves consecutive ports.
 ///
 /// # Panics
-/// If there is no such row.
+/// There are not enough consecutive free ports.
 #[must_use]
 pub fn claim_ports(count: u16) -> Vec<PortClaim> {
-    // Start somewhere else in each process, so that they do not all try the same ones first.
+    // Each process starts at a different port, to avoid contention.
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    let own = (std::process::id() * 37 % u32::from(COUNT)) as u16;
-    for _ in 0..COUNT {
-        let first = FIRST + (own + NEXT.fetch_add(count, Ordering::Relaxed) % COUNT) % COUNT;
+    let own = (std::process::id() * 37 % u32::from(PORT_COUNT)) as u16;
+    for _ in 0..PORT_COUNT {
+        let first = FIRST_PORT + (own + NEXT.fetch_add(count, Ordering::Relaxed) % PORT_COUNT) % PORT_COUNT;
         let claims: Option<Vec<PortClaim>> = (first..first + count).map(try_claim).collect();
         if let Some(claims) = claims {
             return claims;
         }
     }
-    panic!("no {count} free ports between {FIRST} and {}", FIRST + COUNT);
+    panic!("no {count} free ports between {FIRST_PORT} and {}", FIRST_PORT + PORT_COUNT);
 }
 
 fn try_claim(port: u16) -> Option<PortClaim> {

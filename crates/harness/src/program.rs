@@ -1,4 +1,4 @@
-//! Which binary is started, and in what form its command line is.
+//! Server binaries and the form of their command lines.
 
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Host, permitted};
 
-/// A server binary with redis-server's command-line form.
+/// A server binary with the command line of redis-server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Program {
     binary: PathBuf,
@@ -16,10 +16,10 @@ pub struct Program {
 }
 
 impl Program {
-    /// Our own: what `REDOUBT` names, or the build beside this test's.
+    /// Our own server: the binary named by `REDOUBT`, or the one built beside this test.
     ///
     /// # Panics
-    /// If there is none.
+    /// There is no binary.
     #[must_use]
     pub fn redoubt() -> Self {
         if let Some(named) = std::env::var_os("REDOUBT").filter(|named| !named.is_empty()) {
@@ -38,13 +38,14 @@ impl Program {
         Self { binary, is_redoubt: true }
     }
 
-    /// Redis 7.0, Debian's: what an older server on the other side of a wire understands.
+    /// Debian's Redis 7.0, for compatibility with older servers.
     #[must_use]
     pub fn redis() -> Self {
         Self { binary: "redis-server".into(), is_redoubt: false }
     }
 
-    /// Valkey of at least version 9.1, which is right about all it has. None, and a line about it, if it is not here.
+    /// Valkey 9.1 or later, the reference for everything it supports. `None`, reported as skipped, if it is not
+    /// installed.
     ///
     /// # Panics
     /// As [`left_out`].
@@ -53,7 +54,8 @@ impl Program {
         permitted("comparisons with Valkey 9.1", peer("valkey-server", (9, 1)))
     }
 
-    /// Redis of at least version 8.6, which is right about what only it has. None, and a line about it, if it is not here.
+    /// Redis 8.6 or later, the reference for what only Redis supports. `None`, reported as skipped, if it is not
+    /// installed.
     ///
     /// # Panics
     /// As [`left_out`].
@@ -62,7 +64,7 @@ impl Program {
         permitted("comparisons with Redis 8.6", peer("redis86-server", (8, 6)))
     }
 
-    /// Redis of at least version 8.6. None, and a line about it, if it is not here.
+    /// Redis 8.6 or later. `None`, reported as skipped, if it is not installed.
     ///
     /// # Panics
     /// As [`left_out`].
@@ -71,24 +73,25 @@ impl Program {
         permitted("comparisons with Redis 8.6", peer("redis86-server", (8, 6)))
     }
 
-    /// Any binary. One whose name begins with `redoubt` is started by its `server` subcommand.
+    /// Any binary. If its name begins with `redoubt`, the subcommand `server` is used.
     #[must_use]
     pub fn named(binary: &Path) -> Self {
         let is_redoubt = binary.file_name().is_some_and(|name| name.to_string_lossy().starts_with("redoubt"));
-        // Nodes run in folders of their own. A bare name is left to PATH, a link keeps its name.
+        // Made absolute, because nodes run in their own folders. Bare names are looked up in PATH, and links keep their
+        // names.
         let is_bare = binary.components().count() == 1;
         let binary =
             if is_bare { binary.into() } else { std::path::absolute(binary).expect("a current folder") };
         Self { binary, is_redoubt }
     }
 
-    /// The command up to where a configuration file or options follow.
+    /// The command without configuration file and options.
     #[must_use]
     pub fn command(&self) -> Command {
         self.command_on(None)
     }
 
-    /// The same, on a host of a network that the test made.
+    /// The command, run on a test host if there is one.
     pub(crate) fn command_on(&self, host: Option<&Host>) -> Command {
         let mut command = command_on(host, &self.binary);
         if self.is_redoubt {
@@ -97,20 +100,20 @@ impl Program {
         command
     }
 
-    /// The binary.
+    /// Path of the binary.
     #[must_use]
     pub fn binary(&self) -> &Path {
         &self.binary
     }
 
-    /// Its name in messages.
+    /// Name for messages.
     #[must_use]
     pub fn name(&self) -> String {
         self.binary.file_name().unwrap_or(self.binary.as_os_str()).to_string_lossy().into_owned()
     }
 }
 
-/// The server that `scripts/install-peers` brought, or that is on the path, of at least this version.
+/// A server of at least this version, installed by `scripts/install-peers` or found in PATH.
 fn peer(name: &str, least: (u32, u32)) -> Result<Program, String> {
     let missing = || format!("there is no {name} (scripts/install-peers)");
     let candidates = peers_folder().map(|folder| folder.join(name)).into_iter().chain([name.into()]);
@@ -127,7 +130,7 @@ fn peer(name: &str, least: (u32, u32)) -> Result<Program, String> {
     Ok(Program::named(&binary))
 }
 
-/// The folder that `PEERS` names, or the one in this user's cache.
+/// The folder named by `PEERS`, or the default in the user's cache.
 fn peers_folder() -> Option<PathBuf> {
     let named = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     named("PEERS").or_else(|| {
@@ -136,7 +139,7 @@ fn peers_folder() -> Option<PathBuf> {
     })
 }
 
-/// A command, run on a host of a network that the test made, if there is one.
+/// A command, run on a test host if there is one.
 fn command_on(host: Option<&Host>, binary: &Path) -> Command {
     let Some([first, rest @ ..]) = host.map(Host::prefix) else { return Command::new(binary) };
     let mut command = Command::new(first);
@@ -144,10 +147,10 @@ fn command_on(host: Option<&Host>, binary: &Path) -> Command {
     command
 }
 
-/// Runs a server that is to end by itself, within half a minute; returns its status and its output.
+/// Runs a server that should end by itself within 30 seconds. Returns its exit status and output.
 ///
 /// # Panics
-/// If it cannot be started, or goes on running: it is killed then.
+/// It cannot be started, or does not end; it is killed then.
 #[must_use]
 pub fn run_to_end(command: &mut Command) -> (ExitStatus, String) {
     let mut printed = tempfile::tempfile().expect("a temporary file");
@@ -179,18 +182,18 @@ pub fn run_to_end(command: &mut Command) -> (ExitStatus, String) {
     (status.unwrap_or_else(|| panic!("{command:?} goes on running:\n{text}")), text)
 }
 
-/// Runs `redis-cli` with these arguments and returns its output.
+/// Runs `redis-cli` and returns its output.
 ///
 /// # Errors
-/// The output of `redis-cli`, if it failed.
+/// The output, if `redis-cli` failed.
 ///
 /// # Panics
-/// If it is not installed.
+/// `redis-cli` is not installed.
 pub fn redis_cli(arguments: &[&str]) -> Result<String, String> {
     redis_cli_on(None, arguments)
 }
 
-/// The same, on a host of a network that the test made.
+/// Runs `redis-cli` on a test host if there is one.
 pub(crate) fn redis_cli_on(host: Option<&Host>, arguments: &[&str]) -> Result<String, String> {
     let output = command_on(host, Path::new("redis-cli"))
         .args(arguments)

@@ -1,10 +1,10 @@
-//! A network of relays: cuts between servers that need no privileges.
+//! A network of TCP relays that can be partitioned without privileges.
 //!
-//! Behind a relay a server listens on a port of its own and announces the relay's (`cluster-announce-port` and its
-//! kin). It connects to others from a loopback address of its own (`bind-source-addr 127.0.77.N`), so a relay knows
-//! which server is calling; a connection from elsewhere is a client's, and is never cut off. A cut holds bytes back and
-//! breaks nothing, as a lost network does: when it is healed, they arrive. A relay listens while its server runs, so
-//! that a dead server's port refuses connections, here too.
+//! A server behind a relay listens on a private port and announces the relay's port (`cluster-announce-port` and
+//! similar options). It connects to others from its own loopback address (`bind-source-addr 127.0.77.N`), by which
+//! relays identify it; other connections are clients and are never cut. A partition holds back bytes without breaking
+//! connections, as a network outage does; they arrive when it ends. A relay only listens while its server runs, so that
+//! the port of a dead server refuses connections.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, TcpListener, TcpStream};
@@ -15,18 +15,18 @@ use std::time::Duration;
 
 use crate::{PortClaim, claim_port};
 
-/// The loopback network in which servers behind relays have their addresses.
+/// The loopback network for servers behind relays.
 const NETWORK: [u8; 3] = [127, 0, 77];
 const BUS: u16 = 10_000;
-/// Bytes that one read takes.
-const PIECE: usize = 16 * 1024;
+/// Size of the read buffer.
+const BUFFER_SIZE: usize = 16 * 1024;
 
 /// The kind of process behind a relay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// A server, alone or with replicas.
+pub enum RelayedProcess {
+    /// A standalone server, possibly with replicas.
     Server,
-    /// A node of a cluster.
+    /// A cluster node.
     Clustered,
     /// A sentinel.
     Sentinel,
@@ -35,23 +35,23 @@ pub enum Kind {
 /// The links between servers behind relays, each of which can be cut.
 #[derive(Debug, Clone, Default)]
 pub struct Relays {
-    cuts: Arc<Cuts>,
+    cuts: Arc<CutLinks>,
 }
 
 #[derive(Debug, Default)]
-struct Cuts {
-    /// The cut links: pairs of the server that sends and the server that does not get it.
+struct CutLinks {
+    /// The cut links, as pairs of sending and receiving server.
     lost: Mutex<Vec<(usize, usize)>>,
     healed: Condvar,
-    /// The links that one server has made to another's port, not to its bus.
+    /// Connections between servers to client ports, not to the bus.
     links: Mutex<Vec<(usize, usize, TcpStream)>>,
 }
 
 impl Relays {
-    /// A network without servers, or the reason why there cannot be one here.
+    /// Creates an empty network.
     ///
     /// # Errors
-    /// Where a loopback address is not to be had for the asking.
+    /// Loopback addresses other than 127.0.0.1 are not available.
     pub fn make() -> Result<Self, String> {
         let address = address_of(0);
         match TcpListener::bind((address, 0)) {
@@ -60,7 +60,7 @@ impl Relays {
         }
     }
 
-    /// Parts the network: each group reaches only its own. Servers that are not named stay together.
+    /// Partitions the network into groups. Servers that are not named form one more group.
     pub fn split(&self, groups: &[Vec<usize>], servers: usize) {
         let side = |server: usize| groups.iter().position(|group| group.contains(&server));
         let all = || 0..servers;
@@ -68,18 +68,19 @@ impl Relays {
         *self.cuts.locked() = pairs.filter(|(from, to)| side(*from) != side(*to)).collect();
     }
 
-    /// Loses all bytes from `from` to these; bytes from them arrive.
+    /// Holds back all bytes from `from` to these servers, but not in the other direction.
     pub fn lose(&self, from: usize, to: &[usize]) {
         self.cuts.locked().extend(to.iter().map(|to| (from, *to)));
     }
 
-    /// Ends all cuts: every server reaches every other one again.
+    /// Ends all partitions.
     pub fn heal(&self) {
         self.cuts.locked().clear();
         self.cuts.healed.notify_all();
     }
 
-    /// Breaks the links that `from` has made to the port of `to`, and says how many there were. Others can be made.
+    /// Breaks the connections of `from` to the client port of `to`, and returns their number. New connections are
+    /// possible.
     pub fn break_links(&self, from: usize, to: usize) -> usize {
         let mut links = self.cuts.links.lock().unwrap_or_else(PoisonError::into_inner);
         let broken: Vec<_> =
@@ -88,18 +89,18 @@ impl Relays {
         broken.iter().filter(|link| was_up(link)).count()
     }
 
-    /// A relay for the server with this number, which does not listen yet.
+    /// Creates a relay for server `server`. It does not listen yet.
     pub(crate) fn relay(&self, server: usize) -> Relay {
         Relay { server, cuts: self.cuts.clone(), own: claim_port(), listeners: Vec::new() }
     }
 }
 
-impl Cuts {
+impl CutLinks {
     fn locked(&self) -> MutexGuard<'_, Vec<(usize, usize)>> {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until bytes of `from` reach `to`; false if the relay closed meanwhile.
+    /// Waits until bytes from `from` may reach `to`. Returns `false` if the relay was closed meanwhile.
     fn wait(&self, from: usize, to: usize, closed: &AtomicBool) -> bool {
         let mut lost = self.locked();
         while lost.contains(&(from, to)) && !closed.load(Ordering::Relaxed) {
@@ -110,12 +111,12 @@ impl Cuts {
     }
 }
 
-/// Stands in front of one server.
+/// A relay in front of one server.
 #[derive(Debug)]
 pub(crate) struct Relay {
     server: usize,
-    cuts: Arc<Cuts>,
-    /// Where the server itself listens; the port of its bus is claimed with it.
+    cuts: Arc<CutLinks>,
+    /// The server's private port; its bus port is reserved with it.
     own: PortClaim,
     listeners: Vec<Listener>,
 }
@@ -128,16 +129,16 @@ struct Listener {
 }
 
 impl Relay {
-    /// Returns the options for the process, if it is known as `port`.
-    pub(crate) fn options(&self, port: u16, kind: Kind) -> String {
+    /// The server's options for being known by `port`.
+    pub(crate) fn options(&self, port: u16, kind: RelayedProcess) -> String {
         let source = address_of(self.server);
         let own = self.own.port;
         let common = format!("--port {own} --bind 127.0.0.1 --bind-source-addr {source}");
         match kind {
-            Kind::Server => {
+            RelayedProcess::Server => {
                 format!("{common} --replica-announce-ip 127.0.0.1 --replica-announce-port {port}")
             }
-            Kind::Clustered => {
+            RelayedProcess::Clustered => {
                 let (bus, own_bus) = (port + BUS, own + BUS);
                 format!(
                     "{common} --cluster-port {own_bus} --cluster-announce-ip 127.0.0.1 \
@@ -146,15 +147,15 @@ impl Relay {
                 )
             }
             // A sentinel's announced address is in its configuration file.
-            Kind::Sentinel => common,
+            RelayedProcess::Sentinel => common,
         }
     }
 
-    /// Listens on the port by which the server is known, and on its bus's.
+    /// Listens on the announced port and its bus port.
     pub(crate) fn open(&mut self, port: u16) {
         self.close();
         for offset in [0, BUS] {
-            let context = Arc::new(Context {
+            let context = Arc::new(RelayContext {
                 server: self.server,
                 port: self.own.port + offset,
                 is_bus: offset == BUS,
@@ -165,23 +166,23 @@ impl Relay {
         }
     }
 
-    /// Refuses connections from now on, and ends those that stand.
+    /// Stops listening and closes all connections.
     pub(crate) fn close(&mut self) {
         self.listeners.clear();
     }
 }
 
-/// The state that a relay's connections share.
-struct Context {
+/// State shared by a relay's connections.
+struct RelayContext {
     server: usize,
     port: u16,
     is_bus: bool,
-    cuts: Arc<Cuts>,
+    cuts: Arc<CutLinks>,
     closed: Arc<AtomicBool>,
 }
 
 impl Listener {
-    fn open(port: u16, context: Arc<Context>) -> Self {
+    fn open(port: u16, context: Arc<RelayContext>) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", port)).expect("the port was claimed");
         let closed = context.closed.clone();
         let accepting = move || {
@@ -200,7 +201,7 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.closed.store(true, Ordering::Relaxed);
-        // Wakes the thread that accepts.
+        // Wakes the accepting thread.
         let _ = TcpStream::connect(("127.0.0.1", self.port));
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -208,8 +209,8 @@ impl Drop for Listener {
     }
 }
 
-impl Context {
-    /// Carries what both sides send until one ends.
+impl RelayContext {
+    /// Forwards bytes in both directions until one side closes.
     fn join(self: Arc<Self>, caller: TcpStream) {
         let from = caller.peer_addr().ok().and_then(|address| server_at(address.ip()));
         if from.is_some_and(|from| !self.cuts.wait(from, self.server, &self.closed)) {
@@ -228,10 +229,10 @@ impl Context {
     }
 
     fn carry(&self, from: Option<usize>, to: Option<usize>, mut source: TcpStream, mut target: TcpStream) {
-        // A timeout, to notice that the relay closed; idle connections stay.
+        // The timeout only serves to notice that the relay is closed.
         let _ = source.set_read_timeout(Some(Duration::from_millis(500)));
         let _ = target.set_nodelay(true);
-        let mut piece = vec![0; PIECE];
+        let mut piece = vec![0; BUFFER_SIZE];
         while !self.closed.load(Ordering::Relaxed) {
             let count = match source.read(&mut piece) {
                 Ok(0) => break,
@@ -259,7 +260,7 @@ fn is_pause(error: &std::io::Error) -> bool {
     matches!(error.kind(), WouldBlock | TimedOut | Interrupted)
 }
 
-/// From where the server with this number calls.
+/// The address from which server `server` connects.
 fn address_of(server: usize) -> Ipv4Addr {
     let [a, b, c] = NETWORK;
     Ipv4Addr::new(a, b, c, u8::try_from(server + 1).expect("fewer than 255 servers"))
@@ -275,9 +276,9 @@ fn server_at(ip: IpAddr) -> Option<usize> {
 mod tests {
     use super::*;
 
-    /// A server that sends back what it gets, known by another port.
+    /// An echo server behind a relay.
     #[test]
-    fn a_relay_carries_both_ways_and_refuses_once_it_is_closed() {
+    fn relay_forwards_both_ways_and_refuses_once_closed() {
         let relays = Relays::make().expect("Linux has the whole loopback network");
         let known = claim_port();
         let mut relay = relays.relay(0);
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn a_split_loses_what_crosses_it_and_nothing_else() {
+    fn split_cuts_only_links_between_groups() {
         let relays = Relays::make().expect("Linux has the whole loopback network");
         relays.split(&[vec![0]], 3);
         assert_eq!(*relays.cuts.locked(), [(0, 1), (0, 2), (1, 0), (2, 0)]);
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_caller_is_known_by_its_address() {
+    fn callers_are_identified_by_address() {
         assert_eq!(server_at(address_of(3).into()), Some(3));
         assert_eq!(server_at(Ipv4Addr::LOCALHOST.into()), None);
     }

@@ -1,4 +1,4 @@
-//! Moving a slot from master to master, as redis-cli does it.
+//! Moves a slot between masters, in the same steps as redis-cli.
 
 use std::io;
 use std::time::Duration;
@@ -6,16 +6,16 @@ use std::time::Duration;
 use crate::{Connection, Node, Value, slot_owner};
 
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Keys that one MIGRATE takes.
-const KEYS: &str = "100";
+/// Number of keys per MIGRATE.
+const KEYS_PER_MIGRATE: &str = "100";
 
-/// Moves a slot with its keys to the master `target` among these nodes; those that do not run are left out.
+/// Moves a slot with its keys to master `target`. Nodes that are not running are skipped.
 ///
 /// # Errors
-/// The node that refused a step of the move, and its reason. The move then stays where it is.
+/// The node that refused a step, and why. The move stays incomplete then.
 ///
 /// # Panics
-/// If there is no such node.
+/// There is no such node.
 pub fn move_slot(nodes: &[Node], slot: u16, target: usize) -> Result<(), String> {
     let running = || nodes.iter().filter(|node| node.is_running());
     let owner = running().find_map(|node| slot_owner(&mut connect(node).ok()?, slot));
@@ -31,17 +31,18 @@ pub fn move_slot(nodes: &[Node], slot: u16, target: usize) -> Result<(), String>
     tell(target, &["CLUSTER", "SETSLOT", &number, "IMPORTING", &from])?;
     tell(source, &["CLUSTER", "SETSLOT", &number, "MIGRATING", &to])?;
     loop {
-        let keys = tell(source, &["CLUSTER", "GETKEYSINSLOT", &number, KEYS])?;
+        let keys = tell(source, &["CLUSTER", "GETKEYSINSLOT", &number, KEYS_PER_MIGRATE])?;
         if keys.items().is_empty() {
             break;
         }
         let (ip, port) = (target.ip().to_string(), target.port.to_string());
-        let mut words =
-            ["MIGRATE", &ip, &port, "", "0", "5000", "KEYS"].map(|word| word.as_bytes().to_vec()).to_vec();
+        let mut words = ["MIGRATE", &ip, &port, "", "0", "5000", "KEYS_PER_MIGRATE"]
+            .map(|word| word.as_bytes().to_vec())
+            .to_vec();
         words.extend(keys.items().iter().map(bytes_of));
         tell(source, &words)?;
     }
-    // The new owner first, then the old one; then all other masters.
+    // The new owner must know first, then the old one, then the other masters.
     tell(target, &["CLUSTER", "SETSLOT", &number, "NODE", &to])?;
     tell(source, &["CLUSTER", "SETSLOT", &number, "NODE", &to])?;
     for node in running().filter(|node| node.port != source.port && node.port != target.port) {

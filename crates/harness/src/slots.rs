@@ -1,10 +1,10 @@
-//! The slots of keys.
+//! Hash slots.
 
-/// How many slots there are.
+/// Number of slots.
 pub const SLOTS: u16 = 16_384;
 
-/// The slot of a key: CRC16-XMODEM of the part between its first braces, or of all of it; bit by bit, so as not to
-/// trust the code under test.
+/// The slot of a key: CRC16-XMODEM of its hash tag, or of the whole key. Computed bit by bit, independently of the code
+/// under test.
 #[must_use]
 pub fn slot_of(key: &str) -> u16 {
     let tagged = key.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(tag, _)| tag);
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_those_of_the_published_examples() {
+    fn slots_match_published_examples() {
         assert_eq!(slot_of("123456789"), 0x31C3);
         assert_eq!(slot_of("foo"), 12182);
         assert_eq!(slot_of("bar"), 5061);

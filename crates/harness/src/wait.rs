@@ -3,22 +3,22 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long anything may take that a healthy server does in a few seconds, on a machine with more to do.
-const GENEROUS: Duration = Duration::from_secs(60);
-const PAUSE: Duration = Duration::from_millis(20);
+/// Bound for operations that take a healthy server a few seconds, on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(60);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Returns the first value that `attempt` gives.
+/// Retries `attempt` until it returns a value.
 ///
 /// # Panics
-/// If it does not within a minute; `what` says what was awaited.
+/// After a minute; the message names `what`.
 pub fn eventually<T>(what: &str, attempt: impl FnMut() -> Option<T>) -> T {
-    eventually_within(GENEROUS, what, attempt)
+    eventually_within(TIMEOUT, what, attempt)
 }
 
-/// The same with another bound.
+/// Like [`eventually`], with another bound.
 ///
 /// # Panics
-/// If it takes longer than `bound`.
+/// After `bound`.
 pub fn eventually_within<T>(bound: Duration, what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
@@ -26,18 +26,18 @@ pub fn eventually_within<T>(bound: Duration, what: &str, mut attempt: impl FnMut
             return value;
         }
         assert!(start.elapsed() < bound, "waited {bound:?} in vain: {what}");
-        thread::sleep(PAUSE);
+        thread::sleep(RETRY_INTERVAL);
     }
 }
 
-/// Checks that `condition` does not come true for as long as `period`: for what must not happen.
+/// Checks that `condition` stays false for `period`.
 ///
 /// # Panics
-/// If it does.
+/// The condition becomes true.
 pub fn never_within(period: Duration, what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while start.elapsed() < period {
         assert!(!condition(), "{what}");
-        thread::sleep(PAUSE);
+        thread::sleep(RETRY_INTERVAL);
     }
 }

@@ -1,14 +1,14 @@
-//! A RESP2 and RESP3 client that does one thing after another and hides nothing.
+//! A simple blocking RESP2 and RESP3 client for tests.
 
 use std::fmt;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// Longer than any reply takes, shorter than a test may.
+/// Longer than any reply takes, and shorter than a test's time limit.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A reply, as it was on the wire: two replies are equal when a client could not tell them apart.
+/// A reply exactly as on the wire: replies are equal only if clients cannot distinguish them.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Value {
     /// `+OK`
@@ -19,11 +19,11 @@ pub enum Value {
     Int(i64),
     /// `$3`
     Bulk(Vec<u8>),
-    /// `$-1`, RESP2's absent string.
+    /// `$-1`, the null bulk string of RESP2.
     NullBulk,
-    /// `*-1`, RESP2's absent array.
+    /// `*-1`, the null array of RESP2.
     NullArray,
-    /// `_`, RESP3's absent anything.
+    /// `_`, the null of RESP3.
     Null,
     /// `*2`
     Array(Vec<Value>),
@@ -35,25 +35,25 @@ pub enum Value {
     Push(Vec<Value>),
     /// `#t`
     Bool(bool),
-    /// `,1.5`, as it was written.
+    /// `,1.5`, as received.
     Double(String),
-    /// `(12`, as it was written.
+    /// `(12`, as received.
     BigNumber(String),
     /// `=7`, with its format.
     Verbatim(Vec<u8>),
 }
 
 impl Value {
-    /// Whether it is an error whose text begins with `code`.
+    /// Whether this is an error that begins with `code`.
     #[must_use]
     pub fn is_error(&self, code: &str) -> bool {
         matches!(self, Self::Error(text) if text.starts_with(code))
     }
 
-    /// The text of a simple string, a bulk string or a verbatim string.
+    /// The text of a simple, bulk or verbatim string.
     ///
     /// # Panics
-    /// If it is something else.
+    /// The reply has another type.
     #[must_use]
     pub fn text(&self) -> String {
         match self {
@@ -64,10 +64,10 @@ impl Value {
         }
     }
 
-    /// The number of an integer reply.
+    /// The value of an integer reply.
     ///
     /// # Panics
-    /// If it is something else.
+    /// The reply has another type.
     #[must_use]
     pub fn int(&self) -> i64 {
         match self {
@@ -79,7 +79,7 @@ impl Value {
     /// The elements of an array, a set or a push.
     ///
     /// # Panics
-    /// If it is something else.
+    /// The reply has another type.
     #[must_use]
     pub fn items(&self) -> &[Value] {
         match self {
@@ -88,10 +88,10 @@ impl Value {
         }
     }
 
-    /// Panics unless it is `+OK`.
+    /// Asserts that the reply is `+OK`.
     ///
     /// # Panics
-    /// See above.
+    /// The reply is anything else.
     pub fn expect_ok(&self) {
         assert_eq!(*self, Self::Simple("OK".into()));
     }
@@ -126,10 +126,10 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Connects.
+    /// Connects to a server.
     ///
     /// # Errors
-    /// As the system says.
+    /// The connection failed.
     pub fn open(address: impl ToSocketAddrs) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
         stream.set_nodelay(true)?;
@@ -138,26 +138,26 @@ impl Connection {
         Ok(Self { reader: BufReader::new(stream) })
     }
 
-    /// Another bound on the wait for a reply.
+    /// Sets the timeout for replies.
     ///
     /// # Panics
-    /// If the system refuses to set it.
+    /// The system call failed.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.reader.get_ref().set_read_timeout(Some(timeout)).expect("a timeout can be set");
     }
 
-    /// Sends bytes as they are.
+    /// Sends raw bytes.
     ///
     /// # Errors
-    /// When the link is broken.
+    /// The connection is broken.
     pub fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.reader.get_mut().write_all(bytes)
     }
 
-    /// Says that nothing more will be sent.
+    /// Shuts down the sending direction.
     ///
     /// # Errors
-    /// When the link is broken.
+    /// The connection is broken.
     pub fn end_sending(&mut self) -> io::Result<()> {
         self.reader.get_ref().shutdown(std::net::Shutdown::Write)
     }
@@ -165,49 +165,49 @@ impl Connection {
     /// Sends a command without waiting for its reply.
     ///
     /// # Errors
-    /// When the link is broken.
+    /// The connection is broken.
     pub fn send<A: AsRef<[u8]>>(&mut self, arguments: &[A]) -> io::Result<()> {
         self.send_raw(&encode(arguments))
     }
 
-    /// Sends commands in one write, without waiting for their replies.
+    /// Sends commands in a single write, without waiting for replies.
     ///
     /// # Errors
-    /// When the link is broken.
+    /// The connection is broken.
     pub fn send_all<A: AsRef<[u8]>, C: AsRef<[A]>>(&mut self, commands: &[C]) -> io::Result<()> {
         let bytes: Vec<u8> = commands.iter().flat_map(|command| encode(command.as_ref())).collect();
         self.send_raw(&bytes)
     }
 
-    /// Sends a command and gives its reply.
+    /// Sends a command and returns its reply.
     ///
     /// # Errors
-    /// When the link is broken, or no reply comes.
+    /// The connection is broken, or no reply arrives.
     pub fn try_call<A: AsRef<[u8]>>(&mut self, arguments: &[A]) -> io::Result<Value> {
         self.send(arguments)?;
         self.read()
     }
 
-    /// The same, from words.
+    /// Like [`Self::try_call`], for commands given as words.
     ///
     /// # Panics
-    /// When the link is broken, or no reply comes.
+    /// The connection is broken, or no reply arrives.
     pub fn call(&mut self, arguments: &[&str]) -> Value {
         self.try_call(arguments).unwrap_or_else(|error| panic!("{arguments:?}: {error}"))
     }
 
-    /// The same, from words with a blank between.
+    /// Like [`Self::call`], for a command with words separated by blanks.
     ///
     /// # Panics
-    /// When the link is broken, or no reply comes.
+    /// The connection is broken, or no reply arrives.
     pub fn run(&mut self, line: &str) -> Value {
         self.call(&line.split(' ').collect::<Vec<_>>())
     }
 
-    /// The same for many lines, sent in one write.
+    /// Like [`Self::run`], for several commands sent in a single write.
     ///
     /// # Panics
-    /// When the link is broken, or a reply does not come.
+    /// The connection is broken, or a reply is missing.
     pub fn run_all<L: AsRef<str>>(&mut self, lines: &[L]) -> Vec<Value> {
         let commands: Vec<Vec<&str>> = lines.iter().map(|line| line.as_ref().split(' ').collect()).collect();
         self.send_all(&commands).expect("the server takes commands");
@@ -217,12 +217,12 @@ impl Connection {
             .collect()
     }
 
-    /// Whether something has come that is not read yet: a reply, or the end.
+    /// Whether unread data or the end of the stream has arrived.
     ///
     /// # Panics
-    /// If the system refuses to look.
+    /// The system call failed.
     #[must_use]
-    pub fn has_come(&self) -> bool {
+    pub fn has_unread_data(&self) -> bool {
         let stream = self.reader.get_ref();
         stream.set_nonblocking(true).expect("a socket can be told not to wait");
         let peeked = stream.peek(&mut [0]);
@@ -234,7 +234,7 @@ impl Connection {
     /// Reads one reply.
     ///
     /// # Errors
-    /// When the link ends, no reply comes in time, or it is no RESP.
+    /// The connection ended, the reply is not valid RESP, or none arrived in time.
     pub fn read(&mut self) -> io::Result<Value> {
         let mut line = Vec::new();
         self.reader.read_until(b'\n', &mut line)?;
@@ -242,11 +242,11 @@ impl Connection {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         if !line.ends_with(b"\r\n") {
-            return Err(bad(&line));
+            return Err(invalid_reply(&line));
         }
         line.truncate(line.len() - 2);
         let text = || String::from_utf8_lossy(&line[1..]).into_owned();
-        let number = || text().parse::<i64>().map_err(|_| bad(&line));
+        let number = || text().parse::<i64>().map_err(|_| invalid_reply(&line));
         Ok(match line.first() {
             Some(b'+') => Value::Simple(text()),
             Some(b'-') => Value::Error(text()),
@@ -270,29 +270,29 @@ impl Connection {
                 let pairs = number()?;
                 Value::Map((0..pairs).map(|_| Ok((self.read()?, self.read()?))).collect::<io::Result<_>>()?)
             }
-            _ => return Err(bad(&line)),
+            _ => return Err(invalid_reply(&line)),
         })
     }
 
-    /// Reads until the server closes the link, and returns the bytes.
+    /// Reads until the server closes the connection, and returns the bytes.
     ///
     /// # Errors
-    /// When it does not close the link.
+    /// The server does not close the connection.
     pub fn read_to_end(&mut self) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         match self.reader.read_to_end(&mut bytes) {
-            // A server that closes with bytes of ours unread resets the link.
+            // A server that closes with unread input resets the connection.
             Err(error) if error.kind() != io::ErrorKind::ConnectionReset => Err(error),
             _ => Ok(bytes),
         }
     }
 
     fn read_payload(&mut self, length: i64) -> io::Result<Vec<u8>> {
-        let length = usize::try_from(length).map_err(|_| bad(b"a negative length"))?;
+        let length = usize::try_from(length).map_err(|_| invalid_reply(b"a negative length"))?;
         let mut bytes = vec![0; length + 2];
         self.reader.read_exact(&mut bytes)?;
         if !bytes.ends_with(b"\r\n") {
-            return Err(bad(&bytes));
+            return Err(invalid_reply(&bytes));
         }
         bytes.truncate(length);
         Ok(bytes)
@@ -303,7 +303,7 @@ impl Connection {
     }
 }
 
-/// A command as an array of bulk strings.
+/// Encodes a command as an array of bulk strings.
 fn encode<A: AsRef<[u8]>>(arguments: &[A]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
     for argument in arguments {
@@ -315,7 +315,7 @@ fn encode<A: AsRef<[u8]>>(arguments: &[A]) -> Vec<u8> {
     bytes
 }
 
-fn bad(bytes: &[u8]) -> io::Error {
+fn invalid_reply(bytes: &[u8]) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, format!("no RESP: \"{}\"", bytes.escape_ascii()))
 }
 
@@ -324,7 +324,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_an_array_of_bulk_strings() {
+    fn commands_are_encoded_as_arrays_of_bulk_strings() {
         assert_eq!(encode(&["GET", "a b"]), b"*2\r\n$3\r\nGET\r\n$3\r\na b\r\n");
     }
 }

@@ -169,7 +169,7 @@ impl<'a> Side<'a> {
         let start = Instant::now();
         loop {
             for (number, client) in self.clients.iter_mut().enumerate() {
-                if self.waits[number] && client.has_come() {
+                if self.waits[number] && client.has_unread_data() {
                     told.push((number, client.read().expect("a reply")));
                     self.waits[number] = false;
                 }

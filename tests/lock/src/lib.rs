@@ -1,5 +1,5 @@
-//! The common parts of the tests of locks: a counter in a file that nothing protects but the lock, and fencing tokens
-//! that show when two held it at once.
+//! Shared by the lock tests: a counter in a file that only the lock protects, and fencing tokens that reveal two
+//! concurrent holders.
 #![forbid(unsafe_code)]
 
 #[allow(clippy::missing_errors_doc)]

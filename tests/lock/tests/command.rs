@@ -1,4 +1,4 @@
-//! `redoubt lock`, as a user runs it.
+//! Tests of the command `redoubt lock`.
 
 use std::io::Read;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -19,7 +19,7 @@ fn status(node: &Node, options: &str, command: &[&str]) -> Option<i32> {
     lock(node, options, command).status().unwrap().code()
 }
 
-/// Starts it, and waits until the command has the lock.
+/// Starts `redoubt lock`, and waits until its command holds the lock.
 fn hold(node: &Node, options: &str, command: &[&str]) -> Child {
     let child = lock(node, options, command).spawn().unwrap();
     eventually("it is held", || (node.run("EXISTS l").int() == 1).then_some(()));
@@ -33,7 +33,7 @@ fn ended(mut child: Child) -> (ExitStatus, String) {
     (status, said)
 }
 
-/// Byte by byte: the bytes behind it are for the next reader.
+/// Reads byte by byte, to leave later bytes to the next reader.
 fn first_line(out: &mut impl Read) -> String {
     let mut line = String::new();
     let mut byte = [0];
@@ -44,7 +44,7 @@ fn first_line(out: &mut impl Read) -> String {
 }
 
 #[test]
-fn the_status_is_the_commands_and_the_lock_is_given_back() {
+fn exit_status_is_that_of_the_command_and_the_lock_is_released() {
     let node = Node::start(&Program::redoubt(), "");
     assert_eq!(status(&node, "", &["true"]), Some(0));
     assert_eq!(status(&node, "--fair", &["sh", "-c", "exit 7"]), Some(7));
@@ -55,7 +55,7 @@ fn the_status_is_the_commands_and_the_lock_is_given_back() {
 }
 
 #[test]
-fn the_command_knows_its_token() {
+fn command_gets_its_fencing_token() {
     let node = Node::start(&Program::redoubt(), "");
     let token = || {
         let out = lock(&node, "", &["sh", "-c", "echo $REDOUBT_LOCK_TOKEN"]).output().unwrap().stdout;
@@ -65,12 +65,12 @@ fn the_command_knows_its_token() {
 }
 
 #[test]
-fn who_does_not_get_it_in_time_says_so() {
+fn timeout_is_reported() {
     let node = Node::start(&Program::redoubt(), "");
     let mut holder = hold(&node, "", &["sleep", "60"]);
     assert_eq!(status(&node, "--wait 200ms", &["true"]), Some(75));
     kill_process(Pid::from_child(&holder), Signal::TERM).unwrap();
-    // It waits for the first to give it back.
+    // It waits for the first holder to release the lock.
     assert_eq!(status(&node, "--wait 20s", &["true"]), Some(0));
     assert_eq!(holder.wait().unwrap().code(), Some(143));
     let nowhere = Command::new(Program::redoubt().binary())
@@ -81,7 +81,7 @@ fn who_does_not_get_it_in_time_says_so() {
 }
 
 #[test]
-fn signals_are_the_commands() {
+fn signals_are_forwarded_to_the_command() {
     let node = Node::start(&Program::redoubt(), "");
     let script = "trap 'echo heard; exit 5' USR1; echo ready; while :; do sleep 0.05; done";
     let mut child = hold(&node, "", &["sh", "-c", script]);
@@ -92,9 +92,9 @@ fn signals_are_the_commands() {
     assert_eq!(node.run("EXISTS l").int(), 0);
 }
 
-/// The command ignores SIGTERM, and so does what it started: both are gone all the same.
+/// The command and its child ignore SIGTERM; both must end all the same.
 #[test]
-fn a_lost_lock_ends_the_command_and_what_it_started() {
+fn losing_the_lock_kills_the_command_and_its_children() {
     let node = Node::start(&Program::redoubt(), "");
     let script = "trap '' TERM; sleep 600 & echo $!; wait; sleep 600";
     let mut child = hold(&node, "--lease 900ms --kill-after 300ms", &["sh", "-c", script]);
@@ -105,13 +105,13 @@ fn a_lost_lock_ends_the_command_and_what_it_started() {
     assert!(said.contains("l is lost: the server no longer has it"), "{said}");
     eventually("what it started is gone", || {
         let state = std::fs::read_to_string(format!("/proc/{started}/stat")).unwrap_or_default();
-        // It may still be a zombie.
+        // The process may still be a zombie.
         (state.is_empty() || state.contains(") Z ")).then_some(())
     });
 }
 
 #[test]
-fn a_lost_lock_may_be_a_warning() {
+fn losing_the_lock_can_be_only_a_warning() {
     let node = Node::start(&Program::redoubt(), "");
     let file = node.folder().join("go");
     let script = format!("while ! [ -e {} ]; do sleep 0.05; done; exit 3", file.display());
@@ -125,9 +125,9 @@ fn a_lost_lock_may_be_a_warning() {
     assert_eq!(status.code(), Some(3));
 }
 
-/// Its process is killed, so the lease is not renewed: the lock is free when its lease is over, and not before.
+/// After the holder is killed, the lock becomes free when its lease ends, and not before.
 #[test]
-fn a_killed_holder_leaves_it_for_the_lease() {
+fn lock_of_a_killed_holder_expires_with_its_lease() {
     let node = Node::start(&Program::redoubt(), "");
     let mut child = hold(&node, "--lease 2s", &["sleep", "1"]);
     child.kill().unwrap();
@@ -138,9 +138,9 @@ fn a_killed_holder_leaves_it_for_the_lease() {
     assert!(began.elapsed() < Duration::from_secs(10));
 }
 
-/// A typo in a command is not found out only after an hour of waiting for the lock.
+/// A typo in the command must not show only after an hour of waiting.
 #[test]
-fn a_command_that_is_not_there_is_told_before_the_lock_is_waited_for() {
+fn missing_command_is_reported_before_waiting() {
     let node = Node::start(&Program::redoubt(), "");
     let mut holder = hold(&node, "", &["sleep", "600"]);
     assert_eq!(status(&node, "", &["no-such-command"]), Some(127));
@@ -149,10 +149,9 @@ fn a_command_that_is_not_there_is_told_before_the_lock_is_waited_for() {
     holder.wait().unwrap();
 }
 
-/// No server answers at the address: a command that waits without an end prints why, and goes on once a server is
-/// there.
+/// While no server is reachable, a command that waits forever prints why, and continues once a server is up.
 #[test]
-fn who_waits_for_a_server_is_told() {
+fn waiting_for_an_unreachable_server_is_reported() {
     let mut node = Node::start(&Program::redoubt(), "");
     node.kill();
     let mut child = lock(&node, "", &["true"]).spawn().unwrap();
@@ -163,9 +162,9 @@ fn who_waits_for_a_server_is_told() {
     assert_eq!(status.code(), Some(0));
 }
 
-/// The command ends well before it is noticed that the lock is gone: what it did may have been done twice.
+/// The command succeeds before the loss is noticed: its work may have been done twice.
 #[test]
-fn a_loss_that_is_noticed_at_the_end_is_no_success() {
+fn loss_noticed_at_the_end_is_a_failure() {
     let node = Node::start(&Program::redoubt(), "");
     let file = node.folder().join("go");
     let script = format!("while ! [ -e {} ]; do sleep 0.05; done", file.display());

@@ -1,5 +1,5 @@
-//! Fifty tasks in five processes increment a number that nothing protects but the lock, while holders are killed and
-//! paused and masters die. No increment may be lost, no two may hold at once, and it must go on.
+//! Fifty tasks in five processes increment a number that only the lock protects, while holders are killed and paused
+//! and masters die. No increment may be lost, no two owners may hold the lock at once, and progress must continue.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -17,8 +17,8 @@ const TASKS: usize = 10;
 
 type Lines = Arc<Mutex<Vec<String>>>;
 
-/// The processes, and all that they have said.
-struct Crowd {
+/// The processes and their output.
+struct CountingProcesses {
     address: String,
     replicas: usize,
     folder: tempfile::TempDir,
@@ -27,7 +27,7 @@ struct Crowd {
     readers: Vec<JoinHandle<()>>,
 }
 
-impl Crowd {
+impl CountingProcesses {
     fn start(address: String, replicas: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let lines = Lines::default();
@@ -66,13 +66,13 @@ impl Crowd {
         self.lines.lock().unwrap().len()
     }
 
-    /// No deadlock: whatever happened, twenty more increments come about.
+    /// Checks for deadlocks: waits for twenty more increments.
     fn wait_for_more(&self, what: &str) {
         let before = self.count();
         eventually(what, || (self.count() >= before + 20).then_some(()));
     }
 
-    /// SIGKILL for one, wherever it is; another takes its place.
+    /// Kills one process at a random point, and starts another in its place.
     fn kill_one(&mut self, index: usize) {
         let newcomer = self.spawn();
         let mut victim = std::mem::replace(&mut self.members[index], newcomer);
@@ -84,7 +84,7 @@ impl Crowd {
         kill_process(Pid::from_child(&self.members[index]), signal).unwrap();
     }
 
-    /// Ends all; then every increment that was said to be done is in the file, and no client saw two holders.
+    /// Ends all processes, and checks that every reported increment is in the file and no client saw two holders.
     fn end(mut self) {
         for member in &mut self.members {
             drop(member.stdin.take());
@@ -105,16 +105,16 @@ impl Crowd {
         values.dedup();
         assert_eq!(values.len(), said, "an increment was lost");
         let total = read(&self.file());
-        // One that was killed may have written and not said so.
+        // A killed process may have written without reporting it.
         assert!(values.last().is_some_and(|last| *last <= total), "{total}");
         assert!(total as usize >= said, "{said} increments, {total} in the file");
     }
 }
 
-impl Drop for Crowd {
+impl Drop for CountingProcesses {
     fn drop(&mut self) {
         for member in &mut self.members {
-            // It may have ended.
+            // The process may have ended already.
             let _ = member.kill();
             let _ = member.wait();
         }
@@ -125,12 +125,12 @@ fn read(file: &Path) -> u64 {
     Resource::open(file).unwrap().read(u64::MAX).unwrap().unwrap()
 }
 
-fn kill_and_pause_holders(crowd: &mut Crowd) {
+fn kill_and_pause_holders(crowd: &mut CountingProcesses) {
     for index in 0..2 {
         crowd.kill_one(index);
         crowd.wait_for_more("a holder was killed");
     }
-    // Paused beyond its lease: the others go on without it, and what it does when it wakes is refused.
+    // Paused beyond its lease: the others continue, and its writes after waking are rejected.
     crowd.signal(3, Signal::STOP);
     crowd.wait_for_more("a holder is paused");
     std::thread::sleep(Duration::from_millis(4100));
@@ -139,10 +139,10 @@ fn kill_and_pause_holders(crowd: &mut Crowd) {
 }
 
 #[test]
-fn nobody_loses_an_increment_while_masters_of_a_cluster_die() {
+fn no_increment_is_lost_while_cluster_masters_die() {
     let mut cluster = Cluster::start(&Program::redoubt(), 3, 1);
     let hosts: Vec<String> = cluster.nodes.iter().map(Node::address).collect();
-    let mut crowd = Crowd::start(format!("redis+cluster://{}", hosts.join(",")), 1);
+    let mut crowd = CountingProcesses::start(format!("redis+cluster://{}", hosts.join(",")), 1);
     kill_and_pause_holders(&mut crowd);
     // A promoted master has no replica to confirm writes until the dead node is back, so each failover waits for that.
     let slot = cluster.nodes[0].run("CLUSTER KEYSLOT counter").int() as u16;
@@ -158,12 +158,12 @@ fn nobody_loses_an_increment_while_masters_of_a_cluster_die() {
 }
 
 #[test]
-fn nobody_loses_an_increment_while_masters_under_sentinels_die() {
+fn no_increment_is_lost_while_masters_under_sentinel_die() {
     let mut group =
         Group::start(&Program::redoubt(), &std::array::from_fn::<_, 3, _>(|_| Program::redoubt()));
     group.hurry();
     let sentinels: Vec<String> = group.sentinels.iter().map(Node::address).collect();
-    let crowd = Crowd::start(format!("redis+sentinel://{}/{MASTER}", sentinels.join(",")), 2);
+    let crowd = CountingProcesses::start(format!("redis+sentinel://{}/{MASTER}", sentinels.join(",")), 2);
     for _ in 0..2 {
         let master = group.master();
         group.servers[master].kill();

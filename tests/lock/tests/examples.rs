@@ -1,4 +1,4 @@
-//! The worked examples of crates/lock, run against real servers.
+//! Runs the examples of crates/lock against real servers.
 
 #[allow(missing_docs, clippy::missing_errors_doc, unreachable_pub)]
 #[path = "../../../crates/lock/examples/resource.rs"]
@@ -14,7 +14,7 @@ use redoubt_lock::{Locks, Options};
 use resource::{Refused, Resource};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shop_sells_its_stock_to_a_thousand_buyers_and_nothing_twice() {
+async fn shop_sells_its_stock_to_a_thousand_buyers_without_duplicates() {
     let node = Node::start(&Program::redoubt(), "");
     let began = Instant::now();
     let (happy, ledger) = shop::open(&format!("redis://{}", node.address()), 100, 1000).await.unwrap();
@@ -26,7 +26,7 @@ async fn a_shop_sells_its_stock_to_a_thousand_buyers_and_nothing_twice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_resource_refuses_a_holder_that_slept_through_its_lease() {
+async fn resource_rejects_a_holder_that_slept_through_its_lease() {
     let node = Node::start(&Program::redoubt(), "");
     let locks = Locks::connect(&format!("redis://{}", node.address())).await.unwrap();
     let mut resource = Resource::open(&node.folder().join("resource")).unwrap();

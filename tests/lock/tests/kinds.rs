@@ -1,4 +1,4 @@
-//! The behaviour of each kind of lock, on one server.
+//! Tests each kind of lock on a single server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ async fn start() -> (Node, Locks) {
     (node, locks)
 }
 
-/// Waits for what a task of ours does, without holding up the runtime.
+/// Waits for a condition without blocking the runtime.
 async fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let began = Instant::now();
     while !condition() {
@@ -37,7 +37,7 @@ fn waiters(node: &Node) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_holder_at_a_time_and_tokens_that_grow() {
+async fn one_holder_at_a_time_with_increasing_tokens() {
     let (_node, locks) = start().await;
     let lock = locks.lock("l");
     let inside = Arc::new(AtomicUsize::new(0));
@@ -63,7 +63,7 @@ async fn one_holder_at_a_time_and_tokens_that_grow() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_taken_lock_is_not_had_and_a_wait_ends_in_time() {
+async fn held_lock_is_not_granted_and_waiting_times_out() {
     let (_node, locks) = start().await;
     let lock = locks.lock("l");
     let guard = lock.acquire().await.unwrap();
@@ -77,10 +77,10 @@ async fn a_taken_lock_is_not_had_and_a_wait_ends_in_time() {
     assert!(lock.try_acquire().await.unwrap().is_some());
 }
 
-/// The lease is far longer than the test, so only the message can have woken the waiter this soon: it would ask again
-/// by itself after two seconds, and is woken ten times within that.
+/// The lease is much longer than the test, so only the message can wake the waiter this soon: without messages it would
+/// retry after two seconds, and it is woken ten times within that time.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_release_wakes_who_waits() {
+async fn release_wakes_waiters() {
     let (node, locks) = start().await;
     let lock = locks.lock("l");
     let mut held = lock.acquire().await.unwrap();
@@ -99,9 +99,9 @@ async fn a_release_wakes_who_waits() {
     assert!(waited < Duration::from_secs(10), "{waited:?}");
 }
 
-/// Nothing is published when a key is deleted, or its holder is gone.
+/// No message is published when a key is deleted or its holder dies.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_message_loses_no_waiter() {
+async fn waiters_survive_lost_messages() {
     let (node, locks) = start().await;
     node.run("HSET l somebody:1 1");
     node.run("PEXPIRE l 400");
@@ -118,7 +118,7 @@ async fn a_lost_message_loses_no_waiter() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lease_is_renewed_while_the_guard_lives_and_ends_without_a_watchdog() {
+async fn lease_is_renewed_only_with_a_watchdog() {
     let (node, locks) = start().await;
     let short = Options::default().lease(Duration::from_millis(600));
     let kept = locks.lock("kept").with(short.clone()).acquire().await.unwrap();
@@ -135,7 +135,7 @@ async fn a_lease_is_renewed_while_the_guard_lives_and_ends_without_a_watchdog() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lock_that_the_server_no_longer_has_is_lost() {
+async fn lock_deleted_on_the_server_is_lost() {
     let (node, locks) = start().await;
     let guard =
         locks.lock("l").with(Options::default().lease(Duration::from_millis(900))).acquire().await.unwrap();
@@ -148,7 +148,7 @@ async fn a_lock_that_the_server_no_longer_has_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_dropped_guard_releases_also_when_a_panic_unwinds() {
+async fn dropped_guard_releases_even_during_a_panic() {
     let (node, locks) = start().await;
     let mut connection = node.connect();
     drop(locks.lock("l").acquire().await.unwrap());
@@ -164,9 +164,9 @@ async fn a_dropped_guard_releases_also_when_a_panic_unwinds() {
     assert!(!exists(&mut connection, "l"));
 }
 
-/// An acquisition that is given up at any point leaves nothing behind.
+/// A cancelled acquisition leaves no state on the server, at whatever point it is cancelled.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_acquisition_that_is_given_up_half_way_leaves_nothing() {
+async fn cancelled_acquisition_leaves_no_state() {
     let (node, locks) = start().await;
     let mut connection = node.connect();
     for microseconds in (0..2000).step_by(50) {
@@ -179,7 +179,7 @@ async fn an_acquisition_that_is_given_up_half_way_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_owner_enters_again_and_the_last_to_leave_releases() {
+async fn reentered_lock_is_released_by_the_last_guard() {
     let (node, locks) = start().await;
     let outer = locks.lock("l").acquire().await.unwrap();
     let inner = outer.reenter().await.unwrap();
@@ -194,7 +194,7 @@ async fn an_owner_enters_again_and_the_last_to_leave_releases() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_fair_lock_is_given_in_the_order_of_asking_and_the_dead_are_skipped() {
+async fn fair_lock_is_granted_in_order_and_skips_dead_waiters() {
     let (node, locks) = start().await;
     let locks = locks.with(Options::default().wait(LONG).queue_timeout(Duration::from_millis(900)));
     let lock = locks.fair_lock("l");
@@ -211,7 +211,7 @@ async fn a_fair_lock_is_given_in_the_order_of_asking_and_the_dead_are_skipped() 
         let queued = || node.run("ZCARD redoubt_lock__queue:{l}").int();
         until("it stands in the queue", || queued() == number + 1).await;
     }
-    // One that dies leaves its place; one that gives up takes it back. The third is neither.
+    // A dead waiter leaves its queue entry behind; one that gives up removes it. The third waiter does neither.
     node.run("ZADD redoubt_lock__queue:{l} 0 dead:1");
     tasks.remove(1).abort();
     first.release().await.unwrap();
@@ -222,7 +222,7 @@ async fn a_fair_lock_is_given_in_the_order_of_asking_and_the_dead_are_skipped() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn readers_share_and_a_waiting_writer_keeps_new_ones_out() {
+async fn readers_share_and_a_waiting_writer_blocks_new_readers() {
     let (node, locks) = start().await;
     let lock = locks.read_write("l");
     let readers = [lock.read().await.unwrap(), lock.read().await.unwrap()];
@@ -244,7 +244,7 @@ async fn readers_share_and_a_waiting_writer_keeps_new_ones_out() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reader_that_died_holds_up_a_writer_for_its_lease_alone() {
+async fn dead_reader_blocks_a_writer_only_for_its_lease() {
     let (_node, locks) = start().await;
     let lock = locks.read_write("l");
     let short = Options::default().lease(Duration::from_millis(500)).watchdog(false);
@@ -257,7 +257,7 @@ async fn a_reader_that_died_holds_up_a_writer_for_its_lease_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_semaphore_has_so_many_permits_and_gets_those_of_the_dead_back() {
+async fn semaphore_limits_permits_and_recovers_those_of_dead_holders() {
     let (_node, locks) = start().await;
     let semaphore = locks.semaphore("l", 2);
     let short = Options::default().lease(Duration::from_millis(500)).watchdog(false);
@@ -273,7 +273,7 @@ async fn a_semaphore_has_so_many_permits_and_gets_those_of_the_dead_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_latch_opens_when_it_is_counted_down() {
+async fn latch_opens_at_zero() {
     let (node, locks) = start().await;
     let latch = locks.latch("l");
     latch.wait(Duration::ZERO).await.unwrap();
@@ -294,7 +294,7 @@ async fn a_latch_opens_when_it_is_counted_down() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn several_locks_are_had_together_in_whatever_order_they_are_named() {
+async fn multi_locks_are_acquired_regardless_of_order() {
     let (_node, locks) = start().await;
     let pair = |one: &str, other: &str| MultiLock::new([locks.lock(one), locks.lock(other)]);
     let tasks: Vec<_> = [pair("a", "b"), pair("b", "a")]
@@ -320,7 +320,7 @@ async fn several_locks_are_had_together_in_whatever_order_they_are_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_acquisition_counts_only_once_replicas_have_it() {
+async fn acquisition_waits_for_replicas() {
     let (node, locks) = start().await;
     let careful = locks.lock("l").with(Options::default().replicas(1));
     assert_eq!(careful.try_acquire().await.unwrap_err(), Error::NotEnoughNodes { had: 0, wanted: 1 });
@@ -339,7 +339,7 @@ async fn an_acquisition_counts_only_once_replicas_have_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watchdog_survives_a_server_that_is_gone_for_a_while() {
+async fn watchdog_survives_a_temporary_server_outage() {
     let (mut node, locks) = start().await;
     node.add_options("--appendonly yes --appendfsync always");
     node.kill();
@@ -354,7 +354,7 @@ async fn a_watchdog_survives_a_server_that_is_gone_for_a_while() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_lock_is_an_error_and_not_waited_for() {
+async fn key_of_another_type_is_an_error() {
     let (node, locks) = start().await;
     node.run("SET l text").expect_ok();
     assert!(matches!(locks.lock("l").acquire().await, Err(Error::Connection(_))));

@@ -1,5 +1,5 @@
-//! A Redisson client and this one exclude each other on one key. Redisson's commands are written out by hand here, from
-//! its documented form: a hash of `uuid:thread` to count, the lease as the key's time, 0 published on release.
+//! Redisson clients and this crate exclude each other on the same key. Redisson's commands are written out by hand from
+//! its documented format: a hash of `uuid:thread` to count, the lease as expiry, and 0 published on release.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ async fn exclude_each_other(program: Program) {
     let lock = locks.lock("orders").with(Options::default().wait(Duration::from_secs(20)));
     let mut they = node.connect();
 
-    // They hold, twice; we wait, and are woken by their last release.
+    // Redisson holds the lock twice; our waiter is woken by its last release.
     assert_eq!(their_lock(&mut they), Value::NullBulk);
     assert_eq!(their_lock(&mut they), Value::NullBulk);
     assert!(lock.try_acquire().await.unwrap().is_none());
@@ -56,7 +56,7 @@ async fn exclude_each_other(program: Program) {
     assert_eq!(their_unlock(&mut they), Value::Int(1));
     let guard = waiting.await.unwrap();
 
-    // We hold as they do; they are told for how long, and hear of our release.
+    // We hold it; Redisson gets the remaining time, and the message of our release.
     let mut listener = node.connect();
     listener.call(&["SUBSCRIBE", CHANNEL]);
     assert_eq!(they.call(&["TYPE", "orders"]), Value::Simple("hash".into()));
@@ -69,7 +69,7 @@ async fn exclude_each_other(program: Program) {
     assert_eq!(message.items()[2].text(), "0");
     assert_eq!(their_lock(&mut they), Value::NullBulk);
 
-    // A lock that they delete by force is noticed here.
+    // A lock deleted by force is noticed.
     they.run("DEL orders");
     let guard = lock.with(Options::default().lease(Duration::from_millis(900))).acquire().await.unwrap();
     they.run("DEL orders");
@@ -81,16 +81,16 @@ async fn exclude_each_other(program: Program) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redisson_client_and_this_one_exclude_each_other() {
+async fn redisson_clients_and_this_crate_exclude_each_other() {
     exclude_each_other(Program::redoubt()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn on_a_real_redis_too() {
+async fn redisson_compatibility_on_redis() {
     exclude_each_other(Program::redis()).await;
 }
 
-/// In a cluster of Redis 7 Redisson publishes to the channel's shard, and listens there.
+/// In a cluster with Redis 7, Redisson uses the sharded channel.
 async fn wake_each_other_in_a_cluster(program: Program) {
     let cluster = Cluster::start(&program, 1, 0);
     let node = &cluster.nodes[0];
@@ -102,7 +102,7 @@ async fn wake_each_other_in_a_cluster(program: Program) {
         let lock = lock.clone();
         async move { lock.acquire().await.unwrap() }
     });
-    // Once we listen: their lease of half a minute is longer than we wait.
+    // Release once we are subscribed; the lease of half a minute is longer than our wait.
     harness::eventually("we listen", || {
         let listeners = they.run(&format!("PUBSUB SHARDNUMSUB {CHANNEL}"));
         (listeners.items()[1] == Value::Int(1)).then_some(())
@@ -118,11 +118,11 @@ async fn wake_each_other_in_a_cluster(program: Program) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redisson_client_and_this_one_wake_each_other_in_a_cluster() {
+async fn redisson_clients_and_this_crate_wake_each_other_in_a_cluster() {
     wake_each_other_in_a_cluster(Program::redoubt()).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_a_cluster_of_real_redis_too() {
+async fn redisson_compatibility_on_a_redis_cluster() {
     wake_each_other_in_a_cluster(Program::redis()).await;
 }

@@ -1,4 +1,4 @@
-//! A lock on the majority of five masters that know nothing of each other.
+//! Redlock on five independent masters.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn holders(nodes: &[Node]) -> i64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_of_five_may_die_and_three_may_not() {
+async fn tolerates_two_dead_masters_of_five_but_not_three() {
     let mut nodes = start();
     let (ours, theirs) = (redlock(&nodes).await, redlock(&nodes).await);
     let guard = ours.acquire("l").await.unwrap();
@@ -34,7 +34,7 @@ async fn two_of_five_may_die_and_three_may_not() {
     guard.release().await.unwrap();
     assert_eq!(holders(&nodes), 0);
 
-    // With three left it is taken, kept and given back, and tokens go on growing.
+    // With three masters left, locks are acquired, renewed and released, and tokens keep increasing.
     let short = Options::default().lease(Duration::from_secs(3)).wait(Duration::from_secs(20));
     let guard = theirs.with(short).acquire("l").await.unwrap();
     assert!(guard.token() > token);
@@ -49,9 +49,9 @@ async fn two_of_five_may_die_and_three_may_not() {
     ours.acquire("l").await.unwrap().release().await.unwrap();
 }
 
-/// Each wins at some servers and none wins a majority, again and again, if they do not wait by chance.
+/// Without random delays, colliding owners would each win some servers and never a majority.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_collides_tries_again_until_each_had_it_with_larger_tokens() {
+async fn colliding_owners_retry_and_get_increasing_tokens() {
     let nodes = start();
     let mut tasks = Vec::new();
     for _ in 0..6 {
@@ -78,9 +78,9 @@ async fn who_collides_tries_again_until_each_had_it_with_larger_tokens() {
     assert_eq!(all.len(), 18, "each token is given once");
 }
 
-/// A server that stands still costs its own short timeout and nothing more.
+/// A frozen server costs only its short timeout.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_frozen_server_is_not_waited_for() {
+async fn frozen_server_does_not_delay_acquisition() {
     let nodes = start();
     let redlock = redlock(&nodes).await;
     redlock.acquire("l").await.unwrap().release().await.unwrap();

@@ -1,4 +1,4 @@
-//! `redoubt lock` with servers that are spoken to over TLS.
+//! `redoubt lock` over TLS.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use harness::{Cluster, Node, PortClaim, Program, claim_port};
 use tempfile::TempDir;
 
-struct Authority(TempDir);
+struct TestCa(TempDir);
 
-impl Authority {
+impl TestCa {
     fn new() -> Self {
         let folder = TempDir::new().unwrap();
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/make-certificates");
@@ -21,7 +21,7 @@ impl Authority {
         self.0.path().join(name)
     }
 
-    /// A server that has a port for TLS as well.
+    /// Starts a server with an additional TLS port.
     fn start(&self, options: &str) -> (Node, PortClaim) {
         let claim = claim_port();
         let path = |name| self.path(name).display().to_string();
@@ -51,8 +51,8 @@ impl Authority {
 }
 
 #[test]
-fn a_server_is_trusted_that_the_named_authority_signed_and_shown_who_asks() {
-    let authority = Authority::new();
+fn server_and_client_certificates_are_verified() {
+    let authority = TestCa::new();
     let (_node, port) = authority.start("");
     let url = format!("rediss://127.0.0.1:{}", port.port);
     let all = ["ca.crt", "client.crt", "client.key"];
@@ -62,8 +62,8 @@ fn a_server_is_trusted_that_the_named_authority_signed_and_shown_who_asks() {
 }
 
 #[test]
-fn a_cluster_too() {
-    let authority = Authority::new();
+fn works_with_a_cluster() {
+    let authority = TestCa::new();
     let (node, port) = authority.start("--cluster-enabled yes --tls-auth-clients no");
     let cluster = Cluster::join(vec![node], 1);
     let url = format!("rediss+cluster://127.0.0.1:{}", port.port);

@@ -283,7 +283,7 @@ fn flags(asker: &mut Connection, group: &Group, of: Member) -> Option<String> {
 
 /// Reads the events that have arrived so far.
 fn take_events(events: &mut Connection, heard: &mut Vec<String>, names: &[(String, String)]) {
-    while events.has_come() {
+    while events.has_unread_data() {
         let Ok(message) = events.read() else { return };
         if let [_, _, name, payload] = message.items() {
             heard.push(named(names, &format!("{} {}", name.text(), payload.text())));

@@ -44,7 +44,7 @@ fn shown(group: &Group, old: usize, new: usize, text: &str) -> String {
 /// The messages that a subscriber has received so far.
 fn heard(events: &mut Connection) -> Vec<(String, String)> {
     let mut all = Vec::new();
-    while events.has_come() {
+    while events.has_unread_data() {
         let Ok(message) = events.read() else { break };
         if let [_, _, name, payload] = message.items() {
             all.push((name.text(), payload.text()));

@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use harness::{Connection, Local, LocalServers, Value, eventually};
+use harness::{Connection, LocalServers, LocalSetup, Value, eventually};
 
 /// The role reported by a server, or `None` while its connections are being closed.
 fn role(place: &LocalServers, index: u16) -> Option<Vec<String>> {
@@ -32,7 +32,7 @@ fn configurations() -> Vec<String> {
 #[test]
 fn up_kill_restart_down() {
     let before = configurations();
-    let place = LocalServers::new(Local::Group);
+    let place = LocalServers::new(LocalSetup::Group);
     let base = place.base;
     let output = place.up().expect("make up-sentinel works");
     let states: Vec<String> = (0..3).map(|index| state(&output, base + index)).collect();
@@ -80,7 +80,7 @@ fn up_kill_restart_down() {
 
 #[test]
 fn mistakes_are_explained() {
-    let place = LocalServers::new(Local::Group);
+    let place = LocalServers::new(LocalSetup::Group);
     let explains = |arguments: &[&str], words: &str| {
         let output = place.make(arguments).expect_err("a mistake is an error");
         assert!(output.contains(words), "make {}: {output}", arguments.join(" "));

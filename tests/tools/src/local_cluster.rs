@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use harness::{Local, LocalServers};
+use harness::{LocalServers, LocalSetup};
 
 /// The row of a node in the table.
 fn row(output: &str, port: u16) -> Vec<String> {
@@ -23,7 +23,7 @@ fn configurations() -> Vec<String> {
 #[test]
 fn up_kill_restart_down() {
     let before = configurations();
-    let place = LocalServers::new(Local::Cluster);
+    let place = LocalServers::new(LocalSetup::Cluster);
     let base = place.base;
     let output = place.up().expect("make up works");
     assert_eq!(row(&output, base), [&base.to_string(), "master", "0-5460", "0", "ok"]);
@@ -71,7 +71,7 @@ fn up_kill_restart_down() {
 /// Each mistake gets a sentence that says what to do.
 #[test]
 fn mistakes_are_explained() {
-    let place = LocalServers::new(Local::Cluster);
+    let place = LocalServers::new(LocalSetup::Cluster);
     let base = place.base;
     let explains = |arguments: &[&str], words: &str| {
         let output = place.make(arguments).expect_err("a mistake is an error");

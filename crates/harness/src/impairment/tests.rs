@@ -10,8 +10,8 @@ use crate::{Host, Network, permitted};
 
 const PORT: u16 = 7;
 
-/// Returns the value that a thread on this host makes.
-fn on<T: Send + 'static>(host: &Host, make: impl FnOnce(IpAddr) -> T + Send + 'static) -> T {
+/// Runs `make` in a thread on this host.
+fn run_on<T: Send + 'static>(host: &Host, make: impl FnOnce(IpAddr) -> T + Send + 'static) -> T {
     let (path, ip) = (host.path(), host.ip);
     let making = thread::spawn(move || {
         enter(&path).expect("a host of this test");
@@ -20,12 +20,12 @@ fn on<T: Send + 'static>(host: &Host, make: impl FnOnce(IpAddr) -> T + Send + 's
     making.join().expect("no panic")
 }
 
-/// Two hosts, the first with this line, and a connection from the first to the second.
+/// Two hosts, the first with this impairment, and a connection from the first to the second.
 fn connected(impairment: Impairment) -> Option<(Network, TcpStream, TcpStream)> {
     let network = permitted("hosts of a network", Network::make(2))?;
-    let listener = on(&network.hosts[1], |ip| TcpListener::bind((ip, PORT)).expect("a free port"));
+    let listener = run_on(&network.hosts[1], |ip| TcpListener::bind((ip, PORT)).expect("a free port"));
     let to = SocketAddr::from((network.hosts[1].ip, PORT));
-    let near = on(&network.hosts[0], move |_| TcpStream::connect(to).expect("both are well"));
+    let near = run_on(&network.hosts[0], move |_| TcpStream::connect(to).expect("both are well"));
     let (far, _) = listener.accept().expect("it was connected");
     near.set_nodelay(true).expect("a socket takes it");
     far.set_nodelay(true).expect("a socket takes it");
@@ -33,7 +33,7 @@ fn connected(impairment: Impairment) -> Option<(Network, TcpStream, TcpStream)> 
     Some((network, near, far))
 }
 
-/// How long a byte takes there and back.
+/// Round-trip time of one byte.
 fn round_trip(near: &mut TcpStream, far: &mut TcpStream) -> Duration {
     let (began, mut byte) = (Instant::now(), [1]);
     near.write_all(&byte).expect("the other end is there");
@@ -43,9 +43,9 @@ fn round_trip(near: &mut TcpStream, far: &mut TcpStream) -> Duration {
     began.elapsed()
 }
 
-/// Returns a counter of a host's kernel, by the name that netstat has for it.
+/// Reads a kernel counter of a host by its netstat name.
 fn counted(host: &Host, name: &'static str) -> u64 {
-    on(host, move |_| {
+    run_on(host, move |_| {
         let files = ["snmp", "netstat"].map(|file| {
             std::fs::read_to_string(Path::new("/proc/thread-self/net").join(file)).expect("Linux has it")
         });
@@ -58,7 +58,7 @@ fn counted(host: &Host, name: &'static str) -> u64 {
     })
 }
 
-/// Sends so much from the second host to the first, and looks whether it comes whole and in order.
+/// Sends `length` bytes from the second host to the first, and checks that they arrive complete and in order.
 fn carry(near: &mut TcpStream, far: &mut TcpStream, length: usize) {
     let sent: Vec<u8> = (0..length).map(|at| (at / 7) as u8).collect();
     let expected = sent.clone();
@@ -71,7 +71,7 @@ fn carry(near: &mut TcpStream, far: &mut TcpStream, length: usize) {
 }
 
 #[test]
-fn a_line_that_delays_delays_both_ways_until_it_is_mended() {
+fn delay_applies_in_both_directions_until_mended() {
     let late = Impairment { delay: Duration::from_millis(40), ..Impairment::default() };
     let Some((network, mut near, mut far)) = connected(late) else { return };
     assert!(round_trip(&mut near, &mut far) >= Duration::from_millis(80));
@@ -82,19 +82,19 @@ fn a_line_that_delays_delays_both_ways_until_it_is_mended() {
 }
 
 #[test]
-fn what_a_line_loses_is_sent_again_and_what_comes_twice_is_passed_over() {
+fn tcp_survives_loss_and_duplication() {
     let bad =
         Impairment { loss: 5, duplication: 30, jitter: Duration::from_millis(2), ..Impairment::default() };
     let Some((network, mut near, mut far)) = connected(bad) else { return };
     carry(&mut near, &mut far, 300_000);
-    // Neither end sees anything of it but time; their kernels do.
+    // The applications only notice delays; the kernels handle the rest.
     assert!(counted(&network.hosts[1], "RetransSegs") > 0, "packets were lost");
     let twice = counted(&network.hosts[0], "TCPDSACKOldSent") + counted(&network.hosts[0], "TCPDSACKOfoSent");
     assert!(twice > 0, "packets came twice");
 }
 
 #[test]
-fn a_bad_line_can_be_cut_and_is_still_bad_when_it_is_healed() {
+fn impaired_line_stays_impaired_across_a_partition() {
     let late = Impairment { delay: Duration::from_millis(30), ..Impairment::default() };
     let Some((network, mut near, mut far)) = connected(late) else { return };
     network.split(&[&[0]]);

@@ -37,7 +37,7 @@ impl Deployment {
                 "a group that speaks TLS cannot be partitioned: relays carry what goes to plain ports"
             );
         }
-        let prepare_any = |number: usize, kind: harness::Kind| {
+        let prepare_any = |number: usize, kind: harness::RelayedProcess| {
             let mut node = match &relays {
                 Some(relays) => Node::prepare_behind(relays, number, kind, &program),
                 None => Node::prepare(&program, ""),
@@ -47,7 +47,7 @@ impl Deployment {
             }
             node
         };
-        let prepare = |number: usize, kind: harness::Kind, options: &str| {
+        let prepare = |number: usize, kind: harness::RelayedProcess, options: &str| {
             let mut node = prepare_any(number, kind);
             node.add_options("--save --repl-diskless-sync-delay 0");
             node.add_options(options);
@@ -58,20 +58,20 @@ impl Deployment {
         };
         let nodes = match start.kind {
             Kind::Server => {
-                let mut node = prepare(0, harness::Kind::Server, "");
+                let mut node = prepare(0, harness::RelayedProcess::Server, "");
                 node.launch();
                 vec![node]
             }
             Kind::Cluster => {
-                let clustered = |number| prepare(number, harness::Kind::Clustered, CLUSTER);
+                let clustered = |number| prepare(number, harness::RelayedProcess::Clustered, CLUSTER);
                 let mut nodes: Vec<Node> = (0..count).map(clustered).collect();
                 nodes.iter_mut().for_each(Node::launch);
                 Cluster::join(nodes, start.masters).nodes
             }
             Kind::Sentinel => {
                 let group = Group::assemble(|number| match number {
-                    0..3 => prepare(number, harness::Kind::Server, ""),
-                    _ => prepare_any(number, harness::Kind::Sentinel),
+                    0..3 => prepare(number, harness::RelayedProcess::Server, ""),
+                    _ => prepare_any(number, harness::RelayedProcess::Sentinel),
                 });
                 group.hurry();
                 group.servers.into_iter().chain(group.sentinels).collect()

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use harness::{
-    Cluster, Connection, Kind, Node, Program, Relays, Value, eventually, eventually_within,
+    Cluster, Connection, Node, Program, RelayedProcess, Relays, Value, eventually, eventually_within,
     key_for_every_slot, run_to_end, slot_owner,
 };
 
@@ -146,7 +146,7 @@ fn slots_move_whole_while_clients_write_to_them() {
 fn a_move_goes_on_when_its_link_breaks() {
     let relays = Relays::make().expect("Linux has the whole loopback network");
     let nodes = (0..3).map(|number| {
-        let mut node = Node::prepare_behind(&relays, number, Kind::Clustered, &Program::redoubt());
+        let mut node = Node::prepare_behind(&relays, number, RelayedProcess::Clustered, &Program::redoubt());
         node.add_options("--cluster-enabled yes");
         node.launch();
         node

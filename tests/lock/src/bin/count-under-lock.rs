@@ -1,8 +1,8 @@
 //! One process of the counting tests: `count-under-lock ADDRESS FILE TASKS REPLICAS`.
 //!
-//! Its tasks increment the number in the file under a lock until standard input ends. `+` and the new value is printed
-//! for each increment that the file took, `!` and a reason if two held the lock at once: the file refused a token
-//! while this process's clock said that its lease stood.
+//! Its tasks increment the number in the file under a lock until standard input ends. Prints `+` and the new value for
+//! each successful increment, and `!` with a reason if two owners held the lock at once: the file rejected a token while
+//! the lease was valid according to this process.
 #![forbid(unsafe_code)]
 
 use std::io::{Read, Write};
@@ -27,7 +27,7 @@ fn main() -> Result<()> {
     std::thread::spawn({
         let over = over.clone();
         move || {
-            // However it ends: the test is over.
+            // The test is over, whatever the result.
             let _ = std::io::stdin().read_to_end(&mut Vec::new());
             over.store(true, Ordering::Relaxed);
         }
@@ -52,7 +52,7 @@ async fn count(locks: Locks, file: String, over: Arc<AtomicBool>) -> Result<()> 
         let guard = locks.lock("counter").acquire().await.context("acquiring")?;
         let token = guard.token();
         let read = resource.read(token)?;
-        // Long enough for others to come between, if they are let in.
+        // Long enough for other owners to interfere, if they were admitted.
         tokio::time::sleep(Duration::from_millis(2)).await;
         let written = match read {
             Ok(value) if guard.is_held() => resource.write(token, value + 1)?,
@@ -64,13 +64,13 @@ async fn count(locks: Locks, file: String, over: Arc<AtomicBool>) -> Result<()> 
             Err(refused) if guard.is_held() => say(&format!("!{token} was refused for {}", refused.seen))?,
             Err(_) => {}
         }
-        // It may be lost by now, which the tokens take care of.
+        // The lock may be lost by now; the tokens protect the file.
         let _ = guard.release().await;
     }
     Ok(())
 }
 
-/// A line at once and whole, since this process may be killed.
+/// Prints a line in a single write, as this process may be killed.
 fn say(line: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(format!("{line}\n").as_bytes())?;

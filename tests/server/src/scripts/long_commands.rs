@@ -92,9 +92,9 @@ fn every_client_of_a_kept_worker_is_served() {
         same.send(&["GET", "k"]).expect("a connection");
         other.run("PUBLISH c m");
         assert_eq!(listener.read().expect("a message").items().len(), 3);
-        while !slow.has_come() && !is_in_background(&mut other, "same") {}
+        while !slow.has_unread_data() && !is_in_background(&mut other, "same") {}
         other.run("SET b 1").expect_ok();
-        let first = !slow.has_come();
+        let first = !slow.has_unread_data();
         let count = slow.read().expect("a reply").int();
         first && same.read().expect("a reply") == Value::Bulk(count.to_string().into_bytes())
     };
@@ -119,7 +119,7 @@ fn who_waits_for_a_key_on_a_kept_worker_is_served() {
         assert_eq!(popper.read().expect("a reply").items()[1], Value::Bulk(b"a".to_vec()));
         assert_eq!(popper.read().expect("a reply"), Value::Bulk(b"behind".to_vec()));
         assert_eq!(gives_up.read().expect("a reply"), Value::NullArray);
-        let first = !slow.has_come();
+        let first = !slow.has_unread_data();
         slow.read().expect("a reply");
         first
     };
@@ -290,7 +290,7 @@ fn who_wants_the_same_key_waits_alone() {
         for _ in 0..10 {
             other.run("SET other 1").expect_ok();
         }
-        let first = !slow.has_come();
+        let first = !slow.has_unread_data();
         assert_eq!(slow.read().expect("a reply"), Value::Int(round));
         let seen = same.read().expect("a reply");
         first && seen == Value::Bulk(round.to_string().into_bytes())
@@ -389,7 +389,7 @@ fn a_pause_and_a_flush_hold_for_the_background() {
     other.run("CLIENT PAUSE 100000 WRITE").expect_ok();
     slow.send(&["SET", "k", "1"]).expect("a connection");
     assert_eq!(other.run("EXISTS k").int(), 0);
-    assert!(!slow.has_come());
+    assert!(!slow.has_unread_data());
     other.run("CLIENT UNPAUSE").expect_ok();
     slow.read().expect("a reply").expect_ok();
     spin(&mut slow, "k", "0.3");
@@ -513,7 +513,7 @@ fn who_wants_all_slots_makes_nobody_wait() {
         for key in 0..100 {
             other.run(&format!("SET key:{key} 1")).expect_ok();
         }
-        let first = !slow.has_come();
+        let first = !slow.has_unread_data();
         assert!(!slow.read().expect("a reply").is_error(""));
         let reply = wants.read().expect("a reply");
         assert!(!reply.is_error(""), "{request}: {reply:?}");
