@@ -238,7 +238,7 @@ fn confirm(call: &mut Call<'_>, word: &[u8], name: Option<&[u8]>) {
 mod tests {
     /// COMMAND must list exactly the subcommands of SENTINEL that the state machine implements.
     #[test]
-    fn the_table_and_the_machine_have_the_same_subcommands() {
+    fn command_table_and_state_machine_have_the_same_subcommands() {
         let container = ::commands::of_sentinel().find(b"sentinel").unwrap();
         let shown: Vec<&str> = container.subcommands().iter().map(|entry| entry.command.name).collect();
         let mut own: Vec<&str> = sentinel::subcommands().collect();

@@ -235,7 +235,7 @@ mod tests {
     /// An operator sets and removes the password of the user `default`. New clients, and old ones that have not
     /// authenticated, are subject to the current state.
     #[test]
-    fn the_door_goes_by_the_present_default_user() {
+    fn protected_mode_follows_the_current_default_user() {
         let engine = Arc::new(Engine::of_sentinel(::commands::of_sentinel().catalogue(), 1));
         let options = SocketOptions { nodelay: true, keepalive: None };
         let door = Door {

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rate_is_what_was_counted_in_the_last_whole_period() {
+    fn rate_covers_the_last_complete_period() {
         let began = Instant::now();
         let mut pace = Pace::new(began);
         pace.take(began + Duration::from_millis(500), [50, 0, 0]);

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn votes_survive_a_restart_and_a_torn_end_does_not() {
+    fn votes_survive_a_restart_and_torn_writes_are_truncated() {
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("sentinel.conf");
         let (mut files, groups) = Files::open(config.clone()).unwrap();
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_damaged_in_the_middle_stops_the_start() {
+    fn journal_damaged_in_the_middle_prevents_the_start() {
         let folder = tempfile::tempdir().unwrap();
         let config = folder.path().join("sentinel.conf");
         let (mut files, _) = Files::open(config.clone()).unwrap();

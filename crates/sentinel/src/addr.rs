@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_hold_nothing_that_could_split_a_line() {
+    fn hosts_contain_no_blanks_or_control_characters() {
         for (text, good) in [
             ("10.0.0.1", true),
             ("::1", true),

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_has_one_time() {
+    fn queue_keeps_one_time_per_name() {
         let at = Instant::from_millis;
         let mut queue = Queue::default();
         queue.set("b", at(20));

@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_failover_of_a_master_is_its_own_flight() {
+    fn each_failover_has_its_own_record() {
         let mut recorder = Recorder::default();
         let at = Instant::from_millis;
         recorder.end(at(1), "m", FailoverOutcome::CameBack, "nothing open");

@@ -157,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn histories_with_an_id_in_common_are_of_one_group() {
+    fn histories_with_a_common_id_belong_to_one_group() {
         let history = |ids: &[&str]| History {
             ids: ids.iter().map(|id| (*id).to_owned()).collect(),
             ..History::default()

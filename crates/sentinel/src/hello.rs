@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_redis_publishes_is_read() {
+    fn hello_messages_of_redis_are_parsed() {
         let text = format!("127.0.0.1,26379,{},3,mymaster,127.0.0.1,6379,2", "ab".repeat(20));
         let hello = Hello::parse(text.as_bytes()).unwrap();
         assert_eq!(hello.addr, Addr::new("127.0.0.1", 26379));
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_not() {
+    fn malformed_hello_messages_are_rejected() {
         let id = "ab".repeat(20);
         for text in [
             String::new(),
@@ -92,7 +92,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        fn parsing_arbitrary_bytes_never_panics(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
             let _ = Hello::parse(&bytes);
         }
     }

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_master_names_its_replicas() {
+    fn info_of_a_master_lists_its_replicas() {
         let text = "# Server\r\nrun_id:ee04819195dcbeead59ef7a62ca4ee2996888de0\r\n# Replication\r\nrole:master\r\n\
             connected_slaves:2\r\nslave0:ip=127.0.0.1,port=6380,state=online,offset=14,lag=0\r\n\
             slave1:10.0.0.2,6381,online\r\nslave2:ip=,port=1\r\nslave_x:ip=1.2.3.4,port=1\r\nslave3:ip=1.1.1.1,port=0\r\n";
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_tells_of_its_link() {
+    fn info_of_a_replica_has_its_link_state() {
         let report = parse(
             "role:slave\nmaster_host:10.0.0.1\nmaster_port:6379\nmaster_link_status:down\n\
              master_link_down_since_seconds:-1\nslave_priority:0\nslave_repl_offset:42\nreplica_announced:0\n",
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_tells_of_its_history_and_its_keys() {
+    fn info_has_the_replication_history_and_keys() {
         let (id, none) = ("ab".repeat(20), "0".repeat(40));
         let report = parse(&format!("master_replid:{id}\nmaster_replid2:{none}\ndb0:keys=0,expires=0\n"));
         assert_eq!((report.history, report.has_keys), (vec![id.clone()], false));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_says_nothing() {
+    fn malformed_info_lines_are_ignored() {
         assert_eq!(parse("role:king\nmaster_port:x\nrun_id:short\n:::\nslave0:\n"), Report::default());
     }
 }

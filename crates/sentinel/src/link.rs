@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn refusal_counts_only_after_a_link_that_stood() {
+    fn refused_connections_count_only_after_an_established_link() {
         let at = Instant::from_millis;
         let mut link = link(at(0));
         link.on_down(at(10), true);
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_master_says_that_it_came_back_without_its_data_and_later_that_it_is_well() {
+    fn empty_master_is_down_until_it_reports_to_be_healthy() {
         let at = Instant::from_millis;
         let mut link = link(at(0));
         link.on_up(at(0), "me".into());
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_runs_from_the_first_ping_without_a_good_answer() {
+    fn silence_starts_with_the_first_unanswered_ping() {
         let at = Instant::from_millis;
         let mut link = link(at(0));
         link.on_up(at(0), "me".into());

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_switch_survives_the_log() {
+    fn switch_round_trips() {
         let switch = Switch { epoch: 7, from: ("a".into(), 1), to: ("b".into(), 2), done: true };
         let mut bytes = switch.encode();
         assert_eq!(Switch::decode(&bytes), Some(switch));

@@ -82,7 +82,7 @@ mod tests {
 
     /// The wordings of Redis 7.0, Redis 8 and Valkey 9.1.
     #[test]
-    fn the_missing_rule_is_read_from_the_error() {
+    fn missing_acl_rule_is_derived_from_the_error() {
         for (text, rule) in [
             ("NOPERM this user has no permissions to run the 'slaveof' command", "+slaveof"),
             ("NOPERM User watcher has no permissions to run the 'config|rewrite' command", "+config|rewrite"),

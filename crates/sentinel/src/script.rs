@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_script_is_tried_again_later_and_later() {
+    fn failed_script_is_retried_with_growing_delays() {
         let mut scripts = Scripts::default();
         let timing = Timing::default();
         let mut now = Instant::from_millis(1);
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn sixteen_run_and_a_slow_one_is_killed_once() {
+    fn sixteen_scripts_run_and_a_slow_one_is_killed_once() {
         let mut scripts = Scripts::default();
         let now = Instant::from_millis(1);
         for number in 0..300 {

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_replica() {
+    fn best_eligible_replica_is_selected() {
         let table = [
             // Priority before offset, offset before run id.
             ("1 up 0 0 100 0 50 a\n2 up 0 0 10 0 10 b", Some(2)),

@@ -112,7 +112,7 @@ fn published(out: &Output) -> Vec<String> {
 }
 
 #[test]
-fn a_port_that_refuses_after_the_link_broke_is_down_within_the_refused_time() {
+fn refused_connections_after_a_broken_link_mean_down_within_refused_after() {
     let mut bench = Bench::new();
     let out = bench.input(Input::Disconnected { link: LinkId(1) });
     let addr = Addr::new("10.0.0.1", 6379);
@@ -124,7 +124,7 @@ fn a_port_that_refuses_after_the_link_broke_is_down_within_the_refused_time() {
 }
 
 #[test]
-fn a_link_that_breaks_without_refusal_gets_its_full_time() {
+fn broken_link_without_refusals_waits_for_down_after() {
     let mut bench = Bench::new();
     bench.input(Input::Disconnected { link: LinkId(1) });
     assert_eq!(bench.pass(990), Vec::<String>::new());
@@ -132,7 +132,7 @@ fn a_link_that_breaks_without_refusal_gets_its_full_time() {
 }
 
 #[test]
-fn a_restart_that_takes_less_than_the_refused_time_is_no_failure() {
+fn restart_within_refused_after_is_no_failure() {
     let mut bench = Bench::new();
     bench.input(Input::Disconnected { link: LinkId(1) });
     bench.input(Input::ConnectFailed { link: LinkId(1), refused: true });
@@ -147,7 +147,7 @@ fn a_restart_that_takes_less_than_the_refused_time_is_no_failure() {
 }
 
 #[test]
-fn a_vote_is_given_once_an_epoch_and_waits_for_the_disk() {
+fn vote_is_given_once_per_epoch_after_it_is_durable() {
     let mut bench = Bench::new();
     bench.meet(PEER, 26380);
     bench.meet(OTHER, 26381);
@@ -171,7 +171,7 @@ fn a_vote_is_given_once_an_epoch_and_waits_for_the_disk() {
 }
 
 #[test]
-fn sentinels_meet_by_hello_and_count_until_they_are_replaced() {
+fn sentinels_discovered_by_hello_count_until_replaced() {
     let mut bench = Bench::new();
     let out = bench.meet(PEER, 26380);
     let event = format!("+sentinel sentinel {PEER} 10.0.0.8 26380 @ mymaster 10.0.0.1 6379");
@@ -199,7 +199,7 @@ fn sentinels_meet_by_hello_and_count_until_they_are_replaced() {
 /// A sentinel that lost its files has forgotten its vote. Together with one that was away, it forms a majority only
 /// once the third sentinel has reported its epochs or counts as gone.
 #[test]
-fn a_sentinel_that_lost_its_files_is_no_majority_with_one_that_was_away() {
+fn sentinel_without_files_forms_no_majority_with_one_that_was_away() {
     const THIRD: &str = "dddddddddddddddddddddddddddddddddddddddd";
     let two_are_most = |bench: &Bench| bench.sentinel.masters["mymaster"].majority() == 2;
     for third_is_heard in [true, false] {
@@ -225,7 +225,7 @@ fn a_sentinel_that_lost_its_files_is_no_majority_with_one_that_was_away() {
 }
 
 #[test]
-fn a_newer_configuration_in_a_hello_is_followed_and_written_at_once() {
+fn newer_configuration_in_a_hello_is_adopted_and_saved_at_once() {
     let mut bench = Bench::new();
     bench.meet(PEER, 26380);
     let out = bench.hello(&format!("10.0.0.8,26380,{PEER},3,mymaster,10.0.0.2,6379,3"));
@@ -243,7 +243,7 @@ fn a_newer_configuration_in_a_hello_is_followed_and_written_at_once() {
 /// Found by the simulator: the reply to a query about the old master arrived after the switch and made the new master
 /// objectively down in the view of one sentinel.
 #[test]
-fn an_answer_about_a_master_that_was_replaced_says_nothing_about_the_new_one() {
+fn reply_about_a_replaced_master_does_not_affect_the_new_one() {
     let mut bench = Bench::new();
     let mut out = bench.meet(PEER, 26380).actions;
     let mut peer = None;
@@ -278,7 +278,7 @@ fn an_answer_about_a_master_that_was_replaced_says_nothing_about_the_new_one() {
 }
 
 #[test]
-fn time_that_jumps_makes_everything_doubtful_for_a_while() {
+fn clock_jump_enters_tilt_mode() {
     let mut bench = Bench::new();
     bench.now += Duration::from_secs(3);
     let out = bench.deadline();
@@ -291,7 +291,7 @@ fn time_that_jumps_makes_everything_doubtful_for_a_while() {
 /// Found by the simulator (6 nodes, seed 2969): the first event after TILT mode was an INFO reply, and a leader
 /// selected a replica based on the states from before TILT.
 #[test]
-fn the_end_of_tilt_is_judged_before_anything_is_done() {
+fn instances_are_reevaluated_when_tilt_ends() {
     let mut bench = Bench::new();
     bench.now += Duration::from_secs(3);
     bench.deadline();

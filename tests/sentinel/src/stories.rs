@@ -6,15 +6,15 @@ use Member::{Master, Sentinel, Server};
 /// All groups of scenarios: name, number of servers, and scenarios.
 pub const CHAPTERS: &[(&str, usize, &[Story])] = &[
     ("replicas", 3, REPLICAS),
-    ("replicas that stray", 3, STRAY_REPLICAS),
-    ("a master", 3, A_MASTER),
-    ("a master that loads and computes", 3, A_BUSY_MASTER),
+    ("replicas with a wrong master", 3, STRAY_REPLICAS),
+    ("master", 3, A_MASTER),
+    ("loading and busy master", 3, A_BUSY_MASTER),
     ("sentinels", 3, SENTINELS),
     ("agreement", 3, AGREEMENT),
     ("configuration", 3, CONFIGURATION),
-    ("a failover that is held", 4, A_HELD_FAILOVER),
-    ("a failover that is given up", 4, AN_ENDLESS_FAILOVER),
-    ("a handover", 3, A_HANDOVER),
+    ("failover waiting for promotion", 4, A_HELD_FAILOVER),
+    ("aborted failover", 4, AN_ENDLESS_FAILOVER),
+    ("handover", 3, A_HANDOVER),
 ];
 
 /// The scenarios with this name and the number of servers that they need.

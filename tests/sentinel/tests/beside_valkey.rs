@@ -132,18 +132,18 @@ fn compare(votes: bool, deed: impl Fn(&mut Group, usize)) {
 }
 
 #[test]
-fn a_master_that_is_killed() {
+fn killed_master_has_the_same_events() {
     compare(true, |group, old| group.servers[old].kill());
 }
 
 /// Redoubt requires a majority even for a manual failover, so that two sentinels cannot act at the same time.
 #[test]
-fn a_failover_by_hand() {
+fn manual_failover_has_the_same_events() {
     compare(false, |group, _| group.sentinels[0].run(&format!("SENTINEL FAILOVER {MASTER}")).expect_ok());
 }
 
 #[test]
-fn a_coordinated_failover() {
+fn coordinated_failover_has_the_same_events() {
     compare(true, |group, _| {
         group.sentinels[0].run(&format!("SENTINEL FAILOVER {MASTER} COORDINATED")).expect_ok();
     });
@@ -151,7 +151,7 @@ fn a_coordinated_failover() {
 
 /// A sentinel that lost its file returns with a new run id at the same address; the others count it once.
 #[test]
-fn a_sentinel_that_lost_its_identity_is_counted_once() {
+fn sentinel_with_a_new_run_id_is_counted_once() {
     let Some((valkey, theirs)) = valkeys() else { return };
     let ours: [Program; 3] = std::array::from_fn(|_| Program::redoubt());
     for sentinels in [&theirs, &ours] {
@@ -184,7 +184,7 @@ fn a_sentinel_that_lost_its_identity_is_counted_once() {
 
 /// A replica with `replica-announced no` is monitored but not shown to clients.
 #[test]
-fn a_replica_that_is_not_announced_is_not_shown() {
+fn unannounced_replica_is_not_shown() {
     let Some((valkey, theirs)) = valkeys() else { return };
     let ours: [Program; 3] = std::array::from_fn(|_| Program::redoubt());
     for sentinels in [&theirs, &ours] {
@@ -241,7 +241,7 @@ fn info_has_the_fields_that_exporters_read() {
 
 /// The password for other sentinels set by SENTINEL CONFIG SET is used from then on.
 #[test]
-fn a_changed_password_of_the_others_is_used_at_once() {
+fn changed_sentinel_password_is_used_at_once() {
     let Some((valkey, _)) = valkeys() else { return };
     let group = Group::start(&valkey, &[Program::redoubt(), Program::redoubt(), Program::redoubt()]);
     for node in &group.sentinels[1..] {

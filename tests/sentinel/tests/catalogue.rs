@@ -51,7 +51,7 @@ fn played(node: &Node) -> Vec<&'static str> {
 }
 
 #[test]
-fn every_command_is_played() {
+fn every_command_is_covered() {
     let Some(valkey) = Program::valkey() else { return };
     let node = sentinel(&valkey);
     let commands = commands(&node.run("SENTINEL HELP"));
@@ -67,7 +67,7 @@ fn every_command_is_played() {
 }
 
 #[test]
-fn every_event_is_told() {
+fn every_event_is_covered() {
     let in_stories = stories().flat_map(|story| story.said);
     let named = in_stories.filter_map(|line| line.split(' ').nth(1));
     let told: BTreeSet<&str> = named.chain(STEPS).collect();
@@ -81,7 +81,7 @@ fn every_event_is_told() {
 }
 
 #[test]
-fn every_flag_is_shown() {
+fn every_flag_is_covered() {
     let shown = stories().flat_map(|story| story.shown);
     let shown: BTreeSet<&str> = shown.flat_map(|(_, flags)| flags.split(',')).collect();
     assert_eq!(shown, FLAGS.iter().copied().collect());

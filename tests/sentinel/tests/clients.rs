@@ -6,7 +6,7 @@ use redis::sentinel::{SentinelClient, SentinelServerType};
 /// The sentinel client of the `redis` crate keeps writing through ten failovers. Each killed master returns as a
 /// replica, and no acknowledged write is lost.
 #[test]
-fn the_redis_crate_follows_the_master() {
+fn redis_crate_follows_the_master_through_failovers() {
     let mut group =
         Group::start(&Program::redoubt(), &std::array::from_fn::<_, 3, _>(|_| Program::redoubt()));
     group.hurry();

@@ -16,7 +16,7 @@ fn findings(url: &str) -> (i32, String) {
 /// A healthy group is discovered completely from one of its sentinels. Then two sentinels die, and the third cannot
 /// reach a majority.
 #[test]
-fn a_groups_doctor_misses_sentinels_and_the_quorum() {
+fn doctor_reports_missing_sentinels_and_quorum() {
     let mut group = Group::start(&Program::redoubt(), &[(); 3].map(|()| Program::redoubt()));
     let url = format!("redis://{}", group.sentinels[0].address());
     let well = eventually("nothing is to be mended", || Some(findings(&url)).filter(|found| found.0 == 0));
@@ -35,7 +35,7 @@ fn a_groups_doctor_misses_sentinels_and_the_quorum() {
 
 /// Root ignores directory permissions, so a directory in the place of the file makes writing fail.
 #[test]
-fn a_sentinel_that_cannot_write_its_file_is_found() {
+fn doctor_reports_an_unwritable_configuration_file() {
     for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
         let group = Group::start(&Program::redoubt(), &[(); 3].map(|()| program.clone()));
         let file = group.sentinels[1].folder().join("sentinel.conf");

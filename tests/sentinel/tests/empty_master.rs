@@ -53,18 +53,18 @@ fn keeps_the_data(sentinels: &[Program]) {
 }
 
 #[test]
-fn redoubts_sentinels_promote_a_replica() {
+fn redoubt_sentinels_replace_an_empty_master() {
     keeps_the_data(&std::array::from_fn::<_, 3, _>(|_| Program::redoubt()));
 }
 
 #[test]
-fn sentinels_of_redis_promote_a_replica() {
+fn redis_sentinels_replace_an_empty_master() {
     keeps_the_data(&std::array::from_fn::<_, 3, _>(|_| Program::redis()));
 }
 
 /// No replica can be promoted: after the timeout the master serves its own data, which Redis does at once.
 #[test]
-fn an_empty_master_without_sentinels_serves_after_its_time() {
+fn empty_master_without_sentinels_serves_after_the_timeout() {
     let mut group =
         Group::start(&Program::redoubt(), &[Program::redoubt(), Program::redoubt(), Program::redoubt()]);
     let master = group.master();
@@ -85,7 +85,7 @@ fn an_empty_master_without_sentinels_serves_after_its_time() {
 
 /// An operator can end the wait.
 #[test]
-fn an_operator_may_have_it_serve() {
+fn operator_can_end_the_wait_of_an_empty_master() {
     let mut group =
         Group::start(&Program::redoubt(), &[Program::redoubt(), Program::redoubt(), Program::redoubt()]);
     let master = group.master();

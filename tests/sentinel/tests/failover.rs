@@ -33,7 +33,7 @@ fn killed_masters_are_replaced_and_return_as_replicas() {
 /// A frozen process refuses no connections, so it is detected after `down-after-milliseconds`. After resuming it
 /// becomes a replica.
 #[test]
-fn a_frozen_master_is_replaced_after_its_time() {
+fn frozen_master_is_replaced_after_down_after() {
     let group = Group::start(&Program::redis(), &redoubt());
     let master = group.master();
     group.servers[master].freeze();
@@ -66,7 +66,7 @@ fn master_and_leader_die_together() {
 
 /// A manual failover of a healthy master; the old master becomes a replica.
 #[test]
-fn an_operator_switches_by_hand() {
+fn manual_failover_of_a_healthy_master() {
     let group = Group::start(&Program::redis(), &redoubt());
     let master = group.master();
     let reply = group.sentinels[1].run(&format!("SENTINEL FAILOVER {MASTER}"));
@@ -82,7 +82,7 @@ fn an_operator_switches_by_hand() {
 
 /// The learned state is in the configuration file, together with the owner's comments, and is restored after a restart.
 #[test]
-fn a_restarted_sentinel_knows_what_it_knew() {
+fn restarted_sentinel_keeps_its_state() {
     let mut group = Group::start(&Program::redis(), &redoubt());
     let master = group.master();
     group.servers[master].kill();
@@ -103,7 +103,7 @@ fn a_restarted_sentinel_knows_what_it_knew() {
 
 /// A sentinel with an invalid file reports the error and the line in the words of redis-sentinel 7.0, and exits.
 #[test]
-fn a_bad_file_stops_the_start() {
+fn invalid_configuration_prevents_the_start() {
     const MONITOR: &str = "sentinel monitor m 127.0.0.1 6379 1";
     let table: [(&[u8], &str, &str); 9] = [
         (b"sentinel monitor m 127.0.0.1 6379 0", "", "Quorum must be 1 or greater."),
@@ -148,7 +148,7 @@ fn a_bad_file_stops_the_start() {
 
 /// Random bytes, incomplete requests and excessive lengths affect only their own connection.
 #[test]
-fn bad_input_disturbs_nobody() {
+fn invalid_input_affects_only_its_connection() {
     let group = Group::start(&Program::redis(), &redoubt());
     let sentinel = &group.sentinels[0];
     for bytes in
@@ -171,7 +171,7 @@ fn bad_input_disturbs_nobody() {
 
 /// FAILOVER sent to the master itself: without a request from a sentinel, clients get the new address within seconds.
 #[test]
-fn a_master_that_hands_over_past_its_sentinels_is_followed() {
+fn handover_without_sentinels_is_announced_to_clients() {
     let group = Group::start(&Program::redoubt(), &redoubt());
     group.servers[0].run("FAILOVER").expect_ok();
     eventually_within(Duration::from_secs(10), "the sentinels name its successor", || {

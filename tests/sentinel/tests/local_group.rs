@@ -30,7 +30,7 @@ fn configurations() -> Vec<String> {
 }
 
 #[test]
-fn up_kill_restart_down() {
+fn local_group_starts_fails_over_restarts_and_stops() {
     let before = configurations();
     let place = LocalServers::new(LocalSetup::Group);
     let base = place.base;
@@ -79,7 +79,7 @@ fn up_kill_restart_down() {
 }
 
 #[test]
-fn mistakes_are_explained() {
+fn local_group_commands_explain_mistakes() {
     let place = LocalServers::new(LocalSetup::Group);
     let explains = |arguments: &[&str], words: &str| {
         let output = place.make(arguments).expect_err("a mistake is an error");

@@ -39,7 +39,7 @@ fn both() -> impl Iterator<Item = Program> {
 }
 
 #[test]
-fn a_life_in_order() {
+fn normal_start_and_shutdown_log_the_known_lines() {
     for program in both() {
         let mut node = with_file(&program, "sentinel monitor mymaster 127.0.0.1 1 1\n");
         node.launch();
@@ -52,7 +52,7 @@ fn a_life_in_order() {
 }
 
 #[test]
-fn a_file_that_is_not_in_order() {
+fn invalid_configuration_file() {
     for program in both() {
         for (text, reason) in FAULTS {
             let mut node = with_file(&program, text);
@@ -69,7 +69,7 @@ fn a_file_that_is_not_in_order() {
 }
 
 #[test]
-fn no_file_at_all() {
+fn missing_configuration_file_is_reported() {
     for program in both() {
         let mut node = Node::prepare(&program, "--sentinel");
         node.spawn();

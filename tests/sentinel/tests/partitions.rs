@@ -50,7 +50,7 @@ fn agrees(group: &Group, master: usize) {
 
 /// The isolated master is replaced, and becomes a replica when it is reachable again.
 #[test]
-fn a_master_alone() {
+fn isolated_master_is_replaced() {
     let Some((group, network)) = group() else { return };
     network.split(&[&[MASTER_HOST]]);
     let new = successor(&group, &[0, 1, 2]);
@@ -62,7 +62,7 @@ fn a_master_alone() {
 /// An isolated sentinel considers the master down but cannot replace it. After the partition it learns about the
 /// failover that it missed.
 #[test]
-fn a_sentinel_alone() {
+fn isolated_sentinel_does_not_fail_over() {
     let Some((mut group, network)) = group() else { return };
     network.split(&[&[SENTINELS[0]]]);
     eventually("it takes the master for down", || is_down_for(&group, 0).then_some(()));
@@ -84,7 +84,7 @@ fn a_sentinel_alone() {
 /// One sentinel is with the master and a replica, two are with the other replica. Only the majority fails over, and the
 /// single sentinel follows when the partition ends.
 #[test]
-fn two_halves_and_the_master_among_the_fewer() {
+fn master_in_the_minority_is_replaced() {
     let Some((group, network)) = group() else { return };
     network.split(&[&[0, 1, SENTINELS[0]], &[2, SENTINELS[1], SENTINELS[2]]]);
     let new = successor(&group, &[1, 2]);
@@ -97,7 +97,7 @@ fn two_halves_and_the_master_among_the_fewer() {
 
 /// One sentinel is with a replica, two are with the master. The single sentinel has a replica but no majority.
 #[test]
-fn two_halves_and_the_master_among_the_more() {
+fn master_in_the_majority_is_not_replaced() {
     let Some((group, network)) = group() else { return };
     network.split(&[&[0, 1, SENTINELS[0], SENTINELS[1]], &[2, SENTINELS[2]]]);
     eventually("the one takes the master for down", || is_down_for(&group, 2).then_some(()));
@@ -109,7 +109,7 @@ fn two_halves_and_the_master_among_the_more() {
 
 /// Only packets from the master are lost. It is silent, so it is replaced.
 #[test]
-fn a_master_that_hears_and_is_not_heard() {
+fn master_whose_packets_are_lost_is_replaced() {
     let Some((group, network)) = group() else { return };
     network.lose(MASTER_HOST, &[1, 2, 3, 4, 5]);
     let new = successor(&group, &[0, 1, 2]);
@@ -119,7 +119,7 @@ fn a_master_that_hears_and_is_not_heard() {
 
 /// Only one sentinel cannot reach the master, which is not enough for the quorum.
 #[test]
-fn a_sentinel_that_the_master_does_not_answer() {
+fn master_unreachable_for_one_sentinel_is_not_replaced() {
     let Some((group, network)) = group() else { return };
     network.lose(MASTER_HOST, &[SENTINELS[2]]);
     eventually("the one takes the master for down", || is_down_for(&group, 2).then_some(()));

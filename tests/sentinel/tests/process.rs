@@ -26,7 +26,7 @@ fn start(program: &Program, lines: &str) -> Node {
 
 /// Service managers start a sentinel with `--port` each time.
 #[test]
-fn a_restart_adds_no_line_to_the_file() {
+fn restart_adds_no_line_to_the_configuration_file() {
     let mut node = start(&Program::redoubt(), "");
     let file = node.folder().join("sentinel.conf");
     let mut texts = Vec::new();
@@ -47,7 +47,7 @@ const IN_NAMESPACE: &str = "cd $0 && MOUNTS && exec $1 sentinel sentinel.conf --
 /// docker-compose mounts the single file, which cannot be replaced by a rename. If the directory is read-only, the
 /// journal cannot be beside it either.
 #[test]
-fn file_that_is_a_mount_point_is_written_in_place() {
+fn configuration_file_that_is_a_mount_point_is_written_in_place() {
     let alone = Command::new("unshare").args(["-m", "true"]).stderr(Stdio::null()).status();
     if !alone.is_ok_and(|status| status.success()) {
         return left_out("a mounted configuration file", "this process may not make a mount namespace");
@@ -82,7 +82,7 @@ fn file_that_is_a_mount_point_is_written_in_place() {
 }
 
 #[test]
-fn it_works_in_its_dir_and_outlives_its_terminal() {
+fn sentinel_uses_its_dir_and_survives_its_terminal() {
     let mut node = prepare(&Program::redoubt(), "logfile sentinel.log\npidfile sentinel.pid\ndir data\n");
     let data = node.folder().join("data");
     fs::create_dir(&data).expect("the folder can be made");
@@ -98,7 +98,7 @@ fn it_works_in_its_dir_and_outlives_its_terminal() {
 }
 
 #[test]
-fn it_goes_into_the_background_or_says_why_not() {
+fn sentinel_daemonizes_or_reports_the_error() {
     let folder = tempfile::TempDir::new().expect("a folder");
     let file = folder.path().join("sentinel.conf");
     let claim = claim_port();
@@ -123,7 +123,7 @@ fn it_goes_into_the_background_or_says_why_not() {
 
 /// Valkey's command names give the same replies as those of Redis.
 #[test]
-fn valkeys_names_are_known() {
+fn valkey_command_names_are_supported() {
     let node = start(&Program::redoubt(), "sentinel deny-scripts-reconfig yes\n");
     let mut connection = node.connect();
     for (valkey, redis) in [
@@ -145,7 +145,7 @@ fn valkeys_names_are_known() {
 
 /// CLIENT supports the subcommands of the Redis sentinel, and SETINFO, which is newer than the tested Redis.
 #[test]
-fn client_has_what_redis_has() {
+fn client_supports_the_subcommands_of_redis() {
     let names = |program: &Program| -> BTreeSet<String> {
         let node = start(program, "");
         let list = node.run("COMMAND LIST FILTERBY PATTERN client*");
@@ -166,7 +166,7 @@ fn client_has_what_redis_has() {
 
 /// As on a server, a client that sends the right password can pipeline large requests after it.
 #[test]
-fn what_follows_auth_in_one_write_may_be_long() {
+fn large_requests_can_be_pipelined_after_auth() {
     let wire = |password: &str| {
         let long = "x".repeat(20_000);
         let mut wire =

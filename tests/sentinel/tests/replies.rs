@@ -12,7 +12,7 @@ fn group() -> Option<Group> {
 }
 
 #[test]
-fn the_same_answers() {
+fn replies_equal_those_of_valkey() {
     let Some(group) = group() else { return };
     let (ours, theirs) = (&group.sentinels[0], &group.sentinels[2]);
     for question in SAME {
@@ -22,7 +22,7 @@ fn the_same_answers() {
 
 /// Root ignores directory permissions, so a directory in the place of the file makes writing fail.
 #[test]
-fn a_change_that_cannot_be_written_is_no_success() {
+fn change_that_cannot_be_saved_is_an_error() {
     let Some(group) = group() else { return };
     let nodes = [&group.sentinels[0], &group.sentinels[2]];
     for node in nodes {
@@ -84,7 +84,7 @@ fn words(line: &str) -> Vec<&str> {
 }
 
 #[test]
-fn the_same_conversations() {
+fn conversations_equal_those_of_valkey() {
     let Some(group) = group() else { return };
     let nodes = [&group.sentinels[0], &group.sentinels[2]];
     let mut connections = nodes.map(|node| [node.connect(), node.connect()]);
@@ -108,7 +108,7 @@ fn fields(node: &Node, question: &str) -> BTreeMap<String, String> {
 /// A sentinel that requests a vote learns the last vote whatever its epoch; one that does not request a vote learns
 /// nothing about votes.
 #[test]
-fn the_same_votes() {
+fn votes_equal_those_of_valkey() {
     let Some(group) = group() else { return };
     let port = group.servers[0].port;
     let (first, second) = ("a".repeat(40), "b".repeat(40));
@@ -132,7 +132,7 @@ fn the_same_votes() {
 
 /// Masters, replicas and sentinels have the same fields, with equal values unless they depend on time.
 #[test]
-fn the_same_fields() {
+fn fields_equal_those_of_valkey() {
     let Some(group) = group() else { return };
     let steady =
         ["flags", "ip", "role-reported", "quorum", "num-slaves", "num-other-sentinels", "master-link-status"];
@@ -149,7 +149,7 @@ fn the_same_fields() {
 
 /// The cached INFO of the master and of each replica.
 #[test]
-fn the_same_cached_information() {
+fn info_cache_equals_that_of_valkey() {
     let Some(group) = group() else { return };
     let roles = |node: &Node| -> Vec<String> {
         let reply = node.run(INFO_CACHE);
@@ -171,7 +171,7 @@ fn the_same_cached_information() {
 }
 
 #[test]
-fn an_identity_of_the_same_form() {
+fn run_ids_have_the_same_form() {
     let Some(group) = group() else { return };
     for node in [&group.sentinels[0], &group.sentinels[2]] {
         let Value::Bulk(id) = node.run(MYID) else { panic!("no text") };

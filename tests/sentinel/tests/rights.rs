@@ -45,30 +45,30 @@ fn a_failover_needs_no_more_than_the_documents_say(server: &Program) {
 }
 
 #[test]
-fn of_a_redoubt_master() {
+fn documented_rights_suffice_for_a_redoubt_master() {
     a_failover_needs_no_more_than_the_documents_say(&Program::redoubt());
 }
 
 #[test]
-fn of_a_redis_7_master() {
+fn documented_rights_suffice_for_a_redis_7_master() {
     a_failover_needs_no_more_than_the_documents_say(&Program::redis());
 }
 
 #[test]
-fn of_a_redis_8_master() {
+fn documented_rights_suffice_for_a_redis_8_master() {
     let Some(redis8) = Program::redis8() else { return };
     a_failover_needs_no_more_than_the_documents_say(&redis8);
 }
 
 #[test]
-fn of_a_valkey_master() {
+fn documented_rights_suffice_for_a_valkey_master() {
     let Some(valkey) = Program::valkey() else { return };
     a_failover_needs_no_more_than_the_documents_say(&valkey);
 }
 
 /// One right is missing on all servers: the log names it, and the failover succeeds as soon as it is granted.
 #[test]
-fn a_missing_right_is_said_and_given() {
+fn missing_right_is_logged_and_failover_succeeds_once_granted() {
     let mut group = watched_as_user(&Program::redoubt(), &DOCUMENTED.replace("+slaveof ", ""));
     let master = group.master();
     group.servers[master].kill();
@@ -116,12 +116,12 @@ fn a_coordinated_failover_shows_its_clients_no_error(server: &Program) {
 }
 
 #[test]
-fn a_coordinated_failover_of_redoubt_shows_its_clients_no_error() {
+fn coordinated_failover_of_redoubt_causes_no_client_errors() {
     a_coordinated_failover_shows_its_clients_no_error(&Program::redoubt());
 }
 
 #[test]
-fn a_coordinated_failover_of_valkey_shows_its_clients_no_error() {
+fn coordinated_failover_of_valkey_causes_no_client_errors() {
     let Some(valkey) = Program::valkey() else { return };
     a_coordinated_failover_shows_its_clients_no_error(&valkey);
 }

@@ -8,7 +8,7 @@ const MANY: usize = 500;
 /// A sentinel holds two connections to each instance (commands, Pub/Sub) and one to each other sentinel, regardless of
 /// the number of masters, and does not keep reconnecting.
 #[test]
-fn one_link_to_an_instance_not_one_per_master() {
+fn links_are_shared_between_masters() {
     let farm = Farm::start(MANY, false);
     let sentinels = sentinels(&farm, MANY);
     wait_until_known(&sentinels);
@@ -26,7 +26,7 @@ fn one_link_to_an_instance_not_one_per_master() {
 
 /// Fifty masters die at the same time; each is replaced by its own replica, and all sentinels agree.
 #[test]
-fn fifty_masters_killed_at_once() {
+fn fifty_masters_killed_at_once_are_all_replaced() {
     const MASTERS: usize = 50;
     let farm = Farm::start(MASTERS, true);
     let sentinels = sentinels(&farm, MASTERS);

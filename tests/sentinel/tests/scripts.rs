@@ -27,7 +27,7 @@ fn sentinel(farm: &Farm, lines: &str) -> Node {
 }
 
 #[test]
-fn scripts_are_called_again_until_they_succeed() {
+fn scripts_are_retried_until_they_succeed() {
     let farm = Farm::start(1, true);
     let mut node = sentinel(&farm, "sentinel deny-scripts-reconfig no\n");
     let folder = node.folder().to_owned();
@@ -68,7 +68,7 @@ fn scripts_are_called_again_until_they_succeed() {
 
 /// A script that cannot be executed would be noticed too late, so the sentinel does not start.
 #[test]
-fn a_script_that_is_not_there_stops_the_start() {
+fn missing_script_prevents_the_start() {
     let farm = Farm::start(1, false);
     let mut node = sentinel(&farm, "sentinel notification-script mymaster /nonexistent\n");
     node.spawn();

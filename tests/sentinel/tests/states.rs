@@ -14,18 +14,18 @@ fn replicas() {
 }
 
 #[test]
-fn replicas_that_stray() {
-    told("replicas that stray");
+fn replicas_with_a_wrong_master() {
+    told("replicas with a wrong master");
 }
 
 #[test]
-fn a_master() {
-    told("a master");
+fn master() {
+    told("master");
 }
 
 #[test]
-fn a_master_that_loads_and_computes() {
-    told("a master that loads and computes");
+fn loading_and_busy_master() {
+    told("loading and busy master");
 }
 
 #[test]
@@ -44,22 +44,22 @@ fn configuration() {
 }
 
 #[test]
-fn a_failover_that_is_held() {
-    told("a failover that is held");
+fn failover_waiting_for_promotion() {
+    told("failover waiting for promotion");
 }
 
 #[test]
-fn a_failover_that_is_given_up() {
-    told("a failover that is given up");
+fn aborted_failover() {
+    told("aborted failover");
 }
 
 #[test]
-fn a_handover() {
-    told("a handover");
+fn handover() {
+    told("handover");
 }
 
 #[test]
-fn every_chapter_has_its_test() {
+fn every_scenario_group_has_a_test() {
     let untold = CHAPTERS.iter().map(|(name, ..)| *name);
     let untold: Vec<&str> =
         untold.filter(|name| !include_str!("states.rs").contains(&format!("told(\"{name}\")"))).collect();

@@ -43,7 +43,7 @@ fn received(replies: &mut UnboundedReceiver<Vec<u8>>) -> Option<String> {
 /// The disk is full when a candidate requests a vote. There is no reply, because the vote would be lost in a crash;
 /// other requests are answered. Once there is space, the next request gets the vote.
 #[test]
-fn a_vote_that_cannot_be_written_is_not_given() {
+fn vote_that_cannot_be_written_is_not_given() {
     let folder = tempfile::tempdir().unwrap();
     let (mut center, mut replies) = center(folder.path());
     let vote = |epoch: u64| format!("SENTINEL IS-MASTER-DOWN-BY-ADDR 127.0.0.1 1 {epoch} {CANDIDATE}");
@@ -85,7 +85,7 @@ fn talk(center: &mut Center, replies: &mut UnboundedReceiver<Vec<u8>>, line: &st
 /// A new user is saved at once, without the plaintext password, and known after a restart. The unchanged user `default`
 /// is not saved.
 #[test]
-fn users_are_in_the_file_before_their_maker_is_answered() {
+fn users_are_saved_before_acl_setuser_is_answered() {
     let folder = tempfile::tempdir().unwrap();
     let (mut center, mut replies) = center(folder.path());
     let hash = "148de9c5a7a44d19e56cd9ae1a554bf67847afb0c58f6e12fa29ac7ddfca9940";
@@ -107,7 +107,7 @@ fn users_are_in_the_file_before_their_maker_is_answered() {
 
 /// User names can contain any bytes except blanks, and the configuration file preserves them.
 #[test]
-fn users_whose_names_are_no_text_survive_a_restart() {
+fn users_with_non_utf8_names_survive_a_restart() {
     let folder = tempfile::tempdir().unwrap();
     let (mut center, mut replies) = center(folder.path());
     for name in [&b"\xff\xfe"[..], b"\xff"] {
@@ -129,7 +129,7 @@ fn users_whose_names_are_no_text_survive_a_restart() {
 
 /// A missing script makes SENTINEL SET fail; earlier options are applied, later ones are not.
 #[test]
-fn a_missing_script_stops_between_the_options() {
+fn missing_script_rejects_the_options_after_it() {
     let folder = tempfile::tempdir().unwrap();
     let (mut center, mut replies) = center(folder.path());
     let quorum = |center: &mut Center, replies: &mut _| {
@@ -146,7 +146,7 @@ fn a_missing_script_stops_between_the_options() {
 
 /// During a pause, requests are deferred in order and executed afterwards.
 #[test]
-fn a_pause_puts_requests_off() {
+fn pause_defers_requests() {
     let folder = tempfile::tempdir().unwrap();
     let (mut center, mut replies) = center(folder.path());
     assert_eq!(talk(&mut center, &mut replies, "CLIENT PAUSE 3600000"), "+OK");

@@ -12,7 +12,7 @@ sentinel known-slave mymaster 127.0.0.1 6380
 ";
 
 #[test]
-fn a_file_is_read_in_any_order() {
+fn configuration_lines_are_accepted_in_any_order() {
     let config = Config::parse(FILE).unwrap();
     let master = &config.masters[0];
     assert_eq!(master.addr, Addr::new("127.0.0.1", 6379));
@@ -24,7 +24,7 @@ fn a_file_is_read_in_any_order() {
 }
 
 #[test]
-fn rewriting_keeps_comments_and_places() {
+fn rewriting_preserves_comments_and_line_order() {
     let mut config = Config::parse(FILE).unwrap();
     config.myid = RunId::parse(&"ab".repeat(20));
     config.current_epoch = 7;
@@ -116,7 +116,7 @@ const REFUSED: &[(&str, usize, &str)] = &[
 ];
 
 #[test]
-fn bad_lines_are_refused_with_their_number() {
+fn invalid_lines_are_reported_with_their_number() {
     for (text, line, reason) in REFUSED {
         let text = text.replace("M\n", "sentinel monitor m 127.0.0.1 1 1\n");
         let error = Config::parse(&text).unwrap_err();
@@ -126,7 +126,7 @@ fn bad_lines_are_refused_with_their_number() {
 }
 
 #[test]
-fn lines_of_any_bytes_are_refused_or_kept() {
+fn arbitrary_bytes_in_lines_are_rejected_or_preserved() {
     for (text, line, reason) in [
         (&b"port 1\n\xff\xfe\x00\x01 1"[..], 2, "Bad directive or wrong number of arguments"),
         (b"sentinel \xff m 1", 1, UNKNOWN),
@@ -152,13 +152,13 @@ fn lines_of_any_bytes_are_refused_or_kept() {
 }
 
 #[test]
-fn hostnames_are_allowed_wherever_the_switch_stands() {
+fn resolve_hostnames_applies_wherever_it_is_in_the_file() {
     let text = "sentinel monitor m some.host 6379 1\nsentinel resolve-hostnames yes\n";
     assert_eq!(Config::parse(text).unwrap().masters[0].addr.host, "some.host");
 }
 
 #[test]
-fn words_survive_quoting() {
+fn quoting_round_trips() {
     for word in ["plain", "two words", "", "a\"b", "back\\slash", "tab\there", "#hash", "\u{7f}"] {
         let line = format!("x {}", quoted(word));
         assert_eq!(split_line(line.as_bytes()).unwrap(), [b"x", word.as_bytes()]);
@@ -171,7 +171,7 @@ fn words_survive_quoting() {
 }
 
 #[test]
-fn users_keep_their_places_and_new_ones_go_to_the_end() {
+fn user_lines_keep_their_order_and_new_ones_are_appended() {
     let hash = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
     let mut config = Config::parse("user alice on >secret +@all\nport 1\nuser bob off\n").unwrap();
     assert_eq!(config.users, [vec![&b"alice"[..], b"on", b">secret", b"+@all"], vec![b"bob", b"off"]]);

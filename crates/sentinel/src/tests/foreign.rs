@@ -26,7 +26,7 @@ fn says(world: &World, why: &str) -> usize {
 }
 
 #[test]
-fn returning_replica_without_a_history_of_its_own_is_made_a_replica_soon() {
+fn returning_replica_without_own_history_is_repaired_soon() {
     for (history, has_keys) in [("1", true), ("21", true), ("2", false)] {
         let mut world = with_stranger(history, has_keys);
         world.pass(4500);
@@ -35,7 +35,7 @@ fn returning_replica_without_a_history_of_its_own_is_made_a_replica_soon() {
 }
 
 #[test]
-fn foreign_history_with_keys_gets_four_periods_to_be_greeted() {
+fn server_with_foreign_keys_is_left_alone_for_four_hello_periods() {
     let mut world = with_stranger("2", true);
     world.pass(7500);
     assert!(!is_made_a_replica(&world), "{:?}", world.sent);
@@ -44,7 +44,7 @@ fn foreign_history_with_keys_gets_four_periods_to_be_greeted() {
 }
 
 #[test]
-fn master_greeted_for_another_group_is_left_alone() {
+fn master_announced_by_another_group_is_left_alone() {
     let mut world = with_stranger("2", true);
     for _ in 0..20 {
         world.pass(2000);
@@ -58,7 +58,7 @@ fn master_greeted_for_another_group_is_left_alone() {
 }
 
 #[test]
-fn greeting_that_names_another_master_claims_nothing() {
+fn hello_about_another_master_does_not_mark_a_server_foreign() {
     let mut world = with_stranger("1", true);
     world.pass(1000);
     world.greet(&server(2), "other", &server(7));
@@ -78,7 +78,7 @@ fn replica_of_another_group_is_left_with_its_master() {
 }
 
 #[test]
-fn master_with_replicas_and_a_history_of_its_own_is_left_alone() {
+fn master_with_its_own_replicas_and_history_is_left_alone() {
     let mut world = with_stranger("2", true);
     let mut own = world.servers[&server(3)].clone();
     own.master = Some(server(2));
@@ -98,7 +98,7 @@ fn master_with_replicas_of_this_group_is_made_a_replica() {
 
 /// Promoting the server would make this group's servers replicas of another group.
 #[test]
-fn failover_neither_promotes_nor_reconfigures_a_stranger() {
+fn failover_ignores_servers_of_other_groups() {
     let mut world = with_stranger("2", true);
     world.pass(2000);
     world.greet(&server(2), "other", &server(2));

@@ -13,7 +13,7 @@ fn hand_over(world: &mut World, to: u8) {
 }
 
 #[test]
-fn a_master_that_handed_over_by_itself_is_followed_within_seconds() {
+fn handover_without_sentinels_is_followed_within_seconds() {
     let mut world = World::new("");
     world.pass(2000);
     hand_over(&mut world, 2);
@@ -25,7 +25,7 @@ fn a_master_that_handed_over_by_itself_is_followed_within_seconds() {
 }
 
 #[test]
-fn a_master_that_was_handed_on_is_found_at_the_end() {
+fn chained_handovers_lead_to_the_last_master() {
     let mut world = World::new("");
     world.pass(2000);
     hand_over(&mut world, 3);
@@ -36,7 +36,7 @@ fn a_master_that_was_handed_on_is_found_at_the_end() {
 }
 
 #[test]
-fn a_replica_that_calls_itself_a_master_is_no_successor() {
+fn replica_reporting_the_master_role_alone_is_no_successor() {
     let mut world = World::new("");
     world.pass(2000);
     // The master still has the master role, so it has not handed over.
@@ -47,7 +47,7 @@ fn a_replica_that_calls_itself_a_master_is_no_successor() {
 }
 
 #[test]
-fn a_replica_that_the_master_is_not_in_step_with_is_no_successor() {
+fn replica_out_of_sync_with_the_master_is_no_successor() {
     let mut world = World::new("");
     world.pass(2000);
     hand_over(&mut world, 2);
@@ -57,7 +57,7 @@ fn a_replica_that_the_master_is_not_in_step_with_is_no_successor() {
 }
 
 #[test]
-fn a_master_that_follows_a_stranger_is_given_its_time() {
+fn master_replicating_from_an_unknown_server_is_not_replaced_at_once() {
     let mut world = World::new("");
     world.pass(2000);
     world.servers.get_mut(&server(1)).unwrap().master = Some(server(9));

@@ -16,7 +16,7 @@ fn said(world: &World, words: &str) -> usize {
 /// The user on the best replica lacks a required right. The log names the ACL rule, the failover is aborted at once,
 /// and the next one promotes the other replica.
 #[test]
-fn a_replica_that_may_not_be_promoted_is_passed_over_and_the_missing_rule_is_said() {
+fn replica_without_promotion_rights_is_skipped_and_the_missing_rule_logged() {
     let mut world = World::new("sentinel auth-user mymaster watcher\nsentinel auth-pass mymaster p\n");
     deny(&mut world, 2, "SLAVEOF");
     world.kill(&server(1));
@@ -32,7 +32,7 @@ fn a_replica_that_may_not_be_promoted_is_passed_over_and_the_missing_rule_is_sai
 
 /// No replica can be promoted. Attempts continue with growing delays until the right is granted.
 #[test]
-fn a_failover_that_was_denied_everywhere_is_done_once_it_is_allowed() {
+fn failover_denied_everywhere_succeeds_once_allowed() {
     let mut world = World::new("");
     deny(&mut world, 2, "SLAVEOF");
     deny(&mut world, 3, "SLAVEOF");
@@ -48,7 +48,7 @@ fn a_failover_that_was_denied_everywhere_is_done_once_it_is_allowed() {
 
 /// An operator's FAILOVER waits for a replica that has been promoted in the meantime, and is cancelled.
 #[test]
-fn an_old_master_that_hands_over_for_ever_is_made_to_follow() {
+fn old_master_stuck_in_a_handover_is_reconfigured() {
     let mut world = World::new("");
     world.servers.get_mut(&server(1)).unwrap().hands_over = true;
     world.kill(&server(1));
@@ -63,7 +63,7 @@ fn an_old_master_that_hands_over_for_ever_is_made_to_follow() {
 /// The user lacks the rights for a handover, which the documentation does not grant. A normal failover continues
 /// without a handover, a coordinated one is aborted, and both log the missing right.
 #[test]
-fn a_hand_over_that_is_denied_is_done_without_or_given_up() {
+fn denied_handover_is_skipped_or_aborts_a_coordinated_failover() {
     for (word, switched) in [("", true), (" COORDINATED", false)] {
         let mut world = World::new("");
         deny(&mut world, 1, "FAILOVER");
@@ -78,7 +78,7 @@ fn a_hand_over_that_is_denied_is_done_without_or_given_up() {
 /// Clients of a master that hands over get no errors: their writes wait, and their connections are closed once the new
 /// master is ready. The pause is not longer than necessary.
 #[test]
-fn a_master_that_hands_over_holds_its_clients_and_sends_them_away() {
+fn handover_pauses_clients_and_disconnects_them() {
     let mut world = World::new("sentinel failover-timeout mymaster 5000\n");
     assert_eq!(world.command("SENTINEL FAILOVER mymaster COORDINATED"), "+OK\r\n");
     world.pass(3000);
@@ -100,7 +100,7 @@ fn a_master_that_hands_over_holds_its_clients_and_sends_them_away() {
 
 /// If the master rejects the handover, or its replica dies first, writes resume at once.
 #[test]
-fn a_hand_over_that_fails_ends_the_pause() {
+fn failed_handover_resumes_writes() {
     let mut world = World::new("");
     world.refuses_failover = true;
     world.command("SENTINEL FAILOVER mymaster COORDINATED");
@@ -122,7 +122,7 @@ fn a_hand_over_that_fails_ends_the_pause() {
 
 /// If the master dies during a handover, the failover does not wait for the time limit.
 #[test]
-fn a_master_that_dies_while_it_hands_over_is_replaced() {
+fn master_that_dies_during_a_handover_is_replaced() {
     for word in ["", " COORDINATED"] {
         let mut world = World::new("");
         world.ignores_failover = true;
@@ -136,7 +136,7 @@ fn a_master_that_dies_while_it_hands_over_is_replaced() {
 
 /// The link to the old master breaks before its clients are disconnected; they are disconnected after the reconnect.
 #[test]
-fn an_old_master_that_is_out_of_reach_settles_later() {
+fn unreachable_old_master_gets_its_final_commands_later() {
     let mut world = World::new("");
     world.command("SENTINEL FAILOVER mymaster COORDINATED");
     world.breaks_after_failover = true;
@@ -147,7 +147,7 @@ fn an_old_master_that_is_out_of_reach_settles_later() {
 
 /// A replica that is loading rejects REPLICAOF, and the command is not repeated every two seconds.
 #[test]
-fn a_server_that_refuses_to_follow_is_given_time() {
+fn server_that_refuses_to_follow_is_not_asked_repeatedly() {
     let mut world = World::new("");
     deny(&mut world, 3, "SLAVEOF");
     world.kill(&server(1));
@@ -160,7 +160,7 @@ fn a_server_that_refuses_to_follow_is_given_time() {
 /// A server rejects the password: the sentinel shows it as disconnected, logs the reason, and retries until the
 /// password is right.
 #[test]
-fn a_wrong_password_is_no_connection() {
+fn wrong_password_counts_as_disconnected() {
     let flags = |world: &mut World| {
         let shown = world.command("SENTINEL MASTER mymaster");
         shown.split("\r\n").skip_while(|line| *line != "flags").nth(2).unwrap().to_owned()
@@ -193,7 +193,7 @@ fn a_wrong_password_is_no_connection() {
 /// A replica is unreachable during a switch and returns as a replica of the healthy old master. It is reconfigured
 /// within seconds.
 #[test]
-fn a_replica_that_missed_the_switch_is_led_to_the_new_master() {
+fn replica_that_missed_the_switch_is_reconfigured() {
     let mut world = World::new("");
     world.kill(&server(3));
     world.pass(1500);
@@ -208,7 +208,7 @@ fn a_replica_that_missed_the_switch_is_led_to_the_new_master() {
 /// A replica is frozen during a failover. It gets one more command after a while, and the failover ends without it long
 /// before its timeout.
 #[test]
-fn a_replica_that_stands_still_is_waited_for_once() {
+fn failover_waits_only_once_for_a_frozen_replica() {
     let mut world = World::new("");
     world.command("SENTINEL SET mymaster down-after-milliseconds 60000");
     world.command("SENTINEL DEBUG slave-reconf-timeout 2000");

@@ -10,7 +10,7 @@ const SWITCHED: &str = "+switch-master mymaster 10.0.0.1 6379 10.0.0.2 6379";
 
 /// The replica with the lowest run id is promoted in one transaction, then the other replica follows it.
 #[test]
-fn a_failover_from_its_beginning_to_its_end() {
+fn complete_failover_promotes_and_reconfigures_replicas() {
     let mut world = World::new("");
     world.kill(&server(1));
     world.pass(3000);
@@ -30,7 +30,7 @@ fn a_failover_from_its_beginning_to_its_end() {
 /// A frozen master is detected when its time limit ends. Only the PING interval adds to it, not the wait for the next
 /// round.
 #[test]
-fn silence_is_noticed_when_its_time_is_over() {
+fn silence_is_detected_when_its_limit_ends() {
     let mut late = Vec::new();
     for wait in (0..100).step_by(10) {
         let mut world = World::new("");
@@ -49,7 +49,7 @@ fn silence_is_noticed_when_its_time_is_over() {
 /// Healthy instances are pinged every second, get a hello message every two seconds and INFO every ten seconds, and
 /// requests due at the same time leave together.
 #[test]
-fn what_is_due_leaves_together() {
+fn requests_due_together_are_sent_together() {
     let mut world = World::new("sentinel down-after-milliseconds mymaster 30000\n");
     world.pass(15_000);
     world.routine.clear();
@@ -73,7 +73,7 @@ fn what_is_due_leaves_together() {
 /// Another sentinel leads a later failover to the same replica while this one still reconfigures replicas under its own
 /// epoch. This failover completes, and the later epoch is kept.
 #[test]
-fn a_later_epoch_with_the_same_master_does_not_disturb_a_leader() {
+fn later_epoch_with_the_same_master_does_not_stop_a_leader() {
     let mut world = World::new("");
     world.servers.get_mut(&server(3)).unwrap().synced = false;
     world.kill(&server(1));
@@ -100,7 +100,7 @@ fn a_later_epoch_with_the_same_master_does_not_disturb_a_leader() {
 /// The new master dies while a replica still synchronizes with it. The failover ends, and the next one promotes the
 /// replica.
 #[test]
-fn a_new_master_that_dies_before_all_follow_it_is_replaced() {
+fn new_master_that_dies_during_reconfiguration_is_replaced() {
     let mut world = World::new("");
     world.servers.get_mut(&server(3)).unwrap().synced = false;
     world.kill(&server(1));
@@ -115,7 +115,7 @@ fn a_new_master_that_dies_before_all_follow_it_is_replaced() {
 
 /// The notification script gets the event name and payload, the reconfiguration script the addresses for clients.
 #[test]
-fn scripts_are_told_what_happened() {
+fn scripts_get_event_arguments() {
     let mut world = World::new(
         "sentinel notification-script mymaster /bin/notify\nsentinel client-reconfig-script mymaster /bin/reconfig\n",
     );
@@ -137,7 +137,7 @@ fn scripts_are_told_what_happened() {
 
 /// PENDING-SCRIPTS lists running scripts and those waiting for a retry; a script that hangs is killed.
 #[test]
-fn pending_scripts_are_shown_and_end() {
+fn pending_scripts_are_listed_and_killed_when_they_hang() {
     let mut world = World::new("sentinel notification-script mymaster /bin/notify\n");
     for (job, argv) in std::mem::take(&mut world.scripts) {
         assert_eq!(argv[1], "+monitor");
@@ -171,7 +171,7 @@ fn pending_scripts_are_shown_and_end() {
 
 /// Replicas with renamed commands are promoted with the new names.
 #[test]
-fn renamed_commands_are_called_by_their_names() {
+fn renamed_commands_are_sent_with_their_new_names() {
     let mut world = World::new(
         "sentinel rename-command mymaster SLAVEOF follow\nsentinel rename-command mymaster CONFIG cfg-1\n",
     );
@@ -186,7 +186,7 @@ fn renamed_commands_are_called_by_their_names() {
 
 /// Every link authenticates first: servers use the options of the master, other sentinels those of the sentinel.
 #[test]
-fn links_sign_in() {
+fn links_authenticate_first() {
     let mut world = World::new(&format!(
         "sentinel auth-user mymaster watcher\nsentinel auth-pass mymaster secret\nsentinel sentinel-user peer\n\
          sentinel sentinel-pass hidden\nsentinel known-sentinel mymaster 10.0.0.3 6379 {PEER}\n"
@@ -207,7 +207,7 @@ fn links_sign_in() {
 
 /// A coordinated failover is carried out by the master itself.
 #[test]
-fn a_coordinated_failover_asks_the_master_to_hand_over() {
+fn coordinated_failover_asks_the_master_to_hand_over() {
     let mut world = World::new("sentinel failover-timeout mymaster 5000\n");
     assert_eq!(world.command("SENTINEL FAILOVER mymaster COORDINATED"), "+OK\r\n");
     world.pass(3000);
@@ -221,7 +221,7 @@ fn a_coordinated_failover_asks_the_master_to_hand_over() {
 /// A plain FAILOVER command loses no writes either if the master can hand over. If the master rejects it or does not
 /// complete it, it is replaced.
 #[test]
-fn a_failover_by_hand_is_handed_over_if_the_master_can() {
+fn manual_failover_uses_a_handover_if_possible() {
     let mut world = World::new("");
     assert_eq!(world.command("SENTINEL FAILOVER mymaster"), "+OK\r\n");
     world.pass(3000);
@@ -242,7 +242,7 @@ fn a_failover_by_hand_is_handed_over_if_the_master_can() {
 /// A master restarts with a configuration that makes it a replica of one of its replicas, so no server is a master and
 /// all replicas lose their master at that moment. The replicas stay eligible, and the ring is detected within seconds.
 #[test]
-fn a_master_that_has_become_a_replica_of_its_replica_is_replaced() {
+fn master_replicating_from_its_own_replica_is_replaced() {
     let mut world = World::new("");
     world.pass(2000);
     let now = world.now;
@@ -260,7 +260,7 @@ fn a_master_that_has_become_a_replica_of_its_replica_is_replaced() {
 /// The replicas lost their master an hour ago. They are not promoted, because the master may return with newer data,
 /// unless it returns without any data.
 #[test]
-fn a_master_without_data_is_replaced_by_what_there_is() {
+fn master_without_data_is_replaced_by_an_old_replica() {
     for empty in [false, true] {
         let mut world = World::new("");
         world.pass(2000);
@@ -283,7 +283,7 @@ fn a_master_without_data_is_replaced_by_what_there_is() {
 }
 
 #[test]
-fn simulated_crashes_come_when_they_were_asked_for() {
+fn simulated_crashes_happen_at_the_requested_step() {
     let elected = "+elected-leader master mymaster 10.0.0.1 6379";
     let promoted = "+promoted-slave slave 10.0.0.2:6379 10.0.0.2 6379 @ mymaster 10.0.0.1 6379";
     for (when, comes_after, comes_before) in [
@@ -305,7 +305,7 @@ fn simulated_crashes_come_when_they_were_asked_for() {
 
 /// A master crashes and restarts at once. It answers, so it is not down, unless it loads for longer than the limit.
 #[test]
-fn a_master_that_was_restarted_is_down_if_it_loads_for_too_long() {
+fn restarted_master_that_loads_too_long_is_down() {
     const REBOOT: &str = "+reboot master mymaster 10.0.0.1 6379";
     const DOWN: &str = "+sdown master mymaster 10.0.0.1 6379";
     let restart = |setting: &str, loading: bool| {
@@ -333,7 +333,7 @@ fn a_master_that_was_restarted_is_down_if_it_loads_for_too_long() {
 
 /// Masters can be configured by hostname. Clients get addresses, or hostnames if these are announced.
 #[test]
-fn hosts_by_name() {
+fn masters_can_be_configured_by_hostname() {
     let config = "sentinel resolve-hostnames yes\nsentinel myid aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\n\
         sentinel monitor mymaster db.example 6379 1\n";
     let question = "SENTINEL GET-MASTER-ADDR-BY-NAME mymaster";
@@ -349,7 +349,7 @@ fn hosts_by_name() {
 
 /// Behind NAT, a sentinel announces its configured address.
 #[test]
-fn an_announced_address_goes_into_the_greetings() {
+fn announced_address_is_used_in_hello_messages() {
     let mut world = World::new("");
     assert!(world.hellos.iter().all(|hello| hello.starts_with("10.0.0.9,26379,")), "{:?}", world.hellos);
     for set in ["announce-ip 192.0.2.7", "announce-port 5000"] {
@@ -363,7 +363,7 @@ fn an_announced_address_goes_into_the_greetings() {
 
 /// INFO-CACHE returns each instance's last INFO and its age.
 #[test]
-fn the_info_cache() {
+fn info_cache_returns_the_last_info_with_its_age() {
     let mut world = World::new("");
     let reply = world.command("SENTINEL INFO-CACHE mymaster");
     assert!(reply.starts_with("*2\r\n$8\r\nmymaster\r\n*3\r\n*2\r\n:"), "{reply}");
@@ -372,7 +372,7 @@ fn the_info_cache() {
 
 /// SENTINEL DEBUG changes the periods in use.
 #[test]
-fn debug_sets_periods() {
+fn debug_changes_the_periods_in_use() {
     let mut world = World::new("");
     world.pass(5000);
     assert_eq!(world.command("SENTINEL DEBUG publish-period 10000"), "+OK\r\n");
