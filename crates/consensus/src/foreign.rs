@@ -3,8 +3,8 @@
 //! A Redis sentinel implements voting (`SENTINEL IS-MASTER-DOWN-BY-ADDR` with a run id) and nothing else of Raft. It
 //! takes part as follows:
 //!
-//! * As a voter: a vote request becomes [`Action::AskVote`] and the reply is fed as [`crate::Input::Vote`]. Redis has
-//!   no pre-vote, so the group answers pre-vote requests on its behalf.
+//! * As a voter: a vote request becomes [`GroupAction::RequestVote`] and the reply is fed as [`crate::Input::Vote`].
+//!   Redis has no pre-vote, so the group answers pre-vote requests on its behalf.
 //! * As a candidate: [`Group::vote_for`] handles its request with Raft's own voting rules. There is one vote per term
 //!   across both protocols, and it is durable before the reply leaves.
 //! * As a follower: it has no log. A leader that has its vote treats all entries as replicated to it, because a
@@ -16,7 +16,7 @@
 use clock::Instant;
 use raft::eraftpb::{Message, MessageType};
 
-use crate::group::{Action, Group};
+use crate::group::{Group, GroupAction};
 use crate::{PeerId, RecordNumber, Term};
 
 /// Limit for the terms of foreign candidates, so that later terms cannot overflow.
@@ -30,7 +30,7 @@ impl Group {
         now: Instant,
         candidate: PeerId,
         term: Term,
-        out: &mut Vec<Action>,
+        out: &mut Vec<GroupAction>,
     ) -> (RecordNumber, Term, Option<PeerId>) {
         if candidate != self.id() && term > Term(0) && term < MAX_TERM {
             let mut message = Message {
@@ -44,9 +44,9 @@ impl Group {
             };
             message.set_msg_type(MessageType::MsgRequestVote);
             self.step(message);
-            self.handle(now, crate::Input::Deadline, out);
+            self.handle(now, crate::GroupInput::Deadline, out);
             if self.saved().vote == candidate.number() {
-                self.settled = Some(now);
+                self.last_activity = Some(now);
             }
         }
         (self.number, self.saved().term, PeerId::new(self.saved().vote))
@@ -67,7 +67,7 @@ impl Group {
         after: RecordNumber,
         to: PeerId,
         message: &Message,
-        out: &mut Vec<Action>,
+        out: &mut Vec<GroupAction>,
     ) {
         let follows = self.foreign_votes.contains(&(Term(message.term), to));
         match message.get_msg_type() {
@@ -75,7 +75,7 @@ impl Group {
                 self.answer(to, MessageType::MsgRequestPreVoteResponse, message.term, 0);
             }
             MessageType::MsgRequestVote => {
-                out.push(Action::AskVote { after, to, term: Term(message.term) });
+                out.push(GroupAction::RequestVote { after, to, term: Term(message.term) });
             }
             MessageType::MsgAppend if follows => {
                 let held = message.index + message.entries.len() as u64;

@@ -9,8 +9,8 @@ use raft::{Config, RawNode, StateRole};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::guard::{self, View};
-use crate::journal::{Change, Record, Saved};
+use crate::guard::{self, GroupView};
+use crate::journal::{GroupChange, GroupRecord, SavedGroup};
 use crate::store::{Store, from_raft};
 use crate::wire::{self, Envelope};
 use crate::{PeerId, RecordNumber, Term};
@@ -21,18 +21,18 @@ const HEARTBEAT: Duration = Duration::from_millis(50);
 /// for two round trips within a region.
 const ELECTION_TIMEOUT: Duration = Duration::from_millis(150);
 /// Maximum number of timeout doublings, so that groups spread over continents can complete an election.
-const LONGEST_DOUBLING: u32 = 3;
+const MAX_DOUBLINGS: u32 = 3;
 /// Delay between the candidacies of members. All members wake at about the same time, when their master goes down; the
 /// delay gives the first candidate time to win.
-const STAGGER: Duration = Duration::from_millis(25);
+const CANDIDACY_DELAY: Duration = Duration::from_millis(25);
 /// Maximum number of entries before the log is compacted into a snapshot. A failover takes three entries.
-const LONGEST_LOG: usize = 64;
+const MAX_LOG_ENTRIES: usize = 64;
 /// Maximum size of a value, which is an address and a few numbers; far below the message limit.
-const MAX_VALUE: usize = 4096;
+const MAX_VALUE_BYTES: usize = 4096;
 
 /// An event for the group.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Input<'a> {
+pub enum GroupInput<'a> {
     /// A message from another member.
     Message(&'a [u8]),
     /// Sets the members of the group, including this one. A leader applies the change only when it steps down, other
@@ -66,13 +66,13 @@ pub enum Input<'a> {
 
 /// An action for the caller. `after` names the record that must be durable first.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Action {
+pub enum GroupAction {
     /// Append a record to the journal and sync it.
     Persist {
         /// The number that later actions wait for.
         number: RecordNumber,
         /// The record to append.
-        record: Record,
+        record: GroupRecord,
     },
     /// Send a message to a member.
     Send {
@@ -80,11 +80,11 @@ pub enum Action {
         after: RecordNumber,
         /// The receiver.
         to: PeerId,
-        /// The encoded message, for [`Input::Message`] at the receiver.
+        /// The encoded message, for [`GroupInput::Message`] at the receiver.
         message: Vec<u8>,
     },
     /// Request the vote of a foreign member in its own protocol.
-    AskVote {
+    RequestVote {
         /// The record that must be durable first.
         after: RecordNumber,
         /// The foreign member.
@@ -149,7 +149,7 @@ pub struct Group {
     leader: (Term, Option<PeerId>),
     /// When this member last voted, heard its leader or, as the leader, heard a follower. A new candidacy soon after
     /// would disrupt a recent or running election.
-    pub(crate) settled: Option<Instant>,
+    pub(crate) last_activity: Option<Instant>,
     /// The last committed value.
     value: Vec<u8>,
     applied: u64,
@@ -173,7 +173,7 @@ impl Group {
     /// Restores member `id` of the group `name` in the sleeping state with itself as the only member. `saved` must come
     /// from [`crate::journal::read`], which validates it.
     #[must_use]
-    pub fn new(name: &str, id: PeerId, saved: Saved, seed: u64) -> Self {
+    pub fn new(name: &str, id: PeerId, saved: SavedGroup, seed: u64) -> Self {
         let (applied, value) = (saved.snapshot.1, saved.value.clone());
         let term = saved.term;
         let mut group = Self {
@@ -189,7 +189,7 @@ impl Group {
             past: Term(0),
             attempts: 0,
             leader: (term, None),
-            settled: None,
+            last_activity: None,
             value,
             applied,
             number: RecordNumber::default(),
@@ -197,8 +197,8 @@ impl Group {
         };
         // Reports values that were committed before the restart.
         let mut known = Vec::new();
-        group.drain(&mut known);
-        debug_assert!(known.iter().all(|action| matches!(action, Action::Committed { .. })));
+        group.process_ready(&mut known);
+        debug_assert!(known.iter().all(|action| matches!(action, GroupAction::Committed { .. })));
         group
     }
 
@@ -247,7 +247,7 @@ impl Group {
 
     /// The state that is, or is about to be, durable.
     #[must_use]
-    pub fn saved(&self) -> &Saved {
+    pub fn saved(&self) -> &SavedGroup {
         self.raw.store().saved()
     }
 
@@ -257,55 +257,59 @@ impl Group {
         self.raw.raft.prs().iter().filter(|(_, progress)| progress.matched >= index).count()
     }
 
-    /// When to feed [`Input::Deadline`]; `None` while the group sleeps.
+    /// When to feed [`GroupInput::Deadline`]; `None` while the group sleeps.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
         self.timer
     }
 
     /// Processes one event and appends the resulting actions to `out`.
-    pub fn handle(&mut self, now: Instant, input: Input<'_>, out: &mut Vec<Action>) {
+    pub fn handle(&mut self, now: Instant, input: GroupInput<'_>, out: &mut Vec<GroupAction>) {
         match input {
-            Input::Message(bytes) => self.on_message(now, bytes, out),
-            Input::Members { voters, foreign } => self.on_members(voters, foreign),
-            Input::Wake { past } => self.on_wake(now, past, out),
-            Input::Sleep => self.on_sleep(),
-            Input::Propose(value) => {
-                assert!(!value.is_empty() && value.len() <= MAX_VALUE, "a value of {} bytes", value.len());
+            GroupInput::Message(bytes) => self.on_message(now, bytes, out),
+            GroupInput::Members { voters, foreign } => self.on_members(voters, foreign),
+            GroupInput::Wake { past } => self.on_wake(now, past, out),
+            GroupInput::Sleep => self.on_sleep(),
+            GroupInput::Propose(value) => {
+                assert!(
+                    !value.is_empty() && value.len() <= MAX_VALUE_BYTES,
+                    "a value of {} bytes",
+                    value.len()
+                );
                 if self.is_leader() {
                     // Fails only during a leadership transfer, which is never used.
                     let _ = self.raw.propose(Vec::new(), value);
                 }
             }
-            Input::Vote { from, term } => self.on_foreign_vote(from, term),
-            Input::Deadline => self.on_deadline(now, out),
+            GroupInput::Vote { from, term } => self.on_foreign_vote(from, term),
+            GroupInput::Deadline => self.on_deadline(now, out),
         }
-        self.drain(out);
-        self.carry_out_role(now);
+        self.process_ready(out);
+        self.apply_role_change(now);
     }
 
-    fn on_message(&mut self, now: Instant, bytes: &[u8], out: &mut Vec<Action>) {
+    fn on_message(&mut self, now: Instant, bytes: &[u8], out: &mut Vec<GroupAction>) {
         let Some(Envelope { mut message, members }) = wire::decode(bytes) else { return };
         let raft = &self.raw.raft;
-        let view = View {
+        let view = GroupView {
             store: self.raw.store(),
             myself: self.id.number(),
             term: raft.term,
             leader: raft.leader_id,
         };
-        if !guard::acceptable(view, &message) {
+        if !guard::is_plausible(view, &message) {
             return;
         }
         let kind = message.get_msg_type();
         let from = message.from;
         if matches!(kind, MessageType::MsgRequestVote | MessageType::MsgRequestPreVote) {
-            if kind == MessageType::MsgRequestPreVote && self.is_settled_without(now, from) {
+            if kind == MessageType::MsgRequestPreVote && self.has_recently_chosen_another(now, from) {
                 return;
             }
-            let missing = self.uncounted(&members);
+            let missing = self.members_unknown_to(&members);
             if !missing.is_empty() {
                 let candidate = PeerId::new(from).expect("a voter's number is not zero");
-                out.push(Action::Unknown { candidate, members: missing });
+                out.push(GroupAction::Unknown { candidate, members: missing });
                 return;
             }
         }
@@ -319,7 +323,7 @@ impl Group {
             && !message.reject
             && message.term == self.raw.raft.term;
         if granted && let Some(from) = PeerId::new(from) {
-            out.push(Action::Granted { from, term: Term(message.term) });
+            out.push(GroupAction::Granted { from, term: Term(message.term) });
         }
         self.step(message);
         let raft = &self.raw.raft;
@@ -327,7 +331,7 @@ impl Group {
         let led = raft.leader_id == from;
         match raft.state {
             StateRole::Follower if voted || led => {
-                self.settled = Some(now);
+                self.last_activity = Some(now);
                 if self.timer.is_some() {
                     self.attempts = 0;
                     self.timer = Some(now + self.election_timeout());
@@ -337,24 +341,24 @@ impl Group {
             StateRole::Candidate if before == StateRole::PreCandidate => {
                 self.timer = Some(now + self.election_timeout());
             }
-            StateRole::Leader => self.settled = Some(now),
+            StateRole::Leader => self.last_activity = Some(now),
             _ => {}
         }
     }
 
     /// Whether a leader other than this candidate was elected, or about to be elected, very recently.
-    fn is_settled_without(&self, now: Instant, candidate: u64) -> bool {
+    fn has_recently_chosen_another(&self, now: Instant, candidate: u64) -> bool {
         let raft = &self.raw.raft;
         let theirs = raft.vote == candidate || raft.leader_id == candidate;
-        !theirs && self.has_settled(now)
+        !theirs && self.has_recently_settled(now)
     }
 
-    fn has_settled(&self, now: Instant) -> bool {
-        self.settled.is_some_and(|at| now.since(at) < ELECTION_TIMEOUT)
+    fn has_recently_settled(&self, now: Instant) -> bool {
+        self.last_activity.is_some_and(|at| now.since(at) < ELECTION_TIMEOUT)
     }
 
     /// Members known to this member but not to the candidate.
-    fn uncounted(&self, theirs: &[u64]) -> BTreeSet<PeerId> {
+    fn members_unknown_to(&self, theirs: &[u64]) -> BTreeSet<PeerId> {
         self.members.iter().filter(|id| !theirs.contains(&id.number())).copied().collect()
     }
 
@@ -364,7 +368,7 @@ impl Group {
         self.next_members = Some((voters, foreign));
     }
 
-    fn on_wake(&mut self, now: Instant, past: Term, out: &mut Vec<Action>) {
+    fn on_wake(&mut self, now: Instant, past: Term, out: &mut Vec<GroupAction>) {
         self.past = self.past.max(past);
         if self.timer.is_some() {
             return;
@@ -374,9 +378,13 @@ impl Group {
         }
         self.attempts = 0;
         // Some members wake only after they have voted for a candidate; those wait for its result.
-        let wait = if self.has_settled(now) { self.election_timeout() } else { STAGGER * self.rank() };
+        let wait = if self.has_recently_settled(now) {
+            self.election_timeout()
+        } else {
+            CANDIDACY_DELAY * self.rank()
+        };
         self.timer = Some(now + wait);
-        self.drain(out);
+        self.process_ready(out);
         self.on_deadline(now, out);
     }
 
@@ -399,7 +407,7 @@ impl Group {
         (place + count - first % count) % count
     }
 
-    fn on_deadline(&mut self, now: Instant, out: &mut Vec<Action>) {
+    fn on_deadline(&mut self, now: Instant, out: &mut Vec<GroupAction>) {
         if self.timer.is_none_or(|due| now < due) {
             return;
         }
@@ -411,7 +419,7 @@ impl Group {
         self.timer = Some(now + self.election_timeout());
         self.attempts += 1;
         // Output of earlier events must not be part of the candidate's first batch.
-        self.drain(out);
+        self.process_ready(out);
         if self.term() < self.past {
             self.raw.raft.become_follower(self.past.0, 0);
         }
@@ -420,7 +428,7 @@ impl Group {
 
     fn election_timeout(&mut self) -> Duration {
         // A split vote is usually a coincidence, so the first repetition does not double the timeout.
-        let base = ELECTION_TIMEOUT * 2u32.pow(self.attempts.saturating_sub(1).min(LONGEST_DOUBLING));
+        let base = ELECTION_TIMEOUT * 2u32.pow(self.attempts.saturating_sub(1).min(MAX_DOUBLINGS));
         let chance = self.rng.random_range(0..base.as_micros() as u64);
         base + Duration::from_micros(chance)
     }
@@ -431,7 +439,7 @@ impl Group {
     }
 
     /// Applies the consequences of a role change after all other processing.
-    fn carry_out_role(&mut self, now: Instant) {
+    fn apply_role_change(&mut self, now: Instant) {
         if self.is_leader() && self.timer.is_some_and(|due| due > now + HEARTBEAT) {
             self.attempts = 0;
             self.timer = Some(now + HEARTBEAT);
@@ -451,7 +459,7 @@ impl Group {
     }
 
     /// Processes the output of the raft node until there is none left.
-    pub(crate) fn drain(&mut self, out: &mut Vec<Action>) {
+    pub(crate) fn process_ready(&mut self, out: &mut Vec<GroupAction>) {
         loop {
             while self.raw.has_ready() {
                 self.take_ready(out);
@@ -468,11 +476,11 @@ impl Group {
         let leader = (Term(raft.term), PeerId::new(raft.leader_id));
         if leader != self.leader {
             self.leader = leader;
-            out.push(Action::Leader { after: self.number, term: leader.0, leader: leader.1 });
+            out.push(GroupAction::Leader { after: self.number, term: leader.0, leader: leader.1 });
         }
     }
 
-    fn take_ready(&mut self, out: &mut Vec<Action>) {
+    fn take_ready(&mut self, out: &mut Vec<GroupAction>) {
         let before = self.number;
         let mut ready = self.raw.ready();
         let snapshot = ready.snapshot().clone();
@@ -481,11 +489,11 @@ impl Group {
         }
         let entries = ready.take_entries();
         if !entries.is_empty() {
-            self.note(Change::Entries(entries.iter().map(from_raft).collect()));
+            self.record_change(GroupChange::Entries(entries.iter().map(from_raft).collect()));
         }
         if let Some(hard) = ready.hs() {
             let (term, vote, commit) = (Term(hard.term), hard.vote, hard.commit);
-            self.note(Change::Ballot { term, vote, commit });
+            self.record_change(GroupChange::Ballot { term, vote, commit });
         }
         let at_once = ready.take_messages();
         let once_synced = ready.take_persisted_messages();
@@ -494,7 +502,7 @@ impl Group {
         if let Some(commit) = light.commit_index() {
             let saved = self.saved();
             let (term, vote) = (saved.term, saved.vote);
-            self.note(Change::Ballot { term, vote, commit });
+            self.record_change(GroupChange::Ballot { term, vote, commit });
         }
         committed.extend(light.take_committed_entries());
         let values = self.apply(&committed);
@@ -510,11 +518,11 @@ impl Group {
             (Term(metadata.term), metadata.index, snapshot.data.to_vec())
         });
         for (term, index, value) in installed.into_iter().chain(values) {
-            out.push(Action::Committed { after: synced, term, index, value });
+            out.push(GroupAction::Committed { after: synced, term, index, value });
         }
     }
 
-    fn note(&mut self, change: Change) {
+    fn record_change(&mut self, change: GroupChange) {
         self.raw.mut_store().change(change);
     }
 
@@ -523,7 +531,7 @@ impl Group {
         self.applied = metadata.index;
         self.value = snapshot.data.to_vec();
         let (term, index) = (Term(metadata.term), metadata.index);
-        self.note(Change::Snapshot { term, index, value: self.value.clone() });
+        self.record_change(GroupChange::Snapshot { term, index, value: self.value.clone() });
     }
 
     fn apply(&mut self, committed: &[Entry]) -> Vec<(Term, u64, Vec<u8>)> {
@@ -535,31 +543,31 @@ impl Group {
                 values.push((Term(entry.term), entry.index, self.value.clone()));
             }
         }
-        if self.saved().entries.len() > LONGEST_LOG {
+        if self.saved().entries.len() > MAX_LOG_ENTRIES {
             let index = self.applied;
             let term = self.raw.store().term_at(index).expect("an applied entry is in the log");
-            self.note(Change::Snapshot { term, index, value: self.value.clone() });
+            self.record_change(GroupChange::Snapshot { term, index, value: self.value.clone() });
         }
         values
     }
 
-    fn write_record(&mut self, out: &mut Vec<Action>) {
-        let changes = self.raw.mut_store().take_noted();
+    fn write_record(&mut self, out: &mut Vec<GroupAction>) {
+        let changes = self.raw.mut_store().take_pending_changes();
         if !changes.is_empty() {
             self.number.0 += 1;
-            let record = Record { group: self.name.clone(), changes };
-            out.push(Action::Persist { number: self.number, record });
+            let record = GroupRecord { group: self.name.clone(), changes };
+            out.push(GroupAction::Persist { number: self.number, record });
         }
     }
 
-    fn transmit(&mut self, after: RecordNumber, messages: Vec<Message>, out: &mut Vec<Action>) {
+    fn transmit(&mut self, after: RecordNumber, messages: Vec<Message>, out: &mut Vec<GroupAction>) {
         for message in messages {
             let Some(to) = PeerId::new(message.to) else { continue };
             if self.foreign.contains(&to) || !self.members.contains(&to) {
                 self.transmit_foreign(after, to, &message, out);
             } else {
                 let bytes = wire::encode(&message, self.raw.store().voters());
-                out.push(Action::Send { after, to, message: bytes });
+                out.push(GroupAction::Send { after, to, message: bytes });
             }
         }
     }

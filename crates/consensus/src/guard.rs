@@ -14,7 +14,7 @@ const MAX_NUMBER: u64 = 1 << 48;
 
 /// The state of the group that the checks depend on.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct View<'a> {
+pub(crate) struct GroupView<'a> {
     pub(crate) store: &'a Store,
     pub(crate) myself: u64,
     pub(crate) term: u64,
@@ -22,7 +22,7 @@ pub(crate) struct View<'a> {
 }
 
 /// Whether a correct member could have sent `message`.
-pub(crate) fn acceptable(view: View<'_>, message: &Message) -> bool {
+pub(crate) fn is_plausible(view: GroupView<'_>, message: &Message) -> bool {
     let numbers = [message.term, message.index, message.commit, message.log_term, message.reject_hint];
     let known = view.store.voters().contains(&message.from);
     message.to == view.myself
@@ -31,9 +31,13 @@ pub(crate) fn acceptable(view: View<'_>, message: &Message) -> bool {
         && message.term > 0
         && numbers.iter().all(|&number| number < MAX_NUMBER)
         && match message.get_msg_type() {
-            MessageType::MsgAppend => from_leader(view, message) && append_fits(view.store, message),
-            MessageType::MsgHeartbeat => from_leader(view, message) && message.commit <= view.store.last().1,
-            MessageType::MsgSnapshot => from_leader(view, message) && snapshot_fits(view.store, message),
+            MessageType::MsgAppend => is_from_leader(view, message) && is_valid_append(view.store, message),
+            MessageType::MsgHeartbeat => {
+                is_from_leader(view, message) && message.commit <= view.store.last().1
+            }
+            MessageType::MsgSnapshot => {
+                is_from_leader(view, message) && is_valid_snapshot(view.store, message)
+            }
             MessageType::MsgAppendResponse => message.index <= view.store.last().1,
             MessageType::MsgRequestVote
             | MessageType::MsgRequestPreVote
@@ -45,11 +49,11 @@ pub(crate) fn acceptable(view: View<'_>, message: &Message) -> bool {
 }
 
 /// Rejects messages from a second leader in the same term.
-fn from_leader(view: View<'_>, message: &Message) -> bool {
+fn is_from_leader(view: GroupView<'_>, message: &Message) -> bool {
     message.term != view.term || view.leader == 0 || view.leader == message.from
 }
 
-fn append_fits(store: &Store, message: &Message) -> bool {
+fn is_valid_append(store: &Store, message: &Message) -> bool {
     let mut term = message.log_term;
     for (entry, index) in message.entries.iter().zip(message.index + 1..) {
         if entry.index != index || entry.term < term || entry.term > message.term {
@@ -64,7 +68,7 @@ fn append_fits(store: &Store, message: &Message) -> bool {
     message.log_term <= message.term
 }
 
-fn snapshot_fits(store: &Store, message: &Message) -> bool {
+fn is_valid_snapshot(store: &Store, message: &Message) -> bool {
     let metadata = message.get_snapshot().get_metadata();
     let committed = metadata.index <= store.saved().commit;
     metadata.index > 0

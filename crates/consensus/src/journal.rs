@@ -1,7 +1,7 @@
 //! The on-disk journal of all groups.
 //!
 //! One file holds the records of many groups, so that fifty votes need only one sync. Records are appended; when the
-//! file has grown, it is replaced by a compacted one ([`whole`]).
+//! file has grown, it is replaced by a compacted one ([`encode_journal`]).
 //!
 //! ```text
 //! file     "RDBTRAFT"   8 bytes
@@ -33,8 +33,8 @@ use crate::Term;
 
 const MAGIC: &[u8; 8] = b"RDBTRAFT";
 const VERSION: u32 = 1;
-const FILE_HEAD: usize = 12;
-const FRAME_HEAD: usize = 12;
+const FILE_HEADER_BYTES: usize = 12;
+const FRAME_HEADER_BYTES: usize = 12;
 /// Larger lengths are treated as damage; a frame holds a few hundred bytes per group.
 const MAX_PAYLOAD: usize = 16 << 20;
 
@@ -51,7 +51,7 @@ pub struct LogEntry {
 
 /// A change to the persistent state of a group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Change {
+pub enum GroupChange {
     /// A new term, vote or commit index.
     Ballot {
         /// The current term.
@@ -78,16 +78,16 @@ pub enum Change {
 
 /// The changes of one group in one step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Record {
+pub struct GroupRecord {
     /// The name of the group.
     pub group: String,
     /// The changes in the order in which they apply.
-    pub changes: Vec<Change>,
+    pub changes: Vec<GroupChange>,
 }
 
 /// The persistent state of a group.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Saved {
+pub struct SavedGroup {
     /// The current term.
     pub term: Term,
     /// The member voted for in this term; 0 means none.
@@ -102,17 +102,17 @@ pub struct Saved {
     pub entries: Vec<LogEntry>,
 }
 
-impl Saved {
+impl SavedGroup {
     /// Applies a change.
     ///
     /// # Errors
     /// A description of how the change contradicts the previous state, such as a gap in the log.
-    pub fn apply(&mut self, change: Change) -> Result<(), &'static str> {
+    pub fn apply(&mut self, change: GroupChange) -> Result<(), &'static str> {
         match change {
-            Change::Ballot { term, vote, commit } => {
+            GroupChange::Ballot { term, vote, commit } => {
                 (self.term, self.vote, self.commit) = (term, vote, commit);
             }
-            Change::Entries(entries) => {
+            GroupChange::Entries(entries) => {
                 let Some(first) = entries.first().map(|entry| entry.index) else { return Ok(()) };
                 let start = self.snapshot.1 + 1;
                 if first < start || first > start + self.entries.len() as u64 {
@@ -124,7 +124,7 @@ impl Saved {
                 self.entries.truncate((first - start) as usize);
                 self.entries.extend(entries);
             }
-            Change::Snapshot { term, index, value } => {
+            GroupChange::Snapshot { term, index, value } => {
                 if index < self.snapshot.1 {
                     return Err("a snapshot older than the one before");
                 }
@@ -140,23 +140,23 @@ impl Saved {
                 self.value = value;
                 self.commit = self.commit.max(index);
             }
-            Change::Dropped => *self = Self::default(),
+            GroupChange::Dropped => *self = Self::default(),
         }
         Ok(())
     }
 
     /// The changes that produce this state from the default state.
     #[must_use]
-    pub fn changes(&self) -> Vec<Change> {
+    pub fn changes(&self) -> Vec<GroupChange> {
         let mut changes = Vec::new();
         if self.snapshot.1 > 0 {
             let (term, index) = self.snapshot;
-            changes.push(Change::Snapshot { term, index, value: self.value.clone() });
+            changes.push(GroupChange::Snapshot { term, index, value: self.value.clone() });
         }
         if !self.entries.is_empty() {
-            changes.push(Change::Entries(self.entries.clone()));
+            changes.push(GroupChange::Entries(self.entries.clone()));
         }
-        changes.push(Change::Ballot { term: self.term, vote: self.vote, commit: self.commit });
+        changes.push(GroupChange::Ballot { term: self.term, vote: self.vote, commit: self.commit });
         changes
     }
 
@@ -177,7 +177,7 @@ impl Saved {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Journal {
     /// The state of each group by name.
-    pub groups: BTreeMap<String, Saved>,
+    pub groups: BTreeMap<String, SavedGroup>,
     /// Length of the valid part of the file; the rest is a torn write to truncate.
     pub intact: usize,
 }
@@ -202,11 +202,11 @@ pub fn head() -> Vec<u8> {
 
 /// Encodes records as one frame, to be written and synced in one go.
 #[must_use]
-pub fn frame(records: &[Record]) -> Vec<u8> {
+pub fn frame(records: &[GroupRecord]) -> Vec<u8> {
     let payload = bincode::serde::encode_to_vec(records, bincode::config::standard())
         .expect("plain data is always encodable");
     assert!(payload.len() <= MAX_PAYLOAD, "a frame of {} bytes", payload.len());
-    let mut bytes = Vec::with_capacity(FRAME_HEAD + payload.len());
+    let mut bytes = Vec::with_capacity(FRAME_HEADER_BYTES + payload.len());
     bytes.extend((payload.len() as u32).to_le_bytes());
     bytes.extend(crc32c(&payload).to_le_bytes());
     bytes.extend(crc32c(&bytes).to_le_bytes());
@@ -216,10 +216,10 @@ pub fn frame(records: &[Record]) -> Vec<u8> {
 
 /// A complete journal file with the state of all groups.
 #[must_use]
-pub fn whole<'a>(groups: impl IntoIterator<Item = (&'a str, &'a Saved)>) -> Vec<u8> {
+pub fn encode_journal<'a>(groups: impl IntoIterator<Item = (&'a str, &'a SavedGroup)>) -> Vec<u8> {
     let mut bytes = head();
     for (group, saved) in groups {
-        bytes.extend(frame(&[Record { group: group.to_owned(), changes: saved.changes() }]));
+        bytes.extend(frame(&[GroupRecord { group: group.to_owned(), changes: saved.changes() }]));
     }
     bytes
 }
@@ -229,7 +229,7 @@ pub fn whole<'a>(groups: impl IntoIterator<Item = (&'a str, &'a Saved)>) -> Vec<
 /// # Errors
 /// Damage other than a torn write at the end, with its position.
 pub fn read(bytes: &[u8]) -> Result<Journal, JournalError> {
-    if bytes.len() < FILE_HEAD {
+    if bytes.len() < FILE_HEADER_BYTES {
         return if head().starts_with(bytes) {
             Ok(Journal::default())
         } else {
@@ -239,10 +239,10 @@ pub fn read(bytes: &[u8]) -> Result<Journal, JournalError> {
     if !bytes.starts_with(MAGIC) {
         return Err(JournalError { offset: 0, reason: "not a journal" });
     }
-    if bytes[8..FILE_HEAD] != VERSION.to_le_bytes() {
+    if bytes[8..FILE_HEADER_BYTES] != VERSION.to_le_bytes() {
         return Err(JournalError { offset: 8, reason: "an unknown version" });
     }
-    let mut journal = Journal { groups: BTreeMap::new(), intact: FILE_HEAD };
+    let mut journal = Journal { groups: BTreeMap::new(), intact: FILE_HEADER_BYTES };
     while journal.intact < bytes.len() {
         let offset = journal.intact;
         let Some(payload) = intact_frame(&bytes[offset..]) else {
@@ -253,7 +253,7 @@ pub fn read(bytes: &[u8]) -> Result<Journal, JournalError> {
             break;
         };
         take_records(payload, &mut journal.groups).map_err(|reason| JournalError { offset, reason })?;
-        journal.intact += FRAME_HEAD + payload.len();
+        journal.intact += FRAME_HEADER_BYTES + payload.len();
     }
     for saved in journal.groups.values() {
         saved.check().map_err(|reason| JournalError { offset: journal.intact, reason })?;
@@ -267,7 +267,7 @@ fn crc32c(bytes: &[u8]) -> u32 {
 
 /// The payload of the frame at the start of `bytes`, if the frame is complete and its checksums match.
 fn intact_frame(bytes: &[u8]) -> Option<&[u8]> {
-    let (head, rest) = bytes.split_at_checked(FRAME_HEAD)?;
+    let (head, rest) = bytes.split_at_checked(FRAME_HEADER_BYTES)?;
     let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
     if number(8) != crc32c(&head[..8]) || number(0) as usize > MAX_PAYLOAD {
         return None;
@@ -276,15 +276,15 @@ fn intact_frame(bytes: &[u8]) -> Option<&[u8]> {
     (number(4) == crc32c(payload)).then_some(payload)
 }
 
-fn take_records(payload: &[u8], groups: &mut BTreeMap<String, Saved>) -> Result<(), &'static str> {
+fn take_records(payload: &[u8], groups: &mut BTreeMap<String, SavedGroup>) -> Result<(), &'static str> {
     let config = bincode::config::standard().with_limit::<MAX_PAYLOAD>();
-    let (records, used): (Vec<Record>, usize) = bincode::serde::decode_from_slice(payload, config)
+    let (records, used): (Vec<GroupRecord>, usize) = bincode::serde::decode_from_slice(payload, config)
         .map_err(|_| "a frame that is not a list of records")?;
     if used != payload.len() {
         return Err("bytes behind a frame's records");
     }
     for record in records {
-        if record.changes.last() == Some(&Change::Dropped) {
+        if record.changes.last() == Some(&GroupChange::Dropped) {
             groups.remove(&record.group);
             continue;
         }
@@ -302,16 +302,16 @@ mod tests {
 
     use super::*;
 
-    fn ballot(term: u64, vote: u64) -> Record {
-        Record {
+    fn ballot(term: u64, vote: u64) -> GroupRecord {
+        GroupRecord {
             group: "mymaster".into(),
-            changes: vec![Change::Ballot { term: Term(term), vote, commit: 0 }],
+            changes: vec![GroupChange::Ballot { term: Term(term), vote, commit: 0 }],
         }
     }
 
-    fn entries(from: u64, terms: &[u64]) -> Change {
+    fn entries(from: u64, terms: &[u64]) -> GroupChange {
         let entry = |(index, &term)| LogEntry { term: Term(term), index, data: vec![index as u8] };
-        Change::Entries((from..).zip(terms).map(entry).collect())
+        GroupChange::Entries((from..).zip(terms).map(entry).collect())
     }
 
     fn three_frames() -> (Vec<u8>, Vec<usize>) {
@@ -332,14 +332,14 @@ mod tests {
             let whole = ends.iter().filter(|&&end| end <= length).count().saturating_sub(1);
             let term = journal.groups.get("mymaster").map_or(0, |saved| saved.term.0);
             assert_eq!(term, whole as u64, "cut at {length}");
-            assert!(length < FILE_HEAD || journal.intact == ends[whole], "cut at {length}");
+            assert!(length < FILE_HEADER_BYTES || journal.intact == ends[whole], "cut at {length}");
         }
     }
 
     #[test]
     fn bit_flip_is_a_torn_write_at_the_end_and_damage_before_it() {
         let (bytes, ends) = three_frames();
-        for at in FILE_HEAD..bytes.len() {
+        for at in FILE_HEADER_BYTES..bytes.len() {
             let mut harmed = bytes.clone();
             harmed[at] ^= 0x10;
             let frame = ends.iter().filter(|&&end| end <= at).count() - 1;
@@ -362,12 +362,12 @@ mod tests {
 
     #[test]
     fn changes_accumulate_to_the_saved_state() {
-        let mut saved = Saved::default();
+        let mut saved = SavedGroup::default();
         for change in [
             entries(1, &[1, 1, 2]),
             entries(3, &[3, 3]),
-            Change::Ballot { term: Term(3), vote: 9, commit: 3 },
-            Change::Snapshot { term: Term(1), index: 2, value: b"two".to_vec() },
+            GroupChange::Ballot { term: Term(3), vote: 9, commit: 3 },
+            GroupChange::Snapshot { term: Term(1), index: 2, value: b"two".to_vec() },
         ] {
             saved.apply(change).unwrap();
         }
@@ -375,10 +375,10 @@ mod tests {
         assert_eq!(saved.value, b"two");
         let kept: Vec<(u64, u64)> = saved.entries.iter().map(|entry| (entry.index, entry.term.0)).collect();
         assert_eq!(kept, [(3, 3), (4, 3)]);
-        let again = read(&whole([("m", &saved)])).unwrap();
+        let again = read(&encode_journal([("m", &saved)])).unwrap();
         assert_eq!(again.groups["m"], saved);
         // A snapshot that does not continue the log replaces it.
-        saved.apply(Change::Snapshot { term: Term(5), index: 3, value: b"x".to_vec() }).unwrap();
+        saved.apply(GroupChange::Snapshot { term: Term(5), index: 3, value: b"x".to_vec() }).unwrap();
         assert!(saved.entries.is_empty());
         assert!(saved.apply(entries(9, &[5])).is_err());
     }
@@ -387,7 +387,7 @@ mod tests {
     fn dropped_group_leaves_no_state() {
         let mut bytes = head();
         bytes.extend(frame(&[ballot(4, 1)]));
-        bytes.extend(frame(&[Record { group: "mymaster".into(), changes: vec![Change::Dropped] }]));
+        bytes.extend(frame(&[GroupRecord { group: "mymaster".into(), changes: vec![GroupChange::Dropped] }]));
         assert!(read(&bytes).unwrap().groups.is_empty());
     }
 

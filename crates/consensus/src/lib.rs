@@ -2,18 +2,19 @@
 //!
 //! A [`Group`] wraps a node of the `raft` crate and adds the features that Sentinel needs:
 //!
-//! * **Sleeping groups.** Nothing happens until [`Input::Wake`]; then a leader is elected within one or two round
-//!   trips, and [`Input::Sleep`] ends the traffic. A sleeping group still replies and votes.
+//! * **Sleeping groups.** Nothing happens until [`GroupInput::Wake`]; then a leader is elected within one or two round
+//!   trips, and [`GroupInput::Sleep`] ends the traffic. A sleeping group still replies and votes.
 //! * **A single value.** The state is the last committed value, so the log stays short: older entries are compacted
 //!   into a snapshot that consists of that value.
-//! * **External membership** ([`Input::Members`]), because sentinels discover each other. A member votes only for
+//! * **External membership** ([`GroupInput::Members`]), because sentinels discover each other. A member votes only for
 //!   candidates that know all members known to the voter. Otherwise a new member that knows half of the group could win
 //!   with a majority of that half.
 //! * **Members with another protocol** (Redis sentinels), which take part as voters without a log: see
-//!   [`Action::AskVote`], [`Input::Vote`] and [`Group::vote_for`]. Both protocols share the one vote per term.
+//!   [`GroupAction::RequestVote`], [`GroupInput::Vote`] and [`Group::vote_for`]. Both protocols share the one vote per
+//!   term.
 //!
 //! Invariant: a message that depends on a vote or an entry leaves only after the vote or entry is durable. Each
-//! [`Action`] therefore names the [`Action::Persist`] that it waits for. The caller writes these records to a
+//! [`GroupAction`] therefore names the [`GroupAction::Persist`] that it waits for. The caller writes these records to a
 //! [`journal`].
 //!
 //! The state machine is pure and deterministic: the time and a seed are inputs. The `raft` crate randomizes its
@@ -30,8 +31,8 @@ pub mod journal;
 mod store;
 mod wire;
 
-pub use group::{Action, Group, Input};
-pub use journal::{Change, LogEntry, Record, Saved};
+pub use group::{Group, GroupAction, GroupInput};
+pub use journal::{GroupChange, GroupRecord, LogEntry, SavedGroup};
 
 use serde::{Deserialize, Serialize};
 

@@ -7,22 +7,22 @@ use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
 use raft::{Error, GetEntriesContext, RaftState, StorageError};
 
 use crate::Term;
-use crate::journal::{Change, LogEntry, Saved};
+use crate::journal::{GroupChange, LogEntry, SavedGroup};
 
 #[derive(Debug)]
 pub(crate) struct Store {
-    saved: Saved,
+    saved: SavedGroup,
     voters: Vec<u64>,
     /// Changes since the last record.
-    noted: Vec<Change>,
+    pending_changes: Vec<GroupChange>,
 }
 
 impl Store {
-    pub(crate) fn new(saved: Saved, voters: Vec<u64>) -> Self {
-        Self { saved, voters, noted: Vec::new() }
+    pub(crate) fn new(saved: SavedGroup, voters: Vec<u64>) -> Self {
+        Self { saved, voters, pending_changes: Vec::new() }
     }
 
-    pub(crate) fn saved(&self) -> &Saved {
+    pub(crate) fn saved(&self) -> &SavedGroup {
         &self.saved
     }
 
@@ -31,13 +31,13 @@ impl Store {
     }
 
     /// Applies a change and adds it to the next record. Panics on an invalid change, which only a bug can produce.
-    pub(crate) fn change(&mut self, change: Change) {
-        self.noted.push(change.clone());
+    pub(crate) fn change(&mut self, change: GroupChange) {
+        self.pending_changes.push(change.clone());
         self.saved.apply(change).expect("the raft crate hands over a log without gaps");
     }
 
-    pub(crate) fn take_noted(&mut self) -> Vec<Change> {
-        std::mem::take(&mut self.noted)
+    pub(crate) fn take_pending_changes(&mut self) -> Vec<GroupChange> {
+        std::mem::take(&mut self.pending_changes)
     }
 
     pub(crate) fn last(&self) -> (Term, u64) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clock::Instant;
 
-use crate::{Action, Change, Group, Input, PeerId, RecordNumber, Saved, Term};
+use crate::{Group, GroupAction, GroupChange, GroupInput, PeerId, RecordNumber, SavedGroup, Term};
 
 fn peer(number: u64) -> PeerId {
     PeerId::new(number).unwrap()
@@ -41,36 +41,36 @@ impl Net {
             log: Vec::new(),
         };
         for &id in &members {
-            net.groups.insert(id, Group::new("mymaster", id, Saved::default(), seed + id.number()));
-            net.input(id, Input::Members { voters: members.clone(), foreign: BTreeSet::new() });
+            net.groups.insert(id, Group::new("mymaster", id, SavedGroup::default(), seed + id.number()));
+            net.input(id, GroupInput::Members { voters: members.clone(), foreign: BTreeSet::new() });
         }
         net
     }
 
-    fn input(&mut self, id: PeerId, input: Input<'_>) {
+    fn input(&mut self, id: PeerId, input: GroupInput<'_>) {
         let mut out = Vec::new();
         self.groups.get_mut(&id).unwrap().handle(self.now, input, &mut out);
         let mut synced = RecordNumber::default();
         for action in out {
             self.log.push(format!("{} {id:?} {action:?}", self.now.as_micros()));
             match action {
-                Action::Persist { number, record } => {
+                GroupAction::Persist { number, record } => {
                     assert!(number > synced);
                     assert_eq!(record.group, "mymaster");
                     synced = number;
                 }
-                Action::Send { to, message, .. } => {
+                GroupAction::Send { to, message, .. } => {
                     self.messages += 1;
                     self.wire.push((self.now + Duration::from_millis(1), to, message));
                     if self.cut.contains(&id) {
                         self.wire.pop();
                     }
                 }
-                Action::AskVote { to, term, .. } => self.asked.push((id, to, term)),
-                Action::Committed { term, value, .. } => {
+                GroupAction::RequestVote { to, term, .. } => self.asked.push((id, to, term)),
+                GroupAction::Committed { term, value, .. } => {
                     self.committed.entry(id).or_default().push((term, value));
                 }
-                Action::Leader { .. } | Action::Granted { .. } | Action::Unknown { .. } => {}
+                GroupAction::Leader { .. } | GroupAction::Granted { .. } | GroupAction::Unknown { .. } => {}
             }
         }
     }
@@ -88,10 +88,10 @@ impl Net {
                 let place = self.wire.iter().position(|(at, ..)| *at == next).unwrap();
                 let (_, to, bytes) = self.wire.remove(place);
                 if !self.cut.contains(&to) && self.groups.contains_key(&to) {
-                    self.input(to, Input::Message(&bytes));
+                    self.input(to, GroupInput::Message(&bytes));
                 }
             } else {
-                self.input(timer.unwrap().1, Input::Deadline);
+                self.input(timer.unwrap().1, GroupInput::Deadline);
             }
         }
         self.now = end;
@@ -99,7 +99,7 @@ impl Net {
 
     fn wake(&mut self, ids: &[u64]) {
         for &id in ids {
-            self.input(peer(id), Input::Wake { past: Term(0) });
+            self.input(peer(id), GroupInput::Wake { past: Term(0) });
         }
     }
 
@@ -111,7 +111,7 @@ impl Net {
         let old = self.groups.remove(&peer(id)).unwrap();
         let members = self.groups.keys().copied().chain([peer(id)]).collect();
         self.groups.insert(peer(id), Group::new("mymaster", peer(id), old.saved().clone(), 99));
-        self.input(peer(id), Input::Members { voters: members, foreign: BTreeSet::new() });
+        self.input(peer(id), GroupInput::Members { voters: members, foreign: BTreeSet::new() });
     }
 }
 
@@ -124,14 +124,14 @@ fn sleeping_group_elects_a_leader_within_round_trips_of_waking() {
     net.run(10);
     assert_eq!(net.leaders().len(), 1);
     let leader = peer(net.leaders()[0]);
-    net.input(leader, Input::Propose(b"six".to_vec()));
+    net.input(leader, GroupInput::Propose(b"six".to_vec()));
     net.run(10);
     for id in 1..=3 {
         assert_eq!(net.committed[&peer(id)], [(Term(1), b"six".to_vec())], "member {id}");
     }
     assert_eq!(net.groups[&leader].acknowledged(net.groups[&leader].last_index()), 3);
     for id in 1..=3 {
-        net.input(peer(id), Input::Sleep);
+        net.input(peer(id), GroupInput::Sleep);
     }
     let before = net.messages;
     net.run(10_000);
@@ -187,11 +187,11 @@ fn isolated_leader_is_replaced_and_its_proposal_is_lost() {
     net.run(10);
     let old = peer(net.leaders()[0]);
     net.cut.insert(old);
-    net.input(old, Input::Propose(b"never".to_vec()));
+    net.input(old, GroupInput::Propose(b"never".to_vec()));
     net.run(1000);
     let new = *net.leaders().iter().find(|&&id| peer(id) != old).unwrap();
     assert!(net.groups[&peer(new)].term() > net.groups[&old].term());
-    net.input(peer(new), Input::Propose(b"later".to_vec()));
+    net.input(peer(new), GroupInput::Propose(b"later".to_vec()));
     net.cut.clear();
     net.run(1000);
     assert_eq!(net.leaders(), [new]);
@@ -216,7 +216,7 @@ fn restarted_member_keeps_its_vote_and_the_value() {
     net.wake(&[1, 2, 3]);
     net.run(10);
     let leader = peer(net.leaders()[0]);
-    net.input(leader, Input::Propose(b"kept".to_vec()));
+    net.input(leader, GroupInput::Propose(b"kept".to_vec()));
     net.run(10);
     for id in 1..=3 {
         let before = net.groups[&peer(id)].saved().clone();
@@ -235,17 +235,17 @@ fn log_is_compacted_and_new_members_get_a_snapshot() {
     net.run(10);
     let leader = peer(net.leaders()[0]);
     for number in 0..200u32 {
-        net.input(leader, Input::Propose(number.to_string().into_bytes()));
+        net.input(leader, GroupInput::Propose(number.to_string().into_bytes()));
         net.run(3);
     }
     let saved = net.groups[&leader].saved();
     assert!(saved.entries.len() <= 64 && saved.snapshot.1 > 100, "{saved:?}");
     for id in 1..=3 {
-        net.input(peer(id), Input::Sleep);
+        net.input(peer(id), GroupInput::Sleep);
     }
-    net.groups.insert(peer(4), Group::new("mymaster", peer(4), Saved::default(), 4));
+    net.groups.insert(peer(4), Group::new("mymaster", peer(4), SavedGroup::default(), 4));
     for id in 1..=4 {
-        net.input(peer(id), Input::Members { voters: peers(&[1, 2, 3, 4]), foreign: BTreeSet::new() });
+        net.input(peer(id), GroupInput::Members { voters: peers(&[1, 2, 3, 4]), foreign: BTreeSet::new() });
     }
     net.cut.insert(leader);
     let others: Vec<u64> = (1..=4).filter(|&id| peer(id) != leader).collect();
@@ -258,13 +258,13 @@ fn log_is_compacted_and_new_members_get_a_snapshot() {
 #[test]
 fn candidate_that_knows_fewer_members_gets_no_vote() {
     let mut net = Net::new(3, 7);
-    net.input(peer(1), Input::Members { voters: peers(&[1, 2]), foreign: BTreeSet::new() });
+    net.input(peer(1), GroupInput::Members { voters: peers(&[1, 2]), foreign: BTreeSet::new() });
     net.wake(&[1]);
     net.run(500);
     assert_eq!(net.leaders(), [0; 0]);
     let told = "Unknown { candidate: PeerId(1), members: {PeerId(3)} }";
     assert!(net.log.iter().any(|line| line.ends_with(told)));
-    net.input(peer(1), Input::Members { voters: peers(&[1, 2, 3]), foreign: BTreeSet::new() });
+    net.input(peer(1), GroupInput::Members { voters: peers(&[1, 2, 3]), foreign: BTreeSet::new() });
     net.run(2000);
     assert_eq!(net.leaders(), [1]);
 }
@@ -273,29 +273,29 @@ fn candidate_that_knows_fewer_members_gets_no_vote() {
 fn foreign_member_votes_in_its_own_protocol() {
     let mut net = Net::new(3, 8);
     // Two of three members are Redis sentinels, of which one is unreachable.
-    net.input(peer(1), Input::Members { voters: peers(&[1, 2, 3]), foreign: peers(&[2, 3]) });
+    net.input(peer(1), GroupInput::Members { voters: peers(&[1, 2, 3]), foreign: peers(&[2, 3]) });
     net.wake(&[1]);
     net.run(60);
     assert!(net.asked.contains(&(peer(1), peer(2), Term(1))), "{:?}", net.asked);
     assert_eq!(net.leaders(), [0; 0]);
-    net.input(peer(1), Input::Vote { from: peer(2), term: Term(1) });
+    net.input(peer(1), GroupInput::Vote { from: peer(2), term: Term(1) });
     assert_eq!(net.leaders(), [1]);
-    net.input(peer(1), Input::Propose(b"mixed".to_vec()));
+    net.input(peer(1), GroupInput::Propose(b"mixed".to_vec()));
     assert_eq!(net.committed[&peer(1)], [(Term(1), b"mixed".to_vec())]);
 }
 
 #[test]
 fn one_vote_per_term_across_both_protocols() {
-    let mut group = Group::new("mymaster", peer(1), Saved::default(), 0);
+    let mut group = Group::new("mymaster", peer(1), SavedGroup::default(), 0);
     let mut out = Vec::new();
     let now = Instant::from_millis(1);
-    group.handle(now, Input::Members { voters: peers(&[1, 2, 3]), foreign: peers(&[2, 3]) }, &mut out);
+    group.handle(now, GroupInput::Members { voters: peers(&[1, 2, 3]), foreign: peers(&[2, 3]) }, &mut out);
     out.clear();
     let (after, term, vote) = group.vote_for(now, peer(2), Term(5), &mut out);
     assert_eq!((term, vote), (Term(5), Some(peer(2))));
-    let ballot = Change::Ballot { term: Term(5), vote: 2, commit: 0 };
-    let record = crate::Record { group: "mymaster".into(), changes: vec![ballot] };
-    assert_eq!(out[0], Action::Persist { number: after, record });
+    let ballot = GroupChange::Ballot { term: Term(5), vote: 2, commit: 0 };
+    let record = crate::GroupRecord { group: "mymaster".into(), changes: vec![ballot] };
+    assert_eq!(out[0], GroupAction::Persist { number: after, record });
     assert_eq!(group.vote_for(now, peer(3), Term(5), &mut out).2, Some(peer(2)), "the vote is given");
     assert_eq!(group.vote_for(now, peer(3), Term(4), &mut out).1, Term(5), "an old term is over");
     assert_eq!(
@@ -303,22 +303,22 @@ fn one_vote_per_term_across_both_protocols() {
         (crate::RecordNumber(2), Term(6), Some(peer(3)))
     );
     // This member's own candidacy then uses a later term.
-    group.handle(now, Input::Wake { past: Term(6) }, &mut out);
-    group.handle(now + Duration::from_secs(1), Input::Deadline, &mut out);
+    group.handle(now, GroupInput::Wake { past: Term(6) }, &mut out);
+    group.handle(now + Duration::from_secs(1), GroupInput::Deadline, &mut out);
     assert!(group.term() > Term(6));
 }
 
 #[test]
 fn awake_member_that_sees_a_term_uses_a_later_one() {
-    let mut group = Group::new("mymaster", peer(1), Saved::default(), 1);
+    let mut group = Group::new("mymaster", peer(1), SavedGroup::default(), 1);
     let (mut out, now) = (Vec::new(), Instant::from_millis(1));
-    group.handle(now, Input::Members { voters: peers(&[1, 2, 3]), foreign: peers(&[2, 3]) }, &mut out);
-    group.handle(now, Input::Wake { past: Term(0) }, &mut out);
-    group.handle(now, Input::Wake { past: Term(4) }, &mut out);
+    group.handle(now, GroupInput::Members { voters: peers(&[1, 2, 3]), foreign: peers(&[2, 3]) }, &mut out);
+    group.handle(now, GroupInput::Wake { past: Term(0) }, &mut out);
+    group.handle(now, GroupInput::Wake { past: Term(4) }, &mut out);
     let before = group.term();
     assert!(before < Term(4), "an election that is on goes on");
     let due = group.next_deadline().expect("it is awake");
-    group.handle(due, Input::Deadline, &mut out);
+    group.handle(due, GroupInput::Deadline, &mut out);
     assert!(group.term() > Term(4), "{:?}", group.term());
 }
 
@@ -346,7 +346,7 @@ fn forged_messages_change_nothing() {
         seen.extend(net.wire.iter().map(|(_, to, bytes)| (*to, bytes.clone())));
         let leaders = net.leaders();
         if let Some(&leader) = leaders.first() {
-            net.input(peer(leader), Input::Propose(b"value".to_vec()));
+            net.input(peer(leader), GroupInput::Propose(b"value".to_vec()));
         }
         net.run(1);
     }
@@ -356,7 +356,7 @@ fn forged_messages_change_nothing() {
             for flip in [0x01, 0x80, 0xff] {
                 let mut harmed = bytes.clone();
                 harmed[at] ^= flip;
-                net.input(to, Input::Message(&harmed));
+                net.input(to, GroupInput::Message(&harmed));
             }
         }
         net.wire.clear();

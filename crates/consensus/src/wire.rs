@@ -39,7 +39,7 @@ const KINDS: [(FrameKind, MessageType); 9] = [
 ];
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Wire {
+struct WireMessage {
     kind: FrameKind,
     to: u64,
     from: u64,
@@ -73,7 +73,7 @@ pub(crate) fn encode(message: &Message, members: &[u64]) -> Vec<u8> {
         let metadata = snapshot.get_metadata();
         (metadata.term, metadata.index, snapshot.data.to_vec())
     });
-    let wire = Wire {
+    let wire = WireMessage {
         kind: *kind,
         to: message.to,
         from: message.from,
@@ -101,7 +101,7 @@ pub(crate) fn decode(bytes: &[u8]) -> Option<Envelope> {
         return None;
     }
     let config = bincode::config::standard().with_limit::<MAX_BYTES>();
-    let (wire, used): (Wire, usize) = bincode::serde::decode_from_slice(body, config).ok()?;
+    let (wire, used): (WireMessage, usize) = bincode::serde::decode_from_slice(body, config).ok()?;
     if used != body.len() {
         return None;
     }

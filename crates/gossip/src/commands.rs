@@ -214,7 +214,7 @@ pub enum OperatorError {
     #[error("Master is down or failed, please use CLUSTER FAILOVER FORCE")]
     MasterDown,
     /// FAILOVER while a failover with the same or a stronger option is in progress.
-    #[error("ManualFailover failover is already in progress")]
+    #[error("Manual failover is already in progress")]
     FailoverRuns,
     /// FORGET with this node's own id.
     #[error("I tried hard but I can't forget myself...")]

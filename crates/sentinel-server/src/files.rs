@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use config::{Replaced, replace_content, replace_whole};
-use consensus::{Record, Saved, journal};
+use consensus::{GroupRecord, SavedGroup, journal};
 
 /// The journal is compacted when it exceeds this size.
 const LONG_JOURNAL: u64 = 256 * 1024;
@@ -22,7 +22,7 @@ pub(super) struct Files {
 impl Files {
     /// Opens the journal that belongs to this configuration file and truncates a torn write at its end. Fails if the
     /// journal is damaged.
-    pub(super) fn open(config: PathBuf) -> Result<(Self, BTreeMap<String, Saved>)> {
+    pub(super) fn open(config: PathBuf) -> Result<(Self, BTreeMap<String, SavedGroup>)> {
         let path = journal_path(&config);
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
@@ -53,7 +53,7 @@ impl Files {
     }
 
     /// Writes and syncs records as one frame.
-    pub(super) fn append(&mut self, records: &[Record]) -> io::Result<()> {
+    pub(super) fn append(&mut self, records: &[GroupRecord]) -> io::Result<()> {
         let frame = journal::frame(records);
         self.file.write_all(&frame)?;
         self.file.sync_data()?;
@@ -68,9 +68,9 @@ impl Files {
     /// Replaces the journal with a compacted one.
     pub(super) fn replace<'a>(
         &mut self,
-        groups: impl Iterator<Item = (&'a str, &'a Saved)>,
+        groups: impl Iterator<Item = (&'a str, &'a SavedGroup)>,
     ) -> io::Result<()> {
-        let bytes = journal::whole(groups);
+        let bytes = journal::encode_journal(groups);
         replace_whole(&self.journal, &bytes)?;
         self.file = OpenOptions::new().append(true).open(&self.journal)?;
         self.len = bytes.len() as u64;
@@ -120,13 +120,13 @@ fn sync_folder(path: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use consensus::{Change, Term};
+    use consensus::{GroupChange, Term};
 
     use super::*;
 
-    fn vote(term: u64) -> Record {
-        let ballot = Change::Ballot { term: Term(term), vote: 9, commit: 0 };
-        Record { group: "mymaster".into(), changes: vec![ballot] }
+    fn vote(term: u64) -> GroupRecord {
+        let ballot = GroupChange::Ballot { term: Term(term), vote: 9, commit: 0 };
+        GroupRecord { group: "mymaster".into(), changes: vec![ballot] }
     }
 
     #[test]

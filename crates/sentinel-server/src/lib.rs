@@ -37,7 +37,7 @@ use anyhow::{Context as _, Result, bail};
 use process::random::random_u64;
 use process::{Failure, crash, daemon, file_limit, log, paths};
 use resp::Value;
-use sentinel::{JobId, LinkId, Outcome};
+use sentinel::{JobId, LinkId, ScriptOutcome};
 use tokio::sync::oneshot;
 
 use self::connection::Opened;
@@ -81,7 +81,7 @@ enum Event {
     },
     ScriptDone {
         job: JobId,
-        outcome: Outcome,
+        outcome: ScriptOutcome,
     },
 }
 
@@ -106,7 +106,7 @@ fn run(arguments: &[String]) -> Result<()> {
     }
     let place = LineNumbers { path: &path, lines: text.iter().filter(|byte| **byte == b'\n').count() };
     text.extend(options.into_bytes());
-    let mut own = sentinel::Config::parse(&text)
+    let mut own = sentinel::SentinelConfig::parse(&text)
         .map_err(|error| place.fault(error.line, &error.text, error.reason.clone()))?;
     let config = server_config(&own, &place)?;
     let started_in = paths::enter_working_directory(&config)?;
@@ -123,7 +123,7 @@ fn run(arguments: &[String]) -> Result<()> {
 }
 
 /// Runs a sentinel with a valid configuration in the final process.
-fn serve(config: Config, own: sentinel::Config, engine: engine::Engine, path: PathBuf) -> Result<()> {
+fn serve(config: Config, own: sentinel::SentinelConfig, engine: engine::Engine, path: PathBuf) -> Result<()> {
     log::start(&config).context("the log file cannot be opened")?;
     log::set_level(config.get(keys::LOGLEVEL));
     log::set_role(b'X');
@@ -164,14 +164,14 @@ impl LineNumbers<'_> {
     }
 
     /// The error message for the line that has these words.
-    fn fault_of(&self, own: &sentinel::Config, words: &[&[u8]], reason: String) -> anyhow::Error {
+    fn fault_of(&self, own: &sentinel::SentinelConfig, words: &[&[u8]], reason: String) -> anyhow::Error {
         let (line, text) = own.line_of(words).unwrap_or_default();
         self.fault(line, &text, reason)
     }
 }
 
 /// Checks at startup that the scripts are executable, because a failure to call them would be noticed too late.
-fn check_scripts(own: &sentinel::Config, place: &LineNumbers<'_>) -> Result<()> {
+fn check_scripts(own: &sentinel::SentinelConfig, place: &LineNumbers<'_>) -> Result<()> {
     for master in &own.masters {
         let (name, settings) = (&master.name, &master.settings);
         for (option, path) in [
@@ -191,7 +191,7 @@ fn check_scripts(own: &sentinel::Config, place: &LineNumbers<'_>) -> Result<()> 
 /// Creates the users described in the file, and replaces their passwords in the file by hashes.
 fn set_users(
     engine: &engine::Engine,
-    own: &mut sentinel::Config,
+    own: &mut sentinel::SentinelConfig,
     config: &Config,
     place: &LineNumbers<'_>,
 ) -> Result<()> {
@@ -207,7 +207,7 @@ fn set_users(
 }
 
 /// The directives of the server process.
-fn server_config(own: &sentinel::Config, place: &LineNumbers<'_>) -> Result<Config> {
+fn server_config(own: &sentinel::SentinelConfig, place: &LineNumbers<'_>) -> Result<Config> {
     let config = Config::default();
     // Like Redis, a sentinel accepts remote clients by default.
     config.put(keys::PROTECTED_MODE, false);

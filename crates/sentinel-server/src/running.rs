@@ -7,14 +7,17 @@ use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use config::{Config, Replaced, keys};
-use consensus::{Record, Saved};
+use consensus::{GroupRecord, SavedGroup};
 use engine::{Engine, Gate, Origin, Session};
 use net::dialer::Dialer;
 use net::listener;
 use net::tls::{Tls, TlsPeers};
 use net::transport::SocketOptions;
 use process::{alarm, daemon};
-use sentinel::{Action, ClientId, Input, JobId, JournalRecord, Level, LinkId, Outcome, Output, Sentinel};
+use sentinel::{
+    ClientId, EventLevel, JobId, JournalRecord, LinkId, ScriptOutcome, Sentinel, SentinelAction,
+    SentinelInput, SentinelOutput,
+};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
@@ -39,9 +42,9 @@ const UNWRITTEN: &[u8] = b"-ERR Failed to save config file. Check server logs.\r
 /// Runs a sentinel until a signal or SHUTDOWN.
 pub(super) async fn run(
     config: Config,
-    own: sentinel::Config,
+    own: sentinel::SentinelConfig,
     files: Files,
-    groups: BTreeMap<String, Saved>,
+    groups: BTreeMap<String, SavedGroup>,
     engine: Engine,
     seed: u64,
 ) -> Result<()> {
@@ -60,7 +63,7 @@ pub(super) async fn run(
         own.global.port = config.get(keys::TLS_PORT);
     }
     let began = std::time::Instant::now();
-    let mut out = Output::default();
+    let mut out = SentinelOutput::default();
     let sentinel = Sentinel::new(time_since(began), own, groups, seed, &mut out);
     let (parts, engine) = ((config, tls, files), (engine, names_default));
     let mut center = Center::new(sentinel, parts, engine, events, traffic, began);
@@ -109,9 +112,9 @@ async fn listen(
 
 impl Center {
     /// A new run id must not be used unless it has been saved.
-    fn keep_identity(&self, out: &[Action]) -> Result<()> {
+    fn keep_identity(&self, out: &[SentinelAction]) -> Result<()> {
         let text = out.iter().rev().find_map(|action| match action {
-            Action::WriteConfig { text } => Some(text),
+            SentinelAction::WriteConfig { text } => Some(text),
             _ => None,
         });
         let Some(text) = text else { return Ok(()) };
@@ -160,14 +163,14 @@ impl Center {
             let bytes =
                 [&self.traffic.input, &self.traffic.output].map(|count| count.load(Ordering::Relaxed));
             self.pace.take(std::time::Instant::now(), [self.commands, bytes[0], bytes[1]]);
-            let mut out = Output::default();
+            let mut out = SentinelOutput::default();
             for event in batch.drain(..) {
                 self.take(event, &mut out);
             }
             self.resume(&mut out);
             let now = self.now();
             if self.sentinel.next_deadline().is_some_and(|due| due <= now) {
-                self.sentinel.handle(now, Input::Deadline, &mut out);
+                self.sentinel.handle(now, SentinelInput::Deadline, &mut out);
             }
             self.carry_out(out);
             for done in self.heard.drain(..) {
@@ -182,21 +185,21 @@ impl Center {
         self.links.get(&link).is_some_and(|handle| handle.life == life)
     }
 
-    fn take(&mut self, event: Event, out: &mut Output) {
+    fn take(&mut self, event: Event, out: &mut SentinelOutput) {
         let input = match event {
             Event::LinkUp { link, life, local_ip } if self.is_current(link, life) => {
-                Input::Connected { link, local_ip }
+                SentinelInput::Connected { link, local_ip }
             }
             Event::LinkReply { link, life, value } if self.is_current(link, life) => {
-                Input::Reply { link, value }
+                SentinelInput::Reply { link, value }
             }
             Event::LinkFailed { link, life, refused } if self.is_current(link, life) => {
                 self.links.remove(&link);
-                Input::ConnectFailed { link, refused }
+                SentinelInput::ConnectFailed { link, refused }
             }
             Event::LinkDown { link, life } if self.is_current(link, life) => {
                 self.links.remove(&link);
-                Input::Disconnected { link }
+                SentinelInput::Disconnected { link }
             }
             Event::LinkUp { .. }
             | Event::LinkReply { .. }
@@ -222,10 +225,10 @@ impl Center {
                 return;
             }
             Event::ClientRequest { client, args } => return self.on_request(client, args, out),
-            Event::Resolved { host, ip } => Input::Resolved { host, ip },
+            Event::Resolved { host, ip } => SentinelInput::Resolved { host, ip },
             Event::ScriptDone { job, outcome } => {
                 self.scripts.remove(&job);
-                Input::ScriptDone { job, outcome }
+                SentinelInput::ScriptDone { job, outcome }
             }
         };
         self.sentinel.handle(self.now(), input, out);
@@ -237,7 +240,7 @@ impl Center {
         }
     }
 
-    fn on_request(&mut self, id: u64, args: Vec<Vec<u8>>, out: &mut Output) {
+    fn on_request(&mut self, id: u64, args: Vec<Vec<u8>>, out: &mut SentinelOutput) {
         let Some(mut client) = self.clients.remove(&id) else { return };
         let stays = match () {
             () if args.is_empty() || client.session.closing => true,
@@ -252,13 +255,13 @@ impl Center {
         if std::mem::take(&mut self.users_changed) {
             let required = self.config.get(keys::REQUIREPASS).unwrap_or_default();
             let lines = access::lines(&self.engine, &required, self.names_default);
-            self.sentinel.keep_users(lines, out);
+            self.sentinel.store_users(lines, out);
         }
     }
 
     /// Executes or defers a request. Returns false if the client has exceeded the limit for deferred requests.
-    fn serve(&mut self, id: u64, client: &mut Client, args: Vec<Vec<u8>>, out: &mut Output) -> bool {
-        let reply = |reply| Action::Reply { client: ClientId(id), after: 0, is_kept: false, reply };
+    fn serve(&mut self, id: u64, client: &mut Client, args: Vec<Vec<u8>>, out: &mut SentinelOutput) -> bool {
+        let reply = |reply| SentinelAction::Reply { client: ClientId(id), after: 0, is_kept: false, reply };
         let muted = client.begin_muted();
         let answered = out.actions.len();
         match commands::answer(self, client, &args) {
@@ -270,7 +273,7 @@ impl Center {
             Answer::Machine => {
                 self.ask_machine(id, client, args, out);
                 if muted {
-                    let unwanted = |action: &Action| matches!(action, Action::Reply { .. });
+                    let unwanted = |action: &SentinelAction| matches!(action, SentinelAction::Reply { .. });
                     let actions = out.actions.split_off(answered);
                     out.actions.extend(actions.into_iter().filter(|action| !unwanted(action)));
                 }
@@ -290,7 +293,7 @@ impl Center {
         true
     }
 
-    fn ask_machine(&mut self, id: u64, client: &Client, mut args: Vec<Vec<u8>>, out: &mut Output) {
+    fn ask_machine(&mut self, id: u64, client: &Client, mut args: Vec<Vec<u8>>, out: &mut SentinelOutput) {
         let scripts = self.sentinel.scripts_to_set(&args);
         let objection = |(at, option, path): &(usize, &'static str, String)| {
             scripts::objection(option, path).map(|objection| (*at, objection))
@@ -298,19 +301,26 @@ impl Center {
         let objection = scripts.iter().find_map(objection);
         let (now, protocol, client) = (self.now(), client.session.protocol, ClientId(id));
         let Some((at, objection)) = objection else {
-            return self.sentinel.handle(now, Input::Command { client, protocol, args }, out);
+            return self.sentinel.handle(now, SentinelInput::Command { client, protocol, args }, out);
         };
         // As in Redis, the options before the invalid one are applied unless one of them is invalid as well.
         let refusal = format!("-ERR {objection}\r\n").into_bytes();
         args.truncate(at);
         if args.len() == 3 {
-            return out.actions.push(Action::Reply { client, after: 0, is_kept: false, reply: refusal });
+            return out.actions.push(SentinelAction::Reply {
+                client,
+                after: 0,
+                is_kept: false,
+                reply: refusal,
+            });
         }
         let begin = out.actions.len();
-        self.sentinel.handle(now, Input::Command { client, protocol, args }, out);
+        self.sentinel.handle(now, SentinelInput::Command { client, protocol, args }, out);
         for action in &mut out.actions[begin..] {
             match action {
-                Action::Reply { reply, .. } if reply.starts_with(b"+OK") => reply.clone_from(&refusal),
+                SentinelAction::Reply { reply, .. } if reply.starts_with(b"+OK") => {
+                    reply.clone_from(&refusal)
+                }
                 _ => {}
             }
         }
@@ -330,7 +340,7 @@ impl Center {
     }
 
     /// Executes the deferred requests after the end of a pause.
-    fn resume(&mut self, out: &mut Output) {
+    fn resume(&mut self, out: &mut SentinelOutput) {
         self.engine.pauses.end_overdue(&self.engine.settings, process::time::now());
         let all = self.engine.settings.gate().contains(Gate::ALL_PAUSED);
         let waiting = |(&id, client): (&u64, &Client)| client.has_deferred().then_some(id);
@@ -343,7 +353,7 @@ impl Center {
         }
     }
 
-    fn carry_out(&mut self, out: Output) {
+    fn carry_out(&mut self, out: SentinelOutput) {
         self.persist(out.records);
         out.actions.into_iter().for_each(|action| self.act(action));
     }
@@ -353,7 +363,8 @@ impl Center {
     fn persist(&mut self, records: Vec<JournalRecord>) {
         let Some(&JournalRecord { number: newest, .. }) = records.last() else { return };
         self.stood_still = true;
-        let records: Vec<Record> = records.into_iter().map(|JournalRecord { record, .. }| record).collect();
+        let records: Vec<GroupRecord> =
+            records.into_iter().map(|JournalRecord { record, .. }| record).collect();
         // After a failed append the end of the file is unknown and records may be missing, so the journal is rewritten
         // completely.
         let complete = self.synced + records.len() as u64 == newest;
@@ -368,22 +379,23 @@ impl Center {
         }
     }
 
-    fn act(&mut self, action: Action) {
+    fn act(&mut self, action: SentinelAction) {
         match action {
-            Action::Connect { link, addr, .. } => {
+            SentinelAction::Connect { link, addr, .. } => {
                 self.lives += 1;
                 let dialer = Dialer::for_links(&self.config, &self.tls, keys::TLS_REPLICATION);
                 let handle = LinkHandle::open(link, self.lives, addr, dialer, self.events.clone());
                 self.links.insert(link, handle);
             }
-            Action::Close(link) => drop(self.links.remove(&link)),
-            Action::Send { after, .. } | Action::Reply { after, .. } if after > self.synced => {}
-            Action::Send { link, request, .. } => {
+            SentinelAction::Close(link) => drop(self.links.remove(&link)),
+            SentinelAction::Send { after, .. } | SentinelAction::Reply { after, .. }
+                if after > self.synced => {}
+            SentinelAction::Send { link, request, .. } => {
                 if let Some(handle) = self.links.get(&link) {
                     handle.send(&request);
                 }
             }
-            Action::Reply { client, is_kept, mut reply, .. } => {
+            SentinelAction::Reply { client, is_kept, mut reply, .. } => {
                 if is_kept && !self.config_is_written && reply.starts_with(b"+OK") {
                     reply = UNWRITTEN.to_vec();
                 }
@@ -393,23 +405,23 @@ impl Center {
                     self.clients.remove(&client.0);
                 }
             }
-            Action::Publish { channel, payload } => {
+            SentinelAction::Publish { channel, payload } => {
                 self.clients.retain(|_, client| client.deliver(&channel, &payload));
             }
-            Action::WriteConfig { text } => self.write_config(&text),
-            Action::Log { level, text } => match level {
-                Level::Debug => tracing::trace!("{text}"),
-                Level::Verbose => tracing::debug!("{text}"),
-                Level::Notice => tracing::info!("{text}"),
-                Level::Warning => tracing::warn!("{text}"),
+            SentinelAction::WriteConfig { text } => self.write_config(&text),
+            SentinelAction::Log { level, text } => match level {
+                EventLevel::Debug => tracing::trace!("{text}"),
+                EventLevel::Verbose => tracing::debug!("{text}"),
+                EventLevel::Notice => tracing::info!("{text}"),
+                EventLevel::Warning => tracing::warn!("{text}"),
             },
-            Action::Resolve { host } => self.resolve(host),
-            Action::RunScript { job, argv } => {
+            SentinelAction::Resolve { host } => self.resolve(host),
+            SentinelAction::RunScript { job, argv } => {
                 self.scripts.insert(job, scripts::run(job, &argv, self.events.clone()));
             }
-            Action::KillScript(job) => self.kill_script(job),
-            Action::SetLogLevel(level) => process::log::set_level(level),
-            Action::Crash => {
+            SentinelAction::KillScript(job) => self.kill_script(job),
+            SentinelAction::SetLogLevel(level) => process::log::set_level(level),
+            SentinelAction::Crash => {
                 tracing::warn!("simulated failure: exiting");
                 self.ends = true;
             }
@@ -433,7 +445,7 @@ impl Center {
         task.abort();
         let events = self.events.clone();
         tokio::spawn(async move {
-            let _ = events.send(Event::ScriptDone { job, outcome: Outcome::Died }).await;
+            let _ = events.send(Event::ScriptDone { job, outcome: ScriptOutcome::Died }).await;
         });
     }
 

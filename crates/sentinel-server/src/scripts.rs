@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
 
-use sentinel::{JobId, Outcome};
+use sentinel::{JobId, ScriptOutcome};
 use tokio::process::Command;
 use tokio::sync::mpsc::Sender;
 use tokio::task::JoinHandle;
@@ -27,10 +27,10 @@ pub(super) fn run(job: JobId, argv: &[String], events: Sender<Event>) -> JoinHan
     command.args(&argv[1..]).stdin(Stdio::null()).kill_on_drop(true);
     tokio::spawn(async move {
         let outcome = match command.status().await {
-            Ok(status) => status.code().map_or(Outcome::Died, Outcome::Exited),
+            Ok(status) => status.code().map_or(ScriptOutcome::Died, ScriptOutcome::Exited),
             Err(error) => {
                 tracing::warn!("-script-error {error}");
-                Outcome::Died
+                ScriptOutcome::Died
             }
         };
         let _ = events.send(Event::ScriptDone { job, outcome }).await;

@@ -8,22 +8,22 @@ use consensus::{PeerId, Term};
 use resp::Value;
 
 use crate::addr::{Addr, RunId};
-use crate::event::Level;
+use crate::event::EventLevel;
 use crate::hello::Hello;
 use crate::instance::Peer;
-use crate::link::Pending;
+use crate::link::PendingReply;
 use crate::master::Master;
-use crate::shared::Cx;
+use crate::shared::Context;
 
 /// Query interval while a failure is urgent.
 const ASK_URGENT: std::time::Duration = std::time::Duration::from_millis(50);
 /// Query interval for sentinels that do not suspect the master yet, because they are about to.
-const ASK_AGAIN: std::time::Duration = std::time::Duration::from_millis(20);
+const ASK_UNSUSPECTING: std::time::Duration = std::time::Duration::from_millis(20);
 /// How long a suspicion counts as urgent.
 const FRESH: std::time::Duration = std::time::Duration::from_secs(3);
 
 impl Master {
-    pub(crate) fn ask_request(&self, cx: &Cx<'_>, epoch: u64, run_id: &str) -> Vec<Vec<u8>> {
+    pub(crate) fn ask_request(&self, cx: &Context<'_>, epoch: u64, run_id: &str) -> Vec<Vec<u8>> {
         let Addr { host, port } = &self.myself.addr;
         let words = [
             "SENTINEL",
@@ -37,7 +37,7 @@ impl Master {
     }
 
     /// Queries the other sentinels if this sentinel considers the master down.
-    pub(crate) fn ask_others(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn ask_others(&mut self, cx: &mut Context<'_>) {
         let Some(since) = self.myself.sdown else { return };
         let fresh = cx.now.since(since) < FRESH;
         let period = if fresh { ASK_URGENT } else { cx.shared.timing.ask_period };
@@ -50,7 +50,7 @@ impl Master {
             .collect();
         for (run_id, link) in ask {
             let request = self.ask_request(cx, cx.shared.epoch, "*");
-            let pending = Pending::Ask(self.name.clone(), self.myself.addr.clone(), run_id.clone());
+            let pending = PendingReply::Ask(self.name.clone(), self.myself.addr.clone(), run_id.clone());
             if cx.send_after(0, link, pending, request) {
                 let peer = self.peers.get_mut(&run_id).expect("just listed");
                 peer.asked = Some(cx.now);
@@ -60,14 +60,14 @@ impl Master {
 
     /// Handles a sentinel's reply about the master at `addr`. A reply about a replaced master says nothing about the
     /// new one.
-    pub(crate) fn on_answer(&mut self, cx: &mut Cx<'_>, addr: &Addr, run_id: &RunId, value: &Value) {
+    pub(crate) fn on_answer(&mut self, cx: &mut Context<'_>, addr: &Addr, run_id: &RunId, value: &Value) {
         let Some([Value::Integer(down), leader, Value::Integer(epoch)]) = value.as_array() else { return };
         let Some(peer) = self.peers.get_mut(run_id) else { return };
-        cx.shared.agenda.soon(&self.name);
+        cx.shared.scheduler.schedule_round(&self.name);
         if *addr == self.myself.addr {
             peer.master_down = (*down == 1).then_some(cx.now);
             if *down == 0 {
-                peer.asked = Some(cx.now - (ASK_URGENT - ASK_AGAIN));
+                peer.asked = Some(cx.now - (ASK_URGENT - ASK_UNSUSPECTING));
             }
         }
         let leader = leader.as_bytes().and_then(|leader| std::str::from_utf8(leader).ok()).unwrap_or("*");
@@ -77,20 +77,20 @@ impl Master {
             let from = peer.id();
             self.take_vote(cx, run_id, (leader.chars().take(40).collect(), epoch));
             if RunId::parse(leader).as_ref() == Some(&cx.shared.me) {
-                self.drive(cx, consensus::Input::Vote { from, term: Term(epoch) });
+                self.drive(cx, consensus::GroupInput::Vote { from, term: Term(epoch) });
             }
         }
         if cx.shared.tilt.is_none() {
             self.count_votes(cx);
-            self.act(cx);
+            self.advance_all(cx);
         }
     }
 
     /// Records the vote that another sentinel reported: candidate and epoch.
-    pub(crate) fn take_vote(&mut self, cx: &mut Cx<'_>, run_id: &RunId, vote: (String, u64)) {
+    pub(crate) fn take_vote(&mut self, cx: &mut Context<'_>, run_id: &RunId, vote: (String, u64)) {
         let Some(peer) = self.peers.get_mut(run_id) else { return };
         if peer.vote.as_ref().map(|(_, epoch)| *epoch) != Some(vote.1) {
-            cx.log(Level::Notice, format!("{run_id} voted for {} {}", vote.0, vote.1));
+            cx.log(EventLevel::Notice, format!("{run_id} voted for {} {}", vote.0, vote.1));
         }
         peer.vote = Some(vote);
     }
@@ -100,7 +100,7 @@ impl Master {
     /// before the reply leaves.
     pub(crate) fn answer(
         &mut self,
-        cx: &mut Cx<'_>,
+        cx: &mut Context<'_>,
         epoch: u64,
         run_id: Option<&RunId>,
     ) -> (bool, Option<RunId>, u64, u64) {
@@ -119,14 +119,14 @@ impl Master {
 
     /// The run id of a group member, of a candidate that is not a known member yet, or of the candidate of the last
     /// vote.
-    pub(crate) fn run_id_of(&self, cx: &Cx<'_>, id: PeerId, candidate: Option<&RunId>) -> Option<RunId> {
+    pub(crate) fn run_id_of(&self, cx: &Context<'_>, id: PeerId, candidate: Option<&RunId>) -> Option<RunId> {
         let peers = self.peers.values().map(|peer| &peer.run_id);
         let mut known = peers.chain([&cx.shared.me]).chain(candidate).chain(&self.leader);
         known.find(|run_id| run_id.peer() == id).cloned()
     }
 
     /// Handles a hello message from another sentinel of this master.
-    pub(crate) fn on_hello(&mut self, cx: &mut Cx<'_>, hello: &Hello) {
+    pub(crate) fn on_hello(&mut self, cx: &mut Context<'_>, hello: &Hello) {
         if hello.run_id == cx.shared.me {
             return;
         }
@@ -139,52 +139,52 @@ impl Master {
         if self.group.is_awake() {
             // A leader may have been elected in the new epoch by sentinels that have forgotten it since, so this group
             // must not use the epoch.
-            self.drive(cx, consensus::Input::Wake { past: Term(cx.shared.epoch) });
+            self.drive(cx, consensus::GroupInput::Wake { past: Term(cx.shared.epoch) });
         }
         let switch = hello.config_epoch > self.config_epoch;
         if let Some(peer) = self.peers.get_mut(&hello.run_id) {
             if cx.now.since(peer.last_hello) > cx.shared.timing.publish_period * 2 {
-                peer.steady_since = cx.now;
+                peer.continuous_since = cx.now;
             }
             peer.last_hello = cx.now;
             peer.config_epoch = Some(hello.config_epoch);
         }
-        self.release_former(cx);
+        self.remove_former_members(cx);
         if switch {
             self.follow_hello(cx, hello);
         }
     }
 
-    fn meet(&mut self, cx: &mut Cx<'_>, hello: &Hello) {
-        if let Some(former) = self.vacate(cx, &hello.addr) {
-            self.former.insert(former, cx.now);
+    fn meet(&mut self, cx: &mut Context<'_>, hello: &Hello) {
+        if let Some(former_members) = self.remove_peer_at(cx, &hello.addr) {
+            self.former_members.insert(former_members, cx.now);
         }
         self.add_peer(cx, &hello.addr, &hello.run_id);
         if let Some(peer) = self.peers.get(&hello.run_id) {
-            self.announce_peer(cx, Level::Notice, "+sentinel", peer, "");
+            self.announce_peer(cx, EventLevel::Notice, "+sentinel", peer, "");
             self.update_members(cx);
             cx.changed();
         }
     }
 
     /// Updates the address of a known sentinel.
-    fn move_peer(&mut self, cx: &mut Cx<'_>, hello: &Hello) {
-        self.vacate(cx, &hello.addr);
+    fn move_peer(&mut self, cx: &mut Context<'_>, hello: &Hello) {
+        self.remove_peer_at(cx, &hello.addr);
         let peer = self.peers.get_mut(&hello.run_id).expect("it is known");
         peer.addr = hello.addr.clone();
         peer.relink(cx);
         self.update_members(cx);
-        cx.shared.agenda.soon(&self.name);
+        cx.shared.scheduler.schedule_round(&self.name);
         let text = format!(" ip {} port {} for {}", hello.addr.host, hello.addr.port, hello.run_id);
-        self.announce(cx, Level::Notice, "+sentinel-address-switch", &text);
+        self.announce(cx, EventLevel::Notice, "+sentinel-address-switch", &text);
         cx.changed();
     }
 
     /// Removes the sentinel known at this address, which has restarted with a new run id. Returns its old member id.
-    fn vacate(&mut self, cx: &mut Cx<'_>, addr: &Addr) -> Option<PeerId> {
+    fn remove_peer_at(&mut self, cx: &mut Context<'_>, addr: &Addr) -> Option<PeerId> {
         let at = |peer: &&Peer| cx.shared.same_addr(&peer.addr, addr);
         let run_id = self.peers.values().find(at).map(|peer| peer.run_id.clone())?;
-        self.announce_peer(cx, Level::Notice, "+sentinel-invalid-addr", &self.peers[&run_id], "");
+        self.announce_peer(cx, EventLevel::Notice, "+sentinel-invalid-addr", &self.peers[&run_id], "");
         self.peers.remove(&run_id);
         cx.shared.links_changed = true;
         cx.changed();

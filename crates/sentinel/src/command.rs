@@ -3,11 +3,11 @@
 use clock::Instant;
 use resp::{Protocol, Writer};
 
-use crate::event::Level;
+use crate::event::EventLevel;
 use crate::hello::{HELLO_CHANNEL, Hello};
-use crate::machine::{Action, ClientId, Output, Sentinel};
+use crate::machine::{ClientId, Sentinel, SentinelAction, SentinelOutput};
 use crate::master::Master;
-use crate::shared::Cx;
+use crate::shared::Context;
 
 mod describe;
 mod masters;
@@ -16,20 +16,20 @@ mod peers;
 mod settings;
 
 /// A client command in execution.
-struct Call<'a> {
+struct CommandCall<'a> {
     sentinel: &'a mut Sentinel,
     now: Instant,
     /// The arguments after the subcommand.
     args: &'a [&'a [u8]],
     reply: Writer<'a>,
-    out: &'a mut Output,
+    out: &'a mut SentinelOutput,
     /// The journal record that must be durable before the reply leaves.
     after: u64,
     /// Whether the reply confirms that the configuration was saved.
     is_kept: bool,
 }
 
-impl Call<'_> {
+impl CommandCall<'_> {
     /// An argument as text; invalid UTF-8 becomes an empty string, which matches no name.
     fn text(&self, at: usize) -> &str {
         self.args.get(at).and_then(|arg| std::str::from_utf8(arg).ok()).unwrap_or("\u{fffd}")
@@ -49,15 +49,15 @@ impl Call<'_> {
     }
 
     /// Looks up the master named by an argument for modification, together with a context.
-    fn act_on(&mut self, at: usize) -> Option<(&mut Master, Cx<'_>)> {
+    fn act_on(&mut self, at: usize) -> Option<(&mut Master, Context<'_>)> {
         let name = self.text(at).to_owned();
         let Sentinel { masters, shared, .. } = &mut *self.sentinel;
         let Some(master) = masters.get_mut(&name) else {
             self.reply.error("ERR No such master with that name");
             return None;
         };
-        shared.agenda.soon(&name);
-        Some((master, Cx { now: self.now, shared, out: self.out }))
+        shared.scheduler.schedule_round(&name);
+        Some((master, Context { now: self.now, shared, out: self.out }))
     }
 
     fn fields(&mut self, fields: &[(&'static str, String)]) {
@@ -72,7 +72,7 @@ impl Call<'_> {
 /// A subcommand of SENTINEL.
 struct Subcommand {
     name: &'static str,
-    run: fn(&mut Call<'_>),
+    run: fn(&mut CommandCall<'_>),
     /// The lines of HELP: syntax first, then the description.
     help: &'static [&'static str],
 }
@@ -156,14 +156,14 @@ impl Sentinel {
         client: ClientId,
         protocol: Protocol,
         args: &[Vec<u8>],
-        out: &mut Output,
+        out: &mut SentinelOutput,
     ) {
         let mut reply = Vec::new();
         let words: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
         let rest = words.get(1..).unwrap_or(&[]);
         let reply_to = Writer::new(&mut reply, protocol);
         let mut call =
-            Call { sentinel: self, now, args: rest, reply: reply_to, out, after: 0, is_kept: false };
+            CommandCall { sentinel: self, now, args: rest, reply: reply_to, out, after: 0, is_kept: false };
         match words.first().map(|word| word.to_ascii_lowercase()).as_deref() {
             Some(b"sentinel") => run_subcommand(&mut call),
             Some(b"publish") if words.len() == 3 => publish(&mut call),
@@ -172,8 +172,8 @@ impl Sentinel {
             Some(b"role") => call.reply.error("ERR wrong number of arguments for 'role' command"),
             _ => call.reply.error("ERR unknown command"),
         }
-        let Call { after, is_kept, .. } = call;
-        out.push(Action::Reply { client, after, is_kept, reply });
+        let CommandCall { after, is_kept, .. } = call;
+        out.push(SentinelAction::Reply { client, after, is_kept, reply });
     }
 
     /// The `Sentinel` section of INFO.
@@ -183,7 +183,7 @@ impl Sentinel {
     }
 }
 
-fn run_subcommand(call: &mut Call<'_>) {
+fn run_subcommand(call: &mut CommandCall<'_>) {
     let Some((name, rest)) = call.args.split_first() else {
         call.reply.error("ERR wrong number of arguments for 'sentinel' command");
         return;
@@ -198,7 +198,7 @@ fn run_subcommand(call: &mut Call<'_>) {
     (found.run)(call);
 }
 
-fn help(call: &mut Call<'_>) {
+fn help(call: &mut CommandCall<'_>) {
     let lines: Vec<&str> = SUBCOMMANDS.iter().flat_map(|one| one.help).copied().collect();
     call.reply.array(lines.len() + 1);
     call.reply.simple("SENTINEL <subcommand> [<arg> [value] [opt] ...]. Subcommands are:");
@@ -208,7 +208,7 @@ fn help(call: &mut Call<'_>) {
 }
 
 /// PUBLISH: other sentinels also send hello messages over a command link.
-fn publish(call: &mut Call<'_>) {
+fn publish(call: &mut CommandCall<'_>) {
     if call.args[0] != HELLO_CHANNEL.as_bytes() {
         call.reply.error("ERR Only HELLO messages are accepted by Sentinel instances.");
         return;
@@ -219,7 +219,7 @@ fn publish(call: &mut Call<'_>) {
     call.reply.integer(1);
 }
 
-fn role(call: &mut Call<'_>) {
+fn role(call: &mut CommandCall<'_>) {
     let names: Vec<&String> = call.sentinel.masters.keys().collect();
     call.reply.array(2);
     call.reply.bulk(b"sentinel");
@@ -230,11 +230,11 @@ fn role(call: &mut Call<'_>) {
 }
 
 /// Writes the configuration file at once, so that SENTINEL SET and MONITOR are durable before they are answered.
-fn write_now(call: &mut Call<'_>) {
+fn write_now(call: &mut CommandCall<'_>) {
     call.sentinel.write_config(call.out);
     call.is_kept = true;
 }
 
-fn announce_set(master: &Master, cx: &mut Cx<'_>, option: &str, value: &str) {
-    master.announce(cx, Level::Warning, "+set", &format!(" {option} {value}"));
+fn announce_set(master: &Master, cx: &mut Context<'_>, option: &str, value: &str) {
+    master.announce(cx, EventLevel::Warning, "+set", &format!(" {option} {value}"));
 }

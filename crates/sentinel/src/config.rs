@@ -9,7 +9,9 @@ use std::time::Duration;
 use ::config::LogLevel;
 
 use crate::addr::{Addr, RunId, is_host, is_ip};
-use crate::settings::{DOWN_AFTER, FAILOVER_TIMEOUT, Global, MasterSettings, PARALLEL_SYNCS, REFUSED_AFTER};
+use crate::settings::{
+    DOWN_AFTER, FAILOVER_TIMEOUT, GlobalSettings, MasterSettings, PARALLEL_SYNCS, REFUSED_AFTER,
+};
 
 mod line;
 mod rewrite;
@@ -37,9 +39,9 @@ pub struct KnownMaster {
 
 /// The parsed configuration file.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Config {
+pub struct SentinelConfig {
     /// Options that do not belong to a master.
-    pub global: Global,
+    pub global: GlobalSettings,
     /// This sentinel's run id; `None` before the first start.
     pub myid: Option<RunId>,
     /// The highest epoch seen.
@@ -56,7 +58,7 @@ pub struct Config {
 /// A rejected line of the configuration file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("Reading the configuration file, at line {line}\n>>> '{text}'\n{reason}")]
-pub struct ConfigError {
+pub struct SentinelConfigError {
     /// Line number, starting at 1.
     pub line: usize,
     /// The text of the line.
@@ -65,14 +67,14 @@ pub struct ConfigError {
     pub reason: String,
 }
 
-impl Config {
+impl SentinelConfig {
     /// Parses the content of the file.
     ///
     /// # Errors
     /// The first invalid line.
-    pub fn parse(text: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
+    pub fn parse(text: impl AsRef<[u8]>) -> Result<Self, SentinelConfigError> {
         let mut config = Self { lines: lines(text.as_ref()), ..Self::default() };
-        let fault = |number: usize, line: &[u8], reason: &str| ConfigError {
+        let fault = |number: usize, line: &[u8], reason: &str| SentinelConfigError {
             line: number + 1,
             text: shown(line),
             reason: reason.to_owned(),
@@ -108,7 +110,7 @@ impl Config {
         let texts = words.iter().map(|word| std::str::from_utf8(word).ok());
         let texts: Option<Vec<&str>> = texts.collect();
         if directive == b"sentinel" {
-            return self.take_own(&texts.ok_or(UNKNOWN)?[1..]);
+            return self.parse_sentinel_option(&texts.ok_or(UNKNOWN)?[1..]);
         }
         let texts = texts.ok_or("Bad directive or wrong number of arguments")?;
         if let ("port", [_, port]) = (texts[0].to_ascii_lowercase().as_str(), texts.as_slice()) {
@@ -123,7 +125,7 @@ impl Config {
         Ok(())
     }
 
-    fn take_own(&mut self, words: &[&str]) -> Result<(), String> {
+    fn parse_sentinel_option(&mut self, words: &[&str]) -> Result<(), String> {
         let [option, args @ ..] = words else { return Err(UNKNOWN.into()) };
         match (option.to_ascii_lowercase().as_str(), args) {
             ("monitor", [name, host, port, quorum]) => self.monitor(name, host, port, quorum),
@@ -169,7 +171,7 @@ impl Config {
                 match (option, args) {
                     ("known-replica" | "known-slave", [host, port]) | ("known-sentinel", [host, port, _]) => {
                         let addr = self.addr(host, port)?;
-                        self.masters[place].take_known(addr, args.get(2).copied())
+                        self.masters[place].add_known_instance(addr, args.get(2).copied())
                     }
                     _ => self.masters[place].take(option, args),
                 }
@@ -277,7 +279,7 @@ impl KnownMaster {
     }
 
     /// Adds a known replica or, with a run id, a known sentinel.
-    fn take_known(&mut self, addr: Addr, id: Option<&str>) -> Result<(), String> {
+    fn add_known_instance(&mut self, addr: Addr, id: Option<&str>) -> Result<(), String> {
         if let Some(id) = id {
             let id = RunId::parse(id).ok_or("Wrong hostname or port for sentinel.")?;
             self.sentinels.retain(|(_, known)| *known != id);
@@ -338,7 +340,7 @@ impl KnownMaster {
     }
 }
 
-impl Config {
+impl SentinelConfig {
     /// Finds the line with these words and returns its number, starting at 1, and its text. Used to report errors that
     /// the caller detects.
     #[must_use]

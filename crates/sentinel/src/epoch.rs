@@ -1,21 +1,21 @@
 //! Connects a master's consensus group with the links between sentinels and turns its results into events and switches.
 
-use consensus::{Action as Want, Change, Input, PeerId, RecordNumber, Term};
+use consensus::{GroupAction, GroupChange, GroupInput, PeerId, RecordNumber, Term};
 
 use crate::addr::RunId;
-use crate::event::Level;
+use crate::event::EventLevel;
 use crate::hello::HELLO_CHANNEL;
-use crate::link::Pending;
+use crate::link::PendingReply;
 use crate::master::Master;
 use crate::record::Switch;
-use crate::shared::Cx;
+use crate::shared::Context;
 
 /// Number of remembered records; actions of the group wait for one of the last two.
 const REMEMBERED: usize = 8;
 
 impl Master {
     /// Passes an event to the group and executes the resulting actions.
-    pub(crate) fn drive(&mut self, cx: &mut Cx<'_>, input: Input<'_>) {
+    pub(crate) fn drive(&mut self, cx: &mut Context<'_>, input: GroupInput<'_>) {
         let mut wants = Vec::new();
         self.group.handle(cx.now, input, &mut wants);
         self.carry_out(cx, wants, None);
@@ -23,10 +23,15 @@ impl Master {
 
     /// Executes actions of the group. `candidate` is the run id of the candidate of a vote request, which may not be a
     /// known member.
-    pub(crate) fn carry_out(&mut self, cx: &mut Cx<'_>, wants: Vec<Want>, candidate: Option<&RunId>) {
+    pub(crate) fn carry_out(
+        &mut self,
+        cx: &mut Context<'_>,
+        wants: Vec<GroupAction>,
+        candidate: Option<&RunId>,
+    ) {
         for want in wants {
             match want {
-                Want::Persist { number, record } => {
+                GroupAction::Persist { number, record } => {
                     self.announce_ballots(cx, &record.changes, candidate);
                     let number_here = cx.persist(record);
                     self.synced.push_back((number.0, number_here));
@@ -34,29 +39,29 @@ impl Master {
                         self.synced.pop_front();
                     }
                 }
-                Want::Send { after, to, message } => self.send_to_peer(cx, after, to, message),
-                Want::AskVote { after, to, term } => self.ask_vote(cx, after, to, term),
-                Want::Granted { from, term } => {
+                GroupAction::Send { after, to, message } => self.send_to_peer(cx, after, to, message),
+                GroupAction::RequestVote { after, to, term } => self.ask_vote(cx, after, to, term),
+                GroupAction::Granted { from, term } => {
                     if let Some(run_id) = self.peer_of(from).map(|peer| peer.run_id.clone()) {
                         self.take_vote(cx, &run_id, (cx.shared.me.to_string(), term.0));
                     }
                 }
-                Want::Leader { term, leader, .. } => self.on_leader(cx, term, leader),
-                Want::Committed { value, .. } => {
+                GroupAction::Leader { term, leader, .. } => self.on_leader(cx, term, leader),
+                GroupAction::Committed { value, .. } => {
                     if let Some(switch) = Switch::decode(&value) {
                         self.on_committed(cx, &switch);
                     }
                 }
-                Want::Unknown { candidate, members } => {
+                GroupAction::Unknown { candidate, members } => {
                     for member in members {
-                        self.introduce(cx, candidate, member);
+                        self.announce_member(cx, candidate, member);
                     }
                 }
             }
         }
-        cx.shared.agenda.soon(&self.name);
+        cx.shared.scheduler.schedule_round(&self.name);
         if let Some(deadline) = self.group.next_deadline() {
-            cx.shared.agenda.alarms.set_sooner(&self.name, deadline);
+            cx.shared.scheduler.alarms.set_sooner(&self.name, deadline);
         }
     }
 
@@ -66,27 +71,27 @@ impl Master {
         known.map_or(0, |(_, ours)| *ours)
     }
 
-    fn send_to_peer(&mut self, cx: &mut Cx<'_>, after: RecordNumber, to: PeerId, message: Vec<u8>) {
+    fn send_to_peer(&mut self, cx: &mut Context<'_>, after: RecordNumber, to: PeerId, message: Vec<u8>) {
         let after = self.record(after);
         let Some(link) = self.peer_of(to).and_then(|peer| peer.link) else { return };
         let words = [b"SENTINEL".to_vec(), b"RAFT".to_vec(), self.name.clone().into_bytes(), message];
-        cx.send_after(after, link, Pending::Plain, words.to_vec());
+        cx.send_after(after, link, PendingReply::Plain, words.to_vec());
     }
 
     /// Requests the vote of a Redis sentinel in its protocol.
-    fn ask_vote(&mut self, cx: &mut Cx<'_>, after: RecordNumber, to: PeerId, term: Term) {
+    fn ask_vote(&mut self, cx: &mut Context<'_>, after: RecordNumber, to: PeerId, term: Term) {
         let after = self.record(after);
         let Some(peer) = self.peer_of(to) else { return };
         let (Some(link), run_id) = (peer.link, peer.run_id.clone()) else { return };
         let request = self.ask_request(cx, term.0, cx.shared.me.as_str());
-        let pending = Pending::Ask(self.name.clone(), self.myself.addr.clone(), run_id);
+        let pending = PendingReply::Ask(self.name.clone(), self.myself.addr.clone(), run_id);
         cx.send_after(after, link, pending, request);
     }
 
     /// Publishes events for new terms and votes as soon as their records are on the way to the disk.
-    fn announce_ballots(&mut self, cx: &mut Cx<'_>, changes: &[Change], candidate: Option<&RunId>) {
+    fn announce_ballots(&mut self, cx: &mut Context<'_>, changes: &[GroupChange], candidate: Option<&RunId>) {
         for change in changes {
-            let Change::Ballot { term, vote, .. } = *change else { continue };
+            let GroupChange::Ballot { term, vote, .. } = *change else { continue };
             let before = std::mem::replace(&mut self.ballot, (term, vote));
             self.learn_epoch(cx, term.0);
             if before == (term, vote) || vote == 0 {
@@ -95,13 +100,13 @@ impl Master {
             let me = cx.shared.my_peer().number() == vote;
             let run_id = PeerId::new(vote).and_then(|id| self.run_id_of(cx, id, candidate));
             if me {
-                self.announce(cx, Level::Warning, "+try-failover", "");
+                self.announce(cx, EventLevel::Warning, "+try-failover", "");
             }
             self.leader_epoch = term.0;
             self.leader.clone_from(&run_id);
             if let Some(run_id) = run_id {
                 let script = self.settings.notification_script.as_deref();
-                cx.event(Level::Warning, "+vote-for-leader", format!("{run_id} {}", term.0), script);
+                cx.event(EventLevel::Warning, "+vote-for-leader", format!("{run_id} {}", term.0), script);
                 if self.odown.is_some() {
                     self.note(cx, format!("voted for {run_id} in epoch {}", term.0));
                 }
@@ -111,27 +116,27 @@ impl Master {
     }
 
     /// Adopts a newer epoch from any source.
-    pub(crate) fn learn_epoch(&self, cx: &mut Cx<'_>, epoch: u64) {
+    pub(crate) fn learn_epoch(&self, cx: &mut Context<'_>, epoch: u64) {
         if epoch > cx.shared.epoch {
             cx.shared.epoch = epoch;
             cx.changed();
             let script = self.settings.notification_script.as_deref();
-            cx.event(Level::Warning, "+new-epoch", epoch.to_string(), script);
+            cx.event(EventLevel::Warning, "+new-epoch", epoch.to_string(), script);
         }
     }
 
     /// Sends a candidate a hello message on behalf of a sentinel that the candidate does not know.
-    fn introduce(&mut self, cx: &mut Cx<'_>, candidate: PeerId, member: PeerId) {
+    fn announce_member(&mut self, cx: &mut Context<'_>, candidate: PeerId, member: PeerId) {
         let Some(link) = self.peer_of(candidate).and_then(|peer| peer.link) else { return };
         let Some(peer) = self.peer_of(member) else { return };
         let mut hello = self.hello_of(cx, peer.addr.clone(), peer.run_id.clone());
         // The message announces only that the sentinel exists.
         (hello.epoch, hello.config_epoch) = (0, 0);
-        cx.send(link, Pending::Plain, &["PUBLISH", HELLO_CHANNEL, &hello.to_string()]);
+        cx.send(link, PendingReply::Plain, &["PUBLISH", HELLO_CHANNEL, &hello.to_string()]);
     }
 
     /// Adds a step to the failover log.
-    pub(crate) fn note(&self, cx: &mut Cx<'_>, text: String) {
+    pub(crate) fn note(&self, cx: &mut Context<'_>, text: String) {
         cx.shared.recorder.step(cx.now, &self.name, &self.myself.addr.to_string(), text);
     }
 }

@@ -5,7 +5,7 @@
 
 /// The level of an event, as in Redis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub enum EventLevel {
     /// Logged at debug level only.
     Debug,
     /// Published, and logged at verbose level.
@@ -18,7 +18,7 @@ pub enum Level {
 
 /// The instance that an event refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Subject {
+pub(crate) struct EventSubject {
     /// `master`, `slave` or `sentinel`.
     pub(crate) kind: &'static str,
     pub(crate) name: String,
@@ -28,7 +28,7 @@ pub(crate) struct Subject {
     pub(crate) of: Option<(String, String, u16)>,
 }
 
-impl std::fmt::Display for Subject {
+impl std::fmt::Display for EventSubject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {} {} {}", self.kind, self.name, self.ip, self.port)?;
         if let Some((name, ip, port)) = &self.of {

@@ -15,33 +15,33 @@
 use std::time::Duration;
 
 use clock::Instant;
-use consensus::{Input, PeerId, Term};
+use consensus::{GroupInput, PeerId, Term};
 use failover_history::FailoverOutcome;
 use rand::RngExt;
 
 use crate::addr::Addr;
-use crate::event::Level;
+use crate::event::EventLevel;
 use crate::info::Role;
-use crate::instance::{Instance, Reconf};
+use crate::instance::{Instance, ReconfigurationState};
 use crate::link::LinkId;
-use crate::machine::Action;
+use crate::machine::SentinelAction;
 use crate::master::Master;
 use crate::record::Switch;
-use crate::select::{Candidate, Limits, select, unfit};
-use crate::shared::Cx;
+use crate::select::{Candidate, EligibilityLimits, ineligibility, select};
+use crate::shared::Context;
 
 /// How long a leader waits for recent INFO from the replicas, which were queried when the master was first suspected.
-const FRESH_WORD: Duration = Duration::from_millis(200);
+const INFO_WAIT: Duration = Duration::from_millis(200);
 /// Delay after the first attempt without an eligible replica, doubled with each further attempt.
 const RETRY: Duration = Duration::from_millis(250);
 /// Repetition interval of an unanswered promotion.
-const PROMOTE_AGAIN: Duration = Duration::from_secs(2);
+const PROMOTE_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 /// How long a leader stays awake after the commit of the switch, to replicate it to slow members.
-const LINGER: Duration = Duration::from_secs(1);
+const LEADER_LINGER: Duration = Duration::from_secs(1);
 
 /// Why a failover was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cause {
+pub(crate) enum FailoverCause {
     /// The master is objectively down.
     Down,
     /// An operator requested it: the master hands over if it can, otherwise it is replaced.
@@ -53,7 +53,7 @@ pub(crate) enum Cause {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum FailoverPhase {
     Elect,
     Select,
     Agree { index: u64 },
@@ -64,8 +64,8 @@ pub(crate) enum Phase {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Failover {
-    pub(crate) cause: Cause,
-    pub(crate) phase: Phase,
+    pub(crate) cause: FailoverCause,
+    pub(crate) phase: FailoverPhase,
     /// When the current phase began.
     pub(crate) since: Instant,
     /// The leader's term.
@@ -74,96 +74,96 @@ pub(crate) struct Failover {
     /// Whether the target is promoted without the cooperation of the old master, which is down or did not hand over.
     pub(crate) forced: bool,
     /// The old and the new master of a handover, until they have been sent the final commands.
-    pub(crate) unsettled: Vec<LinkId>,
+    pub(crate) awaiting_final_commands: Vec<LinkId>,
 }
 
 impl Failover {
     /// The state name in SENTINEL MASTER.
     pub(crate) fn state_name(&self) -> &'static str {
         match self.phase {
-            Phase::Elect => "wait_start",
-            Phase::Select | Phase::Agree { .. } => "select_slave",
-            Phase::Promote { sent: None } => "send_slaveof_noone",
-            Phase::Promote { .. } | Phase::Confirm => "wait_promotion",
-            Phase::Reconf => "reconf_slaves",
+            FailoverPhase::Elect => "wait_start",
+            FailoverPhase::Select | FailoverPhase::Agree { .. } => "select_slave",
+            FailoverPhase::Promote { sent: None } => "send_slaveof_noone",
+            FailoverPhase::Promote { .. } | FailoverPhase::Confirm => "wait_promotion",
+            FailoverPhase::Reconf => "reconf_slaves",
         }
     }
 
     /// The new master, once the switch is committed.
     pub(crate) fn switched_to(&self) -> Option<&Addr> {
-        self.target.as_ref().filter(|_| self.phase == Phase::Reconf)
+        self.target.as_ref().filter(|_| self.phase == FailoverPhase::Reconf)
     }
 
     /// Whether a handover was requested and is not complete.
-    fn hands_over(&self) -> bool {
-        matches!(self.phase, Phase::Promote { sent: Some(_) }) && !self.forced
+    fn awaits_handover(&self) -> bool {
+        matches!(self.phase, FailoverPhase::Promote { sent: Some(_) }) && !self.forced
     }
 
     /// The replica whose INFO the next step needs.
-    pub(crate) fn waits_for(&self) -> Option<&Addr> {
-        self.target.as_ref().filter(|_| matches!(self.phase, Phase::Promote { .. }))
+    pub(crate) fn awaited_replica(&self) -> Option<&Addr> {
+        self.target.as_ref().filter(|_| matches!(self.phase, FailoverPhase::Promote { .. }))
     }
 }
 
 impl Master {
     /// Performs all steps that are possible now. Called after every change.
-    pub(crate) fn act(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn advance_all(&mut self, cx: &mut Context<'_>) {
         if cx.shared.tilt.is_some() {
             return;
         }
-        self.judge_foreign(cx);
+        self.detect_foreign_servers(cx);
         if self.odown.is_some() && self.failover.is_none() && cx.now >= self.retry_at {
-            self.start_failover(cx, Cause::Down);
+            self.start_failover(cx, FailoverCause::Down);
         }
-        self.notice_successor(cx);
+        self.start_failover_after_handover(cx);
         self.ask_others(cx);
         self.advance(cx);
         if self.failover.is_none() && self.group.is_awake() {
-            self.drive(cx, Input::Sleep);
+            self.drive(cx, GroupInput::Sleep);
         }
         self.repair(cx);
     }
 
-    pub(crate) fn start_failover(&mut self, cx: &mut Cx<'_>, cause: Cause) {
+    pub(crate) fn start_failover(&mut self, cx: &mut Context<'_>, cause: FailoverCause) {
         self.failover = Some(Failover {
             cause,
-            phase: Phase::Elect,
+            phase: FailoverPhase::Elect,
             since: cx.now,
             epoch: 0,
             target: None,
-            forced: cause == Cause::Down,
-            unsettled: Vec::new(),
+            forced: cause == FailoverCause::Down,
+            awaiting_final_commands: Vec::new(),
         });
         let past = Term(cx.shared.epoch);
-        self.drive(cx, Input::Wake { past });
+        self.drive(cx, GroupInput::Wake { past });
     }
 
-    fn enter(&mut self, now: Instant, phase: Phase) {
+    fn enter(&mut self, now: Instant, phase: FailoverPhase) {
         let failover = self.failover.as_mut().expect("a phase is entered during a failover");
         failover.phase = phase;
         failover.since = now;
     }
 
     /// Handles a change of the group's leader.
-    pub(crate) fn on_leader(&mut self, cx: &mut Cx<'_>, term: Term, leader: Option<PeerId>) {
+    pub(crate) fn on_leader(&mut self, cx: &mut Context<'_>, term: Term, leader: Option<PeerId>) {
         let Some(failover) = &mut self.failover else { return };
         let elected = leader == Some(cx.shared.my_peer());
         match failover.phase {
-            Phase::Elect if elected => {
+            FailoverPhase::Elect if elected => {
                 failover.epoch = term.0;
-                self.enter(cx.now, Phase::Select);
+                self.enter(cx.now, FailoverPhase::Select);
                 self.note(cx, format!("elected leader in epoch {}", term.0));
-                self.announce(cx, Level::Warning, "+elected-leader", "");
+                self.announce(cx, EventLevel::Warning, "+elected-leader", "");
                 if cx.shared.crash_after_election {
-                    cx.out.push(Action::Crash);
+                    cx.out.push(SentinelAction::Crash);
                 }
-                self.announce(cx, Level::Warning, "+failover-state-select-slave", "");
+                self.announce(cx, EventLevel::Warning, "+failover-state-select-slave", "");
                 self.ask_all_replicas(cx);
             }
-            Phase::Elect | Phase::Reconf => {}
+            FailoverPhase::Elect | FailoverPhase::Reconf => {}
             _ if elected && failover.epoch == term.0 => {}
             _ => {
-                self.announce(cx, Level::Warning, "-failover-abort-not-elected", "");
+                self.announce(cx, EventLevel::Warning, "-failover-abort-not-elected", "");
                 self.note(cx, format!("leadership lost to epoch {}", term.0));
                 self.failover = None;
             }
@@ -171,17 +171,17 @@ impl Master {
     }
 
     /// Advances the failover as far as possible.
-    fn advance(&mut self, cx: &mut Cx<'_>) {
+    fn advance(&mut self, cx: &mut Context<'_>) {
         loop {
             let Some(failover) = &self.failover else { return };
             let before = failover.phase;
             match before {
-                Phase::Elect => self.while_electing(cx),
-                Phase::Select => self.while_selecting(cx),
-                Phase::Agree { index } => self.while_agreeing(cx, index),
-                Phase::Promote { sent } => self.while_promoting(cx, sent),
-                Phase::Confirm => self.while_confirming(cx),
-                Phase::Reconf => self.while_reconfiguring(cx),
+                FailoverPhase::Elect => self.while_electing(cx),
+                FailoverPhase::Select => self.while_selecting(cx),
+                FailoverPhase::Agree { index } => self.while_agreeing(cx, index),
+                FailoverPhase::Promote { sent } => self.while_promoting(cx, sent),
+                FailoverPhase::Confirm => self.while_confirming(cx),
+                FailoverPhase::Reconf => self.while_reconfiguring(cx),
             }
             if self.failover.as_ref().is_none_or(|failover| failover.phase == before) {
                 return;
@@ -189,14 +189,14 @@ impl Master {
         }
     }
 
-    fn while_electing(&mut self, cx: &mut Cx<'_>) {
+    fn while_electing(&mut self, cx: &mut Context<'_>) {
         let Some(failover) = &self.failover else { return };
         let limit = cx.shared.timing.election_timeout.min(self.settings.failover_timeout);
-        let by_hand = failover.cause != Cause::Down;
+        let by_hand = failover.cause != FailoverCause::Down;
         let over = match failover.cause {
-            Cause::Down => self.odown.is_none(),
-            Cause::HandedOver => self.successor(cx).is_none(),
-            Cause::Operator | Cause::Coordinated => false,
+            FailoverCause::Down => self.odown.is_none(),
+            FailoverCause::HandedOver => self.successor(cx).is_none(),
+            FailoverCause::Operator | FailoverCause::Coordinated => false,
         };
         let Some(failover) = &mut self.failover else { return };
         if over {
@@ -204,14 +204,14 @@ impl Master {
         } else if cx.now.since(failover.since) > limit {
             // The other sentinels are unreachable. After an automatic failover the group keeps trying.
             failover.since = cx.now;
-            self.announce(cx, Level::Warning, "-failover-abort-not-elected", "");
+            self.announce(cx, EventLevel::Warning, "-failover-abort-not-elected", "");
             if by_hand {
                 self.failover = None;
             }
         }
     }
 
-    fn while_selecting(&mut self, cx: &mut Cx<'_>) {
+    fn while_selecting(&mut self, cx: &mut Context<'_>) {
         let Some(failover) = &self.failover else { return };
         if !self.group.is_confirmed() {
             return;
@@ -219,7 +219,7 @@ impl Master {
         let (epoch, since) = (failover.epoch, failover.since);
         let promoted = self.promoted_by_predecessor(cx);
         let successor = self.successor(cx);
-        if promoted.is_none() && successor.is_none() && failover.cause == Cause::HandedOver {
+        if promoted.is_none() && successor.is_none() && failover.cause == FailoverCause::HandedOver {
             self.abort(cx, "-failover-abort-no-good-slave");
             return;
         }
@@ -236,7 +236,7 @@ impl Master {
             let up = replica.sdown.is_none() && cx.shared.links.at(replica.command).is_up();
             up && replica.info_at.is_none_or(|at| at < asked_since)
         });
-        if waits && cx.now.since(since) < FRESH_WORD {
+        if waits && cx.now.since(since) < INFO_WAIT {
             return;
         }
         let candidates: Vec<Candidate> =
@@ -244,7 +244,7 @@ impl Master {
         let limits = self.limits(cx);
         for candidate in &candidates {
             let verdict =
-                unfit(candidate, limits).map_or_else(String::new, |why| format!(", not fit: {why}"));
+                ineligibility(candidate, limits).map_or_else(String::new, |why| format!(", not fit: {why}"));
             let (addr, priority, offset) = (&candidate.addr, candidate.priority, candidate.offset);
             self.note(cx, format!("candidate {addr} priority {priority} offset {offset}{verdict}"));
         }
@@ -252,13 +252,13 @@ impl Master {
             self.abort(cx, "-failover-abort-no-good-slave");
             return;
         };
-        self.announce_replica(cx, Level::Warning, "+selected-slave", &best, "");
+        self.announce_replica(cx, EventLevel::Warning, "+selected-slave", &best, "");
         let switch = self.switch_to(epoch, &best, false);
         self.failover.as_mut().expect("checked above").target = Some(best);
-        self.drive(cx, Input::Propose(switch.encode()));
+        self.drive(cx, GroupInput::Propose(switch.encode()));
         let index = self.group.last_index();
         if self.failover.is_some() {
-            self.enter(cx.now, Phase::Agree { index });
+            self.enter(cx.now, FailoverPhase::Agree { index });
         }
     }
 
@@ -268,25 +268,25 @@ impl Master {
     }
 
     /// The replica that a previous leader committed and promoted.
-    fn promoted_by_predecessor(&self, cx: &Cx<'_>) -> Option<Addr> {
+    fn promoted_by_predecessor(&self, cx: &Context<'_>) -> Option<Addr> {
         let switch = Switch::decode(self.group.value())?;
         let to = Addr::new(&switch.to.0, switch.to.1);
         let replica = self.replicas.get(&to)?;
         let ours = switch.epoch > self.config_epoch && switch.from.1 == self.myself.addr.port;
         let same = ours && switch.from.0 == self.myself.addr.host;
         let master =
-            replica.role == Role::Master && replica.told_within(cx.now, cx.shared.timing.ping_period * 2);
+            replica.role == Role::Master && replica.has_recent_info(cx.now, cx.shared.timing.ping_period * 2);
         (same && master && replica.sdown.is_none() && replica.foreign.is_none()).then_some(to)
     }
 
     /// Whether any replica can be promoted now.
-    pub(crate) fn has_fit_replica(&self, cx: &Cx<'_>) -> bool {
+    pub(crate) fn has_eligible_replica(&self, cx: &Context<'_>) -> bool {
         let candidates: Vec<Candidate> =
             self.replicas.values().map(|replica| candidate(cx, replica)).collect();
         select(&candidates, self.limits(cx)).is_some()
     }
 
-    fn limits(&self, cx: &Cx<'_>) -> Limits {
+    fn limits(&self, cx: &Context<'_>) -> EligibilityLimits {
         let timing = &cx.shared.timing;
         let down = self.myself.sdown;
         let told = if down.is_some() { timing.ping_period * 5 } else { timing.info_period * 3 };
@@ -296,14 +296,15 @@ impl Master {
         let down_for = lost.map_or(Duration::ZERO, |since| cx.now.since(since));
         // If the master restarted without data, even old data is better.
         let is_empty = cx.shared.links.at(self.myself.command).empty;
-        let orphaned_for = if is_empty { Duration::MAX } else { down_for + self.settings.down_after * 10 };
-        Limits { silent_for: timing.ping_period * 5, told, orphaned_for }
+        let disconnected_for =
+            if is_empty { Duration::MAX } else { down_for + self.settings.down_after * 10 };
+        EligibilityLimits { silent_for: timing.ping_period * 5, told, disconnected_for }
     }
 
-    fn while_agreeing(&mut self, cx: &mut Cx<'_>, index: u64) {
+    fn while_agreeing(&mut self, cx: &mut Context<'_>, index: u64) {
         let Some(failover) = &self.failover else { return };
         let Some(target) = failover.target.clone() else { return };
-        let quorum = if failover.cause == Cause::Down { self.settings.quorum as usize } else { 0 };
+        let quorum = if failover.cause == FailoverCause::Down { self.settings.quorum as usize } else { 0 };
         let agreed = self.group.value() == self.switch_to(failover.epoch, &target, false).encode();
         if !agreed || self.group.acknowledged(index) < quorum.max(self.majority()) {
             if cx.now.since(failover.since) > cx.shared.timing.election_timeout {
@@ -311,11 +312,11 @@ impl Master {
             }
             return;
         }
-        self.announce_replica(cx, Level::Notice, "+failover-state-send-slaveof-noone", &target, "");
-        self.enter(cx.now, Phase::Promote { sent: None });
+        self.announce_replica(cx, EventLevel::Notice, "+failover-state-send-slaveof-noone", &target, "");
+        self.enter(cx.now, FailoverPhase::Promote { sent: None });
     }
 
-    fn while_promoting(&mut self, cx: &mut Cx<'_>, sent: Option<Instant>) {
+    fn while_promoting(&mut self, cx: &mut Context<'_>, sent: Option<Instant>) {
         let Some(failover) = &self.failover else { return };
         let Some(target) = failover.target.clone() else { return };
         let late = cx.now.since(failover.since) > self.settings.failover_timeout;
@@ -333,50 +334,53 @@ impl Master {
             return;
         }
         if !forced && self.odown.is_some() {
-            self.on_death_in_hand_over(cx, cause);
+            self.on_master_death_during_handover(cx, cause);
             return;
         }
-        if sent.is_some_and(|at| cx.now.since(at) < PROMOTE_AGAIN || cause == Cause::Coordinated) {
+        if sent.is_some_and(|at| {
+            cx.now.since(at) < PROMOTE_RETRY_INTERVAL || cause == FailoverCause::Coordinated
+        }) {
             return;
         }
         let link = replica.command;
-        let handing_over = !forced && sent.is_none() && self.ask_to_hand_over(cx, &target);
+        let handing_over = !forced && sent.is_none() && self.request_handover(cx, &target);
         let done = handing_over
-            || cause != Cause::Coordinated && {
+            || cause != FailoverCause::Coordinated && {
                 self.failover.as_mut().expect("checked above").forced = true;
                 self.send_slaveof(cx, &target, None)
             };
         if done {
             self.ask_info_over(cx, link);
             if sent.is_none() {
-                self.announce_replica(cx, Level::Notice, "+failover-state-wait-promotion", &target, "");
+                self.announce_replica(cx, EventLevel::Notice, "+failover-state-wait-promotion", &target, "");
             }
-            self.failover.as_mut().expect("checked above").phase = Phase::Promote { sent: Some(cx.now) };
+            self.failover.as_mut().expect("checked above").phase =
+                FailoverPhase::Promote { sent: Some(cx.now) };
         }
     }
 
     /// Handles the death of the master during a handover: continues as a forced failover, or aborts a coordinated one.
-    fn on_death_in_hand_over(&mut self, cx: &mut Cx<'_>, cause: Cause) {
+    fn on_master_death_during_handover(&mut self, cx: &mut Context<'_>, cause: FailoverCause) {
         self.note(cx, "the master is down and will not hand over".into());
-        if cause == Cause::Coordinated {
+        if cause == FailoverCause::Coordinated {
             // The next failover is an automatic one.
             self.abort(cx, "-failover-abort-slave-timeout");
         } else if let Some(failover) = &mut self.failover {
-            (failover.forced, failover.phase) = (true, Phase::Promote { sent: None });
+            (failover.forced, failover.phase) = (true, FailoverPhase::Promote { sent: None });
         }
     }
 
     /// Proposes that the switch is done.
-    fn confirm(&mut self, cx: &mut Cx<'_>) {
+    fn confirm(&mut self, cx: &mut Context<'_>) {
         let failover = self.failover.as_ref().expect("a failover is confirmed");
         let target = failover.target.clone().expect("a target was promoted");
         let switch = self.switch_to(failover.epoch, &target, true);
         self.note(cx, format!("{target} is a master"));
-        self.enter(cx.now, Phase::Confirm);
-        self.drive(cx, Input::Propose(switch.encode()));
+        self.enter(cx.now, FailoverPhase::Confirm);
+        self.drive(cx, GroupInput::Propose(switch.encode()));
     }
 
-    fn while_confirming(&mut self, cx: &mut Cx<'_>) {
+    fn while_confirming(&mut self, cx: &mut Context<'_>) {
         let Some(failover) = &self.failover else { return };
         let Some(target) = failover.target.clone() else { return };
         let epoch = failover.epoch;
@@ -391,35 +395,38 @@ impl Master {
         let new = self.replicas.get(&target).map(|replica| replica.command).filter(|_| !failover.forced);
         let old = new.map(|_| self.myself.command);
         if let Some(failover) = &mut self.failover {
-            failover.unsettled = old.into_iter().chain(new).collect();
+            failover.awaiting_final_commands = old.into_iter().chain(new).collect();
         }
         self.confirm_roles(cx);
-        self.announce_replica(cx, Level::Warning, "+promoted-slave", &target, "");
+        self.announce_replica(cx, EventLevel::Warning, "+promoted-slave", &target, "");
         if cx.shared.crash_after_promotion {
-            cx.out.push(Action::Crash);
+            cx.out.push(SentinelAction::Crash);
         }
-        self.announce(cx, Level::Warning, "+failover-state-reconf-slaves", "");
+        self.announce(cx, EventLevel::Warning, "+failover-state-reconf-slaves", "");
         self.call_reconfig_script(cx, "leader", &target);
-        self.enter(cx.now, Phase::Reconf);
-        self.greet_again();
+        self.enter(cx.now, FailoverPhase::Reconf);
+        self.schedule_hellos();
     }
 
-    fn while_reconfiguring(&mut self, cx: &mut Cx<'_>) {
+    fn while_reconfiguring(&mut self, cx: &mut Context<'_>) {
         let Some(failover) = &self.failover else { return };
         let Some(target) = failover.target.clone() else { return };
         let (since, epoch) = (failover.since, failover.epoch);
-        if self.group.is_awake() && cx.now.since(since) > LINGER {
-            self.drive(cx, Input::Sleep);
+        if self.group.is_awake() && cx.now.since(since) > LEADER_LINGER {
+            self.drive(cx, GroupInput::Sleep);
         }
         let late = cx.now.since(since) > self.settings.failover_timeout;
         let others = self.replicas.values().filter(|one| one.addr != target && one.foreign.is_none());
         let others: Vec<Addr> = others.map(|one| one.addr.clone()).collect();
-        let ended = |replica: &Instance| matches!(replica.reconf, Reconf::Done | Reconf::Refused);
+        let ended = |replica: &Instance| {
+            matches!(replica.reconf, ReconfigurationState::Done | ReconfigurationState::Refused)
+        };
         let unfinished = |replica: &Instance| replica.sdown.is_none() && !ended(replica);
         self.confirm_roles(cx);
-        let unsettled = |failover: &Failover| !failover.unsettled.is_empty() && self.myself.sdown.is_none();
+        let awaiting_final_commands =
+            |failover: &Failover| !failover.awaiting_final_commands.is_empty() && self.myself.sdown.is_none();
         let open = others.iter().any(|addr| unfinished(&self.replicas[addr]))
-            || self.failover.as_ref().is_some_and(unsettled);
+            || self.failover.as_ref().is_some_and(awaiting_final_commands);
         // Replicas cannot follow a master that is down. The failover ends, so that the new master is monitored and
         // replaced.
         let lost = self.replicas.get(&target).is_some_and(|promoted| promoted.sdown.is_some());
@@ -428,43 +435,44 @@ impl Master {
             return;
         }
         if late {
-            self.announce(cx, Level::Warning, "+failover-end-for-timeout", "");
+            self.announce(cx, EventLevel::Warning, "+failover-end-for-timeout", "");
             for addr in &others {
                 if !ended(&self.replicas[addr]) && self.send_slaveof(cx, addr, Some(&target)) {
-                    self.announce_replica(cx, Level::Notice, "+slave-reconf-sent-be", addr, "");
+                    self.announce_replica(cx, EventLevel::Notice, "+slave-reconf-sent-be", addr, "");
                 }
             }
         }
-        self.announce(cx, Level::Warning, "+failover-end", "");
+        self.announce(cx, EventLevel::Warning, "+failover-end", "");
         self.change_address(cx, &target);
         // A later leader may have switched to the same replica under its own epoch in the meantime.
         debug_assert!(self.config_epoch >= epoch);
     }
 
     /// Reconfigures the next replicas, up to `parallel-syncs` at a time.
-    fn reconfigure_next(&mut self, cx: &mut Cx<'_>, target: &Addr, others: &[Addr]) {
+    fn reconfigure_next(&mut self, cx: &mut Context<'_>, target: &Addr, others: &[Addr]) {
         let timeout = cx.shared.timing.slave_reconf_timeout;
         for addr in others {
-            let busy =
-                self.replicas.values().filter(|one| matches!(one.reconf, Reconf::Sent | Reconf::InProgress));
+            let busy = self.replicas.values().filter(|one| {
+                matches!(one.reconf, ReconfigurationState::Sent | ReconfigurationState::InProgress)
+            });
             let busy = busy.count();
             let replica = &self.replicas[addr];
             match replica.reconf {
                 // As in Valkey, the replica gets one more command and is no longer waited for; it is repaired after the
                 // failover.
-                Reconf::Sent if cx.now.since(replica.reconf_since) > timeout => {
-                    self.announce_replica(cx, Level::Notice, "-slave-reconf-sent-timeout", addr, "");
+                ReconfigurationState::Sent if cx.now.since(replica.reconf_since) > timeout => {
+                    self.announce_replica(cx, EventLevel::Notice, "-slave-reconf-sent-timeout", addr, "");
                     if self.send_slaveof(cx, addr, Some(target)) {
-                        self.announce_replica(cx, Level::Notice, "+slave-reconf-sent", addr, "");
+                        self.announce_replica(cx, EventLevel::Notice, "+slave-reconf-sent", addr, "");
                     }
-                    self.set_reconf(cx.now, addr, Reconf::Done);
+                    self.set_reconf(cx.now, addr, ReconfigurationState::Done);
                 }
-                Reconf::None
+                ReconfigurationState::None
                     if busy < self.settings.parallel_syncs as usize
                         && self.send_slaveof(cx, addr, Some(target)) =>
                 {
-                    self.announce_replica(cx, Level::Notice, "+slave-reconf-sent", addr, "");
-                    self.set_reconf(cx.now, addr, Reconf::Sent);
+                    self.announce_replica(cx, EventLevel::Notice, "+slave-reconf-sent", addr, "");
+                    self.set_reconf(cx.now, addr, ReconfigurationState::Sent);
                     let link = self.replicas[addr].command;
                     self.ask_info_over(cx, link);
                 }
@@ -473,37 +481,37 @@ impl Master {
         }
     }
 
-    pub(crate) fn set_reconf(&mut self, now: Instant, addr: &Addr, reconf: Reconf) {
+    pub(crate) fn set_reconf(&mut self, now: Instant, addr: &Addr, reconf: ReconfigurationState) {
         let replica = self.replicas.get_mut(addr).expect("a replica of this master");
         replica.reconf = reconf;
         replica.reconf_since = now;
     }
 
     /// Handles INFO from a replica.
-    pub(crate) fn on_replica_info(&mut self, cx: &mut Cx<'_>, addr: &Addr) {
+    pub(crate) fn on_replica_info(&mut self, cx: &mut Context<'_>, addr: &Addr) {
         if let Some(target) = self.failover.as_ref().and_then(Failover::switched_to).cloned() {
             let replica = &self.replicas[addr];
             let follows = replica.role == Role::Replica
                 && replica.master.as_ref().is_some_and(|master| cx.shared.same_addr(master, &target));
             let synced = replica.master_link_up;
-            if replica.reconf == Reconf::Sent && follows {
-                self.set_reconf(cx.now, addr, Reconf::InProgress);
-                self.announce_replica(cx, Level::Notice, "+slave-reconf-inprog", addr, "");
+            if replica.reconf == ReconfigurationState::Sent && follows {
+                self.set_reconf(cx.now, addr, ReconfigurationState::InProgress);
+                self.announce_replica(cx, EventLevel::Notice, "+slave-reconf-inprog", addr, "");
             }
-            if self.replicas[addr].reconf == Reconf::InProgress && follows && synced {
-                self.set_reconf(cx.now, addr, Reconf::Done);
-                self.announce_replica(cx, Level::Notice, "+slave-reconf-done", addr, "");
+            if self.replicas[addr].reconf == ReconfigurationState::InProgress && follows && synced {
+                self.set_reconf(cx.now, addr, ReconfigurationState::Done);
+                self.announce_replica(cx, EventLevel::Notice, "+slave-reconf-done", addr, "");
             }
         }
-        self.act(cx);
+        self.advance_all(cx);
     }
 
     /// Aborts the failover; a new attempt follows if the master is still down.
-    pub(crate) fn abort(&mut self, cx: &mut Cx<'_>, event: &str) {
-        self.announce(cx, Level::Warning, event, "");
+    pub(crate) fn abort(&mut self, cx: &mut Context<'_>, event: &str) {
+        self.announce(cx, EventLevel::Warning, event, "");
         cx.shared.recorder.end(cx.now, &self.name, FailoverOutcome::GivenUp, event);
-        if self.failover.as_ref().is_some_and(Failover::hands_over) {
-            self.withdraw_hand_over(cx);
+        if self.failover.as_ref().is_some_and(Failover::awaits_handover) {
+            self.cancel_handover(cx);
         }
         let doubled = RETRY * 2u32.pow(self.failures.min(9));
         let chance = Duration::from_millis(cx.shared.rng.random_range(0..250));
@@ -511,11 +519,11 @@ impl Master {
         self.retry_at = cx.now + doubled.min(self.settings.failover_timeout) + chance;
         self.failover = None;
         // Another sentinel may have better information.
-        self.drive(cx, Input::Sleep);
+        self.drive(cx, GroupInput::Sleep);
     }
 }
 
-fn candidate(cx: &Cx<'_>, replica: &Instance) -> Candidate {
+fn candidate(cx: &Context<'_>, replica: &Instance) -> Candidate {
     let link = cx.shared.links.at(replica.command);
     Candidate {
         addr: replica.addr.clone(),
@@ -523,8 +531,8 @@ fn candidate(cx: &Cx<'_>, replica: &Instance) -> Candidate {
         silent_for: cx.now.since(link.last_good),
         told: replica.info_at.map(|at| cx.now.since(at)),
         priority: replica.priority,
-        orphaned_for: replica.master_link_down,
-        refused: replica.refused_lately(cx.now),
+        disconnected_for: replica.master_link_down,
+        refused: replica.has_recently_refused(cx.now),
         foreign: replica.foreign.is_some(),
         offset: replica.offset,
         run_id: replica.run_id.clone(),

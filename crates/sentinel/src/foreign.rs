@@ -15,22 +15,22 @@ use std::time::Duration;
 use clock::Instant;
 
 use crate::addr::Addr;
-use crate::event::Level;
+use crate::event::EventLevel;
 use crate::hello::Hello;
 use crate::info::Role;
 use crate::instance::Instance;
 use crate::link::Link;
 use crate::master::Master;
-use crate::shared::Cx;
+use crate::shared::Context;
 
 /// How long a hello message counts; covers a restart of the other group's sentinels.
-const CLAIM_HOLDS: Duration = Duration::from_secs(60);
+const CLAIM_LIFETIME: Duration = Duration::from_secs(60);
 /// Maximum number of groups remembered per server.
 const MAX_CLAIMS: usize = 8;
 
 /// A hello message seen at a server: which group announces which master.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Claim {
+pub(crate) struct HelloClaim {
     group: String,
     master: Addr,
     at: Instant,
@@ -38,7 +38,7 @@ pub(crate) struct Claim {
 
 /// The replication history of a server according to INFO.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct History {
+pub(crate) struct ReplicationHistory {
     /// `master_replid` and `master_replid2` if set.
     pub(crate) ids: Vec<String>,
     /// Whether the server has keys.
@@ -47,7 +47,7 @@ pub(crate) struct History {
     pub(crate) replicas: Vec<Addr>,
 }
 
-impl History {
+impl ReplicationHistory {
     /// Whether the histories have no replication id in common. A server without ids counts as related.
     fn is_foreign_to(&self, other: &Self) -> bool {
         let known = !self.ids.is_empty() && !other.ids.is_empty();
@@ -57,7 +57,7 @@ impl History {
 
 /// Why a server at a replica's address is not treated as a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Foreign {
+pub(crate) enum ForeignReason {
     /// Sentinels of the named group announce it.
     Claimed(String),
     /// It has a different history and replicas of its own.
@@ -68,7 +68,7 @@ pub(crate) enum Foreign {
 
 impl Link {
     /// Records which group announces this link's server.
-    pub(crate) fn note_claim(&mut self, now: Instant, hello: &Hello) {
+    pub(crate) fn record_claim(&mut self, now: Instant, hello: &Hello) {
         if let Some(known) = self.claims.iter_mut().find(|claim| claim.group == hello.master) {
             known.at = now;
             if known.master != hello.master_addr {
@@ -83,15 +83,15 @@ impl Link {
             }
         }
         let (group, master) = (hello.master.clone(), hello.master_addr.clone());
-        self.claims.push(Claim { group, master, at: now });
+        self.claims.push(HelloClaim { group, master, at: now });
     }
 }
 
 impl Master {
     /// Determines which servers at the replicas' addresses belong to other groups.
-    pub(crate) fn judge_foreign(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn detect_foreign_servers(&mut self, cx: &mut Context<'_>) {
         let judged = self.replicas.values().map(|replica| self.foreign(cx, replica));
-        let judged: Vec<Option<Foreign>> = judged.collect();
+        let judged: Vec<Option<ForeignReason>> = judged.collect();
         let mut news = Vec::new();
         for ((addr, replica), foreign) in self.replicas.iter_mut().zip(judged) {
             if replica.foreign != foreign {
@@ -101,13 +101,13 @@ impl Master {
         }
         for (addr, foreign) in news {
             let why = match foreign {
-                Foreign::Claimed(group) => format!("it belongs to the group of {group}"),
-                Foreign::OwnReplicas => "it has replicas of its own and another history".to_owned(),
-                Foreign::TooNew => continue,
+                ForeignReason::Claimed(group) => format!("it belongs to the group of {group}"),
+                ForeignReason::OwnReplicas => "it has replicas of its own and another history".to_owned(),
+                ForeignReason::TooNew => continue,
             };
             let name = &self.name;
             cx.log(
-                Level::Warning,
+                EventLevel::Warning,
                 format!(
                     "The server at {addr}, the address of a replica of {name}, is left alone: {why}. SENTINEL RESET \
                      {name} forgets the address"
@@ -116,7 +116,7 @@ impl Master {
         }
     }
 
-    fn foreign(&self, cx: &Cx<'_>, replica: &Instance) -> Option<Foreign> {
+    fn foreign(&self, cx: &Context<'_>, replica: &Instance) -> Option<ForeignReason> {
         let current = self.current_addr();
         let serves_as = match (replica.role, &replica.master) {
             (Role::Master, _) => &replica.addr,
@@ -130,11 +130,11 @@ impl Master {
         let claims = &cx.shared.links.at(replica.hello).claims;
         let claim = claims.iter().find(|claim| {
             claim.group != self.name
-                && cx.now.since(claim.at) < CLAIM_HOLDS
+                && cx.now.since(claim.at) < CLAIM_LIFETIME
                 && cx.shared.same_addr(&claim.master, serves_as)
         });
         if let Some(claim) = claim {
-            return Some(Foreign::Claimed(claim.group.clone()));
+            return Some(ForeignReason::Claimed(claim.group.clone()));
         }
         if replica.role == Role::Replica || !replica.history.is_foreign_to(&self.myself.history) {
             return None;
@@ -145,10 +145,10 @@ impl Master {
             known.any(|known| cx.shared.same_addr(known, addr))
         };
         if !own.is_empty() && !own.iter().any(knows) {
-            return Some(Foreign::OwnReplicas);
+            return Some(ForeignReason::OwnReplicas);
         }
         let is_new = cx.now.since(replica.role_since) < cx.shared.timing.publish_period * 4;
-        (replica.history.has_keys && is_new).then_some(Foreign::TooNew)
+        (replica.history.has_keys && is_new).then_some(ForeignReason::TooNew)
     }
 }
 
@@ -158,9 +158,9 @@ mod tests {
 
     #[test]
     fn histories_with_a_common_id_belong_to_one_group() {
-        let history = |ids: &[&str]| History {
+        let history = |ids: &[&str]| ReplicationHistory {
             ids: ids.iter().map(|id| (*id).to_owned()).collect(),
-            ..History::default()
+            ..ReplicationHistory::default()
         };
         for (ours, theirs, foreign) in [
             (&["a"][..], &["a"][..], false),

@@ -13,15 +13,15 @@ use clock::Instant;
 use failover_history::FailoverOutcome;
 
 use crate::addr::{Addr, RunId};
-use crate::event::Level;
+use crate::event::EventLevel;
+use crate::handover::Lineage;
 use crate::info::Role;
 use crate::instance::{Instance, Peer};
-use crate::lineage::Lineage;
-use crate::link::Pending;
+use crate::link::PendingReply;
 use crate::link::{Link, LinkKind};
 use crate::master::Master;
 use crate::settings::{MasterSettings, Timing};
-use crate::shared::Cx;
+use crate::shared::Context;
 
 /// Why an instance counts as down, if it does. For a master this includes the role that it reports.
 fn cause(
@@ -67,24 +67,24 @@ fn stays_down(since: Instant, link: &Link) -> bool {
 
 impl Master {
     /// Evaluates all instances.
-    pub(crate) fn judge(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn update_health(&mut self, cx: &mut Context<'_>) {
         if cx.shared.tilt.is_some() {
             return;
         }
-        self.judge_one(cx, None);
+        self.update_instance_health(cx, None);
         let replicas: Vec<Addr> = self.replicas.keys().cloned().collect();
         for addr in &replicas {
-            self.judge_one(cx, Some(addr));
+            self.update_instance_health(cx, Some(addr));
         }
         let changed = |peer: &&Peer| self.is_peer_down(cx, peer) != peer.sdown.is_some();
         let peers: Vec<RunId> = self.peers.values().filter(changed).map(|peer| peer.run_id.clone()).collect();
         for run_id in &peers {
-            self.turn_peer(cx, run_id);
+            self.toggle_peer_down(cx, run_id);
         }
         self.count_votes(cx);
     }
 
-    fn judge_one(&mut self, cx: &mut Cx<'_>, addr: Option<&Addr>) {
+    fn update_instance_health(&mut self, cx: &mut Context<'_>, addr: Option<&Addr>) {
         let now = cx.now;
         let instance = addr.map_or(&self.myself, |addr| &self.replicas[addr]);
         let link = cx.shared.links.at(instance.command);
@@ -102,7 +102,7 @@ impl Master {
         match (was, down) {
             (false, true) => {
                 instance.sdown = Some(now);
-                self.announce_at(cx, Level::Warning, "+sdown", addr, "");
+                self.announce_at(cx, EventLevel::Warning, "+sdown", addr, "");
                 if addr.is_none() {
                     self.note(cx, format!("suspected: {}", cause.unwrap_or("is silent")));
                     // The replicas' offsets are needed soon.
@@ -112,7 +112,7 @@ impl Master {
             (true, false) => {
                 instance.sdown = None;
                 instance.script_kill_sent = false;
-                self.announce_at(cx, Level::Warning, "-sdown", addr, "");
+                self.announce_at(cx, EventLevel::Warning, "-sdown", addr, "");
                 if addr.is_none() && self.failover.is_none() {
                     cx.shared.recorder.end(now, &self.name, FailoverOutcome::CameBack, "the master is back");
                 }
@@ -120,13 +120,13 @@ impl Master {
             (true, true) if kill => {
                 instance.script_kill_sent = true;
                 let script = self.settings.command("SCRIPT").to_owned();
-                cx.send(command, Pending::Plain, &[&script, "KILL"]);
+                cx.send(command, PendingReply::Plain, &[&script, "KILL"]);
             }
             _ => {}
         }
     }
 
-    fn is_peer_down(&self, cx: &Cx<'_>, peer: &Peer) -> bool {
+    fn is_peer_down(&self, cx: &Context<'_>, peer: &Peer) -> bool {
         let Some(link) = peer.link.map(|link| cx.shared.links.at(link)) else { return true };
         debug_assert_eq!(link.kind, LinkKind::Command);
         link_cause(cx.now, link, &self.settings).is_some()
@@ -134,16 +134,16 @@ impl Master {
     }
 
     /// Toggles the subjectively-down state of another sentinel.
-    fn turn_peer(&mut self, cx: &mut Cx<'_>, run_id: &RunId) {
+    fn toggle_peer_down(&mut self, cx: &mut Context<'_>, run_id: &RunId) {
         let peer = self.peers.get_mut(run_id).expect("just listed");
         peer.sdown = peer.sdown.is_none().then_some(cx.now);
         let peer = &self.peers[run_id];
         let event = if peer.sdown.is_some() { "+sdown" } else { "-sdown" };
-        self.announce_peer(cx, Level::Warning, event, peer, "");
+        self.announce_peer(cx, EventLevel::Warning, event, peer, "");
     }
 
     /// When the master will have been silent for too long.
-    pub(crate) fn silence_ends(&self, cx: &Cx<'_>) -> Option<Instant> {
+    pub(crate) fn silence_ends(&self, cx: &Context<'_>) -> Option<Instant> {
         let since = cx.shared.links.at(self.myself.command).silent_since()?;
         self.myself.sdown.is_none().then(|| since + self.settings.down_after + Duration::from_millis(1))
     }
@@ -155,7 +155,7 @@ impl Master {
     }
 
     /// Updates the objectively-down state after any change.
-    pub(crate) fn count_votes(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn count_votes(&mut self, cx: &mut Context<'_>) {
         let stale = cx.shared.timing.ask_period * 5;
         for peer in self.peers.values_mut() {
             if peer.master_down.is_some_and(|at| cx.now.since(at) > stale) {
@@ -168,19 +168,19 @@ impl Master {
         match (self.odown.is_some(), down) {
             (false, true) => {
                 self.odown = Some(cx.now);
-                self.announce(cx, Level::Warning, "+odown", &format!(" #quorum {votes}/{quorum}"));
+                self.announce(cx, EventLevel::Warning, "+odown", &format!(" #quorum {votes}/{quorum}"));
                 self.note(cx, format!("agreed to be down by {votes} sentinels, the quorum is {quorum}"));
             }
             (true, false) => {
                 self.odown = None;
-                self.announce(cx, Level::Warning, "-odown", "");
+                self.announce(cx, EventLevel::Warning, "-odown", "");
             }
             _ => {}
         }
     }
 
     /// Whether an instance has been healthy for `time`.
-    pub(crate) fn well_for(&self, cx: &Cx<'_>, instance: &Instance, time: Duration) -> bool {
+    pub(crate) fn is_healthy_for(&self, cx: &Context<'_>, instance: &Instance, time: Duration) -> bool {
         let link = cx.shared.links.at(instance.command);
         instance.sdown.is_none() && link.is_up() && link.silent_for(cx.now) < time
     }

@@ -24,7 +24,7 @@ impl Role {
 
 /// The fields of INFO that a sentinel uses.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(crate) struct Report {
+pub(crate) struct InfoReport {
     pub(crate) run_id: Option<String>,
     pub(crate) role: Option<Role>,
     /// The replicas of a master.
@@ -47,8 +47,8 @@ pub(crate) fn kept(text: &[u8]) -> String {
 }
 
 /// Parses an INFO reply; unknown lines are ignored.
-pub(crate) fn parse(text: &str) -> Report {
-    let mut report = Report::default();
+pub(crate) fn parse(text: &str) -> InfoReport {
+    let mut report = InfoReport::default();
     for line in text.lines() {
         let Some((field, value)) = line.split_once(':') else { continue };
         match field {
@@ -129,7 +129,7 @@ mod tests {
             "role:slave\nmaster_host:10.0.0.1\nmaster_port:6379\nmaster_link_status:down\n\
              master_link_down_since_seconds:-1\nslave_priority:0\nslave_repl_offset:42\nreplica_announced:0\n",
         );
-        let expected = Report {
+        let expected = InfoReport {
             role: Some(Role::Replica),
             master_host: Some("10.0.0.1".into()),
             master_port: Some(6379),
@@ -138,7 +138,7 @@ mod tests {
             priority: Some(0),
             offset: Some(42),
             announced: Some(false),
-            ..Report::default()
+            ..InfoReport::default()
         };
         assert_eq!(report, expected);
     }
@@ -154,6 +154,6 @@ mod tests {
 
     #[test]
     fn malformed_info_lines_are_ignored() {
-        assert_eq!(parse("role:king\nmaster_port:x\nrun_id:short\n:::\nslave0:\n"), Report::default());
+        assert_eq!(parse("role:king\nmaster_port:x\nrun_id:short\n:::\nslave0:\n"), InfoReport::default());
     }
 }

@@ -6,16 +6,16 @@ use clock::Instant;
 use consensus::PeerId;
 
 use crate::addr::{Addr, RunId};
-use crate::foreign::{Foreign, History};
+use crate::foreign::{ForeignReason, ReplicationHistory};
 use crate::info::Role;
-use crate::link::{Link, LinkId, LinkKind, Owner};
-use crate::orders::REFUSAL_HOLDS;
+use crate::link::{Link, LinkId, LinkKind, LinkOwner};
 use crate::settings::MasterSettings;
-use crate::shared::Cx;
+use crate::shared::Context;
+use crate::transactions::REFUSAL_LIFETIME;
 
 /// The progress of a replica's reconfiguration to a new master.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reconf {
+pub(crate) enum ReconfigurationState {
     None,
     /// The command was sent.
     Sent,
@@ -51,15 +51,15 @@ pub(crate) struct Instance {
     pub(crate) priority: u32,
     pub(crate) offset: u64,
     pub(crate) announced: bool,
-    pub(crate) reconf: Reconf,
+    pub(crate) reconf: ReconfigurationState,
     pub(crate) reconf_since: Instant,
     /// When a restart was detected, if `master-reboot-down-after-period` applies.
     pub(crate) rebooted: Option<Instant>,
     pub(crate) script_kill_sent: bool,
     /// The reported replication history.
-    pub(crate) history: History,
+    pub(crate) history: ReplicationHistory,
     /// Why it is not treated as a replica of this group.
-    pub(crate) foreign: Option<Foreign>,
+    pub(crate) foreign: Option<ForeignReason>,
     /// When it last refused to become a replica or a master.
     pub(crate) refused: Option<Instant>,
     /// When it was last sent a new master to repair its configuration.
@@ -67,10 +67,10 @@ pub(crate) struct Instance {
 }
 
 impl Instance {
-    pub(crate) fn new(cx: &mut Cx<'_>, addr: &Addr, role: Role, settings: &MasterSettings) -> Self {
+    pub(crate) fn new(cx: &mut Context<'_>, addr: &Addr, role: Role, settings: &MasterSettings) -> Self {
         let now = cx.now;
         let signed = (settings.auth_user.as_str(), settings.auth_pass.as_str());
-        let mut acquire = |kind| cx.shared.links.acquire(now, addr, kind, Owner::Data, signed);
+        let mut acquire = |kind| cx.shared.links.acquire(now, addr, kind, LinkOwner::Data, signed);
         Self {
             addr: addr.clone(),
             run_id: String::new(),
@@ -90,11 +90,11 @@ impl Instance {
             priority: 100,
             offset: 0,
             announced: true,
-            reconf: Reconf::None,
+            reconf: ReconfigurationState::None,
             reconf_since: now,
             rebooted: None,
             script_kill_sent: false,
-            history: History::default(),
+            history: ReplicationHistory::default(),
             foreign: None,
             refused: None,
             repaired: None,
@@ -102,8 +102,8 @@ impl Instance {
     }
 
     /// Whether it refused a command recently and would refuse it again.
-    pub(crate) fn refused_lately(&self, now: Instant) -> bool {
-        self.refused.is_some_and(|at| now.since(at) < REFUSAL_HOLDS)
+    pub(crate) fn has_recently_refused(&self, now: Instant) -> bool {
+        self.refused.is_some_and(|at| now.since(at) < REFUSAL_LIFETIME)
     }
 
     /// Since when it has been loading its data after a restart.
@@ -112,7 +112,7 @@ impl Instance {
     }
 
     /// Whether an INFO reply arrived within `limit`.
-    pub(crate) fn told_within(&self, now: Instant, limit: Duration) -> bool {
+    pub(crate) fn has_recent_info(&self, now: Instant, limit: Duration) -> bool {
         self.info_at.is_some_and(|at| now.since(at) < limit)
     }
 }
@@ -128,7 +128,7 @@ pub(crate) struct Peer {
     pub(crate) last_hello: Instant,
     /// Since when its hello messages have arrived without a gap. A network that was down delivers outdated messages
     /// first.
-    pub(crate) steady_since: Instant,
+    pub(crate) continuous_since: Instant,
     /// The configuration epoch in its last hello message.
     pub(crate) config_epoch: Option<u64>,
     pub(crate) published: Option<Instant>,
@@ -140,14 +140,14 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn new(cx: &mut Cx<'_>, addr: &Addr, run_id: &RunId) -> Self {
+    pub(crate) fn new(cx: &mut Context<'_>, addr: &Addr, run_id: &RunId) -> Self {
         let mut peer = Self {
             run_id: run_id.clone(),
             addr: addr.clone(),
             link: None,
             sdown: None,
             last_hello: cx.now,
-            steady_since: cx.now,
+            continuous_since: cx.now,
             config_epoch: None,
             published: None,
             asked: None,
@@ -159,11 +159,11 @@ impl Peer {
     }
 
     /// Switches to the link of its current address.
-    pub(crate) fn relink(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn relink(&mut self, cx: &mut Context<'_>) {
         let (user, pass) = (cx.shared.global.sentinel_user.clone(), cx.shared.global.sentinel_pass.clone());
         let (now, links) = (cx.now, &mut cx.shared.links);
         self.link = (self.addr.port != 0)
-            .then(|| links.acquire(now, &self.addr, LinkKind::Command, Owner::Sentinel, (&user, &pass)));
+            .then(|| links.acquire(now, &self.addr, LinkKind::Command, LinkOwner::Sentinel, (&user, &pass)));
         cx.shared.links_changed = true;
     }
 

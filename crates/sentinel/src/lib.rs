@@ -1,9 +1,10 @@
 //! Redis Sentinel as a sans-IO state machine: monitoring, agreement on failures, leader election and failover.
 //!
 //! [`Sentinel`] is one sentinel process without its sockets and files. The caller reports received data, broken
-//! connections and the time ([`Input`]); the machine returns what to connect, send, write and publish ([`Action`]). It
-//! implements the client protocol, the configuration file, the events and the inter-sentinel commands of Redis
-//! Sentinel. It can therefore monitor Redis, Valkey and Redoubt servers and run beside Redis sentinels.
+//! connections and the time ([`SentinelInput`]); the machine returns what to connect, send, write and publish
+//! ([`SentinelAction`]). It implements the client protocol, the configuration file, the events and the inter-sentinel
+//! commands of Redis Sentinel. It can therefore monitor Redis, Valkey and Redoubt servers and run beside Redis
+//! sentinels.
 //!
 //! From failure to failover:
 //!
@@ -23,44 +24,46 @@
 #![forbid(unsafe_code)]
 
 mod addr;
-mod agenda;
 mod ask;
 mod command;
 mod config;
 mod epoch;
 mod event;
 mod failover;
-mod flight;
+mod failover_log;
 mod foreign;
+mod handover;
 mod health;
 mod hello;
 mod info;
 mod instance;
-mod lineage;
 mod link;
 mod machine;
 mod master;
-mod orders;
 mod periodic;
 mod plan;
 mod record;
 mod refusal;
 mod repair;
+mod scheduler;
 mod script;
 mod select;
 mod settings;
 mod shared;
 mod switch;
+mod transactions;
 
 pub use addr::{Addr, RunId};
 pub use command::subcommands;
-pub use config::{Config, ConfigError, KnownMaster};
-pub use event::Level;
+pub use config::{KnownMaster, SentinelConfig, SentinelConfigError};
+pub use event::EventLevel;
 pub use hello::HELLO_CHANNEL;
 pub use link::{LinkId, LinkKind};
-pub use machine::{Action, ClientId, Input, JournalRecord, Output, Sentinel, Status};
-pub use script::{JobId, Outcome};
-pub use settings::{Global, MasterSettings};
+pub use machine::{
+    ClientId, JournalRecord, MasterStatus, Sentinel, SentinelAction, SentinelInput, SentinelOutput,
+};
+pub use script::{JobId, ScriptOutcome};
+pub use settings::{GlobalSettings, MasterSettings};
 
 #[cfg(test)]
 mod tests;

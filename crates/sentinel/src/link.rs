@@ -13,8 +13,8 @@ use clock::Instant;
 use resp::Value;
 
 use crate::addr::{Addr, RunId};
-use crate::foreign::Claim;
-use crate::orders::Order;
+use crate::foreign::HelloClaim;
+use crate::transactions::Transaction;
 
 /// Maximum number of pending replies; further requests are dropped.
 pub(crate) const MAX_PENDING: usize = 100;
@@ -39,14 +39,14 @@ pub enum LinkKind {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Owner {
+pub(crate) enum LinkOwner {
     Data,
     Sentinel,
 }
 
 /// The request that a pending reply belongs to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Pending {
+pub(crate) enum PendingReply {
     /// A request whose reply needs no special handling.
     Plain,
     /// AUTH.
@@ -61,11 +61,11 @@ pub(crate) enum Pending {
     /// The query whether the sentinel supports SENTINEL RAFT.
     Probe,
     /// EXEC of a transaction that reconfigures a server of this master.
-    Order(String, Order),
+    Order(String, Transaction),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum LinkState {
     Down { retry: Instant },
     Connecting { since: Instant },
     Up { since: Instant },
@@ -75,13 +75,13 @@ pub(crate) enum State {
 pub(crate) struct Link {
     pub(crate) addr: Addr,
     pub(crate) kind: LinkKind,
-    pub(crate) owner: Owner,
+    pub(crate) owner: LinkOwner,
     pub(crate) user: String,
     pub(crate) pass: String,
-    pub(crate) state: State,
+    pub(crate) state: LinkState,
     /// The local IP address of the connection.
     pub(crate) local_ip: Option<String>,
-    pub(crate) pending: VecDeque<Pending>,
+    pub(crate) pending: VecDeque<PendingReply>,
     /// When an established link broke; cleared when it is re-established.
     pub(crate) lost: Option<Instant>,
     /// Since when connections have been refused after the link broke.
@@ -103,24 +103,24 @@ pub(crate) struct Link {
     /// Whether the server rejected this sentinel's credentials.
     pub(crate) unknown: bool,
     /// The last error reply.
-    pub(crate) complaint: Option<String>,
+    pub(crate) last_error: Option<String>,
     /// Errors about access rights that have been logged.
     pub(crate) refusals: BTreeSet<String>,
     /// Whether the sentinel at the other end supports consensus groups; `None` until it has answered.
     pub(crate) native: Option<bool>,
     /// The groups whose sentinels send hello messages at this server.
-    pub(crate) claims: Vec<Claim>,
+    pub(crate) claims: Vec<HelloClaim>,
 }
 
 impl Link {
-    fn new(now: Instant, addr: Addr, kind: LinkKind, owner: Owner, user: &str, pass: &str) -> Self {
+    fn new(now: Instant, addr: Addr, kind: LinkKind, owner: LinkOwner, user: &str, pass: &str) -> Self {
         Self {
             addr,
             kind,
             owner,
             user: user.to_owned(),
             pass: pass.to_owned(),
-            state: State::Down { retry: now },
+            state: LinkState::Down { retry: now },
             local_ip: None,
             pending: VecDeque::new(),
             lost: None,
@@ -134,7 +134,7 @@ impl Link {
             busy: false,
             empty: false,
             unknown: false,
-            complaint: None,
+            last_error: None,
             refusals: BTreeSet::new(),
             native: None,
             claims: Vec::new(),
@@ -142,11 +142,11 @@ impl Link {
     }
 
     pub(crate) fn is_up(&self) -> bool {
-        matches!(self.state, State::Up { .. })
+        matches!(self.state, LinkState::Up { .. })
     }
 
     /// Whether the link is connected and the server has accepted the credentials.
-    pub(crate) fn is_known(&self) -> bool {
+    pub(crate) fn is_authenticated(&self) -> bool {
         self.is_up() && !self.unknown
     }
 
@@ -166,7 +166,7 @@ impl Link {
     }
 
     pub(crate) fn on_up(&mut self, now: Instant, local_ip: String) {
-        self.state = State::Up { since: now };
+        self.state = LinkState::Up { since: now };
         self.local_ip = Some(local_ip);
         self.pending.clear();
         self.lost = None;
@@ -177,7 +177,7 @@ impl Link {
     }
 
     /// Sets the credentials for the next connection.
-    pub(crate) fn sign_in_as(&mut self, user: &str, pass: &str) {
+    pub(crate) fn set_credentials(&mut self, user: &str, pass: &str) {
         user.clone_into(&mut self.user);
         pass.clone_into(&mut self.pass);
         self.refusals.clear();
@@ -201,21 +201,21 @@ impl Link {
             (false, true) => RETRY_SOON,
             (false, false) => RETRY_LATER,
         };
-        self.state = State::Down { retry: now + wait };
+        self.state = LinkState::Down { retry: now + wait };
     }
 
     /// Whether a connection attempt is due; an attempt that hangs counts as failed.
-    pub(crate) fn connect_due(&mut self, now: Instant) -> Due {
+    pub(crate) fn connect_due(&mut self, now: Instant) -> ConnectDue {
         match self.state {
-            State::Down { retry } if now >= retry && self.addr.port != 0 => {
-                self.state = State::Connecting { since: now };
-                Due::Connect
+            LinkState::Down { retry } if now >= retry && self.addr.port != 0 => {
+                self.state = LinkState::Connecting { since: now };
+                ConnectDue::Connect
             }
-            State::Connecting { since } if now.since(since) > CONNECT_TIMEOUT => {
+            LinkState::Connecting { since } if now.since(since) > CONNECT_TIMEOUT => {
                 self.on_down(now, false);
-                Due::GiveUp
+                ConnectDue::GiveUp
             }
-            _ => Due::Nothing,
+            _ => ConnectDue::Nothing,
         }
     }
 
@@ -241,7 +241,7 @@ impl Link {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Due {
+pub(crate) enum ConnectDue {
     Nothing,
     Connect,
     GiveUp,
@@ -251,7 +251,7 @@ pub(crate) enum Due {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Links {
     next: u64,
-    by_key: BTreeMap<(Addr, LinkKind, Owner), LinkId>,
+    by_key: BTreeMap<(Addr, LinkKind, LinkOwner), LinkId>,
     links: BTreeMap<LinkId, Link>,
 }
 
@@ -262,7 +262,7 @@ impl Links {
         now: Instant,
         addr: &Addr,
         kind: LinkKind,
-        owner: Owner,
+        owner: LinkOwner,
         (user, pass): (&str, &str),
     ) -> LinkId {
         let key = (addr.clone(), kind, owner);
@@ -304,7 +304,7 @@ mod tests {
     use super::*;
 
     fn link(now: Instant) -> Link {
-        Link::new(now, Addr::new("h", 1), LinkKind::Command, Owner::Data, "", "")
+        Link::new(now, Addr::new("h", 1), LinkKind::Command, LinkOwner::Data, "", "")
     }
 
     #[test]
@@ -315,15 +315,15 @@ mod tests {
         assert_eq!(link.refused, None, "a port that never listened");
         link.on_up(at(20), "me".into());
         link.on_down(at(30), false);
-        assert_eq!(link.connect_due(at(30)), Due::Connect, "at once");
+        assert_eq!(link.connect_due(at(30)), ConnectDue::Connect, "at once");
         link.on_down(at(31), true);
         assert_eq!(link.refused, Some(at(31)));
-        assert_eq!(link.connect_due(at(40)), Due::Nothing);
-        assert_eq!(link.connect_due(at(61)), Due::Connect);
+        assert_eq!(link.connect_due(at(40)), ConnectDue::Nothing);
+        assert_eq!(link.connect_due(at(61)), ConnectDue::Connect);
         link.on_down(at(62), true);
         assert_eq!(link.refused, Some(at(31)), "since the first");
-        assert_eq!(link.connect_due(at(100)), Due::Connect);
-        assert_eq!(link.connect_due(at(1101)), Due::GiveUp);
+        assert_eq!(link.connect_due(at(100)), ConnectDue::Connect);
+        assert_eq!(link.connect_due(at(1101)), ConnectDue::GiveUp);
         assert_eq!(link.refused, None, "silence is not refusal");
     }
 

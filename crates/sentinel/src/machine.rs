@@ -5,28 +5,28 @@ use std::time::Duration;
 
 use ::config::LogLevel;
 use clock::Instant;
-use consensus::{Record, Saved};
+use consensus::{GroupRecord, SavedGroup};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use resp::{Protocol, Value};
 
 use crate::addr::{Addr, RunId};
-use crate::agenda::Agenda;
-use crate::config::Config;
-use crate::event::Level;
+use crate::config::SentinelConfig;
+use crate::event::EventLevel;
 use crate::hello::{HELLO_CHANNEL, Hello};
-use crate::link::{LinkId, LinkKind, Links, Owner, Pending};
+use crate::link::{LinkId, LinkKind, LinkOwner, Links, PendingReply};
 use crate::master::Master;
-use crate::script::{JobId, Outcome, Scripts};
+use crate::scheduler::Scheduler;
+use crate::script::{JobId, ScriptOutcome, Scripts};
 use crate::settings::Timing;
-use crate::shared::{Cx, Shared};
+use crate::shared::{Context, SharedState};
 
 /// Processing intervals of a master: with a problem, and while a failure is urgent. A healthy master is processed only
 /// when something is due.
-pub(crate) const CALM: Duration = Duration::from_millis(100);
+pub(crate) const TICK: Duration = Duration::from_millis(100);
 pub(crate) const URGENT: Duration = Duration::from_millis(10);
 /// Work that is due within this time is done together with due work, which reduces the number of wakeups.
-pub(crate) const SLACK: Duration = Duration::from_millis(50);
+pub(crate) const TIMER_SLACK: Duration = Duration::from_millis(50);
 /// Maximum delay before a changed configuration is written. Votes and switches do not depend on it, because they are in
 /// the journal.
 const WRITE_DELAY: Duration = Duration::from_millis(100);
@@ -37,7 +37,7 @@ pub struct ClientId(pub u64);
 
 /// An event reported by the caller.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Input {
+pub enum SentinelInput {
     /// The time returned by [`Sentinel::next_deadline`] has come.
     Deadline,
     /// A link was established.
@@ -87,22 +87,22 @@ pub enum Input {
         /// The id of the script run.
         job: JobId,
         /// How the script ended.
-        outcome: Outcome,
+        outcome: ScriptOutcome,
     },
 }
 
 /// The output of a step: journal records to write and actions to execute. Actions that depend on a record name its
 /// number, so no order between the two lists is needed.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Output {
+pub struct SentinelOutput {
     /// Records to append to the journal in this order and to sync.
     pub records: Vec<JournalRecord>,
     /// Actions to execute in this order.
-    pub actions: Vec<Action>,
+    pub actions: Vec<SentinelAction>,
 }
 
-impl Output {
-    pub(crate) fn push(&mut self, action: Action) {
+impl SentinelOutput {
+    pub(crate) fn push(&mut self, action: SentinelAction) {
         self.actions.push(action);
     }
 }
@@ -113,13 +113,13 @@ pub struct JournalRecord {
     /// The number by which actions refer to the record.
     pub number: u64,
     /// The content of the record.
-    pub record: Record,
+    pub record: GroupRecord,
 }
 
 /// An action for the caller. `after` is the number of the [`JournalRecord`] that must be durable first; zero means
 /// none.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Action {
+pub enum SentinelAction {
     /// Open a link.
     Connect {
         /// The id of the new link.
@@ -167,7 +167,7 @@ pub enum Action {
     /// Write a line to the log.
     Log {
         /// The log level.
-        level: Level,
+        level: EventLevel,
         /// The text of the line.
         text: String,
     },
@@ -193,7 +193,7 @@ pub enum Action {
 
 /// The state of a monitored master.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Status {
+pub struct MasterStatus {
     /// The address that clients are sent to.
     pub addr: Addr,
     /// The address that is monitored. For a leader this is the old master until the failover ends.
@@ -219,8 +219,8 @@ pub struct Status {
 /// The state machine of one sentinel.
 pub struct Sentinel {
     pub(crate) masters: BTreeMap<String, Master>,
-    pub(crate) shared: Shared,
-    config: Config,
+    pub(crate) shared: SharedState,
+    config: SentinelConfig,
     /// When the next rounds run.
     next_tick: Instant,
     last_seen: Instant,
@@ -238,26 +238,26 @@ impl Sentinel {
     #[must_use]
     pub fn new(
         now: Instant,
-        config: Config,
-        mut journal: BTreeMap<String, Saved>,
+        config: SentinelConfig,
+        mut journal: BTreeMap<String, SavedGroup>,
         seed: u64,
-        out: &mut Output,
+        out: &mut SentinelOutput,
     ) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let fresh = RunId::from_random(rng.random());
         let newest = journal.values().map(|saved| saved.term.0).max().unwrap_or(0);
-        let shared = Shared {
+        let shared = SharedState {
             me: config.myid.clone().unwrap_or(fresh),
             global: config.global.clone(),
             epoch: config.current_epoch.max(newest),
             links: Links::default(),
             links_changed: false,
-            agenda: Agenda::default(),
+            scheduler: Scheduler::default(),
             timing: Timing::default(),
             tilt: None,
             tilts: 0,
             scripts: Scripts::default(),
-            recorder: crate::flight::Recorder::default(),
+            recorder: crate::failover_log::FailoverRecorder::default(),
             unwritten: Some(now),
             records: 0,
             resolved: BTreeMap::new(),
@@ -269,8 +269,8 @@ impl Sentinel {
         let mut sentinel = Self { masters, shared, config, next_tick: now, last_seen: now };
         let me = sentinel.shared.me.to_string();
         let known = std::mem::take(&mut sentinel.config.masters);
-        let mut cx = Cx { now, shared: &mut sentinel.shared, out };
-        cx.log(Level::Notice, format!("Sentinel ID is {me}"));
+        let mut cx = Context { now, shared: &mut sentinel.shared, out };
+        cx.log(EventLevel::Notice, format!("Sentinel ID is {me}"));
         for known in known {
             let saved = journal.remove(&known.name).unwrap_or_default();
             let master = Master::new(&mut cx, &known, saved);
@@ -294,39 +294,41 @@ impl Sentinel {
     }
 
     /// The persistent state of all groups, for compacting the journal.
-    pub fn journal(&self) -> impl Iterator<Item = (&str, &Saved)> {
+    pub fn journal(&self) -> impl Iterator<Item = (&str, &SavedGroup)> {
         self.masters.iter().map(|(name, master)| (name.as_str(), master.group.saved()))
     }
 
-    /// When to feed [`Input::Deadline`].
+    /// When to feed [`SentinelInput::Deadline`].
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
-        self.shared.agenda.alarms.first().into_iter().chain([self.next_tick]).min()
+        self.shared.scheduler.alarms.first().into_iter().chain([self.next_tick]).min()
     }
 
     /// Processes one event and appends the resulting records and actions.
-    pub fn handle(&mut self, now: Instant, input: Input, out: &mut Output) {
-        self.watch_the_clock(now, out);
-        let cx = Cx { now, shared: &mut self.shared, out };
+    pub fn handle(&mut self, now: Instant, input: SentinelInput, out: &mut SentinelOutput) {
+        self.detect_clock_jump(now, out);
+        let cx = Context { now, shared: &mut self.shared, out };
         match input {
-            Input::Deadline => self.on_deadline(now, out),
-            Input::Connected { link, local_ip } => self.on_connected(now, link, local_ip, out),
-            Input::ConnectFailed { link, refused } => {
+            SentinelInput::Deadline => self.on_deadline(now, out),
+            SentinelInput::Connected { link, local_ip } => self.on_connected(now, link, local_ip, out),
+            SentinelInput::ConnectFailed { link, refused } => {
                 if let Some(state) = cx.shared.links.find(link) {
                     state.on_down(now, refused);
                 }
             }
-            Input::Disconnected { link } => self.on_disconnected(now, link, out),
-            Input::Reply { link, value } => self.on_reply(now, link, &value, out),
-            Input::Command { client, protocol, args } => self.on_command(now, client, protocol, &args, out),
-            Input::Resolved { host, ip } => {
+            SentinelInput::Disconnected { link } => self.on_disconnected(now, link, out),
+            SentinelInput::Reply { link, value } => self.on_reply(now, link, &value, out),
+            SentinelInput::Command { client, protocol, args } => {
+                self.on_command(now, client, protocol, &args, out)
+            }
+            SentinelInput::Resolved { host, ip } => {
                 if host != ip {
                     cx.shared.resolved.insert(host, ip);
-                    self.look_at_all();
+                    self.schedule_all_rounds();
                 }
             }
-            Input::ScriptDone { job, outcome } => {
-                let Shared { scripts, timing, .. } = cx.shared;
+            SentinelInput::ScriptDone { job, outcome } => {
+                let SharedState { scripts, timing, .. } = cx.shared;
                 scripts.on_done(now, timing, job, outcome);
             }
         }
@@ -338,54 +340,54 @@ impl Sentinel {
 
     /// Detects that the clock jumped or the process was paused. Observations are unreliable then, so the sentinel
     /// enters TILT mode and draws no conclusions for a while.
-    fn watch_the_clock(&mut self, now: Instant, out: &mut Output) {
+    fn detect_clock_jump(&mut self, now: Instant, out: &mut SentinelOutput) {
         let step = now.since(self.last_seen);
         self.last_seen = now;
-        let mut cx = Cx { now, shared: &mut self.shared, out };
+        let mut cx = Context { now, shared: &mut self.shared, out };
         if step > cx.shared.timing.tilt_trigger {
             cx.shared.tilts += u64::from(cx.shared.tilt.is_none());
             cx.shared.tilt = Some(now);
-            cx.event(Level::Warning, "+tilt", "#tilt mode entered".into(), None);
+            cx.event(EventLevel::Warning, "+tilt", "#tilt mode entered".into(), None);
         } else if cx.shared.tilt.is_some_and(|since| now.since(since) > cx.shared.timing.tilt_period) {
             cx.shared.tilt = None;
-            cx.event(Level::Warning, "-tilt", "#tilt mode exited".into(), None);
+            cx.event(EventLevel::Warning, "-tilt", "#tilt mode exited".into(), None);
             // Applies this before any decision that is based on observations from before.
             for master in self.masters.values_mut() {
-                master.judge(&mut cx);
-                cx.shared.agenda.soon(&master.name);
+                master.update_health(&mut cx);
+                cx.shared.scheduler.schedule_round(&master.name);
             }
         }
     }
 
     /// Schedules a round for every master, after a change that affects all of them.
-    pub(crate) fn look_at_all(&mut self) {
+    pub(crate) fn schedule_all_rounds(&mut self) {
         for name in self.masters.keys() {
-            self.shared.agenda.soon(name);
+            self.shared.scheduler.schedule_round(name);
         }
     }
 
-    fn on_deadline(&mut self, now: Instant, out: &mut Output) {
-        let mut cx = Cx { now, shared: &mut self.shared, out };
-        let mut due = cx.shared.agenda.alarms.take_until(now);
+    fn on_deadline(&mut self, now: Instant, out: &mut SentinelOutput) {
+        let mut cx = Context { now, shared: &mut self.shared, out };
+        let mut due = cx.shared.scheduler.alarms.take_until(now);
         if now >= self.next_tick {
-            due.extend(cx.shared.agenda.rounds.take_until(now + SLACK));
+            due.extend(cx.shared.scheduler.rounds.take_until(now + TIMER_SLACK));
             // Random jitter keeps sentinels that were started together from ticking in step.
-            self.next_tick = now + CALM - Duration::from_micros(cx.shared.rng.random_range(0..20_000));
+            self.next_tick = now + TICK - Duration::from_micros(cx.shared.rng.random_range(0..20_000));
         }
         for name in due {
             if let Some(master) = self.masters.get_mut(&*name) {
-                master.look(&mut cx);
+                master.run_periodic_tasks(&mut cx);
             }
         }
-        let Shared { scripts, timing, .. } = cx.shared;
+        let SharedState { scripts, timing, .. } = cx.shared;
         scripts.tick(now, timing, cx.out);
         if cx.shared.unwritten.is_some_and(|since| now.since(since) >= WRITE_DELAY) {
             self.write_config(out);
         }
     }
 
-    fn on_connected(&mut self, now: Instant, link: LinkId, local_ip: String, out: &mut Output) {
-        let mut cx = Cx { now, shared: &mut self.shared, out };
+    fn on_connected(&mut self, now: Instant, link: LinkId, local_ip: String, out: &mut SentinelOutput) {
+        let mut cx = Context { now, shared: &mut self.shared, out };
         let Some(state) = cx.shared.links.find(link) else { return };
         state.on_up(now, local_ip);
         let (kind, owner) = (state.kind, state.owner);
@@ -393,62 +395,62 @@ impl Sentinel {
         if !pass.is_empty() {
             let words = [b"AUTH".to_vec(), user.into_bytes(), pass.into_bytes()];
             let words = words.into_iter().filter(|word| !word.is_empty()).collect();
-            cx.send_after(0, link, Pending::Auth, words);
+            cx.send_after(0, link, PendingReply::Auth, words);
         }
         let suffix = if kind == LinkKind::Command { "cmd" } else { "pubsub" };
         let name = format!("sentinel-{}-{suffix}", &cx.shared.me.as_str()[..8]);
-        cx.send(link, Pending::Plain, &["CLIENT", "SETNAME", &name]);
+        cx.send(link, PendingReply::Plain, &["CLIENT", "SETNAME", &name]);
         match (kind, owner) {
             (LinkKind::Hello, _) => {
-                cx.send(link, Pending::Plain, &["SUBSCRIBE", HELLO_CHANNEL]);
+                cx.send(link, PendingReply::Plain, &["SUBSCRIBE", HELLO_CHANNEL]);
             }
-            (LinkKind::Command, Owner::Data) => {
+            (LinkKind::Command, LinkOwner::Data) => {
                 cx.ping(link);
                 for master in self.masters.values_mut() {
                     master.ask_info_over(&mut cx, link);
                 }
             }
-            (LinkKind::Command, Owner::Sentinel) => {
+            (LinkKind::Command, LinkOwner::Sentinel) => {
                 cx.ping(link);
-                cx.send(link, Pending::Probe, &["SENTINEL", "RAFT"]);
+                cx.send(link, PendingReply::Probe, &["SENTINEL", "RAFT"]);
             }
         }
     }
 
-    fn on_disconnected(&mut self, now: Instant, link: LinkId, out: &mut Output) {
-        let mut cx = Cx { now, shared: &mut self.shared, out };
+    fn on_disconnected(&mut self, now: Instant, link: LinkId, out: &mut SentinelOutput) {
+        let mut cx = Context { now, shared: &mut self.shared, out };
         let Some(state) = cx.shared.links.find(link) else { return };
         state.on_down(now, false);
         // The first reconnect is immediate, because a refusal tells a dead process from a slow one.
         cx.connect(link);
         for master in self.masters.values().filter(|master| master.links().any(|held| held == link)) {
-            cx.shared.agenda.alarms.set_sooner(&master.name, now + URGENT);
+            cx.shared.scheduler.alarms.set_sooner(&master.name, now + URGENT);
         }
     }
 
-    fn on_reply(&mut self, now: Instant, link: LinkId, value: &Value, out: &mut Output) {
-        let mut cx = Cx { now, shared: &mut self.shared, out };
+    fn on_reply(&mut self, now: Instant, link: LinkId, value: &Value, out: &mut SentinelOutput) {
+        let mut cx = Context { now, shared: &mut self.shared, out };
         let Some(state) = cx.shared.links.find(link) else { return };
         if state.kind == LinkKind::Hello {
             state.heard = now;
             if let Some(hello) = published(value).and_then(Hello::parse) {
-                state.note_claim(now, &hello);
+                state.record_claim(now, &hello);
                 self.on_hello(now, &hello, out);
             } else {
-                cx.heed_refusal(link, value);
+                cx.handle_access_error(link, value);
             }
             return;
         }
         let Some(pending) = state.pending.pop_front() else { return };
-        if let Pending::Ping = pending {
+        if let PendingReply::Ping = pending {
             state.on_pong(now, value);
         }
-        if !cx.heed_refusal(link, value) {
+        if !cx.handle_access_error(link, value) {
             return;
         }
         match pending {
-            Pending::Plain | Pending::Auth | Pending::Ping => {}
-            Pending::Probe => {
+            PendingReply::Plain | PendingReply::Auth | PendingReply::Ping => {}
+            PendingReply::Probe => {
                 if let Some(state) = cx.shared.links.find(link) {
                     state.native = Some(!matches!(value, Value::Error(_)));
                 }
@@ -458,67 +460,67 @@ impl Sentinel {
                     }
                 }
             }
-            Pending::Info(name) => {
+            PendingReply::Info(name) => {
                 if let (Some(master), Some(text)) = (self.masters.get_mut(&name), value.as_bytes()) {
                     master.on_info(&mut cx, link, text);
                 }
             }
-            Pending::Role(name) => {
+            PendingReply::Role(name) => {
                 if let Some(master) = self.masters.get_mut(&name) {
                     master.on_role(&mut cx, link, value);
                 }
             }
-            Pending::Ask(name, addr, run_id) => {
+            PendingReply::Ask(name, addr, run_id) => {
                 if let Some(master) = self.masters.get_mut(&name) {
                     master.on_answer(&mut cx, &addr, &run_id, value);
                 }
             }
-            Pending::Order(name, order) => {
+            PendingReply::Order(name, order) => {
                 if let Some(master) = self.masters.get_mut(&name) {
-                    master.on_order_answered(&mut cx, link, &order, value);
+                    master.on_transaction_reply(&mut cx, link, &order, value);
                 }
             }
         }
     }
 
     /// Handles a hello message from any source.
-    pub(crate) fn on_hello(&mut self, now: Instant, hello: &Hello, out: &mut Output) {
-        let mut cx = Cx { now, shared: &mut self.shared, out };
+    pub(crate) fn on_hello(&mut self, now: Instant, hello: &Hello, out: &mut SentinelOutput) {
+        let mut cx = Context { now, shared: &mut self.shared, out };
         if let Some(master) = self.masters.get_mut(&hello.master) {
             master.on_hello(&mut cx, hello);
         }
     }
 
-    fn drop_unused_links(&mut self, out: &mut Output) {
+    fn drop_unused_links(&mut self, out: &mut SentinelOutput) {
         if !std::mem::take(&mut self.shared.links_changed) {
             return;
         }
         let used: BTreeSet<LinkId> = self.masters.values().flat_map(Master::links).collect();
-        out.actions.extend(self.shared.links.keep(&used).into_iter().map(Action::Close));
+        out.actions.extend(self.shared.links.keep(&used).into_iter().map(SentinelAction::Close));
     }
 
     /// Stores these `user` lines, split into the words after `user`, in the configuration file.
-    pub fn keep_users(&mut self, users: Vec<Vec<Vec<u8>>>, out: &mut Output) {
+    pub fn store_users(&mut self, users: Vec<Vec<Vec<u8>>>, out: &mut SentinelOutput) {
         self.config.users = users;
         self.write_config(out);
     }
 
     /// Writes the configuration file now.
-    pub(crate) fn write_config(&mut self, out: &mut Output) {
+    pub(crate) fn write_config(&mut self, out: &mut SentinelOutput) {
         self.shared.unwritten = None;
         self.config.myid = Some(self.shared.me.clone());
         self.config.current_epoch = self.shared.epoch;
         self.config.global = self.shared.global.clone();
         self.config.masters = self.masters.values().map(Master::known).collect();
-        out.push(Action::WriteConfig { text: self.config.rewritten() });
+        out.push(SentinelAction::WriteConfig { text: self.config.rewritten() });
     }
 
     /// The state of a master, for the simulator and tests.
     #[must_use]
-    pub fn status(&self, master: &str) -> Option<Status> {
+    pub fn status(&self, master: &str) -> Option<MasterStatus> {
         let master = self.masters.get(master)?;
         let failover = master.failover.as_ref();
-        Some(Status {
+        Some(MasterStatus {
             addr: master.current_addr().clone(),
             watched: master.myself.addr.clone(),
             config_epoch: master.config_epoch,
@@ -528,7 +530,8 @@ impl Sentinel {
             subjectively_down: master.myself.sdown.is_some(),
             objectively_down: master.odown.is_some(),
             failover_epoch: failover.map(|failover| failover.epoch).filter(|&epoch| epoch > 0),
-            by_operator: failover.is_some_and(|failover| failover.cause != crate::failover::Cause::Down),
+            by_operator: failover
+                .is_some_and(|failover| failover.cause != crate::failover::FailoverCause::Down),
         })
     }
 
@@ -552,9 +555,9 @@ fn published(value: &Value) -> Option<&[u8]> {
     }
 }
 
-impl Cx<'_> {
+impl Context<'_> {
     pub(crate) fn ping(&mut self, link: LinkId) {
-        if !self.send(link, Pending::Ping, &["PING"]) {
+        if !self.send(link, PendingReply::Ping, &["PING"]) {
             return;
         }
         let now = self.now;
@@ -567,7 +570,7 @@ impl Cx<'_> {
     /// Requests the resolution of a hostname.
     pub(crate) fn resolve(&mut self, host: &str) {
         if self.shared.global.resolve_hostnames && !crate::addr::is_ip(host) {
-            self.out.push(Action::Resolve { host: host.to_owned() });
+            self.out.push(SentinelAction::Resolve { host: host.to_owned() });
         }
     }
 }

@@ -3,18 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use clock::Instant;
-use consensus::{Group, PeerId, Saved, Term};
+use consensus::{Group, PeerId, SavedGroup, Term};
 use rand::RngExt;
 
 use crate::addr::{Addr, RunId};
 use crate::config::KnownMaster;
-use crate::event::Level;
+use crate::event::EventLevel;
 use crate::failover::Failover;
 use crate::info::Role;
 use crate::instance::{Instance, Peer};
 use crate::record::Switch;
 use crate::settings::MasterSettings;
-use crate::shared::Cx;
+use crate::shared::Context;
 
 /// Maximum number of replicas or sentinels per master, as a protection against floods.
 const MAX_KNOWN: usize = 1024;
@@ -27,7 +27,7 @@ pub(crate) struct Master {
     pub(crate) peers: BTreeMap<RunId, Peer>,
     /// Former member ids of sentinels that restarted without their files, with the time of the change. Such a sentinel
     /// may have forgotten a vote in an epoch unknown here.
-    pub(crate) former: BTreeMap<PeerId, Instant>,
+    pub(crate) former_members: BTreeMap<PeerId, Instant>,
     pub(crate) config_epoch: u64,
     /// The last known vote: candidate and epoch.
     pub(crate) leader: Option<RunId>,
@@ -48,7 +48,7 @@ pub(crate) struct Master {
 
 impl Master {
     /// Starts to monitor a master; `saved` is the group's state from the journal.
-    pub(crate) fn new(cx: &mut Cx<'_>, known: &KnownMaster, saved: Saved) -> Self {
+    pub(crate) fn new(cx: &mut Context<'_>, known: &KnownMaster, saved: SavedGroup) -> Self {
         let seed = cx.shared.rng.random();
         let ballot = (saved.term, saved.vote);
         let group = Group::new(&known.name, cx.shared.my_peer(), saved, seed);
@@ -59,7 +59,7 @@ impl Master {
             myself,
             replicas: BTreeMap::new(),
             peers: BTreeMap::new(),
-            former: BTreeMap::new(),
+            former_members: BTreeMap::new(),
             config_epoch: known.config_epoch,
             leader: None,
             leader_epoch: known.leader_epoch,
@@ -71,7 +71,7 @@ impl Master {
             synced: VecDeque::new(),
             ballot,
         };
-        master.announce(cx, Level::Warning, "+monitor", &format!(" quorum {}", known.settings.quorum));
+        master.announce(cx, EventLevel::Warning, "+monitor", &format!(" quorum {}", known.settings.quorum));
         for addr in &known.replicas {
             master.add_replica(cx, addr);
         }
@@ -103,7 +103,7 @@ impl Master {
     }
 
     /// Publishes an event about the master.
-    pub(crate) fn announce(&self, cx: &mut Cx<'_>, level: Level, name: &str, extra: &str) {
+    pub(crate) fn announce(&self, cx: &mut Context<'_>, level: EventLevel, name: &str, extra: &str) {
         let subject = cx.subject("master", &self.name, &self.myself.addr, None);
         cx.event(level, name, format!("{subject}{extra}"), self.settings.notification_script.as_deref());
     }
@@ -111,8 +111,8 @@ impl Master {
     /// Publishes an event about a replica.
     pub(crate) fn announce_replica(
         &self,
-        cx: &mut Cx<'_>,
-        level: Level,
+        cx: &mut Context<'_>,
+        level: EventLevel,
         name: &str,
         addr: &Addr,
         extra: &str,
@@ -124,27 +124,34 @@ impl Master {
     }
 
     /// Publishes an event about another sentinel.
-    pub(crate) fn announce_peer(&self, cx: &mut Cx<'_>, level: Level, name: &str, peer: &Peer, extra: &str) {
+    pub(crate) fn announce_peer(
+        &self,
+        cx: &mut Context<'_>,
+        level: EventLevel,
+        name: &str,
+        peer: &Peer,
+        extra: &str,
+    ) {
         let of = Some((self.name.as_str(), &self.myself.addr));
         let subject = cx.subject("sentinel", peer.run_id.as_str(), &peer.addr, of);
         cx.event(level, name, format!("{subject}{extra}"), self.settings.notification_script.as_deref());
     }
 
     /// Adds a replica; returns true if it was not known.
-    pub(crate) fn add_replica(&mut self, cx: &mut Cx<'_>, addr: &Addr) -> bool {
+    pub(crate) fn add_replica(&mut self, cx: &mut Context<'_>, addr: &Addr) -> bool {
         let known = self.replicas.keys().any(|known| cx.shared.same_addr(known, addr));
         if known || cx.shared.same_addr(&self.myself.addr, addr) || self.replicas.len() >= MAX_KNOWN {
             return false;
         }
         let replica = Instance::new(cx, addr, Role::Replica, &self.settings);
         self.replicas.insert(addr.clone(), replica);
-        self.announce_replica(cx, Level::Notice, "+slave", addr, "");
+        self.announce_replica(cx, EventLevel::Notice, "+slave", addr, "");
         cx.changed();
         true
     }
 
     /// Adds a sentinel that was not known.
-    pub(crate) fn add_peer(&mut self, cx: &mut Cx<'_>, addr: &Addr, run_id: &RunId) {
+    pub(crate) fn add_peer(&mut self, cx: &mut Context<'_>, addr: &Addr, run_id: &RunId) {
         let clash = self.peers.values().any(|peer| peer.run_id != *run_id && peer.id() == run_id.peer());
         if *run_id == cx.shared.me || run_id.peer() == cx.shared.my_peer() || clash {
             return;
@@ -162,31 +169,31 @@ impl Master {
 
     /// The majority of all members, including former ones.
     pub(crate) fn majority(&self) -> usize {
-        (self.sentinels() + self.former.len()) / 2 + 1
+        (self.sentinels() + self.former_members.len()) / 2 + 1
     }
 
     /// Removes former members once all other sentinels have sent a hello message since, which shows the epochs that
     /// they know, or after `failover-timeout`, in case one of them is gone for good.
-    pub(crate) fn release_former(&mut self, cx: &mut Cx<'_>) {
-        let (now, before) = (cx.now, self.former.len());
+    pub(crate) fn remove_former_members(&mut self, cx: &mut Context<'_>) {
+        let (now, before) = (cx.now, self.former_members.len());
         let (peers, timeout) = (&self.peers, self.settings.failover_timeout);
-        self.former.retain(|_, since| {
+        self.former_members.retain(|_, since| {
             now.since(*since) < timeout && peers.values().any(|peer| peer.last_hello <= *since)
         });
-        if self.former.len() < before {
+        if self.former_members.len() < before {
             self.update_members(cx);
         }
     }
 
     /// Passes the members to the group.
-    pub(crate) fn update_members(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn update_members(&mut self, cx: &mut Context<'_>) {
         let mut voters: BTreeSet<PeerId> = self.peers.values().map(Peer::id).collect();
         voters.insert(cx.shared.my_peer());
-        voters.extend(self.former.keys());
+        voters.extend(self.former_members.keys());
         let links = &cx.shared.links;
         let foreign = |peer: &&Peer| peer.link.is_some_and(|link| links.at(link).native == Some(false));
         let foreign = self.peers.values().filter(foreign).map(Peer::id).collect();
-        self.drive(cx, consensus::Input::Members { voters, foreign });
+        self.drive(cx, consensus::GroupInput::Members { voters, foreign });
     }
 
     pub(crate) fn peer_of(&self, id: PeerId) -> Option<&Peer> {
@@ -199,11 +206,11 @@ impl Master {
     }
 
     /// Reconnects to all instances with the current credentials.
-    pub(crate) fn sign_in_again(&self, cx: &mut Cx<'_>) {
+    pub(crate) fn reconnect_all(&self, cx: &mut Context<'_>) {
         for instance in std::iter::once(&self.myself).chain(self.replicas.values()) {
             for link in [instance.command, instance.hello] {
                 if let Some(state) = cx.shared.links.find(link) {
-                    state.sign_in_as(&self.settings.auth_user, &self.settings.auth_pass);
+                    state.set_credentials(&self.settings.auth_user, &self.settings.auth_pass);
                 }
                 cx.reconnect(link);
             }
@@ -211,11 +218,11 @@ impl Master {
     }
 
     /// Reconnects to all other sentinels with the current credentials.
-    pub(crate) fn sign_in_at_peers_again(&self, cx: &mut Cx<'_>) {
+    pub(crate) fn reconnect_to_peers(&self, cx: &mut Context<'_>) {
         let (user, pass) = (cx.shared.global.sentinel_user.clone(), cx.shared.global.sentinel_pass.clone());
         for link in self.peers.values().filter_map(|peer| peer.link) {
             if let Some(state) = cx.shared.links.find(link) {
-                state.sign_in_as(&user, &pass);
+                state.set_credentials(&user, &pass);
             }
             cx.reconnect(link);
         }

@@ -6,36 +6,36 @@ use clock::Instant;
 use resp::Value;
 
 use crate::addr::{Addr, RunId};
-use crate::event::Level;
+use crate::event::EventLevel;
 use crate::failover::Failover;
-use crate::foreign::History;
+use crate::foreign::ReplicationHistory;
 use crate::hello::{HELLO_CHANNEL, Hello};
-use crate::info::{self, Report, Role};
-use crate::instance::{Instance, Reconf};
-use crate::link::{LinkId, Owner, Pending, State};
-use crate::machine::SLACK;
+use crate::info::{self, InfoReport, Role};
+use crate::instance::{Instance, ReconfigurationState};
+use crate::link::{LinkId, LinkOwner, LinkState, PendingReply};
+use crate::machine::TIMER_SLACK;
 use crate::master::Master;
-use crate::shared::Cx;
+use crate::shared::Context;
 
 /// INFO interval while a failover waits for the reply.
 const INFO_URGENT: Duration = Duration::from_millis(100);
 /// INFO interval while the master is down or a replica has lost it.
-const INFO_TROUBLED: Duration = Duration::from_secs(1);
+const INFO_DEGRADED: Duration = Duration::from_secs(1);
 
 impl Master {
     /// Runs all periodic tasks of the master.
-    pub(crate) fn look(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn run_periodic_tasks(&mut self, cx: &mut Context<'_>) {
         if self.group.next_deadline().is_some_and(|due| due <= cx.now) {
-            self.drive(cx, consensus::Input::Deadline);
+            self.drive(cx, consensus::GroupInput::Deadline);
         }
         self.keep_links(cx);
         self.send_periodic(cx);
-        self.judge(cx);
-        self.act(cx);
+        self.update_health(cx);
+        self.advance_all(cx);
         self.plan(cx);
     }
 
-    fn keep_links(&mut self, cx: &mut Cx<'_>) {
+    fn keep_links(&mut self, cx: &mut Context<'_>) {
         let care: Vec<LinkId> = self.links().filter(|&link| self.needs_care(cx, link)).collect();
         for link in care {
             if cx.shared.links.at(link).is_up() {
@@ -47,10 +47,10 @@ impl Master {
     }
 
     /// Whether a link is down, or connected but silent.
-    fn needs_care(&self, cx: &Cx<'_>, link: LinkId) -> bool {
+    fn needs_care(&self, cx: &Context<'_>, link: LinkId) -> bool {
         let (now, timing) = (cx.now, &cx.shared.timing);
         let state = cx.shared.links.at(link);
-        let State::Up { since } = state.state else { return true };
+        let LinkState::Up { since } = state.state else { return true };
         if now.since(since) < timing.min_link_reconnect_period {
             return false;
         }
@@ -63,48 +63,49 @@ impl Master {
     }
 
     /// Sends PINGs together with whatever can leave in the same packet.
-    fn send_periodic(&mut self, cx: &mut Cx<'_>) {
+    fn send_periodic(&mut self, cx: &mut Context<'_>) {
         let ping_period = cx.shared.timing.ping_period_for(self.settings.down_after);
-        let due = |cx: &Cx<'_>, link: LinkId, early: Duration| {
+        let due = |cx: &Context<'_>, link: LinkId, early: Duration| {
             let state = cx.shared.links.at(link);
             state.is_up() && state.last_ping.is_none_or(|last| cx.now.since(last) + early >= ping_period)
         };
         // The PINGs to the replicas are sent together with that to the master.
-        let joint = due(cx, self.myself.command, SLACK);
-        let early = if joint { ping_period / 2 } else { SLACK };
+        let joint = due(cx, self.myself.command, TIMER_SLACK);
+        let early = if joint { ping_period / 2 } else { TIMER_SLACK };
         let data = std::iter::once(&self.myself).chain(self.replicas.values()).map(|data| data.command);
         let data = data.filter(|&link| due(cx, link, early));
-        let peers = self.peers.values().filter_map(|peer| peer.link).filter(|&link| due(cx, link, SLACK));
+        let peers =
+            self.peers.values().filter_map(|peer| peer.link).filter(|&link| due(cx, link, TIMER_SLACK));
         let links: Vec<LinkId> = data.chain(peers).collect();
         for link in links {
             cx.ping(link);
         }
         self.ask_infos(cx, early);
-        self.greet(cx, joint);
+        self.send_hellos(cx, joint);
     }
 
     /// The INFO interval of the master or of the replica at this address.
-    pub(crate) fn info_period(&self, cx: &Cx<'_>, replica: Option<(&Addr, &Instance)>) -> Duration {
+    pub(crate) fn info_period(&self, cx: &Context<'_>, replica: Option<(&Addr, &Instance)>) -> Duration {
         let calm = cx.shared.timing.info_period;
         let odd = self.myself.role == Role::Replica;
         let troubled = odd || self.myself.sdown.is_some() || self.failover.is_some();
         let Some((addr, replica)) = replica else {
-            return if troubled { INFO_TROUBLED.min(calm) } else { calm };
+            return if troubled { INFO_DEGRADED.min(calm) } else { calm };
         };
-        let waited_for = self.failover.as_ref().and_then(Failover::waits_for) == Some(addr);
-        let syncing = matches!(replica.reconf, Reconf::Sent | Reconf::InProgress);
+        let waited_for = self.failover.as_ref().and_then(Failover::awaited_replica) == Some(addr);
+        let syncing = matches!(replica.reconf, ReconfigurationState::Sent | ReconfigurationState::InProgress);
         // A replica that was unreachable during a switch still follows the old master.
         let current = self.current_addr();
         let astray = replica.master.as_ref().is_some_and(|master| !cx.shared.same_addr(master, current));
         let odd = replica.role == Role::Master || !replica.master_link_up || astray;
         match () {
             () if waited_for || syncing => INFO_URGENT,
-            () if troubled || odd => INFO_TROUBLED.min(calm),
+            () if troubled || odd => INFO_DEGRADED.min(calm),
             () => calm,
         }
     }
 
-    fn ask_infos(&mut self, cx: &mut Cx<'_>, early: Duration) {
+    fn ask_infos(&mut self, cx: &mut Context<'_>, early: Duration) {
         let due = |instance: &Instance, period: Duration| {
             let early = early.min(period / 20);
             instance.info_asked.is_none_or(|asked| cx.now.since(asked) + early >= period)
@@ -124,17 +125,17 @@ impl Master {
     }
 
     /// Sends INFO on this link if it belongs to the master or a replica.
-    pub(crate) fn ask_info_over(&mut self, cx: &mut Cx<'_>, link: LinkId) {
+    pub(crate) fn ask_info_over(&mut self, cx: &mut Context<'_>, link: LinkId) {
         let mut all = std::iter::once(&mut self.myself).chain(self.replicas.values_mut());
         let Some(instance) = all.find(|instance| instance.command == link) else { return };
         let command = self.settings.command("INFO");
-        if cx.send(link, Pending::Info(self.name.clone()), &[command]) {
+        if cx.send(link, PendingReply::Info(self.name.clone()), &[command]) {
             instance.info_asked = Some(cx.now);
         }
     }
 
     /// Sends INFO to all replicas.
-    pub(crate) fn ask_all_replicas(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn ask_all_replicas(&mut self, cx: &mut Context<'_>) {
         let links: Vec<LinkId> = self.replicas.values().map(|replica| replica.command).collect();
         for link in links {
             self.ask_info_over(cx, link);
@@ -142,7 +143,7 @@ impl Master {
     }
 
     /// Composes the hello message of a sentinel about this master.
-    pub(crate) fn hello_of(&self, cx: &Cx<'_>, addr: Addr, run_id: RunId) -> Hello {
+    pub(crate) fn hello_of(&self, cx: &Context<'_>, addr: Addr, run_id: RunId) -> Hello {
         let current = self.current_addr();
         let master_addr = Addr::new(cx.shared.shown(&current.host), current.port);
         let config_epoch = self.config_epoch;
@@ -151,7 +152,7 @@ impl Master {
 
     /// How long a hello message may wait to be sent together with the next PING to the master. `None` if that PING is
     /// too far off.
-    pub(crate) fn greeting_waits(&self, cx: &Cx<'_>) -> Option<Duration> {
+    pub(crate) fn hello_delay(&self, cx: &Context<'_>) -> Option<Duration> {
         let link = cx.shared.links.at(self.myself.command);
         let last = link.last_ping.filter(|_| link.is_up())?;
         let wait = (last + cx.shared.timing.ping_period_for(self.settings.down_after)).since(cx.now);
@@ -159,22 +160,22 @@ impl Master {
     }
 
     /// Sends due hello messages. `joint` means that the master is pinged now.
-    fn greet(&mut self, cx: &mut Cx<'_>, joint: bool) {
+    fn send_hellos(&mut self, cx: &mut Context<'_>, joint: bool) {
         let period = cx.shared.timing.publish_period;
         let early = cx.shared.timing.ping_period_for(self.settings.down_after).min(period) / 2;
-        let waits = !joint && self.greeting_waits(cx).is_some();
-        let early = if joint { early } else { SLACK };
+        let waits = !joint && self.hello_delay(cx).is_some();
+        let early = if joint { early } else { TIMER_SLACK };
         let due = |at: Option<Instant>| at.is_none_or(|at| !waits && cx.now.since(at) + early >= period);
         let data = std::iter::once(&self.myself).chain(self.replicas.values());
         let mut links: Vec<LinkId> =
             data.filter(|instance| due(instance.published)).map(|instance| instance.command).collect();
         links.extend(self.peers.values().filter(|peer| due(peer.published)).filter_map(|peer| peer.link));
         for link in links {
-            self.greet_over(cx, link);
+            self.send_hello_on(cx, link);
         }
     }
 
-    fn greet_over(&mut self, cx: &mut Cx<'_>, link: LinkId) {
+    fn send_hello_on(&mut self, cx: &mut Context<'_>, link: LinkId) {
         let state = cx.shared.links.at(link);
         let Some(local_ip) = state.local_ip.clone().filter(|_| state.is_up()) else { return };
         let owner = state.owner;
@@ -182,13 +183,13 @@ impl Master {
         let host = global.announce_ip.clone().unwrap_or(local_ip);
         let port = if global.announce_port == 0 { global.port } else { global.announce_port };
         let hello = self.hello_of(cx, Addr { host, port }, cx.shared.me.clone()).to_string();
-        let publish = if owner == Owner::Data { self.settings.command("PUBLISH") } else { "PUBLISH" };
-        if !cx.send(link, Pending::Plain, &[publish, HELLO_CHANNEL, &hello]) {
+        let publish = if owner == LinkOwner::Data { self.settings.command("PUBLISH") } else { "PUBLISH" };
+        if !cx.send(link, PendingReply::Plain, &[publish, HELLO_CHANNEL, &hello]) {
             return;
         }
         if link == self.myself.command {
             // INFO is long and infrequent; ROLE reveals sooner that the master was demoted.
-            cx.send(link, Pending::Role(self.name.clone()), &[self.settings.command("ROLE")]);
+            cx.send(link, PendingReply::Role(self.name.clone()), &[self.settings.command("ROLE")]);
         }
         let mut data = std::iter::once(&mut self.myself).chain(self.replicas.values_mut());
         if let Some(instance) = data.find(|instance| instance.command == link) {
@@ -199,14 +200,14 @@ impl Master {
     }
 
     /// Sends hello messages to all instances in the next round, because the configuration changed.
-    pub(crate) fn greet_again(&mut self) {
+    pub(crate) fn schedule_hellos(&mut self) {
         let data = std::iter::once(&mut self.myself).chain(self.replicas.values_mut());
         data.for_each(|instance| instance.published = None);
         self.peers.values_mut().for_each(|peer| peer.published = None);
     }
 
     /// Handles a reply to ROLE; a changed role triggers INFO to all instances.
-    pub(crate) fn on_role(&mut self, cx: &mut Cx<'_>, link: LinkId, value: &Value) {
+    pub(crate) fn on_role(&mut self, cx: &mut Context<'_>, link: LinkId, value: &Value) {
         let Value::Array(items) = value else { return };
         let role = match items.first().and_then(Value::as_bytes) {
             Some(b"master") => Role::Master,
@@ -220,8 +221,8 @@ impl Master {
     }
 
     /// Handles a reply to INFO.
-    pub(crate) fn on_info(&mut self, cx: &mut Cx<'_>, link: LinkId, text: &[u8]) {
-        cx.shared.agenda.soon(&self.name);
+    pub(crate) fn on_info(&mut self, cx: &mut Context<'_>, link: LinkId, text: &[u8]) {
+        cx.shared.scheduler.schedule_round(&self.name);
         let text = info::kept(text);
         let report = info::parse(&text);
         if self.myself.command == link {
@@ -237,7 +238,7 @@ impl Master {
         }
     }
 
-    fn take_report(&mut self, cx: &mut Cx<'_>, addr: Option<&Addr>, report: &Report, text: String) {
+    fn take_report(&mut self, cx: &mut Context<'_>, addr: Option<&Addr>, report: &InfoReport, text: String) {
         let now = cx.now;
         let instance = match addr {
             None => &mut self.myself,
@@ -250,7 +251,7 @@ impl Master {
             rebooted = !instance.run_id.is_empty() && instance.run_id != *run_id;
             instance.run_id.clone_from(run_id);
         }
-        instance.history = History {
+        instance.history = ReplicationHistory {
             ids: report.history.clone(),
             has_keys: report.has_keys,
             replicas: report.replicas.clone(),
@@ -279,21 +280,21 @@ impl Master {
             if addr.is_none() && !self.settings.reboot_down_after.is_zero() {
                 self.myself.rebooted = Some(now);
             }
-            self.announce_at(cx, Level::Notice, "+reboot", addr, "");
+            self.announce_at(cx, EventLevel::Notice, "+reboot", addr, "");
         }
         if role != before {
             let as_it_should = addr.is_none() == (role == Role::Master);
             let event = if as_it_should { "+role-change" } else { "-role-change" };
             let extra = format!(" new reported role is {}", role.word());
-            self.announce_at(cx, Level::Verbose, event, addr, &extra);
+            self.announce_at(cx, EventLevel::Verbose, event, addr, &extra);
         }
     }
 
     /// Publishes an event about the replica at this address or, without an address, about the master.
     pub(crate) fn announce_at(
         &self,
-        cx: &mut Cx<'_>,
-        level: Level,
+        cx: &mut Context<'_>,
+        level: EventLevel,
         name: &str,
         addr: Option<&Addr>,
         extra: &str,

@@ -8,39 +8,39 @@ use std::time::Duration;
 use clock::Instant;
 
 use crate::info::Role;
-use crate::instance::{Instance, Reconf};
+use crate::instance::{Instance, ReconfigurationState};
 use crate::link::{Link, LinkKind};
-use crate::machine::{CALM, URGENT};
+use crate::machine::{TICK, URGENT};
 use crate::master::Master;
-use crate::shared::Cx;
+use crate::shared::Context;
 
 /// How long a failure counts as urgent; a dead master without replicas does not stay urgent.
 const FRESH: Duration = Duration::from_secs(3);
 
 impl Master {
     /// Schedules the next round or alarm.
-    pub(crate) fn plan(&self, cx: &mut Cx<'_>) {
-        let round = if self.is_at_rest(cx) { self.next_due(cx) } else { cx.now + CALM };
+    pub(crate) fn plan(&self, cx: &mut Context<'_>) {
+        let round = if self.is_healthy_and_idle(cx) { self.next_due(cx) } else { cx.now + TICK };
         let urgent = self.is_urgent(cx).then(|| cx.now + URGENT);
         // An alarm at the exact end of the silence, so that detection does not wait for a tick.
         let silence = self.silence_ends(cx).filter(|&ends| ends > cx.now);
         let alarm = urgent.into_iter().chain(silence).chain(self.group.next_deadline()).min();
-        let agenda = &mut cx.shared.agenda;
-        agenda.rounds.set(&self.name, round);
+        let scheduler = &mut cx.shared.scheduler;
+        scheduler.rounds.set(&self.name, round);
         match alarm {
-            Some(at) => agenda.alarms.set(&self.name, at),
-            None => agenda.alarms.clear(&self.name),
+            Some(at) => scheduler.alarms.set(&self.name, at),
+            None => scheduler.alarms.clear(&self.name),
         }
     }
 
-    fn is_urgent(&self, cx: &Cx<'_>) -> bool {
+    fn is_urgent(&self, cx: &Context<'_>) -> bool {
         let link = cx.shared.links.at(self.myself.command);
         let fresh = self.myself.sdown.is_some_and(|since| cx.now.since(since) < FRESH);
         fresh || self.failover.is_some() || (self.myself.sdown.is_none() && link.just_lost(cx.now))
     }
 
     /// Whether all instances are healthy and no operation is in progress.
-    fn is_at_rest(&self, cx: &Cx<'_>) -> bool {
+    fn is_healthy_and_idle(&self, cx: &Context<'_>) -> bool {
         let quiet = cx.shared.tilt.is_none() && self.failover.is_none() && !self.group.is_awake();
         let well = |instance: &Instance| {
             let linked = [instance.command, instance.hello].map(|link| cx.shared.links.at(link).is_up());
@@ -50,7 +50,7 @@ impl Master {
             let master = replica.master.as_ref();
             replica.role == Role::Replica
                 && replica.master_link_up
-                && replica.reconf == Reconf::None
+                && replica.reconf == ReconfigurationState::None
                 && master.is_some_and(|master| cx.shared.same_addr(master, &self.myself.addr))
         };
         quiet
@@ -64,25 +64,25 @@ impl Master {
     }
 
     /// When a healthy master has something to do.
-    fn next_due(&self, cx: &Cx<'_>) -> Instant {
+    fn next_due(&self, cx: &Context<'_>) -> Instant {
         let timing = &cx.shared.timing;
         let links = self.links().map(|link| self.link_due(cx, cx.shared.links.at(link)));
         let infos = self.replicas.iter().map(Some).chain([None]).filter_map(|replica| {
             let instance = replica.map_or(&self.myself, |(_, instance)| instance);
             Some(instance.info_asked? + self.info_period(cx, replica))
         });
-        let waits = self.greeting_waits(cx).unwrap_or_default();
+        let waits = self.hello_delay(cx).unwrap_or_default();
         let data = std::iter::once(&self.myself).chain(self.replicas.values()).map(|data| data.published);
         let greeted = data.chain(self.peers.values().map(|peer| peer.published));
         let greetings = greeted.map(|at| at.map_or(cx.now, |at| at + timing.publish_period + waits));
         let due = links.chain(infos).chain(greetings).min().expect("a master has links");
         // A task that is overdue after the round cannot be done right now.
-        if due <= cx.now { cx.now + CALM } else { due }
+        if due <= cx.now { cx.now + TICK } else { due }
     }
 
     /// When an established link must be pinged, is replaced because of its silence, or makes its instance count as
     /// down.
-    fn link_due(&self, cx: &Cx<'_>, link: &Link) -> Instant {
+    fn link_due(&self, cx: &Context<'_>, link: &Link) -> Instant {
         let (timing, down_after) = (&cx.shared.timing, self.settings.down_after);
         if link.kind == LinkKind::Hello {
             return link.heard + timing.publish_period * 3;

@@ -5,20 +5,20 @@ use std::time::Duration;
 
 use resp::Value;
 
-use crate::event::Level;
-use crate::link::{LinkId, LinkKind, State};
-use crate::shared::Cx;
+use crate::event::EventLevel;
+use crate::link::{LinkId, LinkKind, LinkState};
+use crate::shared::Context;
 
 /// Reconnect interval after rejected credentials; the server's password may change.
-const SIGN_IN_AGAIN: Duration = Duration::from_secs(1);
+const REAUTHENTICATE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Maximum number of logged lines per link.
 const MAX_LINES: usize = 32;
 
-impl Cx<'_> {
+impl Context<'_> {
     /// Handles an error about authentication or access rights. Returns false if it makes the link unusable; the link is
     /// closed then.
-    pub(crate) fn heed_refusal(&mut self, link: LinkId, value: &Value) -> bool {
+    pub(crate) fn handle_access_error(&mut self, link: LinkId, value: &Value) -> bool {
         let Some(state) = self.shared.links.find(link) else { return false };
         let Value::Error(text) = value else {
             // A reply other than an authentication error shows that the credentials were accepted.
@@ -29,7 +29,7 @@ impl Cx<'_> {
         };
         let code = text.split(' ').next().unwrap_or_default();
         if code != "EXECABORT" {
-            state.complaint.get_or_insert_with(|| text.clone());
+            state.last_error.get_or_insert_with(|| text.clone());
         }
         let user = if state.user.is_empty() { "default" } else { &state.user };
         // The hello link reports the same errors as the command link, and NOAUTH after a rejected password adds
@@ -49,20 +49,20 @@ impl Cx<'_> {
             _ => String::new(),
         };
         if !line.is_empty() && state.refusals.len() < MAX_LINES && state.refusals.insert(line.clone()) {
-            self.log(Level::Warning, line);
+            self.log(EventLevel::Warning, line);
         }
         if code == "NOAUTH" {
-            self.sign_in_later(link);
+            self.retry_authentication_later(link);
         }
         code != "NOAUTH"
     }
 
     /// Closes a link with rejected credentials, to retry later.
-    fn sign_in_later(&mut self, link: LinkId) {
+    fn retry_authentication_later(&mut self, link: LinkId) {
         self.reconnect(link);
         if let Some(state) = self.shared.links.find(link) {
             state.unknown = true;
-            state.state = State::Down { retry: self.now + SIGN_IN_AGAIN };
+            state.state = LinkState::Down { retry: self.now + REAUTHENTICATE_INTERVAL };
         }
     }
 }

@@ -11,21 +11,21 @@
 use std::time::Duration;
 
 use crate::addr::Addr;
-use crate::event::Level;
+use crate::event::EventLevel;
 use crate::info::Role;
 use crate::master::Master;
 use crate::record::Switch;
-use crate::shared::Cx;
+use crate::shared::Context;
 
 /// Repetition interval of a repair without effect.
 const AGAIN: Duration = Duration::from_secs(2);
 /// How long after its commit a promotion can still complete. Later its leader is gone and the master is healthy.
-pub(crate) const UNFINISHED: Duration = Duration::from_secs(10);
+pub(crate) const PROMOTION_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Master {
     /// Repairs all instances that need it.
-    pub(crate) fn repair(&mut self, cx: &mut Cx<'_>) {
-        if self.failover.is_some() || !self.master_is_sane(cx) || !self.is_confirmed_by_majority(cx) {
+    pub(crate) fn repair(&mut self, cx: &mut Context<'_>) {
+        if self.failover.is_some() || !self.is_master_healthy(cx) || !self.is_confirmed_by_majority(cx) {
             return;
         }
         // By then, hello messages have announced a switch made elsewhere.
@@ -42,10 +42,10 @@ impl Master {
                 && replica.foreign.is_none()
                 && cx.now.since(since) > settled
                 && replica.repaired.is_none_or(|at| cx.now.since(at) > AGAIN)
-                && !replica.refused_lately(cx.now)
+                && !replica.has_recently_refused(cx.now)
                 && replica.info_at.is_some_and(|at| cx.now.since(at) < settled)
-                && self.well_for(cx, replica, settled)
-                && !(cx.now.since(since) < UNFINISHED && self.is_being_promoted(&replica.addr))
+                && self.is_healthy_for(cx, replica, settled)
+                && !(cx.now.since(since) < PROMOTION_TIMEOUT && self.is_being_promoted(&replica.addr))
         });
         let wrong: Vec<(Addr, Role)> = wrong.map(|replica| (replica.addr.clone(), replica.role)).collect();
         let to = self.myself.addr.clone();
@@ -54,27 +54,27 @@ impl Master {
                 let replica = self.replicas.get_mut(&addr).expect("just listed");
                 replica.repaired = Some(cx.now);
                 let event = if role == Role::Master { "+convert-to-slave" } else { "+fix-slave-config" };
-                self.announce_replica(cx, Level::Notice, event, &addr, "");
+                self.announce_replica(cx, EventLevel::Notice, event, &addr, "");
                 let link = self.replicas[&addr].command;
                 self.ask_info_over(cx, link);
             }
         }
     }
 
-    fn master_is_sane(&self, cx: &Cx<'_>) -> bool {
-        let fresh = self.myself.told_within(cx.now, cx.shared.timing.info_period * 2);
+    fn is_master_healthy(&self, cx: &Context<'_>) -> bool {
+        let fresh = self.myself.has_recent_info(cx.now, cx.shared.timing.info_period * 2);
         let up = self.myself.sdown.is_none() && self.odown.is_none();
         up && fresh && self.myself.role == Role::Master && cx.shared.links.at(self.myself.command).is_up()
     }
 
     /// Whether a majority, including this sentinel, has recently announced this configuration.
-    pub(crate) fn is_confirmed_by_majority(&self, cx: &Cx<'_>) -> bool {
+    pub(crate) fn is_confirmed_by_majority(&self, cx: &Context<'_>) -> bool {
         let recent = cx.shared.timing.publish_period * 2;
         let settled = cx.shared.timing.publish_period + Duration::from_millis(500);
         let agree = self.peers.values().filter(|peer| {
             peer.config_epoch == Some(self.config_epoch)
                 && cx.now.since(peer.last_hello) <= recent
-                && cx.now.since(peer.steady_since) > settled
+                && cx.now.since(peer.continuous_since) > settled
         });
         agree.count() + 1 >= self.majority()
     }

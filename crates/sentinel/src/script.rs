@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use clock::Instant;
 
-use crate::machine::{Action, Output};
+use crate::machine::{SentinelAction, SentinelOutput};
 use crate::settings::Timing;
 
 const MAX_QUEUE: usize = 256;
@@ -22,7 +22,7 @@ pub struct JobId(pub u64);
 
 /// How a script run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum ScriptOutcome {
     /// Exited with this status.
     Exited(i32),
     /// Killed by a signal, or failed to start.
@@ -69,31 +69,31 @@ impl Scripts {
         }
     }
 
-    pub(crate) fn tick(&mut self, now: Instant, timing: &Timing, out: &mut Output) {
+    pub(crate) fn tick(&mut self, now: Instant, timing: &Timing, out: &mut SentinelOutput) {
         let mut running = self.running();
         for job in &mut self.jobs {
             match job.started {
                 Some(started) if !job.killed && now.since(started) > timing.script_max_runtime => {
                     job.killed = true;
-                    out.push(Action::KillScript(job.id));
+                    out.push(SentinelAction::KillScript(job.id));
                 }
                 None if running < MAX_RUNNING && now >= job.due => {
                     running += 1;
                     job.started = Some(now);
                     job.killed = false;
-                    out.push(Action::RunScript { job: job.id, argv: job.argv.clone() });
+                    out.push(SentinelAction::RunScript { job: job.id, argv: job.argv.clone() });
                 }
                 _ => {}
             }
         }
     }
 
-    pub(crate) fn on_done(&mut self, now: Instant, timing: &Timing, id: JobId, outcome: Outcome) {
+    pub(crate) fn on_done(&mut self, now: Instant, timing: &Timing, id: JobId, outcome: ScriptOutcome) {
         let Some(place) = self.jobs.iter().position(|job| job.id == id && job.started.is_some()) else {
             return;
         };
         let job = &mut self.jobs[place];
-        let again = !matches!(outcome, Outcome::Exited(code) if code != 1);
+        let again = !matches!(outcome, ScriptOutcome::Exited(code) if code != 1);
         if again && job.retries < MAX_RETRY {
             job.due = now + retry_delay(timing.script_retry_delay, job.retries);
             job.retries += 1;
@@ -112,8 +112,8 @@ fn retry_delay(first: Duration, retries: u32) -> Duration {
 mod tests {
     use super::*;
 
-    fn run(scripts: &mut Scripts, now: Instant) -> Vec<Action> {
-        let mut out = Output::default();
+    fn run(scripts: &mut Scripts, now: Instant) -> Vec<SentinelAction> {
+        let mut out = SentinelOutput::default();
         scripts.tick(now, &Timing::default(), &mut out);
         out.actions
     }
@@ -125,15 +125,15 @@ mod tests {
         let mut now = Instant::from_millis(1);
         scripts.queue(now, vec!["/bin/notify".into()]);
         for retry in 0..3 {
-            let started = Action::RunScript { job: JobId(1), argv: vec!["/bin/notify".into()] };
+            let started = SentinelAction::RunScript { job: JobId(1), argv: vec!["/bin/notify".into()] };
             assert_eq!(run(&mut scripts, now), [started]);
-            scripts.on_done(now, &timing, JobId(1), Outcome::Exited(1));
+            scripts.on_done(now, &timing, JobId(1), ScriptOutcome::Exited(1));
             let wait = Duration::from_secs(30 << retry);
             assert_eq!(run(&mut scripts, now + (wait - Duration::from_millis(1))), []);
             now += wait;
         }
         run(&mut scripts, now);
-        scripts.on_done(now, &timing, JobId(1), Outcome::Exited(2));
+        scripts.on_done(now, &timing, JobId(1), ScriptOutcome::Exited(2));
         assert!(scripts.jobs.is_empty(), "an exit code above 1 is final");
     }
 

@@ -22,7 +22,7 @@ pub(crate) struct Candidate {
     pub(crate) told: Option<Duration>,
     pub(crate) priority: u32,
     /// How long the replica has been without its master, according to the replica.
-    pub(crate) orphaned_for: Duration,
+    pub(crate) disconnected_for: Duration,
     /// Whether it recently refused to be promoted.
     pub(crate) refused: bool,
     /// Whether it belongs to another group.
@@ -33,14 +33,14 @@ pub(crate) struct Candidate {
 
 /// Limits for eligible replicas.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Limits {
+pub(crate) struct EligibilityLimits {
     pub(crate) silent_for: Duration,
     pub(crate) told: Duration,
-    pub(crate) orphaned_for: Duration,
+    pub(crate) disconnected_for: Duration,
 }
 
 /// Why `candidate` cannot be promoted; `None` if it can.
-pub(crate) fn unfit(candidate: &Candidate, limits: Limits) -> Option<&'static str> {
+pub(crate) fn ineligibility(candidate: &Candidate, limits: EligibilityLimits) -> Option<&'static str> {
     if candidate.down {
         return Some("down");
     }
@@ -59,12 +59,12 @@ pub(crate) fn unfit(candidate: &Candidate, limits: Limits) -> Option<&'static st
     if candidate.told.is_none_or(|told| told > limits.told) {
         return Some("stale");
     }
-    (candidate.orphaned_for > limits.orphaned_for).then_some("without its master too long")
+    (candidate.disconnected_for > limits.disconnected_for).then_some("without its master too long")
 }
 
 /// The best eligible candidate.
-pub(crate) fn select(candidates: &[Candidate], limits: Limits) -> Option<&Candidate> {
-    candidates.iter().filter(|candidate| unfit(candidate, limits).is_none()).min_by(|a, b| {
+pub(crate) fn select(candidates: &[Candidate], limits: EligibilityLimits) -> Option<&Candidate> {
+    candidates.iter().filter(|candidate| ineligibility(candidate, limits).is_none()).min_by(|a, b| {
         let rank = |candidate: &Candidate| (candidate.priority, std::cmp::Reverse(candidate.offset));
         // A replica with an unknown run id comes last.
         let name = |candidate: &Candidate| (candidate.run_id.is_empty(), candidate.run_id.clone());
@@ -76,10 +76,10 @@ pub(crate) fn select(candidates: &[Candidate], limits: Limits) -> Option<&Candid
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits {
+    const LIMITS: EligibilityLimits = EligibilityLimits {
         silent_for: Duration::from_secs(5),
         told: Duration::from_secs(5),
-        orphaned_for: Duration::from_secs(20),
+        disconnected_for: Duration::from_secs(20),
     };
 
     /// Parses one replica per line: port, state, silent s, INFO age s, priority, orphaned s, offset, run id.
@@ -93,7 +93,7 @@ mod tests {
                 silent_for: Duration::from_secs(number(2)),
                 told: words[3].parse().ok().map(Duration::from_secs),
                 priority: number(4) as u32,
-                orphaned_for: Duration::from_secs(number(5)),
+                disconnected_for: Duration::from_secs(number(5)),
                 refused: words[1] == "refuses",
                 foreign: words[1] == "foreign",
                 offset: number(6),

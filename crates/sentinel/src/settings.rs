@@ -7,7 +7,7 @@ use ::config::LogLevel;
 
 /// Options of the sentinel itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Global {
+pub struct GlobalSettings {
     /// The port for clients and other sentinels.
     pub port: u16,
     /// The announced address; without it, the local address of each link.
@@ -30,7 +30,7 @@ pub struct Global {
     pub sentinel_pass: String,
 }
 
-impl Default for Global {
+impl Default for GlobalSettings {
     fn default() -> Self {
         Self {
             port: 26379,

@@ -3,34 +3,34 @@
 use std::collections::BTreeMap;
 
 use clock::Instant;
-use consensus::{PeerId, Record};
+use consensus::{GroupRecord, PeerId};
 use rand_chacha::ChaCha8Rng;
 
 use crate::addr::{Addr, RunId};
-use crate::agenda::Agenda;
-use crate::event::{Level, Subject};
-use crate::flight::Recorder;
-use crate::link::{Due, LinkId, Links, MAX_PENDING, Pending};
-use crate::machine::{Action, JournalRecord, Output};
+use crate::event::{EventLevel, EventSubject};
+use crate::failover_log::FailoverRecorder;
+use crate::link::{ConnectDue, LinkId, Links, MAX_PENDING, PendingReply};
+use crate::machine::{JournalRecord, SentinelAction, SentinelOutput};
+use crate::scheduler::Scheduler;
 use crate::script::Scripts;
-use crate::settings::{Global, Timing};
+use crate::settings::{GlobalSettings, Timing};
 
-pub(crate) struct Shared {
+pub(crate) struct SharedState {
     pub(crate) me: RunId,
-    pub(crate) global: Global,
+    pub(crate) global: GlobalSettings,
     /// The highest epoch seen for any master.
     pub(crate) epoch: u64,
     pub(crate) links: Links,
     /// Whether links may have become unused.
     pub(crate) links_changed: bool,
-    pub(crate) agenda: Agenda,
+    pub(crate) scheduler: Scheduler,
     pub(crate) timing: Timing,
     /// Since when the sentinel has been in TILT mode.
     pub(crate) tilt: Option<Instant>,
     /// Number of times that TILT mode was entered.
     pub(crate) tilts: u64,
     pub(crate) scripts: Scripts,
-    pub(crate) recorder: Recorder,
+    pub(crate) recorder: FailoverRecorder,
     /// Since when the configuration file has been outdated.
     pub(crate) unwritten: Option<Instant>,
     /// Number of journal records so far.
@@ -42,7 +42,7 @@ pub(crate) struct Shared {
     pub(crate) rng: ChaCha8Rng,
 }
 
-impl Shared {
+impl SharedState {
     pub(crate) fn my_peer(&self) -> PeerId {
         self.me.peer()
     }
@@ -63,15 +63,15 @@ impl Shared {
 }
 
 /// The context of one step: the time, the shared state and the output so far.
-pub(crate) struct Cx<'a> {
+pub(crate) struct Context<'a> {
     pub(crate) now: Instant,
-    pub(crate) shared: &'a mut Shared,
-    pub(crate) out: &'a mut Output,
+    pub(crate) shared: &'a mut SharedState,
+    pub(crate) out: &'a mut SentinelOutput,
 }
 
-impl Cx<'_> {
+impl Context<'_> {
     /// Adds a record to the journal. Returns the number that actions can wait for.
-    pub(crate) fn persist(&mut self, record: Record) -> u64 {
+    pub(crate) fn persist(&mut self, record: GroupRecord) -> u64 {
         self.shared.records += 1;
         let number = self.shared.records;
         self.out.records.push(JournalRecord { number, record });
@@ -79,19 +79,19 @@ impl Cx<'_> {
     }
 
     /// Publishes and logs an event. `script` is the notification script of the master.
-    pub(crate) fn event(&mut self, level: Level, name: &str, payload: String, script: Option<&str>) {
-        self.out.push(Action::Log { level, text: format!("{name} {payload}") });
-        if let (Level::Warning, Some(path)) = (level, script) {
+    pub(crate) fn event(&mut self, level: EventLevel, name: &str, payload: String, script: Option<&str>) {
+        self.out.push(SentinelAction::Log { level, text: format!("{name} {payload}") });
+        if let (EventLevel::Warning, Some(path)) = (level, script) {
             let argv = vec![path.to_owned(), name.to_owned(), payload.clone()];
             self.shared.scripts.queue(self.now, argv);
         }
-        if level != Level::Debug {
-            self.out.push(Action::Publish { channel: name.to_owned(), payload });
+        if level != EventLevel::Debug {
+            self.out.push(SentinelAction::Publish { channel: name.to_owned(), payload });
         }
     }
 
-    pub(crate) fn log(&mut self, level: Level, text: String) {
-        self.out.push(Action::Log { level, text });
+    pub(crate) fn log(&mut self, level: EventLevel, text: String) {
+        self.out.push(SentinelAction::Log { level, text });
     }
 
     pub(crate) fn subject(
@@ -100,9 +100,9 @@ impl Cx<'_> {
         name: &str,
         addr: &Addr,
         of: Option<(&str, &Addr)>,
-    ) -> Subject {
+    ) -> EventSubject {
         let shown = |host: &str| self.shared.shown(host).to_owned();
-        Subject {
+        EventSubject {
             kind,
             name: name.to_owned(),
             ip: shown(&addr.host),
@@ -112,17 +112,17 @@ impl Cx<'_> {
     }
 
     /// Sends a request on a command link. Returns false if the link is down or has too many pending replies.
-    pub(crate) fn send(&mut self, link: LinkId, pending: Pending, request: &[&str]) -> bool {
+    pub(crate) fn send(&mut self, link: LinkId, pending: PendingReply, request: &[&str]) -> bool {
         let request = request.iter().map(|word| word.as_bytes().to_vec()).collect();
         self.send_after(0, link, pending, request)
     }
 
-    /// Sends a request once the journal record `after` is durable. Returns false like [`Cx::send`].
+    /// Sends a request once the journal record `after` is durable. Returns false like [`Context::send`].
     pub(crate) fn send_after(
         &mut self,
         after: u64,
         link: LinkId,
-        pending: Pending,
+        pending: PendingReply,
         request: Vec<Vec<u8>>,
     ) -> bool {
         let Some(state) = self.shared.links.find(link) else { return false };
@@ -130,7 +130,7 @@ impl Cx<'_> {
             return false;
         }
         state.pending.push_back(pending);
-        self.out.push(Action::Send { link, after, request });
+        self.out.push(SentinelAction::Send { link, after, request });
         true
     }
 
@@ -139,12 +139,12 @@ impl Cx<'_> {
         let now = self.now;
         let Some(state) = self.shared.links.find(link) else { return };
         match state.connect_due(now) {
-            Due::Connect => {
+            ConnectDue::Connect => {
                 let (addr, kind) = (state.addr.clone(), state.kind);
-                self.out.push(Action::Connect { link, addr, kind });
+                self.out.push(SentinelAction::Connect { link, addr, kind });
             }
-            Due::GiveUp => self.out.push(Action::Close(link)),
-            Due::Nothing => {}
+            ConnectDue::GiveUp => self.out.push(SentinelAction::Close(link)),
+            ConnectDue::Nothing => {}
         }
     }
 
@@ -155,7 +155,7 @@ impl Cx<'_> {
         if state.is_up() {
             state.on_down(now, false);
             state.lost = None;
-            self.out.push(Action::Close(link));
+            self.out.push(SentinelAction::Close(link));
         }
     }
 

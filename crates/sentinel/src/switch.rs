@@ -1,31 +1,31 @@
 //! Follows switches led by other sentinels, learned from the group's log or from hello messages, if their epoch is
 //! newer.
 
-use consensus::Input;
+use consensus::GroupInput;
 use failover_history::FailoverOutcome;
 
 use crate::addr::Addr;
-use crate::event::Level;
-use crate::failover::Phase;
+use crate::event::EventLevel;
+use crate::failover::FailoverPhase;
 use crate::hello::Hello;
 use crate::info::Role;
 use crate::instance::Instance;
 use crate::master::Master;
 use crate::record::Switch;
-use crate::shared::Cx;
+use crate::shared::Context;
 
 impl Master {
     /// Handles a committed switch, or the committed choice of a replica to promote.
-    pub(crate) fn on_committed(&mut self, cx: &mut Cx<'_>, switch: &Switch) {
+    pub(crate) fn on_committed(&mut self, cx: &mut Context<'_>, switch: &Switch) {
         // The leader itself continues in the phase that waits for this commit.
-        let mine = |phase, epoch| phase == Phase::Confirm && epoch == switch.epoch;
+        let mine = |phase, epoch| phase == FailoverPhase::Confirm && epoch == switch.epoch;
         let leads = self.failover.as_ref().is_some_and(|failover| mine(failover.phase, failover.epoch));
         if switch.done && !leads {
             self.learn_switch(cx, switch);
         }
     }
 
-    pub(crate) fn learn_switch(&mut self, cx: &mut Cx<'_>, switch: &Switch) {
+    pub(crate) fn learn_switch(&mut self, cx: &mut Context<'_>, switch: &Switch) {
         if switch.epoch <= self.config_epoch {
             return;
         }
@@ -38,46 +38,51 @@ impl Master {
         }
         let leader = self.leader.as_ref().and_then(|leader| self.peers.get(leader));
         if let Some(peer) = leader {
-            self.announce_peer(cx, Level::Warning, "+config-update-from", peer, "");
+            self.announce_peer(cx, EventLevel::Warning, "+config-update-from", peer, "");
         }
         self.call_reconfig_script(cx, "observer", &to);
         self.change_address(cx, &to);
     }
 
     /// Another sentinel announces a newer configuration.
-    pub(crate) fn follow_hello(&mut self, cx: &mut Cx<'_>, hello: &Hello) {
+    pub(crate) fn follow_hello(&mut self, cx: &mut Context<'_>, hello: &Hello) {
         self.config_epoch = hello.config_epoch;
         cx.switched();
         if cx.shared.same_addr(&hello.master_addr, self.current_addr()) {
             return;
         }
         if let Some(peer) = self.peers.get(&hello.run_id) {
-            self.announce_peer(cx, Level::Warning, "+config-update-from", peer, "");
+            self.announce_peer(cx, EventLevel::Warning, "+config-update-from", peer, "");
         }
         self.call_reconfig_script(cx, "observer", &hello.master_addr);
         self.change_address(cx, &hello.master_addr);
     }
 
     /// Monitors `to` as the new master; the old master is expected to return as a replica.
-    pub(crate) fn change_address(&mut self, cx: &mut Cx<'_>, to: &Addr) {
+    pub(crate) fn change_address(&mut self, cx: &mut Context<'_>, to: &Addr) {
         // Another leader may overtake one whose own failover has not ended.
         let current = self.current_addr();
         let old = if cx.shared.same_addr(current, to) { &self.myself.addr } else { current };
         let shown = |addr: &Addr| format!("{} {}", cx.shared.shown(&addr.host), addr.port);
         let payload = format!("{} {} {}", self.name, shown(old), shown(to));
-        cx.event(Level::Warning, "+switch-master", payload, self.settings.notification_script.as_deref());
+        cx.event(
+            EventLevel::Warning,
+            "+switch-master",
+            payload,
+            self.settings.notification_script.as_deref(),
+        );
         self.note(cx, format!("switched to {to}"));
         cx.shared.recorder.end(cx.now, &self.name, FailoverOutcome::Replaced, "done");
         let all = self.replicas.keys().chain([&self.myself.addr]);
         let replicas: Vec<Addr> = all.filter(|addr| !cx.shared.same_addr(addr, to)).cloned().collect();
-        self.start_over(cx, to);
+        self.reset_observations(cx, to);
         for addr in &replicas {
             self.add_replica(cx, addr);
         }
     }
 
     /// Discards all observations and monitors `addr` as the master.
-    pub(crate) fn start_over(&mut self, cx: &mut Cx<'_>, addr: &Addr) {
+    pub(crate) fn reset_observations(&mut self, cx: &mut Context<'_>, addr: &Addr) {
         self.myself = Instance::new(cx, addr, Role::Master, &self.settings);
         self.replicas.clear();
         for peer in self.peers.values_mut() {
@@ -90,17 +95,17 @@ impl Master {
         self.retry_at = cx.now;
         self.failures = 0;
         self.leader = None;
-        self.greet_again();
+        self.schedule_hellos();
         cx.shared.links_changed = true;
         cx.changed();
         cx.resolve(&addr.host);
-        self.drive(cx, Input::Sleep);
+        self.drive(cx, GroupInput::Sleep);
         let link = self.myself.command;
         self.ask_info_over(cx, link);
     }
 
     /// Calls the reconfiguration script with master name, role, state, old and new address.
-    pub(crate) fn call_reconfig_script(&self, cx: &mut Cx<'_>, role: &str, to: &Addr) {
+    pub(crate) fn call_reconfig_script(&self, cx: &mut Context<'_>, role: &str, to: &Addr) {
         let Some(path) = &self.settings.client_reconfig_script else { return };
         let from = &self.myself.addr;
         let shown = |addr: &Addr| cx.shared.shown(&addr.host).to_owned();

@@ -1,19 +1,22 @@
 //! Tests of a single sentinel. The simulator (crate `sim`) tests groups of sentinels.
 
 mod foreign;
-mod lineage;
-mod orders;
+mod handover;
 mod surface;
+mod transactions;
 mod world;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clock::Instant;
-use consensus::{Change, Record, Term};
+use consensus::{GroupChange, GroupRecord, Term};
 use resp::{Protocol, Value};
 
-use crate::{Action, Addr, ClientId, Config, Input, JournalRecord, LinkId, LinkKind, Output, Sentinel};
+use crate::{
+    Addr, ClientId, JournalRecord, LinkId, LinkKind, Sentinel, SentinelAction, SentinelConfig, SentinelInput,
+    SentinelOutput,
+};
 
 const CONFIG: &str = "sentinel myid aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa
 sentinel monitor mymaster 10.0.0.1 6379 2
@@ -31,13 +34,13 @@ impl Bench {
     /// Creates a sentinel with established links to its master.
     fn new() -> Self {
         let now = Instant::from_millis(100_000);
-        let config = Config::parse(CONFIG).unwrap();
-        let mut out = Output::default();
+        let config = SentinelConfig::parse(CONFIG).unwrap();
+        let mut out = SentinelOutput::default();
         let sentinel = Sentinel::new(now, config, BTreeMap::new(), 1, &mut out);
         let mut bench = Self { sentinel, now };
         for (link, kind) in [(1, LinkKind::Command), (2, LinkKind::Hello)] {
             let addr = Addr::new("10.0.0.1", 6379);
-            let connect = Action::Connect { link: LinkId(link), addr, kind };
+            let connect = SentinelAction::Connect { link: LinkId(link), addr, kind };
             if link == 1 {
                 out = bench.deadline();
             }
@@ -45,23 +48,23 @@ impl Bench {
         }
         for link in [1, 2] {
             let local_ip = "10.0.0.9".into();
-            bench.input(Input::Connected { link: LinkId(link), local_ip });
+            bench.input(SentinelInput::Connected { link: LinkId(link), local_ip });
         }
         // Replies to CLIENT SETNAME, PING and INFO.
         for value in [Value::Simple("OK".into()), Value::Simple("PONG".into()), info("role:master\r\n")] {
-            bench.input(Input::Reply { link: LinkId(1), value });
+            bench.input(SentinelInput::Reply { link: LinkId(1), value });
         }
         bench
     }
 
-    fn input(&mut self, input: Input) -> Output {
-        let mut out = Output::default();
+    fn input(&mut self, input: SentinelInput) -> SentinelOutput {
+        let mut out = SentinelOutput::default();
         self.sentinel.handle(self.now, input, &mut out);
         out
     }
 
-    fn deadline(&mut self) -> Output {
-        self.input(Input::Deadline)
+    fn deadline(&mut self) -> SentinelOutput {
+        self.input(SentinelInput::Deadline)
     }
 
     /// Advances the time, handling all deadlines. Returns the published events.
@@ -80,22 +83,22 @@ impl Bench {
     fn command(&mut self, line: &str) -> (u64, String) {
         let args = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
         let (client, protocol) = (ClientId(7), Protocol::Resp2);
-        let out = self.input(Input::Command { client, protocol, args });
+        let out = self.input(SentinelInput::Command { client, protocol, args });
         let reply = out.actions.into_iter().find_map(|action| match action {
-            Action::Reply { after, reply, .. } => Some((after, String::from_utf8(reply).unwrap())),
+            SentinelAction::Reply { after, reply, .. } => Some((after, String::from_utf8(reply).unwrap())),
             _ => None,
         });
         reply.expect("every command is answered")
     }
 
-    fn meet(&mut self, run_id: &str, port: u16) -> Output {
+    fn meet(&mut self, run_id: &str, port: u16) -> SentinelOutput {
         self.hello(&format!("10.0.0.8,{port},{run_id},0,mymaster,10.0.0.1,6379,0"))
     }
 
-    fn hello(&mut self, payload: &str) -> Output {
+    fn hello(&mut self, payload: &str) -> SentinelOutput {
         let words = ["message", "__sentinel__:hello", payload];
         let value = Value::Array(words.iter().map(|word| Value::Bulk(word.as_bytes().to_vec())).collect());
-        self.input(Input::Reply { link: LinkId(2), value })
+        self.input(SentinelInput::Reply { link: LinkId(2), value })
     }
 }
 
@@ -103,9 +106,9 @@ fn info(text: &str) -> Value {
     Value::Bulk(text.as_bytes().to_vec())
 }
 
-fn published(out: &Output) -> Vec<String> {
-    let line = |action: &Action| match action {
-        Action::Publish { channel, payload } => Some(format!("{channel} {payload}")),
+fn published(out: &SentinelOutput) -> Vec<String> {
+    let line = |action: &SentinelAction| match action {
+        SentinelAction::Publish { channel, payload } => Some(format!("{channel} {payload}")),
         _ => None,
     };
     out.actions.iter().filter_map(line).collect()
@@ -114,11 +117,11 @@ fn published(out: &Output) -> Vec<String> {
 #[test]
 fn refused_connections_after_a_broken_link_mean_down_within_refused_after() {
     let mut bench = Bench::new();
-    let out = bench.input(Input::Disconnected { link: LinkId(1) });
+    let out = bench.input(SentinelInput::Disconnected { link: LinkId(1) });
     let addr = Addr::new("10.0.0.1", 6379);
-    let connect = Action::Connect { link: LinkId(1), addr, kind: LinkKind::Command };
+    let connect = SentinelAction::Connect { link: LinkId(1), addr, kind: LinkKind::Command };
     assert_eq!(out.actions, [connect], "the first attempt is made at once");
-    bench.input(Input::ConnectFailed { link: LinkId(1), refused: true });
+    bench.input(SentinelInput::ConnectFailed { link: LinkId(1), refused: true });
     assert_eq!(bench.pass(140), Vec::<String>::new());
     assert_eq!(bench.pass(20), ["+sdown master mymaster 10.0.0.1 6379"]);
 }
@@ -126,7 +129,7 @@ fn refused_connections_after_a_broken_link_mean_down_within_refused_after() {
 #[test]
 fn broken_link_without_refusals_waits_for_down_after() {
     let mut bench = Bench::new();
-    bench.input(Input::Disconnected { link: LinkId(1) });
+    bench.input(SentinelInput::Disconnected { link: LinkId(1) });
     assert_eq!(bench.pass(990), Vec::<String>::new());
     assert_eq!(bench.pass(100), ["+sdown master mymaster 10.0.0.1 6379"]);
 }
@@ -134,14 +137,14 @@ fn broken_link_without_refusals_waits_for_down_after() {
 #[test]
 fn restart_within_refused_after_is_no_failure() {
     let mut bench = Bench::new();
-    bench.input(Input::Disconnected { link: LinkId(1) });
-    bench.input(Input::ConnectFailed { link: LinkId(1), refused: true });
+    bench.input(SentinelInput::Disconnected { link: LinkId(1) });
+    bench.input(SentinelInput::ConnectFailed { link: LinkId(1), refused: true });
     assert_eq!(bench.pass(100), Vec::<String>::new());
-    bench.input(Input::Connected { link: LinkId(1), local_ip: "10.0.0.9".into() });
+    bench.input(SentinelInput::Connected { link: LinkId(1), local_ip: "10.0.0.9".into() });
     for value in
         [Value::Simple("OK".into()), Value::Error("LOADING Redis is loading the dataset in memory".into())]
     {
-        bench.input(Input::Reply { link: LinkId(1), value });
+        bench.input(SentinelInput::Reply { link: LinkId(1), value });
     }
     assert_eq!(bench.pass(90), Vec::<String>::new());
 }
@@ -155,13 +158,16 @@ fn vote_is_given_once_per_epoch_after_it_is_durable() {
     let line = ask(PEER, 5);
     let args = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
     let (client, protocol) = (ClientId(1), Protocol::Resp2);
-    let out = bench.input(Input::Command { client, protocol, args });
+    let out = bench.input(SentinelInput::Command { client, protocol, args });
     let vote = u64::from_str_radix("bbbbbbbbbbbbbbbb", 16).unwrap();
-    let ballot = Change::Ballot { term: Term(5), vote, commit: 0 };
-    let record = Record { group: "mymaster".into(), changes: vec![ballot] };
+    let ballot = GroupChange::Ballot { term: Term(5), vote, commit: 0 };
+    let record = GroupRecord { group: "mymaster".into(), changes: vec![ballot] };
     assert_eq!(out.records, [JournalRecord { number: 1, record }]);
     let reply = format!("*3\r\n:0\r\n$40\r\n{PEER}\r\n:5\r\n").into_bytes();
-    assert!(out.actions.contains(&Action::Reply { client, after: 1, is_kept: false, reply }), "{out:?}");
+    assert!(
+        out.actions.contains(&SentinelAction::Reply { client, after: 1, is_kept: false, reply }),
+        "{out:?}"
+    );
     assert_eq!(published(&out), ["+new-epoch 5".into(), format!("+vote-for-leader {PEER} 5")]);
     // Another candidate in the same epoch, then an epoch that is over.
     let taken = format!("*3\r\n:0\r\n$40\r\n{PEER}\r\n:5\r\n");
@@ -233,7 +239,7 @@ fn newer_configuration_in_a_hello_is_adopted_and_saved_at_once() {
     assert!(events.contains(&"+switch-master mymaster 10.0.0.1 6379 10.0.0.2 6379".to_owned()), "{events:?}");
     assert!(events.contains(&"+slave slave 10.0.0.1:6379 10.0.0.1 6379 @ mymaster 10.0.0.2 6379".to_owned()));
     let written = out.actions.iter().any(|action| {
-        matches!(action, Action::WriteConfig { text } if std::str::from_utf8(text).unwrap().contains("sentinel monitor mymaster 10.0.0.2 6379 2"))
+        matches!(action, SentinelAction::WriteConfig { text } if std::str::from_utf8(text).unwrap().contains("sentinel monitor mymaster 10.0.0.2 6379 2"))
     });
     assert!(written, "{out:?}");
     let older = bench.hello(&format!("10.0.0.8,26380,{PEER},3,mymaster,10.0.0.1,6379,2"));
@@ -254,11 +260,13 @@ fn reply_about_a_replaced_master_does_not_affect_the_new_one() {
     while !requests.iter().any(is_question) {
         for action in std::mem::take(&mut out) {
             match action {
-                Action::Connect { link, addr, .. } if addr.host == "10.0.0.8" => {
+                SentinelAction::Connect { link, addr, .. } if addr.host == "10.0.0.8" => {
                     peer = Some(link);
-                    out.extend(bench.input(Input::Connected { link, local_ip: "10.0.0.9".into() }).actions);
+                    out.extend(
+                        bench.input(SentinelInput::Connected { link, local_ip: "10.0.0.9".into() }).actions,
+                    );
                 }
-                Action::Send { link, request, .. } if Some(link) == peer => requests.push(request),
+                SentinelAction::Send { link, request, .. } if Some(link) == peer => requests.push(request),
                 _ => {}
             }
         }
@@ -270,7 +278,7 @@ fn reply_about_a_replaced_master_does_not_affect_the_new_one() {
     for request in requests {
         let down = Value::Array(vec![Value::Integer(1), Value::Bulk(b"*".to_vec()), Value::Integer(0)]);
         let value = if is_question(&request) { down } else { Value::Simple("OK".into()) };
-        bench.input(Input::Reply { link: peer.expect("it was asked"), value });
+        bench.input(SentinelInput::Reply { link: peer.expect("it was asked"), value });
     }
     let events = bench.pass(1500);
     assert!(events.contains(&"+sdown master mymaster 10.0.0.2 6379".to_owned()), "{events:?}");
@@ -314,8 +322,8 @@ fn five_hundred_masters_share_one_link_to_each_sentinel() {
         config += &format!("sentinel known-sentinel m{number} 10.0.0.8 26380 {PEER}\n");
         config += &format!("sentinel known-sentinel m{number} 10.0.0.8 26381 {OTHER}\n");
     }
-    let config = Config::parse(&config).unwrap();
+    let config = SentinelConfig::parse(&config).unwrap();
     let sentinel =
-        Sentinel::new(Instant::from_millis(1000), config, BTreeMap::new(), 1, &mut Output::default());
+        Sentinel::new(Instant::from_millis(1000), config, BTreeMap::new(), 1, &mut SentinelOutput::default());
     assert_eq!(sentinel.link_count(), 500 * 2 + 2);
 }

@@ -9,9 +9,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use clock::Instant;
-use consensus::Change;
+use consensus::GroupChange;
 use resp::{Protocol, parse_value};
-use sentinel::{Action, ClientId, Config, Input, JournalRecord, LinkId, Output, Sentinel};
+use sentinel::{
+    ClientId, JournalRecord, LinkId, Sentinel, SentinelAction, SentinelConfig, SentinelInput, SentinelOutput,
+};
 
 use self::disk::Disk;
 use self::invariants::Seen;
@@ -181,7 +183,7 @@ impl Play for World {
     }
 
     fn on_deadline(&mut self, host: usize) {
-        self.feed(host, Input::Deadline);
+        self.feed(host, SentinelInput::Deadline);
     }
 
     fn restart(&mut self, host: usize) {
@@ -257,7 +259,7 @@ impl World {
         let seed = self.stage.chance.number();
         let now = self.stage.now + self.stage.processes[host].skew;
         let watcher = self.watcher(host);
-        let config = Config::parse(&watcher.disk.config).expect("a sentinel reads what it wrote");
+        let config = SentinelConfig::parse(&watcher.disk.config).expect("a sentinel reads what it wrote");
         let groups = match watcher.disk.load() {
             Ok(groups) => groups,
             Err(error) => {
@@ -265,7 +267,7 @@ impl World {
                 return;
             }
         };
-        let mut out = Output::default();
+        let mut out = SentinelOutput::default();
         let sentinel = Sentinel::new(now, config, groups, seed, &mut out);
         watcher.sentinel = Some(sentinel);
         watcher.waiting.clear();
@@ -278,10 +280,10 @@ impl World {
     }
 
     /// Passes an input to a sentinel, checks its state and carries out its actions.
-    fn feed(&mut self, host: usize, input: Input) {
+    fn feed(&mut self, host: usize, input: SentinelInput) {
         let now = self.stage.now + self.stage.processes[host].skew;
         let Some(mut sentinel) = self.watcher(host).sentinel.take() else { return };
-        let mut out = Output::default();
+        let mut out = SentinelOutput::default();
         sentinel.handle(now, input, &mut out);
         self.examine(host, &sentinel, &out);
         self.watcher(host).sentinel = Some(sentinel);
@@ -289,7 +291,7 @@ impl World {
         plan_tick(self, host);
     }
 
-    fn examine(&mut self, host: usize, sentinel: &Sentinel, out: &Output) {
+    fn examine(&mut self, host: usize, sentinel: &Sentinel, out: &SentinelOutput) {
         let id = sentinel.my_id().to_string();
         let mut seen = Vec::new();
         let status = sentinel.status(MASTER);
@@ -297,7 +299,7 @@ impl World {
         seen.extend(status.map(|status| Seen::Step { sentinel, status }));
         for JournalRecord { record, .. } in &out.records {
             let ballots = record.changes.iter().filter_map(|change| match change {
-                Change::Ballot { term, vote, .. } => {
+                GroupChange::Ballot { term, vote, .. } => {
                     Some(Seen::Ballot { voter: &id, term: term.0, vote: *vote })
                 }
                 _ => None,
@@ -306,10 +308,12 @@ impl World {
         }
         for action in &out.actions {
             match action {
-                Action::Log { text, .. } if text.contains("+selected-slave") => {
+                SentinelAction::Log { text, .. } if text.contains("+selected-slave") => {
                     self.check_choice(host, watched.as_ref(), text);
                 }
-                Action::Send { link, request, .. } if request.get(1).is_some_and(|word| word == b"NO") => {
+                SentinelAction::Send { link, request, .. }
+                    if request.get(1).is_some_and(|word| word == b"NO") =>
+                {
                     let conn = self.watcher(host).links.get(link).copied();
                     let server = conn.and_then(|conn| self.streams.get(&conn)).map(|stream| stream.server);
                     if let Some(server) = server {
@@ -330,33 +334,33 @@ impl World {
         }
     }
 
-    fn carry_out(&mut self, host: usize, out: Output) {
+    fn carry_out(&mut self, host: usize, out: SentinelOutput) {
         for record in out.records {
             self.persist(host, record);
         }
         let plant = self.stage.plan.plant;
         for action in out.actions {
             let traffic = match action {
-                Action::WriteConfig { text } => {
+                SentinelAction::WriteConfig { text } => {
                     let forgets = plant == Some(Plant::ForgottenWrites);
                     self.watcher(host).disk.config = if forgets { without_epochs(&text) } else { text };
                     continue;
                 }
-                Action::Log { text, .. } => {
+                SentinelAction::Log { text, .. } => {
                     self.stage.note(|| format!("sentinel {host}: {text}"));
                     continue;
                 }
                 // There are no subscribers, host names or scripts.
-                Action::Publish { .. }
-                | Action::Resolve { .. }
-                | Action::RunScript { .. }
-                | Action::KillScript(_)
-                | Action::SetLogLevel(_)
-                | Action::Crash => continue,
-                Action::Connect { link, addr, .. } => Traffic::Connect { link, ip: addr.host },
-                Action::Close(link) => Traffic::Close(link),
-                Action::Send { link, after, request } => Traffic::Send { link, after, request },
-                Action::Reply { client, after, reply, .. } => Traffic::Reply { client, after, reply },
+                SentinelAction::Publish { .. }
+                | SentinelAction::Resolve { .. }
+                | SentinelAction::RunScript { .. }
+                | SentinelAction::KillScript(_)
+                | SentinelAction::SetLogLevel(_)
+                | SentinelAction::Crash => continue,
+                SentinelAction::Connect { link, addr, .. } => Traffic::Connect { link, ip: addr.host },
+                SentinelAction::Close(link) => Traffic::Close(link),
+                SentinelAction::Send { link, after, request } => Traffic::Send { link, after, request },
+                SentinelAction::Reply { client, after, reply, .. } => Traffic::Reply { client, after, reply },
             };
             self.watcher(host).waiting.push_back(traffic);
         }
@@ -366,10 +370,10 @@ impl World {
     /// Appends to the journal, which takes a moment.
     fn persist(&mut self, host: usize, JournalRecord { number, record }: JournalRecord) {
         let (life, plant) = (self.stage.processes[host].life, self.stage.plan.plant);
-        let vote = |change: &Change| matches!(change, Change::Ballot { vote, .. } if *vote != 0);
+        let vote = |change: &GroupChange| matches!(change, GroupChange::Ballot { vote, .. } if *vote != 0);
         let voted = record.changes.iter().any(vote);
         let ballots = record.changes.iter().filter_map(|change| match change {
-            Change::Ballot { term, vote, .. } => Some((number, term.0, *vote)),
+            GroupChange::Ballot { term, vote, .. } => Some((number, term.0, *vote)),
             _ => None,
         });
         self.watcher(host).ballots.extend(ballots);
@@ -420,7 +424,7 @@ impl World {
     fn serve_watcher(&mut self, host: usize, client: ClientId, args: Vec<Vec<u8>>) {
         match args.first().map(Vec::as_slice) {
             Some(b"SENTINEL" | b"PUBLISH" | b"ROLE") => {
-                self.feed(host, Input::Command { client, protocol: Protocol::Resp2, args });
+                self.feed(host, SentinelInput::Command { client, protocol: Protocol::Resp2, args });
             }
             word => {
                 let reply = if word == Some(b"PING") { b"+PONG\r\n".to_vec() } else { b"+OK\r\n".to_vec() };

@@ -137,7 +137,7 @@ mod tests {
         let is_master = topology(true, &[OTHER, ME, OTHER]);
         let mut promoted = pending.clone();
         assert_eq!(promoted.update(&given, &is_master), []);
-        assert!(promoted.contains(slot(0)), "its master's rest is its own now");
+        assert!(promoted.contains(slot(0)), "the promoted replica continues the deletion");
         assert_eq!(promoted.update(&is_master, &given), []);
         assert_eq!(promoted, SlotsToEmpty::default());
         assert_eq!(pending.update(&given, &before), []);

@@ -109,7 +109,7 @@ mod tests {
         // Packets on the same link keep their order.
         assert_eq!(held.admit_packet(1, "pong", false), None);
         assert_eq!(released(&mut held), []);
-        assert!(held.note_written(first), "all that must be is on disk");
+        assert!(held.note_written(first), "all durable writes are complete");
         assert_eq!(released(&mut held), [QueueEntry::Packet(1, "vote"), QueueEntry::Packet(1, "pong")]);
         assert!(!held.note_written(second), "as it was before");
         assert_eq!(held.admit_packet(1, "ping", false), Some("ping"));

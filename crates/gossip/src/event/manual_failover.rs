@@ -39,15 +39,15 @@ impl From<ManualFailoverEvent> for ClusterEvent {
 impl fmt::Display for ManualFailoverEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Asked { by } => write!(f, "ManualFailover failover requested by replica {by}."),
-            Self::Accepted => f.write_str("ManualFailover failover user request accepted."),
+            Self::Asked { by } => write!(f, "Manual failover requested by replica {by}."),
+            Self::Accepted => f.write_str("Manual failover user request accepted."),
             Self::Forced => f.write_str("Forced failover user request accepted."),
             Self::RequestedByMaster => f.write_str("Forced failover primary request accepted."),
             Self::Takeover => f.write_str("Taking over the primary (user request)."),
             Self::Ready => {
                 f.write_str("All primary replication stream processed, manual failover can start.")
             }
-            Self::TimedOut => f.write_str("ManualFailover failover timed out."),
+            Self::TimedOut => f.write_str("Manual failover timed out."),
             Self::MasterOffset(offset) => {
                 write!(f, "Received replication offset for paused primary manual failover: {offset}")
             }

@@ -368,7 +368,7 @@ fn takeover_works_without_a_majority() {
     net.kill(1);
     net.run(MS(5000));
     net.failover(3, FailoverMode::Takeover).unwrap();
-    net.run_until("three owners, two of them well", |net| net.owner_of(2, 0) == Some(3));
+    net.run_until("three owners, two of them healthy", |net| net.owner_of(2, 0) == Some(3));
     net.run_until("serving again", |net| net.writer_of(0) == Some(3));
 }
 

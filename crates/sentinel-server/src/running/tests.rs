@@ -17,21 +17,21 @@ const CANDIDATE: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
 /// Creates a sentinel with one client.
 fn center(folder: &std::path::Path) -> (Center, UnboundedReceiver<Vec<u8>>) {
     let (files, groups) = Files::open(folder.join("sentinel.conf")).unwrap();
-    let own = sentinel::Config::parse(CONFIG).unwrap();
+    let own = sentinel::SentinelConfig::parse(CONFIG).unwrap();
     let began = std::time::Instant::now();
-    let sentinel = Sentinel::new(time_since(began), own, groups, 1, &mut sentinel::Output::default());
+    let sentinel = Sentinel::new(time_since(began), own, groups, 1, &mut sentinel::SentinelOutput::default());
     let engine = Arc::new(Engine::of_sentinel(::commands::of_sentinel().catalogue(), 1));
     let parts = (Config::default(), Arc::default(), files);
     let mut center = Center::new(sentinel, parts, (engine, false), channel(16).0, Arc::default(), began);
     let (output, replies) = Output::channel(Arc::default());
     let opened = Opened { client: 1, link: engine::Link::default(), output, known: Arc::new(true.into()) };
-    center.take(Event::ClientOpened(opened), &mut sentinel::Output::default());
+    center.take(Event::ClientOpened(opened), &mut sentinel::SentinelOutput::default());
     (center, replies)
 }
 
 fn ask(center: &mut Center, line: &str) {
     let args = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-    let mut out = sentinel::Output::default();
+    let mut out = sentinel::SentinelOutput::default();
     center.take(Event::ClientRequest { client: 1, args }, &mut out);
     center.carry_out(out);
 }
@@ -96,7 +96,7 @@ fn users_are_saved_before_acl_setuser_is_answered() {
     assert!(text.lines().any(|found| found == line), "{text}");
     assert!(!text.contains("user default"), "{text}");
     let again = Engine::of_sentinel(::commands::of_sentinel().catalogue(), 2);
-    access::load(&again, "", &sentinel::Config::parse(&text).unwrap().users).unwrap();
+    access::load(&again, "", &sentinel::SentinelConfig::parse(&text).unwrap().users).unwrap();
     assert!(again.users.read().admits(b"alice", b"p"));
     assert_eq!(talk(&mut center, &mut replies, "AUTH alice p"), "+OK");
     let refused = talk(&mut center, &mut replies, "SENTINEL SET mymaster quorum 1");
@@ -112,14 +112,14 @@ fn users_with_non_utf8_names_survive_a_restart() {
     let (mut center, mut replies) = center(folder.path());
     for name in [&b"\xff\xfe"[..], b"\xff"] {
         let args = [b"ACL", &b"SETUSER"[..], name, b"on", b">p", b"&\xfd*", b"+@all"].map(<[u8]>::to_vec);
-        let mut out = sentinel::Output::default();
+        let mut out = sentinel::SentinelOutput::default();
         center.take(Event::ClientRequest { client: 1, args: args.into() }, &mut out);
         center.carry_out(out);
         assert_eq!(received(&mut replies).as_deref(), Some("+OK\r\n"));
     }
     let text = fs::read(folder.path().join("sentinel.conf")).unwrap();
     let again = Engine::of_sentinel(::commands::of_sentinel().catalogue(), 2);
-    access::load(&again, "", &sentinel::Config::parse(&text).unwrap().users).unwrap();
+    access::load(&again, "", &sentinel::SentinelConfig::parse(&text).unwrap().users).unwrap();
     for name in [&b"\xff\xfe"[..], b"\xff"] {
         assert!(again.users.read().admits(name, b"p"));
         let user = center.engine.users.read().find(name).unwrap().describe();
@@ -154,7 +154,7 @@ fn pause_defers_requests() {
     assert_eq!(talk(&mut center, &mut replies, "SENTINEL MYID"), "");
     let (settings, pauses) = (&center.engine.settings, &center.engine.pauses);
     pauses.unpause(settings, engine::PausePurpose::Client);
-    let mut out = sentinel::Output::default();
+    let mut out = sentinel::SentinelOutput::default();
     center.resume(&mut out);
     center.carry_out(out);
     assert_eq!(received(&mut replies), Some("+PONG\r\n".to_owned()));

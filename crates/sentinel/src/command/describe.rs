@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use clock::Instant;
 
-use crate::failover::Cause;
-use crate::instance::{Instance, Peer, Reconf};
+use crate::failover::FailoverCause;
+use crate::instance::{Instance, Peer, ReconfigurationState};
 use crate::link::{Link, LinkId};
 use crate::machine::Sentinel;
 use crate::master::Master;
-use crate::shared::Shared;
+use crate::shared::SharedState;
 
 pub(super) type Fields = Vec<(&'static str, String)>;
 
@@ -62,8 +62,8 @@ fn data(fields: &mut Fields, now: Instant, instance: &Instance) {
     push(fields, "role-reported-time", since(now, instance.role_since));
 }
 
-fn disconnected(shared: &Shared, instance: &Instance) -> bool {
-    let up = |link: LinkId| shared.links.at(link).is_known();
+fn disconnected(shared: &SharedState, instance: &Instance) -> bool {
+    let up = |link: LinkId| shared.links.at(link).is_authenticated();
     !up(instance.command) || !up(instance.hello)
 }
 
@@ -72,7 +72,7 @@ fn flags<'a>(words: &[(&'a str, bool)]) -> Vec<&'a str> {
     words.iter().filter(|(_, holds)| *holds).map(|(word, _)| *word).collect()
 }
 
-pub(super) fn master(shared: &Shared, now: Instant, master: &Master) -> Fields {
+pub(super) fn master(shared: &SharedState, now: Instant, master: &Master) -> Fields {
     let (instance, settings) = (&master.myself, &master.settings);
     let link = shared.links.at(instance.command);
     let failover = master.failover.as_ref();
@@ -82,8 +82,11 @@ pub(super) fn master(shared: &Shared, now: Instant, master: &Master) -> Fields {
         ("master", true),
         ("disconnected", disconnected(shared, instance)),
         ("failover_in_progress", failover.is_some()),
-        ("force_failover", failover.is_some_and(|failover| failover.cause == Cause::Operator)),
-        ("coordinated_failover", failover.is_some_and(|failover| failover.cause == Cause::Coordinated)),
+        ("force_failover", failover.is_some_and(|failover| failover.cause == FailoverCause::Operator)),
+        (
+            "coordinated_failover",
+            failover.is_some_and(|failover| failover.cause == FailoverCause::Coordinated),
+        ),
         ("script_kill_sent", instance.script_kill_sent),
         ("master_reboot", instance.loading_since(link).is_some()),
     ]);
@@ -115,7 +118,7 @@ pub(super) fn master(shared: &Shared, now: Instant, master: &Master) -> Fields {
     fields
 }
 
-pub(super) fn replica(shared: &Shared, now: Instant, master: &Master, instance: &Instance) -> Fields {
+pub(super) fn replica(shared: &SharedState, now: Instant, master: &Master, instance: &Instance) -> Fields {
     let link = shared.links.at(instance.command);
     let target = master.failover.as_ref().and_then(|failover| failover.target.as_ref());
     let flags = flags(&[
@@ -123,9 +126,9 @@ pub(super) fn replica(shared: &Shared, now: Instant, master: &Master, instance: 
         ("slave", true),
         ("disconnected", disconnected(shared, instance)),
         ("promoted", target == Some(&instance.addr)),
-        ("reconf_sent", instance.reconf == Reconf::Sent),
-        ("reconf_inprog", instance.reconf == Reconf::InProgress),
-        ("reconf_done", instance.reconf == Reconf::Done),
+        ("reconf_sent", instance.reconf == ReconfigurationState::Sent),
+        ("reconf_inprog", instance.reconf == ReconfigurationState::InProgress),
+        ("reconf_done", instance.reconf == ReconfigurationState::Done),
         ("script_kill_sent", instance.script_kill_sent),
     ]);
     let ip = shared.shown(&instance.addr.host);
@@ -148,12 +151,18 @@ pub(super) fn replica(shared: &Shared, now: Instant, master: &Master, instance: 
 }
 
 /// Describes another sentinel. `sharing` is the number of masters that share the link to it.
-pub(super) fn peer(shared: &Shared, now: Instant, master: &Master, peer: &Peer, sharing: usize) -> Fields {
+pub(super) fn peer(
+    shared: &SharedState,
+    now: Instant,
+    master: &Master,
+    peer: &Peer,
+    sharing: usize,
+) -> Fields {
     let link = peer.link.map(|link| shared.links.at(link));
     let flags = flags(&[
         ("s_down", peer.sdown.is_some()),
         ("sentinel", true),
-        ("disconnected", link.is_none_or(|link| !link.is_known())),
+        ("disconnected", link.is_none_or(|link| !link.is_authenticated())),
         ("master_down", peer.master_down.is_some()),
     ]);
     let ip = shared.shown(&peer.addr.host);

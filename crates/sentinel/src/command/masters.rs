@@ -1,11 +1,11 @@
 //! Queries about masters, replicas and sentinels.
 
-use super::{Call, describe};
+use super::{CommandCall, describe};
 use crate::instance::Peer;
 use crate::machine::Sentinel;
 use crate::master::Master;
 
-pub(super) fn all(call: &mut Call<'_>) {
+pub(super) fn all(call: &mut CommandCall<'_>) {
     let Sentinel { masters, shared, .. } = &*call.sentinel;
     let all: Vec<_> = masters.values().map(|master| describe::master(shared, call.now, master)).collect();
     call.reply.array(all.len());
@@ -14,7 +14,7 @@ pub(super) fn all(call: &mut Call<'_>) {
     }
 }
 
-pub(super) fn one(call: &mut Call<'_>) {
+pub(super) fn one(call: &mut CommandCall<'_>) {
     let now = call.now;
     if call.master(0).is_none() {
         return;
@@ -23,14 +23,14 @@ pub(super) fn one(call: &mut Call<'_>) {
     call.fields(&fields);
 }
 
-pub(super) fn replicas(call: &mut Call<'_>) {
+pub(super) fn replicas(call: &mut CommandCall<'_>) {
     list(call, |sentinel, now, master| {
         let shown = |replica| describe::replica(&sentinel.shared, now, master, replica);
         master.replicas.values().filter(|replica| replica.announced).map(shown).collect()
     });
 }
 
-pub(super) fn sentinels(call: &mut Call<'_>) {
+pub(super) fn sentinels(call: &mut CommandCall<'_>) {
     list(call, |sentinel, now, master| {
         let shown = |peer: &Peer| {
             let sharing =
@@ -41,7 +41,10 @@ pub(super) fn sentinels(call: &mut Call<'_>) {
     });
 }
 
-fn list(call: &mut Call<'_>, describe: fn(&Sentinel, clock::Instant, &Master) -> Vec<describe::Fields>) {
+fn list(
+    call: &mut CommandCall<'_>,
+    describe: fn(&Sentinel, clock::Instant, &Master) -> Vec<describe::Fields>,
+) {
     let now = call.now;
     if call.master(0).is_none() {
         return;
@@ -53,7 +56,7 @@ fn list(call: &mut Call<'_>, describe: fn(&Sentinel, clock::Instant, &Master) ->
     }
 }
 
-pub(super) fn address(call: &mut Call<'_>) {
+pub(super) fn address(call: &mut CommandCall<'_>) {
     let Some(master) = call.sentinel.masters.get(call.text(0)) else {
         call.reply.null_array();
         return;
@@ -65,7 +68,7 @@ pub(super) fn address(call: &mut Call<'_>) {
     call.reply.bulk(port.to_string().as_bytes());
 }
 
-pub(super) fn info_cache(call: &mut Call<'_>) {
+pub(super) fn info_cache(call: &mut CommandCall<'_>) {
     let now = call.now;
     let named = |name: &[u8]| call.sentinel.masters.get(std::str::from_utf8(name).ok()?);
     let masters: Vec<&Master> = call.args.iter().filter_map(|name| named(name)).collect();
@@ -87,7 +90,7 @@ pub(super) fn info_cache(call: &mut Call<'_>) {
 }
 
 /// SENTINEL FAILOVERS: the recorded failovers, newest last.
-pub(super) fn failovers(call: &mut Call<'_>) {
+pub(super) fn failovers(call: &mut CommandCall<'_>) {
     let mut words: Vec<&str> = (0..call.args.len()).map(|at| call.text(at)).collect();
     let json = words.last().is_some_and(|word| word.eq_ignore_ascii_case("json"));
     if json {

@@ -1,18 +1,18 @@
 //! Operator commands: MONITOR, REMOVE, RESET and FAILOVER.
 
-use consensus::{Change, Record, Saved, Term};
+use consensus::{GroupChange, GroupRecord, SavedGroup, Term};
 
-use super::{Call, write_now};
+use super::{CommandCall, write_now};
 use crate::addr::{Addr, is_host, is_ip};
 use crate::config::{KnownMaster, is_name};
-use crate::event::Level;
-use crate::failover::Cause;
+use crate::event::EventLevel;
+use crate::failover::FailoverCause;
 use crate::machine::Sentinel;
 use crate::master::Master;
 use crate::settings::MasterSettings;
-use crate::shared::Cx;
+use crate::shared::Context;
 
-pub(super) fn failover(call: &mut Call<'_>) {
+pub(super) fn failover(call: &mut CommandCall<'_>) {
     if call.args.len() > 2 {
         call.reply.error("ERR wrong number of arguments for 'sentinel|failover' command");
         return;
@@ -21,8 +21,8 @@ pub(super) fn failover(call: &mut Call<'_>) {
         return;
     }
     let cause = match call.args.get(1) {
-        None => Cause::Operator,
-        Some(word) if word.eq_ignore_ascii_case(b"coordinated") => Cause::Coordinated,
+        None => FailoverCause::Operator,
+        Some(word) if word.eq_ignore_ascii_case(b"coordinated") => FailoverCause::Coordinated,
         Some(_) => {
             call.reply.error("ERR Unknown failover option specified");
             return;
@@ -33,24 +33,24 @@ pub(super) fn failover(call: &mut Call<'_>) {
         call.reply.error("INPROG Failover already in progress");
         return;
     }
-    if !master.has_fit_replica(&cx) {
+    if !master.has_eligible_replica(&cx) {
         call.reply.error("NOGOODSLAVE No suitable replica to promote");
         return;
     }
     let name = master.name.clone();
-    cx.log(Level::Notice, format!("Executing user requested FAILOVER of '{name}'"));
+    cx.log(EventLevel::Notice, format!("Executing user requested FAILOVER of '{name}'"));
     master.note(&mut cx, "requested by an operator".into());
     master.start_failover(&mut cx, cause);
-    master.act(&mut cx);
+    master.advance_all(&mut cx);
     call.reply.ok();
 }
 
-pub(super) fn flushconfig(call: &mut Call<'_>) {
+pub(super) fn flushconfig(call: &mut CommandCall<'_>) {
     write_now(call);
     call.reply.ok();
 }
 
-pub(super) fn monitor(call: &mut Call<'_>) {
+pub(super) fn monitor(call: &mut CommandCall<'_>) {
     let (Some(quorum), Some(port)) = (call.number::<i64>(3), call.number::<i64>(2)) else {
         let what = if call.number::<i64>(3).is_none() { "ERR Invalid quorum" } else { "ERR Invalid port" };
         call.reply.error(what);
@@ -87,11 +87,11 @@ pub(super) fn monitor(call: &mut Call<'_>) {
         sentinels: Vec::new(),
     };
     let Sentinel { masters, shared, .. } = &mut *call.sentinel;
-    let mut cx = Cx { now: call.now, shared, out: call.out };
+    let mut cx = Context { now: call.now, shared, out: call.out };
     // If the master was monitored before, earlier votes may be forgotten, so no vote is given in any epoch up to now.
-    let saved = Saved { term: Term(cx.shared.epoch + 1), ..Saved::default() };
-    let ballot = Change::Ballot { term: saved.term, vote: 0, commit: 0 };
-    let record = Record { group: name.clone(), changes: vec![ballot] };
+    let saved = SavedGroup { term: Term(cx.shared.epoch + 1), ..SavedGroup::default() };
+    let ballot = GroupChange::Ballot { term: saved.term, vote: 0, commit: 0 };
+    let record = GroupRecord { group: name.clone(), changes: vec![ballot] };
     cx.persist(record);
     cx.resolve(&known.addr.host);
     let master = Master::new(&mut cx, &known, saved);
@@ -100,30 +100,30 @@ pub(super) fn monitor(call: &mut Call<'_>) {
     call.reply.ok();
 }
 
-pub(super) fn remove(call: &mut Call<'_>) {
+pub(super) fn remove(call: &mut CommandCall<'_>) {
     let name = call.text(0).to_owned();
     let Some((master, mut cx)) = call.act_on(0) else { return };
-    master.announce(&mut cx, Level::Warning, "-monitor", "");
-    cx.persist(Record { group: name.clone(), changes: vec![Change::Dropped] });
+    master.announce(&mut cx, EventLevel::Warning, "-monitor", "");
+    cx.persist(GroupRecord { group: name.clone(), changes: vec![GroupChange::Dropped] });
     cx.shared.links_changed = true;
-    cx.shared.agenda.forget(&name);
+    cx.shared.scheduler.forget(&name);
     call.sentinel.masters.remove(&name);
     write_now(call);
     call.reply.ok();
 }
 
-pub(super) fn reset(call: &mut Call<'_>) {
+pub(super) fn reset(call: &mut CommandCall<'_>) {
     let pattern = call.args.first().copied().unwrap_or_default();
     let Sentinel { masters, shared, .. } = &mut *call.sentinel;
-    let mut cx = Cx { now: call.now, shared, out: call.out };
+    let mut cx = Context { now: call.now, shared, out: call.out };
     let mut count = 0;
     for master in masters.values_mut().filter(|one| glob::matches(pattern, one.name.as_bytes())) {
         let addr = master.myself.addr.clone();
         master.peers.clear();
-        master.former.clear();
-        master.start_over(&mut cx, &addr);
+        master.former_members.clear();
+        master.reset_observations(&mut cx, &addr);
         master.update_members(&mut cx);
-        master.announce(&mut cx, Level::Warning, "+reset-master", "");
+        master.announce(&mut cx, EventLevel::Warning, "+reset-master", "");
         count += 1;
     }
     if count > 0 {

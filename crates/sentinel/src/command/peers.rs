@@ -1,18 +1,18 @@
 //! Commands of other sentinels, and operator commands about them.
 
-use consensus::Input;
+use consensus::GroupInput;
 
-use super::Call;
+use super::CommandCall;
 use crate::addr::{Addr, RunId};
-use crate::event::Level;
+use crate::event::EventLevel;
 use crate::machine::Sentinel;
-use crate::shared::Cx;
+use crate::shared::Context;
 
 /// Protocol version of SENTINEL RAFT. A sentinel that answers the version query with a number supports consensus
 /// groups.
 const RAFT_VERSION: i64 = 1;
 
-pub(super) fn raft(call: &mut Call<'_>) {
+pub(super) fn raft(call: &mut CommandCall<'_>) {
     if call.args.is_empty() {
         call.reply.integer(RAFT_VERSION);
         return;
@@ -23,12 +23,12 @@ pub(super) fn raft(call: &mut Call<'_>) {
     }
     let message = call.args[1];
     let Some((master, mut cx)) = call.act_on(0) else { return };
-    master.drive(&mut cx, Input::Message(message));
-    master.act(&mut cx);
+    master.drive(&mut cx, GroupInput::Message(message));
+    master.advance_all(&mut cx);
     call.reply.ok();
 }
 
-pub(super) fn is_master_down(call: &mut Call<'_>) {
+pub(super) fn is_master_down(call: &mut CommandCall<'_>) {
     let (Some(port), Some(epoch)) = (call.number::<i64>(1), call.number::<i64>(2)) else {
         call.reply.error("ERR value is not an integer or out of range");
         return;
@@ -39,7 +39,7 @@ pub(super) fn is_master_down(call: &mut Call<'_>) {
     let addr = u16::try_from(port).ok().map(|port| Addr { host, port });
     let asked =
         addr.and_then(|addr| masters.values_mut().find(|one| shared.same_addr(&one.myself.addr, &addr)));
-    let mut cx = Cx { now: call.now, shared, out: call.out };
+    let mut cx = Context { now: call.now, shared, out: call.out };
     let epoch = u64::try_from(epoch).unwrap_or(0);
     let answer = asked.map(|master| master.answer(&mut cx, epoch, run_id.as_ref()));
     let (down, leader, leader_epoch, after) = answer.unwrap_or((false, None, 0, 0));
@@ -50,7 +50,7 @@ pub(super) fn is_master_down(call: &mut Call<'_>) {
     call.reply.integer(if leader.is_some() { leader_epoch as i64 } else { 0 });
 }
 
-pub(super) fn ckquorum(call: &mut Call<'_>) {
+pub(super) fn ckquorum(call: &mut CommandCall<'_>) {
     let Some(master) = call.master(0) else { return };
     let (gone, here): (Vec<_>, Vec<_>) = master.peers.values().partition(|peer| peer.sdown.is_some());
     let usable = here.len() + 1;
@@ -73,14 +73,14 @@ pub(super) fn ckquorum(call: &mut Call<'_>) {
     }
 }
 
-pub(super) fn forget(call: &mut Call<'_>) {
+pub(super) fn forget(call: &mut CommandCall<'_>) {
     let run_id = RunId::parse(call.text(1));
     let Some((master, mut cx)) = call.act_on(0) else { return };
     let Some(peer) = run_id.and_then(|run_id| master.peers.remove(&run_id)) else {
         call.reply.error("ERR No such Sentinel with that run id");
         return;
     };
-    master.announce_peer(&mut cx, Level::Warning, "-sentinel", &peer, "");
+    master.announce_peer(&mut cx, EventLevel::Warning, "-sentinel", &peer, "");
     master.update_members(&mut cx);
     cx.shared.links_changed = true;
     super::write_now(call);

@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use ::config::LogLevel;
 
-use super::{Call, announce_set, write_now};
-use crate::machine::{Action, Sentinel};
-use crate::settings::Global;
-use crate::shared::Cx;
+use super::{CommandCall, announce_set, write_now};
+use crate::machine::{Sentinel, SentinelAction};
+use crate::settings::GlobalSettings;
+use crate::shared::Context;
 
-pub(super) fn myid(call: &mut Call<'_>) {
+pub(super) fn myid(call: &mut CommandCall<'_>) {
     let id = call.sentinel.my_id().to_string();
     call.reply.bulk(id.as_bytes());
 }
 
-pub(super) fn pending_scripts(call: &mut Call<'_>) {
+pub(super) fn pending_scripts(call: &mut CommandCall<'_>) {
     let jobs = &call.sentinel.shared.scripts.jobs;
     call.reply.array(jobs.len());
     for job in jobs {
@@ -35,7 +35,7 @@ pub(super) fn pending_scripts(call: &mut Call<'_>) {
     }
 }
 
-pub(super) fn simulate_failure(call: &mut Call<'_>) {
+pub(super) fn simulate_failure(call: &mut CommandCall<'_>) {
     let shared = &mut call.sentinel.shared;
     (shared.crash_after_election, shared.crash_after_promotion) = (false, false);
     for at in 0..call.args.len() {
@@ -59,7 +59,7 @@ pub(super) fn simulate_failure(call: &mut Call<'_>) {
     call.reply.ok();
 }
 
-pub(super) fn debug(call: &mut Call<'_>) {
+pub(super) fn debug(call: &mut CommandCall<'_>) {
     if call.args.is_empty() {
         let fields: Vec<(&'static str, String)> = {
             let fields = call.sentinel.shared.timing.fields();
@@ -83,11 +83,11 @@ pub(super) fn debug(call: &mut Call<'_>) {
         };
         **field = Duration::from_millis(millis);
     }
-    call.sentinel.look_at_all();
+    call.sentinel.schedule_all_rounds();
     call.reply.ok();
 }
 
-pub(super) fn config(call: &mut Call<'_>) {
+pub(super) fn config(call: &mut CommandCall<'_>) {
     match (call.text(0).to_ascii_lowercase().as_str(), call.args.len()) {
         ("get", _) => config_get(call),
         ("set", 3..) => config_set(call),
@@ -98,7 +98,7 @@ pub(super) fn config(call: &mut Call<'_>) {
     }
 }
 
-fn config_get(call: &mut Call<'_>) {
+fn config_get(call: &mut CommandCall<'_>) {
     let global = &call.sentinel.shared.global;
     let word = |flag| if flag { "yes" } else { "no" }.to_owned();
     let all: [(&'static str, String); 7] = [
@@ -121,13 +121,13 @@ fn config_get(call: &mut Call<'_>) {
 }
 
 /// SENTINEL CONFIG SET: applies all option-value pairs or none.
-fn config_set(call: &mut Call<'_>) {
+fn config_set(call: &mut CommandCall<'_>) {
     let mut global = call.sentinel.shared.global.clone();
     let mut seen = BTreeSet::new();
     for at in (1..call.args.len()).step_by(2) {
         let option = call.text(at).to_owned();
         let error = match () {
-            () if !GLOBALS.contains(&option.to_ascii_lowercase().as_str()) => {
+            () if !GLOBAL_OPTIONS.contains(&option.to_ascii_lowercase().as_str()) => {
                 format!("ERR Invalid argument '{option}' to SENTINEL CONFIG SET")
             }
             () if at + 1 == call.args.len() => format!("ERR Missing argument '{option}' value"),
@@ -145,23 +145,23 @@ fn config_set(call: &mut Call<'_>) {
     }
     let Sentinel { masters, shared, .. } = &mut *call.sentinel;
     let before = std::mem::replace(&mut shared.global, global);
-    let mut cx = Cx { now: call.now, shared, out: call.out };
+    let mut cx = Context { now: call.now, shared, out: call.out };
     if seen.contains("loglevel") {
-        cx.out.push(Action::SetLogLevel(cx.shared.global.log_level));
+        cx.out.push(SentinelAction::SetLogLevel(cx.shared.global.log_level));
     }
-    let credentials = |global: &Global| (global.sentinel_user.clone(), global.sentinel_pass.clone());
+    let credentials = |global: &GlobalSettings| (global.sentinel_user.clone(), global.sentinel_pass.clone());
     if credentials(&before) != credentials(&cx.shared.global) {
         for master in masters.values() {
-            master.sign_in_at_peers_again(&mut cx);
+            master.reconnect_to_peers(&mut cx);
         }
     }
-    call.sentinel.look_at_all();
+    call.sentinel.schedule_all_rounds();
     write_now(call);
     call.reply.ok();
 }
 
 /// The options known to SENTINEL CONFIG.
-const GLOBALS: [&str; 7] = [
+const GLOBAL_OPTIONS: [&str; 7] = [
     "announce-hostnames",
     "announce-ip",
     "announce-port",
@@ -171,8 +171,8 @@ const GLOBALS: [&str; 7] = [
     "sentinel-user",
 ];
 
-/// Sets an option of [`GLOBALS`]; returns false if the value is invalid.
-fn set_global(global: &mut Global, option: &str, value: &str) -> bool {
+/// Sets an option of [`GLOBAL_OPTIONS`]; returns false if the value is invalid.
+fn set_global(global: &mut GlobalSettings, option: &str, value: &str) -> bool {
     let flag = match value.to_ascii_lowercase().as_str() {
         "yes" => Some(true),
         "no" => Some(false),
@@ -215,7 +215,7 @@ impl Sentinel {
         }
         let (mut found, mut at) = (Vec::new(), 3);
         while at + 1 < args.len() {
-            if let Some(option) = SCRIPTS.into_iter().find(|option| is(at, option)) {
+            if let Some(option) = SCRIPT_OPTIONS.into_iter().find(|option| is(at, option)) {
                 let path = String::from_utf8_lossy(&args[at + 1]).into_owned();
                 found.extend((!path.is_empty()).then_some((at, option, path)));
             }
@@ -231,10 +231,10 @@ fn values(option: &[u8]) -> usize {
 }
 
 /// The options whose values are scripts.
-const SCRIPTS: [&str; 2] = ["notification-script", "client-reconfig-script"];
+const SCRIPT_OPTIONS: [&str; 2] = ["notification-script", "client-reconfig-script"];
 
 /// SENTINEL SET: option-value pairs; `rename-command` takes two values.
-pub(super) fn set(call: &mut Call<'_>) {
+pub(super) fn set(call: &mut CommandCall<'_>) {
     if call.master(0).is_none() {
         return;
     }
@@ -245,16 +245,16 @@ pub(super) fn set(call: &mut Call<'_>) {
         let wanted = values(option.as_bytes());
         let values: Vec<String> = (1..=wanted).map(|next| call.text(at + next).to_owned()).collect();
         let complete = at + wanted < call.args.len();
-        match if complete { set_one(call, &name, &option, &values) } else { Err(Refused::Unknown) } {
+        match if complete { set_one(call, &name, &option, &values) } else { Err(RejectedOption::Unknown) } {
             Ok(()) => {}
             Err(refused) => {
                 let asked = call.text(at).to_owned();
                 let text = match refused {
-                    Refused::Unknown => {
+                    RejectedOption::Unknown => {
                         format!("ERR Unknown option or number of arguments for SENTINEL SET '{asked}'")
                     }
-                    Refused::Bad(value) => format!("ERR Invalid argument '{value}' for SENTINEL SET '{asked}'"),
-                    Refused::Scripts => "ERR Reconfiguration of scripts path is denied for security reasons. \
+                    RejectedOption::Bad(value) => format!("ERR Invalid argument '{value}' for SENTINEL SET '{asked}'"),
+                    RejectedOption::Scripts => "ERR Reconfiguration of scripts path is denied for security reasons. \
                         Check the deny-scripts-reconfig configuration directive in your Sentinel configuration"
                         .to_owned(),
                 };
@@ -270,26 +270,31 @@ pub(super) fn set(call: &mut Call<'_>) {
     }
 }
 
-enum Refused {
+enum RejectedOption {
     Unknown,
     Bad(String),
     Scripts,
 }
 
-fn set_one(call: &mut Call<'_>, name: &str, option: &str, values: &[String]) -> Result<(), Refused> {
+fn set_one(
+    call: &mut CommandCall<'_>,
+    name: &str,
+    option: &str,
+    values: &[String],
+) -> Result<(), RejectedOption> {
     let Sentinel { masters, shared, .. } = &mut *call.sentinel;
     let master = masters.get_mut(name).expect("checked by the caller");
-    let mut cx = Cx { now: call.now, shared, out: call.out };
+    let mut cx = Context { now: call.now, shared, out: call.out };
     let settings = &mut master.settings;
     let value = values[0].as_str();
-    let bad = || Refused::Bad(value.to_owned());
+    let bad = || RejectedOption::Bad(value.to_owned());
     let millis = |zero: bool| {
         let millis = value.parse::<u64>().ok().filter(|&millis| (zero || millis > 0) && millis < 1 << 40);
         millis.map(Duration::from_millis).ok_or_else(bad)
     };
     let count = || value.parse::<u32>().ok().filter(|&count| count > 0).ok_or_else(bad);
     let script = || match (cx.shared.global.deny_scripts_reconfig, value) {
-        (true, _) => Err(Refused::Scripts),
+        (true, _) => Err(RejectedOption::Scripts),
         (false, "") => Ok(None),
         (false, path) => Ok(Some(path.to_owned())),
     };
@@ -309,17 +314,17 @@ fn set_one(call: &mut Call<'_>, name: &str, option: &str, values: &[String]) -> 
         "rename-command" => {
             let (from, to) = (value.to_ascii_uppercase(), &values[1]);
             if from.is_empty() || to.is_empty() {
-                return Err(Refused::Bad(String::new()));
+                return Err(RejectedOption::Bad(String::new()));
             }
             settings.renamed.insert(from, to.clone());
         }
-        _ => return Err(Refused::Unknown),
+        _ => return Err(RejectedOption::Unknown),
     }
     let shown = if option == "auth-pass" { "******".to_owned() } else { values.join(" ") };
     announce_set(master, &mut cx, option, &shown);
-    cx.shared.agenda.soon(&master.name);
+    cx.shared.scheduler.schedule_round(&master.name);
     if option.starts_with("auth-") {
-        master.sign_in_again(&mut cx);
+        master.reconnect_all(&mut cx);
     }
     Ok(())
 }

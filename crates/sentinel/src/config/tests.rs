@@ -13,7 +13,7 @@ sentinel known-slave mymaster 127.0.0.1 6380
 
 #[test]
 fn configuration_lines_are_accepted_in_any_order() {
-    let config = Config::parse(FILE).unwrap();
+    let config = SentinelConfig::parse(FILE).unwrap();
     let master = &config.masters[0];
     assert_eq!(master.addr, Addr::new("127.0.0.1", 6379));
     assert_eq!(master.settings.quorum, 2);
@@ -25,7 +25,7 @@ fn configuration_lines_are_accepted_in_any_order() {
 
 #[test]
 fn rewriting_preserves_comments_and_line_order() {
-    let mut config = Config::parse(FILE).unwrap();
+    let mut config = SentinelConfig::parse(FILE).unwrap();
     config.myid = RunId::parse(&"ab".repeat(20));
     config.current_epoch = 7;
     let master = &mut config.masters[0];
@@ -55,7 +55,7 @@ sentinel current-epoch 7
         "ab".repeat(20)
     );
     assert_eq!(text, expected);
-    let again = Config::parse(&text).unwrap();
+    let again = SentinelConfig::parse(&text).unwrap();
     assert_eq!(again.rewritten(), text.as_bytes(), "a second rewrite changes nothing");
     assert_eq!(again.masters, config.masters);
 }
@@ -119,7 +119,7 @@ const REFUSED: &[(&str, usize, &str)] = &[
 fn invalid_lines_are_reported_with_their_number() {
     for (text, line, reason) in REFUSED {
         let text = text.replace("M\n", "sentinel monitor m 127.0.0.1 1 1\n");
-        let error = Config::parse(&text).unwrap_err();
+        let error = SentinelConfig::parse(&text).unwrap_err();
         assert_eq!((error.line, error.reason.as_str()), (*line, *reason), "{text}");
         assert_eq!(error.text, text.lines().nth(line - 1).unwrap());
     }
@@ -133,28 +133,29 @@ fn arbitrary_bytes_in_lines_are_rejected_or_preserved() {
         (b"sentinel monitor \xff 127.0.0.1 1 1", 1, UNKNOWN),
         (b"\n\n\"\xff", 3, "Unbalanced quotes in configuration line"),
     ] {
-        let error = Config::parse(text).unwrap_err();
+        let error = SentinelConfig::parse(text).unwrap_err();
         assert_eq!((error.line, error.reason.as_str()), (line, reason), "{text:?}");
     }
     let long = format!("sentinel {} 1", "x".repeat(1 << 20));
-    let error = Config::parse(format!("port 1\n{long}\n")).unwrap_err();
+    let error = SentinelConfig::parse(format!("port 1\n{long}\n")).unwrap_err();
     assert_eq!((error.line, error.reason.as_str(), error.text.as_str()), (2, UNKNOWN, long.as_str()));
 
     // A comment in another encoding, and user names that are not UTF-8.
-    let mut config = Config::parse(b"# gr\xfc\xdfe\nuser \xff\xfe on &\xff*\nuser \"\\xff\" off\n").unwrap();
+    let mut config =
+        SentinelConfig::parse(b"# gr\xfc\xdfe\nuser \xff\xfe on &\xff*\nuser \"\\xff\" off\n").unwrap();
     assert_eq!(config.users[0], [&b"\xff\xfe"[..], b"on", b"&\xff*"]);
     assert_eq!(config.users[1], [&b"\xff"[..], b"off"]);
     config.users.push(vec![b"\xfd".to_vec(), b"on".to_vec()]);
     let text = config.rewritten();
     let expected = &b"# gr\xfc\xdfe\nuser \"\\xff\\xfe\" on \"&\\xff*\"\nuser \"\\xff\" off\n"[..];
     assert!(text.starts_with(expected), "{}", text.escape_ascii());
-    assert_eq!(Config::parse(&text).unwrap().users, config.users);
+    assert_eq!(SentinelConfig::parse(&text).unwrap().users, config.users);
 }
 
 #[test]
 fn resolve_hostnames_applies_wherever_it_is_in_the_file() {
     let text = "sentinel monitor m some.host 6379 1\nsentinel resolve-hostnames yes\n";
-    assert_eq!(Config::parse(text).unwrap().masters[0].addr.host, "some.host");
+    assert_eq!(SentinelConfig::parse(text).unwrap().masters[0].addr.host, "some.host");
 }
 
 #[test]
@@ -173,7 +174,7 @@ fn quoting_round_trips() {
 #[test]
 fn user_lines_keep_their_order_and_new_ones_are_appended() {
     let hash = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b";
-    let mut config = Config::parse("user alice on >secret +@all\nport 1\nuser bob off\n").unwrap();
+    let mut config = SentinelConfig::parse("user alice on >secret +@all\nport 1\nuser bob off\n").unwrap();
     assert_eq!(config.users, [vec![&b"alice"[..], b"on", b">secret", b"+@all"], vec![b"bob", b"off"]]);
     assert_eq!(config.line_of(&[b"USER", b"bob", b"off"]), Some((3, "user bob off".to_owned())));
     let words = |line: &str| line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
@@ -185,5 +186,5 @@ fn user_lines_keep_their_order_and_new_ones_are_appended() {
          sentinel current-epoch 0\nuser carol off -@all (~a -@all)\n"
     );
     assert_eq!(text, expected);
-    assert_eq!(Config::parse(&text).unwrap().users, config.users);
+    assert_eq!(SentinelConfig::parse(&text).unwrap().users, config.users);
 }

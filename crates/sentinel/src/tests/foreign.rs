@@ -3,7 +3,7 @@
 use super::world::{World, server};
 
 /// The replica at 10.0.0.2 has died, and a master with this history takes its address.
-fn with_stranger(history: &'static str, has_keys: bool) -> World {
+fn with_foreign_server(history: &'static str, has_keys: bool) -> World {
     let mut world = World::new("");
     world.servers.get_mut(&server(1)).unwrap().history = "1";
     world.servers.get_mut(&server(3)).unwrap().history = "1";
@@ -28,7 +28,7 @@ fn says(world: &World, why: &str) -> usize {
 #[test]
 fn returning_replica_without_own_history_is_repaired_soon() {
     for (history, has_keys) in [("1", true), ("21", true), ("2", false)] {
-        let mut world = with_stranger(history, has_keys);
+        let mut world = with_foreign_server(history, has_keys);
         world.pass(4500);
         assert!(is_made_a_replica(&world), "{history}: {:?}", world.sent);
     }
@@ -36,7 +36,7 @@ fn returning_replica_without_own_history_is_repaired_soon() {
 
 #[test]
 fn server_with_foreign_keys_is_left_alone_for_four_hello_periods() {
-    let mut world = with_stranger("2", true);
+    let mut world = with_foreign_server("2", true);
     world.pass(7500);
     assert!(!is_made_a_replica(&world), "{:?}", world.sent);
     world.pass(4000);
@@ -45,7 +45,7 @@ fn server_with_foreign_keys_is_left_alone_for_four_hello_periods() {
 
 #[test]
 fn master_announced_by_another_group_is_left_alone() {
-    let mut world = with_stranger("2", true);
+    let mut world = with_foreign_server("2", true);
     for _ in 0..20 {
         world.pass(2000);
         world.greet(&server(2), "other", &server(2));
@@ -59,7 +59,7 @@ fn master_announced_by_another_group_is_left_alone() {
 
 #[test]
 fn hello_about_another_master_does_not_mark_a_server_foreign() {
-    let mut world = with_stranger("1", true);
+    let mut world = with_foreign_server("1", true);
     world.pass(1000);
     world.greet(&server(2), "other", &server(7));
     world.pass(4000);
@@ -68,7 +68,7 @@ fn hello_about_another_master_does_not_mark_a_server_foreign() {
 
 #[test]
 fn replica_of_another_group_is_left_with_its_master() {
-    let mut world = with_stranger("2", true);
+    let mut world = with_foreign_server("2", true);
     world.servers.get_mut(&server(2)).unwrap().master = Some(server(7));
     for _ in 0..5 {
         world.pass(2000);
@@ -79,7 +79,7 @@ fn replica_of_another_group_is_left_with_its_master() {
 
 #[test]
 fn master_with_its_own_replicas_and_history_is_left_alone() {
-    let mut world = with_stranger("2", true);
+    let mut world = with_foreign_server("2", true);
     let mut own = world.servers[&server(3)].clone();
     own.master = Some(server(2));
     world.servers.insert(server(8), own);
@@ -90,7 +90,7 @@ fn master_with_its_own_replicas_and_history_is_left_alone() {
 
 #[test]
 fn master_with_replicas_of_this_group_is_made_a_replica() {
-    let mut world = with_stranger("2", true);
+    let mut world = with_foreign_server("2", true);
     world.servers.get_mut(&server(3)).unwrap().master = Some(server(2));
     world.pass(15_000);
     assert!(is_made_a_replica(&world), "{:?}", world.sent);
@@ -99,7 +99,7 @@ fn master_with_replicas_of_this_group_is_made_a_replica() {
 /// Promoting the server would make this group's servers replicas of another group.
 #[test]
 fn failover_ignores_servers_of_other_groups() {
-    let mut world = with_stranger("2", true);
+    let mut world = with_foreign_server("2", true);
     world.pass(2000);
     world.greet(&server(2), "other", &server(2));
     world.kill(&server(1));

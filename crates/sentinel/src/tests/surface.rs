@@ -3,7 +3,7 @@
 use clock::Instant;
 
 use super::world::{World, server};
-use crate::{Input, Outcome};
+use crate::{ScriptOutcome, SentinelInput};
 
 const PEER: &str = "bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb";
 const SWITCHED: &str = "+switch-master mymaster 10.0.0.1 6379 10.0.0.2 6379";
@@ -141,7 +141,7 @@ fn pending_scripts_are_listed_and_killed_when_they_hang() {
     let mut world = World::new("sentinel notification-script mymaster /bin/notify\n");
     for (job, argv) in std::mem::take(&mut world.scripts) {
         assert_eq!(argv[1], "+monitor");
-        world.input(Input::ScriptDone { job, outcome: Outcome::Exited(0) });
+        world.input(SentinelInput::ScriptDone { job, outcome: ScriptOutcome::Exited(0) });
     }
     world.kill(&server(2));
     world.pass(400);
@@ -159,13 +159,13 @@ fn pending_scripts_are_listed_and_killed_when_they_hang() {
         assert!(reply.starts_with(&head) && reply.ends_with(&tail), "{reply:?} {head:?}");
     };
     like(&world.command("SENTINEL PENDING-SCRIPTS"), "running", 0);
-    world.input(Input::ScriptDone { job, outcome: Outcome::Exited(1) });
+    world.input(SentinelInput::ScriptDone { job, outcome: ScriptOutcome::Exited(1) });
     like(&world.command("SENTINEL PENDING-SCRIPTS"), "scheduled", 1);
     world.pass(31_000);
     like(&world.command("SENTINEL PENDING-SCRIPTS"), "running", 1);
     world.pass(61_000);
     assert_eq!(world.killed_scripts, [job]);
-    world.input(Input::ScriptDone { job, outcome: Outcome::Exited(0) });
+    world.input(SentinelInput::ScriptDone { job, outcome: ScriptOutcome::Exited(0) });
     assert_eq!(world.command("SENTINEL PENDING-SCRIPTS"), "*0\r\n");
 }
 
@@ -249,7 +249,7 @@ fn master_replicating_from_its_own_replica_is_replaced() {
     for (number, master) in [(1, 2), (2, 1), (3, 1)] {
         let server_there = world.servers.get_mut(&server(number)).unwrap();
         server_there.master = Some(server(master));
-        (server_there.synced, server_there.orphaned_since) = (false, Some(now));
+        (server_there.synced, server_there.disconnected_since) = (false, Some(now));
     }
     world.pass(9_000);
     assert!(world.has_event("+sdown master mymaster 10.0.0.1 6379"), "{:?}", world.events);
@@ -267,7 +267,7 @@ fn master_without_data_is_replaced_by_an_old_replica() {
         let long_ago = Instant::from_millis(world.now.as_millis() - 80_000);
         for number in [2, 3] {
             let replica = world.servers.get_mut(&server(number)).unwrap();
-            (replica.synced, replica.orphaned_since) = (false, Some(long_ago));
+            (replica.synced, replica.disconnected_since) = (false, Some(long_ago));
         }
         world.pass(20_000);
         if empty {
@@ -339,7 +339,7 @@ fn masters_can_be_configured_by_hostname() {
     let question = "SENTINEL GET-MASTER-ADDR-BY-NAME mymaster";
     let mut world = World::of(config);
     assert_eq!(world.resolves, ["db.example"]);
-    world.input(Input::Resolved { host: "db.example".into(), ip: "10.0.0.1".into() });
+    world.input(SentinelInput::Resolved { host: "db.example".into(), ip: "10.0.0.1".into() });
     assert_eq!(world.command(question), "*2\r\n$8\r\n10.0.0.1\r\n$4\r\n6379\r\n");
     assert_eq!(world.command("SENTINEL CONFIG SET announce-hostnames yes"), "+OK\r\n");
     assert_eq!(world.command(question), "*2\r\n$10\r\ndb.example\r\n$4\r\n6379\r\n");

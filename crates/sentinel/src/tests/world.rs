@@ -6,11 +6,14 @@ use std::time::Duration;
 use clock::Instant;
 use resp::{Protocol, Value};
 
-use crate::{Action, Addr, ClientId, Config, Input, JobId, LinkId, LinkKind, Output, Sentinel};
+use crate::{
+    Addr, ClientId, JobId, LinkId, LinkKind, Sentinel, SentinelAction, SentinelConfig, SentinelInput,
+    SentinelOutput,
+};
 
 /// A simulated server.
 #[derive(Debug, Clone)]
-pub(super) struct Fake {
+pub(super) struct FakeServer {
     pub(super) master: Option<Addr>,
     pub(super) alive: bool,
     /// Whether it accepts requests without answering.
@@ -33,13 +36,13 @@ pub(super) struct Fake {
     /// The replies queued since MULTI.
     queued: Option<Vec<Value>>,
     /// Since when it has been disconnected from its master.
-    pub(super) orphaned_since: Option<Instant>,
+    pub(super) disconnected_since: Option<Instant>,
 }
 
 pub(super) struct World {
     pub(super) sentinel: Sentinel,
     pub(super) now: Instant,
-    pub(super) servers: BTreeMap<Addr, Fake>,
+    pub(super) servers: BTreeMap<Addr, FakeServer>,
     links: BTreeMap<LinkId, (Addr, LinkKind)>,
     up: BTreeSet<LinkId>,
     /// Renamed commands and their new names.
@@ -86,16 +89,16 @@ impl World {
     /// A single sentinel with this configuration.
     pub(super) fn of(text: &str) -> Self {
         let now = Instant::from_millis(100_000);
-        let mut out = Output::default();
-        let config = Config::parse(text).unwrap();
+        let mut out = SentinelOutput::default();
+        let config = SentinelConfig::parse(text).unwrap();
         let sentinel = Sentinel::new(now, config, BTreeMap::new(), 1, &mut out);
-        let fake = |number: u8| Fake {
+        let fake = |number: u8| FakeServer {
             master: (number > 1).then(|| server(1)),
             alive: true,
             frozen: false,
             run_id: format!("{number:040x}"),
             synced: true,
-            orphaned_since: None,
+            disconnected_since: None,
             loading: false,
             empty: false,
             hands_over: false,
@@ -131,8 +134,8 @@ impl World {
         world
     }
 
-    pub(super) fn input(&mut self, input: Input) {
-        let mut out = Output::default();
+    pub(super) fn input(&mut self, input: SentinelInput) {
+        let mut out = SentinelOutput::default();
         self.sentinel.handle(self.now, input, &mut out);
         self.carry_out(out);
     }
@@ -142,7 +145,7 @@ impl World {
         let end = self.now + Duration::from_millis(millis);
         while let Some(due) = self.sentinel.next_deadline().filter(|due| *due <= end) {
             self.now = self.now.max(due);
-            self.input(Input::Deadline);
+            self.input(SentinelInput::Deadline);
         }
         self.now = end;
     }
@@ -153,7 +156,7 @@ impl World {
         for link in self.up.clone() {
             if self.links[&link].0 == *addr {
                 self.up.remove(&link);
-                self.input(Input::Disconnected { link });
+                self.input(SentinelInput::Disconnected { link });
             }
         }
     }
@@ -161,11 +164,11 @@ impl World {
     /// Executes a client command and returns the encoded reply.
     pub(super) fn command(&mut self, line: &str) -> String {
         let args = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-        let mut out = Output::default();
+        let mut out = SentinelOutput::default();
         let (client, protocol) = (ClientId(7), Protocol::Resp2);
-        self.sentinel.handle(self.now, Input::Command { client, protocol, args }, &mut out);
+        self.sentinel.handle(self.now, SentinelInput::Command { client, protocol, args }, &mut out);
         let replies = out.actions.iter().filter_map(|action| match action {
-            Action::Reply { reply, .. } => Some(String::from_utf8(reply.clone()).unwrap()),
+            SentinelAction::Reply { reply, .. } => Some(String::from_utf8(reply.clone()).unwrap()),
             _ => None,
         });
         let reply = replies.collect();
@@ -183,7 +186,7 @@ impl World {
         let hello = format!("10.0.0.8,26379,{id},1,{group},{},{},1", master.host, master.port);
         let words = ["message", crate::HELLO_CHANNEL, &hello];
         let value = Value::Array(words.iter().map(|word| Value::Bulk(word.as_bytes().to_vec())).collect());
-        self.input(Input::Reply { link, value });
+        self.input(SentinelInput::Reply { link, value });
     }
 
     pub(super) fn has_event(&self, event: &str) -> bool {
@@ -195,60 +198,62 @@ impl World {
         self.sent.iter().filter(|(to, _)| to == addr).map(|(_, line)| line.as_str()).collect()
     }
 
-    fn carry_out(&mut self, out: Output) {
-        let mut queue: VecDeque<Action> = out.actions.into();
+    fn carry_out(&mut self, out: SentinelOutput) {
+        let mut queue: VecDeque<SentinelAction> = out.actions.into();
         while let Some(action) = queue.pop_front() {
             let input = match action {
-                Action::Connect { link, addr, kind } => {
+                SentinelAction::Connect { link, addr, kind } => {
                     self.links.insert(link, (addr.clone(), kind));
                     if self.servers.get(&addr).is_some_and(|server| server.alive) {
                         self.up.insert(link);
-                        Some(Input::Connected { link, local_ip: "10.0.0.9".into() })
+                        Some(SentinelInput::Connected { link, local_ip: "10.0.0.9".into() })
                     } else {
-                        Some(Input::ConnectFailed { link, refused: true })
+                        Some(SentinelInput::ConnectFailed { link, refused: true })
                     }
                 }
-                Action::Close(link) => {
+                SentinelAction::Close(link) => {
                     self.up.remove(&link);
                     self.signed_in.remove(&link);
                     None
                 }
-                Action::Send { link, request, .. } => self.answer(link, &request),
-                Action::Publish { channel, payload } => {
+                SentinelAction::Send { link, request, .. } => self.answer(link, &request),
+                SentinelAction::Publish { channel, payload } => {
                     self.events.push(format!("{channel} {payload}"));
                     None
                 }
-                Action::RunScript { job, argv } => {
+                SentinelAction::RunScript { job, argv } => {
                     self.scripts.push((job, argv));
                     None
                 }
-                Action::KillScript(job) => {
+                SentinelAction::KillScript(job) => {
                     self.killed_scripts.push(job);
                     None
                 }
-                Action::Resolve { host } => {
+                SentinelAction::Resolve { host } => {
                     self.resolves.push(host);
                     None
                 }
-                Action::Crash => {
+                SentinelAction::Crash => {
                     self.crashed = true;
                     None
                 }
-                Action::Log { text, .. } => {
+                SentinelAction::Log { text, .. } => {
                     self.log.push(text);
                     None
                 }
-                Action::WriteConfig { .. } | Action::SetLogLevel(_) | Action::Reply { .. } => None,
+                SentinelAction::WriteConfig { .. }
+                | SentinelAction::SetLogLevel(_)
+                | SentinelAction::Reply { .. } => None,
             };
             if let Some(input) = input {
-                let mut more = Output::default();
+                let mut more = SentinelOutput::default();
                 self.sentinel.handle(self.now, input, &mut more);
                 queue.extend(more.actions);
             }
         }
     }
 
-    fn answer(&mut self, link: LinkId, request: &[Vec<u8>]) -> Option<Input> {
+    fn answer(&mut self, link: LinkId, request: &[Vec<u8>]) -> Option<SentinelInput> {
         let (addr, kind) = self.links[&link].clone();
         let words: Vec<&str> = request.iter().map(|word| std::str::from_utf8(word).unwrap()).collect();
         let asked = self.renamed.iter().find(|(_, new)| **new == words[0]).map_or(words[0], |(old, _)| *old);
@@ -275,15 +280,15 @@ impl World {
                 _ => Value::Error("NOAUTH Authentication required.".into()),
             };
             if !self.signed_in.contains(&link) || asked == "AUTH" {
-                return Some(Input::Reply { link, value });
+                return Some(SentinelInput::Reply { link, value });
             }
         }
         let value = self.run(&addr, asked, &words[1..])?;
         if asked == "FAILOVER" && std::mem::take(&mut self.breaks_after_failover) {
             self.up.remove(&link);
-            return Some(Input::Disconnected { link });
+            return Some(SentinelInput::Disconnected { link });
         }
-        Some(Input::Reply { link, value: self.in_transaction(&addr, asked, value) })
+        Some(SentinelInput::Reply { link, value: self.in_transaction(&addr, asked, value) })
     }
 
     /// The reply to a command inside or outside of MULTI. EXEC returns the queued replies, or fails if one of them was
@@ -366,7 +371,7 @@ impl World {
                     "role:slave\r\nmaster_host:{host}\r\nmaster_port:{port}\r\nmaster_link_status:{status}\r\n\
                      slave_repl_offset:1\r\nslave_priority:100\r\n"
                 );
-                if let Some(since) = own.orphaned_since {
+                if let Some(since) = own.disconnected_since {
                     let secs = self.now.since(since).as_secs();
                     text += &format!("master_link_down_since_seconds:{secs}\r\n");
                 }

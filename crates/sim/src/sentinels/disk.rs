@@ -4,7 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use consensus::{Change, Record, Saved, journal};
+use consensus::{GroupChange, GroupRecord, SavedGroup, journal};
 
 use crate::{Chance, Plant};
 
@@ -23,10 +23,10 @@ impl Disk {
     }
 
     /// Writes a frame, which is durable after [`Disk::sync`].
-    pub(super) fn append(&mut self, mut record: Record, plant: Option<Plant>) {
+    pub(super) fn append(&mut self, mut record: GroupRecord, plant: Option<Plant>) {
         if plant == Some(Plant::ForgottenVotes) {
             for change in &mut record.changes {
-                if let Change::Ballot { vote, .. } = change {
+                if let GroupChange::Ballot { vote, .. } = change {
                     *vote = 0;
                 }
             }
@@ -48,7 +48,7 @@ impl Disk {
     }
 
     /// Reads the journal like a restarted process; a torn end is truncated.
-    pub(super) fn load(&mut self) -> Result<BTreeMap<String, Saved>, String> {
+    pub(super) fn load(&mut self) -> Result<BTreeMap<String, SavedGroup>, String> {
         let read = journal::read(&self.journal).map_err(|error| error.to_string())?;
         self.journal.truncate(read.intact);
         self.synced = self.journal.len();

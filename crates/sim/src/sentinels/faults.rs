@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use replication::handover::HandoverCommand;
-use sentinel::{ClientId, Input};
+use sentinel::{ClientId, SentinelInput};
 
 use super::disk::Disk;
 use super::server::PORT;
@@ -152,7 +152,7 @@ impl World {
         self.stage.note(|| format!("operator at {watcher}: {}", command.join(" ")));
         let args = command.iter().map(|word| word.as_bytes().to_vec()).collect();
         let protocol = resp::Protocol::Resp3;
-        self.feed(watcher, Input::Command { client: ClientId(0), protocol, args });
+        self.feed(watcher, SentinelInput::Command { client: ClientId(0), protocol, args });
     }
 
     /// Sends FAILOVER to the master.

@@ -1,6 +1,6 @@
 //! The invariants of sentinels, one file each.
 
-use sentinel::{Sentinel, Status};
+use sentinel::{MasterStatus, Sentinel};
 
 use crate::Rule;
 use crate::invariant::Invariant;
@@ -22,7 +22,7 @@ pub(super) enum Seen<'a> {
     /// A sentinel orders a server to become master.
     Promotion { leader: &'a Sentinel, server: String },
     /// A sentinel has processed an input.
-    Step { sentinel: &'a Sentinel, status: Status },
+    Step { sentinel: &'a Sentinel, status: MasterStatus },
 }
 
 /// An event invariant with its name.

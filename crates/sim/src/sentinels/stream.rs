@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use resp::Value;
-use sentinel::{Input, LinkId};
+use sentinel::{LinkId, SentinelInput};
 
 use super::server::Told;
 use super::{ClientId, Event, RETRANSMIT, World, parse_value};
@@ -59,7 +59,7 @@ impl World {
         } else {
             self.forget(conn);
             if self.stage.runs(client) {
-                self.feed(client, Input::ConnectFailed { link, refused: true });
+                self.feed(client, SentinelInput::ConnectFailed { link, refused: true });
             }
         }
     }
@@ -142,21 +142,23 @@ impl World {
             let input = match item {
                 ToClient::Connected => {
                     let local_ip = self.ips[client].clone();
-                    Input::Connected { link, local_ip }
+                    SentinelInput::Connected { link, local_ip }
                 }
                 ToClient::Closed => {
                     self.forget(conn);
-                    Input::Disconnected { link }
+                    SentinelInput::Disconnected { link }
                 }
                 ToClient::Bytes(bytes) => match parse_value(&bytes) {
-                    Ok(Some((value, _))) => Input::Reply { link, value },
+                    Ok(Some((value, _))) => SentinelInput::Reply { link, value },
                     other => {
                         return self.stage.break_off(&format!("a reply that is none, {bytes:?}: {other:?}"));
                     }
                 },
             };
             let told = match &input {
-                Input::Reply { value, .. } => value.as_bytes().and_then(|text| Told::parse(now, text)),
+                SentinelInput::Reply { value, .. } => {
+                    value.as_bytes().and_then(|text| Told::parse(now, text))
+                }
                 _ => None,
             };
             let Some(told) = told else {
@@ -170,14 +172,14 @@ impl World {
     }
 
     /// The injected bug: server offsets are lost.
-    fn distort(&self, input: Input, offset: u64) -> Input {
-        let Input::Reply { link, value: Value::Bulk(text) } = input else { return input };
+    fn distort(&self, input: SentinelInput, offset: u64) -> SentinelInput {
+        let SentinelInput::Reply { link, value: Value::Bulk(text) } = input else { return input };
         if self.stage.plan.plant != Some(Plant::UnheardOffsets) {
-            return Input::Reply { link, value: Value::Bulk(text) };
+            return SentinelInput::Reply { link, value: Value::Bulk(text) };
         }
         let text = String::from_utf8_lossy(&text);
         let text = text.replace(&format!("slave_repl_offset:{offset}"), "slave_repl_offset:0");
-        Input::Reply { link, value: Value::Bulk(text.into_bytes()) }
+        SentinelInput::Reply { link, value: Value::Bulk(text.into_bytes()) }
     }
 
     /// Returns when to retry if a partition holds the data back.

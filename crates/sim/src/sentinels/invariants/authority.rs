@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sentinel::{Addr, RunId, Status};
+use sentinel::{Addr, MasterStatus, RunId};
 
 use super::Seen;
 use crate::invariant::Invariant;
@@ -34,7 +34,7 @@ impl Authority {
         Self { quorum, ..Self::default() }
     }
 
-    fn on_step(&mut self, id: &RunId, status: &Status) -> Result<(), String> {
+    fn on_step(&mut self, id: &RunId, status: &MasterStatus) -> Result<(), String> {
         if let Some(epoch) = status.failover_epoch {
             self.electorates.entry((epoch, id.peer().number())).or_insert(status.sentinels);
         }

@@ -13,29 +13,29 @@ use std::time::Duration;
 use resp::Value;
 
 use crate::addr::Addr;
-use crate::event::Level;
-use crate::failover::{Cause, Phase};
-use crate::instance::Reconf;
-use crate::link::{LinkId, MAX_PENDING, Pending};
+use crate::event::EventLevel;
+use crate::failover::{FailoverCause, FailoverPhase};
+use crate::instance::ReconfigurationState;
+use crate::link::{LinkId, MAX_PENDING, PendingReply};
 use crate::master::Master;
-use crate::shared::Cx;
+use crate::shared::Context;
 
 /// Time limit for a handover after which an operator's failover promotes the replica without the master; shorter than
 /// the interval for repeating a promotion.
 const HAND_OVER: Duration = Duration::from_millis(1500);
 /// How long a server that rejected a command is avoided if there is an alternative.
-pub(crate) const REFUSAL_HOLDS: Duration = Duration::from_secs(10);
+pub(crate) const REFUSAL_LIFETIME: Duration = Duration::from_secs(10);
 
 /// The purpose of a transaction, needed to interpret its reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum Transaction {
     /// Make the replica at this address a master, or a replica of another server.
     Follow(Addr),
     /// Make the master hand over.
     HandOver,
 }
 
-impl Order {
+impl Transaction {
     /// The index of the significant command in the transaction.
     fn place(&self) -> usize {
         match self {
@@ -48,7 +48,7 @@ impl Order {
 impl Master {
     /// Makes the replica at `addr` a replica of `to` or, with `None`, a master, in one transaction with the related
     /// commands. Returns false if the server is unreachable.
-    pub(crate) fn send_slaveof(&self, cx: &mut Cx<'_>, addr: &Addr, to: Option<&Addr>) -> bool {
+    pub(crate) fn send_slaveof(&self, cx: &mut Context<'_>, addr: &Addr, to: Option<&Addr>) -> bool {
         let Some(replica) = self.replicas.get(addr) else { return false };
         // The documentation grants the right to use SLAVEOF, so this name is sent.
         let renamed = self.settings.renamed.get("SLAVEOF").or_else(|| self.settings.renamed.get("REPLICAOF"));
@@ -58,17 +58,17 @@ impl Master {
             None => ("NO".into(), "ONE".into()),
         };
         let mut commands = vec![vec![slaveof, host, port]];
-        commands.extend(self.role_orders());
+        commands.extend(self.role_change_commands());
         self.transact(
             cx,
             replica.command,
             commands,
-            Pending::Order(self.name.clone(), Order::Follow(addr.clone())),
+            PendingReply::Order(self.name.clone(), Transaction::Follow(addr.clone())),
         )
     }
 
     /// The commands after a role change: rewrite the configuration file and disconnect the clients.
-    fn role_orders(&self) -> [Vec<String>; 3] {
+    fn role_change_commands(&self) -> [Vec<String>; 3] {
         let (client, config) = (self.settings.command("CLIENT"), self.settings.command("CONFIG"));
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
         [
@@ -80,8 +80,9 @@ impl Master {
 
     /// Asks the master to hand over to `target` and to pause its clients' writes. Returns false if the master is
     /// unreachable.
-    pub(crate) fn ask_to_hand_over(&self, cx: &mut Cx<'_>, target: &Addr) -> bool {
-        let only_so = self.failover.as_ref().is_some_and(|failover| failover.cause == Cause::Coordinated);
+    pub(crate) fn request_handover(&self, cx: &mut Context<'_>, target: &Addr) -> bool {
+        let only_so =
+            self.failover.as_ref().is_some_and(|failover| failover.cause == FailoverCause::Coordinated);
         let most = if only_so { Duration::MAX } else { HAND_OVER };
         let (host, port) = (cx.shared.shown(&target.host), target.port.to_string());
         let timeout = self.settings.failover_timeout.min(most).as_millis().to_string();
@@ -91,49 +92,60 @@ impl Master {
             words(&[client, "PAUSE", &timeout, "WRITE"]),
             words(&[failover, "TO", host, &port, "TIMEOUT", &timeout]),
         ];
-        self.transact(cx, self.myself.command, commands, Pending::Order(self.name.clone(), Order::HandOver))
+        self.transact(
+            cx,
+            self.myself.command,
+            commands,
+            PendingReply::Order(self.name.clone(), Transaction::HandOver),
+        )
     }
 
     /// Cancels a requested handover, whether or not it has begun.
-    pub(crate) fn withdraw_hand_over(&self, cx: &mut Cx<'_>) {
+    pub(crate) fn cancel_handover(&self, cx: &mut Context<'_>) {
         let link = self.myself.command;
-        cx.send(link, Pending::Plain, &[self.settings.command("FAILOVER"), "ABORT"]);
+        cx.send(link, PendingReply::Plain, &[self.settings.command("FAILOVER"), "ABORT"]);
         self.resume_writes(cx);
     }
 
-    fn resume_writes(&self, cx: &mut Cx<'_>) {
-        cx.send(self.myself.command, Pending::Plain, &[self.settings.command("CLIENT"), "UNPAUSE"]);
+    fn resume_writes(&self, cx: &mut Context<'_>) {
+        cx.send(self.myself.command, PendingReply::Plain, &[self.settings.command("CLIENT"), "UNPAUSE"]);
     }
 
     /// After a handover, tells the old and the new master to rewrite their configuration files and to disconnect their
     /// clients. Unreachable servers are remembered in the failover.
-    pub(crate) fn confirm_roles(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn confirm_roles(&mut self, cx: &mut Context<'_>) {
         let Some(failover) = &mut self.failover else { return };
-        let asked = matches!(failover.cause, Cause::Operator | Cause::Coordinated);
-        let links = std::mem::take(&mut failover.unsettled);
-        let mut commands = self.role_orders().to_vec();
+        let asked = matches!(failover.cause, FailoverCause::Operator | FailoverCause::Coordinated);
+        let links = std::mem::take(&mut failover.awaiting_final_commands);
+        let mut commands = self.role_change_commands().to_vec();
         if asked {
             commands.push(vec![self.settings.command("CLIENT").to_owned(), "UNPAUSE".into()]);
         }
-        let unreached = |link: &LinkId| !self.transact(cx, *link, commands.clone(), Pending::Plain);
+        let unreached = |link: &LinkId| !self.transact(cx, *link, commands.clone(), PendingReply::Plain);
         let left: Vec<LinkId> = links.into_iter().filter(unreached).collect();
         if let Some(failover) = &mut self.failover {
-            failover.unsettled = left;
+            failover.awaiting_final_commands = left;
         }
     }
 
     /// Sends a transaction; `pending` describes how to interpret the reply to EXEC. Returns false if the link is down
     /// or has too many pending replies.
-    fn transact(&self, cx: &mut Cx<'_>, link: LinkId, commands: Vec<Vec<String>>, pending: Pending) -> bool {
+    fn transact(
+        &self,
+        cx: &mut Context<'_>,
+        link: LinkId,
+        commands: Vec<Vec<String>>,
+        pending: PendingReply,
+    ) -> bool {
         let Some(state) = cx.shared.links.find(link) else { return false };
         if !state.is_up() || state.pending.len() + commands.len() + 2 > MAX_PENDING {
             return false;
         }
-        state.complaint = None;
+        state.last_error = None;
         let after = self.synced.back().map_or(0, |(_, number)| *number);
         let alone = |command| vec![self.settings.command(command).to_owned()];
-        let begin = std::iter::once((alone("MULTI"), Pending::Plain));
-        let middle = commands.into_iter().map(|command| (command, Pending::Plain));
+        let begin = std::iter::once((alone("MULTI"), PendingReply::Plain));
+        let middle = commands.into_iter().map(|command| (command, PendingReply::Plain));
         for (command, pending) in begin.chain(middle).chain([(alone("EXEC"), pending)]) {
             let words = command.into_iter().map(String::into_bytes).collect();
             cx.send_after(after, link, pending, words);
@@ -142,11 +154,17 @@ impl Master {
     }
 
     /// Handles the reply to the EXEC of a transaction.
-    pub(crate) fn on_order_answered(&mut self, cx: &mut Cx<'_>, link: LinkId, order: &Order, value: &Value) {
-        let complaint = cx.shared.links.find(link).and_then(|state| state.complaint.take());
+    pub(crate) fn on_transaction_reply(
+        &mut self,
+        cx: &mut Context<'_>,
+        link: LinkId,
+        order: &Transaction,
+        value: &Value,
+    ) {
+        let last_error = cx.shared.links.find(link).and_then(|state| state.last_error.take());
         let why = match value {
             // The error of the individual command explains why the transaction was rejected.
-            Value::Error(text) => complaint.unwrap_or_else(|| text.clone()),
+            Value::Error(text) => last_error.unwrap_or_else(|| text.clone()),
             Value::Array(replies) => match replies.get(order.place()) {
                 Some(Value::Error(text)) => text.clone(),
                 _ => return,
@@ -154,54 +172,56 @@ impl Master {
             _ => return,
         };
         match order {
-            Order::Follow(addr) => self.on_follow_refused(cx, addr, &why),
-            Order::HandOver => {
+            Transaction::Follow(addr) => self.on_replicaof_refused(cx, addr, &why),
+            Transaction::HandOver => {
                 if matches!(value, Value::Array(_)) {
                     self.resume_writes(cx);
                 }
-                self.on_hand_over_refused(cx, &why);
+                self.on_handover_refused(cx, &why);
             }
         }
-        self.act(cx);
+        self.advance_all(cx);
     }
 
-    fn on_follow_refused(&mut self, cx: &mut Cx<'_>, addr: &Addr, why: &str) {
+    fn on_replicaof_refused(&mut self, cx: &mut Context<'_>, addr: &Addr, why: &str) {
         let Some(replica) = self.replicas.get_mut(addr) else { return };
         replica.refused = Some(cx.now);
         let (reconf, link) = (replica.reconf, replica.command);
-        cx.log(Level::Warning, format!("{addr} did not do what it was told to: {why}"));
+        cx.log(EventLevel::Warning, format!("{addr} did not do what it was told to: {why}"));
         if why.contains("while failing over") {
             // An operator may have requested a handover to a target that never becomes ready.
-            cx.send(link, Pending::Plain, &[self.settings.command("FAILOVER"), "ABORT"]);
+            cx.send(link, PendingReply::Plain, &[self.settings.command("FAILOVER"), "ABORT"]);
         }
         let Some(failover) = &self.failover else { return };
         let is_target = failover.target.as_ref() == Some(addr);
         match failover.phase {
-            Phase::Promote { .. } if is_target => {
+            FailoverPhase::Promote { .. } if is_target => {
                 self.note(cx, format!("{addr} refused to be promoted: {why}"));
                 self.abort(cx, "-failover-abort-slave-timeout");
             }
-            Phase::Reconf if reconf == Reconf::Sent => {
+            FailoverPhase::Reconf if reconf == ReconfigurationState::Sent => {
                 self.note(cx, format!("{addr} refused to follow: {why}"));
-                self.set_reconf(cx.now, addr, Reconf::Refused);
+                self.set_reconf(cx.now, addr, ReconfigurationState::Refused);
             }
-            Phase::Elect
-            | Phase::Select
-            | Phase::Agree { .. }
-            | Phase::Promote { .. }
-            | Phase::Confirm
-            | Phase::Reconf => {}
+            FailoverPhase::Elect
+            | FailoverPhase::Select
+            | FailoverPhase::Agree { .. }
+            | FailoverPhase::Promote { .. }
+            | FailoverPhase::Confirm
+            | FailoverPhase::Reconf => {}
         }
     }
 
-    fn on_hand_over_refused(&mut self, cx: &mut Cx<'_>, why: &str) {
-        let promoting =
-            matches!(self.failover.as_ref().map(|failover| failover.phase), Some(Phase::Promote { .. }));
+    fn on_handover_refused(&mut self, cx: &mut Context<'_>, why: &str) {
+        let promoting = matches!(
+            self.failover.as_ref().map(|failover| failover.phase),
+            Some(FailoverPhase::Promote { .. })
+        );
         let Some(failover) = self.failover.as_mut().filter(|_| promoting) else { return };
-        let only_so = failover.cause == Cause::Coordinated;
-        failover.phase = Phase::Promote { sent: None };
+        let only_so = failover.cause == FailoverCause::Coordinated;
+        failover.phase = FailoverPhase::Promote { sent: None };
         failover.forced |= !only_so;
-        cx.log(Level::Warning, format!("The master {} refused to hand over: {why}", self.myself.addr));
+        cx.log(EventLevel::Warning, format!("The master {} refused to hand over: {why}", self.myself.addr));
         self.note(cx, format!("the master refused to hand over: {why}"));
         if only_so {
             self.abort(cx, "-failover-abort-slave-timeout");

@@ -12,7 +12,7 @@ use failover_history::{Failover, FailoverOutcome, FailoverStep, MAX_FAILOVERS};
 const MAX_STEPS: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Flight {
+struct FailoverRecord {
     master: String,
     address: String,
     began: Instant,
@@ -20,18 +20,18 @@ struct Flight {
     outcome: FailoverOutcome,
 }
 
-impl Flight {
+impl FailoverRecord {
     fn is_open_of(&self, master: &str) -> bool {
         self.master == master && self.outcome == FailoverOutcome::Open
     }
 }
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Recorder {
-    flights: VecDeque<Flight>,
+pub(crate) struct FailoverRecorder {
+    flights: VecDeque<FailoverRecord>,
 }
 
-impl Recorder {
+impl FailoverRecorder {
     /// Adds a step to the current failover of `master`, and starts a record with the first step. `address` is that of
     /// the failed master.
     pub(crate) fn step(&mut self, now: Instant, master: &str, address: &str, text: String) {
@@ -42,7 +42,13 @@ impl Recorder {
             }
             let (master, address) = (master.to_owned(), address.to_owned());
             let outcome = FailoverOutcome::Open;
-            self.flights.push_back(Flight { master, address, began: now, steps: Vec::new(), outcome });
+            self.flights.push_back(FailoverRecord {
+                master,
+                address,
+                began: now,
+                steps: Vec::new(),
+                outcome,
+            });
             self.flights.len() - 1
         });
         let flight = &mut self.flights[place];
@@ -86,7 +92,7 @@ mod tests {
 
     #[test]
     fn each_failover_has_its_own_record() {
-        let mut recorder = Recorder::default();
+        let mut recorder = FailoverRecorder::default();
         let at = Instant::from_millis;
         recorder.end(at(1), "m", FailoverOutcome::CameBack, "nothing open");
         recorder.step(at(10), "m", "h:1", "suspected".into());

@@ -11,11 +11,11 @@
 use std::time::Duration;
 
 use crate::addr::Addr;
-use crate::failover::Cause;
+use crate::failover::FailoverCause;
 use crate::info::Role;
 use crate::master::Master;
-use crate::repair::UNFINISHED;
-use crate::shared::Cx;
+use crate::repair::PROMOTION_TIMEOUT;
+use crate::shared::Context;
 
 /// Maximum age of INFO for this decision; INFO is sent every second while it matters.
 const FRESH: Duration = Duration::from_secs(3);
@@ -33,11 +33,11 @@ pub(crate) enum Lineage {
 
 impl Master {
     /// Follows the chain of masters from the monitored master.
-    pub(crate) fn lineage(&self, cx: &Cx<'_>) -> Lineage {
+    pub(crate) fn lineage(&self, cx: &Context<'_>) -> Lineage {
         let mut instance = &self.myself;
         let mut in_step = true;
         for _ in 0..=self.replicas.len() {
-            if !instance.told_within(cx.now, FRESH) || instance.sdown.is_some() {
+            if !instance.has_recent_info(cx.now, FRESH) || instance.sdown.is_some() {
                 return Lineage::Unclear;
             }
             if instance.role == Role::Master {
@@ -61,7 +61,7 @@ impl Master {
     }
 
     /// The replica that the master has handed over to.
-    pub(crate) fn successor(&self, cx: &Cx<'_>) -> Option<Addr> {
+    pub(crate) fn successor(&self, cx: &Context<'_>) -> Option<Addr> {
         match self.lineage(cx) {
             Lineage::Successor(addr) => Some(addr),
             Lineage::Ring | Lineage::Unclear => None,
@@ -69,7 +69,7 @@ impl Master {
     }
 
     /// Starts a failover to commit a detected handover, unless one is running.
-    pub(crate) fn notice_successor(&mut self, cx: &mut Cx<'_>) {
+    pub(crate) fn start_failover_after_handover(&mut self, cx: &mut Context<'_>) {
         let since = cx.now.since(self.myself.role_since);
         // By then, a sentinel that missed a switch has learned about it from hello messages.
         let settled = since > cx.shared.timing.publish_period + Duration::from_millis(500);
@@ -78,9 +78,9 @@ impl Master {
             return;
         }
         let Some(successor) = self.successor(cx) else { return };
-        if since > UNFINISHED || !self.is_being_promoted(&successor) {
+        if since > PROMOTION_TIMEOUT || !self.is_being_promoted(&successor) {
             self.note(cx, format!("the master hands over to {successor}"));
-            self.start_failover(cx, Cause::HandedOver);
+            self.start_failover(cx, FailoverCause::HandedOver);
         }
     }
 }

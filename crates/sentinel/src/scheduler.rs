@@ -7,8 +7,8 @@
 //! * **Alarms** fire at an exact time: when a silence becomes too long, at a deadline of the consensus group, or for
 //!   the next step of a failover.
 //!
-//! Anything that may create work for a master reschedules its round to the next tick ([`Agenda::soon`]). An unnecessary
-//! round is cheap, but a missing one delays a reaction.
+//! Anything that may create work for a master reschedules its round to the next tick ([`Scheduler::schedule_round`]).
+//! An unnecessary round is cheap, but a missing one delays a reaction.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,14 +16,14 @@ use std::sync::Arc;
 use clock::Instant;
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Agenda {
-    pub(crate) rounds: Queue,
-    pub(crate) alarms: Queue,
+pub(crate) struct Scheduler {
+    pub(crate) rounds: TimerQueue,
+    pub(crate) alarms: TimerQueue,
 }
 
-impl Agenda {
+impl Scheduler {
     /// Schedules a round for this master in the next tick.
-    pub(crate) fn soon(&mut self, name: &str) {
+    pub(crate) fn schedule_round(&mut self, name: &str) {
         self.rounds.set(name, Instant::ORIGIN);
     }
 
@@ -36,12 +36,12 @@ impl Agenda {
 
 /// Names sorted by time; each name has at most one time.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Queue {
+pub(crate) struct TimerQueue {
     by_time: BTreeSet<(Instant, Arc<str>)>,
     by_name: BTreeMap<Arc<str>, Instant>,
 }
 
-impl Queue {
+impl TimerQueue {
     /// Sets the time of `name`, replacing a previous one.
     pub(crate) fn set(&mut self, name: &str, at: Instant) {
         let key = match self.by_name.get_key_value(name) {
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn queue_keeps_one_time_per_name() {
         let at = Instant::from_millis;
-        let mut queue = Queue::default();
+        let mut queue = TimerQueue::default();
         queue.set("b", at(20));
         queue.set("a", at(30));
         queue.set("b", at(40));
