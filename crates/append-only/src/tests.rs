@@ -12,7 +12,7 @@ use super::*;
 use clock::Instant;
 use replication::ReplId;
 
-const NAME: &str = "a";
+const FILE_NAME: &str = "a";
 
 /// The result of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,12 +62,12 @@ struct Disk {
 
 /// Data version and offset that loading a file leads to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Reached {
+struct LoadedPosition {
     data: u64,
     offset: u64,
 }
 
-struct World {
+struct SimulatedServer {
     machine: AppendOnly,
     disk: Disk,
     /// The version of the current data, and the version behind each replication id.
@@ -82,16 +82,16 @@ struct World {
     now: Instant,
     rewrites: Rewrites,
     /// Snapshot position of the current rewrite.
-    rewrite: Option<(RewriteId, Reached)>,
-    ready: Option<Reached>,
+    rewrite: Option<(RewriteId, LoadedPosition)>,
+    ready: Option<LoadedPosition>,
     operation: Option<(FileOperation, Vec<u8>)>,
     file: Option<String>,
-    acknowledged: Option<Reached>,
+    acknowledged: Option<LoadedPosition>,
     holds: bool,
     seen: Vec<AofEffect>,
 }
 
-fn letter(data: u64, offset: u64) -> u8 {
+fn expected_byte(data: u64, offset: u64) -> u8 {
     let mixed = (offset ^ data.wrapping_mul(0x9e37_79b9)).wrapping_mul(0x2545_f491_4f6c_dd1d);
     b'a' + ((mixed >> 40) % 26) as u8
 }
@@ -139,10 +139,10 @@ impl Disk {
     }
 }
 
-impl World {
+impl SimulatedServer {
     fn new(policy: FsyncPolicy) -> Self {
         let settings =
-            AofSettings { policy, timestamps: true, name: NAME.to_owned(), ..AofSettings::default() };
+            AofSettings { policy, timestamps: true, name: FILE_NAME.to_owned(), ..AofSettings::default() };
         let now = Instant::from_millis(1000);
         Self {
             machine: AppendOnly::without_base(settings, Manifest::default(), now),
@@ -165,22 +165,22 @@ impl World {
         }
     }
 
-    fn here(&self) -> Reached {
-        Reached { data: self.data, offset: self.end.offset.0 }
+    fn current_position(&self) -> LoadedPosition {
+        LoadedPosition { data: self.data, offset: self.end.offset.0 }
     }
 
-    fn tell(&mut self, input: AofEvent) {
+    fn send_event(&mut self, input: AofEvent) {
         let mut out = Vec::new();
         self.machine.handle(input, &mut out);
-        self.carry_out(out);
+        self.apply_effects(out);
     }
 
-    fn carry_out(&mut self, effects: Vec<AofEffect>) {
+    fn apply_effects(&mut self, effects: Vec<AofEffect>) {
         for effect in effects {
             match &effect {
                 AofEffect::PublishCommitPoint(offset) => {
                     if self.machine.state() == AofState::Complete {
-                        let reached = Reached { data: self.data, offset: offset.0 };
+                        let reached = LoadedPosition { data: self.data, offset: offset.0 };
                         let before = self.acknowledged.filter(|before| before.data == self.data);
                         self.acknowledged = before.max(Some(reached));
                     }
@@ -213,7 +213,7 @@ impl World {
         LogEnd { end: self.end, previous: self.previous, wall: Millis(self.now.as_millis() as i64) }
     }
 
-    fn play(&mut self, event: TestEvent) {
+    fn apply_event(&mut self, event: TestEvent) {
         match event {
             TestEvent::Append(len) => {
                 self.end.offset.0 += u64::from(len);
@@ -225,14 +225,14 @@ impl World {
             TestEvent::Finish(fate) => self.finish(fate),
             TestEvent::Rewrite => {
                 if let Ok(rewrite) = self.rewrites.begin(self.now) {
-                    self.rewrite = Some((rewrite, self.here()));
-                    self.tell(AofEvent::SnapshotTaken { rewrite, at: self.end, db: Some(0) });
+                    self.rewrite = Some((rewrite, self.current_position()));
+                    self.send_event(AofEvent::SnapshotTaken { rewrite, at: self.end, db: Some(0) });
                 }
             }
             TestEvent::BaseReady => {
                 if let Some((rewrite, cut)) = self.rewrite.filter(|_| self.ready.is_none()) {
                     self.ready = Some(cut);
-                    self.tell(AofEvent::BaseReady { rewrite, rdb: true });
+                    self.send_event(AofEvent::BaseReady { rewrite, rdb: true });
                 }
             }
             TestEvent::RewriteFails => {
@@ -240,13 +240,13 @@ impl World {
                     && let Some((rewrite, _)) = self.rewrite.take()
                 {
                     self.rewrites.end(self.now, rewrite, false, true);
-                    self.tell(AofEvent::RewriteFailed(rewrite));
+                    self.send_event(AofEvent::RewriteFailed(rewrite));
                 }
             }
             TestEvent::LetGo => {
                 if self.machine.retained_from().is_some_and(|from| from < self.end.offset) {
                     self.kept = self.end.offset.0;
-                    self.tell(AofEvent::LogLost(LogLoss::Trimmed));
+                    self.send_event(AofEvent::LogLost(LogLoss::Trimmed));
                 }
             }
             TestEvent::Replace => self.replace(),
@@ -258,11 +258,11 @@ impl World {
             }
             TestEvent::Tick(millis) => {
                 self.now += std::time::Duration::from_millis(u64::from(millis));
-                self.tell(AofEvent::LogAdvanced(self.log_end()));
+                self.send_event(AofEvent::LogAdvanced(self.log_end()));
             }
             TestEvent::Ask => {
-                self.tell(AofEvent::LogAdvanced(self.log_end()));
-                self.tell(AofEvent::SyncRequested);
+                self.send_event(AofEvent::LogAdvanced(self.log_end()));
+                self.send_event(AofEvent::SyncRequested);
             }
         }
         self.kept = self.machine.retained_from().unwrap_or(self.end.offset).0;
@@ -279,14 +279,14 @@ impl World {
         self.previous = None;
         self.ends = [self.end.offset.0].into();
         self.acknowledged = None;
-        self.tell(AofEvent::LogLost(LogLoss::Replaced));
+        self.send_event(AofEvent::LogLost(LogLoss::Replaced));
     }
 
     fn start(&mut self) {
         if self.operation.is_some() {
             return;
         }
-        self.tell(AofEvent::LogAdvanced(self.log_end()));
+        self.send_event(AofEvent::LogAdvanced(self.log_end()));
         let Some(operation) = self.machine.next_operation(self.now) else {
             let due = self.machine.next_deadline(self.now);
             assert!(due.is_none_or(|due| due > self.now), "nothing is to be done, and is asked for at once");
@@ -297,14 +297,14 @@ impl World {
             assert!(from.0 >= self.kept, "the log has let go of {from}");
             assert!(from.0 + len <= self.end.offset.0);
             bytes.clone_from(head);
-            bytes.extend((from.0..from.0 + len).map(|offset| letter(self.data, offset)));
+            bytes.extend((from.0..from.0 + len).map(|offset| expected_byte(self.data, offset)));
         }
         self.operation = Some((operation, bytes));
     }
 
     fn finish(&mut self, fate: OperationResult) {
         let Some((operation, bytes)) = self.operation.take() else { return };
-        self.do_with_files(&operation, &bytes, fate);
+        self.execute(&operation, &bytes, fate);
         self.check();
         let outcome = match fate {
             OperationResult::Works => Ok(()),
@@ -312,10 +312,10 @@ impl World {
         };
         let mut out = Vec::new();
         self.machine.done(self.now, outcome, &mut out);
-        self.carry_out(out);
+        self.apply_effects(out);
     }
 
-    fn do_with_files(&mut self, operation: &FileOperation, bytes: &[u8], fate: OperationResult) {
+    fn execute(&mut self, operation: &FileOperation, bytes: &[u8], fate: OperationResult) {
         let open = self.file.clone();
         let open = || open.clone().expect("one is open");
         match operation {
@@ -376,7 +376,7 @@ impl World {
     }
 
     /// Returns the position that a server reaches if it starts now and loads the files.
-    fn load(&self, manifest: Option<&str>, killed: bool) -> Option<Reached> {
+    fn load(&self, manifest: Option<&str>, killed: bool) -> Option<LoadedPosition> {
         let manifest = Manifest::parse(manifest?).expect("it is one");
         let content = |name: &str| -> Vec<u8> {
             let file = &self.disk.files.get(name).unwrap_or_else(|| panic!("{name} is named and not there"));
@@ -384,8 +384,10 @@ impl World {
         };
         let base = String::from_utf8(content(&manifest.base.as_ref()?.name)).expect("a text");
         let (data, offset) = base.split_once(' ').expect("two numbers");
-        let mut reached =
-            Reached { data: data.parse().expect("a number"), offset: offset.parse().expect("a number") };
+        let mut reached = LoadedPosition {
+            data: data.parse().expect("a number"),
+            offset: offset.parse().expect("a number"),
+        };
         let last = manifest.increments.last().map(|file| file.name.clone());
         for file in &manifest.increments {
             let is_last = last.as_ref() == Some(&file.name);
@@ -394,7 +396,7 @@ impl World {
         Some(reached)
     }
 
-    fn run(&self, reached: &mut Reached, bytes: &[u8], may_be_torn: bool) {
+    fn run(&self, reached: &mut LoadedPosition, bytes: &[u8], may_be_torn: bool) {
         let mut rest = bytes;
         while let [first, ..] = rest {
             match first {
@@ -413,7 +415,7 @@ impl World {
                     None => break,
                 },
                 b'a'..=b'z' => {
-                    assert_eq!(*first, letter(reached.data, reached.offset), "at {reached:?}");
+                    assert_eq!(*first, expected_byte(reached.data, reached.offset), "at {reached:?}");
                     reached.offset += 1;
                     rest = &rest[1..];
                 }
@@ -424,229 +426,238 @@ impl World {
     }
 
     /// Stops injecting faults. After another rewrite the files must be complete.
-    fn heal(&mut self) {
+    fn recover_and_verify(&mut self) {
         for _ in 0..3 {
-            self.settle();
-            self.play(TestEvent::BaseReady);
-            self.settle();
-            self.play(TestEvent::Rewrite);
+            self.run_until_idle();
+            self.apply_event(TestEvent::BaseReady);
+            self.run_until_idle();
+            self.apply_event(TestEvent::Rewrite);
         }
-        self.settle();
+        self.run_until_idle();
         assert_eq!((self.machine.state(), self.machine.error()), (AofState::Complete, None));
-        self.play(TestEvent::Ask);
-        self.settle();
+        self.apply_event(TestEvent::Ask);
+        self.run_until_idle();
         assert_eq!(self.machine.synced(), Some(self.end.offset), "all of it in the end");
-        assert_eq!(self.load(self.disk.manifests[0].as_deref(), false), Some(self.here()));
+        assert_eq!(self.load(self.disk.manifests[0].as_deref(), false), Some(self.current_position()));
         assert!(self.disk.files.len() <= 6 + self.disk.named().len(), "{:?}", self.disk.files.keys());
     }
 
-    fn settle(&mut self) {
+    fn run_until_idle(&mut self) {
         for _ in 0..20 {
-            self.play(TestEvent::Tick(1500));
-            self.play(TestEvent::Start);
-            self.play(TestEvent::Finish(OperationResult::Works));
+            self.apply_event(TestEvent::Tick(1500));
+            self.apply_event(TestEvent::Start);
+            self.apply_event(TestEvent::Finish(OperationResult::Works));
         }
     }
 }
 
 /// An enabled file with a base and some writes.
-fn switched_on(policy: FsyncPolicy) -> World {
-    let mut world = World::new(policy);
-    world.play(TestEvent::Rewrite);
-    world.settle();
-    world.play(TestEvent::BaseReady);
-    world.settle();
-    assert_eq!(world.machine.state(), AofState::Complete);
-    world
+fn switched_on(policy: FsyncPolicy) -> SimulatedServer {
+    let mut server = SimulatedServer::new(policy);
+    server.apply_event(TestEvent::Rewrite);
+    server.run_until_idle();
+    server.apply_event(TestEvent::BaseReady);
+    server.run_until_idle();
+    assert_eq!(server.machine.state(), AofState::Complete);
+    server
 }
 
 /// A file that consists of a base only, like an adopted old file.
-fn behind_a_base(policy: FsyncPolicy) -> World {
-    let mut world = switched_on(policy);
-    world.play(TestEvent::Append(20));
+fn behind_a_base(policy: FsyncPolicy) -> SimulatedServer {
+    let mut server = switched_on(policy);
+    server.apply_event(TestEvent::Append(20));
     let name = "old".to_owned();
-    let text = format!("{} {}", world.data, world.end.offset).into_bytes();
+    let text = format!("{} {}", server.data, server.end.offset).into_bytes();
     let seen = text.iter().map(|byte| (*byte, false)).collect();
     let mut manifest = Manifest::default();
     manifest.replace_base(NamedFile { name: name.clone(), seq: 1 }, "");
-    world.disk =
+    server.disk =
         Disk { files: [(name, File { seen, durable: text })].into(), manifests: vec![Some(manifest.text())] };
-    let settings = AofSettings { policy, name: NAME.to_owned(), ..AofSettings::default() };
-    world.machine = AppendOnly::after_base(settings, manifest, world.log_end(), 0, world.now);
-    (world.file, world.acknowledged) = (None, None);
-    world.tell(AofEvent::Configured(AofSettings { policy, name: NAME.to_owned(), ..AofSettings::default() }));
-    world
+    let settings = AofSettings { policy, name: FILE_NAME.to_owned(), ..AofSettings::default() };
+    server.machine = AppendOnly::after_base(settings, manifest, server.log_end(), 0, server.now);
+    (server.file, server.acknowledged) = (None, None);
+    server.send_event(AofEvent::Configured(AofSettings {
+        policy,
+        name: FILE_NAME.to_owned(),
+        ..AofSettings::default()
+    }));
+    server
 }
 
 /// Acknowledged writes must be in an increment that the manifest names.
 #[test]
 fn base_without_increment_gets_one_before_any_acknowledgement() {
-    let mut world = behind_a_base(FsyncPolicy::Always);
-    assert!(world.holds);
-    world.play(TestEvent::Append(3));
-    world.play(TestEvent::Rewrite);
-    world.settle();
-    assert_eq!(world.machine.synced(), Some(world.end.offset));
-    assert_eq!(world.load(world.disk.manifests[0].as_deref(), false), Some(world.here()));
-    assert_eq!(world.machine.manifest().increments.len(), 2, "the rewrite's comes behind it");
+    let mut server = behind_a_base(FsyncPolicy::Always);
+    assert!(server.holds);
+    server.apply_event(TestEvent::Append(3));
+    server.apply_event(TestEvent::Rewrite);
+    server.run_until_idle();
+    assert_eq!(server.machine.synced(), Some(server.end.offset));
+    assert_eq!(server.load(server.disk.manifests[0].as_deref(), false), Some(server.current_position()));
+    assert_eq!(server.machine.manifest().increments.len(), 2, "the rewrite's comes behind it");
 }
 
 /// A rewrite takes its snapshot while the increment of a failed rewrite is being created. The writes between both
 /// snapshots were acknowledged, so that increment must contain them.
 #[test]
 fn snapshot_waits_while_an_earlier_increment_is_created() {
-    let mut world = switched_on(FsyncPolicy::Always);
-    world.play(TestEvent::Append(5));
-    world.play(TestEvent::Rewrite);
+    let mut server = switched_on(FsyncPolicy::Always);
+    server.apply_event(TestEvent::Append(5));
+    server.apply_event(TestEvent::Rewrite);
     for _ in 0..10 {
-        world.play(TestEvent::Start);
-        if matches!(world.operation, Some((FileOperation::BeginIncrement { .. }, _))) {
+        server.apply_event(TestEvent::Start);
+        if matches!(server.operation, Some((FileOperation::BeginIncrement { .. }, _))) {
             break;
         }
-        world.play(TestEvent::Finish(OperationResult::Works));
+        server.apply_event(TestEvent::Finish(OperationResult::Works));
     }
-    world.play(TestEvent::RewriteFails);
-    world.play(TestEvent::Append(7));
-    world.play(TestEvent::Rewrite);
-    world.settle();
-    assert_eq!(world.machine.synced(), Some(world.end.offset));
-    assert_eq!(world.load(world.disk.manifests[0].as_deref(), false), Some(world.here()));
-    assert_eq!(world.machine.manifest().increments.len(), 3);
+    server.apply_event(TestEvent::RewriteFails);
+    server.apply_event(TestEvent::Append(7));
+    server.apply_event(TestEvent::Rewrite);
+    server.run_until_idle();
+    assert_eq!(server.machine.synced(), Some(server.end.offset));
+    assert_eq!(server.load(server.disk.manifests[0].as_deref(), false), Some(server.current_position()));
+    assert_eq!(server.machine.manifest().increments.len(), 3);
 }
 
 /// A rewrite fails after its manifest reached the disk. The next one must not reuse the base's name, or the increment
 /// named by that manifest would be loaded twice.
 #[test]
 fn base_of_a_rewrite_that_failed_late_is_never_overwritten() {
-    let mut world = World::new(FsyncPolicy::Always);
-    world.play(TestEvent::Rewrite);
-    world.settle();
-    world.play(TestEvent::Append(50));
-    world.settle();
-    world.play(TestEvent::BaseReady);
-    world.play(TestEvent::Start);
-    assert!(matches!(world.operation, Some((FileOperation::InstallBase { .. }, _))), "{:?}", world.operation);
-    world.play(TestEvent::Finish(OperationResult::Late));
-    world.play(TestEvent::Rewrite);
-    world.settle();
-    world.play(TestEvent::BaseReady);
-    world.settle();
+    let mut server = SimulatedServer::new(FsyncPolicy::Always);
+    server.apply_event(TestEvent::Rewrite);
+    server.run_until_idle();
+    server.apply_event(TestEvent::Append(50));
+    server.run_until_idle();
+    server.apply_event(TestEvent::BaseReady);
+    server.apply_event(TestEvent::Start);
+    assert!(
+        matches!(server.operation, Some((FileOperation::InstallBase { .. }, _))),
+        "{:?}",
+        server.operation
+    );
+    server.apply_event(TestEvent::Finish(OperationResult::Late));
+    server.apply_event(TestEvent::Rewrite);
+    server.run_until_idle();
+    server.apply_event(TestEvent::BaseReady);
+    server.run_until_idle();
     assert_eq!(
-        world.machine.manifest().text(),
+        server.machine.manifest().text(),
         "file a.2.base.rdb seq 2 type b\nfile a.2.incr.aof seq 2 type i\n"
     );
-    world.heal();
+    server.recover_and_verify();
 }
 
 #[test]
 fn file_without_a_base_neither_delays_replies_nor_counts_as_synced() {
-    let mut world = World::new(FsyncPolicy::Always);
-    world.play(TestEvent::Append(9));
-    world.play(TestEvent::Rewrite);
-    world.settle();
-    assert!(!world.holds);
-    assert_eq!(world.machine.synced(), None);
-    world.play(TestEvent::BaseReady);
-    world.settle();
-    assert!(world.holds);
-    assert_eq!(world.machine.synced(), Some(ReplOffset(9)));
+    let mut server = SimulatedServer::new(FsyncPolicy::Always);
+    server.apply_event(TestEvent::Append(9));
+    server.apply_event(TestEvent::Rewrite);
+    server.run_until_idle();
+    assert!(!server.holds);
+    assert_eq!(server.machine.synced(), None);
+    server.apply_event(TestEvent::BaseReady);
+    server.run_until_idle();
+    assert!(server.holds);
+    assert_eq!(server.machine.synced(), Some(ReplOffset(9)));
 }
 
 #[test]
 fn lost_log_bytes_are_acknowledged_only_after_a_new_base() {
-    let mut world = switched_on(FsyncPolicy::Always);
-    world.play(TestEvent::Append(9));
-    world.play(TestEvent::LetGo);
-    assert_eq!(world.machine.state(), AofState::Behind);
-    world.play(TestEvent::Rewrite);
-    world.settle();
-    assert!(world.holds);
-    assert_ne!(world.seen.last(), Some(&AofEffect::PublishCommitPoint(ReplOffset(9))));
-    world.play(TestEvent::BaseReady);
-    world.settle();
+    let mut server = switched_on(FsyncPolicy::Always);
+    server.apply_event(TestEvent::Append(9));
+    server.apply_event(TestEvent::LetGo);
+    assert_eq!(server.machine.state(), AofState::Behind);
+    server.apply_event(TestEvent::Rewrite);
+    server.run_until_idle();
+    assert!(server.holds);
+    assert_ne!(server.seen.last(), Some(&AofEffect::PublishCommitPoint(ReplOffset(9))));
+    server.apply_event(TestEvent::BaseReady);
+    server.run_until_idle();
     assert_eq!(
-        world.seen.iter().rfind(|effect| matches!(effect, AofEffect::PublishCommitPoint(_))),
+        server.seen.iter().rfind(|effect| matches!(effect, AofEffect::PublishCommitPoint(_))),
         Some(&AofEffect::PublishCommitPoint(ReplOffset(9)))
     );
 }
 
 #[test]
 fn everysec_syncs_once_per_second_except_during_rewrites() {
-    let mut world = switched_on(FsyncPolicy::EverySecond);
-    let spares = AofSettings { no_fsync_on_rewrite: true, name: NAME.to_owned(), ..AofSettings::default() };
-    world.tell(AofEvent::Configured(spares));
-    world.play(TestEvent::Append(1));
-    world.play(TestEvent::Tick(10));
-    let next = |world: &mut World| {
-        world.play(TestEvent::Start);
-        let operation = world.operation.as_ref().map(|(operation, _)| operation.clone());
-        world.play(TestEvent::Finish(OperationResult::Works));
+    let mut server = switched_on(FsyncPolicy::EverySecond);
+    let spares =
+        AofSettings { no_fsync_on_rewrite: true, name: FILE_NAME.to_owned(), ..AofSettings::default() };
+    server.send_event(AofEvent::Configured(spares));
+    server.apply_event(TestEvent::Append(1));
+    server.apply_event(TestEvent::Tick(10));
+    let next = |server: &mut SimulatedServer| {
+        server.apply_event(TestEvent::Start);
+        let operation = server.operation.as_ref().map(|(operation, _)| operation.clone());
+        server.apply_event(TestEvent::Finish(OperationResult::Works));
         operation
     };
-    assert!(matches!(next(&mut world), Some(FileOperation::Write { .. })));
-    assert_eq!(next(&mut world), Some(FileOperation::Sync), "the last was long ago");
-    world.play(TestEvent::Append(1));
-    assert!(matches!(next(&mut world), Some(FileOperation::Write { .. })));
-    assert_eq!(next(&mut world), None);
-    assert!(world.machine.next_deadline(world.now).is_some());
-    world.play(TestEvent::Tick(1000));
-    assert_eq!(next(&mut world), Some(FileOperation::Sync));
-    world.play(TestEvent::Rewrite);
-    world.settle();
-    world.play(TestEvent::Append(1));
-    world.play(TestEvent::Tick(5000));
-    assert!(matches!(next(&mut world), Some(FileOperation::Write { .. })));
-    assert_eq!(next(&mut world), None, "the rewrite has the disk to itself");
-    world.play(TestEvent::Ask);
-    assert_eq!(next(&mut world), Some(FileOperation::Sync), "whoever asks has it all the same");
+    assert!(matches!(next(&mut server), Some(FileOperation::Write { .. })));
+    assert_eq!(next(&mut server), Some(FileOperation::Sync), "the last was long ago");
+    server.apply_event(TestEvent::Append(1));
+    assert!(matches!(next(&mut server), Some(FileOperation::Write { .. })));
+    assert_eq!(next(&mut server), None);
+    assert!(server.machine.next_deadline(server.now).is_some());
+    server.apply_event(TestEvent::Tick(1000));
+    assert_eq!(next(&mut server), Some(FileOperation::Sync));
+    server.apply_event(TestEvent::Rewrite);
+    server.run_until_idle();
+    server.apply_event(TestEvent::Append(1));
+    server.apply_event(TestEvent::Tick(5000));
+    assert!(matches!(next(&mut server), Some(FileOperation::Write { .. })));
+    assert_eq!(next(&mut server), None, "the rewrite has the disk to itself");
+    server.apply_event(TestEvent::Ask);
+    assert_eq!(next(&mut server), Some(FileOperation::Sync), "whoever asks has it all the same");
 }
 
 #[test]
 fn slow_syncs_are_counted_as_delays() {
-    let mut world = switched_on(FsyncPolicy::EverySecond);
+    let mut server = switched_on(FsyncPolicy::EverySecond);
     let mut sync_for = |millis, appended| {
-        world.play(TestEvent::Append(1));
-        world.play(TestEvent::Tick(1000));
-        world.play(TestEvent::Start);
-        world.play(TestEvent::Finish(OperationResult::Works));
-        world.play(TestEvent::Start);
-        assert!(matches!(world.operation, Some((FileOperation::Sync, _))));
-        world.play(TestEvent::Append(appended));
-        world.play(TestEvent::Tick(millis));
-        world.play(TestEvent::Finish(OperationResult::Works));
-        world.settle();
-        world.machine.delays()
+        server.apply_event(TestEvent::Append(1));
+        server.apply_event(TestEvent::Tick(1000));
+        server.apply_event(TestEvent::Start);
+        server.apply_event(TestEvent::Finish(OperationResult::Works));
+        server.apply_event(TestEvent::Start);
+        assert!(matches!(server.operation, Some((FileOperation::Sync, _))));
+        server.apply_event(TestEvent::Append(appended));
+        server.apply_event(TestEvent::Tick(millis));
+        server.apply_event(TestEvent::Finish(OperationResult::Works));
+        server.run_until_idle();
+        server.machine.delays()
     };
     assert_eq!(sync_for(1900, 5), 0, "two seconds are no delay yet");
     assert_eq!(sync_for(3000, 0), 0, "nothing waited for it");
     assert_eq!(sync_for(3000, 5), 1);
-    world.machine.reset_delays();
-    assert_eq!(world.machine.delays(), 0);
+    server.machine.reset_delays();
+    assert_eq!(server.machine.delays(), 0);
 }
 
 /// There is always something to write.
 #[test]
 fn base_is_installed_under_a_steady_stream_of_writes() {
-    let mut world = switched_on(FsyncPolicy::EverySecond);
-    world.play(TestEvent::Rewrite);
-    world.settle();
-    world.play(TestEvent::BaseReady);
+    let mut server = switched_on(FsyncPolicy::EverySecond);
+    server.apply_event(TestEvent::Rewrite);
+    server.run_until_idle();
+    server.apply_event(TestEvent::BaseReady);
     for _ in 0..4 {
-        world.play(TestEvent::Append(1));
-        world.play(TestEvent::Start);
-        world.play(TestEvent::Finish(OperationResult::Works));
+        server.apply_event(TestEvent::Append(1));
+        server.apply_event(TestEvent::Start);
+        server.apply_event(TestEvent::Finish(OperationResult::Works));
     }
-    assert_eq!(world.machine.manifest().increments.len(), 1);
-    assert!(world.machine.manifest().history.is_empty());
+    assert_eq!(server.machine.manifest().increments.len(), 1);
+    assert!(server.machine.manifest().history.is_empty());
 }
 
 #[test]
 fn increment_begins_with_its_timestamp() {
-    let mut world = switched_on(FsyncPolicy::Always);
-    world.play(TestEvent::Append(1));
-    world.settle();
-    let name = &world.machine.manifest().increments[0].name;
-    let text = String::from_utf8(world.disk.files[name].durable.clone()).unwrap();
+    let mut server = switched_on(FsyncPolicy::Always);
+    server.apply_event(TestEvent::Append(1));
+    server.run_until_idle();
+    let name = &server.machine.manifest().increments[0].name;
+    let text = String::from_utf8(server.disk.files[name].durable.clone()).unwrap();
     assert!(text.starts_with("#TS:"), "{text}");
     assert_eq!(text.matches("#REPL:").count(), 1, "{text}");
 }
@@ -696,14 +707,14 @@ proptest! {
         events in events(), begins in 0..3_u8, everysec in any::<bool>(),
     ) {
         let policy = if everysec { FsyncPolicy::EverySecond } else { FsyncPolicy::Always };
-        let mut world = match begins {
+        let mut server = match begins {
             0 => switched_on(policy),
             1 => behind_a_base(policy),
-            _ => World::new(policy),
+            _ => SimulatedServer::new(policy),
         };
         for event in events {
-            world.play(event);
+            server.apply_event(event);
         }
-        world.heal();
+        server.recover_and_verify();
     }
 }

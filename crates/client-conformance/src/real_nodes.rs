@@ -324,7 +324,7 @@ fn start_sentinel_group(scenario: &Scenario, servers: &Servers) -> Deployment {
     let sentinels = [0; 3].map(|_| servers.sentinel.clone());
     let group = Group::start(&servers.server, &sentinels);
     if servers.sentinel == Program::redoubt() {
-        group.hurry();
+        group.shorten_timeouts();
     }
     let of_kind = |sentinel: bool| scenario.nodes.iter().filter(move |(_, node)| node.sentinel == sentinel);
     let mut data: Vec<(&String, &NodeSpec)> = of_kind(false).collect();

@@ -139,7 +139,7 @@ impl AppendOnly {
 
     /// Applies the current configuration.
     pub fn configure(&self) {
-        self.tell(AofEvent::Configured(self.settings()));
+        self.send_event(AofEvent::Configured(self.settings()));
     }
 
     fn settings(&self) -> AofSettings {
@@ -157,7 +157,7 @@ impl AppendOnly {
     }
 
     /// Passes the log's end and an event to the state machine, and wakes the writer.
-    fn tell(&self, input: AofEvent) {
+    fn send_event(&self, input: AofEvent) {
         let mut log = self.log.lock();
         let mut state = self.state.lock();
         self.report_log(&mut log, &mut state);
@@ -266,7 +266,7 @@ impl AppendOnly {
     /// Disables the append-only file (`appendonly no`). Syncs what is written, and cancels a running rewrite.
     pub fn disable(&self) {
         self.cancel_rewrite();
-        self.tell(AofEvent::SyncRequested);
+        self.send_event(AofEvent::SyncRequested);
         let mut state = self.state.lock();
         let stopping =
             |machine: &Machine| StopCondition { until: machine.log_end(), failures: machine.failures() };
@@ -309,7 +309,7 @@ impl AppendOnly {
     /// Syncs the whole log to disk. Returns an error if that fails.
     fn flush(&self) -> Result<(), String> {
         let before = self.state.lock().machine.as_ref().map_or(0, Machine::failures);
-        self.tell(AofEvent::SyncRequested);
+        self.send_event(AofEvent::SyncRequested);
         let mut state = self.state.lock();
         let end = state.machine.as_ref().map(Machine::log_end).unwrap_or_default();
         while state.running {

@@ -7,7 +7,7 @@ use clock::Instant;
 use config::SavePoint;
 
 /// Delay before a save point retries a failed save, as in Redis.
-const RETRY: Duration = Duration::from_secs(5);
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// A running save.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -176,7 +176,7 @@ impl Saves {
         if was_flushed {
             return Some(SaveReason::Flush);
         }
-        let is_too_soon = !self.last_ok && self.last_try.is_some_and(|at| now.since(at) < RETRY);
+        let is_too_soon = !self.last_ok && self.last_try.is_some_and(|at| now.since(at) < RETRY_DELAY);
         if conditions.is_loading || self.running.is_some() || is_too_soon {
             return None;
         }
@@ -191,7 +191,7 @@ impl Saves {
 mod tests {
     use super::*;
 
-    const POINTS: [SavePoint; 2] = [
+    const SAVE_POINTS: [SavePoint; 2] = [
         SavePoint { after: Duration::from_secs(100), changes: 1 },
         SavePoint { after: Duration::from_secs(10), changes: 50 },
     ];
@@ -201,7 +201,7 @@ mod tests {
     }
 
     fn conditions(changes: u64) -> SaveConditions<'static> {
-        SaveConditions { points: &POINTS, is_loading: false, changes, flushes: 0 }
+        SaveConditions { points: &SAVE_POINTS, is_loading: false, changes, flushes: 0 }
     }
 
     fn check_due(saves: &mut Saves, secs: u64, conditions: SaveConditions<'_>) -> Option<SaveReason> {
@@ -224,7 +224,7 @@ mod tests {
             let due = check_due(&mut saves, secs, conditions(changes));
             assert_eq!(
                 due,
-                point.map(|point: usize| SaveReason::Point(POINTS[point])),
+                point.map(|point: usize| SaveReason::Point(SAVE_POINTS[point])),
                 "{changes} at {secs}"
             );
         }
@@ -245,7 +245,7 @@ mod tests {
         );
         assert_eq!((saves.last_save(), saves.unsaved(70)), (23, 10));
         assert_eq!(check_due(&mut saves, 34, conditions(109)), None);
-        assert_eq!(check_due(&mut saves, 34, conditions(110)), Some(SaveReason::Point(POINTS[1])));
+        assert_eq!(check_due(&mut saves, 34, conditions(110)), Some(SaveReason::Point(SAVE_POINTS[1])));
         // INFO shows the duration of background saves only.
         assert!(saves.begin(at(40), false));
         saves.end(at(49), 49, SaveResult::Saved { changes: 110 });
@@ -259,7 +259,7 @@ mod tests {
         saves.end(at(201), 201, SaveResult::Failed);
         assert!(!saves.last_ok());
         assert_eq!(check_due(&mut saves, 204, conditions(1)), None);
-        assert_eq!(check_due(&mut saves, 205, conditions(1)), Some(SaveReason::Point(POINTS[0])));
+        assert_eq!(check_due(&mut saves, 205, conditions(1)), Some(SaveReason::Point(SAVE_POINTS[0])));
         // A cancelled save says nothing about the disk.
         saves.begin(at(205), true);
         saves.end(at(206), 206, SaveResult::Cancelled);

@@ -575,7 +575,7 @@ pub enum ShutdownSave {
 ///
 /// # Errors
 /// The data, or the end of the append-only file, could not be written to disk.
-pub fn finish(
+pub fn save_at_shutdown(
     durability: &Durability,
     at_end: ShutdownSave,
     unfinished: append_only::UnfinishedAof,

@@ -88,7 +88,7 @@ impl Group {
     ///
     /// # Panics
     /// A sentinel refuses.
-    pub fn hurry(&self) {
+    pub fn shorten_timeouts(&self) {
         for node in &self.sentinels {
             node.run("SENTINEL DEBUG publish-period 500").expect_ok();
             node.run(&format!("SENTINEL SET {MASTER} down-after-milliseconds 500")).expect_ok();
@@ -111,9 +111,9 @@ impl Group {
             };
             let knows = |node: &Node| {
                 let usable = node.run(&format!("SENTINEL CKQUORUM {MASTER}"));
-                let followers = Self::linked(node, "REPLICAS").into_iter().filter(follows).count();
+                let followers = Self::connected_entries(node, "REPLICAS").into_iter().filter(follows).count();
                 matches!(usable, Value::Simple(text) if text.starts_with("OK 3 usable"))
-                    && Self::linked(node, "SENTINELS").len() == self.sentinels.len() - 1
+                    && Self::connected_entries(node, "SENTINELS").len() == self.sentinels.len() - 1
                     && followers == self.servers.len() - 1
             };
             self.sentinels.iter().all(knows).then_some(())
@@ -121,7 +121,7 @@ impl Group {
     }
 
     /// The connected entries of `SENTINEL SENTINELS` or `SENTINEL REPLICAS`.
-    fn linked(sentinel: &Node, role: &str) -> Vec<BTreeMap<String, String>> {
+    fn connected_entries(sentinel: &Node, role: &str) -> Vec<BTreeMap<String, String>> {
         let reply = sentinel.run(&format!("SENTINEL {role} {MASTER}"));
         let known = reply.items().iter().map(field_map);
         known.filter(|fields| !fields["flags"].contains("disconnected")).collect()

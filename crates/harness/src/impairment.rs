@@ -75,7 +75,7 @@ impl ImpairedLine {
             taken: 0,
         };
         let until = ended.clone();
-        let carrying = thread::spawn(move || carrier.carry(&until));
+        let carrying = thread::spawn(move || carrier.forward(&until));
         Ok(Self { ended, carrying: Some(carrying) })
     }
 }
@@ -107,7 +107,7 @@ struct FrameForwarder {
 }
 
 impl FrameForwarder {
-    fn carry(&mut self, ended: &AtomicBool) {
+    fn forward(&mut self, ended: &AtomicBool) {
         let mut buffer = vec![0; MAX_FRAME_SIZE];
         while !ended.load(Ordering::Relaxed) {
             for from in 0..self.taps.len() {

@@ -91,8 +91,8 @@ impl Network {
         let mut network = Self { hub, hosts: Vec::new(), ports: Mutex::default() };
         for side in 0..=hosts {
             let bridge = bridge(side);
-            network.in_hub(&["link", "add", &bridge, "type", "bridge"])?;
-            network.in_hub(&["link", "set", &bridge, "up"])?;
+            network.run_in_hub(&["link", "add", &bridge, "type", "bridge"])?;
+            network.run_in_hub(&["link", "set", &bridge, "up"])?;
         }
         for number in 0..hosts {
             network.add(&own, number)?;
@@ -106,9 +106,9 @@ impl Network {
         let address = Ipv4Addr::new(10, 77, 0, number + 1);
         self.hosts.push(Host { namespace: namespace.clone(), ip: address.into() });
         self.ports().push(Port::default());
-        let port = port(number.into());
-        self.in_hub(&["link", "add", &port, "type", "veth", "peer", "eth0", "netns", &namespace])?;
-        self.in_hub(&["link", "set", &port, "master", &bridge(0), "up"])?;
+        let port = port_name(number.into());
+        self.run_in_hub(&["link", "add", &port, "type", "veth", "peer", "eth0", "netns", &namespace])?;
+        self.run_in_hub(&["link", "set", &port, "master", &bridge(0), "up"])?;
         let inside = |words: &[&str]| ip(&[&["-n", &namespace], words].concat());
         inside(&["link", "set", "lo", "up"])?;
         inside(&["addr", "add", &format!("{address}/24"), "dev", "eth0"])?;
@@ -122,7 +122,7 @@ impl Network {
     pub fn split(&self, groups: &[&[usize]]) {
         for (side, group) in groups.iter().enumerate() {
             for &host in *group {
-                self.plug(host, side as u8 + 1);
+                self.connect_port(host, side as u8 + 1);
             }
         }
     }
@@ -136,7 +136,7 @@ impl Network {
             let address = self.hosts[to].ip.to_string();
             let words =
                 ["neigh", "replace", &address, "lladdr", UNUSED_MAC, "nud", "permanent", "dev", "eth0"];
-            self.on_host(from, &words);
+            self.run_on_host(from, &words);
         }
     }
 
@@ -151,7 +151,7 @@ impl Network {
         let mut ports = self.ports();
         let line = &mut ports[host].line;
         assert!(line.is_none(), "the line of host {host} is bad already");
-        let (own, near, far) = (format!("line{host}"), format!("near{host}"), far(host));
+        let (own, near, far) = (format!("line{host}"), format!("near{host}"), far_device(host));
         let laid = ImpairedLine::start(path_of(&self.hub), [near.clone(), far.clone()], impairment, seed);
         *line = Some(laid.map_err(|error| format!("this machine has no TAP devices: {error}"))?);
         let side = bridge(ports[host].side);
@@ -160,9 +160,9 @@ impl Network {
             &["link", "set", &own, "up"],
             &["link", "set", &near, "master", &own, "up"],
             &["link", "set", &far, "master", &side, "up"],
-            &["link", "set", &port(host), "master", &own],
+            &["link", "set", &port_name(host), "master", &own],
         ];
-        words.into_iter().try_for_each(|words| self.in_hub(words))
+        words.into_iter().try_for_each(|words| self.run_in_hub(words))
     }
 
     /// Repairs a host's impaired line. Packets in transit are lost.
@@ -173,10 +173,10 @@ impl Network {
         let mut ports = self.ports();
         if ports[host].line.take().is_some() {
             let words: [&[&str]; 2] = [
-                &["link", "set", &port(host), "master", &bridge(ports[host].side)],
+                &["link", "set", &port_name(host), "master", &bridge(ports[host].side)],
                 &["link", "del", &format!("line{host}")],
             ];
-            words.into_iter().for_each(|words| self.change(words));
+            words.into_iter().for_each(|words| self.run_ip(words));
         }
     }
 
@@ -186,32 +186,32 @@ impl Network {
     /// A system command fails.
     pub fn heal(&self) {
         for host in 0..self.hosts.len() {
-            self.plug(host, 0);
-            self.on_host(host, &["neigh", "flush", "nud", "permanent", "dev", "eth0"]);
+            self.connect_port(host, 0);
+            self.run_on_host(host, &["neigh", "flush", "nud", "permanent", "dev", "eth0"]);
         }
     }
 
-    fn plug(&self, host: usize, side: u8) {
+    fn connect_port(&self, host: usize, side: u8) {
         let own = &mut self.ports()[host];
         own.side = side;
-        let device = if own.line.is_some() { far(host) } else { port(host) };
-        self.change(&["link", "set", &device, "master", &bridge(side)]);
+        let device = if own.line.is_some() { far_device(host) } else { port_name(host) };
+        self.run_ip(&["link", "set", &device, "master", &bridge(side)]);
     }
 
     fn ports(&self) -> MutexGuard<'_, Vec<Port>> {
         self.ports.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, words: &[&str]) {
-        self.in_hub(words).expect("the test's own network can be changed");
+    fn run_ip(&self, words: &[&str]) {
+        self.run_in_hub(words).expect("the test's own network can be changed");
     }
 
-    fn on_host(&self, host: usize, words: &[&str]) {
+    fn run_on_host(&self, host: usize, words: &[&str]) {
         let words = [&["-n", &self.hosts[host].namespace], words].concat();
         ip(&words).expect("the test's own network can be changed");
     }
 
-    fn in_hub(&self, words: &[&str]) -> Result<(), String> {
+    fn run_in_hub(&self, words: &[&str]) -> Result<(), String> {
         ip(&[&["-n", &self.hub], words].concat())
     }
 }
@@ -227,12 +227,12 @@ impl Drop for Network {
 }
 
 /// Name of a host's port in the hub.
-fn port(host: usize) -> String {
+fn port_name(host: usize) -> String {
     format!("port{host}")
 }
 
 /// Name of the far end of an impaired line.
-fn far(host: usize) -> String {
+fn far_device(host: usize) -> String {
     format!("far{host}")
 }
 

@@ -140,7 +140,7 @@ impl Link {
                 }
             }
         };
-        self.bounded(connect).await
+        self.with_timeout(connect).await
     }
 
     async fn connection(&self) -> RedisResult<(LiveConnection, u64)> {
@@ -148,7 +148,7 @@ impl Link {
         if let Some(live) = &state.live {
             return Ok((live.clone(), state.generation));
         }
-        let live = self.bounded(self.connect()).await?;
+        let live = self.with_timeout(self.connect()).await?;
         *state = ConnectionState { live: Some(live.clone()), generation: state.generation + 1, failures: 0 };
         Ok((live, state.generation))
     }
@@ -173,7 +173,7 @@ impl Link {
 
     async fn send(&self, live: &mut LiveConnection, call: &Call, full_text: bool) -> RedisResult<Value> {
         let command = call.script.command(call, full_text);
-        self.bounded(async {
+        self.with_timeout(async {
             match live {
                 LiveConnection::Single(connection) => command.query_async(connection).await,
                 LiveConnection::Cluster(connection) => command.query_async(connection).await,
@@ -196,7 +196,7 @@ impl Link {
         let mut pipeline = redis::pipe();
         pipeline.add_command(command).add_command(wait);
         let replies = self
-            .bounded(async {
+            .with_timeout(async {
                 match live {
                     LiveConnection::Single(connection) => {
                         connection.send_packed_commands(&pipeline, 0, 2).await
@@ -215,7 +215,7 @@ impl Link {
     }
 
     /// Limits the duration of a call.
-    async fn bounded<T>(&self, call: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+    async fn with_timeout<T>(&self, call: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
         // The client's own timeout, if it has one, should expire first.
         let bound = self.timeout + self.timeout / 4;
         match tokio::time::timeout(bound, call).await {

@@ -5,13 +5,13 @@ use crate::script::{EXTEND, READ_EXTEND, READ_LOCK, READ_RELEASE, WRITE_LOCK, WR
 use crate::wakeups::WakeMode;
 use crate::{Error, Guard, Locks, Options};
 
-const COMPANIONS: &[&str] = &["readers", "writers"];
+const READ_WRITE_KEYS: &[&str] = &["readers", "writers"];
 
 static READ: LockKind = LockKind {
     acquire: &READ_LOCK,
     extend: &READ_EXTEND,
     release: &READ_RELEASE,
-    companions: COMPANIONS,
+    companions: READ_WRITE_KEYS,
     queues: false,
     wake: WakeMode::All,
 };
@@ -19,7 +19,7 @@ static WRITE: LockKind = LockKind {
     acquire: &WRITE_LOCK,
     extend: &EXTEND,
     release: &WRITE_RELEASE,
-    companions: COMPANIONS,
+    companions: READ_WRITE_KEYS,
     queues: true,
     wake: WakeMode::All,
 };

@@ -208,9 +208,9 @@ impl Export {
         }
         match input {
             ExportEvent::Connected if self.config.authenticate => {
-                self.enter(ExportState::LoggingIn, ExportAction::LogIn, out)
+                self.transition(ExportState::LoggingIn, ExportAction::LogIn, out)
             }
-            ExportEvent::Connected => self.enter(ExportState::Asking, ExportAction::AskResumable, out),
+            ExportEvent::Connected => self.transition(ExportState::Asking, ExportAction::AskResumable, out),
             ExportEvent::NotConnected(why) => {
                 self.fail(format!("Unable to connect to target node: {why}"), out)
             }
@@ -242,11 +242,11 @@ impl Export {
                 self.state = ExportState::AwaitingSnapshot { retry_at: Some(now + SNAPSHOT_RETRY_DELAY) }
             }
             ExportEvent::SnapshotSent => {
-                self.enter(ExportState::Replicating, ExportAction::Send(Message::SnapshotEof), out);
+                self.transition(ExportState::Replicating, ExportAction::Send(Message::SnapshotEof), out);
             }
             ExportEvent::Behind(bytes) => {
                 if self.state == ExportState::AwaitingPause && bytes <= self.config.max_remaining {
-                    self.enter(
+                    self.transition(
                         ExportState::Holding { until: now + MAX_HOLD_TIME },
                         ExportAction::HoldWrites,
                         out,
@@ -255,7 +255,7 @@ impl Export {
             }
             ExportEvent::Drained => {
                 if let ExportState::Holding { until } = self.state {
-                    self.enter(ExportState::Paused { until }, ExportAction::Send(Message::Paused), out);
+                    self.transition(ExportState::Paused { until }, ExportAction::Send(Message::Paused), out);
                 }
             }
             ExportEvent::TakenByTarget if matches!(self.state, ExportState::Granted { .. }) => {
@@ -277,12 +277,16 @@ impl Export {
 
     fn on_accepted(&mut self, now: Instant, out: &mut Vec<ExportAction>) {
         match self.state {
-            ExportState::LoggingIn => self.enter(ExportState::Asking, ExportAction::AskResumable, out),
+            ExportState::LoggingIn => self.transition(ExportState::Asking, ExportAction::AskResumable, out),
             ExportState::Asking => self.establish(true, out),
             ExportState::Establishing => {
                 self.next_ack = Some(now + ACK_PERIOD);
                 out.push(ExportAction::Send(Message::Ack));
-                self.enter(ExportState::AwaitingSnapshot { retry_at: None }, ExportAction::TakeSnapshot, out);
+                self.transition(
+                    ExportState::AwaitingSnapshot { retry_at: None },
+                    ExportAction::TakeSnapshot,
+                    out,
+                );
             }
             _ => {}
         }
@@ -291,7 +295,7 @@ impl Export {
 
     fn establish(&mut self, resumable: bool, out: &mut Vec<ExportAction>) {
         self.resumable = resumable;
-        self.enter(ExportState::Establishing, ExportAction::Establish { resumable }, out);
+        self.transition(ExportState::Establishing, ExportAction::Establish { resumable }, out);
     }
 
     /// The link of a resumable migration broke.
@@ -325,7 +329,7 @@ impl Export {
             (Message::RequestPause, ExportState::Replicating) => self.state = ExportState::AwaitingPause,
             (Message::RequestFailover, ExportState::Paused { .. }) => {
                 let granted = ExportState::Granted { until: now + MAX_HOLD_TIME };
-                self.enter(granted, ExportAction::Send(Message::FailoverGranted), out);
+                self.transition(granted, ExportAction::Send(Message::FailoverGranted), out);
             }
             // After reconnecting the target repeats its last request.
             (
@@ -361,7 +365,11 @@ impl Export {
         if let ExportState::AwaitingSnapshot { retry_at: Some(at) } = self.state
             && now >= at
         {
-            self.enter(ExportState::AwaitingSnapshot { retry_at: None }, ExportAction::TakeSnapshot, out);
+            self.transition(
+                ExportState::AwaitingSnapshot { retry_at: None },
+                ExportAction::TakeSnapshot,
+                out,
+            );
         }
         match &mut self.disconnected {
             Some(disconnected)
@@ -385,7 +393,7 @@ impl Export {
         }
     }
 
-    fn enter(&mut self, state: ExportState, action: ExportAction, out: &mut Vec<ExportAction>) {
+    fn transition(&mut self, state: ExportState, action: ExportAction, out: &mut Vec<ExportAction>) {
         self.state = state;
         out.push(action);
     }
@@ -395,6 +403,6 @@ impl Export {
     }
 
     fn end(&mut self, outcome: ExportOutcome, out: &mut Vec<ExportAction>) {
-        self.enter(ExportState::Over, ExportAction::End(outcome), out);
+        self.transition(ExportState::Over, ExportAction::End(outcome), out);
     }
 }

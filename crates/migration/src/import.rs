@@ -13,15 +13,15 @@ use crate::{ACK_PERIOD, RESUME_TIMEOUT};
 
 /// The grant must arrive within this time after the request. The source holds writes for longer, counted from the
 /// arrival of the request.
-pub const GRANT_WITHIN: Duration = Duration::from_secs(2);
+pub const GRANT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The slots must be claimed within this time after the request, whatever delays the target: well before the source
 /// accepts writes again.
-pub const CLAIM_WITHIN: Duration = Duration::from_secs(4);
+pub const CLAIM_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// After this time the target requests the pause even if it is still behind; the source then decides whether too much
 /// remains.
-pub const CATCH_UP_WITHIN: Duration = Duration::from_secs(5);
+pub const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Whether the source may send this command, with keys in these slots. The command must concern slots of the migration,
 /// or the migration itself.
@@ -161,7 +161,7 @@ impl Import {
         match self.state {
             // The driver reports the result.
             ImportState::Granted { .. } | ImportState::Claiming | ImportState::Over => None,
-            ImportState::Requested { at } => Some(link.min(at + GRANT_WITHIN)),
+            ImportState::Requested { at } => Some(link.min(at + GRANT_TIMEOUT)),
             ImportState::CatchingUp { until } => Some(link.min(until)),
             ImportState::AwaitingAck | ImportState::Receiving | ImportState::AwaitingPaused => Some(link),
         }
@@ -225,18 +225,18 @@ impl Import {
             (Message::Ack, ImportState::AwaitingAck) => self.state = ImportState::Receiving,
             (Message::Ack, _) | (_, ImportState::Granted { .. } | ImportState::Claiming) => {}
             (Message::SnapshotEof, ImportState::Receiving) => {
-                self.state = ImportState::CatchingUp { until: now + CATCH_UP_WITHIN };
+                self.state = ImportState::CatchingUp { until: now + CATCH_UP_TIMEOUT };
             }
             (Message::Paused, ImportState::AwaitingPaused) => {
-                self.enter(
+                self.transition(
                     ImportState::Requested { at: now },
                     ImportAction::Send(Message::RequestFailover),
                     out,
                 );
             }
-            (Message::FailoverGranted, ImportState::Requested { at }) if now < at + GRANT_WITHIN => {
-                self.enter(
-                    ImportState::Granted { before: at + CLAIM_WITHIN },
+            (Message::FailoverGranted, ImportState::Requested { at }) if now < at + GRANT_TIMEOUT => {
+                self.transition(
+                    ImportState::Granted { before: at + CLAIM_TIMEOUT },
                     ImportAction::AwaitReplicas,
                     out,
                 );
@@ -250,19 +250,19 @@ impl Import {
         match around.failure_reason() {
             Some(why) => self.fail(why, out),
             None if now >= before => self.fail("The slots were granted too long ago", out),
-            None => self.enter(ImportState::Claiming, ImportAction::Claim, out),
+            None => self.transition(ImportState::Claiming, ImportAction::Claim, out),
         }
     }
 
     /// Requests the pause. Clients' writes wait from then on, so little should remain to be applied.
     fn on_caught_up(&mut self, out: &mut Vec<ImportAction>) {
         if matches!(self.state, ImportState::CatchingUp { .. }) {
-            self.enter(ImportState::AwaitingPaused, ImportAction::Send(Message::RequestPause), out);
+            self.transition(ImportState::AwaitingPaused, ImportAction::Send(Message::RequestPause), out);
         }
     }
 
     fn on_deadline(&mut self, now: Instant, out: &mut Vec<ImportAction>) {
-        if matches!(self.state, ImportState::Requested { at } if now >= at + GRANT_WITHIN) {
+        if matches!(self.state, ImportState::Requested { at } if now >= at + GRANT_TIMEOUT) {
             return self.fail("The source node did not grant the slots in time", out);
         }
         if now >= self.last_received + self.timeout {
@@ -280,7 +280,7 @@ impl Import {
         }
     }
 
-    fn enter(&mut self, state: ImportState, action: ImportAction, out: &mut Vec<ImportAction>) {
+    fn transition(&mut self, state: ImportState, action: ImportAction, out: &mut Vec<ImportAction>) {
         self.state = state;
         out.push(action);
     }
@@ -290,6 +290,6 @@ impl Import {
     }
 
     fn end(&mut self, outcome: Result<(), String>, out: &mut Vec<ImportAction>) {
-        self.enter(ImportState::Over, ImportAction::End(outcome), out);
+        self.transition(ImportState::Over, ImportAction::End(outcome), out);
     }
 }

@@ -26,7 +26,7 @@
 //!
 //! Invariant: the source accepts no write to a slot between `PAUSED` and the claim. It can hold writes only for a
 //! limited time, because the target may be gone. The target therefore claims the slots only within
-//! [`import::CLAIM_WITHIN`] of its request, which is well before the source stops holding writes
+//! [`import::CLAIM_TIMEOUT`] of its request, which is well before the source stops holding writes
 //! ([`export::MAX_HOLD_TIME`]), whenever the request arrived.
 #![forbid(unsafe_code)]
 

@@ -22,7 +22,7 @@ pub enum Message {
     FailoverGranted,
 }
 
-const WORDS: [(Message, &str); 6] = [
+const MESSAGE_WORDS: [(Message, &str); 6] = [
     (Message::Ack, "ACK"),
     (Message::SnapshotEof, "SNAPSHOT-EOF"),
     (Message::RequestPause, "REQUEST-PAUSE"),
@@ -36,13 +36,13 @@ impl Message {
     #[must_use]
     pub fn parse(word: &[u8]) -> Option<Self> {
         let known = |(_, name): &&(Self, &str)| word.eq_ignore_ascii_case(name.as_bytes());
-        WORDS.iter().find(known).map(|(message, _)| *message)
+        MESSAGE_WORDS.iter().find(known).map(|(message, _)| *message)
     }
 
     /// The word after `CLUSTER SYNCSLOTS`.
     #[must_use]
     pub fn word(self) -> &'static str {
-        WORDS.iter().find(|(message, _)| *message == self).map_or("ACK", |(_, word)| word)
+        MESSAGE_WORDS.iter().find(|(message, _)| *message == self).map_or("ACK", |(_, word)| word)
     }
 
     /// Appends the message as a RESP command.
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn messages_round_trip() {
-        for (message, _) in WORDS {
+        for (message, _) in MESSAGE_WORDS {
             let mut wire = Vec::new();
             message.encode(&mut wire);
             assert_eq!(Message::parse(words(&wire)[2].as_bytes()), Some(message));

@@ -19,22 +19,22 @@ impl Progress {
     /// Mean throughput between `from` and `to`, in bytes per second.
     #[must_use]
     pub fn bytes_per_sec(&self, from: Millis, to: Millis) -> u64 {
-        self.bytes.saturating_mul(1000) / lasted(from, to)
+        self.bytes.saturating_mul(1000) / elapsed_ms(from, to)
     }
 
     /// Estimated remaining time in milliseconds at the mean speed so far; `None` if unknown.
     #[must_use]
-    pub fn left_ms(&self, began: Millis, now: Millis) -> Option<u64> {
-        let (all, keys, lasted) = (self.all_keys?, self.keys?, lasted(began, now));
+    pub fn remaining_ms(&self, began: Millis, now: Millis) -> Option<u64> {
+        let (all, keys, elapsed_ms) = (self.all_keys?, self.keys?, elapsed_ms(began, now));
         if keys < all {
-            return (all - keys).saturating_mul(lasted).checked_div(keys);
+            return (all - keys).saturating_mul(elapsed_ms).checked_div(keys);
         }
-        self.remaining.saturating_mul(lasted).checked_div(self.bytes)
+        self.remaining.saturating_mul(elapsed_ms).checked_div(self.bytes)
     }
 }
 
 /// The elapsed time in milliseconds, at least 1.
-fn lasted(from: Millis, to: Millis) -> u64 {
+fn elapsed_ms(from: Millis, to: Millis) -> u64 {
     u64::try_from(to.0.saturating_sub(from.0)).unwrap_or(0).max(1)
 }
 
@@ -42,31 +42,31 @@ fn lasted(from: Millis, to: Millis) -> u64 {
 mod tests {
     use super::*;
 
-    const BEGAN: Millis = Millis(10_000);
+    const START: Millis = Millis(10_000);
 
-    fn left(progress: Progress, now: i64) -> Option<u64> {
-        progress.left_ms(BEGAN, Millis(now))
+    fn remaining(progress: Progress, now: i64) -> Option<u64> {
+        progress.remaining_ms(START, Millis(now))
     }
 
     #[test]
-    fn time_left_goes_by_keys_and_then_by_changes() {
+    fn remaining_time_follows_keys_and_then_changes() {
         let begun = Progress { all_keys: Some(1000), keys: Some(0), ..Progress::default() };
-        assert_eq!(left(begun, 11_000), None, "nothing was sent yet");
+        assert_eq!(remaining(begun, 11_000), None, "nothing was sent yet");
         let quarter = Progress { keys: Some(250), bytes: 5000, ..begun };
-        assert_eq!(left(quarter, 11_000), Some(3000));
-        assert_eq!(quarter.bytes_per_sec(BEGAN, Millis(12_000)), 2500);
+        assert_eq!(remaining(quarter, 11_000), Some(3000));
+        assert_eq!(quarter.bytes_per_sec(START, Millis(12_000)), 2500);
         let all_keys = Progress { keys: Some(1000), bytes: 20_000, remaining: 5000, ..begun };
-        assert_eq!(left(all_keys, 14_000), Some(1000), "the changes at 5 bytes a millisecond");
-        assert_eq!(left(Progress { remaining: 0, ..all_keys }, 14_000), Some(0));
-        assert_eq!(left(Progress { all_keys: None, ..quarter }, 11_000), None, "the other side knows");
+        assert_eq!(remaining(all_keys, 14_000), Some(1000), "the changes at 5 bytes a millisecond");
+        assert_eq!(remaining(Progress { remaining: 0, ..all_keys }, 14_000), Some(0));
+        assert_eq!(remaining(Progress { all_keys: None, ..quarter }, 11_000), None, "the other side knows");
     }
 
     #[test]
-    fn clocks_that_stand_or_go_back_do_no_harm() {
+    fn clock_jumps_do_not_overflow() {
         let some = Progress { all_keys: Some(u64::MAX), keys: Some(1), bytes: u64::MAX, remaining: u64::MAX };
         for now in [9000, 10_000, i64::MAX] {
-            let (_, _) = (left(some, now), some.bytes_per_sec(BEGAN, Millis(now)));
+            let (_, _) = (remaining(some, now), some.bytes_per_sec(START, Millis(now)));
         }
-        assert_eq!(Progress { bytes: 7, ..some }.bytes_per_sec(BEGAN, BEGAN), 7000);
+        assert_eq!(Progress { bytes: 7, ..some }.bytes_per_sec(START, START), 7000);
     }
 }

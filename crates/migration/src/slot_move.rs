@@ -104,7 +104,7 @@ pub(crate) fn parse_ranges(words: &[String]) -> Result<(Ranges, &[String]), Slot
     }
     let mut ranges = Ranges::new();
     while let [first, last, after @ ..] = rest
-        && number(first).is_some()
+        && parse_number(first).is_some()
     {
         add_range(&mut ranges, first, last)?;
         rest = after;
@@ -113,7 +113,7 @@ pub(crate) fn parse_ranges(words: &[String]) -> Result<(Ranges, &[String]), Slot
 }
 
 fn add_range(ranges: &mut Ranges, first: &str, last: &str) -> Result<(), SlotMoveError> {
-    let (first, last) = (slot(first)?, slot(last)?);
+    let (first, last) = (parse_slot(first)?, parse_slot(last)?);
     if first > last {
         return Err(SlotMoveError::Backwards(first, last));
     }
@@ -139,12 +139,12 @@ pub fn parse_slots(words: &[String]) -> Result<Vec<(Slot, Slot)>, SlotMoveError>
     if ranges.is_empty() { Err(SlotMoveError::NoRanges) } else { Ok(ranges) }
 }
 
-fn number(word: &str) -> Option<i64> {
+fn parse_number(word: &str) -> Option<i64> {
     resp::parse_i64(word.as_bytes())
 }
 
-fn slot(word: &str) -> Result<Slot, SlotMoveError> {
-    number(word).and_then(|number| Slot::new(u16::try_from(number).ok()?)).ok_or(SlotMoveError::BadSlot)
+fn parse_slot(word: &str) -> Result<Slot, SlotMoveError> {
+    parse_number(word).and_then(|number| Slot::new(u16::try_from(number).ok()?)).ok_or(SlotMoveError::BadSlot)
 }
 
 #[cfg(test)]

@@ -20,5 +20,5 @@ mod startup;
 mod web;
 mod workers;
 
-pub use process::Failure;
+pub use process::StartError;
 pub use startup::serve;

@@ -12,7 +12,7 @@ use keyspace::{Keyspace, keep_chunk_ready};
 use net::listener::{self, ListenPorts};
 use net::scratch::install_scratch;
 use net::worker_pool::{SpawnWorker, WorkerHandle};
-use process::{Failure, access, alarm, crash, daemon, file_limit, log, paths, random};
+use process::{StartError, access, alarm, crash, daemon, file_limit, log, paths, random};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::cluster;
@@ -33,14 +33,14 @@ const FILE_SIZE_SIGNAL: i32 = rustix::process::Signal::XFSZ.as_raw();
 ///
 /// # Errors
 /// Why it did not start, or what stopped it.
-pub fn serve(arguments: &[String]) -> Result<(), Failure> {
-    let configured = configure(arguments).map_err(Failure::Config)?;
-    let started_in = paths::enter_working_directory(&configured.config).map_err(Failure::Start)?;
+pub fn serve(arguments: &[String]) -> Result<(), StartError> {
+    let configured = configure(arguments).map_err(StartError::Config)?;
+    let started_in = paths::enter_working_directory(&configured.config).map_err(StartError::Start)?;
     let stdin = configured.stdin.as_deref();
-    if daemon::daemonize(&configured.config, &started_in, stdin).map_err(Failure::Start)? {
+    if daemon::daemonize(&configured.config, &started_in, stdin).map_err(StartError::Start)? {
         return Ok(());
     }
-    run(configured).map_err(Failure::Start)
+    run(configured).map_err(StartError::Start)
 }
 
 /// A configuration and where it came from.

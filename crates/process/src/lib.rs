@@ -23,14 +23,14 @@ use config::ConfigError;
 
 /// Why a server failed to start.
 #[derive(Debug)]
-pub enum Failure {
+pub enum StartError {
     /// The configuration is invalid.
     Config(ConfigError),
     /// The environment lacks something the server needs.
     Start(anyhow::Error),
 }
 
-impl std::fmt::Display for Failure {
+impl std::fmt::Display for StartError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Config(error) => error.fmt(f),

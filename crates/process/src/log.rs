@@ -61,8 +61,8 @@ pub fn set_role(letter: u8) {
 /// The log file cannot be opened, or the syslog socket cannot be created.
 pub fn start(config: &Config) -> std::io::Result<()> {
     let sink = match config.get(keys::LOGFILE) {
-        None => Sink::Stdout,
-        Some(path) => Sink::File(LogFile::open(path.to_string().into())?),
+        None => LogSink::Stdout,
+        Some(path) => LogSink::File(LogFile::open(path.to_string().into())?),
     };
     set_format(&config.values());
     let offset = UtcOffset::current_local_offset().unwrap_or(UtcOffset::UTC);
@@ -74,12 +74,12 @@ pub fn start(config: &Config) -> std::io::Result<()> {
 }
 
 /// The destination of log lines.
-enum Sink {
+enum LogSink {
     Stdout,
     File(LogFile),
 }
 
-impl Sink {
+impl LogSink {
     fn write(&mut self, line: &[u8]) -> io::Result<()> {
         match self {
             Self::Stdout => io::stdout().write_all(line),
@@ -155,7 +155,7 @@ fn facility_code(facility: SyslogFacility) -> u8 {
 }
 
 struct LogLayer {
-    sink: Mutex<Sink>,
+    sink: Mutex<LogSink>,
     syslog: Option<Syslog>,
     offset: UtcOffset,
     pid: u32,

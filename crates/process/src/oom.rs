@@ -3,7 +3,7 @@
 use config::{Config, OomScoreMode, keys};
 use parking_lot::Mutex;
 
-const FILE: &str = "/proc/self/oom_score_adj";
+const OOM_SCORE_FILE: &str = "/proc/self/oom_score_adj";
 /// Range accepted by the kernel.
 const SCORE_RANGE: std::ops::RangeInclusive<i64> = -1000..=1000;
 
@@ -26,8 +26,12 @@ impl OomScoreAdjuster {
         if mode == OomScoreMode::No && state.initial.is_none() {
             return;
         }
-        let read =
-            || std::fs::read_to_string(FILE).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0);
+        let read = || {
+            std::fs::read_to_string(OOM_SCORE_FILE)
+                .ok()
+                .and_then(|text| text.trim().parse().ok())
+                .unwrap_or(0)
+        };
         let initial = *state.initial.get_or_insert_with(read);
         let [master, as_replica, _] = config.get(keys::OOM_SCORE_ADJ_VALUES);
         let wanted = adjusted_score(mode, initial, i64::from(if replica { as_replica } else { master }));
@@ -35,8 +39,8 @@ impl OomScoreAdjuster {
             return;
         }
         state.last = Some(wanted);
-        if let Err(error) = std::fs::write(FILE, wanted.to_string()) {
-            tracing::warn!("Unable to write to {FILE}: {error}");
+        if let Err(error) = std::fs::write(OOM_SCORE_FILE, wanted.to_string()) {
+            tracing::warn!("Unable to write to {OOM_SCORE_FILE}: {error}");
         }
     }
 }

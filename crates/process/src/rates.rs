@@ -7,7 +7,7 @@ use clock::Instant;
 use parking_lot::Mutex;
 
 /// Averaging window: 16 samples at ten per second.
-const WINDOW: Duration = Duration::from_millis(1600);
+const AVERAGING_WINDOW: Duration = Duration::from_millis(1600);
 
 /// The counters with a rate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +46,7 @@ impl Rates {
         }
         samples.push_back((now, counters));
         // An idle server samples once per second, so keep at least two samples of any age.
-        while samples.len() > 2 && now.since(samples[0].0) > WINDOW {
+        while samples.len() > 2 && now.since(samples[0].0) > AVERAGING_WINDOW {
             samples.pop_front();
         }
     }

@@ -248,7 +248,7 @@ fn sentinel(arguments: &[String]) -> ExitCode {
     report(sentinel_server::serve_sentinel(arguments))
 }
 
-fn report(outcome: Result<(), node::Failure>) -> ExitCode {
+fn report(outcome: Result<(), node::StartError>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -35,7 +35,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use process::random::random_u64;
-use process::{Failure, crash, daemon, file_limit, log, paths};
+use process::{StartError, crash, daemon, file_limit, log, paths};
 use resp::Value;
 use sentinel::{JobId, LinkId, ScriptOutcome};
 use tokio::sync::oneshot;
@@ -89,8 +89,8 @@ enum Event {
 ///
 /// # Errors
 /// The process could not start, or failed.
-pub fn serve_sentinel(arguments: &[String]) -> Result<(), Failure> {
-    run(arguments).map_err(Failure::Start)
+pub fn serve_sentinel(arguments: &[String]) -> Result<(), StartError> {
+    run(arguments).map_err(StartError::Start)
 }
 
 fn run(arguments: &[String]) -> Result<()> {

@@ -110,7 +110,7 @@ impl Deployment {
                 let group = Group::assemble(|place| {
                     prepare(place, if place < mode.data_node_count() { MONITORED_OPTIONS } else { "" })
                 });
-                group.hurry();
+                group.shorten_timeouts();
                 group.servers.into_iter().chain(group.sentinels).collect()
             }
         };

@@ -161,7 +161,7 @@ fn no_increment_is_lost_while_cluster_masters_die() {
 fn no_increment_is_lost_while_masters_under_sentinel_die() {
     let mut group =
         Group::start(&Program::redoubt(), &std::array::from_fn::<_, 3, _>(|_| Program::redoubt()));
-    group.hurry();
+    group.shorten_timeouts();
     let sentinels: Vec<String> = group.sentinels.iter().map(Node::address).collect();
     let crowd = CountingProcesses::start(format!("redis+sentinel://{}/{MASTER}", sentinels.join(",")), 2);
     for _ in 0..2 {

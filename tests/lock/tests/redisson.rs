@@ -7,9 +7,9 @@ use harness::{Cluster, Connection, Node, Program, Value};
 use redoubt_lock::{Locks, LossReason, Options};
 
 const CHANNEL: &str = "redisson_lock__channel:{orders}";
-const THEM: &str = "285475da-9152-4c83-822a-67ee2f116a79:52";
+const REDISSON_OWNER: &str = "285475da-9152-4c83-822a-67ee2f116a79:52";
 
-const THEIR_LOCK: &str = "
+const REDISSON_LOCK_SCRIPT: &str = "
 if redis.call('exists', KEYS[1]) == 0 or redis.call('hexists', KEYS[1], ARGV[2]) == 1 then
   redis.call('hincrby', KEYS[1], ARGV[2], 1)
   redis.call('pexpire', KEYS[1], ARGV[1])
@@ -17,7 +17,7 @@ if redis.call('exists', KEYS[1]) == 0 or redis.call('hexists', KEYS[1], ARGV[2])
 end
 return redis.call('pttl', KEYS[1])";
 
-const THEIR_UNLOCK: &str = "
+const REDISSON_UNLOCK_SCRIPT: &str = "
 if redis.call('hexists', KEYS[1], ARGV[3]) == 0 then
   return nil
 end
@@ -29,12 +29,12 @@ redis.call('del', KEYS[1])
 redis.call('publish', KEYS[2], ARGV[1])
 return 1";
 
-fn their_lock(connection: &mut Connection) -> Value {
-    connection.call(&["EVAL", THEIR_LOCK, "1", "orders", "30000", THEM])
+fn redisson_lock(connection: &mut Connection) -> Value {
+    connection.call(&["EVAL", REDISSON_LOCK_SCRIPT, "1", "orders", "30000", REDISSON_OWNER])
 }
 
-fn their_unlock(connection: &mut Connection) -> Value {
-    connection.call(&["EVAL", THEIR_UNLOCK, "2", "orders", CHANNEL, "0", "30000", THEM])
+fn redisson_unlock(connection: &mut Connection) -> Value {
+    connection.call(&["EVAL", REDISSON_UNLOCK_SCRIPT, "2", "orders", CHANNEL, "0", "30000", REDISSON_OWNER])
 }
 
 async fn exclude_each_other(program: Program) {
@@ -44,16 +44,16 @@ async fn exclude_each_other(program: Program) {
     let mut they = node.connect();
 
     // Redisson holds the lock twice; our waiter is woken by its last release.
-    assert_eq!(their_lock(&mut they), Value::NullBulk);
-    assert_eq!(their_lock(&mut they), Value::NullBulk);
+    assert_eq!(redisson_lock(&mut they), Value::NullBulk);
+    assert_eq!(redisson_lock(&mut they), Value::NullBulk);
     assert!(lock.try_acquire().await.unwrap().is_none());
     let waiting = tokio::spawn({
         let lock = lock.clone();
         async move { lock.acquire().await.unwrap() }
     });
-    assert_eq!(their_unlock(&mut they), Value::Int(0));
+    assert_eq!(redisson_unlock(&mut they), Value::Int(0));
     assert!(lock.try_acquire().await.unwrap().is_none());
-    assert_eq!(their_unlock(&mut they), Value::Int(1));
+    assert_eq!(redisson_unlock(&mut they), Value::Int(1));
     let guard = waiting.await.unwrap();
 
     // We hold it; Redisson gets the remaining time, and the message of our release.
@@ -61,23 +61,23 @@ async fn exclude_each_other(program: Program) {
     listener.call(&["SUBSCRIBE", CHANNEL]);
     assert_eq!(they.call(&["TYPE", "orders"]), Value::Simple("hash".into()));
     assert_eq!(they.call(&["HGET", "orders", guard.owner()]).text(), "1");
-    let told = their_lock(&mut they).int();
+    let told = redisson_lock(&mut they).int();
     assert!((1..=30_000).contains(&told), "{told}");
-    assert_eq!(their_unlock(&mut they), Value::NullBulk);
+    assert_eq!(redisson_unlock(&mut they), Value::NullBulk);
     guard.release().await.unwrap();
     let message = listener.read().unwrap();
     assert_eq!(message.items()[2].text(), "0");
-    assert_eq!(their_lock(&mut they), Value::NullBulk);
+    assert_eq!(redisson_lock(&mut they), Value::NullBulk);
 
     // A lock deleted by force is noticed.
     they.run("DEL orders");
     let guard = lock.with(Options::default().lease(Duration::from_millis(900))).acquire().await.unwrap();
     they.run("DEL orders");
-    assert_eq!(their_lock(&mut they), Value::NullBulk);
+    assert_eq!(redisson_lock(&mut they), Value::NullBulk);
     assert_eq!(guard.lost().await, LossReason::Gone);
     drop(guard);
     locks.wait_for_releases().await;
-    assert_eq!(they.call(&["HGET", "orders", THEM]).text(), "1");
+    assert_eq!(they.call(&["HGET", "orders", REDISSON_OWNER]).text(), "1");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -97,7 +97,7 @@ async fn wake_each_other_in_a_cluster(program: Program) {
     let locks = Locks::connect(&format!("redis+cluster://{}", node.address())).await.unwrap();
     let lock = locks.lock("orders").with(Options::default().wait(Duration::from_secs(20)));
     let mut they = node.connect();
-    assert_eq!(their_lock(&mut they), Value::NullBulk);
+    assert_eq!(redisson_lock(&mut they), Value::NullBulk);
     let waiting = tokio::spawn({
         let lock = lock.clone();
         async move { lock.acquire().await.unwrap() }
@@ -107,8 +107,11 @@ async fn wake_each_other_in_a_cluster(program: Program) {
         let listeners = they.run(&format!("PUBSUB SHARDNUMSUB {CHANNEL}"));
         (listeners.items()[1] == Value::Int(1)).then_some(())
     });
-    let unlock = THEIR_UNLOCK.replace("'publish'", "'spublish'");
-    assert_eq!(they.call(&["EVAL", &unlock, "2", "orders", CHANNEL, "0", "30000", THEM]), Value::Int(1));
+    let unlock = REDISSON_UNLOCK_SCRIPT.replace("'publish'", "'spublish'");
+    assert_eq!(
+        they.call(&["EVAL", &unlock, "2", "orders", CHANNEL, "0", "30000", REDISSON_OWNER]),
+        Value::Int(1)
+    );
     let guard = waiting.await.unwrap();
 
     let mut listener = node.connect();

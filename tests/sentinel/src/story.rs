@@ -129,7 +129,7 @@ fn tell(server: &Program, sentinels: &Program, servers: usize, chapter: &[Story]
 /// Starts a group whose sentinels detect failures quickly and log everything that they publish.
 fn assemble(server: &Program, sentinels: &Program, servers: usize) -> Group {
     let mut group = Group::start(server, &std::array::from_fn::<_, 3, _>(|_| sentinels.clone()));
-    group.hurry();
+    group.shorten_timeouts();
     for node in &group.sentinels {
         node.run("SENTINEL DEBUG info-period 1000").expect_ok();
         node.run("SENTINEL CONFIG SET loglevel verbose").expect_ok();

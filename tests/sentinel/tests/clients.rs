@@ -9,7 +9,7 @@ use redis::sentinel::{SentinelClient, SentinelServerType};
 fn redis_crate_follows_the_master_through_failovers() {
     let mut group =
         Group::start(&Program::redoubt(), &std::array::from_fn::<_, 3, _>(|_| Program::redoubt()));
-    group.hurry();
+    group.shorten_timeouts();
     let sentinels: Vec<String> =
         group.sentinels.iter().map(|node| format!("redis://{}", node.address())).collect();
     let mut client = SentinelClient::build(sentinels, MASTER, None, SentinelServerType::Master).unwrap();

@@ -21,7 +21,7 @@ fn doctor_reports_missing_sentinels_and_quorum() {
     let url = format!("redis://{}", group.sentinels[0].address());
     let well = eventually("nothing is to be mended", || Some(findings(&url)).filter(|found| found.0 == 0));
     assert_eq!(well.1, "5 ok, 0 warnings, 0 faults\n");
-    group.hurry();
+    group.shorten_timeouts();
     for sentinel in &mut group.sentinels[1..] {
         sentinel.kill();
     }

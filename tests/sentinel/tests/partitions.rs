@@ -17,7 +17,7 @@ fn group() -> Option<(Group, Network)> {
     let network = permitted("hosts of a network", Network::make(6))?;
     let redoubt: [Program; 3] = std::array::from_fn(|_| Program::redoubt());
     let group = Group::start_on(&network, &Program::redoubt(), &redoubt);
-    group.hurry();
+    group.shorten_timeouts();
     Some((group, network))
 }
 

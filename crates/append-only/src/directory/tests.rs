@@ -15,7 +15,7 @@ use persistence::Disk;
 use super::*;
 use crate::{AofEffect, AofEvent, AofSettings, AofState, AppendOnly, FsyncPolicy, LogEnd, RewriteId};
 
-const NAME: &str = "appendonly.aof";
+const FILE_NAME: &str = "appendonly.aof";
 
 /// Which operations fail, and how many have run.
 #[derive(Debug, Default, Clone)]
@@ -47,7 +47,7 @@ struct OpenFile {
 
 impl MemoryDisk {
     /// Runs an operation, unless it is its turn to fail.
-    fn op<T>(&self, work: impl FnOnce(&mut Files) -> T) -> io::Result<T> {
+    fn run_operation<T>(&self, work: impl FnOnce(&mut Files) -> T) -> io::Result<T> {
         let mut files = self.0.borrow_mut();
         files.faults.done += 1;
         let Faults { done, first, count, late } = files.faults;
@@ -89,24 +89,24 @@ impl Disk for MemoryDisk {
     }
 
     fn create(&self, name: &str) -> io::Result<()> {
-        self.op(|files| drop(files.content.insert(name.to_owned(), Rc::default())))
+        self.run_operation(|files| drop(files.content.insert(name.to_owned(), Rc::default())))
     }
 
     fn append(&self, name: &str) -> io::Result<OpenFile> {
         let content = self.content(name)?;
-        self.op(|_| self.opened(name, content))
+        self.run_operation(|_| self.opened(name, content))
     }
 
     fn sync_file(&self, _file: &OpenFile) -> io::Result<()> {
-        self.op(|_| ())
+        self.run_operation(|_| ())
     }
 
     fn write_again(&self, _name: &str) -> io::Result<()> {
-        self.op(|_| ())
+        self.run_operation(|_| ())
     }
 
     fn cut_file(&self, file: &OpenFile, len: u64) -> io::Result<()> {
-        self.op(|_| file.content.borrow_mut().truncate(len as usize))
+        self.run_operation(|_| file.content.borrow_mut().truncate(len as usize))
     }
 
     fn temporary_name(&self, file: &OpenFile) -> String {
@@ -114,7 +114,7 @@ impl Disk for MemoryDisk {
     }
 
     fn sync_temporary(&self, _file: &OpenFile) -> io::Result<()> {
-        self.op(|_| ())
+        self.run_operation(|_| ())
     }
 
     fn read(&self, name: &str) -> io::Result<io::Cursor<Vec<u8>>> {
@@ -122,7 +122,7 @@ impl Disk for MemoryDisk {
     }
 
     fn temporary(&self, suffix: &str) -> io::Result<OpenFile> {
-        self.op(|files| {
+        self.run_operation(|files| {
             let name = format!("{TEMP_PREFIX}{}{suffix}", files.faults.done);
             let content: Rc<RefCell<Vec<u8>>> = Rc::default();
             files.content.insert(name.clone(), content.clone());
@@ -131,14 +131,14 @@ impl Disk for MemoryDisk {
     }
 
     fn rename(&self, file: OpenFile, name: &str) -> io::Result<()> {
-        self.op(|files| {
+        self.run_operation(|files| {
             let content = files.content.remove(&file.name).expect("it is there");
             files.content.insert(name.to_owned(), content);
         })
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        self.op(|files| files.content.remove(name)).map(drop)
+        self.run_operation(|files| files.content.remove(name)).map(drop)
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
@@ -151,11 +151,11 @@ impl Disk for MemoryDisk {
 
     fn cut_back(&self, name: &str, len: u64) -> io::Result<()> {
         let content = self.content(name)?;
-        self.op(|_| content.borrow_mut().truncate(len as usize))
+        self.run_operation(|_| content.borrow_mut().truncate(len as usize))
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.op(|_| ())
+        self.run_operation(|_| ())
     }
 
     fn is_abandoned(&self, _name: &str) -> bool {
@@ -181,7 +181,7 @@ impl AofStorage for MemoryDisk {
 
 impl Write for OpenFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.disk.op(|_| self.content.borrow_mut().extend_from_slice(bytes)).map(|()| bytes.len())
+        self.disk.run_operation(|_| self.content.borrow_mut().extend_from_slice(bytes)).map(|()| bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -203,7 +203,7 @@ impl Drop for OpenFile {
 /// Returns the data that a server starting now would load, without annotations. Works on a copy, because loading
 /// removes files.
 fn loaded(disk: &MemoryDisk) -> Option<String> {
-    let folder = AofDirectory::new(disk.copy(), NAME);
+    let folder = AofDirectory::new(disk.copy(), FILE_NAME);
     let manifest = folder.find().unwrap()?;
     let read = |file: FileToLoad| io::read_to_string(folder.disk.read(&file.name).unwrap()).unwrap();
     let text: String = folder.files_to_load(&manifest).into_iter().map(read).collect();
@@ -228,10 +228,10 @@ impl TestServer {
         let disk = MemoryDisk::default();
         disk.0.borrow_mut().faults = faults;
         let settings =
-            AofSettings { policy: FsyncPolicy::Always, name: NAME.to_owned(), ..AofSettings::default() };
+            AofSettings { policy: FsyncPolicy::Always, name: FILE_NAME.to_owned(), ..AofSettings::default() };
         let now = Instant::from_millis(1);
         let machine = AppendOnly::without_base(settings, Manifest::default(), now);
-        let hands = FileExecutor { folder: AofDirectory::new(disk.clone(), NAME), file: None };
+        let hands = FileExecutor { folder: AofDirectory::new(disk.clone(), FILE_NAME), file: None };
         let (log, rewrite) = (String::new(), RewriteId(0));
         Self { disk, hands, machine, now, log, acknowledged: 0, rewrite, base: None, rewritten: None }
     }
@@ -249,20 +249,20 @@ impl TestServer {
         Position { id: ReplId::from_random([7; 20]), offset: ReplOffset(self.log.len() as u64) }
     }
 
-    fn tell(&mut self, input: AofEvent) {
+    fn send_event(&mut self, input: AofEvent) {
         let mut effects = Vec::new();
         self.machine.handle(input, &mut effects);
-        self.take(effects);
+        self.apply_effects(effects);
     }
 
     fn done(&mut self, outcome: Result<(), OperationError>) {
         let mut effects = Vec::new();
         self.machine.done(self.now, outcome, &mut effects);
-        self.take(effects);
+        self.apply_effects(effects);
         self.check();
     }
 
-    fn take(&mut self, effects: Vec<AofEffect>) {
+    fn apply_effects(&mut self, effects: Vec<AofEffect>) {
         for effect in effects {
             match effect {
                 AofEffect::PublishCommitPoint(offset) if self.machine.state() == AofState::Complete => {
@@ -280,11 +280,15 @@ impl TestServer {
     }
 
     /// Runs the writer until it has nothing to do.
-    fn settle(&mut self) {
+    fn run_until_idle(&mut self) {
         let mut idle = 0;
         while idle < 3 {
             self.now += Duration::from_secs(2);
-            self.tell(AofEvent::LogAdvanced(LogEnd { end: self.end(), previous: None, wall: Millis(0) }));
+            self.send_event(AofEvent::LogAdvanced(LogEnd {
+                end: self.end(),
+                previous: None,
+                wall: Millis(0),
+            }));
             let Some(operation) = self.machine.next_operation(self.now) else {
                 idle += 1;
                 continue;
@@ -304,7 +308,7 @@ impl TestServer {
 
     fn write(&mut self, text: &str) {
         self.log += text;
-        self.settle();
+        self.run_until_idle();
     }
 
     /// Runs a rewrite, with the writes `meanwhile` during it. Returns whether it succeeded.
@@ -312,7 +316,7 @@ impl TestServer {
         self.rewrite.0 += 1;
         self.rewritten = None;
         let (rewrite, cut) = (self.rewrite, self.log.clone());
-        self.tell(AofEvent::SnapshotTaken { rewrite, at: self.end(), db: None });
+        self.send_event(AofEvent::SnapshotTaken { rewrite, at: self.end(), db: None });
         self.write(meanwhile);
         let base = self.hands.folder.temporary_base().and_then(|mut base| {
             base.write_all(cut.as_bytes())?;
@@ -322,11 +326,11 @@ impl TestServer {
         match base {
             Ok(base) => {
                 self.base = Some(base);
-                self.tell(AofEvent::BaseReady { rewrite, rdb: true });
+                self.send_event(AofEvent::BaseReady { rewrite, rdb: true });
             }
-            Err(_) => self.tell(AofEvent::RewriteFailed(rewrite)),
+            Err(_) => self.send_event(AofEvent::RewriteFailed(rewrite)),
         }
-        self.settle();
+        self.run_until_idle();
         self.rewritten == Some(true)
     }
 }
@@ -335,20 +339,20 @@ impl TestServer {
 fn run(faults: Faults) -> usize {
     let what = format!("{faults:?}");
     let count = faults.count;
-    let mut story = TestServer::new(faults);
+    let mut server = TestServer::new(faults);
     let (mut number, mut done) = (0, 0);
     while done < 3 {
         number += 1;
         assert!(number < 50, "{what}: errors end");
-        done += usize::from(story.rewrite(&format!("[during {number}]\r\n")));
-        story.write(&format!("[after {number}]\r\n"));
+        done += usize::from(server.rewrite(&format!("[during {number}]\r\n")));
+        server.write(&format!("[after {number}]\r\n"));
     }
-    assert_eq!(loaded(&story.disk).as_ref(), Some(&story.log), "{what}");
-    assert_eq!(story.acknowledged, story.log.len(), "{what}");
-    let left = story.disk.list().unwrap().len();
+    assert_eq!(loaded(&server.disk).as_ref(), Some(&server.log), "{what}");
+    assert_eq!(server.acknowledged, server.log.len(), "{what}");
+    let left = server.disk.list().unwrap().len();
     // A base without manifest entry, or a file that could not be deleted, may stay until the next start.
     assert!(left <= 3 + 2 * count, "{what}: {left} files");
-    story.disk.0.borrow().faults.done
+    server.disk.0.borrow().faults.done
 }
 
 #[test]

@@ -169,7 +169,7 @@ impl AppendOnly {
             tracing::info!("Removing the history file {name} in the background");
         }
         if configured_directory(&self.config)?.delete(history) {
-            self.tell(AofEvent::HistoryDeleted);
+            self.send_event(AofEvent::HistoryDeleted);
             let forgets = |state: &SharedState| {
                 state
                     .machine

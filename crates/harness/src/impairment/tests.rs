@@ -21,7 +21,7 @@ fn run_on<T: Send + 'static>(host: &Host, make: impl FnOnce(IpAddr) -> T + Send 
 }
 
 /// Two hosts, the first with this impairment, and a connection from the first to the second.
-fn connected(impairment: Impairment) -> Option<(Network, TcpStream, TcpStream)> {
+fn connect_hosts(impairment: Impairment) -> Option<(Network, TcpStream, TcpStream)> {
     let network = permitted("hosts of a network", Network::make(2))?;
     let listener = run_on(&network.hosts[1], |ip| TcpListener::bind((ip, PORT)).expect("a free port"));
     let to = SocketAddr::from((network.hosts[1].ip, PORT));
@@ -44,7 +44,7 @@ fn round_trip(near: &mut TcpStream, far: &mut TcpStream) -> Duration {
 }
 
 /// Reads a kernel counter of a host by its netstat name.
-fn counted(host: &Host, name: &'static str) -> u64 {
+fn kernel_counter(host: &Host, name: &'static str) -> u64 {
     run_on(host, move |_| {
         let files = ["snmp", "netstat"].map(|file| {
             std::fs::read_to_string(Path::new("/proc/thread-self/net").join(file)).expect("Linux has it")
@@ -59,7 +59,7 @@ fn counted(host: &Host, name: &'static str) -> u64 {
 }
 
 /// Sends `length` bytes from the second host to the first, and checks that they arrive complete and in order.
-fn carry(near: &mut TcpStream, far: &mut TcpStream, length: usize) {
+fn transfer(near: &mut TcpStream, far: &mut TcpStream, length: usize) {
     let sent: Vec<u8> = (0..length).map(|at| (at / 7) as u8).collect();
     let expected = sent.clone();
     let mut far = far.try_clone().expect("a socket can be shared");
@@ -73,7 +73,7 @@ fn carry(near: &mut TcpStream, far: &mut TcpStream, length: usize) {
 #[test]
 fn delay_applies_in_both_directions_until_mended() {
     let late = Impairment { delay: Duration::from_millis(40), ..Impairment::default() };
-    let Some((network, mut near, mut far)) = connected(late) else { return };
+    let Some((network, mut near, mut far)) = connect_hosts(late) else { return };
     assert!(round_trip(&mut near, &mut far) >= Duration::from_millis(80));
     network.mend(0);
     crate::eventually("the line is good again", || {
@@ -85,18 +85,19 @@ fn delay_applies_in_both_directions_until_mended() {
 fn tcp_survives_loss_and_duplication() {
     let bad =
         Impairment { loss: 5, duplication: 30, jitter: Duration::from_millis(2), ..Impairment::default() };
-    let Some((network, mut near, mut far)) = connected(bad) else { return };
-    carry(&mut near, &mut far, 300_000);
+    let Some((network, mut near, mut far)) = connect_hosts(bad) else { return };
+    transfer(&mut near, &mut far, 300_000);
     // The applications only notice delays; the kernels handle the rest.
-    assert!(counted(&network.hosts[1], "RetransSegs") > 0, "packets were lost");
-    let twice = counted(&network.hosts[0], "TCPDSACKOldSent") + counted(&network.hosts[0], "TCPDSACKOfoSent");
+    assert!(kernel_counter(&network.hosts[1], "RetransSegs") > 0, "packets were lost");
+    let twice = kernel_counter(&network.hosts[0], "TCPDSACKOldSent")
+        + kernel_counter(&network.hosts[0], "TCPDSACKOfoSent");
     assert!(twice > 0, "packets came twice");
 }
 
 #[test]
 fn impaired_line_stays_impaired_across_a_partition() {
     let late = Impairment { delay: Duration::from_millis(30), ..Impairment::default() };
-    let Some((network, mut near, mut far)) = connected(late) else { return };
+    let Some((network, mut near, mut far)) = connect_hosts(late) else { return };
     network.split(&[&[0]]);
     near.set_read_timeout(Some(Duration::from_millis(300))).expect("a socket takes it");
     far.write_all(&[1]).expect("the kernel takes it");

@@ -59,7 +59,7 @@ fn slots_are_claimed_after_the_grant() {
 
 #[test]
 fn slots_are_not_claimed_late_or_after_a_change_of_conditions() {
-    let late = at(6) + CLAIM_WITHIN;
+    let late = at(6) + CLAIM_TIMEOUT;
     for (now, around, why) in [
         (late, HEALTHY, "The slots were granted too long ago"),
         (at(8), DEMOTED, "A failover occurred during slot import"),
@@ -105,7 +105,7 @@ fn late_grants_are_ignored() {
     let before = &granted()[..6];
     let (_, mut machine) = run(before);
     let mut out = Vec::new();
-    machine.handle(at(6) + GRANT_WITHIN, ImportEvent::Received(Message::FailoverGranted), &mut out);
+    machine.handle(at(6) + GRANT_TIMEOUT, ImportEvent::Received(Message::FailoverGranted), &mut out);
     let why = "Source node sent FAILOVER-GRANTED out of order".to_owned();
     assert_eq!(out, [ImportAction::End(Err(why))]);
 
@@ -113,7 +113,7 @@ fn late_grants_are_ignored() {
     out.clear();
     machine.handle(at(1000), ImportEvent::Deadline, &mut out);
     assert_eq!(machine.next_deadline(), Some(at(2000)));
-    machine.handle(at(6) + GRANT_WITHIN, ImportEvent::Deadline, &mut out);
+    machine.handle(at(6) + GRANT_TIMEOUT, ImportEvent::Deadline, &mut out);
     let why = "The source node did not grant the slots in time".to_owned();
     assert_eq!(out, [ImportAction::Send(Message::Ack), ImportAction::End(Err(why))]);
 }
@@ -131,13 +131,13 @@ fn pause_is_requested_once_everything_received_is_applied() {
 
     let (_, mut machine) = run(&granted()[..4]);
     out.clear();
-    machine.handle(at(3) + CATCH_UP_WITHIN, ImportEvent::Deadline, &mut out);
+    machine.handle(at(3) + CATCH_UP_TIMEOUT, ImportEvent::Deadline, &mut out);
     assert_eq!(out[0], ImportAction::Send(Message::RequestPause), "it never catches up");
 }
 
 #[test]
 fn writes_are_held_longer_than_grants_are_valid() {
-    assert!(crate::export::MAX_HOLD_TIME >= 2 * GRANT_WITHIN);
+    assert!(crate::export::MAX_HOLD_TIME >= 2 * GRANT_TIMEOUT);
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn job_resumes_on_a_new_link_and_repeats_its_request() {
         }
         let asked = at(if length < 6 { 1601 } else { 6 });
         assert_eq!(out.last(), Some(&ImportAction::AwaitReplicas), "{length}");
-        machine.handle(asked + CLAIM_WITHIN, ImportEvent::ReplicasCaughtUp(HEALTHY), &mut out);
+        machine.handle(asked + CLAIM_TIMEOUT, ImportEvent::ReplicasCaughtUp(HEALTHY), &mut out);
         assert!(matches!(out.last(), Some(ImportAction::End(Err(_)))), "{length}");
     }
 }

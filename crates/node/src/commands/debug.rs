@@ -174,7 +174,11 @@ async fn restart(server: &Arc<Server>, args: Args<'_>, in_order: bool) -> Outcom
         let saving = server.clone();
         let saved = tokio::task::spawn_blocking(move || {
             saving.engine.drain();
-            saving::finish(&saving.durability, ShutdownSave::AsConfigured, UnfinishedAof::AbortShutdown)
+            saving::save_at_shutdown(
+                &saving.durability,
+                ShutdownSave::AsConfigured,
+                UnfinishedAof::AbortShutdown,
+            )
         })
         .await;
         if !matches!(saved, Ok(Ok(()))) {

@@ -11,7 +11,7 @@ use config::keys;
 use durability::stream::imports;
 use engine::{Flow, Left, Origin, Requests, Session, Worker};
 use gossip::OperatorCommand;
-use migration::import::{CLAIM_WITHIN, ImportAction, ImportConditions, ImportEvent, is_allowed_in_import};
+use migration::import::{CLAIM_TIMEOUT, ImportAction, ImportConditions, ImportEvent, is_allowed_in_import};
 use migration::{Establish, Finish, Import, Message, encode_ack, encode_finish};
 use net::detached_connection::DetachedConnection;
 use net::scratch::with_scratch;
@@ -243,11 +243,11 @@ impl<'a> Target<'a> {
         None
     }
 
-    /// DEBUG SLOTMIGRATION PREVENT-FAILOVER: the slots are not claimed meanwhile. After [`CLAIM_WITHIN`] the job ends.
+    /// DEBUG SLOTMIGRATION PREVENT-FAILOVER: the slots are not claimed meanwhile. After [`CLAIM_TIMEOUT`] the job ends.
     async fn wait_while_prevented(&self) {
         let (began, settings) = (time::instant(), &self.migrations.engine.settings);
         while settings.prevent_migration_failover.load(Ordering::Relaxed)
-            && time::instant().since(began) < CLAIM_WITHIN
+            && time::instant().since(began) < CLAIM_TIMEOUT
         {
             tokio::time::sleep(PREVENTED_PERIOD).await;
         }

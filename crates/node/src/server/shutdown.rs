@@ -413,7 +413,7 @@ async fn save(server: &Arc<Server>, plan: Plan) -> bool {
     daemon::notify_stopping(&server.config);
     let saver = server.clone();
     let unfinished = if plan.steps.force { UnfinishedAof::Ignore } else { UnfinishedAof::AbortShutdown };
-    let finish = move || saving::finish(&saver.durability, plan.at_end, unfinished);
+    let finish = move || saving::save_at_shutdown(&saver.durability, plan.at_end, unfinished);
     let saved = tokio::task::spawn_blocking(finish).await;
     match &saved {
         Ok(Ok(())) => {}

@@ -73,7 +73,7 @@ impl Deployment {
                     0..3 => prepare(number, harness::RelayedProcess::Server, ""),
                     _ => prepare_any(number, harness::RelayedProcess::Sentinel),
                 });
-                group.hurry();
+                group.shorten_timeouts();
                 group.servers.into_iter().chain(group.sentinels).collect()
             }
         };

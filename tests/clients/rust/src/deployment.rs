@@ -139,7 +139,7 @@ impl Deployment {
             Mode::Cluster => (Cluster::join(launched().collect(), 3).nodes, Vec::new()),
             Mode::Sentinel => {
                 let group = Group::assemble(prepare);
-                group.hurry();
+                group.shorten_timeouts();
                 (group.servers, group.sentinels)
             }
         };

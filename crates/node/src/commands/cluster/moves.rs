@@ -143,7 +143,7 @@ const PROGRESS: usize = 5;
 /// How far a job is; what is not known is -1.
 fn show_progress(progress: &Progress, began: Millis, ended: Option<Millis>, reply: &mut Writer<'_>) {
     let now = time::now();
-    let left = if ended.is_some() { Some(0) } else { progress.left_ms(began, now) };
+    let left = if ended.is_some() { Some(0) } else { progress.remaining_ms(began, now) };
     let known = |number: Option<u64>| number.map_or(-1, |number| i64::try_from(number).unwrap_or(i64::MAX));
     for (name, number) in [
         ("keys_total", progress.all_keys),
