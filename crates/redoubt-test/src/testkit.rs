@@ -1,11 +1,10 @@
-//! `redoubt-test testkit`: throw-away servers for the tests of others, and faults on request.
+//! `redoubt-test testkit`: starts temporary servers for tests and injects faults on request.
 //!
-//! One process. Requests come as lines of JSON, answers go out as lines of JSON, in the same order. It ends when its
-//! input does, and with it all that it started. If it is killed, the sweeper does this: a second process in a group of
-//! its own that waits for the first one's end, then kills whatever still runs in the test's folder, and removes that.
+//! Requests and answers are JSON, one per line, in the same order. At the end of its input the process stops all servers.
+//! If it is killed, the sweeper does this: a second process in its own process group that waits for the end of the first,
+//! kills all processes in the test's directory, and removes the directory.
 //!
-//! Starting and waiting are `harness`'s, which panics when something does not come about; a request that panics is
-//! answered with that as its error.
+//! `harness` panics when a wait times out; a panic during a request becomes the error of its answer.
 
 mod deployment;
 mod faults;
@@ -25,7 +24,7 @@ use deployment::Deployment;
 use request::{Action, At, Kind, Request, Start};
 
 /// The message of the last panic.
-static SAID: Mutex<String> = Mutex::new(String::new());
+static PANIC_MESSAGE: Mutex<String> = Mutex::new(String::new());
 
 /// `redoubt-test testkit [KIND]`
 #[derive(Debug, Args)]
@@ -67,7 +66,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
     let sweeper = sweep::Sweeper::start()?;
     harness::keep_folders_in(sweeper.folder());
     std::panic::set_hook(Box::new(|panic| {
-        *SAID.lock().unwrap_or_else(PoisonError::into_inner) =
+        *PANIC_MESSAGE.lock().unwrap_or_else(PoisonError::into_inner) =
             panic.payload_as_str().unwrap_or("a bug").to_owned();
     }));
     let outcome = serve(arguments);
@@ -77,7 +76,7 @@ pub(crate) fn run(arguments: Arguments) -> Result<()> {
 }
 
 fn serve(arguments: Arguments) -> Result<()> {
-    let mut kit = Kit::default();
+    let mut kit = TestKit::default();
     if let Some(kind) = arguments.kind {
         let Arguments { masters, replicas, partitions, tls, program, options, .. } = arguments;
         let start = Start { kind, masters, replicas, options, program, partitions, tls };
@@ -90,34 +89,34 @@ fn serve(arguments: Arguments) -> Result<()> {
         }
         match serde_json::from_str(&line) {
             Ok(request) => kit.answer(&request)?,
-            Err(error) => say(&json!({"id": null, "error": format!("no request: {error}")}))?,
+            Err(error) => write_answer(&json!({"id": null, "error": format!("invalid request: {error}")}))?,
         }
     }
     Ok(())
 }
 
-fn say(answer: &Value) -> Result<()> {
+fn write_answer(answer: &Value) -> Result<()> {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{answer}").and_then(|()| out.flush()).context("nobody reads the answers")
+    writeln!(out, "{answer}").and_then(|()| out.flush()).context("cannot write the answer")
 }
 
-/// All that stands.
+/// All running deployments.
 #[derive(Default)]
-struct Kit {
-    places: Vec<Deployment>,
-    /// How many there have been.
+struct TestKit {
+    deployments: Vec<Deployment>,
+    /// Number of deployments started so far.
     started: usize,
 }
 
-impl Kit {
+impl TestKit {
     fn answer(&mut self, request: &Request) -> Result<()> {
         let outcome = catch_unwind(AssertUnwindSafe(|| self.carry_out(&request.action)));
         let outcome = outcome.unwrap_or_else(|_| {
-            Err(anyhow::Error::msg(SAID.lock().unwrap_or_else(PoisonError::into_inner).clone()))
+            Err(anyhow::Error::msg(PANIC_MESSAGE.lock().unwrap_or_else(PoisonError::into_inner).clone()))
         });
         match outcome {
-            Ok(told) => say(&json!({"id": request.id, "ok": told})),
-            Err(error) => say(&json!({"id": request.id, "error": format!("{error:#}")})),
+            Ok(result) => write_answer(&json!({"id": request.id, "ok": result})),
+            Err(error) => write_answer(&json!({"id": request.id, "error": format!("{error:#}")})),
         }
     }
 
@@ -126,7 +125,7 @@ impl Kit {
             Action::Start(start) => self.start(start),
             Action::End(at) => {
                 let index = self.index(at)?;
-                let place = self.places.remove(index);
+                let place = self.deployments.remove(index);
                 Ok(json!({"place": place.name}))
             }
             Action::Show(at) => Ok(serde_json::to_value(self.at(at)?.show())?),
@@ -148,24 +147,24 @@ impl Kit {
         self.started += 1;
         let place = Deployment::start(format!("{}-{}", start.kind.name(), self.started), start)?;
         let shown = serde_json::to_value(place.show())?;
-        self.places.push(place);
+        self.deployments.push(place);
         Ok(shown)
     }
 
     fn index(&self, at: &At) -> Result<usize> {
-        match (&at.place, &self.places[..]) {
+        match (&at.place, &self.deployments[..]) {
             (Some(name), places) => {
                 let index = places.iter().position(|place| place.name == *name);
-                index.with_context(|| format!("there is no place {name}"))
+                index.with_context(|| format!("there is no deployment {name}"))
             }
             (None, [_]) => Ok(0),
-            (None, []) => bail!("nothing has been started"),
-            (None, _) => bail!("say in which place"),
+            (None, []) => bail!("no deployment is running"),
+            (None, _) => bail!("several deployments are running: set \"place\""),
         }
     }
 
     fn at(&mut self, at: &At) -> Result<&mut Deployment> {
         let index = self.index(at)?;
-        Ok(&mut self.places[index])
+        Ok(&mut self.deployments[index])
     }
 }

@@ -1,6 +1,6 @@
-//! `redoubt check-rdb` and `redoubt check-aof`: whether files can be loaded, and what of them.
+//! `redoubt check-rdb` and `redoubt check-aof`: check whether files can be loaded, and repair append-only files.
 //!
-//! They say it as the tools do that users know (redis-check-rdb, redis-check-aof), and are called by those names, too.
+//! The output follows redis-check-rdb and redis-check-aof, since scripts parse it.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, Read, Seek, SeekFrom};
@@ -12,25 +12,25 @@ use persistence::{Item, Limits, RdbLoader};
 
 use crate::rdb::readable;
 
-/// The counts of a file of keys.
+/// Statistics of an RDB file.
 #[derive(Debug, Default)]
-struct Counted {
+struct RdbStats {
     keys: u64,
     expires: u64,
     expired: u64,
-    /// Keys whose collections have no elements.
+    /// Keys with empty collections, which are skipped.
     empty: u64,
 }
 
 /// Checks an RDB file and prints the result; returns the offset of its end.
 ///
 /// # Errors
-/// It cannot be read, or not to its end.
+/// The file cannot be read or is damaged.
 pub(crate) fn rdb(path: &Path) -> Result<u64> {
     println!("[offset 0] Checking RDB file {}", path.display());
     let file = File::open(path).with_context(|| format!("Cannot open file {}", path.display()))?;
     let mut loader = RdbLoader::new(io::BufReader::new(file), Limits::default())?;
-    let mut counted = Counted::default();
+    let mut counted = RdbStats::default();
     let now = now_millis();
     let outcome = loop {
         let offset = loader.offset();
@@ -74,19 +74,19 @@ fn now_millis() -> i64 {
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// The repairs of an append-only file that is not whole.
+/// Requested repairs of an append-only file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Repair {
-    /// Cut off a torn end.
+    /// Truncate an incomplete tail.
     pub(crate) fix: bool,
-    /// Cut off what was done after this time.
+    /// Truncate everything after this Unix time.
     pub(crate) until: Option<i64>,
 }
 
-/// Checks an append-only file, by its manifest or a file of it, and repairs it if that is wanted.
+/// Checks an append-only file, given its manifest or a single file, and repairs it if requested.
 ///
 /// # Errors
-/// It cannot be read, is not whole, or cannot be repaired.
+/// The file cannot be read, is damaged, or cannot be repaired.
 pub(crate) fn aof(path: &Path, repair: Repair) -> Result<()> {
     let files = files_of(path)?;
     let last = files.len().saturating_sub(1);
@@ -111,14 +111,20 @@ pub(crate) fn aof(path: &Path, repair: Repair) -> Result<()> {
             checked.commands,
             checked.len - checked.whole
         );
-        cut_back(file, name, &checked, repair, index == last)?;
+        truncate_if_requested(file, name, &checked, repair, index == last)?;
     }
     println!("All AOF files and manifest are valid");
     Ok(())
 }
 
-/// Cuts one file back, if that is needed and wanted.
-fn cut_back(file: &Path, name: &str, checked: &Checked, repair: Repair, is_last: bool) -> Result<()> {
+/// Truncates a file if it is damaged and a repair was requested.
+fn truncate_if_requested(
+    file: &Path,
+    name: &str,
+    checked: &Checked,
+    repair: Repair,
+    is_last: bool,
+) -> Result<()> {
     let to = match checked.past {
         Some(past) if past < checked.whole => past,
         _ if checked.is_whole() => {
@@ -157,7 +163,7 @@ fn cut_back(file: &Path, name: &str, checked: &Checked, repair: Repair, is_last:
     Ok(())
 }
 
-/// The files to be checked, each with its type and name as text.
+/// Returns the files to check, each with a label.
 fn files_of(path: &Path) -> Result<Vec<(PathBuf, String)>> {
     let in_path = || format!("Cannot open file {}", path.display());
     let mut head = Vec::new();

@@ -1,8 +1,8 @@
 //! `redoubt lock`: runs a command while it holds a lock, as flock does with a file.
 //!
-//! The command ends with the lock: if the lock is lost, the command is asked to end (SIGTERM) and then made to
-//! (SIGKILL). Signals are passed on. Away from a terminal the command leads a process group, and signals go to all of
-//! it; at a terminal it stays in the terminal's group, which gets Ctrl-C from there already.
+//! If the lock is lost, the command gets SIGTERM, then SIGKILL. Signals are forwarded to the command. Without a terminal,
+//! the command runs in its own process group, which gets all signals; with one, it stays in the foreground process group,
+//! which already gets Ctrl-C from the terminal.
 
 use std::ffi::OsString;
 use std::io::IsTerminal;
@@ -20,8 +20,8 @@ use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-/// The statuses of `sysexits.h` for "not now" and "no such service".
-const NOT_FREE: u8 = 75;
+/// `EX_TEMPFAIL` and `EX_UNAVAILABLE` of `sysexits.h`.
+const LOCK_TIMEOUT: u8 = 75;
 const NO_SERVER: u8 = 69;
 /// The statuses that shells use.
 const CANNOT_RUN: u8 = 126;
@@ -130,8 +130,8 @@ fn fail(status: u8, why: &dyn std::fmt::Display) -> ExitCode {
 }
 
 async fn hold_and_run(arguments: &Arguments) -> ExitCode {
-    // Checked before this command waits for the lock, and before others wait for it to give it back.
-    if let Err((status, why)) = startable(Path::new(&arguments.command[0])) {
+    // Fail before the lock is acquired, so that other clients do not wait in vain.
+    if let Err((status, why)) = check_executable(Path::new(&arguments.command[0])) {
         return fail(status, &format!("{}: {why}", arguments.command[0].display()));
     }
     let guard = match acquire(arguments).await {
@@ -144,12 +144,12 @@ async fn hold_and_run(arguments: &Arguments) -> ExitCode {
     if grouped {
         command.process_group(0);
     }
-    // From here on signals are the command's.
-    let signals = match listen(grouped) {
+    // From here on, signals are forwarded to the command.
+    let signals = match receive_signals(grouped) {
         Ok(signals) => signals,
         Err(error) => return fail(CANNOT_RUN, &error),
     };
-    let (outcome, told) = match command.spawn() {
+    let (outcome, was_reported) = match command.spawn() {
         Ok(child) => {
             let mut running = Running { child, grouped, signals, is_lost: false };
             (running.watch(&guard, arguments).await, running.is_lost)
@@ -157,7 +157,7 @@ async fn hold_and_run(arguments: &Arguments) -> ExitCode {
         Err(error) => (fail(CANNOT_RUN, &format!("{}: {error}", arguments.command[0].display())), false),
     };
     let Err(error) = guard.release().await else { return outcome };
-    if !told {
+    if !was_reported {
         eprintln!("redoubt lock: {}: {error}", arguments.key);
     }
     let lost = matches!(error, Error::Lost(_) | Error::NotHeld);
@@ -165,8 +165,11 @@ async fn hold_and_run(arguments: &Arguments) -> ExitCode {
     if is_failure { ExitCode::from(LOST) } else { outcome }
 }
 
-/// Whether there is such a program; the status and the reason if not.
-fn startable(program: &Path) -> Result<(), (u8, &'static str)> {
+/// Checks that the program exists and is executable.
+///
+/// # Errors
+/// The exit status and the reason.
+fn check_executable(program: &Path) -> Result<(), (u8, &'static str)> {
     let candidates: Vec<PathBuf> = if program.as_os_str().as_encoded_bytes().contains(&b'/') {
         vec![program.to_owned()]
     } else {
@@ -213,14 +216,14 @@ fn certificates(arguments: &Arguments) -> Result<Option<TlsCertificates>, Error>
 
 fn status_of(error: &Error) -> u8 {
     match error {
-        Error::TimedOut(_) | Error::Lost(_) | Error::NotHeld => NOT_FREE,
+        Error::TimedOut(_) | Error::Lost(_) | Error::NotHeld => LOCK_TIMEOUT,
         Error::Connection(_) | Error::NotEnoughNodes { .. } => NO_SERVER,
         Error::Address(_) | Error::Name(_) => 2,
     }
 }
 
-/// The signals that are passed on, as they come.
-fn listen(grouped: bool) -> std::io::Result<mpsc::UnboundedReceiver<Signal>> {
+/// Returns the stream of signals to forward.
+fn receive_signals(grouped: bool) -> std::io::Result<mpsc::UnboundedReceiver<Signal>> {
     let (sender, receiver) = mpsc::unbounded_channel();
     let mut all = vec![Signal::TERM, Signal::HUP, Signal::USR1, Signal::USR2];
     let from_terminal = [Signal::INT, Signal::QUIT];
@@ -231,13 +234,13 @@ fn listen(grouped: bool) -> std::io::Result<mpsc::UnboundedReceiver<Signal>> {
         let mut stream = signal(SignalKind::from_raw(passed.as_raw()))?;
         let sender = sender.clone();
         tokio::spawn(async move {
-            // Ends with the receiver.
+            // Ends when the receiver is dropped.
             while stream.recv().await.is_some() && sender.send(passed).is_ok() {}
         });
     }
     if !grouped {
         for kept in from_terminal {
-            // The command has it from the terminal; this process only must not die of it.
+            // The command gets these signals from the terminal; this process must only survive them.
             let mut stream = signal(SignalKind::from_raw(kept.as_raw()))?;
             tokio::spawn(async move { while stream.recv().await.is_some() {} });
         }
@@ -249,12 +252,12 @@ struct Running {
     child: Child,
     grouped: bool,
     signals: mpsc::UnboundedReceiver<Signal>,
-    /// It was said that the lock is lost.
+    /// The loss of the lock was reported.
     is_lost: bool,
 }
 
 impl Running {
-    /// Waits for the command's end, however it comes about.
+    /// Waits until the command ends, forwarding signals and watching the lock.
     async fn watch(&mut self, guard: &Guard, arguments: &Arguments) -> ExitCode {
         let mut lost = std::pin::pin!(guard.lost());
         loop {
@@ -276,12 +279,12 @@ impl Running {
         }
     }
 
-    /// Asks the command to end, and then makes it.
+    /// Sends SIGTERM, and SIGKILL after the timeout.
     async fn end(&mut self, timeout: Duration) {
         self.send(Signal::TERM);
         let ended = tokio::time::timeout(timeout, self.child.wait()).await.is_ok();
         if self.grouped || !ended {
-            // Also the processes that it started and left behind.
+            // Includes child processes that the command left running.
             self.send(Signal::KILL);
         }
         if let Err(error) = self.child.wait().await {
@@ -290,11 +293,11 @@ impl Running {
     }
 
     fn send(&self, signal: Signal) {
-        // None: it has ended and was waited for.
+        // `None`: the command has ended and was reaped.
         let Some(pid) = self.child.id().and_then(|id| Pid::from_raw(id.cast_signed())) else { return };
         let sent = if self.grouped { kill_process_group(pid, signal) } else { kill_process(pid, signal) };
         if let Err(error) = sent {
-            // It may have ended just now.
+            // The command may have ended just now.
             eprintln!("redoubt lock: {error}");
         }
     }
@@ -315,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_as_people_write_them() {
+    fn durations_are_parsed() {
         for (text, ms) in [("10s", 10_000), ("500ms", 500), ("2m", 120_000), ("1h", 3_600_000), ("7", 7000)] {
             assert_eq!(duration(text), Ok(Duration::from_millis(ms)), "{text}");
         }

@@ -1,7 +1,7 @@
 //! `--test-memory MEGABYTES [PASSES]`: writes patterns to memory and reads them back, as redis-server does.
 //!
-//! A fault that depends on temperature or on neighbouring cells needs several passes and most of the machine's memory to
-//! show. What passes here can still be faulty: memtest86 tests without an operating system below it.
+//! Faults that depend on temperature or neighbouring cells need several passes over most of the memory. Memory that passes
+//! may still be faulty; memtest86 is more thorough, since it runs without an operating system.
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -9,12 +9,12 @@ use std::process::ExitCode;
 const DEFAULT_PASSES: u32 = 50;
 const BYTES_PER_MEGABYTE: usize = 1 << 20;
 
-/// One way to fill memory.
+/// A test pattern.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Pattern {
-    /// Each word holds its own index: shows address lines that are stuck.
+    /// Each word holds its own index, which reveals stuck address lines.
     Addresses,
-    /// Numbers of a generator with this seed.
+    /// Pseudo-random numbers from this seed.
     Random(u64),
     /// Words alternate between this value and its complement.
     Alternating(u64),
@@ -30,7 +30,7 @@ impl Pattern {
         ]
     }
 
-    /// The words that the pattern puts into memory, in order.
+    /// The words of the pattern in order.
     fn words(self) -> impl Iterator<Item = u64> {
         let mut random = match self {
             Self::Random(seed) => seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
@@ -55,12 +55,12 @@ fn first_difference(memory: &mut [u64], pattern: Pattern) -> Option<usize> {
     for (word, value) in memory.iter_mut().zip(pattern.words()) {
         *word = value;
     }
-    // Without it the compiler may compare what it knows instead of what the memory holds.
+    // Prevents the compiler from comparing known values instead of reading the memory.
     let memory = black_box(memory);
     memory.iter().zip(pattern.words()).position(|(word, value)| *word != value)
 }
 
-/// Runs the test that the arguments behind `--test-memory` ask for.
+/// Runs the test with the arguments after `--test-memory`.
 pub(crate) fn run(arguments: &[String]) -> ExitCode {
     let number = |index: usize| arguments.get(index).and_then(|argument| argument.parse::<u32>().ok());
     let passes = if arguments.len() > 1 { number(1) } else { Some(DEFAULT_PASSES) };
@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patterns_are_written_and_read_back() {
+    fn healthy_memory_passes_all_patterns() {
         let mut memory = vec![7; 1000];
         for pattern in Pattern::of_pass(3) {
             assert_eq!(first_difference(&mut memory, pattern), None, "{pattern:?}");

@@ -1,4 +1,4 @@
-//! How far a long walk is, on the standard error: a bar at a terminal, elsewhere a line every few seconds.
+//! Shows progress on standard error: a bar on a terminal, otherwise a line every few seconds.
 
 use std::io::{self, IsTerminal};
 use std::thread;
@@ -8,7 +8,7 @@ use indicatif::{HumanBytes, HumanCount, HumanDuration, ProgressBar, ProgressStyl
 
 const BETWEEN_LINES: Duration = Duration::from_secs(5);
 
-/// The unit that is counted.
+/// Unit of the progress.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Unit {
     Bytes,
@@ -33,7 +33,7 @@ impl Unit {
     }
 }
 
-/// A bar of this length, shown unless it is `hidden`, until it is finished.
+/// Creates a progress bar, which is shown until it is finished unless `hidden`.
 pub(crate) fn progress(unit: Unit, length: u64, hidden: bool) -> ProgressBar {
     if hidden {
         return ProgressBar::hidden();

@@ -1,8 +1,7 @@
 //! `redoubt rdb`: lists the keys of an RDB file or reports what uses the memory, without loading the file.
 //!
-//! The file is read once, from its start to its end, a part of a large value at a time, so memory does not grow with
-//! it. A [`keys::Reader`] makes each key, with all its parts, one [`keys::KeyInfo`]; that goes into a [`listing`] or a
-//! [`report`].
+//! The file is streamed, large values in parts, so memory use does not depend on its size. A [`keys::Reader`] combines the
+//! parts of a key into one [`keys::KeyInfo`], which is passed to a [`listing`] or a [`report`].
 
 pub(crate) mod keys;
 mod listing;
@@ -67,7 +66,7 @@ pub(crate) struct Options {
 /// Reads the file and prints its content.
 ///
 /// # Errors
-/// It cannot be read, or not to its end.
+/// The file cannot be read or is damaged.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let path = options.file.display();
     let file = File::open(&options.file).with_context(|| format!("Cannot open file {path}"))?;
@@ -94,7 +93,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         eprintln!("{} empty keys skipped", reader.empty());
     }
     match shown.and_then(|()| Ok(out.flush()?)) {
-        // The reader of the pipe has closed it, having seen enough.
+        // The reader of the pipe, such as head, has closed it.
         Err(error) if is_broken_pipe(&error) => Ok(()),
         outcome => outcome,
     }
@@ -104,7 +103,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// A key as text: bytes that are no UTF-8 or no printable letter are escaped as in redis-cli.
+/// Formats a key as text; invalid UTF-8 and control characters are escaped as in redis-cli.
 pub(crate) fn readable(key: &[u8]) -> String {
     let mut text = String::with_capacity(key.len());
     for chunk in key.utf8_chunks() {
@@ -134,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_readable_and_no_two_look_the_same() {
+    fn unprintable_bytes_are_escaped_unambiguously() {
         for (key, text) in [
             (&b"user:1"[..], "user:1"),
             ("gr\u{fc}n".as_bytes(), "gr\u{fc}n"),

@@ -284,5 +284,5 @@ fn a_walk_over_a_cluster_goes_on_where_it_was() {
         told["groups"].as_array().expect("groups").iter().map(|one| one["pattern"].clone()).collect();
     let users = names.iter().find(|name| name.to_string().contains("user")).expect("the users");
     let users = what_ifs(users.as_str().expect("a name"));
-    assert!(users.iter().any(|one| one["change"].to_string().contains("names of fields")), "{users:?}");
+    assert!(users.iter().any(|one| one["change"].to_string().contains("field names")), "{users:?}");
 }

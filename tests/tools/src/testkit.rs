@@ -178,15 +178,15 @@ fn mistakes_are_answered() {
     kit.refused(&json!({"id": 1, "do": "kill", "node": 7}), "there is no node 7");
     kit.refused(&json!({"id": 2, "do": "partition", "groups": [[0]]}), "without \"partitions\": true");
     kit.refused(&json!({"id": 3, "do": "thaw", "node": 0}), "not frozen");
-    kit.refused(&json!({"id": 4, "do": "failover"}), "nobody to replace it");
-    kit.refused(&json!({"id": 5, "do": "show", "place": "attic"}), "there is no place attic");
+    kit.refused(&json!({"id": 4, "do": "failover"}), "has no replica");
+    kit.refused(&json!({"id": 5, "do": "show", "place": "attic"}), "there is no deployment attic");
     kit.refused(
         &json!({"id": 6, "do": "start", "kind": "server", "options": ["--no-such-thing 1"]}),
         "ended at its start",
     );
     kit.refused(&json!({"id": null, "do": "dance"}), "unknown variant");
     let second = kit.done(&json!({"id": 7, "do": "start", "kind": "server"}));
-    kit.refused(&json!({"id": 8, "do": "kill", "node": 0}), "say in which place");
+    kit.refused(&json!({"id": 8, "do": "kill", "node": 0}), "several deployments are running");
     kit.done(&json!({"id": 9, "do": "end", "place": second["place"]}));
     assert_eq!(run(&place, 0, "PING").text(), "PONG");
 }

@@ -1,4 +1,4 @@
-//! The faults that a place can be given.
+//! Faults and planned operations.
 
 use anyhow::{Context, Result, bail, ensure};
 use harness::{MASTER, Relays};
@@ -7,30 +7,30 @@ use serde_json::{Value, json};
 use super::deployment::{Deployment, wait_until};
 use super::request::{How, Kind, Until};
 
-/// For how long a failover on request is given to come about.
-const PATIENCE_SECONDS: f64 = 30.0;
+/// Timeout of a requested failover.
+const FAILOVER_TIMEOUT_SECONDS: f64 = 30.0;
 
 impl Deployment {
     pub(super) fn kill(&mut self, number: usize) -> Result<Value> {
         let node = self.node(number)?;
-        ensure!(node.is_running(), "node {number} does not run");
+        ensure!(node.is_running(), "node {number} is not running");
         node.kill();
         self.frozen.remove(&number);
-        done(number)
+        node_answer(number)
     }
 
     pub(super) fn freeze(&mut self, number: usize) -> Result<Value> {
         let node = self.node(number)?;
-        ensure!(node.is_running(), "node {number} does not run");
+        ensure!(node.is_running(), "node {number} is not running");
         node.freeze();
         self.frozen.insert(number);
-        done(number)
+        node_answer(number)
     }
 
     pub(super) fn thaw(&mut self, number: usize) -> Result<Value> {
         ensure!(self.frozen.remove(&number), "node {number} is not frozen");
         self.node(number)?.thaw();
-        done(number)
+        node_answer(number)
     }
 
     pub(super) fn stop(&mut self, number: usize) -> Result<Value> {
@@ -38,9 +38,9 @@ impl Deployment {
             self.thaw(number)?;
         }
         let node = self.node(number)?;
-        ensure!(node.is_running(), "node {number} does not run");
+        ensure!(node.is_running(), "node {number} is not running");
         node.terminate();
-        done(number)
+        node_answer(number)
     }
 
     pub(super) fn restart(&mut self, number: usize, with_data: bool) -> Result<Value> {
@@ -52,7 +52,7 @@ impl Deployment {
             node.wipe();
         }
         node.launch();
-        done(number)
+        node_answer(number)
     }
 
     pub(super) fn partition(&mut self, groups: &[Vec<usize>]) -> Result<Value> {
@@ -77,65 +77,62 @@ impl Deployment {
     }
 
     fn relays(&self) -> Result<&Relays> {
-        self.relays.as_ref().context("it was started without \"partitions\": true")
+        self.relays.as_ref().context("the deployment was started without \"partitions\": true")
     }
 
     pub(super) fn move_slot(&mut self, slot: u16, to: usize) -> Result<Value> {
-        ensure!(self.kind == Kind::Cluster, "only a cluster's slots move");
+        ensure!(self.kind == Kind::Cluster, "only clusters can move slots");
         ensure!(slot < harness::SLOTS, "there is no slot {slot}");
         self.node(to)?;
         harness::move_slot(&self.nodes, slot, to).map_err(anyhow::Error::msg)?;
         Ok(json!({"slot": slot, "node": to}))
     }
 
-    /// Returns when the new master serves.
+    /// Starts a failover and waits until the new master serves.
     pub(super) fn failover(&mut self, number: Option<usize>, how: How) -> Result<Value> {
         match self.kind {
-            Kind::Server => bail!("a single server has nobody to replace it"),
+            Kind::Server => bail!("a single server has no replica"),
             Kind::Cluster => {
-                let number = number.context("say which replica takes over: \"node\"")?;
+                let number = number.context("set \"node\" to the replica to promote")?;
                 let how = match how {
                     How::Planned => "",
                     How::Force => " FORCE",
                     How::Takeover => " TAKEOVER",
                 };
                 self.ask(number, &format!("CLUSTER FAILOVER{how}"))?;
-                wait_until(PATIENCE_SECONDS, || {
+                wait_until(FAILOVER_TIMEOUT_SECONDS, || {
                     let role = self.ask(number, "ROLE")?.items()[0].text();
                     ensure!(role == "master", "node {number} is still a {role}");
                     Ok(())
                 })?;
-                done(number)
+                node_answer(number)
             }
             Kind::Sentinel => {
-                ensure!(
-                    number.is_none() && how == How::Planned,
-                    "the sentinels choose who takes over, and how"
-                );
-                let sentinel = self.answering().find(|number| *number >= self.servers());
-                let sentinel = sentinel.context("no sentinel runs")?;
+                ensure!(number.is_none() && how == How::Planned, "sentinels choose the replica themselves");
+                let sentinel = self.responsive_nodes().find(|number| *number >= self.servers());
+                let sentinel = sentinel.context("no sentinel is running")?;
                 let old = self.master_port(sentinel)?;
                 let old = self.on_port(old).context("an unknown master")?;
                 self.ask(sentinel, &format!("SENTINEL FAILOVER {MASTER}"))?;
-                wait_until(PATIENCE_SECONDS, || self.replaced(old))?;
+                wait_until(FAILOVER_TIMEOUT_SECONDS, || self.check_replaced(old))?;
                 let new = self.on_port(self.master_port(sentinel)?);
-                done(new.context("an unknown master")?)
+                node_answer(new.context("an unknown master")?)
             }
         }
     }
 
     pub(super) fn wait(&mut self, until: Until, node: Option<usize>, seconds: f64) -> Result<Value> {
         let took = match until {
-            Until::Whole => wait_until(seconds, || self.wrong())?,
+            Until::Whole => wait_until(seconds, || self.check_whole())?,
             Until::Replaced => {
-                let number = node.context("say who is replaced: \"node\"")?;
-                wait_until(seconds, || self.replaced(number))?
+                let number = node.context("set \"node\" to the node that is replaced")?;
+                wait_until(seconds, || self.check_replaced(number))?
             }
         };
         Ok(json!({"seconds": took}))
     }
 }
 
-fn done(number: usize) -> Result<Value> {
+fn node_answer(number: usize) -> Result<Value> {
     Ok(json!({"node": number}))
 }

@@ -1,4 +1,4 @@
-//! The requests of a test, and their answers: one JSON object a line each.
+//! Requests and answers: one JSON object per line.
 
 use std::path::PathBuf;
 
@@ -6,15 +6,15 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The kinds of places that can be started.
+/// Kinds of deployments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, Serialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Kind {
     /// One server.
     Server,
-    /// Masters with replicas, joined into a cluster.
+    /// Masters with replicas in cluster mode.
     Cluster,
-    /// A master, two replicas and the three sentinels that watch them.
+    /// A master, two replicas and three sentinels.
     Sentinel,
 }
 
@@ -28,10 +28,10 @@ impl Kind {
     }
 }
 
-/// One line of standard input.
+/// A line of standard input.
 #[derive(Debug, Deserialize)]
 pub(super) struct Request {
-    /// Comes back with the answer.
+    /// Returned with the answer.
     #[serde(default)]
     pub(super) id: Value,
     #[serde(flatten)]
@@ -42,12 +42,12 @@ pub(super) struct Request {
 #[serde(tag = "do", rename_all = "kebab-case")]
 pub(super) enum Action {
     Start(Start),
-    /// The nodes as they are now.
+    /// Return the current state of the nodes.
     Show(At),
     Kill(AtNode),
     Freeze(AtNode),
     Thaw(AtNode),
-    /// SIGTERM, and its end.
+    /// Send SIGTERM and wait for the end.
     Stop(AtNode),
     Restart(Restart),
     Partition(Partition),
@@ -63,23 +63,23 @@ pub(super) enum Action {
 #[serde(deny_unknown_fields)]
 pub(super) struct Start {
     pub(super) kind: Kind,
-    /// Of a cluster.
+    /// Number of masters of a cluster.
     #[serde(default = "three")]
     pub(super) masters: usize,
-    /// Of each master of a cluster.
+    /// Replicas per master of a cluster.
     #[serde(default = "one")]
     pub(super) replicas: usize,
-    /// For every server (not for sentinels), as on its command line: `--maxmemory 100mb`.
+    /// Command-line options for every server (not for sentinels), such as `--maxmemory 100mb`.
     #[serde(default)]
     pub(super) options: Vec<String>,
-    /// Another server's binary, of redis-server's form.
+    /// Another server binary with the command line of redis-server.
     #[serde(default)]
     pub(super) program: Option<PathBuf>,
-    /// Whether it can be partitioned: servers then reach each other through relays.
+    /// Enables partitions: servers then connect through relays.
     #[serde(default)]
     pub(super) partitions: bool,
-    /// A folder with `server.crt`, `server.key` and `ca.crt`: every node then has a port for TLS as well, and the
-    /// members of a sentinel group speak nothing else with each other.
+    /// A directory with `server.crt`, `server.key` and `ca.crt`. Every node gets an additional TLS port; the members of a
+    /// sentinel group use only TLS with each other.
     #[serde(default)]
     pub(super) tls: Option<PathBuf>,
 }
@@ -92,7 +92,7 @@ fn one() -> usize {
     1
 }
 
-/// Which of the places, if there are several.
+/// Selects a deployment if several are running.
 #[derive(Debug, Deserialize)]
 pub(super) struct At {
     #[serde(default)]
@@ -111,7 +111,7 @@ pub(super) struct Restart {
     #[serde(flatten)]
     pub(super) at: At,
     pub(super) node: usize,
-    /// Whether its data stays.
+    /// Whether to keep the data.
     #[serde(default = "yes")]
     pub(super) data: bool,
 }
@@ -124,7 +124,7 @@ fn yes() -> bool {
 pub(super) struct Partition {
     #[serde(flatten)]
     pub(super) at: At,
-    /// Each reaches only its own; nodes that are not named stay together.
+    /// Groups of nodes that reach only each other; unlisted nodes form another group.
     pub(super) groups: Vec<Vec<usize>>,
 }
 
@@ -132,9 +132,9 @@ pub(super) struct Partition {
 pub(super) struct Lose {
     #[serde(flatten)]
     pub(super) at: At,
-    /// The node whose bytes are lost.
+    /// The sender.
     pub(super) node: usize,
-    /// The nodes that its bytes do not reach; all others if none is named.
+    /// The receivers; empty means all other nodes.
     #[serde(default)]
     pub(super) to: Vec<usize>,
 }
@@ -144,19 +144,19 @@ pub(super) struct MoveSlot {
     #[serde(flatten)]
     pub(super) at: At,
     pub(super) slot: u16,
-    /// The master that gets it.
+    /// The new owner.
     pub(super) to: usize,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum How {
-    /// With the master's help: nothing is lost.
+    /// Coordinated with the master; nothing is lost.
     #[default]
     Planned,
-    /// Without it, by a vote.
+    /// Without the master, by an election.
     Force,
-    /// Without a vote.
+    /// Without an election.
     Takeover,
 }
 
@@ -164,20 +164,20 @@ pub(super) enum How {
 pub(super) struct Failover {
     #[serde(flatten)]
     pub(super) at: At,
-    /// The replica that takes over (in a cluster); the sentinels choose one themselves.
+    /// The replica to promote in a cluster; sentinels choose one themselves.
     #[serde(default)]
     pub(super) node: Option<usize>,
     #[serde(default)]
     pub(super) how: How,
 }
 
-/// The condition that is waited for.
+/// The condition to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Until {
-    /// All that run agree, every slot or the master is served, replicas are in step.
+    /// All running nodes agree, all slots are served, and replicas are in sync.
     Whole,
-    /// Another node serves what `node` served.
+    /// Another node serves the slots of `node`, or is the master instead of it.
     Replaced,
 }
 
@@ -196,11 +196,11 @@ fn half_a_minute() -> f64 {
     30.0
 }
 
-/// A node as its test sees it.
+/// A node in an answer.
 #[derive(Debug, Serialize)]
-pub(super) struct Shown {
+pub(super) struct NodeState {
     pub(super) node: usize,
-    /// `master`, `replica` or `sentinel`; of a node that does not answer, nothing.
+    /// `master`, `replica` or `sentinel`; `None` if the node does not respond.
     pub(super) role: Option<String>,
     pub(super) host: &'static str,
     pub(super) port: u16,
@@ -208,21 +208,21 @@ pub(super) struct Shown {
     pub(super) tls_port: Option<u16>,
     pub(super) pid: Option<u32>,
     pub(super) frozen: bool,
-    /// Of a replica: its master's number.
+    /// The number of a replica's master.
     pub(super) master: Option<usize>,
-    /// Of a master in a cluster: first and last of each range.
+    /// First and last slot of each range of a cluster master.
     pub(super) slots: Vec<(u16, u16)>,
-    /// Its data and its `log`.
+    /// The directory with its data and its `log`.
     pub(super) folder: PathBuf,
 }
 
-/// A place as it is now, as the test is shown it.
+/// A deployment in an answer.
 #[derive(Debug, Serialize)]
-pub(super) struct ShownPlace {
+pub(super) struct DeploymentState {
     pub(super) place: String,
     pub(super) kind: Kind,
-    /// For sentinels: under which name they watch.
+    /// The name of the master for sentinels.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) master_name: Option<&'static str>,
-    pub(super) nodes: Vec<Shown>,
+    pub(super) nodes: Vec<NodeState>,
 }

@@ -1,4 +1,4 @@
-//! Leaves nothing behind, however the test's process ended.
+//! Removes all servers and files, even if the test kit is killed.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The first words of the folder's name: nothing else is ever swept.
+/// Prefix of the directory name; other directories are never removed.
 const PREFIX: &str = "redoubt-testkit-";
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The process that outlives this one, and the folder that it removes.
+/// A process that outlives this one and removes the directory.
 pub(super) struct Sweeper {
     folder: PathBuf,
     child: Child,
@@ -22,11 +22,15 @@ pub(super) struct Sweeper {
 
 impl Sweeper {
     pub(super) fn start() -> Result<Self> {
-        let folder = tempfile::Builder::new().prefix(PREFIX).tempdir().context("no temporary folder")?.keep();
-        let own = std::env::current_exe().context("a program knows its binary")?;
+        let folder = tempfile::Builder::new()
+            .prefix(PREFIX)
+            .tempdir()
+            .context("cannot create a temporary directory")?
+            .keep();
+        let own = std::env::current_exe().context("cannot find the path of this program")?;
         let mut command = Command::new(own);
         command.args(["testkit", "--sweep"]).arg(&folder).stdin(Stdio::piped());
-        // A group of its own, so that what ends this one's does not end it.
+        // Its own process group, so that signals to this group do not end it.
         command.stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
         Ok(Self { child: command.spawn().context("the sweeper")?, folder })
     }
@@ -35,28 +39,30 @@ impl Sweeper {
         &self.folder
     }
 
-    /// Has it clean up now, and waits for that.
+    /// Cleans up and waits for the end of the sweeper.
     pub(super) fn finish(mut self) {
         drop(self.child.stdin.take());
         let _ = self.child.wait();
     }
 }
 
-/// Waits for the end of standard input, then kills the processes in the folder and removes it: the sweeper's work.
+/// The main function of the sweeper: waits for the end of standard input, kills all processes in the directory, and
+/// removes it.
 pub(super) fn sweep(folder: &Path) -> Result<()> {
     let is_ours = folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with(PREFIX));
-    anyhow::ensure!(is_ours, "{} is not a test kit's folder", folder.display());
-    let folder = folder.canonicalize().context("no such folder")?;
-    // Nothing comes but the end.
-    std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink()).context("waiting for the end")?;
+    anyhow::ensure!(is_ours, "{} is not a directory of the test kit", folder.display());
+    let folder = folder.canonicalize().context("cannot resolve the directory")?;
+    // Nothing is ever written to this pipe.
+    std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink())
+        .context("cannot read standard input")?;
     let began = Instant::now();
     while kill_all_in(&folder) > 0 && began.elapsed() < TIMEOUT {
         thread::sleep(Duration::from_millis(20));
     }
-    fs::remove_dir_all(&folder).context("removing the folder")
+    fs::remove_dir_all(&folder).context("cannot remove the directory")
 }
 
-/// SIGKILL for every process whose current folder is within this one; how many there were.
+/// Sends SIGKILL to all processes whose working directory is in this directory; returns their number.
 fn kill_all_in(folder: &Path) -> usize {
     let Ok(processes) = fs::read_dir("/proc") else { return 0 };
     let mut killed = 0;
@@ -66,7 +72,7 @@ fn kill_all_in(folder: &Path) -> usize {
         let within = fs::read_link(process.path().join("cwd")).is_ok_and(|cwd| cwd.starts_with(folder));
         if within {
             killed += 1;
-            // It may have ended by itself.
+            // The process may have ended meanwhile.
             let _ = kill_process(pid, Signal::KILL);
         }
     }

@@ -1,7 +1,7 @@
-//! KeyGroup from a file: a description of several kinds in YAML, or a sample of records.
+//! Reads the data sets to plan for from a YAML description or from sample records.
 //!
-//! A record (an object of JSON on a line, a row of CSV) is a hash of its columns. Its key is as long as its first column, or
-//! as is said with `--key-bytes`.
+//! A record (a JSON object per line, or a CSV row) becomes a hash of its columns. The length of its key is that of the first
+//! column, unless `--key-bytes` is given.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -15,8 +15,8 @@ use serde::{Deserialize, Deserializer};
 
 use super::quantity::Quantity;
 
-/// The longest YAML that is read.
-const LONGEST: u64 = 1 << 20;
+/// Maximum size of a YAML file in bytes.
+const MAX_YAML_BYTES: u64 = 1 << 20;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -45,7 +45,7 @@ struct Item {
     integers: bool,
 }
 
-/// A kind by the name that TYPE gives it, or by its long one.
+/// Accepts the names of TYPE, and `sortedset` or `sorted-set` for `zset`.
 fn kind<'de, D: Deserializer<'de>>(from: D) -> Result<Kind, D::Error> {
     let name = String::deserialize(from)?;
     let short = if ["sortedset", "sorted-set"].contains(&name.as_str()) { "zset" } else { &name };
@@ -72,22 +72,22 @@ impl From<Item> for KeyGroup {
     }
 }
 
-/// The properties of the data that the file does not have.
+/// Command-line options that override or complete sample records.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Beside {
+pub(super) struct Overrides {
     pub(super) keys: Option<u64>,
     pub(super) key_bytes: Option<u64>,
     pub(super) expires: bool,
 }
 
-/// Reads a file by what its name ends with.
-pub(super) fn read(path: &Path, beside: Beside) -> Result<Vec<KeyGroup>> {
+/// Reads a file in the format of its extension.
+pub(super) fn read(path: &Path, overrides: Overrides) -> Result<Vec<KeyGroup>> {
     let shown = path.display();
     let file = File::open(path).with_context(|| format!("Cannot open file {shown}"))?;
     let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
     match path.extension().and_then(|end| end.to_str()) {
         Some("yaml" | "yml") => {
-            if file.metadata()?.len() > LONGEST {
+            if file.metadata()?.len() > MAX_YAML_BYTES {
                 bail!("{shown} is too long");
             }
             let text = std::io::read_to_string(file).with_context(|| format!("Cannot read {shown}"))?;
@@ -95,16 +95,16 @@ pub(super) fn read(path: &Path, beside: Beside) -> Result<Vec<KeyGroup>> {
                 .with_context(|| format!("{shown} is not a data description"))?;
             Ok(read.data.into_iter().map(KeyGroup::from).collect())
         }
-        Some("jsonl" | "ndjson" | "json") => json_lines(file).and_then(|sums| sums.data(name, beside)),
-        Some("csv") => rows(file).and_then(|sums| sums.data(name, beside)),
+        Some("jsonl" | "ndjson" | "json") => json_lines(file).and_then(|sums| sums.data(name, overrides)),
+        Some("csv") => csv_rows(file).and_then(|sums| sums.data(name, overrides)),
         _ => bail!("{shown} is neither .yaml, .jsonl nor .csv"),
     }
     .with_context(|| format!("Cannot plan from {shown}"))
 }
 
-/// Sums over all records.
+/// Sums over all sample records.
 #[derive(Debug, Default)]
-struct Sums {
+struct RecordSums {
     records: u64,
     first: u64,
     fields: u64,
@@ -113,7 +113,7 @@ struct Sums {
     longest: u64,
 }
 
-impl Sums {
+impl RecordSums {
     fn add(&mut self, name: usize, value: usize, is_first: bool) {
         if is_first {
             self.records += 1;
@@ -124,30 +124,30 @@ impl Sums {
         self.values += value as u64;
     }
 
-    fn data(self, name: String, beside: Beside) -> Result<Vec<KeyGroup>> {
+    fn data(self, name: String, overrides: Overrides) -> Result<Vec<KeyGroup>> {
         if self.records == 0 || self.fields == 0 {
             bail!("the file has no records");
         }
         let mean = |sum: u64, of: u64| (sum + of / 2) / of;
-        // The longest value of a record, on the average of records.
+        // The mean over all records of the longest value.
         let longest = mean(self.longest, self.records);
         Ok(vec![KeyGroup {
             name,
             kind: Kind::Hash,
-            keys: beside.keys.unwrap_or(self.records),
+            keys: overrides.keys.unwrap_or(self.records),
             elements: mean(self.fields, self.records).max(1),
-            key_bytes: beside.key_bytes.unwrap_or_else(|| mean(self.first, self.records)),
+            key_bytes: overrides.key_bytes.unwrap_or_else(|| mean(self.first, self.records)),
             field_bytes: mean(self.names, self.fields),
             value_bytes: mean(self.values, self.fields),
             longest_bytes: Some(longest),
-            expires: beside.expires,
+            expires: overrides.expires,
             integers: false,
         }])
     }
 }
 
-fn json_lines(file: File) -> Result<Sums> {
-    let mut sums = Sums::default();
+fn json_lines(file: File) -> Result<RecordSums> {
+    let mut sums = RecordSums::default();
     for (number, line) in BufReader::new(file).lines().enumerate() {
         let line = line?;
         if line.trim().is_empty() {
@@ -166,10 +166,10 @@ fn json_lines(file: File) -> Result<Sums> {
     Ok(sums)
 }
 
-fn rows(file: File) -> Result<Sums> {
+fn csv_rows(file: File) -> Result<RecordSums> {
     let mut reader = csv::Reader::from_reader(BufReader::new(file));
     let names: Vec<usize> = reader.headers()?.iter().map(str::len).collect();
-    let mut sums = Sums::default();
+    let mut sums = RecordSums::default();
     for record in reader.into_byte_records() {
         let record = record?;
         for (index, (value, name)) in record.iter().zip(&names).enumerate() {
@@ -186,16 +186,16 @@ mod tests {
 
     use super::*;
 
-    const BESIDE: Beside = Beside { keys: None, key_bytes: None, expires: false };
+    const NO_OVERRIDES: Overrides = Overrides { keys: None, key_bytes: None, expires: false };
 
     fn read_text(end: &str, text: &str) -> Result<Vec<KeyGroup>> {
         let mut file = tempfile::Builder::new().suffix(end).tempfile()?;
         file.write_all(text.as_bytes())?;
-        read(file.path(), BESIDE)
+        read(file.path(), NO_OVERRIDES)
     }
 
     #[test]
-    fn the_same_records_are_the_same_data_in_either_form() {
+    fn csv_and_json_records_give_the_same_data() {
         let csv = read_text(".csv", "id,name\n1000,anna\n1001,b\n").unwrap();
         let json =
             read_text(".jsonl", "{\"id\": 1000, \"name\": \"anna\"}\n\n{\"id\": 1001, \"name\": \"b\"}\n")
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_description_names_several_kinds() {
+    fn yaml_description_has_several_data_sets() {
         let text = "data:\n  - {name: users, type: hash, keys: 700M, fields: 11, key_bytes: 17, field_bytes: 2, \
                     value_bytes: 24}\n  - {name: tokens, type: string, keys: 1000, key_bytes: 30, value_bytes: 64, ttl: true}\n";
         let data = read_text(".yaml", text).unwrap();
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_data_is_said_so() {
+    fn invalid_files_are_rejected() {
         for (end, text) in [
             (".yaml", "data: [{name: x}]"),
             (".jsonl", "[1]"),

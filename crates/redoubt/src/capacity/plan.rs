@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use keyspace::Kind;
 use serde_json::json;
 
-use super::describe::{self, Beside};
+use super::describe::{self, Overrides};
 use super::quantity::{self, Quantity, bytes};
 use super::{chart, heap};
 
@@ -101,7 +101,7 @@ impl Options {
     fn data(&self) -> Result<Vec<KeyGroup>> {
         let keys = self.keys.map(|keys| keys.0);
         if let Some(file) = &self.file {
-            return describe::read(file, Beside { keys, key_bytes: self.key_bytes, expires: self.ttl });
+            return describe::read(file, Overrides { keys, key_bytes: self.key_bytes, expires: self.ttl });
         }
         let (Some(keys), Some(key_bytes), Some(value_bytes)) = (keys, self.key_bytes, self.value_bytes)
         else {

@@ -1,4 +1,4 @@
-//! Numbers as people write them.
+//! Parses and formats numbers with units.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use serde::Deserialize;
 use serde::de::{Deserializer, Visitor};
 
-/// A count or bytes: `700M`, `64GB`, `1.5k`; thousands, as disks and networks are sold.
+/// A count or a number of bytes, such as `700M`, `64GB` or `1.5k`. Units are powers of 1000, `KiB` and so on of 1024.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Quantity(pub(super) u64);
 
@@ -63,7 +63,7 @@ impl<'de> Deserialize<'de> for Quantity {
     }
 }
 
-/// A share: `30%` or `0.3`.
+/// Parses a fraction such as `30%` or `0.3`.
 pub(super) fn share(text: &str) -> Result<f64, String> {
     let wrong = || format!("'{text}' is not a percentage like 30%");
     let (number, factor) = text.strip_suffix('%').map_or((text, 1.0), |number| (number, 0.01));
@@ -71,7 +71,7 @@ pub(super) fn share(text: &str) -> Result<f64, String> {
     if number.is_finite() && number >= 0.0 { Ok(number * factor) } else { Err(wrong()) }
 }
 
-/// A growth in a month: `5%/month`, `60%/year`.
+/// Parses a growth rate such as `5%/month` or `60%/year`; returns the monthly rate.
 pub(super) fn growth(text: &str) -> Result<f64, String> {
     let (rate, unit) = text.split_once('/').unwrap_or((text, "month"));
     let rate = share(rate)?;
@@ -82,14 +82,14 @@ pub(super) fn growth(text: &str) -> Result<f64, String> {
     }
 }
 
-/// The free share of a node: less than all of it.
+/// Parses the free share of a node, which must be below 100 %.
 pub(super) fn headroom(text: &str) -> Result<f64, String> {
     share(text).and_then(|share| {
         if share < 1.0 { Ok(share) } else { Err("headroom must be less than 100%".to_owned()) }
     })
 }
 
-/// Bytes for people.
+/// Formats bytes with a decimal unit.
 pub(super) fn bytes(value: f64) -> String {
     const UNITS: [&str; 5] = ["B", "KB", "MB", "GB", "TB"];
     let mut value = value;
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_read_as_people_write_them() {
+    fn numbers_with_units_are_parsed_and_formatted() {
         let read = |text: &str| text.parse::<Quantity>().map(|quantity| quantity.0);
         assert_eq!(read("700M"), Ok(700_000_000));
         assert_eq!((read("64GB"), read("1.5k"), read("16GiB")), (Ok(64_000_000_000), Ok(1500), Ok(16 << 30)));

@@ -1,4 +1,4 @@
-//! The keys of a file, each with its properties.
+//! Reads the keys of an RDB file with their properties.
 
 use std::io::Read;
 
@@ -9,23 +9,23 @@ use persistence::{Entry, Item, Limits, RdbLoader};
 
 use capacity::estimate::{self, ElementCounts, KeyShape};
 
-/// A key with its value as a whole, without the value itself.
+/// The properties of a key, without its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KeyInfo {
     pub(crate) db: u16,
     pub(crate) key: Vec<u8>,
     pub(crate) kind: Kind,
-    /// The encoding as OBJECT ENCODING names it, with the usual limits.
+    /// OBJECT ENCODING under the default limits.
     pub(crate) encoding: &'static str,
     pub(crate) elements: u64,
-    /// Bytes of the longest element: of a field or value of a hash, of an entry's node of a stream.
+    /// Bytes of the longest element: field or value of a hash, node of a stream.
     pub(crate) longest: u64,
-    /// Bytes that it takes in memory here, about.
+    /// Estimated bytes in memory.
     pub(crate) size: u64,
     pub(crate) expiry: Option<Millis>,
 }
 
-/// Which keys are wanted.
+/// Selects keys.
 #[derive(Debug, Default)]
 pub(crate) struct Filter {
     db: Option<u16>,
@@ -46,7 +46,7 @@ impl Filter {
         Ok(Self { db, kind, pattern })
     }
 
-    fn takes(&self, entry: &Entry<'_>) -> bool {
+    fn matches(&self, entry: &Entry<'_>) -> bool {
         self.db.is_none_or(|db| db == entry.db)
             && self.kind.is_none_or(|kind| kind == entry.value.kind())
             && self.pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, entry.key))
@@ -58,19 +58,19 @@ impl Filter {
 pub(crate) struct Reader<R> {
     loader: RdbLoader<R>,
     filter: Filter,
-    /// Keys whose collections have no elements.
+    /// Number of keys with empty collections, which are skipped.
     empty: u64,
 }
 
-/// A key of which parts may follow.
-struct Open {
+/// A key whose further parts may follow.
+struct PartialKey {
     info: KeyInfo,
     seen: ElementCounts,
-    /// Bytes of the value, if it is stored as it came.
+    /// Bytes of the value if it stays packed.
     packed: Option<u64>,
 }
 
-impl Open {
+impl PartialKey {
     fn begin(entry: &Entry<'_>) -> Self {
         let value = entry.value;
         let info = KeyInfo {
@@ -109,19 +109,19 @@ impl<R: Read> Reader<R> {
         Ok(Self { loader: RdbLoader::new(input, Limits::default())?, filter, empty: 0 })
     }
 
-    /// How many keys were passed over since their collections have no elements, whatever is wanted.
+    /// Number of skipped keys with empty collections, regardless of the filter.
     pub(crate) fn empty(&self) -> u64 {
         self.empty
     }
 
-    /// Visits every key that is wanted.
+    /// Visits every selected key.
     pub(crate) fn each(&mut self, visit: &mut dyn FnMut(&KeyInfo) -> Result<()>) -> Result<()> {
-        let mut open: Option<Open> = None;
+        let mut open: Option<PartialKey> = None;
         while let Some(item) = self.loader.next_item()? {
             match item {
-                Item::Entry(entry) if !self.filter.takes(&entry) => open = None,
+                Item::Entry(entry) if !self.filter.matches(&entry) => open = None,
                 Item::Entry(entry) => {
-                    let begun = Open::begin(&entry);
+                    let begun = PartialKey::begin(&entry);
                     if entry.is_part {
                         open = Some(begun);
                     } else {

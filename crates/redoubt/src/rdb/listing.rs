@@ -1,4 +1,4 @@
-//! Every key in a line.
+//! Prints one line per key.
 
 use std::io::{self, Write};
 
@@ -11,16 +11,16 @@ use time::format_description::well_known::Rfc3339;
 use super::keys::KeyInfo;
 use super::{Format, readable};
 
-/// The columns of redis-rdb-tools' memory report.
+/// Columns of the memory report of redis-rdb-tools.
 const COLUMNS: [&str; 8] =
     ["database", "type", "key", "size_in_bytes", "encoding", "num_elements", "len_largest_element", "expiry"];
 
-/// A key as an object.
+/// A key in JSON output.
 #[derive(Debug, Serialize)]
 struct Row<'a> {
     db: u16,
     key: String,
-    /// The key's bytes, if `key` does not say them all.
+    /// The key in hexadecimal if it is not valid UTF-8.
     #[serde(skip_serializing_if = "Option::is_none")]
     key_hex: Option<String>,
     r#type: &'a str,
@@ -30,11 +30,11 @@ struct Row<'a> {
     size: u64,
     /// Unix milliseconds.
     expires_at: Option<i64>,
-    /// Milliseconds from now; below zero if it has expired.
+    /// Milliseconds from now, negative if expired.
     ttl: Option<i64>,
 }
 
-/// Where lines go.
+/// Output in one of the formats.
 pub(super) enum Listing<W: Write> {
     Text(W, Millis),
     Json(W, Millis),
@@ -126,7 +126,7 @@ fn time_left(expiry: Option<Millis>, now: Millis) -> String {
     }
 }
 
-/// The date of a time; its milliseconds if it is beyond dates.
+/// Formats a time in RFC 3339, or as milliseconds if it is out of range.
 fn date(at: Millis) -> String {
     let date = OffsetDateTime::from_unix_timestamp_nanos(i128::from(at.0) * 1_000_000).ok();
     date.and_then(|date| date.format(&Rfc3339).ok()).unwrap_or_else(|| at.0.to_string())
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_in_each_form() {
+    fn key_is_printed_in_each_format() {
         let text = shown(Format::Text);
         assert!(
             text.ends_with("  3 hash   listpack            2           90      expired  a,\"b\\xff\n"),

@@ -1,19 +1,19 @@
-//! Sums by prefix, in bounded memory.
+//! Sums up keys by pattern in bounded memory.
 //!
-//! A key counts for its pattern: its parts between separators, those that look like an id replaced by `*`, so that
-//! `user:17:cart` and `user:18:cart` are both `user:*:cart`. Where there are too many patterns, all lose their last
-//! parts (`user:*:*`, then `user:*`): there are never more than a bound, and what has the same begin stays together.
+//! The pattern of a key has its parts between separators, with ids replaced by `*`: `user:17:cart` and `user:18:cart` are
+//! both `user:*:cart`. If there are too many patterns, all are shortened (`user:*:*`, then `user:*`), so their number is
+//! bounded and keys with the same beginning stay together.
 
 use std::collections::HashMap;
 
-/// The most patterns that are kept.
-const MOST: usize = 10_000;
-/// The parts of a pattern that there are at first.
-const DEPTH: usize = 6;
-/// A part of hexadecimal digits that is so long is an id.
-const LONG: usize = 8;
-/// A pattern is no longer, whatever the key.
-const LONGEST: usize = 256;
+/// Maximum number of patterns.
+const MAX_PATTERNS: usize = 10_000;
+/// Initial maximum number of parts in a pattern.
+const INITIAL_DEPTH: usize = 6;
+/// Minimum length of a hexadecimal part that is treated as an id.
+const MIN_ID_LENGTH: usize = 8;
+/// Maximum length of a pattern in bytes.
+const MAX_PATTERN_LENGTH: usize = 256;
 const ANY: &[u8] = b"*";
 
 /// Sums over the keys of a group.
@@ -44,7 +44,7 @@ pub(crate) struct Prefixes {
 
 impl Prefixes {
     pub(crate) fn new(separator: &[u8]) -> Self {
-        Self { separator: separator.to_vec(), depth: DEPTH, most: MOST, sums: HashMap::new() }
+        Self { separator: separator.to_vec(), depth: INITIAL_DEPTH, most: MAX_PATTERNS, sums: HashMap::new() }
     }
 
     pub(crate) fn add(&mut self, key: &[u8], sum: Sum) {
@@ -59,7 +59,7 @@ impl Prefixes {
         }
     }
 
-    /// Those with the most bytes first.
+    /// Patterns ordered by bytes, largest first.
     pub(crate) fn biggest(&self, count: usize) -> Vec<(&[u8], Sum)> {
         let mut all: Vec<(&[u8], Sum)> = self.sums.iter().map(|(name, sum)| (&name[..], *sum)).collect();
         all.sort_unstable_by(|one, other| other.1.bytes.cmp(&one.1.bytes).then(one.0.cmp(other.0)));
@@ -67,7 +67,7 @@ impl Prefixes {
         all
     }
 
-    /// The pattern that a key is counted under.
+    /// Returns the pattern of a key.
     pub(crate) fn pattern(&self, key: &[u8]) -> Vec<u8> {
         let mut pattern = Vec::new();
         for (index, part) in split(key, &self.separator).enumerate() {
@@ -78,9 +78,9 @@ impl Prefixes {
                 pattern.extend_from_slice(ANY);
                 return pattern;
             }
-            general(part, &mut pattern);
-            if pattern.len() > LONGEST {
-                pattern.truncate(LONGEST);
+            replace_id(part, &mut pattern);
+            if pattern.len() > MAX_PATTERN_LENGTH {
+                pattern.truncate(MAX_PATTERN_LENGTH);
                 pattern.extend_from_slice(ANY);
                 return pattern;
             }
@@ -101,11 +101,11 @@ fn split<'a>(key: &'a [u8], separator: &'a [u8]) -> impl Iterator<Item = &'a [u8
     })
 }
 
-/// A part with `*` in place of an id in it: all of it, or the digits at its end.
-fn general(part: &[u8], out: &mut Vec<u8>) {
+/// Appends a part with its id replaced by `*`: the whole part, or its trailing digits.
+fn replace_id(part: &[u8], out: &mut Vec<u8>) {
     let is_id = |byte: &u8| byte.is_ascii_hexdigit() || *byte == b'-';
     let has_digit = part.iter().any(u8::is_ascii_digit);
-    if part.len() >= LONG && has_digit && part.iter().all(is_id) {
+    if part.len() >= MIN_ID_LENGTH && has_digit && part.iter().all(is_id) {
         return out.extend_from_slice(ANY);
     }
     let name = part.len() - part.iter().rev().take_while(|byte| byte.is_ascii_digit()).count();
@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_left_out_of_patterns() {
+    fn ids_are_replaced_in_patterns() {
         let prefixes = Prefixes::new(b":");
         for (key, pattern) in [
             ("user:17:cart", "user:*:cart"),
@@ -135,11 +135,11 @@ mod tests {
             assert_eq!(prefixes.pattern(key.as_bytes()), pattern.as_bytes(), "{key}");
         }
         assert_eq!(Prefixes::new(b"").pattern(b"a:1:b"), b"a:1:b");
-        assert_eq!(prefixes.pattern(&[b'x'; 10_000]).len(), LONGEST + ANY.len());
+        assert_eq!(prefixes.pattern(&[b'x'; 10_000]).len(), MAX_PATTERN_LENGTH + ANY.len());
     }
 
     #[test]
-    fn too_many_patterns_become_fewer_and_no_key_is_lost() {
+    fn excess_patterns_are_shortened_and_all_keys_count() {
         let mut prefixes = Prefixes::new(b":");
         prefixes.most = 100;
         let one = Sum { keys: 1, elements: 1, bytes: 10, expiring: 0 };

@@ -1,4 +1,4 @@
-//! The memory report: the biggest keys, and sums by kind, encoding and prefix.
+//! The memory report: sums by type, encoding and prefix, and the biggest keys.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -11,9 +11,9 @@ use super::prefixes::{Prefixes, Sum};
 use super::{Format, readable};
 use capacity::estimate;
 
-/// A key that may be among the biggest; those compare by size first.
+/// A candidate for the biggest keys, ordered by size first.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Big {
+struct BigKey {
     size: u64,
     key: Vec<u8>,
     db: u16,
@@ -27,11 +27,11 @@ struct Big {
 pub(super) struct Report {
     top: usize,
     all: Sum,
-    /// By the names of type and encoding.
+    /// Sums by type and encoding.
     kinds: BTreeMap<(&'static str, &'static str), Sum>,
     prefixes: Prefixes,
-    /// The smallest of them on top.
-    biggest: BinaryHeap<Reverse<Big>>,
+    /// A min-heap, so that the smallest is replaced.
+    biggest: BinaryHeap<Reverse<BigKey>>,
 }
 
 impl Report {
@@ -48,7 +48,7 @@ impl Report {
         self.prefixes.add(&info.key, sum);
         let is_among = self.biggest.peek().is_none_or(|Reverse(least)| info.size > least.size);
         if self.biggest.len() < self.top || is_among {
-            self.biggest.push(Reverse(Big {
+            self.biggest.push(Reverse(BigKey {
                 size: info.size,
                 key: info.key.clone(),
                 db: info.db,
@@ -63,7 +63,7 @@ impl Report {
         }
     }
 
-    /// Shows all of it.
+    /// Prints the report.
     pub(super) fn show(self, format: Format, out: &mut impl Write) -> io::Result<()> {
         let tables = estimate::slot_overhead_bytes(self.all.keys);
         match format {
@@ -102,7 +102,7 @@ impl Report {
             "\n{:>12} {:>12} {:<6} {:<10} {:>3}  biggest keys",
             "bytes", "elements", "type", "encoding", "db"
         )?;
-        for Big { size, key, db, kind, encoding, elements, .. } in in_order(self.biggest) {
+        for BigKey { size, key, db, kind, encoding, elements, .. } in by_size_descending(self.biggest) {
             writeln!(out, "{size:>12} {elements:>12} {kind:<6} {encoding:<10} {db:>3}  {}", readable(&key))?;
         }
         Ok(())
@@ -126,7 +126,7 @@ impl Report {
             "tables": tables,
             "types": types.collect::<Vec<_>>(),
             "prefixes": prefixes.collect::<Vec<_>>(),
-            "biggest": in_order(self.biggest).iter().map(|big| json!({
+            "biggest": by_size_descending(self.biggest).iter().map(|big| json!({
                 "db": big.db, "key": readable(&big.key), "type": big.kind, "encoding": big.encoding,
                 "elements": big.elements, "size": big.size,
             })).collect::<Vec<_>>(),
@@ -141,7 +141,7 @@ impl Report {
         rows.extend(self.kinds.iter().map(|((kind, of), sum)| ("type", format!("{kind}, {of}"), *sum)));
         let prefixes = self.prefixes.biggest(self.top).into_iter();
         rows.extend(prefixes.map(|(name, sum)| ("prefix", readable(name), sum)));
-        rows.extend(in_order(self.biggest).iter().map(|big| {
+        rows.extend(by_size_descending(self.biggest).iter().map(|big| {
             let expiring = u64::from(big.expires);
             ("key", readable(&big.key), Sum { keys: 1, elements: big.elements, bytes: big.size, expiring })
         }));
@@ -156,7 +156,7 @@ impl Report {
     }
 }
 
-/// The biggest first.
-fn in_order(biggest: BinaryHeap<Reverse<Big>>) -> Vec<Big> {
+/// Returns the keys by size, largest first.
+fn by_size_descending(biggest: BinaryHeap<Reverse<BigKey>>) -> Vec<BigKey> {
     biggest.into_sorted_vec().into_iter().map(|Reverse(big)| big).collect()
 }

@@ -1,4 +1,4 @@
-//! Keys by pattern, and what stands out among them.
+//! Groups keys by pattern and collects the biggest and hottest keys.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -7,22 +7,22 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::super::quantity::bytes;
-use super::what_ifs::{self, Means, WhatIf};
+use super::what_ifs::{self, PatternStats, WhatIf};
 use crate::rdb::prefixes::Prefixes;
 use crate::rdb::readable;
 
-/// The most patterns that are kept; later ones count for [`OTHERS`].
-const MOST: usize = 10_000;
+/// Maximum number of patterns; keys of further patterns count for [`OTHERS`].
+const MAX_PATTERNS: usize = 10_000;
 const OTHERS: &str = "(others)";
-/// The big and hot keys that are kept.
-const KEPT: usize = 100;
-/// Numbers of elements up to which the usual settings keep a value packed.
+/// Maximum number of big keys and of hot keys.
+const MAX_RANKED: usize = 100;
+/// Default maximum number of elements of a listpack.
 const THRESHOLDS: [(&str, u64); 3] = [("hash", 512), ("zset", 128), ("set", 128)];
 
-/// Keys and bytes by pattern.
+/// Keys and bytes per pattern.
 pub(super) type Sums = BTreeMap<String, (u64, u64)>;
 
-/// One key.
+/// A sampled key.
 #[derive(Debug)]
 pub(super) struct Seen<'a> {
     pub(super) key: &'a [u8],
@@ -30,17 +30,17 @@ pub(super) struct Seen<'a> {
     pub(super) encoding: &'a str,
     pub(super) elements: u64,
     pub(super) bytes: u64,
-    /// Milliseconds left.
+    /// Remaining TTL in milliseconds.
     pub(super) ttl: Option<u64>,
-    /// Of OBJECT FREQ.
+    /// Result of OBJECT FREQ.
     pub(super) frequency: Option<u64>,
-    /// The length of a string.
+    /// Length of a string value.
     pub(super) length: Option<u64>,
-    /// The length of one of a hash's field names.
+    /// Length of one field name of a hash.
     pub(super) field: Option<u64>,
 }
 
-/// Keys of one pattern.
+/// Statistics of the keys of one pattern.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Group {
     keys: u64,
@@ -48,12 +48,12 @@ struct Group {
     largest: u64,
     elements: u64,
     expiring: u64,
-    /// Milliseconds left, of those that expire.
+    /// Range of the remaining TTLs in milliseconds.
     shortest_ttl: Option<u64>,
     longest_ttl: Option<u64>,
-    /// Type and encoding.
+    /// Number of keys per type and encoding.
     encodings: BTreeMap<String, u64>,
-    /// Values that are structures by less than a quarter more elements than would stay packed.
+    /// Collections with up to a quarter more elements than the listpack limit.
     just_past: u64,
     #[serde(default)]
     key_bytes: u64,
@@ -71,7 +71,7 @@ struct Group {
 
 impl Group {
     fn what_ifs(&self, pattern: &str, separator: &str) -> Vec<WhatIf> {
-        what_ifs::of(Means {
+        what_ifs::of(PatternStats {
             pattern,
             separator,
             keys: self.keys,
@@ -86,41 +86,41 @@ impl Group {
     }
 }
 
-/// A key that stands out.
+/// A big or hot key.
 #[derive(Debug, Clone, Serialize, Deserialize, PartialEq, Eq, PartialOrd, Ord)]
-struct Standing {
+struct RankedKey {
     by: u64,
     key: String,
     kind: String,
 }
 
-/// All that was seen.
+/// All groups of a scan.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Groups {
     groups: BTreeMap<String, Group>,
-    big: Vec<Standing>,
-    hot: Vec<Standing>,
-    /// Masters that were walked.
+    big: Vec<RankedKey>,
+    hot: Vec<RankedKey>,
+    /// Number of scanned masters; 0 without cluster mode.
     #[serde(default)]
     pub(super) masters: u64,
     #[serde(default)]
     pub(super) separator: String,
 }
 
-fn keep(list: &mut Vec<Standing>, by: u64, seen: &Seen<'_>) {
-    if list.len() == KEPT && list.last().is_some_and(|least| least.by >= by) {
+fn insert_ranked(list: &mut Vec<RankedKey>, by: u64, seen: &Seen<'_>) {
+    if list.len() == MAX_RANKED && list.last().is_some_and(|least| least.by >= by) {
         return;
     }
-    let standing = Standing { by, key: readable(seen.key), kind: seen.kind.to_owned() };
+    let ranked = RankedKey { by, key: readable(seen.key), kind: seen.kind.to_owned() };
     let at = list.partition_point(|other| other.by >= by);
-    list.insert(at, standing);
-    list.truncate(KEPT);
+    list.insert(at, ranked);
+    list.truncate(MAX_RANKED);
 }
 
 impl Groups {
     pub(super) fn add(&mut self, separator: &[u8], seen: &Seen<'_>) {
         let mut pattern = readable(&Prefixes::new(separator).pattern(seen.key));
-        if self.groups.len() >= MOST && !self.groups.contains_key(&pattern) {
+        if self.groups.len() >= MAX_PATTERNS && !self.groups.contains_key(&pattern) {
             pattern = OTHERS.to_owned();
         }
         let group = self.groups.entry(pattern).or_default();
@@ -149,18 +149,18 @@ impl Groups {
         if is_structure && THRESHOLDS.iter().any(|(kind, most)| *kind == seen.kind && past(*most)) {
             group.just_past += 1;
         }
-        keep(&mut self.big, seen.bytes, seen);
+        insert_ranked(&mut self.big, seen.bytes, seen);
         if let Some(frequency) = seen.frequency {
-            keep(&mut self.hot, frequency, seen);
+            insert_ranked(&mut self.hot, frequency, seen);
         }
     }
 
-    /// How many keys were seen.
+    /// Number of sampled keys.
     pub(super) fn keys(&self) -> u64 {
         self.groups.values().map(|group| group.keys).sum()
     }
 
-    /// Bytes of each master as they are, and with one master more, if it is a cluster.
+    /// Bytes per master now and with one more master, for a cluster.
     fn shards(&self) -> Option<(u64, u64)> {
         let total: u64 = self.groups.values().map(|group| group.bytes).sum();
         (self.masters > 0).then(|| (total / self.masters, total / (self.masters + 1)))
@@ -170,7 +170,7 @@ impl Groups {
         self.groups.iter().map(|(name, group)| (name.clone(), (group.keys, group.bytes))).collect()
     }
 
-    /// Those with the most bytes first.
+    /// Groups ordered by bytes, largest first.
     fn biggest(&self, top: usize) -> Vec<(&String, &Group)> {
         let mut all: Vec<_> = self.groups.iter().collect();
         all.sort_by_key(|(_, group)| std::cmp::Reverse(group.bytes));
@@ -241,8 +241,8 @@ impl Groups {
             if !list.is_empty() {
                 writeln!(out, "\n{title}")?;
             }
-            for standing in list.iter().take(top) {
-                writeln!(out, "{:>12} {:<6} {}", standing.by, standing.kind, standing.key)?;
+            for ranked in list.iter().take(top) {
+                writeln!(out, "{:>12} {:<6} {}", ranked.by, ranked.kind, ranked.key)?;
             }
         }
         Ok(())
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_of_one_make_are_one_group_and_what_stands_out_is_said() {
+    fn keys_are_grouped_by_pattern_and_biggest_are_listed() {
         let mut groups = Groups::default();
         for number in 0..1000 {
             add(&mut groups, &format!("user:{number}:profile"), 11, 400, None);
@@ -290,12 +290,12 @@ mod tests {
     }
 
     #[test]
-    fn patterns_are_bounded_and_no_key_is_lost() {
+    fn number_of_patterns_is_bounded_and_all_keys_count() {
         let mut groups = Groups::default();
         let letters = |number: u32| -> String {
             (0..4).map(|at| char::from(b'g' + ((number >> (at * 4)) & 15) as u8)).collect()
         };
         (0..12_000).for_each(|number| add(&mut groups, &letters(number), 1, 10, None));
-        assert!(groups.groups.len() <= MOST + 1 && groups.keys() == 12_000);
+        assert!(groups.groups.len() <= MAX_PATTERNS + 1 && groups.keys() == 12_000);
     }
 }

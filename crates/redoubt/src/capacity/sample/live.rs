@@ -1,4 +1,4 @@
-//! The walk over a server, or over the masters of a cluster.
+//! Scans a server, or all masters of a cluster.
 
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,11 @@ use super::groups::Seen;
 use super::{Options, State};
 use crate::progress::{Unit, progress};
 
-/// Keys that are asked about in one round trip.
-const AT_ONCE: usize = 100;
-/// Keys between two writings of the state.
-const BETWEEN: u64 = 10_000;
-/// Stands before the number of a database among the names of nodes.
+/// Keys per round trip.
+const KEYS_PER_BATCH: usize = 100;
+/// Number of keys between two writes of the state file.
+const KEYS_PER_STATE_WRITE: u64 = 10_000;
+/// Prefix of a database number in the list of nodes.
 const DATABASE: char = '#';
 
 pub(super) fn walk(options: &Options, state: &mut State) -> Result<()> {
@@ -44,12 +44,12 @@ fn total(options: &Options, state: &State) -> Result<u64> {
     Ok(sum)
 }
 
-/// To the node at `address`, or to a database of the URL's (`#3`), as the URL says otherwise.
+/// Connects to the node at `address`, or to a database (`#3`) of the server in the URL.
 fn connect(url: &str, address: Option<&str>) -> Result<Connection> {
-    let mut info = url.into_connection_info().with_context(|| format!("{url} is no address"))?;
+    let mut info = url.into_connection_info().with_context(|| format!("invalid URL: {url}"))?;
     if let Some((host, port)) = address.and_then(|address| address.rsplit_once(':')) {
-        let port = port.parse().with_context(|| format!("{host}:{port} is no address"))?;
-        let ConnectionAddr::Tcp(..) = info.addr() else { bail!("A cluster is reached without TLS only") };
+        let port = port.parse().with_context(|| format!("invalid address: {host}:{port}"))?;
+        let ConnectionAddr::Tcp(..) = info.addr() else { bail!("TLS is not supported for clusters") };
         info = info.set_addr(ConnectionAddr::Tcp(host.to_owned(), port));
     }
     let connection = Client::open(info)?.get_connection_with_timeout(Duration::from_secs(10));
@@ -62,7 +62,7 @@ fn connect(url: &str, address: Option<&str>) -> Result<Connection> {
     Ok(connection)
 }
 
-/// The masters of its cluster; of a server that is in none, the databases that have keys.
+/// The masters of a cluster, or the non-empty databases of a standalone server.
 fn nodes(connection: &mut Connection) -> Result<Vec<String>> {
     let info: String = redis::cmd("INFO").arg("cluster").query(connection)?;
     if !info.contains("cluster_enabled:1") {
@@ -95,8 +95,8 @@ fn walk_node(
     loop {
         let cursor = state.nodes.last().map_or(0, |(_, cursor)| *cursor);
         let (next, keys): (u64, Vec<Vec<u8>>) =
-            redis::cmd("SCAN").arg(cursor).arg("COUNT").arg(AT_ONCE).query(connection)?;
-        ask(options, state, connection, &keys, has_frequencies)?;
+            redis::cmd("SCAN").arg(cursor).arg("COUNT").arg(KEYS_PER_BATCH).query(connection)?;
+        add_keys(options, state, connection, &keys, has_frequencies)?;
         walked += keys.len() as u64;
         bar.inc(keys.len() as u64);
         if let Some(node) = state.nodes.last_mut() {
@@ -105,7 +105,7 @@ fn walk_node(
         if next == 0 {
             return Ok(());
         }
-        if walked - written >= BETWEEN {
+        if walked - written >= KEYS_PER_STATE_WRITE {
             state.write(options.state.as_deref())?;
             written = walked;
         }
@@ -114,8 +114,8 @@ fn walk_node(
     }
 }
 
-/// Asks about keys and adds those that are still there.
-fn ask(
+/// Requests the properties of keys and adds the keys that still exist.
+fn add_keys(
     options: &Options,
     state: &mut State,
     connection: &mut Connection,
@@ -137,13 +137,13 @@ fn ask(
         .step_by(3)
         .map(|answer| redis::from_redis_value_ref(answer).unwrap_or_default())
         .collect();
-    // A key may have gone, or be another's type by now: such an answer is an error of its own.
+    // A key may be deleted or have another type by now, so errors are ignored.
     let mut pipe = redis::pipe();
     pipe.ignore_errors();
     for (key, kind) in keys.iter().zip(&kinds) {
         pipe.cmd("OBJECT").arg("ENCODING").arg(key);
         pipe.cmd(length_command(kind)).arg(key);
-        // Something short stands in for what has no fields.
+        // EXISTS is a cheap placeholder for keys without fields.
         pipe.cmd(if kind == "hash" { "HRANDFIELD" } else { "EXISTS" }).arg(key);
         if has_frequencies {
             pipe.cmd("OBJECT").arg("FREQ").arg(key);

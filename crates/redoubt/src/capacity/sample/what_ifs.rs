@@ -1,7 +1,7 @@
-//! The savings from keeping the data in another way.
+//! Estimates how much memory other key names, field names or types would save.
 //!
-//! Of names the saving is counted: each byte that is not there. Of another type it is the models' difference, here, for
-//! values of the mean length. Either is an upper bound for what a program that must be changed for it gains.
+//! Savings from shorter names are exact byte counts; savings from another type are the difference of the memory models for
+//! values of mean length. Both are upper bounds.
 
 use ::capacity::KeyGroup;
 use ::capacity::own;
@@ -10,30 +10,30 @@ use serde::Serialize;
 
 use crate::capacity::heap;
 
-/// Fields of a hash in which strings are packed, as two digits of their ids name them.
-const PACKED: u64 = 100;
-/// A longer element gains nothing by being packed.
-const SMALL: u64 = 64;
+/// Strings per hash when strings are grouped by the last two digits of their ids.
+const STRINGS_PER_HASH: u64 = 100;
+/// Longer values gain nothing in a listpack.
+const MAX_VALUE_BYTES: u64 = 64;
 
-/// One of them.
+/// A possible change and its savings in bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct WhatIf {
     pub(super) change: String,
     pub(super) saves: u64,
 }
 
-/// Keys of one pattern, as far as what-ifs go.
+/// Statistics of one pattern that the estimates use.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Means<'a> {
+pub(super) struct PatternStats<'a> {
     pub(super) pattern: &'a str,
     pub(super) separator: &'a str,
     pub(super) keys: u64,
-    /// Of all keys together.
+    /// Sum of the key lengths.
     pub(super) key_bytes: u64,
-    /// Of all strings together, and how many they are.
+    /// Sum of the string lengths, and the number of strings.
     pub(super) string_bytes: u64,
     pub(super) strings: u64,
-    /// Of all hashes together: their fields, and of the fields that were looked at their number and bytes.
+    /// Number of hash fields, and number and bytes of the sampled field names.
     pub(super) fields: u64,
     pub(super) fields_seen: u64,
     pub(super) field_bytes_seen: u64,
@@ -41,35 +41,40 @@ pub(super) struct Means<'a> {
 }
 
 /// Returns the changes that are worthwhile, the largest saving first.
-pub(super) fn of(means: Means<'_>) -> Vec<WhatIf> {
+pub(super) fn of(means: PatternStats<'_>) -> Vec<WhatIf> {
     let mut all: Vec<WhatIf> =
         [shorter_names(means), shorter_fields(means), packed(means)].into_iter().flatten().collect();
     all.sort_by_key(|what_if| std::cmp::Reverse(what_if.saves));
     all
 }
 
-/// The words in a key's name, one letter each.
-fn shorter_names(means: Means<'_>) -> Option<WhatIf> {
+/// Savings if each fixed part of the key name had one letter.
+fn shorter_names(means: PatternStats<'_>) -> Option<WhatIf> {
     let parts = means.pattern.split(means.separator).filter(|part| !part.contains('*'));
     let each: usize = parts.map(|part| part.len().saturating_sub(1)).sum();
     let saves = each as u64 * means.keys;
-    (saves > 0).then(|| WhatIf { change: "one letter for each word of the keys' names".to_owned(), saves })
+    (saves > 0)
+        .then(|| WhatIf { change: "shorten each part of the key name to one letter".to_owned(), saves })
 }
 
-/// The names of fields, of two letters.
-fn shorter_fields(means: Means<'_>) -> Option<WhatIf> {
+/// Savings if field names had two letters.
+fn shorter_fields(means: PatternStats<'_>) -> Option<WhatIf> {
     let seen = means.fields_seen.max(1);
     let each = (means.field_bytes_seen / seen).saturating_sub(2);
     let saves = each * means.fields;
-    let change = format!("names of fields of 2 bytes, not {}", means.field_bytes_seen / seen);
+    let change = format!("shorten field names from {} to 2 bytes", means.field_bytes_seen / seen);
     (saves > 0).then_some(WhatIf { change, saves })
 }
 
-/// Small strings that stay, a hundred in a hash.
-fn packed(means: Means<'_>) -> Option<WhatIf> {
+/// Savings if small strings without TTL were grouped into hashes.
+fn packed(means: PatternStats<'_>) -> Option<WhatIf> {
     let strings = means.strings;
     let value_bytes = means.string_bytes / strings.max(1);
-    if strings != means.keys || strings < PACKED || means.expiring > 0 || value_bytes > SMALL {
+    if strings != means.keys
+        || strings < STRINGS_PER_HASH
+        || means.expiring > 0
+        || value_bytes > MAX_VALUE_BYTES
+    {
         return None;
     }
     let key_bytes = means.key_bytes / means.keys.max(1);
@@ -85,11 +90,11 @@ fn packed(means: Means<'_>) -> Option<WhatIf> {
         expires: false,
         integers: false,
     };
-    let hashes = strings.div_ceil(PACKED);
+    let hashes = strings.div_ceil(STRINGS_PER_HASH);
     let hash = KeyGroup {
         kind: Kind::Hash,
         keys: hashes,
-        elements: PACKED,
+        elements: STRINGS_PER_HASH,
         key_bytes: key_bytes.saturating_sub(2),
         field_bytes: 2,
         ..one.clone()
@@ -97,7 +102,9 @@ fn packed(means: Means<'_>) -> Option<WhatIf> {
     let now = own::bytes(&one, strings, heap).total() * strings as f64;
     let then = own::bytes(&hash, hashes, heap).total() * hashes as f64;
     (then < now).then(|| WhatIf {
-        change: format!("hashes of {PACKED} fields, the last two digits of the id, for strings"),
+        change: format!(
+            "group strings into hashes of {STRINGS_PER_HASH} fields named by the last two digits of the id"
+        ),
         saves: (now - then) as u64,
     })
 }
@@ -106,7 +113,7 @@ fn packed(means: Means<'_>) -> Option<WhatIf> {
 mod tests {
     use super::*;
 
-    const NONE: Means<'_> = Means {
+    const NONE: PatternStats<'_> = PatternStats {
         pattern: "session:*",
         separator: ":",
         keys: 1000,
@@ -120,23 +127,24 @@ mod tests {
     };
 
     #[test]
-    fn words_of_names_can_be_letters() {
+    fn shorter_key_names_save_memory() {
         assert_eq!(of(NONE)[0].saves, 6000);
-        assert!(of(Means { pattern: "s:*", ..NONE }).is_empty());
+        assert!(of(PatternStats { pattern: "s:*", ..NONE }).is_empty());
     }
 
     #[test]
-    fn long_names_of_fields_are_told_of() {
-        let hashes = Means { fields: 11_000, fields_seen: 100, field_bytes_seen: 1200, ..NONE };
+    fn shorter_field_names_save_memory() {
+        let hashes = PatternStats { fields: 11_000, fields_seen: 100, field_bytes_seen: 1200, ..NONE };
         assert_eq!(of(hashes)[0].saves, 110_000);
     }
 
     #[test]
-    fn small_strings_that_stay_can_be_packed() {
-        let strings = Means { pattern: "s:*", strings: 100_000, keys: 100_000, key_bytes: 1_600_000, ..NONE };
-        let small = Means { string_bytes: 1_000_000, ..strings };
+    fn small_strings_without_ttl_can_be_grouped() {
+        let strings =
+            PatternStats { pattern: "s:*", strings: 100_000, keys: 100_000, key_bytes: 1_600_000, ..NONE };
+        let small = PatternStats { string_bytes: 1_000_000, ..strings };
         assert!(of(small)[0].saves > 500_000, "{:?}", of(small));
-        assert!(of(Means { expiring: 1, ..small }).is_empty());
-        assert!(of(Means { string_bytes: 100_000_000, ..small }).is_empty());
+        assert!(of(PatternStats { expiring: 1, ..small }).is_empty());
+        assert!(of(PatternStats { string_bytes: 100_000_000, ..small }).is_empty());
     }
 }

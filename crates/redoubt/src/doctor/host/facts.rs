@@ -1,4 +1,4 @@
-//! Facts of this machine, as Linux tells them by files. What cannot be read is left out.
+//! Reads facts about this machine from /proc and /sys. Unreadable ones are `None`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,36 +8,36 @@ use config::{Config, keys};
 use rustix::fs::{Access, access, statvfs};
 use rustix::process::{Resource, getrlimit};
 
-/// Facts of a machine.
+/// Facts about a machine.
 #[derive(Debug, Clone, Default)]
 pub(in crate::doctor) struct Facts {
     /// `vm.overcommit_memory`.
     pub(super) overcommit: Option<u64>,
-    /// When transparent huge pages are used: `always`, `madvise` or `never`.
+    /// Mode of transparent huge pages: `always`, `madvise` or `never`.
     pub(super) huge_pages: Option<String>,
     /// `net.core.somaxconn`.
     pub(super) most_backlog: Option<u64>,
     pub(super) swap_total: Option<u64>,
     pub(super) swappiness: Option<u64>,
-    /// The hard limit of open files of a process that is started as this one was.
+    /// Hard limit of open files of this process.
     pub(super) most_files: Option<u64>,
     pub(super) memory_total: Option<u64>,
-    /// The limit of this control group, where it has one.
+    /// Memory limit of the control group in bytes.
     pub(super) memory_limit: Option<u64>,
-    /// The parameter `dir` as a whole path.
+    /// The parameter `dir` as an absolute path.
     pub(super) folder: String,
-    /// Why nothing can be written there.
+    /// Why the directory is not writable.
     pub(super) folder_error: Option<String>,
     pub(super) disk_free: Option<u64>,
-    /// Bytes of the files of data that are there.
+    /// Bytes of the existing data files.
     pub(super) files_size: u64,
     pub(super) clock_source: Option<String>,
-    /// Whether something keeps the clock to the time of others, as the kernel was told.
+    /// Whether the kernel reports a synchronised clock.
     pub(super) is_clock_synchronised: Option<bool>,
 }
 
 impl Facts {
-    /// The facts of this machine, for a server of that configuration.
+    /// Gathers the facts that matter for this configuration.
     pub(in crate::doctor) fn gather(config: &Config) -> Self {
         let folder = PathBuf::from(&*config.get(keys::DIR));
         let folder = folder.canonicalize().unwrap_or(folder);
@@ -63,7 +63,7 @@ impl Facts {
     }
 }
 
-/// The kernel's word whether its clock is synchronised, which systemd asks for; no file has it.
+/// Queries timedatectl, since no file has the synchronisation state of the clock.
 fn synchronised() -> Option<bool> {
     let mut ask = Command::new("timeout");
     ask.args(["3", "timedatectl", "show", "--property=NTPSynchronized", "--value"]);
@@ -83,19 +83,19 @@ fn number(path: impl AsRef<Path>) -> Option<u64> {
     read(path)?.parse().ok()
 }
 
-/// The word in brackets among those that may be chosen.
+/// The selected word, which is in brackets: `always [madvise] never`.
 pub(super) fn chosen(text: &str) -> Option<String> {
     let (_, rest) = text.split_once('[')?;
     rest.split_once(']').map(|(word, _)| word.to_owned())
 }
 
-/// The bytes of a line `Name:   123 kB`.
+/// Parses a line `Name:   123 kB` and returns bytes.
 pub(super) fn kilobytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     line.split_ascii_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The least limit of memory of this process's control group and of those above it.
+/// The minimum memory limit of the control group and its ancestors.
 fn control_group_limit() -> Option<u64> {
     let group = read("/proc/self/cgroup")?;
     let path = group.lines().find_map(|line| line.strip_prefix("0::/"))?.to_owned();
@@ -105,7 +105,7 @@ fn control_group_limit() -> Option<u64> {
     up.filter_map(|folder| number(folder.join("memory.max"))).min()
 }
 
-/// The bytes of a file, or of those in a folder.
+/// The size of a file, or of all files in a directory.
 fn bytes_in(path: &Path) -> u64 {
     let own = fs::metadata(path).ok().filter(fs::Metadata::is_file).map_or(0, |file| file.len());
     let entries = fs::read_dir(path).into_iter().flatten().flatten();

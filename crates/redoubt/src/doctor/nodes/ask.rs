@@ -1,4 +1,4 @@
-//! Asking servers for their facts.
+//! Queries servers.
 
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,10 +8,10 @@ use redis::{Client, Connection, ConnectionAddr, ConnectionInfo};
 
 use super::{Node, Peer, Place};
 
-/// A node that has not answered by then is one that cannot be reached.
+/// A node that does not respond within this time counts as unreachable.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The facts of a server that was asked already, and of all other nodes of its cluster.
+/// Returns the facts about `first` and all other nodes of its cluster.
 pub(in crate::doctor) fn gather(info: &ConnectionInfo, first: Node) -> Vec<Node> {
     let Some(place) = first.place.clone() else { return vec![first] };
     let mut nodes = Vec::new();
@@ -33,10 +33,11 @@ pub(in crate::doctor) fn gather(info: &ConnectionInfo, first: Node) -> Vec<Node>
     nodes
 }
 
-/// The way to another address with the same password and, where there is TLS, the same certificates.
+/// Connection info for another address with the same credentials and TLS settings.
 pub(in crate::doctor) fn at(info: &ConnectionInfo, address: &str) -> Result<ConnectionInfo> {
-    let (host, port) = address.rsplit_once(':').ok_or_else(|| anyhow!("{address} is no address"))?;
-    let (host, port) = (host.to_owned(), port.parse().with_context(|| format!("{address} is no address"))?);
+    let (host, port) = address.rsplit_once(':').ok_or_else(|| anyhow!("invalid address: {address}"))?;
+    let (host, port) =
+        (host.to_owned(), port.parse().with_context(|| format!("invalid address: {address}"))?);
     let there = match info.addr() {
         ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
             ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
@@ -46,10 +47,10 @@ pub(in crate::doctor) fn at(info: &ConnectionInfo, address: &str) -> Result<Conn
     Ok(info.clone().set_addr(there))
 }
 
-/// A connection to a server that must answer soon.
+/// Connects with a timeout for connecting and for replies.
 ///
 /// # Errors
-/// It cannot be reached, or refuses the password.
+/// The server is unreachable or rejects the credentials.
 pub(in crate::doctor) fn connect(info: &ConnectionInfo) -> Result<Connection> {
     let connection = Client::open(info.clone())?.get_connection_with_timeout(TIMEOUT)?;
     connection.set_read_timeout(Some(TIMEOUT))?;
@@ -57,10 +58,10 @@ pub(in crate::doctor) fn connect(info: &ConnectionInfo) -> Result<Connection> {
     Ok(connection)
 }
 
-/// The facts of the server there.
+/// Queries the facts about a server.
 ///
 /// # Errors
-/// It cannot be asked.
+/// The server cannot be queried.
 pub(in crate::doctor) fn ask_at(info: &ConnectionInfo, address: &str) -> Result<Node> {
     let mut connection = connect(info)?;
     let before = now();
@@ -70,7 +71,7 @@ pub(in crate::doctor) fn ask_at(info: &ConnectionInfo, address: &str) -> Result<
     let is = |wanted: &str, value: &str| info.iter().any(|(name, is)| name == wanted && is == value);
     let told = info.iter().find(|(name, _)| name == "server_time_usec");
     let told = told.and_then(|(_, micros)| micros.parse::<i64>().ok());
-    // It looked at its clock somewhere between the question and the answer.
+    // The server read its clock between request and reply; the midpoint is the best estimate.
     let clock_ahead = told.map(|micros| micros / 1000 - (before + after) / 2);
     let place = if is("cluster_enabled", "1") { Some(place(&mut connection)?) } else { None };
     Ok(Node { address: address.to_owned(), clock_ahead, info, place, ..Node::default() })
@@ -82,13 +83,13 @@ fn place(connection: &mut Connection) -> Result<Place> {
     Ok(Place { is_ok: state.contains("cluster_state:ok"), ..read_place(&nodes) })
 }
 
-/// The lines `name:value`.
+/// Parses lines of `name:value`.
 fn fields(text: &str) -> Vec<(String, String)> {
     let lines = text.lines().filter_map(|line| line.split_once(':'));
     lines.map(|(name, value)| (name.to_owned(), value.trim().to_owned())).collect()
 }
 
-/// The lines of CLUSTER NODES. Nodes that are not known yet, and those without an address, are left out.
+/// Parses CLUSTER NODES, skipping nodes in handshake and nodes without an address.
 pub(super) fn read_place(text: &str) -> Place {
     let mut place = Place::default();
     for words in text.lines().map(|line| line.split(' ').collect::<Vec<_>>()) {
@@ -117,7 +118,7 @@ pub(super) fn read_place(text: &str) -> Place {
     place
 }
 
-/// The slots of `5` or `5-9`; one that is on the move (`[5->-...]`) stands among those already.
+/// The number of slots in `5` or `5-9`. Migrating slots (`[5->-...]`) are already included in other ranges.
 fn count(range: &str) -> usize {
     let (first, last) = range.split_once('-').unwrap_or((range, range));
     match (first.parse::<usize>(), last.parse::<usize>()) {
@@ -131,12 +132,12 @@ fn host_of(address: &str) -> &str {
 }
 
 fn reach(host: &str, port: u16) -> Result<()> {
-    let address = (host, port).to_socket_addrs()?.next().ok_or_else(|| anyhow!("{host} has no address"))?;
+    let address = (host, port).to_socket_addrs()?.next().ok_or_else(|| anyhow!("{host} does not resolve"))?;
     TcpStream::connect_timeout(&address, TIMEOUT).with_context(|| format!("port {port}"))?;
     Ok(())
 }
 
-/// Milliseconds since 1970.
+/// Unix time in milliseconds.
 fn now() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)

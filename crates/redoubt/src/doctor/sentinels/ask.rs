@@ -1,4 +1,4 @@
-//! Asking sentinels for their facts.
+//! Queries sentinels.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,10 @@ use redis::{Connection, ConnectionInfo};
 use super::super::nodes::{Node, ask_at, at, connect};
 use super::{Sentinel, Watched};
 
-/// The facts of the sentinel at `info`, whose common facts are known, and of all that it knows.
+/// Queries the sentinel at `info`, whose common facts are in `node`, and all sentinels that it knows.
 ///
 /// # Errors
-/// It cannot be asked itself.
+/// The first sentinel cannot be queried.
 pub(in crate::doctor) fn gather(info: &ConnectionInfo, node: Node) -> Result<Vec<Sentinel>> {
     let mut connection = connect(info)?;
     let first = complete(&mut connection, node)?;
@@ -33,7 +33,7 @@ pub(in crate::doctor) fn gather(info: &ConnectionInfo, node: Node) -> Result<Vec
     Ok(sentinels)
 }
 
-/// The facts of a sentinel beyond those of every server.
+/// Adds the facts that only sentinels have.
 fn complete(connection: &mut Connection, node: Node) -> Result<Sentinel> {
     let replies: Vec<BTreeMap<String, String>> =
         redis::cmd("SENTINEL").arg("MASTERS").query(connection).context("SENTINEL MASTERS")?;
@@ -44,12 +44,12 @@ fn complete(connection: &mut Connection, node: Node) -> Result<Sentinel> {
             redis::cmd("SENTINEL").arg("CKQUORUM").arg(&watched.name).query(connection);
         masters.push(Watched { hindrance: answer.err().map(|error| error.to_string()), ..watched });
     }
-    // As it does by itself whenever it learns something.
+    // Harmless: sentinels write their configuration whenever their state changes.
     let written: Result<String, _> = redis::cmd("SENTINEL").arg("FLUSHCONFIG").query(connection);
     Ok(Sentinel { node, write_refusal: written.err().map(|error| error.to_string()), masters })
 }
 
-/// The addresses of the other sentinels that watch this master.
+/// The addresses of the other sentinels of this master.
 fn peers(connection: &mut Connection, master: &str) -> Result<Vec<String>> {
     let replies: Vec<BTreeMap<String, String>> =
         redis::cmd("SENTINEL").arg("SENTINELS").arg(master).query(connection)?;
@@ -64,7 +64,7 @@ fn text<'a>(reply: &'a BTreeMap<String, String>, name: &str) -> &'a str {
     reply.get(name).map_or("", String::as_str)
 }
 
-/// A master in a reply to SENTINEL MASTERS.
+/// Parses a master in the reply of SENTINEL MASTERS.
 pub(super) fn watched(reply: &BTreeMap<String, String>) -> Watched {
     let number = |name: &str| text(reply, name).parse().unwrap_or(0);
     Watched {
