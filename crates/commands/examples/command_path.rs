@@ -1,6 +1,6 @@
-//! Runs one command again and again through the whole path of the engine, without sockets: parsed from
-//! a read buffer, prepared in a batch of sixteen, run, its reply written. For counting instructions
-//! (`scripts/bench-instructions`) and for profiling.
+//! Runs one command repeatedly through the whole engine without sockets: parse from a read buffer, prepare in a batch
+//! of sixteen, execute, write the reply. Used for counting instructions (`scripts/bench-instructions`) and for
+//! profiling.
 //!
 //! Usage: `command_path COMMAND BATCHES [KEYS]`
 
@@ -11,7 +11,7 @@ mod path;
 
 use path::{PIPELINE, Path, encoded};
 
-/// Four or five commands about one key, as locks have them.
+/// A typical lock script: four or five commands on one key.
 const LOCK: &str = "local owner = redis.call('hget', KEYS[1], ARGV[1])
 if not owner then
   if redis.call('exists', KEYS[1]) == 1 then
@@ -23,10 +23,10 @@ redis.call('pexpire', KEYS[1], ARGV[2])
 redis.call('hincrby', KEYS[1], ARGV[1], -1)
 return nil";
 
-/// Few enough that valgrind is soon done.
+/// Small enough that a run under valgrind ends soon.
 const KEYS: usize = 20_000;
 
-/// The words of the command for key number `n`; the key and its slot differ from one to the next.
+/// The arguments of the command for key number `n`. Consecutive numbers give different keys in different slots.
 fn request(command: &str, n: usize) -> Vec<String> {
     let key = format!("key:{n:012}");
     let value = "v".repeat(32);
@@ -59,7 +59,7 @@ fn main() {
     };
     let keys = arguments.next().and_then(|text| text.parse().ok()).unwrap_or(KEYS);
     let mut path = Path::new();
-    // Any order will do that is not the order of the slots.
+    // Any permutation works as long as it differs from slot order.
     let mut order = (0..).map(|n: usize| n.wrapping_mul(7919) % keys);
     path.run(&mut encoded(&["script", "load", LOCK]));
     for n in 0..keys {

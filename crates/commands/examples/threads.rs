@@ -1,12 +1,13 @@
-//! Two workers beside one, in process and without sockets: GET and SET on uniform keys, SET of other sizes and DEL,
-//! INCR on one hot key, and SET again while a replica's log is open.
-//! Prints `workload threads by_the_clock by_the_processor` lines, in millions a second: what was done in the
-//! time that passed, which needs idle cores, and the sum of what each thread did in the time that it was on
-//! a processor, which does not (`scripts/bench-threads`).
+//! Compares two workers with one, in process and without sockets. The workloads are GET and SET on uniform keys, SET of
+//! varying sizes with DEL, INCR on one hot key, and SET while replication is active.
 //!
-//! One worker and two take turns in short rounds, so that what else runs disturbs both alike.
+//! Prints lines of `workload threads by_the_clock by_the_processor`, in millions of commands per second. The first
+//! figure uses wall-clock time and needs idle cores. The second sums the throughput per CPU time of each thread and
+//! does not need them (`scripts/bench-threads`).
 //!
-//! Usage: `threads KEYS SECONDS ROUNDS`, the seconds of a round
+//! Runs with one and two workers alternate in short rounds, so that other load on the machine affects both equally.
+//!
+//! Usage: `threads KEYS SECONDS ROUNDS`, where SECONDS is the length of a round.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
@@ -21,18 +22,18 @@ use resp::{Batch, Limits, Parser, encode_request};
 use slot_routing::ReplOffset;
 
 const PIPELINE: usize = 16;
-/// Batches prepared for each thread, so that encoding is not measured.
+/// Batches encoded per thread before the measurement, so that encoding is not measured.
 const PREPARED: usize = 4096;
 const NOW: Millis = Millis(1_700_000_000_000);
 
-/// The log as the server shares it, with a backlog of its usual size.
+/// The replication log behind a mutex, as in the server, with a backlog of the default size.
 #[derive(Debug)]
 struct Shared {
     log: Mutex<Log>,
     open: AtomicBool,
 }
 
-/// The engine's end of it.
+/// The engine's handle to the shared log.
 #[derive(Debug)]
 struct Handle(Arc<Shared>);
 
@@ -46,7 +47,7 @@ impl EffectLog for Handle {
     }
 }
 
-/// One thread's way to the engine.
+/// One thread's connection to the engine.
 struct Client<'e> {
     dispatcher: Dispatcher<'e>,
     worker: engine::Worker,
@@ -92,7 +93,7 @@ fn batch(workload: &str, keys: usize, random: &mut usize) -> Vec<u8> {
         let key = format!("key:{:012}", (*random >> 33) % keys);
         match workload {
             "GET" => encode_request(&mut wire, ["get", &key].map(str::as_bytes)),
-            // Pages and index lines are taken and given back all the time.
+            // Constantly allocates and frees pages and index lines.
             "sizes" if *random >> 20 & 3 == 0 => encode_request(&mut wire, ["del", &key].map(str::as_bytes)),
             "sizes" => {
                 let value = "w".repeat(*random >> 22 & 511);
@@ -105,14 +106,14 @@ fn batch(workload: &str, keys: usize, random: &mut usize) -> Vec<u8> {
     wire
 }
 
-/// How long this thread has been on a processor.
+/// CPU time that this thread has used.
 fn on_processor() -> Duration {
     let said = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux says");
     let nanos = said.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("a number first");
     Duration::from_nanos(nanos)
 }
 
-/// Millions of commands a second, by the clock and by the processor.
+/// Throughput in millions of commands per second, by wall-clock time and by CPU time.
 fn measure(
     (engine, commands): (&Engine, &Commands),
     workload: &str,

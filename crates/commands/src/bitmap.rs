@@ -1,4 +1,4 @@
-//! Strings as rows of bits, the first of which is the highest of the first byte.
+//! Strings as bit arrays. Bit 0 is the most significant bit of the first byte.
 
 mod bits;
 mod combine;
@@ -56,8 +56,8 @@ pub(super) const COMMANDS: &[Command] = &[
     .run(count::setbit),
 ];
 
-/// Argument `index` as the number of a bit that a string may have. With a `width`, `#n` is that of the n-th integer
-/// of so many bits.
+/// Parses argument `index` as a bit offset within the maximum string length. With a `width`, `#n` means the offset of
+/// the n-th integer of `width` bits.
 fn bit_offset(context: &Context<'_>, index: usize, width: Option<u32>) -> Result<u64, CommandError> {
     let text = context.arg(index);
     let (text, times) = match (text.strip_prefix(b"#"), width) {
@@ -68,14 +68,14 @@ fn bit_offset(context: &Context<'_>, index: usize, width: Option<u32>) -> Result
     let offset = number.and_then(|number| number.checked_mul(times));
     let most = context.engine.settings.proto_max_bulk_len.load(std::sync::atomic::Ordering::Relaxed);
     let fits = |offset: &u64| {
-        // No string is longer than memory can be, for a command from the master either.
+        // Commands from the master skip `proto-max-bulk-len`, but no string can exceed `isize::MAX` bytes.
         let bytes = if context.session.origin.is_stream() { isize::MAX as i64 } else { most };
         offset / 8 < bytes.unsigned_abs()
     };
     offset.filter(fits).ok_or(CommandError::text("ERR bit offset is not an integer or out of range"))
 }
 
-/// The unit that a range of a string is given in.
+/// The unit of a range: bytes or bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Unit {
     Byte,
@@ -83,7 +83,7 @@ enum Unit {
 }
 
 impl Unit {
-    /// The word at argument `index`; bytes if there is none.
+    /// Parses argument `index`. The default is bytes.
     fn parse(context: &Context<'_>, index: usize) -> Result<Self, CommandError> {
         match context.args.get(index) {
             None => Ok(Self::Byte),
@@ -93,7 +93,7 @@ impl Unit {
         }
     }
 
-    /// How many of it a string of `bytes` bytes has.
+    /// The length of a string of `bytes` bytes in this unit.
     fn of_bytes(self, bytes: usize) -> i64 {
         match self {
             Self::Byte => bytes as i64,
@@ -101,8 +101,8 @@ impl Unit {
         }
     }
 
-    /// The bits from `start` to `end` in this unit, both inclusive and counted from the end where negative, of a
-    /// string of `bytes` bytes.
+    /// Converts `start` and `end` (both inclusive, negative values count from the end) to a range of bits in a string
+    /// of `bytes` bytes.
     fn bits(self, bytes: usize, start: i64, end: i64) -> std::ops::Range<u64> {
         let len = self.of_bytes(bytes);
         let place = |index: i64| if index < 0 { (len + index).max(0) } else { index };

@@ -1,6 +1,7 @@
-//! Rows of CLUSTER.
+//! Command table rows of CLUSTER.
 //!
-//! Questions about the keys in a slot are answered here; the topology, and every change of it, is the shell's.
+//! Subcommands about the keys of a slot are handled here. Subcommands that read or change the topology run in the
+//! shell.
 
 mod scan;
 mod slot_stats;
@@ -38,7 +39,7 @@ pub(super) const COMMANDS: &[Command] = &[
     .each_slot(),
 ];
 
-/// A subcommand that the shell carries out.
+/// A subcommand that the shell executes.
 const fn row(
     name: &'static str,
     since: &'static str,
@@ -49,7 +50,7 @@ const fn row(
     Command::new(name, Group::Cluster, since, arity, summary).shell(ShellCommand::Cluster(command))
 }
 
-/// One whose reply depends on more than the data.
+/// A subcommand of the shell whose reply depends on more than the dataset.
 const fn view(
     name: &'static str,
     since: &'static str,
@@ -89,7 +90,7 @@ const CLUSTER: &[Command] = &[
         .flags(CHANGE),
     row("delslotsrange", "7.0.0", -4, C::DelSlotsRange, "Takes ranges of slots from whoever serves them.")
         .flags(CHANGE),
-    // A master that stops says it to its replicas, too.
+    // CLUSTER FAILOVER blocks, and a master that pauses writes notifies its replicas.
     row("failover", "3.0.0", -2, C::Failover, "Makes this replica take its master's place.")
         .node(NodeCommand::Cluster(C::Failover))
         .flags(CHANGE.union(Flags::LINK)),
@@ -128,7 +129,7 @@ const CLUSTER: &[Command] = &[
         .flags(LOOK.union(Flags::NOSCRIPT)),
     row("saveconfig", "3.0.0", 2, C::SaveConfig, "Writes the cluster's file.").flags(CHANGE),
     row("set-config-epoch", "3.0.0", 3, C::SetConfigEpoch, "Sets the epoch of a new node.").flags(CHANGE),
-    // It waits, also when a master replicates it.
+    // May block, also when it arrives in the replication stream.
     row("setslot", "3.0.0", -4, C::SetSlot, "Begins, ends or undoes the move of a slot.")
         .node(NodeCommand::Cluster(C::SetSlot))
         .flags(CHANGE.union(Flags::MAY_REPLICATE)),
@@ -146,7 +147,7 @@ const CLUSTER: &[Command] = &[
     .run(slot_stats::slot_stats)
     .each_slot(),
     view("slots", "3.0.0", 2, C::Slots, "Lists ranges of slots with their nodes.").flags(QUERY),
-    // The nodes' own; the target of a move says it to its replicas, too.
+    // Internal commands between nodes; the target of a migration forwards them to its replicas.
     Command::new(
         "syncslots",
         Group::Cluster,
@@ -258,7 +259,8 @@ fn count_keys_in_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// CLUSTER FLUSHSLOT slot [ASYNC | SYNC]: all its databases, whoever serves it.
+/// CLUSTER FLUSHSLOT slot [ASYNC | SYNC]: deletes the slot's keys in all databases, whether or not this node serves the
+/// slot.
 fn flush_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.session.origin == Origin::Client {
         clustered(context)?;
@@ -273,7 +275,8 @@ fn flush_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Names the subcommand as the client wrote it, up to Valkey's 128 bytes.
+/// The error for an unknown subcommand or wrong arguments. Quotes the subcommand as the client sent it, cut at 128
+/// bytes as in Valkey.
 fn wrong_words(subcommand: &[u8]) -> CommandError {
     let subcommand = String::from_utf8_lossy(&subcommand[..subcommand.len().min(128)]);
     let text =

@@ -1,4 +1,4 @@
-//! Commands about the connection itself.
+//! Commands about the connection itself: PING, SELECT, HELLO, CLIENT and others.
 
 mod client;
 mod filter;
@@ -9,7 +9,7 @@ mod tracking;
 use engine::{Categories, Command, CommandError, Context, Databases, Flags, Group};
 
 const ANYTIME: Flags = Flags::LOADING.union(Flags::STALE);
-/// For a connection that begins, ends or looks at itself, whatever the server is busy with.
+/// Flags of commands that open, close or inspect the connection. They run even while the server is busy.
 const ITSELF: Flags = ANYTIME.union(Flags::NOSCRIPT).union(Flags::ALLOW_BUSY);
 const BEFORE_LOGIN: Flags = ITSELF.union(Flags::FAST).union(Flags::NO_AUTH);
 const ADMIN: Flags = ANYTIME.union(Flags::NOSCRIPT).union(Flags::ADMIN);
@@ -19,7 +19,7 @@ const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'stat
     Command::new(name, Group::Connection, since, arity, summary).category(Categories::CONNECTION)
 }
 
-/// The row of a command by which a client of a cluster announces something about its next commands.
+/// A table row for a command that sets a routing flag of a cluster connection (ASKING, READONLY, READWRITE).
 const fn routing(name: &'static str, summary: &'static str) -> Command {
     Command::new(name, Group::Cluster, "3.0.0", 1, summary).category(Categories::CONNECTION)
 }
@@ -135,7 +135,7 @@ const CLIENT: &[Command] = &[
     row("unpause", "6.2.0", 2, "Ends what CLIENT PAUSE began.").flags(ADMIN).sentinel().run(others::unpause),
 ];
 
-/// The database with that number, if there is one.
+/// Checks a database number.
 pub(super) fn database(context: &Context<'_>, number: i64) -> Result<u16, CommandError> {
     let db = u16::try_from(number).ok().filter(|db| *db < context.engine.keyspace.databases());
     db.ok_or(CommandError::InvalidDbIndex)
@@ -147,7 +147,8 @@ fn echo(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// To sentinels, a master without its data is down: any error will do that is neither LOADING nor MASTERDOWN.
+/// A master that has lost its dataset must count as down for sentinels; any error except LOADING and MASTERDOWN does
+/// that.
 const NO_PONG: &str =
     "EMPTYMASTER This master started without its data and waits until a replica has taken its place.";
 

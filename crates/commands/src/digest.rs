@@ -1,10 +1,9 @@
-//! A digest of the data: equal for equal data, on this server and on a Valkey; on a Redis 7.0 too, unless a score takes
-//! 17 digits there.
+//! A digest of the dataset (DEBUG DIGEST). Equal data gives the same digest on this server and on Valkey, and on Redis
+//! 7.0 unless a score needs 17 digits.
 //!
-//! Facts of DEBUG DIGEST, as its replies show them: everything is hashed with SHA-1. Parts whose order
-//! does not matter are hashed and xored into the digest; parts whose order does matter are xored in the
-//! same way, and the digest is then hashed itself. Whether a key or a field expires counts, when it does
-//! does not.
+//! The algorithm was derived from the replies of those servers. Everything is hashed with SHA-1. Unordered parts are
+//! hashed and xored into the digest. Ordered parts are xored in the same way, and then the digest itself is hashed
+//! again. The digest covers whether a key or field has an expiry, but not the time.
 
 use sha1::{Digest as _, Sha1};
 
@@ -12,7 +11,7 @@ use sha1::{Digest as _, Sha1};
 pub(crate) struct Digest([u8; 20]);
 
 impl Digest {
-    /// Adds a part; the order of such parts does not matter.
+    /// Adds an unordered part.
     pub(crate) fn xor(&mut self, part: &[u8]) {
         let hash = Sha1::digest(part);
         for (byte, other) in self.0.iter_mut().zip(hash) {
@@ -20,18 +19,18 @@ impl Digest {
         }
     }
 
-    /// Adds a part that has a digest of its own; the order of such parts does not matter.
+    /// Adds an unordered part that is already a digest.
     pub(crate) fn xor_digest(&mut self, part: Self) {
         self.xor(&part.0);
     }
 
-    /// Adds a part after those that are there.
+    /// Adds an ordered part after the previous ones.
     pub(crate) fn mix(&mut self, part: &[u8]) {
         self.xor(part);
         self.0 = Sha1::digest(self.0).into();
     }
 
-    /// Adds a database: its number, before its keys.
+    /// Adds the number of a database; call it before adding the database's keys.
     pub(crate) fn mix_database(&mut self, db: u16) {
         self.mix(&u32::from(db).to_be_bytes());
     }

@@ -1,39 +1,40 @@
-//! About how long requests take that walk much, for the rows of the table ([`engine::Command::long`]).
+//! Estimated run times of commands that iterate over many elements, for the command table ([`engine::Command::long`]).
 //!
-//! Each is so many nanoseconds for an element, as measured of elements of a few bytes on one core, times the elements
-//! that the request will come to; only whether that makes about a millisecond matters. A search in space has none: most
-//! find few, and to be taken for long costs a short request more than it takes.
+//! Each estimate multiplies the expected number of elements by nanoseconds per element, measured on one core with
+//! elements of a few bytes. Only the order of magnitude matters: whether the result exceeds about a millisecond. Geo
+//! searches have their own estimate, since most of them find few places and offloading a short request costs more than
+//! running it.
 
 use engine::{Estimated, FEW_KEYS};
 use keyspace::Value;
 
-/// All elements of all values that are read.
+/// Cost of reading all elements of all keys.
 pub(super) fn elements<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
     let mut sum = 0;
     request.each_extent(|extent| sum += extent as u64);
     sum * NANOS
 }
 
-/// All bytes of all strings that are read.
+/// Cost of reading all bytes of all strings.
 pub(super) fn bytes<const PICOS: u64>(request: &Estimated<'_>) -> u64 {
     let mut sum = 0;
     request.each_extent(|extent| sum += extent as u64);
     sum * PICOS / 1000
 }
 
-/// The elements of the smallest value, looked for in all others.
+/// Cost of looking up each element of the smallest value in all others.
 pub(super) fn smallest<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
     let (mut least, mut values) = (usize::MAX, 0);
     request.each_extent(|extent| (least, values) = (least.min(extent), values + 1));
     if values == 0 { 0 } else { least as u64 * values * NANOS }
 }
 
-/// The elements between the indexes behind the key, counted from the end where negative.
+/// Cost of the elements between the two indexes after the key; negative indexes count from the end.
 pub(super) fn between<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
     among(request).unwrap_or(0) * NANOS
 }
 
-/// The elements outside of that range.
+/// Cost of removing the elements outside of the range.
 pub(super) fn trimmed<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
     (request.extent(1) as u64).saturating_sub(among(request).unwrap_or(u64::MAX)) * NANOS
 }
@@ -47,14 +48,15 @@ fn among(request: &Estimated<'_>) -> Option<u64> {
     Some((index(3)? - index(2)? + 1).max(0).unsigned_abs())
 }
 
-/// As many elements as are asked for behind the key, of those that there are, or if negative, the same ones again.
+/// Cost of the number of elements given after the key: at most the cardinality, or more if the count is negative and
+/// elements may repeat.
 pub(super) fn counted<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
     let count = request.args.get(2).and_then(resp::parse_i64).unwrap_or(0);
     let most = if count < 0 { u64::MAX } else { request.extent(1) as u64 };
     count.unsigned_abs().min(most).saturating_mul(NANOS)
 }
 
-/// The entries of a stream, or the so many that are asked for.
+/// Cost of the entries of a stream, or of the requested COUNT.
 pub(super) fn entries<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
     let whole = |at: usize, sign: &[u8]| request.args.get(at).is_some_and(|id| id == sign);
     let all = whole(2, b"-") && whole(3, b"+") || whole(2, b"+") && whole(3, b"-");
@@ -65,7 +67,7 @@ pub(super) fn entries<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
     (request.extent(1) as u64).min(count.unwrap_or(u64::MAX)) * NANOS
 }
 
-/// One value as it is saved or copied: a string's bytes are few nanoseconds, an element of anything else more.
+/// Cost of saving or copying one value. A byte of a string is much cheaper than an element of another type.
 pub(super) fn copied<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
     let of_value = |value: Value<'_>| match value {
         Value::String(string) => string.bytes.len() as u64 / 2,
@@ -74,19 +76,19 @@ pub(super) fn copied<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
     request.value(1, of_value).unwrap_or(0)
 }
 
-/// The bytes that came with the request.
+/// Cost proportional to the size of the request in bytes.
 pub(super) fn sent<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
     request.args.span() as u64 * NANOS
 }
 
-/// The names of all keys; where these are not few, every slot is held for a moment.
+/// Cost of listing all keys. A large keyspace also pays for locking every slot briefly.
 pub(super) fn names(request: &Estimated<'_>) -> u64 {
     let keys = request.keys();
     let cut = if keys > FEW_KEYS { 1_000_000 } else { 0 };
     keys as u64 * 70 + cut
 }
 
-/// All keys, if the request says that it waits until they are gone from memory.
+/// Cost of deleting all keys, if the request waits until their memory is freed.
 pub(super) fn flushed(request: &Estimated<'_>) -> u64 {
     let waits = request.args.get(1).is_some_and(|word| word.eq_ignore_ascii_case(b"sync"));
     if waits { request.keys() as u64 * 50 } else { 0 }

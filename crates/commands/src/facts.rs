@@ -1,9 +1,9 @@
-//! The facts of COMMAND DOCS that a command's row does not have: its cost, its history, its arguments.
+//! Facts of COMMAND DOCS that are not in the command table: complexity, history and arguments.
 //!
-//! They lie in text files beside this one, a file for each group, since hints in redis-cli and in clients
-//! read them and nothing here does. A command begins at the left edge; its facts are indented by two. An argument is a
-//! line (its name, its type, then `key=` the number of its key spec, `display=` the name that is shown instead of its
-//! own, `token=`, `since=`, `deprecated=`, and flags), the arguments within it are indented below:
+//! They are text files beside this one, one per command group; only hints in redis-cli and client libraries use them. A
+//! command starts at the left margin and its facts are indented by two spaces. An argument is a line with its name, its
+//! type, then `key=` (index of its key spec), `display=` (name to show instead), `token=`, `since=`, `deprecated=` and
+//! flags. Nested arguments are indented further:
 //!
 //! ```text
 //! set
@@ -15,8 +15,8 @@
 //!       nx pure-token token=NX
 //! ```
 //!
-//! Names, types, tokens and versions are those of Valkey 9.1; prose is ours. The files are part
-//! of the program: a line that cannot be read is a bug, and a test reads them all.
+//! Names, types, tokens and versions are those of Valkey 9.1; the prose is ours. The files are compiled in, so an
+//! unreadable line is a bug; a test parses them all.
 
 use std::collections::BTreeMap;
 use std::iter::Peekable;
@@ -42,11 +42,11 @@ const FILES: &[&str] = &[
     include_str!("facts/transactions.txt"),
 ];
 
-/// The facts about one command.
+/// Documentation of one command.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
     pub(crate) complexity: Option<&'static str>,
-    /// Versions, and what came with them.
+    /// Versions and the change that each brought.
     pub(crate) history: Vec<(&'static str, &'static str)>,
     pub(crate) doc_flags: Vec<&'static str>,
     pub(crate) deprecated_since: Option<&'static str>,
@@ -54,14 +54,14 @@ pub(crate) struct Facts {
     pub(crate) arguments: Vec<Argument>,
 }
 
-/// An argument, or several that belong together.
+/// An argument, or a group of arguments.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Argument {
     pub(crate) name: &'static str,
     pub(crate) kind: &'static str,
-    /// The text that it is shown as, if not its name.
+    /// The name to show in place of `name`.
     pub(crate) display: Option<&'static str>,
-    /// Which of the command's key specs finds it.
+    /// Index of the key spec that locates this argument.
     pub(crate) key_spec: Option<i64>,
     pub(crate) token: Option<&'static str>,
     pub(crate) since: Option<&'static str>,
@@ -76,12 +76,12 @@ static ALL: LazyLock<BTreeMap<&'static str, Facts>> = LazyLock::new(|| {
     all
 });
 
-/// The facts about the command with this full name.
+/// Looks up a command by its full name, such as `config get`.
 pub(crate) fn of(full_name: &str) -> Option<&'static Facts> {
     ALL.get(full_name)
 }
 
-/// A line without its indentation, and how deep it is indented.
+/// The indentation depth of a line and its text without the indentation.
 type Line = (usize, &'static str);
 
 fn read(text: &'static str, all: &mut BTreeMap<&'static str, Facts>) {

@@ -1,4 +1,4 @@
-//! Places on the earth: a sorted set whose scores are cells of a grid ([`cell`]).
+//! Geospatial indexes: sorted sets whose scores are cells of a geohash grid ([`cell`]).
 
 mod add;
 mod area;

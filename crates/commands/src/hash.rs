@@ -1,8 +1,8 @@
-//! Hashes.
+//! Hash commands.
 //!
-//! A field whose time has come is treated as missing; it is removed by a cycle of active expiry or when a command
-//! writes to it. The effect of a command must not depend on whether an expired field still exists: a command that
-//! decides by it (HSETNX, HINCRBY) is logged by its result.
+//! An expired field counts as missing. The active expiry cycle removes it, or the next command that writes to it. The
+//! effect of a command must not depend on whether an expired field still exists physically: a command that depends on
+//! the field's existence (HSETNX, HINCRBY) is replicated as its result.
 
 mod expire;
 pub(super) mod fields;

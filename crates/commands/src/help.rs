@@ -1,15 +1,15 @@
-//! The HELP subcommand of every container.
+//! The HELP subcommand of all container commands.
 
 use engine::Context;
 use resp::Writer;
 
-/// Replies with what `container` can do: `lines` has each subcommand with its arguments, and under it,
-/// indented by four spaces, what it does.
+/// Replies with the help of `container`. `lines` has each subcommand with its arguments, followed by its description
+/// indented by four spaces.
 pub(super) fn reply_help(context: &mut Context<'_>, container: &str, lines: &[&str]) {
     write_help(&mut context.reply, container, lines);
 }
 
-/// The same, into any reply.
+/// Like [`reply_help`], for callers that have a reply buffer without a context.
 pub(super) fn write_help(reply: &mut Writer<'_>, container: &str, lines: &[&str]) {
     reply.array(lines.len() + 3);
     reply.simple(&format!("{container} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"));

@@ -1,4 +1,4 @@
-//! Strings that count what is different ([`crate::sketch`]).
+//! PFADD, PFCOUNT and PFMERGE: cardinality estimates by HyperLogLog ([`crate::sketch`]).
 
 mod debug;
 
@@ -13,7 +13,7 @@ use crate::sketch::{self, Observation, Registers, Sketch, Unusable};
 
 family!(hyperloglog, Hyperloglog, HYPERLOGLOG);
 
-/// They are read, and may keep a number that was computed.
+/// The key is read, but PFCOUNT may also write its cached estimate.
 const COUNTS: KeyFlags = KeyFlags::RW.union(KeyFlags::ACCESS);
 const MERGES: &[KeySpec] =
     &[KeySpec::one(1, COUNTS.union(KeyFlags::INSERT)), KeySpec::range(2, -1, 1, key::READ)];
@@ -61,12 +61,12 @@ impl From<Unusable> for CommandError {
     }
 }
 
-/// The sketch under `key`, which lies at `place`.
+/// The sketch in the entry at `place`.
 fn sketch<'c>(context: &'c Context<'_>, key: &Key<'_>, place: Place) -> Result<Sketch<'c>, CommandError> {
     Ok(Sketch::of(context.string(key, place)?.bytes)?)
 }
 
-/// Puts a sketch under `key`; one that was there keeps its time to live.
+/// Stores a sketch under `key`. An existing key keeps its expiry.
 fn store(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>, bytes: &[u8]) {
     match found {
         None => context.put(key, None, Packed::named_string(bytes, Naming::Raw), None),
@@ -78,7 +78,7 @@ fn store(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>, bytes: 
     }
 }
 
-/// How many bytes a sparse sketch may have.
+/// Maximum size in bytes of a sparse sketch (`hll-sparse-max-bytes`).
 fn most_sparse(context: &Context<'_>) -> usize {
     context.engine.settings.hll_sparse_bytes.load(Ordering::Relaxed)
 }
@@ -112,7 +112,7 @@ fn pfadd(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Changes a sketch that is sparse, or not there, and says whether it has changed.
+/// Adds elements to a sparse or missing sketch. Returns whether it changed.
 fn observe_sparse(
     context: &mut Context<'_>,
     key: &Key<'_>,
@@ -134,7 +134,7 @@ fn observe_sparse(
             store(context, key, found, &bytes);
             context.changed(changes - 1);
         }
-        // It is called as if it had been edited.
+        // OBJECT ENCODING reports it like a string edited in place.
         Some(place) => {
             let _ = context.table(key).edit_string(place, key, bytes.len(), Naming::Raw);
         }
@@ -143,7 +143,7 @@ fn observe_sparse(
     Ok(changes > 0)
 }
 
-/// PFCOUNT key [key ...]. Of a single key the number is kept in it.
+/// PFCOUNT key [key ...]. With a single key, the estimate is cached in the sketch.
 fn pfcount(context: &mut Context<'_>) -> Result<(), CommandError> {
     if context.args.len() > 2 {
         let (registers, _) = merged(context)?;
@@ -168,8 +168,8 @@ fn pfcount(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Keeps an estimate in its sketch, where a command that is said to read may write. While the append-only file cannot be
-/// written, the reply would wait for the file under `appendfsync always`.
+/// Caches the estimate in the sketch, if a read command may write now. It may not while the append-only file cannot be
+/// written: under `appendfsync always` the reply would wait for the file.
 fn keep(context: &mut Context<'_>, key: &Key<'_>, place: Place, number: u64) {
     let stopped = Gate::NOT_BY_ITSELF.union(Gate::SLOTS_HELD).union(Gate::AOF_FAILED);
     if context.session.origin == Origin::Client && context.engine.settings.gate().intersects(stopped) {
@@ -181,7 +181,7 @@ fn keep(context: &mut Context<'_>, key: &Key<'_>, place: Place, number: u64) {
     context.modified(key);
 }
 
-/// Returns the union of the sketches from argument 1 on, and whether one of them is dense.
+/// Merges the sketches from argument 1 on. Returns the union and whether one of them is dense.
 fn merged(context: &mut Context<'_>) -> Result<(Registers, bool), CommandError> {
     let (mut registers, mut dense) = (Registers::default(), false);
     for index in 1..context.args.len() {

@@ -1,7 +1,6 @@
-//! The operations that a kind offers to commands about values of any kind: DEBUG, SORT, the union of sorted sets
-//! with sets.
+//! Operations of a data type for commands that accept any type: DEBUG, SORT, and unions of sorted sets with sets.
 //!
-//! A kind answers beside its own commands, in its `value.rs`; here is the list of them.
+//! Each type implements the traits in its own `value.rs`; this file declares them.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -12,69 +11,69 @@ use smallvec::SmallVec;
 
 use crate::digest::Digest;
 
-/// Most elements are short.
+/// An element's bytes. The inline capacity fits most elements.
 pub(crate) type Bytes = SmallVec<[u8; 24]>;
 
-/// A value of some kind, as seen by commands that take any kind.
+/// A value of any type.
 pub(crate) trait AnyValue<'a> {
-    /// Redis's number of the type, which DEBUG DIGEST adds before the value.
+    /// The type's number in Redis, which DEBUG DIGEST hashes before the value.
     fn type_number(&self) -> u32;
 
-    /// Adds what it holds.
+    /// Adds the content to the digest.
     fn digest(&self, digest: &mut Digest);
 
-    /// How many elements it has; `None` if it is of a kind that Redis keeps in no listpack or table.
+    /// The number of elements, or `None` for types that Redis stores neither as a listpack nor as a table.
     fn elements(&self) -> Option<usize> {
         None
     }
 
-    /// The value as SORT reads it, if it can be sorted.
+    /// The value as an input of SORT, if it can be sorted.
     fn sortable(&self) -> Option<&dyn Sortable> {
         None
     }
 
-    /// The value as ZUNION and its kin read it, if it has members.
+    /// The value as an input of ZUNION and similar commands, if it has members.
     fn scored(&self) -> Option<&dyn ScoredMembers<'a>> {
         None
     }
 
-    /// The value's text, or that of a field that lives at `now`, for a pattern of SORT that names it.
+    /// The string value, or that of a field that has not expired at `now`, for a BY or GET pattern of SORT.
     fn text(&self, _field: Option<&[u8]>, _now: Millis) -> Option<Bytes> {
         None
     }
 }
 
-/// A value whose elements can be sorted.
+/// A value that SORT can sort.
 pub(crate) trait Sortable {
-    /// How many there are.
+    /// The number of elements.
     fn len(&self) -> usize;
 
-    /// Whether they have an order of their own.
+    /// Whether the elements have a natural order.
     fn is_ordered(&self) -> bool;
 
-    /// The elements in this range; with `reversed`, in reverse order if they have an order.
+    /// The elements in this range. `reversed` reverses the natural order, if there is one.
     fn load(&self, range: Range<usize>, reversed: bool) -> Vec<Bytes>;
 }
 
-/// A member's name, which most often lies in its set as it is.
+/// A member's name, borrowed from the set wherever possible.
 pub(crate) type Name<'a> = Cow<'a, [u8]>;
 
-/// Members, each with a score.
+/// A collection of members with scores.
 pub(crate) trait ScoredMembers<'a> {
-    /// How many there are.
+    /// The number of members.
     fn len(&self) -> usize;
 
-    /// Prefetches the memory that lookups of names with these hashes read.
+    /// Prefetches the memory for lookups of members with these hashes.
     fn touch(&self, hashes: &[u64]);
 
-    /// The score of the member of that name, whose hash is this.
+    /// The score of a member; `hash` must be the hash of `name`.
     fn score(&self, name: &[u8], hash: u64) -> Option<f64>;
 
     /// Visits members and their scores until `visit` returns false.
     fn visit(&self, visit: &mut dyn FnMut(Name<'a>, f64) -> bool);
 }
 
-/// The value's implementation for its kind.
+/// Returns the implementation for the value's type.
 pub(crate) fn any<'v, 'a>(value: &'v Value<'a>) -> &'v dyn AnyValue<'a> {
     match value {
         Value::String(string) => string,

@@ -1,8 +1,9 @@
-//! The commands, a file for each family: its rows of the table first, then the handlers.
+//! The commands. Each family has a file with its rows of the command table first and the handlers below.
 //!
-//! The engine runs them and knows none: it is handed a [`Registry`], which [`of_server`] and [`of_sentinel`] make of
-//! the rows. A handler works with a [`Context`](engine::Context) alone. It reads its arguments there, finds and changes
-//! keys, says what it changed, and writes one reply, or fails with nothing changed.
+//! The engine executes commands without knowing any of them: it receives a [`Registry`], which [`of_server`] and
+//! [`of_sentinel`] build from the rows. A handler only uses a [`Context`](engine::Context): it reads the arguments,
+//! finds and changes keys, reports the modifications, and writes one reply, or returns an error and leaves the data
+//! unchanged.
 #![forbid(unsafe_code)]
 
 mod acl;
@@ -52,19 +53,19 @@ use engine::{Command, Registry};
 static SERVER: LazyLock<Registry> = LazyLock::new(|| Registry::of_server(TABLE.iter().copied().flatten()));
 static SENTINEL: LazyLock<Registry> = LazyLock::new(|| Registry::of_sentinel(sentinel::rows()));
 
-/// A server's commands.
+/// The command table of a server.
 #[must_use]
 pub fn of_server() -> &'static Registry {
     &SERVER
 }
 
-/// A sentinel's commands.
+/// The command table of a sentinel.
 #[must_use]
 pub fn of_sentinel() -> &'static Registry {
     &SENTINEL
 }
 
-/// Every family's rows.
+/// The rows of all families.
 const TABLE: &[&[Command]] = &[
     acl::COMMANDS,
     bitmap::COMMANDS,

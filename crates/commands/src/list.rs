@@ -1,7 +1,7 @@
-//! Lists.
+//! List commands.
 //!
-//! A command that waits (BLPOP and its kin) is the one that does not, with one more outcome: nothing there yet. It is
-//! logged as the one that does not wait.
+//! A blocking command (BLPOP and similar) shares the code of its non-blocking form and may also end with "no element
+//! yet". It is replicated as the non-blocking form.
 
 mod blocking;
 mod changing;

@@ -1,11 +1,11 @@
-//! The floating point of INCRBYFLOAT and HINCRBYFLOAT: the 80-bit extended format of x86, in software.
+//! The floating-point type of INCRBYFLOAT and HINCRBYFLOAT: the 80-bit extended format of x86, in software.
 //!
-//! Redis adds in C's `long double` and prints with `%.17Lf`. On the machines that it mostly runs on, that
-//! is a sign, a mantissa of 64 bits and an exponent of 15. Doing the same by hand gives the same digits
-//! on every machine. Three steps round, each exactly once, to the nearest and on a tie to the even one:
-//! reading ([`LongDouble::parse`]), adding ([`LongDouble::add`]), printing (`Display`).
+//! Redis adds in C's `long double` and prints with `%.17Lf`. On x86-64 that is a sign, a mantissa of 64 bits and an
+//! exponent of 15 bits. Emulating this format gives the same digits on every machine. Three steps round exactly once
+//! each, to nearest with ties to even: parsing ([`LongDouble::parse`]), addition ([`LongDouble::add`]) and printing
+//! (`Display`).
 //!
-//! Left out: subnormal numbers keep their full precision. They are below 10^-4931 and print as 0.
+//! Subnormal numbers are not emulated and keep their full precision. They are below 10^-4931 and print as 0.
 
 use std::fmt;
 
@@ -13,18 +13,18 @@ mod big;
 
 use big::Big;
 
-/// Longer text is no number (Redis copies it into a buffer of 5 KiB).
+/// Longer text is refused, since Redis copies the text into a buffer of 5 KiB.
 const MAX_TEXT: usize = 5 * 1024;
-/// A finite number is below 2 to this power.
+/// Finite numbers are below 2 to this power.
 const MAX_EXPONENT: i64 = 16384;
-/// Below 2 to this power everything reads as an underflow: half of the smallest subnormal number.
+/// Numbers below 2 to this power, half of the smallest subnormal, are an underflow.
 const MIN_EXPONENT: i64 = -16445;
-/// Digits after the point when printed.
+/// Decimal places when printed.
 const PLACES: u32 = 17;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LongDouble {
-    /// `mantissa * 2^exponent`; the mantissa's highest bit is set, or it is zero.
+    /// `mantissa * 2^exponent`. The mantissa is normalized (highest bit set) or zero.
     Finite {
         negative: bool,
         mantissa: u64,
@@ -44,13 +44,13 @@ impl Default for LongDouble {
 impl LongDouble {
     pub(crate) const ZERO: Self = Self::Finite { negative: false, mantissa: 0, exponent: 0 };
 
-    /// The largest finite number, and with a minus the least.
+    /// The largest finite number; its negation is the smallest.
     pub(crate) const MOST_FINITE: Self =
         Self::Finite { negative: false, mantissa: u64::MAX, exponent: MAX_EXPONENT as i32 - 64 };
     pub(crate) const LEAST_FINITE: Self = Self::MOST_FINITE.negated();
 
-    /// Reads what C's `strtold` reads, with nothing before or after it: decimal and hexadecimal numbers
-    /// and infinities. Not a NaN, and nothing too large or too small for the format.
+    /// Parses the syntax of C's `strtold` without surrounding text: decimal and hexadecimal numbers and infinities.
+    /// Refuses NaN and numbers out of range.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         if text.len() >= MAX_TEXT {
             return None;
@@ -70,12 +70,12 @@ impl LongDouble {
         Some(Self::Finite { negative, mantissa, exponent })
     }
 
-    /// A double near it: infinite where it is too large for one, and never zero unless it is.
+    /// Converts to a double: infinite if the number is out of range, and zero only for zero.
     pub(crate) fn to_double(self) -> f64 {
         let (negative, magnitude) = match self {
             Self::Infinite { negative } => (negative, f64::INFINITY),
             Self::Finite { negative, mantissa, exponent } => {
-                // In two steps: the first alone may be out of range where the result is not.
+                // Scale in two steps: 2^exponent alone may be out of range although the result is not.
                 let (first, second) = (exponent / 2, exponent - exponent / 2);
                 let magnitude = mantissa as f64 * 2f64.powi(first) * 2f64.powi(second);
                 (negative, if mantissa == 0 { 0.0 } else { magnitude.max(f64::MIN_POSITIVE) })
@@ -88,7 +88,7 @@ impl LongDouble {
         matches!(self, Self::Finite { .. })
     }
 
-    /// The same with the other sign.
+    /// The number with the opposite sign.
     pub(crate) const fn negated(self) -> Self {
         match self {
             Self::Finite { negative, mantissa, exponent } => {
@@ -98,18 +98,18 @@ impl LongDouble {
         }
     }
 
-    /// Whether a finite number is greater than another one.
+    /// Compares two numbers; `self` must be finite.
     pub(crate) fn is_greater(self, other: Self) -> bool {
         match self.add(other.negated()) {
             Some(Self::Finite { negative, mantissa, .. }) => !negative && mantissa != 0,
-            // The two are on different sides of zero, and too far apart for the format.
+            // The difference overflows only if the signs differ, so the sign decides.
             Some(Self::Infinite { .. }) | None => {
                 matches!(self, Self::Finite { negative: false, .. } | Self::Infinite { negative: false })
             }
         }
     }
 
-    /// The sum, or `None` if it is infinite or not a number.
+    /// The sum, or `None` if it is infinite or NaN.
     pub(crate) fn add(self, other: Self) -> Option<Self> {
         let (
             Self::Finite { negative: n1, mantissa: m1, exponent: e1 },
@@ -124,8 +124,8 @@ impl LongDouble {
         if e1 < e2 {
             return other.add(self);
         }
-        // The larger one ends 62 bits above the lowest; what the smaller one loses below is kept as one
-        // sticky bit. Both are below 2^126, so the sum fits.
+        // Align the larger operand so that 62 bits remain below it. Bits of the smaller one that are shifted out set
+        // the sticky bit. Both stay below 2^126, so the sum cannot overflow.
         let distance = (e1 - e2) as u32;
         let large = u128::from(m1) << 62;
         let full = u128::from(m2) << 62;
@@ -146,8 +146,8 @@ impl LongDouble {
     }
 }
 
-/// Rounds `bits * 2^exponent` to 64 bits. `sticky` says that there was something below the lowest bit.
-/// `None` if the result does not fit the format.
+/// Rounds `bits * 2^exponent` to 64 bits. `sticky` means that nonzero bits follow below the lowest bit. `None` if the
+/// result is out of range.
 fn round(bits: u128, sticky: bool, exponent: i64) -> Option<(u64, i32)> {
     debug_assert!(bits != 0);
     let excess = 64 - i64::from(bits.leading_zeros());
@@ -171,14 +171,14 @@ fn round(bits: u128, sticky: bool, exponent: i64) -> Option<(u64, i32)> {
     Some((mantissa as u64, exponent as i32))
 }
 
-/// A number as it was written: `digits * base^exponent`.
+/// A parsed number before rounding: `digits * base^exponent`.
 struct Numeral {
     digits: Big,
-    /// Significant digits.
+    /// Number of significant digits.
     len: i64,
-    /// Digits after the point.
+    /// Number of digits after the point.
     places: i64,
-    /// The number after `e` or `p`.
+    /// The exponent after `e` or `p`.
     exponent: i64,
 }
 
@@ -221,7 +221,7 @@ impl Numeral {
             return Some((0, 0));
         }
         let power = self.exponent - self.places;
-        // Far outside of the format: no need to compute it.
+        // Far out of range: avoid the big-integer computation.
         if !(-4970..=4940).contains(&(self.len + power)) {
             return None;
         }
@@ -238,7 +238,7 @@ impl Numeral {
     }
 }
 
-/// The digits after `e` or `p`, with their sign. Saturates: far more than any format can hold.
+/// Parses the signed exponent after `e` or `p`. Saturates at values far out of range.
 fn exponent(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
         [b'-', digits @ ..] => (true, digits),
@@ -257,7 +257,7 @@ fn exponent(text: &[u8]) -> Option<i64> {
 }
 
 impl fmt::Display for LongDouble {
-    /// As `%.17Lf` prints it, without the zeros at the end, and without a point that nothing follows.
+    /// Formats like `%.17Lf`, without trailing zeros and without a trailing point.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (negative, mantissa, exponent) = match *self {
             Self::Finite { negative, mantissa, exponent } => (negative, mantissa, exponent),
@@ -338,7 +338,7 @@ mod tests {
         assert!(LongDouble::parse(b"0e-99999").is_some());
     }
 
-    /// `number / 10^places`, without zeros at the end.
+    /// Formats `number / 10^places` without trailing zeros.
     fn decimal(number: i128, places: usize) -> String {
         let sign = if number < 0 { "-" } else { "" };
         let digits = format!("{:0width$}", number.unsigned_abs(), width = places + 1);
@@ -348,14 +348,14 @@ mod tests {
     }
 
     proptest! {
-        /// A number of few bits is read, added and printed without loss.
+        /// Numbers with few significant bits are parsed, added and printed without loss.
         #[test]
         fn sums_of_short_numbers_are_exact(
             a in -1_000_000_000i128..1_000_000_000,
             b in -1_000_000_000i128..1_000_000_000,
             shift in 0usize..17,
         ) {
-            // a / 2^shift is (a * 5^shift) / 10^shift.
+            // a / 2^shift equals (a * 5^shift) / 10^shift.
             let a = a * 5i128.pow(shift as u32);
             let expected = decimal(a + b * 10i128.pow(shift as u32), shift);
             prop_assert_eq!(sum(&decimal(a, shift), &b.to_string()), expected);

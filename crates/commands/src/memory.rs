@@ -1,4 +1,4 @@
-//! MEMORY: what keys and the server take.
+//! MEMORY: memory usage of keys and of the server.
 
 use engine::{Categories, Command, CommandError, Context, Flags, Group, ShellCommand};
 
@@ -38,7 +38,8 @@ const MEMORY: &[Command] = &[
         .run(usage),
 ];
 
-/// MEMORY USAGE key [SAMPLES count]. Nothing is sampled: what a value takes is counted as it changes.
+/// MEMORY USAGE key [SAMPLES count]. SAMPLES has no effect, since the size of each value is tracked exactly as it
+/// changes.
 fn usage(context: &mut Context<'_>) -> Result<(), CommandError> {
     let mut index = 3;
     while let Some(word) = context.args.get(index) {

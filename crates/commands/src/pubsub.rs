@@ -1,4 +1,4 @@
-//! Publishing and subscribing. The subscribers of each channel are kept in the engine's `pubsub.rs`.
+//! Pub/Sub commands. The subscription tables are in the engine's `pubsub.rs`.
 
 use engine::{
     ChannelKind, Channels, Command, CommandError, Context, Flags, Group, KeyFlags, KeySpec, Origin,
@@ -113,7 +113,7 @@ fn unsubscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), Comma
     };
     for name in &names {
         let count = context.engine.pubsub.unsubscribe(kind, name, &client);
-        // Messages that were sent before the client left the channel come before the confirmation; none comes after.
+        // Deliver messages published before the unsubscription ahead of its confirmation; none may follow it.
         let mut waiting = Vec::new();
         context.session.take_messages(&mut waiting);
         context.announce(|reply| reply.raw(&waiting));

@@ -1,4 +1,4 @@
-//! Rows of the commands of replication. The shell carries them all out.
+//! Command table rows of replication. All of them run in the shell.
 
 use engine::{Categories, Command, Flags, Group, NodeCommand, ShellCommand};
 

@@ -1,7 +1,7 @@
-//! Elements chosen by chance: HRANDFIELD, SRANDMEMBER and their kin.
+//! Random selection of elements: HRANDFIELD, SRANDMEMBER and ZRANDMEMBER.
 //!
-//! Whatever the count, nothing is kept but a few chosen names and the reply itself, which ends where the client's
-//! limit or, if the same element may come twice, that of a bulk string ends.
+//! Memory is bounded whatever the count: only a few chosen names and the reply itself are kept. The reply ends at the
+//! client's output buffer limit or, if repeats are allowed, at the maximum size of a bulk string.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -9,18 +9,18 @@ use std::sync::atomic::Ordering;
 use engine::{CommandError, Context, Random};
 use resp::Writer;
 
-/// Elements are chosen by trying while there are more than `TRY_BELOW` times as many as are wanted, and at
-/// most `TRY_AT_MOST` are wanted; else a walk over all elements is as cheap.
+/// Selection by random probes is used if the collection has more than `TRY_BELOW` times the wanted number of elements
+/// and at most `TRY_AT_MOST` are wanted. Otherwise a scan of all elements is as cheap.
 const TRY_BELOW: usize = 3;
 const TRY_AT_MOST: usize = 10_000;
-/// The tries in vain that are allowed for each element that is wanted.
+/// Failed probes allowed per wanted element.
 const TRIES: usize = 20;
-/// The fewest bytes that an element takes in a reply.
+/// Minimum size in bytes of an element in a reply.
 const LEAST: usize = b"$0\r\n\r\n".len();
 
 pub(super) const OUT_OF_RANGE: CommandError = CommandError::text("ERR value is out of range");
 
-/// Argument 2 as a count: how many are wanted; fewer than 0 where the same one may come twice.
+/// Parses argument 2 as a count. A negative count allows repeats.
 pub(super) fn parse_count(context: &Context<'_>) -> Result<i64, CommandError> {
     match context.integer(2)? {
         i64::MIN => Err(CommandError::text(
@@ -30,38 +30,38 @@ pub(super) fn parse_count(context: &Context<'_>) -> Result<i64, CommandError> {
     }
 }
 
-/// A collection to choose elements from.
+/// A collection to select elements from.
 pub(super) trait Pool {
     type Element: Copy;
-    /// The identity of an element: two elements differ where their names do.
+    /// Identity of an element; distinct elements have distinct names.
     type Name: Ord;
 
     fn name(element: &Self::Element) -> Self::Name;
 
-    /// How many elements there are, those that have expired among them.
+    /// The number of elements, including expired ones.
     fn len(&self) -> usize;
 
-    /// How many of them may be chosen.
+    /// The number of elements that have not expired.
     fn live_len(&self) -> usize;
 
-    /// The element that `random` chooses of all, unless it has expired.
+    /// The element that `random` selects out of all, or `None` if it has expired.
     fn random(&self, random: u64) -> Option<Self::Element>;
 
-    /// Visits those that may be chosen.
+    /// Visits the elements that have not expired.
     fn for_each(&self, visit: &mut dyn FnMut(Self::Element));
 }
 
-/// Elements on their way into a reply.
+/// Writes selected elements to a reply.
 pub(super) struct Out<'r, 'w, E> {
     reply: &'r mut Writer<'w>,
-    /// Begins the reply: so many elements will follow.
+    /// Writes the reply's header from the number of elements.
     head: fn(&mut Writer<'_>, usize),
     each: fn(&mut Writer<'_>, E),
-    /// Bytes that the reply may have if the same element may come twice.
+    /// Maximum size in bytes of a reply with repeats.
     most: usize,
 }
 
-/// How long a reply may become in which the same element may come twice.
+/// The maximum size in bytes of a reply in which elements may repeat.
 pub(super) fn longest_reply(context: &Context<'_>) -> usize {
     let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
     usize::try_from(most).unwrap_or(usize::MAX)
@@ -86,12 +86,12 @@ impl<'r, 'w, E> Out<'r, 'w, E> {
     }
 }
 
-/// An element chosen by chance, unless nearly all of them have expired.
+/// Selects a random element by probing. `None` if nearly all elements have expired.
 pub(super) fn any<P: Pool>(pool: &P, random: &mut Random) -> Option<P::Element> {
     (0..TRIES).find_map(|_| pool.random(random.number()))
 }
 
-/// Replies with `count` elements, or with as many different ones as there are.
+/// Replies with `count` elements, or with all distinct elements if there are fewer.
 pub(super) fn choose<P: Pool>(
     pool: Option<P>,
     count: i64,
@@ -110,7 +110,7 @@ pub(super) fn choose<P: Pool>(
     Ok(())
 }
 
-/// `wanted` elements, each chosen anew.
+/// Replies with `wanted` independent selections.
 fn repeated<P: Pool>(
     pool: &P,
     wanted: usize,
@@ -125,7 +125,7 @@ fn repeated<P: Pool>(
     for _ in 0..wanted {
         match any(pool, random) {
             Some(element) => out.push(element),
-            // Nearly all have expired: one of the others, by its rank.
+            // Nearly all elements have expired: select by rank among the live ones.
             None => sample(pool, 1, random, out),
         }
         if out.reply.is_full() {
@@ -138,7 +138,7 @@ fn repeated<P: Pool>(
     Ok(())
 }
 
-/// `wanted` different elements, of no fewer.
+/// Replies with `wanted` distinct elements; the pool must have at least that number.
 fn distinct<P: Pool>(pool: &P, wanted: usize, random: &mut Random, out: &mut Out<'_, '_, P::Element>) {
     out.begin(wanted);
     let live = pool.live_len();
@@ -154,7 +154,7 @@ fn distinct<P: Pool>(pool: &P, wanted: usize, random: &mut Random, out: &mut Out
         }
     }
     if chosen.len() < wanted {
-        // Too many tries were in vain: the missing elements are taken in order.
+        // Too many probes failed: take the missing elements in scan order.
         let mut missing = wanted - chosen.len();
         pool.for_each(&mut |element| {
             if missing > 0 && !chosen.contains(&P::name(&element)) {
@@ -165,8 +165,7 @@ fn distinct<P: Pool>(pool: &P, wanted: usize, random: &mut Random, out: &mut Out
     }
 }
 
-/// `wanted` of the elements, on one walk: each has the chance to be among those still wanted, of those that are still
-/// to come.
+/// Selection sampling in a single scan: each element is chosen with probability (still wanted) / (still to come).
 fn sample<P: Pool>(pool: &P, wanted: usize, random: &mut Random, out: &mut Out<'_, '_, P::Element>) {
     let (mut left, mut missing) = (pool.live_len() as u64, wanted as u64);
     pool.for_each(&mut |element| {

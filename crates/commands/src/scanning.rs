@@ -1,4 +1,4 @@
-//! The parts that SCAN and its kin share: cursors, options, pages.
+//! Shared parts of SCAN, HSCAN, SSCAN and ZSCAN: cursors, options and reply pages.
 
 use bitflags::bitflags;
 use engine::{CommandError, Context, quoted};
@@ -7,7 +7,7 @@ use resp::{Protocol, Writer};
 use slot_routing::{Slot, hash_tag};
 
 bitflags! {
-    /// Which words a command takes besides MATCH and COUNT.
+    /// The options that a command accepts in addition to MATCH and COUNT.
     #[derive(Debug, Clone, Copy)]
     pub(super) struct Words: u8 {
         const TYPE = 1;
@@ -17,7 +17,7 @@ bitflags! {
     }
 }
 
-/// The arguments behind the cursor.
+/// The arguments after the cursor.
 pub(super) struct Options<'a> {
     pattern: Option<&'a [u8]>,
     pub(super) count: usize,
@@ -27,7 +27,7 @@ pub(super) struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// Reads the arguments from number `from` on.
+    /// Parses the arguments from index `from` on.
     pub(super) fn parse(context: &Context<'a>, from: usize, allowed: Words) -> Result<Self, CommandError> {
         let mut options = Self { pattern: None, count: 10, kind: None, slot: None, values: true };
         let mut index = from;
@@ -66,13 +66,13 @@ impl<'a> Options<'a> {
         self.pattern.is_none_or(|pattern| glob::matches(pattern, name))
     }
 
-    /// Whether a walk over all keys is to name this one.
+    /// Whether a keyspace scan returns this key.
     pub(super) fn wants(&self, item: &ScanItem<'_>) -> bool {
         self.kind.is_none_or(|kind| kind == item.kind) && self.matches(item.key)
     }
 
-    /// The slot of all keys that match, where the pattern says so much: the part of it that is hashed has no wildcard in
-    /// it or before it.
+    /// The slot that all matching keys share, if the pattern determines it: its hash tag contains no wildcard and none
+    /// precedes it.
     pub(super) fn pattern_slot(&self) -> Option<Slot> {
         let pattern = self.pattern?;
         let tag = hash_tag(pattern);
@@ -85,24 +85,24 @@ impl<'a> Options<'a> {
     }
 }
 
-/// The slot with this number.
+/// Parses a slot number.
 ///
 /// # Errors
-/// There is none.
+/// Not a number, or out of range.
 pub(super) fn named_slot(number: &[u8]) -> Result<Slot, CommandError> {
     let number = resp::parse_i64(number).and_then(|number| u16::try_from(number).ok());
     number.and_then(Slot::new).ok_or(CommandError::text("ERR Invalid or out of range slot"))
 }
 
-/// The type that TYPE calls so.
+/// The type with this name.
 fn named_kind(name: &[u8]) -> Result<Kind, CommandError> {
     let known = Kind::ALL.iter().find(|kind| name.eq_ignore_ascii_case(kind.name().as_bytes()));
     let unknown = || format!("ERR unknown type name '{}'", quoted(name, name.len()));
     known.copied().ok_or_else(|| CommandError::Text(unknown().into()))
 }
 
-/// A cursor as C's `strtoull` reads it: space in front and a sign are allowed, and behind space a minus counts back
-/// from 2^64. A negative number without space is refused.
+/// Parses a cursor like C's `strtoull`: leading space and a sign are accepted, and after a space a negative number
+/// wraps around 2^64. A negative number without leading space is refused.
 pub(super) fn parse_cursor(text: &[u8]) -> Result<u64, CommandError> {
     let invalid = CommandError::text("ERR invalid cursor");
     if resp::parse_i64(text).is_some_and(|number| number < 0) {
@@ -124,7 +124,7 @@ pub(super) fn parse_cursor(text: &[u8]) -> Result<u64, CommandError> {
     Ok(if negative { value.wrapping_neg() } else { value })
 }
 
-/// Bulk strings collected before it is known how many there will be.
+/// Bulk strings collected before their number is known.
 #[derive(Default)]
 pub(super) struct Found {
     wire: Vec<u8>,
@@ -148,7 +148,7 @@ impl Found {
     }
 }
 
-/// Replies with a cursor and what was found.
+/// Replies with the next cursor and the page's elements.
 pub(super) fn reply_page(reply: &mut Writer<'_>, cursor: u64, found: &Found) {
     let mut digits = itoa::Buffer::new();
     reply.array(2);
@@ -156,8 +156,8 @@ pub(super) fn reply_page(reply: &mut Writer<'_>, cursor: u64, found: &Found) {
     found.reply(reply);
 }
 
-/// HSCAN, SSCAN and ZSCAN: key cursor [MATCH pattern] [COUNT count], and what word is `allowed` besides. `scan` passes
-/// over elements from the cursor on, which is a position in hash order, and gives the next one.
+/// HSCAN, SSCAN and ZSCAN: key cursor [MATCH pattern] [COUNT count], plus the `allowed` options. `scan` visits elements
+/// from a position in hash order and returns the next position.
 pub(super) fn scan_elements<T: Typed>(
     context: &mut Context<'_>,
     allowed: Words,
@@ -182,12 +182,13 @@ mod tests {
 
     use crate::testing::Client;
 
-    /// The commands that scan, add and remove elements of a collection: the words before and behind the element's name.
+    /// The commands that scan, add and remove elements of one type, with the arguments before and after the element's
+    /// name.
     struct Family {
         scan: &'static str,
         add: [&'static str; 2],
         remove: &'static str,
-        /// Words of a reply for an element.
+        /// Reply entries per element.
         width: usize,
     }
 
@@ -201,7 +202,7 @@ mod tests {
         client.call(&words.split_whitespace().collect::<Vec<_>>());
     }
 
-    /// One call; the next cursor and the elements.
+    /// Makes one call and returns the next cursor and the elements.
     fn scan(client: &mut Client, family: &Family, cursor: &str, count: usize) -> (String, Vec<String>) {
         let reply = client.call(&[family.scan, "c", cursor, "count", &count.to_string()]);
         let text =
@@ -216,8 +217,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(16))]
 
-        /// Elements that stay from the first call to the last are returned, while the collection grows to many times
-        /// its size or shrinks to that, small or large.
+        /// Elements that exist from the first call to the last are returned, even if the collection grows or shrinks
+        /// many times over and changes its encoding.
         #[test]
         fn a_scan_of_a_collection_misses_nothing_that_stays(
             stay in 1usize..300,

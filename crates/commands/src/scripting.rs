@@ -1,4 +1,4 @@
-//! Scripts and functions. How one runs is in `dispatch/script.rs`; the language is the crate `scripting`.
+//! Script and function commands. Execution is in `dispatch/script.rs`; the Lua interpreter is the crate `scripting`.
 
 mod eval;
 mod functions;

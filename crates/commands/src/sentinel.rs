@@ -1,11 +1,10 @@
-//! The commands of a sentinel: some of a server's, and its own. Rows only: the sentinel's shell carries them out.
+//! Command table rows of Sentinel: a subset of the server's commands, and SENTINEL. The sentinel's shell executes them.
 
 use engine::{Command, Flags, Group};
 
 use super::TABLE;
 
-/// The rows of a sentinel's table. It has those of a server's commands and subcommands that are marked for it
-/// ([`Flags::SENTINEL`]).
+/// The rows of a sentinel's table, including the server's commands and subcommands marked with [`Flags::SENTINEL`].
 pub(super) fn rows() -> impl Iterator<Item = &'static Command> {
     let shared = TABLE.iter().flat_map(|family| family.iter());
     COMMANDS.iter().chain(shared.filter(|row| row.flags.contains(Flags::SENTINEL)))
@@ -21,7 +20,7 @@ const fn own(name: &'static str, since: &'static str, arity: i8, summary: &'stat
     Command::new(name, Group::Sentinel, since, arity, summary).flags(Flags::ADMIN).sentinel()
 }
 
-/// The sentinel's machine has a handler for each. Valkey's names stand beside Redis's.
+/// The sentinel crate has a handler for each row. Valkey's names are listed beside Redis's.
 const SENTINEL: &[Command] = &[
     own("ckquorum", "2.8.4", 3, "Says whether enough sentinels are within reach to replace a master."),
     own("config", "6.2.0", -4, "Returns or changes settings of this sentinel."),

@@ -1,4 +1,4 @@
-//! Commands about the server itself that need nothing but the engine.
+//! Commands about the server that need only the engine: COMMAND, TIME, MONITOR, LOLWUT and others.
 
 mod command;
 mod debug;
@@ -18,7 +18,7 @@ pub(super) use latency::COMMANDS as LATENCY;
 pub(super) use logs::COMMANDS as LOGS;
 pub(super) use module::COMMANDS as MODULE;
 
-/// COMMAND, for servers and sentinels.
+/// Flags of COMMAND, which servers and sentinels both have.
 const ANYTIME: Flags = Flags::LOADING.union(Flags::STALE).union(Flags::SENTINEL);
 
 pub(super) const COMMANDS: &[Command] = &[
@@ -79,7 +79,7 @@ const COMMAND: &[Command] = &[
         .run(command::command),
 ];
 
-/// MONITOR
+/// Starts streaming all commands to this client.
 fn monitor(context: &mut Context<'_>) -> Result<(), CommandError> {
     if !context.may_wait() {
         return Err(CommandError::text("ERR MONITOR isn't allowed for DENY BLOCKING client"));
@@ -89,7 +89,7 @@ fn monitor(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The wall clock, to the microsecond.
+/// TIME: the wall clock in seconds and microseconds.
 fn time(context: &mut Context<'_>) -> Result<(), CommandError> {
     let micros = context.told_micros();
     context.reply.array(2);
@@ -98,7 +98,7 @@ fn time(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The drawing that LOLWUT replies with: a small fortress.
+/// The ASCII art of LOLWUT: a small fortress.
 const DRAWING: &str = "\n    |>        |>\n  _ _ _      _ _ _\n |_|_|_|_  _|_|_|_|\n |  _  |_||_|  _  |\n\
                        \x20|_|_|_|_||_|_|_|_|\n\n";
 

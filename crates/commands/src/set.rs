@@ -1,6 +1,7 @@
-//! Sets.
+//! Set commands.
 //!
-//! A command that chooses members by chance is logged by its result; every other does the same wherever it is run.
+//! Commands that select random members are replicated by their result; all others are deterministic and replicated as
+//! they are.
 
 mod change;
 mod combine;

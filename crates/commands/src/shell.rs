@@ -1,4 +1,4 @@
-//! Rows of the commands that the shell carries out: configuration, the process.
+//! Command table rows of commands that the shell executes, such as CONFIG, SAVE and SHUTDOWN.
 
 use engine::migration::keys_of_migrate;
 use engine::{

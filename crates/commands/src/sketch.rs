@@ -1,22 +1,21 @@
-//! HyperLogLog: how many different elements were seen, to about 0.8 %, in at most 12 KB.
+//! HyperLogLog: estimates the number of distinct elements with an error of about 0.8 %, in at most 12 KB.
 //!
-//! An element's hash chooses one of 16384 registers by its lowest bits ([`Observation`]), and the register keeps the
-//! longest run of zeros that the other bits began with. The number of elements is estimated from how many registers
-//! have which value ([`estimate`]). A sketch is a string of Redis's form, byte by byte, so that one server can go on
-//! with another's sketch:
+//! The low bits of an element's hash select one of 16384 registers ([`Observation`]), and the register keeps the
+//! maximum length of the run of zeros in the other bits. The cardinality is estimated from the histogram of register
+//! values ([`estimate`]). The byte format is that of Redis, so sketches can be exchanged between servers:
 //!
 //! ```text
 //! bytes 0..4    "HYLL"
 //! byte  4       0 dense, 1 sparse
 //! bytes 5..8    not used
-//! bytes 8..16   the number that was estimated last, little-endian; the highest bit says that it holds no more
+//! bytes 8..16   cached estimate, little-endian; the highest bit marks it as stale
 //! bytes 16..    dense: 16384 registers of 6 bits, lowest bit first; sparse: runs of registers (sparse.rs)
 //! ```
 //!
-//! A sketch may come from any client (SET, RESTORE): the header is checked when it is read, the runs whenever they are
-//! walked over. Sources: P. Flajolet and others, "HyperLogLog: the analysis of a near-optimal cardinality estimation
-//! algorithm", 2007; O. Ertl, "New cardinality estimation algorithms for HyperLogLog sketches", 2017; the form is that
-//! of Redis 2.8.9 and later.
+//! Clients can supply any bytes (SET, RESTORE): the header is checked when a sketch is read, and the runs whenever they
+//! are decoded. References: P. Flajolet and others, "HyperLogLog: the analysis of a near-optimal cardinality estimation
+//! algorithm", 2007; O. Ertl, "New cardinality estimation algorithms for HyperLogLog sketches", 2017. The format is
+//! that of Redis 2.8.9 and later.
 
 mod dense;
 mod estimate;
@@ -28,33 +27,33 @@ pub(crate) use sparse::Run;
 
 use estimate::Histogram;
 
-/// How many bits of a hash choose the register.
+/// Hash bits that select the register.
 const CHOOSING_BITS: u32 = 14;
-/// Registers of a sketch.
+/// Number of registers of a sketch.
 pub(crate) const REGISTERS: usize = 1 << CHOOSING_BITS;
-/// Bytes before the registers.
+/// Size of the header in bytes.
 const HEADER: usize = 16;
 const MAGIC: &[u8] = b"HYLL";
 const DENSE: u8 = 0;
 const SPARSE: u8 = 1;
-/// In the last byte of the number that was estimated last: it holds no more.
+/// Flag in the last byte of the cached estimate: a register has changed since.
 const STALE: u8 = 0x80;
 
-/// Why a string is of no use as a sketch.
+/// The reason why a string is not a valid sketch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Unusable {
-    /// It does not begin as one.
+    /// The header is not that of a sketch.
     NotASketch,
-    /// Its runs do not cover the registers.
+    /// The sparse runs do not cover exactly all registers.
     Corrupt,
 }
 
-/// A string that is a sketch by its header.
+/// A string with a valid sketch header.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sketch<'a>(&'a [u8]);
 
 impl<'a> Sketch<'a> {
-    /// Looks at the header.
+    /// Checks the header.
     pub(crate) fn of(bytes: &'a [u8]) -> Result<Self, Unusable> {
         let is_one = bytes.len() >= HEADER
             && bytes.starts_with(MAGIC)
@@ -73,23 +72,23 @@ impl<'a> Sketch<'a> {
         &self.0[HEADER..]
     }
 
-    /// The runs of a sparse one.
+    /// The runs of a sparse sketch.
     pub(crate) fn runs(self) -> impl Iterator<Item = Run> + use<'a> {
         sparse::runs(self.body())
     }
 
-    /// The number that was estimated last, if nothing was seen since.
+    /// The cached estimate, unless it is stale.
     pub(crate) fn cached(self) -> Option<u64> {
         let number = u64::from_le_bytes(*self.0[..HEADER].last_chunk().expect("a header ends with a number"));
         (number >> 63 == 0).then_some(number)
     }
 
-    /// Whether an observation would change it, if it is dense.
+    /// Whether the sketch is dense and this observation would change it.
     pub(crate) fn is_dense_and_lacks(self, seen: Observation) -> bool {
         self.is_dense() && dense::register(self.body(), seen.register) < seen.value
     }
 
-    /// How many different elements it has seen, about.
+    /// Estimates the number of distinct elements.
     pub(crate) fn estimate(self) -> Result<u64, Unusable> {
         if self.is_dense() {
             return Ok(Histogram::of(&self.dense_values()).estimate());
@@ -106,7 +105,7 @@ impl<'a> Sketch<'a> {
     }
 }
 
-/// The registers of several sketches, each the highest of its namesakes.
+/// The union of sketches: each register holds the maximum of the sources.
 #[derive(Debug, Clone)]
 pub(crate) struct Registers(Box<[u8; REGISTERS]>);
 
@@ -117,7 +116,7 @@ impl Default for Registers {
 }
 
 impl Registers {
-    /// Takes what a sketch has seen, too.
+    /// Merges another sketch into the registers.
     pub(crate) fn merge(&mut self, sketch: Sketch<'_>) -> Result<(), Unusable> {
         if sketch.is_dense() {
             let values = sketch.dense_values();
@@ -134,24 +133,24 @@ impl Registers {
         })
     }
 
-    /// How many different elements they have seen together, about.
+    /// Estimates the number of distinct elements in the union.
     pub(crate) fn estimate(&self) -> u64 {
         Histogram::of(&self.0).estimate()
     }
 
-    /// The registers that are not 0, as observations.
+    /// The non-zero registers as observations.
     pub(crate) fn observations(&self) -> impl Iterator<Item = Observation> + '_ {
         let seen = self.0.iter().enumerate().filter(|(_, value)| **value > 0);
         seen.map(|(register, value)| Observation { register, value: *value })
     }
 
-    /// All of them.
+    /// The values of all registers.
     pub(crate) fn values(&self) -> &[u8] {
         &self.0[..]
     }
 }
 
-/// The bytes of a sketch that has seen nothing.
+/// The bytes of an empty sketch.
 pub(crate) fn empty() -> Vec<u8> {
     let mut bytes = vec![0; HEADER];
     bytes[..MAGIC.len()].copy_from_slice(MAGIC);
@@ -160,8 +159,8 @@ pub(crate) fn empty() -> Vec<u8> {
     bytes
 }
 
-/// Changes a sketch by an observation; it becomes dense where it would have more than `most_sparse` bytes. Says whether
-/// there was anything to change.
+/// Adds an observation to a sketch. Converts the sketch to the dense form if it would exceed `most_sparse` bytes.
+/// Returns whether a register changed.
 pub(crate) fn observe(bytes: &mut Vec<u8>, seen: Observation, most_sparse: usize) -> Result<bool, Unusable> {
     let sketch = Sketch::of(bytes)?;
     if !sketch.is_dense() {
@@ -177,7 +176,7 @@ pub(crate) fn observe(bytes: &mut Vec<u8>, seen: Observation, most_sparse: usize
     Ok(observe_dense(bytes, seen))
 }
 
-/// [`observe`] of a sketch that is dense.
+/// [`observe`] for a dense sketch.
 pub(crate) fn observe_dense(bytes: &mut [u8], seen: Observation) -> bool {
     let changed = dense::raise(&mut bytes[HEADER..], seen);
     if changed {
@@ -186,7 +185,7 @@ pub(crate) fn observe_dense(bytes: &mut [u8], seen: Observation) -> bool {
     changed
 }
 
-/// Makes a sketch dense that is not.
+/// Converts a sparse sketch to the dense form.
 pub(crate) fn make_dense(bytes: &mut Vec<u8>) -> Result<(), Unusable> {
     let sketch = Sketch::of(bytes)?;
     if sketch.is_dense() {
@@ -200,7 +199,7 @@ pub(crate) fn make_dense(bytes: &mut Vec<u8>) -> Result<(), Unusable> {
     Ok(())
 }
 
-/// Gives a sketch that is dense these registers.
+/// Replaces the registers of a dense sketch.
 pub(crate) fn set_registers(bytes: &mut [u8], registers: &Registers) {
     keyspace::in_wide_vectors(|| dense::pack(&registers.0, &mut bytes[HEADER..]));
 }
@@ -210,14 +209,15 @@ pub(crate) fn set_stale(bytes: &mut [u8]) {
     bytes[HEADER - 1] |= STALE;
 }
 
-/// Notes in a sketch what was estimated.
+/// Caches an estimate in the sketch.
 pub(crate) fn set_cached(bytes: &mut [u8], number: u64) {
     bytes[HEADER - 8..HEADER].copy_from_slice(&number.to_le_bytes());
 }
 
-/// Counts known elements in a sketch that begins sparse and becomes dense, and beside it; says what is wrong.
+/// PFSELFTEST: adds known elements to a sketch as it changes from sparse to dense, and compares the registers and
+/// estimates. Returns a description of the first error.
 pub(crate) fn self_test() -> Result<(), String> {
-    /// Twice as far off as five standard errors (1.04 / sqrt(registers)) is never seen.
+    /// Ten standard errors (1.04 / sqrt(registers)), a deviation that practically never occurs.
     const FARTHEST: f64 = 10.0 * 1.04 / 128.0;
     let (mut sketch, mut registers) = (empty(), Registers::default());
     for element in 1..=100_000_u64 {

@@ -1,7 +1,7 @@
-//! SORT and SORT_RO: the elements of a value in another order, or other keys' values by their names.
+//! SORT and SORT_RO: sorts the elements of a value, optionally by other keys and with values of other keys.
 //!
-//! The keys that a pattern names are known only while the command runs: in a cluster a pattern must name keys of one
-//! slot, elsewhere the command holds the script turn and locks slots as it comes to them ([`Context::reach`]).
+//! The keys of BY and GET patterns are known only during execution. In cluster mode a pattern must map to a single
+//! slot. Otherwise the command holds the global lock token and locks slots as it reaches them ([`Context::reach`]).
 mod elements;
 mod options;
 mod pattern;
@@ -23,7 +23,7 @@ use crate::kinds::{Bytes, any};
 const NOT_A_NUMBER: CommandError =
     CommandError::text("ERR One or more scores can't be converted into double");
 
-/// Keys that BY and GET name are not known beforehand.
+/// Key spec for keys that BY and GET name, which are unknown before execution.
 const NAMED_LATER: KeySpec =
     KeySpec { begin: Begin::Unknown, find: Find::Range { last: 0, step: 1, limit: 0 }, flags: key::READ };
 const STORED: KeySpec = KeySpec { flags: key::STORE, ..NAMED_LATER };
@@ -57,7 +57,7 @@ pub(super) const COMMANDS: &[Command] = &[
     .patterns(),
 ];
 
-/// Whether it neither reads other keys nor stores.
+/// Whether the command neither reads other keys nor stores a result.
 fn reads_one_value(args: Args<'_>) -> bool {
     let others = ["by", "get", "store"];
     !args.from(2).iter().any(|word| others.iter().any(|other| word.eq_ignore_ascii_case(other.as_bytes())))
@@ -102,8 +102,8 @@ fn reply(context: &mut Context<'_>, options: &Options<'_>, sorted: &[Bytes]) -> 
     Ok(())
 }
 
-/// Puts a list of it under the key that argument `index` names, or deletes that if there is nothing. A value that is
-/// not there is an empty element.
+/// Stores the result as a list under the key at argument `index`, or deletes the key if the result is empty. A missing
+/// value becomes an empty element.
 fn store(
     context: &mut Context<'_>,
     options: &Options<'_>,
@@ -125,7 +125,7 @@ fn store(
         let list = made.named_by(&context.engine.settings.limits());
         context.put(&key, found, list.packed(), None);
         context.notify(Class::LIST, "sortstore", &key);
-        // Each element counts, as for other servers.
+        // Each element counts as a change, as in Redis.
         context.changed(len as u64 - 1);
     } else if let Some(place) = found {
         context.delete(&key, place);
@@ -135,7 +135,7 @@ fn store(
     Ok(())
 }
 
-/// The elements; if they are not to be sorted, only those that are asked for.
+/// Loads the elements; without sorting, only those within LIMIT.
 fn load(context: &mut Context<'_>, options: &mut Options<'_>) -> Result<Vec<Bytes>, CommandError> {
     let key = context.key(1)?;
     let Some(place) = context.read(&key) else { return Ok(Vec::new()) };
@@ -144,7 +144,8 @@ fn load(context: &mut Context<'_>, options: &mut Options<'_>) -> Result<Vec<Byte
     let (len, is_ordered) = (elements.len(), elements.is_ordered());
     let must_be_same = options.store.is_some() || context.is_called_by_script();
     if matches!(options.by, By::Nothing) && !is_ordered && must_be_same {
-        // A stored result, and one that a script sees, must not depend on the order of a set's members in this process.
+        // The iteration order of a set is private to this process, so it must not determine a stored result or a
+        // script's input.
         options.by = By::Itself;
         options.alpha = true;
     }
@@ -173,18 +174,18 @@ fn load_pinned(pinned: PinnedValues, len: usize) -> Vec<Bytes> {
     all
 }
 
-/// The weights that elements are sorted by.
+/// The weights to sort by.
 struct Weights {
-    /// The weight of each element; empty where they are sorted by texts.
+    /// Numeric weights of the elements; empty for an alphabetic sort.
     numbers: Vec<f64>,
-    /// Texts of other keys. Elements that are texts themselves need none.
+    /// Values of the BY keys for an alphabetic sort. Empty if the elements themselves are compared.
     texts: Vec<Option<Bytes>>,
 }
 
-/// An element that is moved about: what it weighs, and which one it was among those that were loaded.
+/// The sort item: a weight and the index of its element.
 type Light = (f64, u32);
 
-/// The elements that are asked for, in the order that is.
+/// Sorts the elements and returns those within LIMIT.
 fn sorted(
     context: &mut Context<'_>,
     options: &Options<'_>,
@@ -226,8 +227,8 @@ impl Weights {
         Ok(weights)
     }
 
-    /// Compares by weight, then by the other keys' texts where elements are sorted by those, else by the elements
-    /// themselves; equal elements keep their order.
+    /// Compares by numeric weight, or by the text of the BY keys, or by the elements themselves. Ties keep their order
+    /// where the options require a stable sort.
     fn compare(&self, options: &Options<'_>, all: &[Bytes], a: &Light, b: &Light) -> Ordering {
         let by_weight = a.0.partial_cmp(&b.0).unwrap_or(Ordering::Equal);
         let (one, other) = (a.1 as usize, b.1 as usize);
@@ -244,9 +245,9 @@ impl Weights {
     }
 }
 
-/// A number, up to its first NUL. For a master of Redis 7.0 nothing is 0.
+/// Parses a number up to the first NUL. Commands from a Redis 7.0 master read empty text as 0.
 fn number(context: &Context<'_>, text: &[u8]) -> Option<f64> {
-    // Most are whole, and up to here each of these is a double.
+    // Fast path: most numbers are integers, and below this limit each one is exactly representable.
     if let Some(whole) = resp::parse_i64(text).filter(|whole| whole.unsigned_abs() < 1 << 53) {
         return Some(whole as f64);
     }

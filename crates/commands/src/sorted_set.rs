@@ -1,4 +1,4 @@
-//! Sorted sets.
+//! Sorted set commands.
 
 pub(super) mod add;
 mod bounds;

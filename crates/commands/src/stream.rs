@@ -1,7 +1,7 @@
-//! Streams, and groups of consumers that share them.
+//! Stream commands, including consumer groups.
 //!
-//! A command is logged by its result: an entry with its id, a trim by what is left, an entry that a group gave to a
-//! consumer as XCLAIM with the time. So a replica has the same stream, with the same pending entries.
+//! Commands are replicated by their result: an entry with its id, a trim as its exact bound, a delivery to a consumer
+//! as XCLAIM with the time. A replica therefore has the same entries and the same pending entries.
 
 mod add;
 mod claim;
@@ -28,13 +28,13 @@ use super::rows::*;
 
 family!(stream, Stream, STREAM);
 
-/// The first half of what is behind STREAMS.
+/// Key specs: the first half of the arguments after STREAMS.
 const READS_STREAMS: &[KeySpec] = &[KeySpec::all_behind("STREAMS", 1, 2, key::READ)];
 const READS_STREAMS_OF_GROUP: &[KeySpec] = &[KeySpec::all_behind("STREAMS", 4, 2, key::READ)];
 
 const UPDATES_AND_DELETES: &[KeySpec] = &[KeySpec::one(1, key::UPDATE.union(key::DELETE))];
 
-/// A command that has only subcommands.
+/// A container command with subcommands only.
 const fn container(name: &'static str, summary: &'static str, subcommands: &'static [Command]) -> Command {
     Command::new(name, Group::Stream, "5.0.0", -2, summary).subcommands(subcommands)
 }

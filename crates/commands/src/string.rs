@@ -1,4 +1,4 @@
-//! Strings.
+//! String commands.
 
 mod counter;
 mod get;

@@ -1,4 +1,4 @@
-//! A client without a socket, for the handlers' tests.
+//! A client without a socket for unit tests of the handlers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,10 +13,10 @@ use parking_lot::Mutex;
 use resp::{Batch, Limits, Parser, Request, Value, parse_value};
 use slot_routing::{Endpoint, Epoch, Member, NodeId, ReplOffset, Role, Slot, Topology};
 
-/// The effects that a log was given: the database, then the commands in wire form.
+/// Appended effects: the database and the encoded commands.
 type Told = Vec<(u16, Vec<u8>)>;
 
-/// A log that keeps the effects that it is given, and goes to so many replicas.
+/// A replication log that records its input and reports a configurable number of replicas.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Kept(Arc<Mutex<Told>>, Arc<AtomicUsize>);
 
@@ -37,12 +37,12 @@ impl EffectLog for Kept {
 }
 
 impl Kept {
-    /// So many replicas read it from now on.
+    /// Sets the number of replicas that the log reports.
     pub(crate) fn set_replicas(&self, count: usize) {
         self.1.store(count, Ordering::Relaxed);
     }
 
-    /// The commands in the log so far, each as its database and its words.
+    /// The recorded commands as text, each with its database.
     pub(crate) fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         for (db, commands) in self.0.lock().iter() {
@@ -58,8 +58,8 @@ impl Kept {
     }
 }
 
-/// Runs the requests in `buffer` as they come in one read. Gives the number of the one that was stopped at, why, and
-/// what was written.
+/// Executes the requests in `buffer` as one batch. Returns the number of executed requests, the reason for the stop,
+/// and the output.
 pub(crate) fn run_read(
     dispatcher: Dispatcher<'_>,
     worker: &mut Worker,
@@ -75,7 +75,7 @@ pub(crate) fn run_read(
     (stopped, flow, out)
 }
 
-/// A connection to a server that it shares with others.
+/// A connection to a server that several test clients share.
 pub(crate) struct Connection<'e> {
     pub(crate) session: Session,
     dispatcher: Dispatcher<'e>,
@@ -84,12 +84,12 @@ pub(crate) struct Connection<'e> {
 }
 
 impl<'e> Connection<'e> {
-    /// On a thread of its own, at this time.
+    /// Each connection has a thread context of its own.
     pub(crate) fn new(engine: &'e Engine, commands: &'e Commands, session: Session, now: Millis) -> Self {
         Self { session, dispatcher: commands.on(engine), worker: engine.worker(|| 0), now }
     }
 
-    /// Runs lines as they come in one read: the number of the one that was stopped at, why, and what was written.
+    /// Executes lines as one batch. Returns the number of executed lines, the reason for the stop, and the output.
     pub(crate) fn run(&mut self, lines: &str) -> (usize, Flow, String) {
         let Self { session, dispatcher, worker, now } = self;
         let (stopped, flow, out) = run_read(*dispatcher, worker, session, *now, lines.as_bytes().to_vec());
@@ -107,7 +107,7 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// A client of an empty server without cluster mode.
+    /// A client of an empty standalone server.
     pub(crate) fn new() -> Self {
         Self::of(
             Engine::new(crate::of_server().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog)),
@@ -115,7 +115,7 @@ impl Client {
         )
     }
 
-    /// A client of an empty server whose log can be read.
+    /// A client of an empty server with a recording log.
     pub(crate) fn logged() -> Self {
         let log = Kept::default();
         Self::of(
@@ -124,12 +124,12 @@ impl Client {
         )
     }
 
-    /// A client of a node that serves every slot of a cluster.
+    /// A client of a cluster node that serves all slots.
     pub(crate) fn clustered() -> Self {
         Self::clustered_with(1)
     }
 
-    /// A node of a cluster with so many databases (`cluster-databases`).
+    /// A cluster node with this number of databases (`cluster-databases`).
     pub(crate) fn clustered_with(databases: u16) -> Self {
         let me = NodeId::from_random([1; 20]);
         let member = Member {
@@ -169,69 +169,69 @@ impl Client {
         }
     }
 
-    /// The commands in the log so far, each as its database and its words.
+    /// The recorded commands as text, each with its database.
     pub(crate) fn log(&self) -> Vec<String> {
         self.log.lines()
     }
 
-    /// Requires a password from now on; the client has not logged in yet.
+    /// Sets a password. The client is not authenticated yet.
     pub(crate) fn require(&mut self, password: &[u8]) {
         self.engine.change_users(|users| users.set_default_password(password));
         self.session = Session::new(1, Origin::Client, false);
     }
 
-    /// How often something was appended to the log.
+    /// The number of appends to the log.
     pub(crate) fn appends(&self) -> usize {
         self.log.0.lock().len()
     }
 
-    /// How long the log is.
+    /// The length of the log in bytes.
     pub(crate) fn log_bytes(&self) -> usize {
         self.log.0.lock().iter().map(|(_, commands)| commands.len()).sum()
     }
 
-    /// Returns the waiter of the client, which is left waiting; the next requests are those of another client.
+    /// Returns the waiter of the blocked client. Later requests come from another client.
     pub(crate) fn leave_waiting(&mut self) -> Arc<Waiter> {
         let waiter = self.session.waiter().expect("it waits");
         self.session = Session::new(self.session.id + 1, Origin::Client, true);
         waiter
     }
 
-    /// Runs what came in one read.
+    /// Executes the bytes of one read.
     fn run(&mut self, buffer: Vec<u8>) -> (Flow, Vec<u8>) {
         let Self { engine, commands, worker, session, now, .. } = self;
         let (_, flow, out) = run_read(commands.on(engine), worker, session, *now, buffer);
         (flow, out)
     }
 
-    /// Sends inline text and gives back why the engine stopped, and what was written.
+    /// Sends inline commands. Returns the reason for the stop and the output.
     pub(crate) fn run_lines(&mut self, text: &str) -> (Flow, Vec<u8>) {
         self.run(format!("{text}\n").into_bytes())
     }
 
-    /// Sends inline text and gives back why the engine stopped.
+    /// Sends inline commands and returns the reason for the stop.
     pub(crate) fn flow(&mut self, text: &str) -> Flow {
         self.run_lines(text).0
     }
 
-    /// Sends inline text, several lines for a pipeline, and gives back what the server wrote.
+    /// Sends inline commands, several lines as a pipeline, and returns the output.
     pub(crate) fn wire(&mut self, text: &str) -> String {
         let (flow, out) = self.run_lines(text);
         assert!(matches!(flow, Flow::Done | Flow::Close), "{text}: {flow:?}");
         String::from_utf8_lossy(&out).into_owned()
     }
 
-    /// The reply to a line as [`Client::table`] writes it.
+    /// The reply to a line in the notation of [`Client::table`].
     pub(crate) fn shown(&mut self, line: &str) -> String {
         self.wire(line).trim_end().replace("\r\n", "|")
     }
 
-    /// Sends one command as words and reads its reply.
+    /// Sends one command and parses its reply.
     pub(crate) fn call(&mut self, words: &[&str]) -> Value {
         self.call_bytes(&words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>())
     }
 
-    /// [`Client::call`] with words that are not text.
+    /// [`Client::call`] for binary arguments.
     pub(crate) fn call_bytes(&mut self, words: &[&[u8]]) -> Value {
         let request: Request = words.iter().collect();
         let mut buffer = Vec::new();
@@ -242,7 +242,8 @@ impl Client {
         value
     }
 
-    /// Runs a text table: a line with a command, then its reply on the wire with `\r\n` shown as `|`.
+    /// Runs a text table: a command line and its expected raw reply, with `\r
+    /// ` written as `|`.
     pub(crate) fn table(&mut self, table: &[(&str, &str)]) {
         for (line, reply) in table {
             let wire = self.wire(line);
@@ -251,15 +252,15 @@ impl Client {
         }
     }
 
-    /// Runs a table of commands, each with the events that subscribers hear of by it: the event and the key of each,
-    /// `@` and the number of the database between them where that is not 0.
+    /// Runs a table of commands with the keyspace events that each must send: event and key, with `@` and the database
+    /// number in between unless it is 0.
     pub(crate) fn events(&mut self, table: &[(&str, &str)]) {
         for (line, events) in table {
             assert_eq!(self.heard_of(|client| drop(client.wire(line))), *events, "{line}");
         }
     }
 
-    /// The events that subscribers to keyspace events receive while `act` is done.
+    /// The keyspace events sent while `act` runs.
     pub(crate) fn heard_of(&mut self, act: impl FnOnce(&mut Self)) -> String {
         let settings = &self.engine.settings;
         let before = settings.notified();
@@ -277,7 +278,7 @@ impl Client {
     }
 }
 
-/// The events that a subscriber to keyspace events has received.
+/// The keyspace events that a subscriber has received.
 fn heard(listener: &Session) -> String {
     let (mut wire, mut events) = (Vec::new(), Vec::new());
     listener.take_messages(&mut wire);

@@ -1,4 +1,4 @@
-//! Tests of the engine with its commands, told as stories, that concern more than one command.
+//! Tests of the engine together with the command table, across command families.
 
 mod access;
 mod batches;

@@ -1,4 +1,4 @@
-//! Times as clients write them.
+//! Parsing of expiry and timeout arguments.
 
 use std::ops::Range;
 
@@ -14,14 +14,14 @@ pub(super) enum Unit {
     Millis,
 }
 
-/// The moment that a time counts from.
+/// The reference point of a time: now or the Unix epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Base {
     Now,
     Epoch,
 }
 
-/// An expiry as SET and its kin take it: it must lie after the epoch and fit in milliseconds.
+/// Parses an expiry as in SET: it must be positive and fit in milliseconds.
 pub(super) fn parse_expire(
     number: &[u8],
     unit: Unit,
@@ -37,7 +37,7 @@ pub(super) fn parse_expire(
     absolute(number, unit, base, now).ok_or(invalid)
 }
 
-/// The time `number` units after its base, if milliseconds can say it.
+/// The absolute time `number` units after its base, or `None` on overflow.
 pub(super) fn absolute(number: i64, unit: Unit, base: Base, now: Millis) -> Option<Millis> {
     let millis = match unit {
         Unit::Seconds => number.checked_mul(1000)?,
@@ -49,7 +49,8 @@ pub(super) fn absolute(number: i64, unit: Unit, base: Base, now: Millis) -> Opti
     }
 }
 
-/// The deadline of a command with argument `index` as its timeout, in seconds with a fraction; `None` is for ever.
+/// Parses argument `index` as a blocking timeout in seconds with a fraction and returns the deadline; `None` means no
+/// limit.
 pub(super) fn timeout(context: &Context<'_>, index: usize) -> Result<Option<Millis>, CommandError> {
     let seconds = LongDouble::parse(context.arg(index))
         .map(LongDouble::to_double)
@@ -58,7 +59,7 @@ pub(super) fn timeout(context: &Context<'_>, index: usize) -> Result<Option<Mill
     if millis < 0.0 {
         return Err(CommandError::text("ERR timeout is negative"));
     }
-    // A float beyond the largest integer becomes the largest integer, and the addition below refuses it.
+    // The cast saturates, and the addition below then refuses the overflow.
     match millis as i64 {
         0 => Ok(None),
         millis => match context.now.0.checked_add(millis) {
@@ -68,7 +69,7 @@ pub(super) fn timeout(context: &Context<'_>, index: usize) -> Result<Option<Mill
     }
 }
 
-/// EX, PX, EXAT, PXAT.
+/// Parses EX, PX, EXAT or PXAT.
 pub(super) fn time_word(word: &[u8]) -> Option<(Unit, Base)> {
     match () {
         () if word.eq_ignore_ascii_case(b"ex") => Some((Unit::Seconds, Base::Now)),
@@ -82,19 +83,19 @@ pub(super) fn time_word(word: &[u8]) -> Option<(Unit, Base)> {
 bitflags! {
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(super) struct When: u8 {
-        /// Only if the key or field does not expire yet.
+        /// Only if there is no expiry yet.
         const NX = 1;
-        /// Only if it does.
+        /// Only if there is an expiry.
         const XX = 1 << 1;
-        /// Only if it then expires later.
+        /// Only if the new expiry is later.
         const GT = 1 << 2;
-        /// Only if it then expires earlier.
+        /// Only if the new expiry is earlier.
         const LT = 1 << 3;
     }
 }
 
 impl When {
-    /// Reads the words at these arguments.
+    /// Parses the conditions at these arguments.
     pub(super) fn parse(context: &Context<'_>, words: Range<usize>) -> Result<Self, CommandError> {
         let mut when = Self::empty();
         for word in words.filter_map(|index| context.args.get(index)) {
@@ -120,7 +121,7 @@ impl When {
         Ok(when)
     }
 
-    /// Whether an expiry `before` may become `after`. No expiry counts as the latest of all.
+    /// Whether the expiry may change from `before` to `after`. No expiry counts as infinitely late.
     pub(super) fn allows(self, before: Option<Millis>, after: Millis) -> bool {
         let refused = self.contains(Self::NX) && before.is_some()
             || self.contains(Self::XX) && before.is_none()

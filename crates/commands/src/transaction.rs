@@ -1,4 +1,4 @@
-//! Transactions. What EXEC does is in `dispatch/transaction.rs`.
+//! MULTI, EXEC, DISCARD, WATCH and UNWATCH. EXEC itself is implemented in `dispatch/transaction.rs`.
 
 use engine::{Categories, Command, CommandError, Context, Flags, Group};
 use keyspace::Found;
@@ -6,7 +6,7 @@ use keyspace::Found;
 use super::rows::LOOKS_AT_ALL;
 
 const ANYTIME: Flags = Flags::NOSCRIPT.union(Flags::LOADING).union(Flags::STALE);
-/// The flags of every command of this group but EXEC.
+/// Flags of all commands in this group except EXEC.
 const MARKS: Flags = ANYTIME.union(Flags::FAST).union(Flags::ALLOW_BUSY);
 
 const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
@@ -68,8 +68,8 @@ mod tests {
 
     use crate::testing::Client;
 
-    /// All slots are held while WATCH notes its keys: sixteen times as many take about sixteen times as long, where
-    /// looking through all of them for each would take 256 times.
+    /// WATCH is linear in the number of keys: it holds all slots meanwhile, and a quadratic search would take 256 times
+    /// as long for sixteen times the keys.
     #[test]
     fn many_keys_are_watched_as_fast_as_few() {
         let mut client = Client::new();
@@ -86,7 +86,7 @@ mod tests {
             taken
         };
         time(5000);
-        // The best of several: a machine that is busy makes some slow.
+        // The best of several runs, since load on the machine slows some of them.
         let mut best = |keys| (0..5).map(|_| time(keys)).min().expect("several");
         let (few, many) = (best(5000), best(80_000));
         assert!(many < few * 100, "{few:?}, then {many:?}");
@@ -166,7 +166,7 @@ mod tests {
         ]);
     }
 
-    /// A sentinel uses a transaction to give a replica without a master its new master.
+    /// Sentinel uses a transaction to give a replica a new master.
     #[test]
     fn what_may_run_while_the_data_is_old_may_run_in_a_transaction() {
         let mut client = Client::new();
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn a_watched_key_that_changes_stops_exec() {
-        // (watched, what another client does, whether EXEC still runs)
+        // (watched key, command of another client, whether EXEC still runs)
         let table = [
             ("k", "get k", true),
             ("k", "set k 2", false),
@@ -225,7 +225,7 @@ mod tests {
         }
     }
 
-    /// A key that was past its time when it was watched, and is removed, has not changed.
+    /// A key that had already expired when it was watched does not count as changed when it is removed.
     #[test]
     fn removal_of_an_expired_key_is_no_change() {
         let table = [

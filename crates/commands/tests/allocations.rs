@@ -1,6 +1,6 @@
-//! The path of a command allocates nothing: from the bytes of a read to the bytes of the reply.
+//! Checks that the execution of common commands allocates no memory, from the bytes read to the bytes of the reply.
 //!
-//! A counting allocator is in place for this whole program, so it holds one test only.
+//! The counting allocator is global to this program, so the file has only one test.
 
 mod path;
 
@@ -17,7 +17,7 @@ fn pipeline(line: &str) -> Vec<u8> {
 fn common_commands_allocate_nothing() {
     let _counting = dhat::Profiler::builder().testing().build();
     let mut path = Path::new();
-    // Each line once to set things up (the entry, its time, the scratch buffers), then counted.
+    // Run each line once to create the entry and fill scratch buffers, then count.
     let lines = [
         "set key value-of-32-bytes-000000000000000",
         "get key",
@@ -31,7 +31,7 @@ fn common_commands_allocate_nothing() {
         "hget large field:77",
         "ping",
     ];
-    // A hash that is no longer packed.
+    // Large enough for a hash table.
     for field in 0..1000 {
         path.run(&mut pipeline(&format!("hset large field:{field} value-of-32-bytes-111111111111111")));
     }

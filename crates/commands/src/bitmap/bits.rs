@@ -1,9 +1,8 @@
-//! Bits of a run of bytes: counted, looked for. Whole words at a time, in portable code that the compiler turns into
-//! vectors.
+//! Counts and searches bits in a byte slice. Works on blocks of words in portable code that the compiler vectorizes.
 
 use std::ops::Range;
 
-/// Words that are looked at together.
+/// Words that are processed together.
 const LANES: usize = 8;
 const WORD: usize = size_of::<u64>();
 const BLOCK: usize = LANES * WORD;
@@ -19,7 +18,7 @@ fn lanes(block: &[u8]) -> Lanes {
     words
 }
 
-/// How many bits are set.
+/// Counts the set bits.
 #[inline(always)]
 fn count_ones(bytes: &[u8]) -> u64 {
     let (words, rest) = bytes.as_chunks::<WORD>();
@@ -27,15 +26,15 @@ fn count_ones(bytes: &[u8]) -> u64 {
     words.iter().map(|word| u64::from(u64::from_le_bytes(*word).count_ones())).sum::<u64>() + ones(rest)
 }
 
-/// The bits of a byte that lie in `range`, which counts from its highest.
+/// A mask of the bits in `range`, numbered from the most significant bit.
 fn mask(range: Range<u64>) -> u8 {
     (0xff_u8 >> range.start) & !(0xff_u16 >> range.end) as u8
 }
 
-/// A byte, and which of its bits count.
+/// A byte index and the mask of the bits that are in range.
 type Cut = (usize, u8);
 
-/// A range of bits as bytes of which some bits count at its ends, and bytes of which all do.
+/// Splits a range of bits into a partial byte at the start, whole bytes, and a partial byte at the end.
 fn split(range: &Range<u64>) -> (Option<Cut>, Range<usize>, Option<Cut>) {
     let (first, last) = ((range.start / 8) as usize, (range.end / 8) as usize);
     let (from, to) = (range.start % 8, range.end % 8);
@@ -46,7 +45,7 @@ fn split(range: &Range<u64>) -> (Option<Cut>, Range<usize>, Option<Cut>) {
     (head, first + usize::from(from > 0)..last, (to > 0).then(|| (last, mask(0..to))))
 }
 
-/// How many bits in `range` are set, which lies within the bytes.
+/// Counts the set bits in `range`, which must lie within `bytes`.
 pub(super) fn count_in(bytes: &[u8], range: &Range<u64>) -> u64 {
     let (head, whole, tail) = split(range);
     let part = |part: Option<Cut>| part.map_or(0, |(at, mask)| u64::from((bytes[at] & mask).count_ones()));
@@ -54,10 +53,10 @@ pub(super) fn count_in(bytes: &[u8], range: &Range<u64>) -> u64 {
     part(head) + keyspace::in_wide_vectors(|| count_ones(whole)) + part(tail)
 }
 
-/// The first bit in `range`, which lies within the bytes, that is `bit`.
+/// Finds the first bit in `range` that equals `bit`. The range must lie within `bytes`.
 pub(super) fn find_in(bytes: &[u8], range: &Range<u64>, bit: bool) -> Option<u64> {
     let (head, whole, tail) = split(range);
-    // A byte in which the bits that are looked for are set.
+    // Inverts bytes when searching for a zero, so that the wanted bits are always ones.
     let shown = |byte: u8| if bit { byte } else { !byte };
     let within = |(at, mask): Cut| {
         let found = shown(bytes[at]) & mask;
@@ -71,7 +70,7 @@ pub(super) fn find_in(bytes: &[u8], range: &Range<u64>, bit: bool) -> Option<u64
         .or_else(|| tail.and_then(within))
 }
 
-/// The first byte that is another one.
+/// The index of the first byte that differs from `than`.
 fn first_other(bytes: &[u8], than: u8) -> Option<usize> {
     let word = u64::from_le_bytes([than; WORD]);
     let differs = |block: &[u8]| lanes(block).iter().fold(0, |seen, each| seen | (each ^ word)) != 0;

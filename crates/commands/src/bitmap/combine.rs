@@ -1,27 +1,27 @@
-//! BITOP.
+//! BITOP: bitwise operations over several strings.
 
 use engine::{Class, CommandError, Context};
 use keyspace::{Key, Kind, Naming, Packed, Place};
 use smallvec::SmallVec;
 
-/// The rule that makes one bit of the bits in one place of all the strings.
+/// The rule that computes each result bit from the bits at the same offset in all sources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operation {
-    /// All are set.
+    /// One if all source bits are set.
     And,
-    /// One is set.
+    /// One if at least one source bit is set.
     Or,
-    /// An odd number is set.
+    /// One if an odd number of source bits is set.
     Xor,
-    /// The only one is not set.
+    /// Inverts the only source.
     Not,
-    /// That of the first is set and no other.
+    /// One if the bit of the first source is set and no other.
     Diff,
-    /// That of the first is not set and another is.
+    /// One if the bit of the first source is clear and another is set.
     Diff1,
-    /// That of the first is set and another, too.
+    /// One if the bit of the first source is set and another is, too.
     AndOr,
-    /// Exactly one is set.
+    /// One if exactly one source bit is set.
     One,
 }
 
@@ -37,7 +37,8 @@ impl Operation {
         ("ONE", Self::One),
     ];
 
-    /// Whether Redis 8 alone knows it: it is logged by its result, for replicas of another kind.
+    /// Whether only Redis 8 has this operation. It is then replicated as its result, since a Valkey replica would
+    /// refuse it.
     fn is_only_redis(self) -> bool {
         match self {
             Self::And | Self::Or | Self::Xor | Self::Not => false,
@@ -45,7 +46,7 @@ impl Operation {
         }
     }
 
-    /// Reads a name, and whether it works on so many strings.
+    /// Parses the operation's name and checks the number of source keys.
     fn parse(word: &[u8], strings: usize) -> Result<Self, CommandError> {
         let named = Self::NAMES.iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()));
         let &(name, operation) = named.ok_or(CommandError::Syntax)?;
@@ -62,10 +63,10 @@ impl Operation {
     }
 }
 
-/// So many bytes are combined at a time: they stay in the first-level cache.
+/// Bytes combined per step, chosen to fit in the L1 cache.
 const CHUNK: usize = 16 << 10;
 
-/// Applies `with` to each byte of `into` and its counterpart.
+/// Applies `with` to each byte of `into` and the byte of `from` at the same index.
 #[inline(always)]
 fn each(into: &mut [u8], from: &[u8], with: impl Fn(u8, u8) -> u8) {
     for (into, from) in into.iter_mut().zip(from) {
@@ -73,8 +74,8 @@ fn each(into: &mut [u8], from: &[u8], with: impl Fn(u8, u8) -> u8) {
     }
 }
 
-/// Combines parts of strings that begin at the same place, at most [`CHUNK`] bytes each. A part that ends before the
-/// others goes on with zeros.
+/// Combines chunks that start at the same offset, at most [`CHUNK`] bytes each. A chunk shorter than the others is
+/// padded with zeros.
 #[inline(always)]
 fn combine(operation: Operation, parts: &[&[u8]], into: &mut [u8]) {
     let (first, others) = (parts[0], &parts[1..]);
@@ -168,8 +169,8 @@ pub(super) fn bitop(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Puts a string of `len` bytes under `key`, which was found at `found`. Where it may be one of the sources it keeps
-/// what it has, and zeros follow.
+/// Creates a string of `len` bytes under `key`, or resizes the one at `found`. The key may be one of the sources, so
+/// its bytes are kept and only the growth is zeroed.
 fn make_room(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>, len: usize) -> Place {
     let string = found.filter(|place| context.view(key).kind(*place) == Kind::String);
     let place = match string {
@@ -185,8 +186,8 @@ fn make_room(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>, len
     context.table(key).edit_string(place, key, len, Naming::Raw).0
 }
 
-/// Fills the string of `len` bytes under `to` with the result, a chunk at a time: a source that is overwritten has
-/// been read up to there.
+/// Writes the result into the string of `len` bytes under `to`, chunk by chunk. If the destination is also a source,
+/// each chunk is read before it is overwritten.
 fn fill(
     context: &mut Context<'_>,
     operation: Operation,
@@ -194,7 +195,7 @@ fn fill(
     place: Place,
     len: usize,
 ) -> Result<(), CommandError> {
-    // Looked for now: making room may have moved them.
+    // Look the sources up again: resizing the destination may have moved their entries.
     let mut sources: SmallVec<[(Key<'_>, Option<Place>); 4]> = SmallVec::new();
     for index in 3..context.args.len() {
         let key = context.key(index)?;
@@ -262,8 +263,8 @@ mod tests {
         assert_eq!(client.log().last().map(String::as_str), Some("0 bitop not d nosuch"));
     }
 
-    /// Longer than what is combined at a time, the destination among the sources, shorter than they are or longer.
-    /// The story: a replica of Valkey refuses BITOP ONE, and has other data from then on.
+    /// Covers sources longer than one chunk and a destination that is also a source, shorter or longer than the others.
+    /// Regression test: a Valkey replica refused BITOP ONE and diverged from then on.
     #[test]
     fn what_only_redis_8_knows_is_logged_as_what_came_of_it() {
         let mut client = Client::logged();

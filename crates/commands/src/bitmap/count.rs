@@ -1,4 +1,4 @@
-//! SETBIT, GETBIT, BITCOUNT.
+//! SETBIT, GETBIT and BITCOUNT.
 
 use engine::{Class, CommandError, Context};
 use keyspace::{Naming, Packed, Str};
@@ -61,7 +61,7 @@ pub(super) fn bitcount(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Ok(());
     };
     let bytes = context.string(&key, place)?.bytes;
-    // Ends that are crossed mean nothing, also where both lie before the string.
+    // A reversed range is empty even where both ends lie before the start of the string.
     let is_crossed = start < 0 && end < 0 && start > end;
     let ones = if is_crossed { 0 } else { count_in(bytes, &unit.bits(bytes.len(), start, end)) };
     context.reply.integer(ones as i64);

@@ -1,4 +1,4 @@
-//! BITFIELD.
+//! BITFIELD and BITFIELD_RO.
 
 use engine::{Class, CommandError, Context, KeyFlags};
 use keyspace::{Key, Naming, Packed, Place, Str};
@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use super::bit_offset;
 use super::integer::{Overflow, Width};
 
-/// One operation on an integer of the string.
+/// One sub-operation: GET, SET or INCRBY on an integer within the string.
 #[derive(Debug, Clone, Copy)]
 struct Operation {
     what: What,
@@ -25,8 +25,8 @@ enum What {
 
 type Operations = SmallVec<[Operation; 4]>;
 
-/// Reads `GET type offset`, `SET type offset value`, `INCRBY type offset amount`, `OVERFLOW WRAP | SAT | FAIL`, which
-/// holds for what follows it.
+/// Parses `GET type offset`, `SET type offset value`, `INCRBY type offset amount` and `OVERFLOW WRAP | SAT | FAIL`.
+/// OVERFLOW applies to the operations after it.
 fn parse(context: &Context<'_>) -> Result<Operations, CommandError> {
     let args = context.args;
     let mut operations = Operations::new();
@@ -70,7 +70,7 @@ fn parse_overflow(word: &[u8]) -> Result<Overflow, CommandError> {
     }
 }
 
-/// The use that BITFIELD makes of its key: it only reads where all its operations do. With any other word it may write.
+/// Key flags of BITFIELD: read-only if all operations are GET. Any other word may be a write.
 pub(super) fn key_use(args: Args<'_>) -> KeyFlags {
     let mut index = 2;
     while let Some(word) = args.get(index) {
@@ -114,7 +114,7 @@ fn read(context: &mut Context<'_>, operations: &[Operation]) -> Result<(), Comma
     Ok(())
 }
 
-/// The string under the command's key, made as long as its operations need it.
+/// Returns the string under the command's key, extended to `len` bytes.
 fn grown<'c>(context: &'c mut Context<'_>, key: &Key<'_>, found: Option<Place>, len: usize) -> &'c mut [u8] {
     let place = match found {
         Some(place) => place,
@@ -132,7 +132,7 @@ fn change(context: &mut Context<'_>, operations: &[Operation]) -> Result<(), Com
     };
     let written = operations.iter().filter(|operation| !matches!(operation.what, What::Get));
     let need = written.map(|operation| operation.width.end(operation.offset)).max().unwrap_or(0);
-    // A string that has grown has changed, even if nothing fits in what it has more.
+    // Growing the string is a modification even if every operation fails on overflow.
     let grown_now = need > len;
     let mut changes = 0;
     let mut replies: SmallVec<[Option<i64>; 4]> = SmallVec::new();
@@ -220,7 +220,7 @@ mod tests {
             ("bitfield b overflow fail set u8 0 -1 set u8 0 7", "*2|$-1|:255"),
             ("bitfield b overflow sat set i8 0 -129 set i8 0 128 get i8 0", "*3|:7|:-128|:127"),
             ("bitfield b overflow wrap set i8 0 128 get i8 0", "*2|:127|:-128"),
-            // As in Redis, whose distance to 127 overflows.
+            // Same result as Redis, whose computation of the distance to 127 overflows.
             ("bitfield b overflow sat set i8 0 -9223372036854775680 get i8 0", "*2|:-128|:-128"),
             ("bitfield b overflow sat set i8 0 -9223372036854775681 get i8 0", "*2|:-128|:127"),
             ("bitfield b overflow sat set i8 0 -9223372036854775808 get i8 0", "*2|:127|:127"),

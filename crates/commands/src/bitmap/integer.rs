@@ -1,25 +1,25 @@
-//! Integers of any width up to 64 bits that begin at any bit of a string, highest bit first.
+//! Integers of any width up to 64 bits at any bit offset of a string, big-endian.
 
-/// How an integer lies in a string: `i1` to `i64`, `u1` to `u63`.
+/// The type of a bitfield integer: `i1` to `i64`, `u1` to `u63`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Width {
     signed: bool,
     pub(super) bits: u32,
 }
 
-/// The treatment of a number that does not fit its width.
+/// The treatment of a value that does not fit its width.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Overflow {
-    /// Its lowest bits.
+    /// Keep only the lowest bits.
     Wrap,
-    /// The nearest that it does hold.
+    /// Store the nearest value that fits.
     Saturate,
-    /// Nothing is changed.
+    /// Change nothing and reply with null.
     Fail,
 }
 
 impl Width {
-    /// Reads `i16`, `u8`.
+    /// Parses a type such as `i16` or `u8`.
     pub(super) fn parse(text: &[u8]) -> Option<Self> {
         let (signed, bits) = match text {
             [b'i', bits @ ..] => (true, bits),
@@ -31,14 +31,14 @@ impl Width {
         Some(Self { signed, bits: bits as u32 })
     }
 
-    /// How many bytes a string has that ends with such an integer at `offset`.
+    /// The minimum length in bytes of a string that holds such an integer at `offset`.
     pub(super) fn end(self, offset: u64) -> usize {
         ((offset + u64::from(self.bits) - 1) / 8 + 1) as usize
     }
 
-    /// The integer at `offset`. Behind the end of the bytes all bits are 0.
+    /// Reads the integer at `offset`. Bits past the end of the string are 0.
     pub(super) fn read(self, bytes: &[u8], offset: u64) -> i64 {
-        // 64 bits that begin anywhere in a byte lie in nine.
+        // 64 bits at an arbitrary bit offset span up to nine bytes.
         let first = (offset / 8) as usize;
         let mut window = [0; 16];
         let there = bytes.get(first..).unwrap_or_default();
@@ -49,7 +49,7 @@ impl Width {
         if self.signed { (aligned as i128 >> shift) as i64 } else { (aligned >> shift) as i64 }
     }
 
-    /// Writes the lowest bits of `value` at `offset`; the bytes reach up to [`Width::end`].
+    /// Writes the lowest bits of `value` at `offset`. The slice must reach to [`Width::end`].
     pub(super) fn write(self, bytes: &mut [u8], offset: u64, value: i64) {
         let (first, end) = ((offset / 8) as usize, self.end(offset));
         let mut window = [0; 16];
@@ -60,12 +60,13 @@ impl Width {
         bytes[first..end].copy_from_slice(&written.to_be_bytes()[..end - first]);
     }
 
-    /// The number that SET stores for `given`, if it stores one: an unsigned width takes it without a sign.
+    /// The value that SET stores for `given`, or `None` on FAIL. An unsigned width reinterprets a negative argument as
+    /// unsigned.
     pub(super) fn fit_given(self, given: i64, overflow: Overflow) -> Option<i64> {
         if !self.signed {
             return self.fit(i128::from(given as u64), overflow);
         }
-        // Redis takes the distance to the greatest number in 64 bits. Where that overflows, it saturates upwards.
+        // Redis computes the distance to the maximum in 64 bits and saturates upwards where that overflows.
         let (_, most) = self.bounds();
         let far_below = self.bits < 64 && most - i128::from(given) > i128::from(i64::MAX);
         let upwards = far_below && overflow == Overflow::Saturate;
@@ -79,7 +80,7 @@ impl Width {
         }
     }
 
-    /// The number that is stored for `value`, if one is.
+    /// The value to store for `value`, or `None` if it does not fit and `overflow` is FAIL.
     pub(super) fn fit(self, value: i128, overflow: Overflow) -> Option<i64> {
         let (least, most) = self.bounds();
         let shift = 128 - self.bits;
@@ -109,7 +110,7 @@ mod tests {
     }
 
     proptest! {
-        /// A number that is written is read again, and the bits around it stay.
+        /// A written number reads back unchanged and the surrounding bits stay the same.
         #[test]
         fn integers_lie_where_their_bits_say(
             bytes in proptest::collection::vec(any::<u8>(), 24..40),

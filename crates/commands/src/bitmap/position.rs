@@ -1,4 +1,4 @@
-//! BITPOS.
+//! BITPOS: the position of the first set or clear bit.
 
 use engine::{CommandError, Context};
 use keyspace::Str;
@@ -22,7 +22,7 @@ pub(super) fn bitpos(context: &mut Context<'_>) -> Result<(), CommandError> {
     let end = if words > 4 { context.integer(4)? } else { -1 };
     let key = context.key(1)?;
     let Some(place) = context.read_typed::<Str<'_>>(&key)? else {
-        // A string of which nothing is known is nothing but zeros.
+        // A missing key is an empty string followed by zeros.
         context.reply.integer(if bit { -1 } else { 0 });
         return Ok(());
     };
@@ -30,7 +30,7 @@ pub(super) fn bitpos(context: &mut Context<'_>) -> Result<(), CommandError> {
     let range = unit.bits(bytes.len(), start, end);
     let position = match find_in(bytes, &range, bit) {
         Some(at) => at as i64,
-        // Where no end was named the string goes on with zeros.
+        // Without an explicit end, the string is followed by an infinite run of zeros.
         None if !bit && words < 5 && !range.is_empty() => bytes.len() as i64 * 8,
         None => -1,
     };

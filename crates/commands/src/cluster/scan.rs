@@ -1,9 +1,9 @@
-//! CLUSTERSCAN: a walk over the keys of a whole cluster, node by node, with a cursor that is routed as a key is.
+//! CLUSTERSCAN: iterates over the keys of a whole cluster, node by node, with a cursor that is routed like a key.
 //!
-//! A cursor is `fingerprint-{tag}-position`. The tag hashes to the slot that comes next, so a client sends the cursor
-//! where it would send a key of that slot, and a redirection tells it where the slot has gone. The position is one in
-//! hash order within the slot. Each process hashes by secrets of its own, so the fingerprint says whose position it is:
-//! that of another node counts as the slot's beginning. `0` begins and ends a walk.
+//! A cursor is `fingerprint-{tag}-position`. The tag hashes to the slot to scan next, so a client sends the cursor
+//! where it would send a key of that slot, and a redirection shows it the slot's new owner. The position follows hash
+//! order within the slot. Each process hashes with its own secret; the fingerprint identifies the process, and a
+//! position from another process counts as the beginning of the slot. `0` begins and ends the iteration.
 
 use engine::{CommandError, Context};
 use keyspace::ScanItem;
@@ -11,14 +11,14 @@ use slot_routing::{Ownership, Slot};
 
 use crate::scanning::{Found, Options, Words, parse_cursor};
 
-/// Digits of a fingerprint.
+/// The digits of a fingerprint: base 36.
 const DIGITS: &[u8; 36] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
-/// Where a walk goes on.
+/// A parsed cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Cursor {
     slot: Slot,
-    /// Within the slot, in hash order; 0 at its beginning.
+    /// Position in hash order within the slot; 0 is its beginning.
     position: u64,
 }
 
@@ -47,7 +47,7 @@ fn invalid() -> CommandError {
     CommandError::text("ERR Invalid cursor")
 }
 
-/// Says by whose secrets keys are hashed.
+/// Identifies the process whose hash secret the positions refer to.
 fn fingerprint(context: &Context<'_>) -> String {
     let mut left = context.engine.keyspace.hash_part(b"cursor") >> 32;
     let mut digits = Vec::new();
@@ -74,7 +74,7 @@ pub(super) fn cluster_scan(context: &mut Context<'_>) -> Result<(), CommandError
             return Err(CommandError::text("ERR Cursor slot mismatch with SLOT argument"));
         }
         match options.pattern_slot() {
-            // All that match lie in one slot, and it is another.
+            // A pattern with a hash tag matches keys of one slot only, and that is a different slot.
             Some(only) if only != cursor.slot => {
                 (options.slot.is_none() && only > cursor.slot).then_some(Cursor::at(only))
             }
@@ -93,8 +93,8 @@ pub(super) fn cluster_scan(context: &mut Context<'_>) -> Result<(), CommandError
     Ok(())
 }
 
-/// Goes on from a cursor through its slot and those behind it as far as they are served here. Gives the cursor to go on
-/// from, if `last` has not been walked to its end.
+/// Scans the cursor's slot and the following slots for as long as this node serves them. Returns the next cursor, or
+/// `None` once `last` is complete.
 fn walk(
     context: &mut Context<'_>,
     options: &Options<'_>,
@@ -111,7 +111,8 @@ fn walk(
         let visited = if context.slot_len(slot) > 0 {
             visit(context, options, slot, &Page { position, count: left, is_first }, found)
         } else {
-            // Asked when it was seen to be empty: a slot that has left is known to be elsewhere before it is emptied.
+            // Check ownership after the slot was found empty: a slot that migrates changes its owner before it is
+            // emptied.
             let topology = context.engine.topology.as_ref().map(|topology| topology.load().ownership(slot));
             match topology.is_some_and(|ownership| is_served(ownership, is_first)) {
                 true => Visited::End(0),
@@ -128,9 +129,9 @@ fn walk(
     None
 }
 
-/// Whether a walk may go through a slot: one that this node serves, and on a replica one of its master, which the
-/// client may read there since it was let begin. Of a slot that is on its way here a client may ask that was sent here
-/// for it.
+/// Whether a scan may enter a slot: this node serves it, or this node is a replica of its owner (the router has already
+/// checked READONLY). A slot that is being imported qualifies only if the client was redirected here for it with
+/// ASKING.
 fn is_served(ownership: Ownership, is_first: bool) -> bool {
     match ownership {
         Ownership::Mine | Ownership::Migrating | Ownership::MasterOwned | Ownership::MasterMigrating => true,
@@ -139,20 +140,20 @@ fn is_served(ownership: Ownership, is_first: bool) -> bool {
     }
 }
 
-/// The part of a slot that a walk is to visit.
+/// The part of a slot that one call scans.
 struct Page {
     position: u64,
     count: usize,
-    /// The walk was routed by this slot.
+    /// Whether the request was routed by this slot.
     is_first: bool,
 }
 
 enum Visited {
-    /// The whole slot, and so many of its keys now.
+    /// The slot is complete; holds its current number of keys.
     End(usize),
-    /// As far as this position.
+    /// The slot has more keys from this position on.
     More(u64),
-    /// Nothing: another node serves it.
+    /// Nothing was scanned: another node serves the slot.
     Elsewhere,
 }
 
@@ -202,7 +203,7 @@ mod tests {
         String::from_utf8_lossy(value.as_bytes().expect("text")).into_owned()
     }
 
-    /// One call; the next cursor and the keys.
+    /// Makes one call and returns the next cursor and the keys.
     fn scan(client: &mut Client, words: &[&str]) -> (String, Vec<String>) {
         let reply = client.call(words);
         let [cursor, keys] = reply.as_array().expect("two") else { panic!("{reply:?}") };
@@ -311,8 +312,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
-        /// Keys that stay from the first call to the last are returned, whatever keys come and go meanwhile, spread
-        /// over slots or all in one.
+        /// Keys that exist from the first call to the last are returned, however other keys come and go, spread over
+        /// several slots or all in one.
         #[test]
         fn a_walk_misses_nothing_that_stays(
             stay in 1usize..200,

@@ -1,4 +1,4 @@
-//! CLUSTER SLOT-STATS: the keys and the costs of slots that this node's shard serves.
+//! CLUSTER SLOT-STATS: key counts and resource usage of the slots that this node's shard serves.
 
 use std::cmp::Reverse;
 
@@ -32,7 +32,7 @@ impl Metric {
         ("network-bytes-out", Self::BytesOut),
     ];
 
-    /// Those that there are: without `cluster-slot-stats-enabled` only the first.
+    /// The available metrics. Without `cluster-slot-stats-enabled` only the first one, the key count.
     fn known(context: &Context<'_>) -> &'static [(&'static str, Self)] {
         let counted = context.engine.settings.measures().contains(Measures::SLOTS);
         if counted { &Self::ALL } else { &Self::ALL[..1] }
@@ -85,7 +85,7 @@ pub(super) fn slot_stats(context: &mut Context<'_>) -> Result<(), CommandError> 
     Ok(())
 }
 
-/// The words behind ORDERBY.
+/// The arguments after ORDERBY.
 struct Order {
     metric: Metric,
     limit: usize,
@@ -125,7 +125,7 @@ impl Order {
     }
 }
 
-/// The slots among these that this node's shard serves.
+/// Statistics of the slots that this node's shard serves and `wanted` selects.
 fn rows(context: &mut Context<'_>, wanted: impl Fn(Slot) -> bool) -> Vec<Row> {
     let Some(topology) = context.engine.topology.as_ref().map(|topology| topology.load_full()) else {
         return Vec::new();
@@ -158,7 +158,7 @@ mod tests {
         client.engine.slot_costs(&[Slot::new(slot).expect("a slot")])[0]
     }
 
-    /// The bytes that came for slot 5 and that left for it, while these lines were run.
+    /// Network bytes in and out counted for slot 5 while these commands ran.
     fn bytes(lines: &[&str]) -> (u64, u64) {
         let mut client = counting();
         client.wire("rpush {460}list a");
@@ -240,22 +240,22 @@ mod tests {
         assert_eq!(told.replace("\r\n", "|"), format!("*1|*2|:5|*8|$9|key-count|:3|{costs}"));
     }
 
-    /// As in Valkey, except that it counts replies within an EXEC again with those behind them, and of a script that
-    /// calls commands their replies instead of its own request, time and reply.
+    /// Same as Valkey, with two differences: Valkey counts replies within an EXEC twice, and for a script it counts the
+    /// replies of the called commands instead of the script's own request, time and reply.
     #[test]
     fn bytes_count_for_the_slot_of_the_first_key() {
         for (lines, expected) in [
             (&["set {460}a 1"][..], (32, 5)),
             (&["get {460}a"], (25, 5)),
             (&["mset {460}a 1 {460}b 2"], (52, 5)),
-            // An error of the command itself counts, and none before it.
+            // An error of the command itself counts; an error before execution does not.
             (&["get {460}list"], (28, 68)),
             (&["set {460}a 1 2 3"], (46, 19)),
             (&["get"], (0, 0)),
             (&["get {460}a {460}b"], (0, 0)),
             (&["mset {460}a 1 {06S} 2"], (0, 0)),
             (&["ping", "cluster countkeysinslot 5", "publish {460}a hello"], (0, 0)),
-            // With MULTI, and without QUEUED.
+            // The request bytes include MULTI; the reply bytes exclude QUEUED.
             (&["multi", "set {460}a 1", "get {460}a", "exec"], (86, 16)),
             (&["multi", "ping", "set {460}a 1", "exec"], (61, 16)),
             (&["multi", "set {460}a 1", "discard"], (32, 0)),
@@ -290,7 +290,7 @@ mod tests {
         let _waiter = client.leave_waiting();
         assert_eq!(cost(&client, 5), SlotCost::default());
         client.wire("rpush {460}q x");
-        // The request of either, and the replies to both.
+        // The requests of both clients and the replies to both.
         let SlotCost { bytes_in, bytes_out, .. } = cost(&client, 5);
         assert_eq!((bytes_in, bytes_out), (34 + 16, 4 + 23));
     }

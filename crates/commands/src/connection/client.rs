@@ -1,10 +1,10 @@
-//! CLIENT, as far as it concerns the client's own connection.
+//! CLIENT subcommands that concern only the client's own connection.
 
 use engine::{CommandError, Context, Gate, Mute, quoted, until_nul};
 
 use crate::help::reply_help;
 
-/// A name that can stand in a line of CLIENT LIST.
+/// Refuses names with characters that would break a line of CLIENT LIST.
 pub(super) fn check_name(name: &[u8]) -> Result<&[u8], CommandError> {
     if is_plain(name) {
         return Ok(name);
@@ -12,12 +12,12 @@ pub(super) fn check_name(name: &[u8]) -> Result<&[u8], CommandError> {
     Err(CommandError::text("ERR Client names cannot contain spaces, newlines or special characters."))
 }
 
-/// Whether a word is this one, in capitals or not. Valkey looks at no word of CLIENT beyond a NUL.
+/// Case-insensitive comparison. As in Valkey, the arguments of CLIENT are cut at the first NUL.
 pub(super) fn is(word: &[u8], name: &[u8]) -> bool {
     until_nul(word).eq_ignore_ascii_case(name)
 }
 
-/// Whether a line can have it: no more of it than stands before a NUL is ever shown there.
+/// Whether the text is printable without spaces. Only the text before a NUL is checked, since only that is shown.
 fn is_plain(text: &[u8]) -> bool {
     until_nul(text).iter().all(u8::is_ascii_graphic)
 }
@@ -45,7 +45,7 @@ pub(super) fn setname(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// CLIENT CAPA capability [capability ...]: an unknown one is no error, since newer servers know more.
+/// CLIENT CAPA capability [capability ...]. Unknown capabilities are ignored, since newer servers have more of them.
 pub(super) fn capa(context: &mut Context<'_>) -> Result<(), CommandError> {
     let redirect = context.args.from(2).iter().any(|word| is(word, b"redirect"));
     if redirect {
@@ -84,7 +84,7 @@ pub(super) fn info(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Whether the argument says ON.
+/// Parses an ON or OFF argument.
 fn switch(context: &Context<'_>) -> Result<bool, CommandError> {
     match context.arg(2) {
         word if is(word, b"on") => Ok(true),
@@ -136,7 +136,7 @@ pub(super) fn reply(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 pub(super) fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
-    // A sentinel has fewer. A subcommand's name is the first word of the line that is not indented.
+    // A sentinel has fewer subcommands. Unindented lines start with a subcommand's name; filter by those.
     let commands = context.commands.registry();
     let has = |name: &str| {
         let name = format!("client|{}", name.to_ascii_lowercase());
@@ -154,7 +154,7 @@ pub(super) fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// CLIENT HELP
+/// The lines of CLIENT HELP.
 const CLIENT_HELP: &[&str] = &[
     "CACHING (YES|NO)",
     "    Makes the next command an exception in OPTIN or OPTOUT mode.",

@@ -1,5 +1,5 @@
-//! Which connections CLIENT LIST and CLIENT KILL mean: all that fit every filter that is given. A filter with `NOT-`
-//! before its name keeps those that do not fit it.
+//! Filters of CLIENT LIST and CLIENT KILL. A connection is selected if it matches every filter. The prefix `NOT-`
+//! inverts a filter.
 
 use clock::Millis;
 use engine::{Client, ClientFlags, ClientKind, CommandError, Context, quoted, until_nul};
@@ -16,16 +16,16 @@ enum Fact<'a> {
     Library(&'a [u8]),
     Version(&'a [u8]),
     Flags(ClientFlags),
-    /// It has none of the letters.
+    /// The connection has none of the flag letters (`N`).
     NoFlags,
-    /// It said that it can do all of these things.
+    /// The client announced all of these capabilities.
     Capable {
         redirect: bool,
     },
     Database(u16),
-    /// Connected for at least so many seconds.
+    /// Connected for at least this many seconds.
     Age(i64),
-    /// Silent for at least so many seconds.
+    /// Idle for at least this many seconds.
     Idle(i64),
 }
 
@@ -53,30 +53,30 @@ impl Fact<'_> {
     }
 }
 
-/// One filter of a command.
+/// One filter argument.
 struct Condition<'a> {
-    /// The filter's name in lower case, with its `not-`.
+    /// The filter's name in lower case, including `not-`.
     word: Vec<u8>,
     fact: Fact<'a>,
-    /// Whether the fact must be true, or must not be.
+    /// The required result: `false` for a `NOT-` filter.
     fits: bool,
 }
 
-/// Filters that all must fit. Of a filter that is given more than once the last counts; numbers of clients add up.
+/// A conjunction of filters. If a filter is repeated, the last one wins, except that client ids accumulate.
 pub(super) struct Filter<'a> {
     conditions: Vec<Condition<'a>>,
-    /// Leaves the client itself out.
+    /// Excludes the calling client.
     pub(super) skips_me: bool,
 }
 
 impl<'a> Filter<'a> {
-    /// The connections from one address: CLIENT KILL as it was once.
+    /// The old form of CLIENT KILL: selects the connection with this address.
     pub(super) fn of_address(address: &'a [u8]) -> Self {
         let fact = Fact::Address(until_nul(address));
         Self { conditions: vec![Condition { word: b"addr".to_vec(), fact, fits: true }], skips_me: false }
     }
 
-    /// The words from the third on: names of filters, each with its value.
+    /// Parses the filters, pairs of a name and a value, from argument 2 on.
     pub(super) fn parse(context: &Context<'a>, skips_me: bool) -> Result<Self, CommandError> {
         let mut filter = Self { conditions: Vec::new(), skips_me };
         let mut index = 2;
@@ -86,7 +86,7 @@ impl<'a> Filter<'a> {
                 Some(name) => (name, false),
                 None => (word.as_slice(), true),
             };
-            // As in Valkey there may be no number behind it, if it is not the only word.
+            // As in Valkey, ID without a value is accepted unless it is the only argument.
             if name == b"id" && context.args.len() > 3 {
                 index += 1;
                 let fact = parse_ids(context, &mut index)?;
@@ -126,7 +126,7 @@ impl<'a> Filter<'a> {
     }
 }
 
-/// All numbers that follow.
+/// Parses all consecutive numbers as client ids.
 fn parse_ids<'a>(context: &Context<'a>, index: &mut usize) -> Result<Fact<'a>, CommandError> {
     let mut ids = Vec::new();
     while let Some(id) = context.args.get(*index).and_then(resp::parse_i64) {
@@ -144,7 +144,7 @@ pub(super) fn parse_kind(name: &[u8]) -> Result<ClientKind, CommandError> {
     })
 }
 
-/// `fits`: whether it is to be true.
+/// Parses the value of one filter. `fits` is false for a `NOT-` filter.
 fn parse_fact<'a>(
     context: &Context<'a>,
     name: &[u8],
@@ -215,7 +215,7 @@ fn check_letters(
     Err(CommandError::Text(text.into()))
 }
 
-/// Letters as CLIENT LIST shows them.
+/// Parses flag letters as shown in CLIENT LIST.
 fn parse_flags<'a>(letters: &[u8], fits: bool) -> Result<Fact<'a>, CommandError> {
     check_letters("flags", letters, fits, |letter| {
         letter == b'N' || ClientFlags::of_letter(letter).is_some()
@@ -230,11 +230,11 @@ mod tests {
 
     use crate::testing::Client;
 
-    /// Replies of Valkey 9.1.2.
+    /// The expected replies are those of Valkey 9.1.2.
     #[test]
     fn last_of_a_repeated_filter_counts_and_numbers_add_up() {
         let mut client = Client::new();
-        // The tester has the first number.
+        // Takes client id 1, so that the test client gets another.
         drop(client.engine.clients.connect(Link::default(), client.now, Box::new(|| ())));
         for name in ["x", "y", "z"] {
             let other = client.engine.clients.connect(Link::default(), client.now, Box::new(|| ()));

@@ -1,4 +1,4 @@
-//! How a connection begins, and how it begins anew.
+//! The handshake and reset of a connection: AUTH, HELLO, QUIT, RESET, READONLY and others.
 
 use engine::{CommandError, Context, quoted};
 use resp::{Protocol, REDIS_VERSION};
@@ -50,7 +50,7 @@ pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
             return Err(CommandError::Text(text.into()));
         }
     }
-    // The last AUTH and the last SETNAME hold.
+    // If AUTH or SETNAME is repeated, the last one wins.
     if let Some(login) = login {
         context.publish();
         context.engine.log_in(context.session, context.now, context.arg(0), login)?;
@@ -82,7 +82,7 @@ fn introduce(context: &mut Context<'_>) {
     let protocol = if reply.protocol() == Protocol::Resp3 { 3 } else { 2 };
     let zone = settings.availability_zone.load();
     reply.map(6 + usize::from(role.is_some()) + usize::from(!zone.is_empty()));
-    // Clients look for this name.
+    // Client libraries check for exactly this name.
     reply.bulk(b"server");
     reply.bulk(b"redis");
     reply.bulk(b"version");
@@ -186,7 +186,7 @@ mod tests {
             ("client getname", "$1|b"),
             ("hello 2 auth nobody x auth default x", RIGHT),
             ("hello 2 setname", "-ERR Syntax error in HELLO option 'setname'"),
-            // A name is looked at as it comes, and before anybody logs in.
+            // The name is validated while parsing, before authentication.
             ("hello 2 setname \"a\\n\" nosuch", BAD_NAME),
             ("hello 2 nosuch setname \"a\\n\"", "-ERR Syntax error in HELLO option 'nosuch'"),
             ("hello 2 setname \"a\\n\" setname b", BAD_NAME),

@@ -1,4 +1,4 @@
-//! CLIENT, as far as it concerns other connections too.
+//! CLIENT subcommands that act on other connections.
 
 use clock::Millis;
 use engine::{CommandError, Context, PauseMode, PausePurpose, Unblock};
@@ -49,7 +49,7 @@ pub(super) fn kill(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// CLIENT UNBLOCK id [TIMEOUT | ERROR]
 pub(super) fn unblock(context: &mut Context<'_>) -> Result<(), CommandError> {
-    // As in Valkey, one word more than these and none is looked at.
+    // As in Valkey, the mode is ignored if more arguments follow.
     let how = match context.args.get(3).filter(|_| context.args.len() == 4) {
         None => Unblock::Timeout,
         Some(word) if is(word, b"timeout") => Unblock::Timeout,
@@ -103,7 +103,7 @@ mod tests {
 
     use crate::testing::Client;
 
-    /// A client that is registered as the first, and its address.
+    /// A client registered with id 1, and its address.
     fn connected() -> Client {
         let mut client = Client::new();
         let link = Link { address: "127.0.0.1:1".to_owned(), ..Link::default() };
@@ -141,7 +141,7 @@ mod tests {
         assert_eq!(client.wire("client list id 1 1").matches("id=1 ").count(), 1);
     }
 
-    /// Each filter and its opposite: one of them is true of the only client.
+    /// Checks each filter and its negation: exactly one of the two selects the only client.
     #[test]
     fn connections_are_chosen_by_filters() {
         let mut client = connected();

@@ -1,4 +1,4 @@
-//! CLIENT TRACKING and what belongs to it.
+//! CLIENT TRACKING, CACHING, GETREDIR and TRACKINGINFO.
 
 use std::collections::BTreeSet;
 
@@ -49,7 +49,7 @@ impl<'a> Options<'a> {
         Ok(options)
     }
 
-    /// Checks the options against the client's present tracking; returns the new mode.
+    /// Checks the options against the current tracking state and returns the new mode.
     fn check(&self, before: Option<&Tracking>) -> Result<TrackingMode, CommandError> {
         if !self.prefixes.is_empty() && !self.broadcast {
             return Err(CommandError::text("ERR PREFIX option requires BCAST mode to be enabled"));
@@ -80,7 +80,7 @@ impl<'a> Options<'a> {
             Self { broadcast: true, .. } => TrackingMode::Broadcast,
             Self { optin: true, .. } => TrackingMode::OptIn,
             Self { optout: true, .. } => TrackingMode::OptOut,
-            // As it was: a client does not leave these modes before it stops.
+            // Keep the present mode: OPTIN and OPTOUT end only with TRACKING OFF.
             _ => mode.unwrap_or(TrackingMode::Default),
         })
     }
@@ -222,7 +222,7 @@ pub(super) fn trackinginfo(context: &mut Context<'_>) -> Result<(), CommandError
 mod tests {
     use crate::testing::Client;
 
-    /// As in Valkey: the commands that a script calls are noted, not the keys that it declares.
+    /// As in Valkey, tracking records the keys that the script's commands read, not the keys that the script declares.
     #[test]
     fn a_read_only_script_tracks_what_it_reads() {
         let mut client = Client::new();

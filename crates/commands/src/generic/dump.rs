@@ -1,4 +1,4 @@
-//! Values in serialized form.
+//! DUMP and RESTORE: values in serialized form.
 
 use clock::Millis;
 use engine::{Class, CommandError, Context, Lazy, Origin};
@@ -116,7 +116,7 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The reason why a payload makes no sense is in the log alone.
+/// Logs why the payload is invalid; the client gets only a general error.
 fn refused(context: &Context<'_>, error: RestoreError) -> CommandError {
     if let RestoreError::BadData(reason) = error {
         let warning = 3;
@@ -125,7 +125,7 @@ fn refused(context: &Context<'_>, error: RestoreError) -> CommandError {
     CommandError::Text(error.to_string().into())
 }
 
-/// A time to live that counts from now is of no use later: it is logged as absolute.
+/// Replicates RESTORE with an absolute expiry, since a relative one would shift by the replication delay.
 fn log(context: &mut Context<'_>, payload: &[u8], expiry: Option<Millis>, options: &Options) {
     let Some(at) = expiry.filter(|_| !options.absolute) else { return };
     let (name, key) = (context.arg(0), context.arg(1));
@@ -165,7 +165,7 @@ mod tests {
         client.table(&[("get t", "$5|hello"), ("pttl t", ":100"), ("pexpiretime a", ":1800000000000")]);
         assert_eq!(restore(&mut client, "i", "0", &payload, &["idletime", "77"]), ok);
         client.table(&[("object idletime i", ":77")]);
-        // A time that has come: the key goes.
+        // The expiry has passed, so the key is deleted.
         assert_eq!(restore(&mut client, "k", "1", &payload, &["absttl", "replace"]), ok);
         client.table(&[("exists k", ":0")]);
         let log = client.log();

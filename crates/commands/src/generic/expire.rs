@@ -1,4 +1,4 @@
-//! When keys go: EXPIRE and its kin.
+//! EXPIRE, PEXPIRE, EXPIREAT, PEXPIREAT and PERSIST.
 
 use engine::{CommandError, Context};
 

@@ -1,4 +1,4 @@
-//! Whole databases at once. These hold every slot.
+//! FLUSHALL, FLUSHDB and SWAPDB. These commands lock every slot.
 
 use std::sync::atomic::Ordering;
 
@@ -6,9 +6,8 @@ use engine::{CommandError, Context, Settings};
 
 use crate::connection::database;
 
-/// FLUSHALL, FLUSHDB and CLUSTER FLUSHSLOT take ASYNC or SYNC: whether the client itself waits until the memory is
-/// given back. No other client waits, since the slots are free again by then. Without a word,
-/// `lazyfree-lazy-user-flush` decides.
+/// Whether the client waits until the memory is freed: ASYNC or SYNC of FLUSHALL, FLUSHDB and CLUSTER FLUSHSLOT, else
+/// `lazyfree-lazy-user-flush`. Other clients never wait, since the slots are unlocked before the memory is freed.
 pub(crate) fn waits(word: Option<&[u8]>, settings: &Settings) -> Result<bool, CommandError> {
     match word {
         None => Ok(!settings.flush_async.load(Ordering::Relaxed)),
@@ -29,7 +28,7 @@ pub(super) fn flushdb(context: &mut Context<'_>) -> Result<(), CommandError> {
     flush(context, Some(db))
 }
 
-/// Empties one database, or all.
+/// Empties one database, or all if `only` is `None`.
 fn flush(context: &mut Context<'_>, only: Option<u16>) -> Result<(), CommandError> {
     if context.args.len() > 2 {
         return Err(CommandError::Syntax);
@@ -42,7 +41,7 @@ fn flush(context: &mut Context<'_>, only: Option<u16>) -> Result<(), CommandErro
     if removed > 0 {
         context.changed(removed as u64);
     } else {
-        // Logged even if there was nothing: a replica may have something.
+        // Replicate even if nothing was deleted: a replica may have keys that this server does not have.
         context.replicate();
     }
     context.reply.ok();
@@ -70,7 +69,7 @@ mod tests {
 
     use crate::testing::Client;
 
-    /// The thread that frees the memory shows in the length of the lazy-free queue, which the shell empties elsewhere.
+    /// The length of the lazy-free queue shows whether the memory is freed in the background.
     #[test]
     fn without_a_word_the_setting_says_who_gives_the_memory_back() {
         let mut client = Client::new();

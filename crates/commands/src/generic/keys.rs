@@ -1,9 +1,9 @@
-//! EXISTS, TYPE, DEL and their kin: whether keys exist, their types, deleting them.
+//! EXISTS, TOUCH, TYPE, DEL and UNLINK.
 
 use engine::{Class, CommandError, Context};
 use keyspace::{Key, Place};
 
-/// DEL and UNLINK.
+/// Handles both DEL and UNLINK.
 pub(super) fn del(context: &mut Context<'_>) -> Result<(), CommandError> {
     let mut deleted = 0;
     for index in 1..context.args.len() {
@@ -18,12 +18,12 @@ pub(super) fn del(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// A key named twice counts twice.
+/// A key that is named twice counts twice.
 pub(super) fn exists(context: &mut Context<'_>) -> Result<(), CommandError> {
     count(context, |context, key| context.glance(key))
 }
 
-/// EXISTS that counts as a use of the keys, also for a client with NO-TOUCH.
+/// Like EXISTS, but counts as an access to the keys even for a client with NO-TOUCH.
 pub(super) fn touch(context: &mut Context<'_>) -> Result<(), CommandError> {
     count(context, |context, key| {
         let found = context.glance(key);

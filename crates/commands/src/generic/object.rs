@@ -1,14 +1,14 @@
-//! OBJECT: how a value is kept, in the words that Redis users know.
+//! OBJECT: encoding, reference count and access statistics of a value, in Redis's terms.
 
 use engine::{CommandError, Context};
 use keyspace::Value;
 
 use crate::help::reply_help;
 
-/// Integers below this are shared by all keys that hold them; Redis shows that as the largest count.
+/// Redis shares integers below this limit between keys and reports their reference count as `i32::MAX`.
 const SHARED_INTEGERS: std::ops::Range<i64> = 0..10_000;
 
-/// The count that OBJECT REFCOUNT gives: no value has two owners here, but users know that of Redis.
+/// The count for OBJECT REFCOUNT. Values have one owner here; the result mimics Redis's shared integers.
 pub(crate) fn references(value: &Value<'_>) -> i64 {
     let shared = |number| SHARED_INTEGERS.contains(&number);
     match value {
@@ -127,8 +127,8 @@ mod tests {
         assert!(client.wire("object help").starts_with("*11\r\n+OBJECT <subcommand> "));
     }
 
-    /// The two bytes of usage were read as the other kind: FREQ was 0 or 111 by the time of day, and a key that was used
-    /// a moment ago was idle for hours, and evicted first.
+    /// Regression test: after a change of the policy, the two usage bytes were interpreted as the other kind. FREQ was
+    /// 0 or 111 by the time of day, and a key used a moment ago appeared idle for hours and was evicted first.
     #[test]
     fn usage_begins_anew_when_the_policy_changes_its_kind() {
         use config::EvictionPolicy::{AllKeysLfu, AllKeysLru, AllKeysRandom};

@@ -1,4 +1,4 @@
-//! Values that get another name, another database, or a twin.
+//! RENAME, RENAMENX, MOVE and COPY.
 
 use engine::{Class, CommandError, Context, RequestKeys};
 use keyspace::{Key, Place};
@@ -21,7 +21,7 @@ pub(super) fn renamenx(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Says whether the key has another name now.
+/// Returns whether the key was renamed.
 fn rename_key(context: &mut Context<'_>, replace: bool) -> Result<bool, CommandError> {
     let (from, to) = (context.key(1)?, context.key(2)?);
     context.find(&from).ok_or(CommandError::NoSuchKey)?;
@@ -36,14 +36,14 @@ fn rename_key(context: &mut Context<'_>, replace: bool) -> Result<bool, CommandE
     Ok(true)
 }
 
-/// Puts a value itself, with its expiry, under a key of database `db`, whatever was there. However large it
-/// is, this takes no time.
+/// Moves a value with its expiry to key `to` of database `db`, replacing any value there. Takes constant time, whatever
+/// the size of the value.
 fn carry(context: &mut Context<'_>, from: &Key<'_>, db: u16, to: &Key<'_>) {
     if let Some(there) = context.find_in(db, to) {
         let dropped = context.slots.slot_mut(to.slot()).table(db).remove(there, to);
         context.discard(dropped);
     }
-    // Looked for now: the two may share a table, and the other one's removal may have moved it.
+    // Look the entry up again: both keys may share a table, and removing the target may have moved the source.
     let place = context.find(from).expect("the caller has seen it");
     let table = context.table(from);
     let expiry = table.expiry(place);
@@ -53,7 +53,7 @@ fn carry(context: &mut Context<'_>, from: &Key<'_>, db: u16, to: &Key<'_>) {
     context.modified_uncounted(db, to);
 }
 
-/// Puts a copy of a value, with its expiry, under a key of database `db`.
+/// Copies a value with its expiry to a key of database `db`.
 fn transfer(
     context: &mut Context<'_>,
     from: &Key<'_>,
@@ -89,10 +89,10 @@ pub(super) fn move_key(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// A word of COPY behind its keys.
+/// An option of COPY.
 enum CopyOption {
     Replace,
-    /// The number of a database stands at this place.
+    /// DB; holds the index of the argument with the database number.
     Db(usize),
     Unknown,
 }
@@ -113,8 +113,8 @@ fn copy_options(args: Args<'_>) -> impl Iterator<Item = CopyOption> {
     })
 }
 
-/// Every database that DB names counts, though only the last is copied to. A request with an unknown word or a number
-/// that is none copies nothing.
+/// Keys of COPY. The target key counts in every database that a DB option names, though only the last one is used. A
+/// request with an unknown option or an invalid number has no keys.
 pub(super) fn keys_of_copy(args: Args<'_>) -> RequestKeys {
     let keys = RequestKeys::default().key(1, key::READ).key(2, key::STORE);
     let number = |option| match option {
@@ -151,7 +151,8 @@ pub(super) fn copy(context: &mut Context<'_>) -> Result<(), CommandError> {
     let there = context.find_in(db, &to);
     let copied = match context.read(&from) {
         Some(place) if there.is_none() || replace => {
-            // Looking for the source may have deleted it, expired, and the two may share a table.
+            // Look the target up again: reading the source may have deleted it as expired and moved entries of the
+            // table.
             let there = there.and_then(|_| context.find_in(db, &to));
             transfer(context, &from, place, db, &to, there);
             context.announce_new(db, &to);
@@ -260,7 +261,7 @@ mod tests {
         }
     }
 
-    /// The story: only a key that had not been there was told of as new; one that took the place of another was not.
+    /// Regression test: the `new` event was sent only if the target key did not exist before.
     #[test]
     fn key_that_replaces_another_is_new() {
         let mut client = Client::new();

@@ -1,14 +1,14 @@
-//! Walking over all keys so that no other command waits for the walk.
+//! KEYS, SCAN, RANDOMKEY and DBSIZE. SCAN never blocks other commands for the whole iteration.
 
 use engine::{CommandError, Context};
 use keyspace::{ScanItem, Table};
 
 use crate::scanning::{Found, Options, Words, parse_cursor, reply_page};
 
-/// Keys of a slot that are hidden behind expired ones are found after that many tries, or not at all.
+/// Attempts of RANDOMKEY to find a key that has not expired before it gives up.
 const RANDOM_TRIES: usize = 100;
-/// The bits of a cursor that name the slot. The position in a slot is one in hash order; its own low
-/// bits do not matter ([`Table::scan`]), so both share one word.
+/// The cursor bits that hold the slot. The other bits hold the position within the slot in hash order, whose low bits
+/// are not significant ([`Table::scan`]), so that both fit in one integer.
 const SLOT_BITS: u64 = 0x3fff;
 
 pub(super) fn dbsize(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -43,7 +43,7 @@ pub(super) fn randomkey(context: &mut Context<'_>) -> Result<(), CommandError> {
             left = left.saturating_sub(len);
             here
         });
-        // Keys may have gone in between.
+        // Other clients may have deleted the slot's keys in between.
         let Some(slot) = chosen else { continue };
         let random = context.random();
         let chosen = context.with_slot(slot, |data| {
@@ -73,7 +73,7 @@ pub(super) fn scan(context: &mut Context<'_>) -> Result<(), CommandError> {
     let first = (cursor & SLOT_BITS) as usize;
     let mut next = 0;
     for slot in context.filled_slots(first) {
-        // The slot that the cursor names may hold no more keys.
+        // The slot that the cursor names may be empty by now.
         if slot.index() > first {
             position = 0;
         }
@@ -110,7 +110,7 @@ pub(super) fn scan(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Scans a slot until its end or until the position has moved on by what a cursor can say.
+/// Scans a slot to its end, or until the position advances by at least one step that the cursor can represent.
 fn scan_slot(table: &Table, from: u64, count: usize, visit: &mut dyn FnMut(ScanItem<'_>)) -> Option<u64> {
     let mut count = count;
     loop {
@@ -118,7 +118,7 @@ fn scan_slot(table: &Table, from: u64, count: usize, visit: &mut dyn FnMut(ScanI
         if next != from {
             return Some(next);
         }
-        // Keys whose hashes differ in the lowest bits only: all of them in one go.
+        // More keys share the high hash bits than were asked for; double the count until all of them are returned.
         count = count.saturating_mul(2);
     }
 }
@@ -138,7 +138,7 @@ mod tests {
         String::from_utf8_lossy(value.as_bytes().expect("text")).into_owned()
     }
 
-    /// One call; the next cursor and the keys.
+    /// Makes one call and returns the next cursor and the keys.
     fn scan(client: &mut Client, words: &[&str]) -> (String, Vec<String>) {
         let reply = client.call(words);
         let [cursor, keys] = reply.as_array().expect("two") else { panic!("{reply:?}") };
@@ -190,7 +190,7 @@ mod tests {
         assert!(["one", "two", "three"].contains(&random.as_str()), "{random}");
     }
 
-    /// As in Valkey: a walk deletes what it finds past its time, if it would have shown it, and KEYS does not.
+    /// As in Valkey, SCAN deletes an expired key that it would otherwise return, and KEYS does not.
     #[test]
     fn what_is_past_its_time_goes_when_a_walk_comes_to_it() {
         let gone = |line: &str, before: &dyn Fn(&mut Client)| {
@@ -216,7 +216,7 @@ mod tests {
             ("keys *", false),
         ] {
             assert_eq!(gone(line, &|_| {}), expected, "{line}");
-            // A script that may write waits for its end as a whole.
+            // In a script that may write, no key expires before the script ends.
             let is_script = line.starts_with("eval");
             assert!(
                 is_script || !gone(line, &|client| drop(client.wire("client pause 1000 write"))),
@@ -229,8 +229,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
 
-        /// Keys that stay from the first call to the last are returned, whatever keys come and go meanwhile, spread
-        /// over slots or all in one.
+        /// Keys that exist from the first call to the last are returned, however other keys come and go, spread over
+        /// several slots or all in one.
         #[test]
         fn a_scan_misses_nothing_that_stays(
             stay in 1usize..200,

@@ -1,11 +1,11 @@
-//! How long keys stay.
+//! TTL, PTTL, EXPIRETIME and PEXPIRETIME.
 
 use clock::Millis;
 use engine::{CommandError, Context};
 
-/// No such key.
+/// Reply for a key that does not exist.
 const MISSING: i64 = -2;
-/// A key that stays.
+/// Reply for a key without an expiry.
 const STAYS: i64 = -1;
 
 fn reply(context: &mut Context<'_>, show: impl Fn(Millis, Millis) -> i64) -> Result<(), CommandError> {
@@ -25,7 +25,7 @@ fn left(at: Millis, now: Millis) -> i64 {
     at.0.saturating_sub(now.0).max(0)
 }
 
-/// To the nearest second, as Redis rounds.
+/// Rounds to the nearest second, as Redis does.
 fn rounded(millis: i64) -> i64 {
     (millis / 1000) + i64::from(millis % 1000 >= 500)
 }

@@ -1,14 +1,14 @@
-//! Areas on the earth: which places lie within, and which cells cover them.
+//! Search areas: which points they contain and which grid cells cover them.
 
 use super::cell::{Cell, Point, STEPS};
 
-/// In meters.
+/// Mean radius in meters, the value that Redis uses.
 const EARTH_RADIUS: f64 = 6_372_797.560_856;
-/// Half of the map's width at the equator, in meters.
+/// Half of the Mercator map's width at the equator, in meters.
 const HALF_MAP: f64 = 20_037_726.37;
 const RADIANS: f64 = std::f64::consts::PI / 180.0;
 
-/// A distance that is longer by this factor is longer whatever the rounding.
+/// Tolerance factor: a distance beyond it is longer whatever the rounding errors.
 const NOT_JUST_ROUNDED: f64 = 1.000_001;
 
 fn radians(degrees: f64) -> f64 {
@@ -19,17 +19,17 @@ fn degrees(radians: f64) -> f64 {
     radians / RADIANS
 }
 
-/// The distance of two latitudes, in meters.
+/// The distance in meters between two latitudes along a meridian.
 fn latitude_distance(one: f64, other: f64) -> f64 {
     EARTH_RADIUS * (radians(other) - radians(one)).abs()
 }
 
-/// The distance of two points on a sphere, in meters: the haversine formula.
+/// The great-circle distance in meters, by the haversine formula.
 pub(super) fn distance(one: Point, other: Point) -> f64 {
     distance_from(one, radians(one.latitude).cos(), other)
 }
 
-/// The same, with the cosine of the first one's latitude.
+/// Like [`distance`], with a precomputed cosine of the first point's latitude.
 fn distance_from(one: Point, cosine: f64, other: Point) -> f64 {
     let v = ((radians(other.longitude) - radians(one.longitude)) / 2.0).sin();
     if v == 0.0 {
@@ -41,7 +41,7 @@ fn distance_from(one: Point, cosine: f64, other: Point) -> f64 {
     2.0 * EARTH_RADIUS * a.sqrt().asin()
 }
 
-/// The shape that a search covers; lengths are in meters.
+/// The shape of a search area, lengths in meters.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Shape {
     Circle { radius: f64 },
@@ -49,19 +49,19 @@ pub(super) enum Shape {
     Polygon(Polygon),
 }
 
-/// An area on a flat map with longitudes and latitudes for axes, as Valkey has it: none goes across the date line.
+/// A polygon on a flat map of longitude and latitude, as in Valkey. No edge crosses the antimeridian.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Polygon {
     vertices: Vec<Point>,
 }
 
 impl Polygon {
-    /// It has three or more vertices.
+    /// Requires at least three vertices.
     pub(super) fn new(vertices: Vec<Point>) -> Self {
         Self { vertices }
     }
 
-    /// The point from which distances are measured: the mean of its vertices on a sphere, projected back onto it.
+    /// The reference point for distances: the mean of the vertices on the sphere, projected back to the surface.
     pub(super) fn center(&self) -> Point {
         let mut sum = [0.0; 3];
         for vertex in &self.vertices {
@@ -74,7 +74,7 @@ impl Polygon {
         Point { longitude: degrees(y.atan2(x)), latitude: degrees(z.atan2(x.hypot(y))) }
     }
 
-    /// South west and north east of the box around it.
+    /// The south-west and north-east corners of the bounding box.
     fn corners(&self) -> (Point, Point) {
         let [low, high] =
             [f64::INFINITY, f64::NEG_INFINITY].map(|edge| Point { longitude: edge, latitude: edge });
@@ -91,7 +91,7 @@ impl Polygon {
         })
     }
 
-    /// Whether a line from a point to the east crosses an odd number of edges.
+    /// Point-in-polygon test by ray casting: counts the edges that a ray to the east crosses.
     fn contains(&self, point: Point) -> bool {
         let mut is_within = false;
         let mut previous = self.vertices.last();
@@ -108,12 +108,12 @@ impl Polygon {
     }
 }
 
-/// A shape, and the point from which distances are measured: its middle.
+/// A shape with its center, the reference point for distances.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Area<'s> {
     center: Point,
     shape: &'s Shape,
-    /// Of the middle's latitude.
+    /// Cosine of the center's latitude.
     cosine: f64,
 }
 
@@ -122,12 +122,12 @@ impl<'s> Area<'s> {
         Self { center, shape, cosine: radians(center.latitude).cos() }
     }
 
-    /// How far a point is from the middle, if it lies within.
+    /// The distance from the center, or `None` if the point lies outside.
     pub(super) fn distance_within(&self, point: Point) -> Option<f64> {
         match *self.shape {
             Shape::Polygon(ref polygon) => polygon.contains(point).then(|| distance(self.center, point)),
             Shape::Circle { radius } => {
-                // To another latitude no way is shorter than along the meridian.
+                // Cheap lower bound first: no path between two latitudes is shorter than the meridian.
                 if latitude_distance(self.center.latitude, point.latitude) > radius * NOT_JUST_ROUNDED {
                     return None;
                 }
@@ -147,7 +147,7 @@ impl<'s> Area<'s> {
         }
     }
 
-    /// South west and north east of a box around it.
+    /// The south-west and north-east corners of a bounding box.
     fn corners(&self) -> (Point, Point) {
         let (height, width) = match *self.shape {
             Shape::Circle { radius } => (radius, radius),
@@ -164,7 +164,7 @@ impl<'s> Area<'s> {
         )
     }
 
-    /// The point around which cells are looked for.
+    /// The point around which cells are searched.
     fn middle(&self) -> Point {
         let Shape::Polygon(polygon) = self.shape else { return self.center };
         let (low, high) = polygon.corners();
@@ -174,7 +174,7 @@ impl<'s> Area<'s> {
         }
     }
 
-    /// How far it reaches from there, in meters.
+    /// Distance in meters from that point to the farthest point of the area.
     fn reach(&self) -> f64 {
         match *self.shape {
             Shape::Circle { radius } => radius,
@@ -188,7 +188,7 @@ impl<'s> Area<'s> {
         }
     }
 
-    /// After how many steps a cell is about as large.
+    /// The number of grid steps at which a cell is about as large as the area.
     fn steps(&self) -> u32 {
         let mut reach = self.reach();
         if reach == 0.0 {
@@ -199,14 +199,13 @@ impl<'s> Area<'s> {
             reach *= 2.0;
             steps += 1;
         }
-        // So that it mostly lies within a cell and its neighbours; near the poles cells are narrow.
+        // Use larger cells near the poles, where cells are narrow, so that a cell and its neighbours cover the area.
         let latitude = self.middle().latitude.abs();
         steps -= 2 + i32::from(latitude > 66.0) + i32::from(latitude > 80.0);
         steps.clamp(1, STEPS as i32) as u32
     }
 
-    /// The cells that cover it, in the order in which they are searched: that of its middle, north, south, east, west,
-    /// then the corners.
+    /// The cells that cover the area, in search order: the center cell, north, south, east, west, then the corners.
     pub(super) fn cells(&self) -> Vec<Cell> {
         const BESIDE: [(i32, i32); 9] =
             [(0, 0), (0, 1), (0, -1), (1, 0), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1)];
@@ -233,7 +232,7 @@ impl<'s> Area<'s> {
         let mut cells: Vec<Cell> = Vec::new();
         for (x, y) in BESIDE.into_iter().filter(|beside| needed(*beside)) {
             let next = cell.beside(x, y);
-            // A large area comes round to the same cells.
+            // On a large area, neighbours wrap around to the same cells.
             if cells.len() < 2 || cells.last() != Some(&next) {
                 cells.push(next);
             }

@@ -1,26 +1,25 @@
-//! Cells of the grid that places lie in.
+//! Cells of the geohash grid.
 //!
-//! Longitudes are halved again and again, and so are latitudes; after 26 steps a place has two numbers of 26 bits.
-//! Their bits one after the other (latitude first, from the lowest) are its score, 52 bits, which a double holds:
-//! places near each other on the earth mostly are near in the order. The ranges are those of Redis, so the scores
-//! are, too.
+//! Longitude and latitude are each bisected 26 times, which gives two numbers of 26 bits. Their interleaved bits
+//! (latitude first, from the lowest) form a score of 52 bits, which a double holds exactly. Points that are close on
+//! the earth mostly have close scores. The ranges, and therefore the scores, are those of Redis.
 
-/// Steps of a place.
+/// Bisection steps of a stored point.
 pub(super) const STEPS: u32 = 26;
 /// Bits of a score.
 const BITS: u32 = 2 * STEPS;
 
-/// From the lowest to the highest degree.
+/// A range of degrees, from lowest to highest.
 pub(super) type Degrees = (f64, f64);
 pub(super) const LONGITUDES: Degrees = (-180.0, 180.0);
-/// Where the map of the world that is a square ends.
+/// Latitude limits of the square Web Mercator map.
 pub(super) const LATITUDES: Degrees = (-85.051_128_78, 85.051_128_78);
-/// All there are: what a geohash is made of.
+/// The full latitude range, which standard geohash strings use.
 const ALL_LATITUDES: Degrees = (-90.0, 90.0);
 
 const LETTERS: &[u8; 32] = b"0123456789bcdefghjkmnpqrstuvwxyz";
 
-/// A point, in degrees.
+/// A point in degrees.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Point {
     pub(super) longitude: f64,
@@ -28,13 +27,13 @@ pub(super) struct Point {
 }
 
 impl Point {
-    /// Whether a place may be there.
+    /// Whether the point is within the limits of the grid.
     pub(super) fn is_valid(self) -> bool {
         (LONGITUDES.0..=LONGITUDES.1).contains(&self.longitude)
             && (LATITUDES.0..=LATITUDES.1).contains(&self.latitude)
     }
 
-    /// The middle of the cell that a score stands for.
+    /// The center of the cell that a score stands for.
     pub(super) fn of_score(score: f64) -> Self {
         let cell = Cell::of_bits(bits_of(score), STEPS);
         let ((west, east), (south, north)) = (cell.longitudes(), cell.latitudes());
@@ -44,12 +43,12 @@ impl Point {
         }
     }
 
-    /// The score of a place that is there.
+    /// The score of this point.
     pub(super) fn score(self) -> f64 {
         Cell::at(self, STEPS).bits() as f64
     }
 
-    /// The geohash of eleven letters that other services know. The last stands for bits that there are not.
+    /// The standard geohash of eleven characters. The last one is padding, since only 52 bits exist.
     pub(super) fn geohash(self) -> [u8; 11] {
         let (x, y) = (part(self.longitude, LONGITUDES, STEPS), part(self.latitude, ALL_LATITUDES, STEPS));
         let bits = Cell { x, y, steps: STEPS }.bits();
@@ -61,8 +60,8 @@ impl Point {
     }
 }
 
-/// The bits of a score, which need not be that of a place: converted as today's processors do, since Redis leaves it to
-/// them.
+/// Converts any score to grid bits. Redis leaves the conversion of out-of-range doubles to the CPU; this function does
+/// what current x86-64 CPUs do.
 fn bits_of(score: f64) -> u64 {
     const HALF: f64 = (1u64 << 63) as f64;
     match score {
@@ -72,7 +71,7 @@ fn bits_of(score: f64) -> u64 {
     }
 }
 
-/// One cell after some steps: which from the west, and which from the south.
+/// A grid cell after a number of steps: its column counted from the west and its row from the south.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Cell {
     x: u32,
@@ -80,18 +79,18 @@ pub(super) struct Cell {
     steps: u32,
 }
 
-/// In which part of a range a degree lies.
+/// Index of the part of `range` that contains `degree`.
 fn part(degree: f64, range: Degrees, steps: u32) -> u32 {
     ((degree - range.0) / (range.1 - range.0) * f64::from(1u32 << steps)) as u32
 }
 
-/// From where to where a part goes.
+/// The range of degrees of a part.
 fn range_of(part: u32, range: Degrees, steps: u32) -> Degrees {
     let (parts, width) = (f64::from(1u32 << steps), range.1 - range.0);
     (range.0 + f64::from(part) / parts * width, range.0 + (f64::from(part) + 1.0) / parts * width)
 }
 
-/// The bits of a number at the even places of another.
+/// Spreads the bits of a number to the even bit positions of the result.
 fn spread(number: u32) -> u64 {
     let mut bits = u64::from(number);
     for (shift, mask) in [
@@ -106,7 +105,7 @@ fn spread(number: u32) -> u64 {
     bits
 }
 
-/// The other way round.
+/// The inverse of [`spread`].
 fn gather(bits: u64) -> u32 {
     let mut bits = bits & 0x5555_5555_5555_5555;
     for (shift, mask) in [
@@ -134,8 +133,8 @@ impl Cell {
         spread(self.x) << 1 | spread(self.y)
     }
 
-    /// The cell so far to the east and to the north; the grid wraps around. A point on the very edge is in a part of
-    /// its own, which has no neighbours.
+    /// The cell that is `east` columns and `north` rows away; the grid wraps around. A point on the very edge has a
+    /// cell of its own without neighbours.
     pub(super) fn beside(self, east: i32, north: i32) -> Self {
         let mask = (1u32 << self.steps) - 1;
         let moved = |part: u32, by: i32| if by == 0 { part } else { part.wrapping_add_signed(by) & mask };
@@ -150,7 +149,7 @@ impl Cell {
         range_of(self.y, LATITUDES, self.steps)
     }
 
-    /// The scores of all places in it: from the first to below the second.
+    /// The score range of the cell, including the first and excluding the second.
     pub(super) fn scores(self) -> (f64, f64) {
         let shift = BITS - 2 * self.steps;
         ((self.bits() << shift) as f64, ((self.bits() + 1) << shift) as f64)
@@ -161,7 +160,7 @@ impl Cell {
 mod tests {
     use super::*;
 
-    /// A sorted set may have any scores; those that are no places are somewhere all the same, where Redis has them.
+    /// Any sorted set works as a geo index, so scores that no point produces map to the same points as in Redis.
     #[test]
     fn any_score_is_a_place() {
         for (score, hash) in [

@@ -1,4 +1,4 @@
-//! Where places are, and how far apart.
+//! GEOPOS, GEOHASH and GEODIST.
 
 use engine::{CommandError, Context};
 

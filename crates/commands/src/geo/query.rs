@@ -1,4 +1,4 @@
-//! The arguments of a search, and words that all commands of the family share.
+//! Argument parsing of geo searches, and arguments that all geo commands share.
 
 use engine::{CommandError, RequestKeys, quoted};
 use keyspace::SortedSetRef;
@@ -8,7 +8,7 @@ use super::area::{Area, Polygon, Shape};
 use super::cell::Point;
 use crate::rows::key;
 
-/// A unit of length, in meters.
+/// Parses a unit of length and returns its size in meters.
 pub(super) fn unit(word: &[u8]) -> Result<f64, CommandError> {
     match () {
         () if word.eq_ignore_ascii_case(b"m") => Ok(1.0),
@@ -19,7 +19,7 @@ pub(super) fn unit(word: &[u8]) -> Result<f64, CommandError> {
     }
 }
 
-/// The point with this longitude and latitude.
+/// Checks the coordinates and makes a point.
 pub(super) fn point(longitude: Option<f64>, latitude: Option<f64>) -> Result<Point, CommandError> {
     let degrees = |number: Option<f64>| number.ok_or(CommandError::NotFloat);
     let point = Point { longitude: degrees(longitude)?, latitude: degrees(latitude)? };
@@ -36,7 +36,7 @@ pub(super) fn reply_distance(reply: &mut Writer<'_>, distance: f64) {
     reply.bulk(format!("{distance:.4}").as_bytes());
 }
 
-/// Replies with longitude and latitude, to seventeen places.
+/// Replies with longitude and latitude, with seventeen decimals.
 pub(super) fn reply_point(reply: &mut Writer<'_>, point: Point) {
     reply.array(2);
     for degrees in [point.longitude, point.latitude] {
@@ -51,7 +51,7 @@ pub(super) fn reply_point(reply: &mut Writer<'_>, point: Point) {
     }
 }
 
-/// Which command it is.
+/// The command whose arguments are parsed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Form {
     /// GEORADIUS: longitude, latitude, radius and unit first.
@@ -65,7 +65,7 @@ pub(super) enum Form {
 }
 
 impl Form {
-    /// Where the options begin.
+    /// Index of the first option.
     fn options(self) -> usize {
         match self {
             Self::Point => 6,
@@ -76,34 +76,35 @@ impl Form {
     }
 }
 
-/// Whether the words STORE and STOREDIST name a key.
+/// Whether STORE and STOREDIST are accepted and name a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Storing {
     Allowed,
     Unknown,
 }
 
-/// An option of a search.
+/// An option of a geo search.
 enum SearchOption {
     Distances,
     Scores,
     Points,
     Any,
     Sorted(Sort),
-    /// The number stands at this place.
+    /// COUNT; holds the index of its number.
     Count(usize),
-    /// The key for what is found stands at this place.
+    /// STORE or STOREDIST of GEORADIUS; holds the index of the destination key.
     Store {
         place: usize,
         distances: bool,
     },
-    /// GEOSEARCHSTORE's STOREDIST.
+    /// STOREDIST of GEOSEARCHSTORE, which takes no key.
     StoresDistances,
-    /// The area of GEOSEARCH, or no option.
+    /// The search area of GEOSEARCH, or an unknown word.
     Other,
 }
 
-/// The option at `index`, and where the next one stands. Both the handler and [`keys_of_radius`] read with it.
+/// Returns the option at `index` and the index of the next one. Shared by the handler and [`keys_of_radius`], so that
+/// both agree.
 fn option_at(args: Args<'_>, form: Form, storing: Storing, index: usize) -> (SearchOption, usize) {
     let is = |name: &str| args.get(index).unwrap_or_default().eq_ignore_ascii_case(name.as_bytes());
     let (next, has_more) = (index + 1, index + 1 < args.len());
@@ -123,7 +124,7 @@ fn option_at(args: Args<'_>, form: Form, storing: Storing, index: usize) -> (Sea
     }
 }
 
-/// The keys of GEORADIUS and GEORADIUSBYMEMBER: of several STORE and STOREDIST, the last one counts.
+/// The keys of GEORADIUS and GEORADIUSBYMEMBER. If STORE and STOREDIST are repeated, the last one wins.
 pub(super) fn keys_of_radius(args: Args<'_>, form: Form) -> RequestKeys {
     let (mut stored, mut index) = (None, form.options());
     while index < args.len() {
@@ -143,20 +144,20 @@ pub(super) enum Sort {
     Farthest,
 }
 
-/// The middle of what is searched.
+/// The center of the search.
 #[derive(Debug, Clone, Copy)]
 enum Center {
     Point(Point),
-    /// Where a member is, if there are any.
+    /// The position of a member, or `None` if the key does not exist.
     Member(Option<Point>),
 }
 
-/// The things that a search is read from.
+/// The inputs of query parsing.
 pub(super) struct Given<'a> {
     pub(super) args: Args<'a>,
-    /// Reads a number with a point.
+    /// Parses a floating-point number.
     pub(super) double: &'a dyn Fn(&[u8]) -> Option<f64>,
-    /// The places that are searched, if there are any.
+    /// The sorted set to search, or `None` if the key does not exist.
     pub(super) source: Option<SortedSetRef<'a>>,
 }
 
@@ -177,7 +178,7 @@ impl<'a> Given<'a> {
         point(self.double(index), self.double(index + 1))
     }
 
-    /// Where the member at `index` is.
+    /// Looks up the position of the member at `index`.
     fn member(&self, index: usize) -> Result<Center, CommandError> {
         let Some(places) = self.source else { return Ok(Center::Member(None)) };
         let name = self.arg(index);
@@ -187,24 +188,24 @@ impl<'a> Given<'a> {
     }
 }
 
-/// The area of a search, and the use that is made of its result.
+/// A parsed geo search.
 #[derive(Debug)]
 pub(super) struct Query {
     center: Option<Center>,
     shape: Option<Shape>,
-    /// The unit of distances, in meters.
+    /// The unit of distances in the reply, in meters.
     pub(super) meters: f64,
     pub(super) distances: bool,
     pub(super) scores: bool,
     pub(super) points: bool,
     pub(super) sort: Sort,
-    /// How many are wanted at most; 0 is all.
+    /// Maximum number of results; 0 means all.
     pub(super) count: usize,
-    /// Any of them will do.
+    /// Whether any matches do, instead of the nearest ones (ANY).
     pub(super) any: bool,
-    /// The place of the key under which what is found is stored.
+    /// Index of the destination key.
     pub(super) store: Option<usize>,
-    /// Distances are stored, not scores.
+    /// Store distances instead of geohash scores (STOREDIST).
     pub(super) stores_distances: bool,
 }
 
@@ -235,7 +236,7 @@ impl Query {
         Ok(query)
     }
 
-    /// Reads the arguments before the options.
+    /// Parses the positional arguments before the options.
     fn read_fixed(&mut self, given: &Given<'_>, form: Form) -> Result<(), CommandError> {
         match form {
             Form::Point => {
@@ -253,7 +254,7 @@ impl Query {
         }
     }
 
-    /// Reads a word and what belongs to it; returns where the next one stands, or `None` if it is none.
+    /// Parses one option with its arguments. Returns the index of the next option, or `None` if the word is unknown.
     fn read_word(
         &mut self,
         given: &Given<'_>,
@@ -284,12 +285,12 @@ impl Query {
         Ok(Some(next))
     }
 
-    /// The same for the words of GEOSEARCH that say what is searched.
+    /// Parses FROMMEMBER, FROMLONLAT, BYRADIUS, BYBOX or BYPOLYGON of GEOSEARCH, as [`Query::read_word`] does.
     fn read_area(&mut self, given: &Given<'_>, index: usize) -> Result<Option<usize>, CommandError> {
         let is = |name: &str| given.arg(index).eq_ignore_ascii_case(name.as_bytes());
         let left = given.args.len() - index - 1;
         if matches!(self.shape, Some(Shape::Polygon(_))) && !is("bypolygon") {
-            // A polygon has its own middle and says all there is to say.
+            // A polygon defines its own center, so it excludes the other area options.
             return Ok(None);
         }
         let taken = match () {
@@ -317,12 +318,12 @@ impl Query {
         Ok(Some(index + 1 + taken))
     }
 
-    /// Whether nothing was said that a polygon does not go together with.
+    /// Whether no option was given that conflicts with BYPOLYGON.
     fn may_be_polygon(&self) -> bool {
         self.center.is_none() && matches!(self.shape, None | Some(Shape::Polygon(_)))
     }
 
-    /// Reads how many vertices there are, and these; says how many arguments that were.
+    /// Parses the number of vertices and the vertices. Returns the number of arguments consumed.
     fn read_polygon(&mut self, given: &Given<'_>, index: usize) -> Result<usize, CommandError> {
         const TOO_FEW: CommandError =
             CommandError::text("ERR GEOSEARCH BYPOLYGON must have at least 3 vertices");
@@ -362,7 +363,7 @@ impl Query {
         Ok(())
     }
 
-    /// Refuses arguments that do not go together, or that lack one; COUNT without an order means the nearest.
+    /// Refuses missing or conflicting options. COUNT without an order returns the nearest matches.
     fn check(&mut self, given: &Given<'_>, form: Form) -> Result<(), CommandError> {
         if self.store.is_some() && (self.distances || self.scores || self.points) {
             let name = if form == Form::Store { "GEOSEARCHSTORE" } else { "STORE option in GEORADIUS" };
@@ -395,12 +396,12 @@ impl Query {
         Ok(())
     }
 
-    /// Whether only Valkey from 9.0 on, and this server, know such a search.
+    /// Whether only Valkey 9.0 and later, and this server, know this kind of search (BYPOLYGON).
     pub(super) fn is_only_valkeys(&self) -> bool {
         matches!(self.shape, Some(Shape::Polygon(_)))
     }
 
-    /// The area to search; `None` where there is nothing to search.
+    /// The area to search, or `None` if the source does not exist.
     pub(super) fn area(&self) -> Option<Area<'_>> {
         let shape = self.shape.as_ref()?;
         let center = match (shape, self.center) {

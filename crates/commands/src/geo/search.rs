@@ -1,4 +1,4 @@
-//! Places within an area, sent or stored.
+//! GEORADIUS, GEOSEARCH and their variants.
 
 use engine::{CommandError, Context, Estimated};
 use keyspace::{Between, Key, Scored, SortedSetRef, Value};
@@ -7,16 +7,16 @@ use super::cell::{Cell, Point};
 use super::query::{Form, Given, Query, Sort, Storing, reply_distance, reply_point};
 use crate::sorted_set::members::SortedSetAccess;
 
-/// A place that was found.
+/// A match of a search.
 struct Found {
     name: Vec<u8>,
     score: f64,
     point: Point,
-    /// From the middle, in meters.
+    /// Distance from the center, in meters.
     distance: f64,
 }
 
-/// GEORADIUS key longitude latitude radius unit, and words
+/// GEORADIUS key longitude latitude radius unit [options]
 pub(super) fn georadius(context: &mut Context<'_>) -> Result<(), CommandError> {
     search(context, Form::Point, Storing::Allowed)
 }
@@ -25,7 +25,7 @@ pub(super) fn georadius_ro(context: &mut Context<'_>) -> Result<(), CommandError
     search(context, Form::Point, Storing::Unknown)
 }
 
-/// GEORADIUSBYMEMBER key member radius unit, and words
+/// GEORADIUSBYMEMBER key member radius unit [options]
 pub(super) fn georadiusbymember(context: &mut Context<'_>) -> Result<(), CommandError> {
     search(context, Form::Member, Storing::Allowed)
 }
@@ -34,13 +34,13 @@ pub(super) fn georadiusbymember_ro(context: &mut Context<'_>) -> Result<(), Comm
     search(context, Form::Member, Storing::Unknown)
 }
 
-/// GEOSEARCH key FROMMEMBER member | FROMLONLAT longitude latitude, BYRADIUS radius unit | BYBOX width height unit, and
-/// words; or key BYPOLYGON vertices longitude latitude ..., and words
+/// GEOSEARCH key FROMMEMBER member | FROMLONLAT longitude latitude, BYRADIUS radius unit | BYBOX width height unit,
+/// [options]; or key BYPOLYGON vertices longitude latitude ..., [options]
 pub(super) fn geosearch(context: &mut Context<'_>) -> Result<(), CommandError> {
     search(context, Form::Search, Storing::Unknown)
 }
 
-/// GEOSEARCHSTORE destination source, the rest as of GEOSEARCH
+/// GEOSEARCHSTORE destination source, then the arguments of GEOSEARCH
 pub(super) fn geosearchstore(context: &mut Context<'_>) -> Result<(), CommandError> {
     search(context, Form::Store, Storing::Unknown)
 }
@@ -70,12 +70,12 @@ fn search(context: &mut Context<'_>, form: Form, storing: Storing) -> Result<(),
     Ok(())
 }
 
-/// The key of the places that are searched.
+/// Index of the source key.
 fn source_of(form: Form) -> usize {
     if form == Form::Store { 2 } else { 1 }
 }
 
-/// About how long a search takes for the places in the cells of its area.
+/// Estimated run time, from the number of members in the cells of the search area.
 pub(super) fn long(request: &Estimated<'_>, form: Form, storing: Storing) -> u64 {
     let of_value = |value: Value<'_>| {
         let Value::SortedSet(set) = value else { return 0 };
@@ -93,7 +93,7 @@ pub(super) fn long(request: &Estimated<'_>, form: Form, storing: Storing) -> u64
     request.value(source_of(form), of_value).unwrap_or(0)
 }
 
-/// Those within the area, cell by cell.
+/// Finds the members within the area, cell by cell.
 fn find(set: &SortedSetRef<'_>, query: &Query) -> Vec<Found> {
     let mut found = Vec::new();
     let Some(area) = query.area() else { return found };
@@ -158,7 +158,7 @@ fn store(context: &mut Context<'_>, query: &Query, form: Form, target: &Key<'_>,
     }
 }
 
-/// Logs what is stored under `key` now, for replicas that do not know how it was found.
+/// Replicates the stored result itself, for replicas that do not support this kind of search.
 fn log_stored(context: &mut Context<'_>, key: &Key<'_>, was_there: bool, members: &[Scored<'_>]) {
     if was_there {
         context.effect(&[b"DEL", key.bytes()]);
@@ -206,7 +206,7 @@ mod tests {
         ]);
     }
 
-    /// The story: a Redis that followed this server did not know what a polygon is, and kept what had been there.
+    /// Regression test: a Redis replica did not know BYPOLYGON and kept the old value of the destination.
     #[test]
     fn what_is_found_within_a_polygon_is_logged_as_what_it_is() {
         let mut client = sicily();

@@ -1,4 +1,4 @@
-//! When fields go: HEXPIRE and its kin.
+//! HEXPIRE, HPERSIST, HTTL and their variants.
 
 use clock::Millis;
 use engine::{Class, CommandError, Context};
@@ -8,7 +8,7 @@ use super::fields::HashAccess;
 use super::options::{fields_at, fields_at_once, fields_word, parse_time};
 use crate::time_arg::{Base, Unit, When};
 
-/// The outcomes for one field, as the numbers in the replies.
+/// Reply codes for each field.
 const MISSING: i64 = -2;
 const NO_TIME: i64 = -1;
 const REFUSED: i64 = 0;
@@ -77,7 +77,7 @@ pub(super) fn hpersist(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Times and removals of fields of one hash on their way, and what of them the log is to be told.
+/// Changes to the expiries and fields of one hash, collected so that they can be replicated together at the end.
 pub(super) struct Change<'c, 'a> {
     pub(super) context: &'c mut Context<'a>,
     pub(super) place: Option<Place>,
@@ -86,7 +86,7 @@ pub(super) struct Change<'c, 'a> {
     timed: Vec<&'a [u8]>,
     untimed: Vec<&'a [u8]>,
     deleted: Vec<&'a [u8]>,
-    /// Those whose time had come.
+    /// Fields that were found expired.
     expired: Vec<&'a [u8]>,
 }
 
@@ -104,8 +104,8 @@ impl<'c, 'a> Change<'c, 'a> {
         }
     }
 
-    /// Makes a field that is there expire at `at`, the same for all fields of this change. A time that has
-    /// come deletes it, except on a replica: its master says when fields go.
+    /// Sets the expiry of an existing field to `at`, which is the same for all fields of this change. A time in the
+    /// past deletes the field, except on a replica, where only the master deletes fields.
     pub(super) fn expire(&mut self, name: &'a [u8], at: Millis) -> i64 {
         if at <= self.context.now && self.context.deletes_expired() {
             self.run_out(name);
@@ -117,20 +117,20 @@ impl<'c, 'a> Change<'c, 'a> {
         DONE
     }
 
-    /// Makes a field that has a time stay.
+    /// Removes the expiry of a field.
     pub(super) fn persist(&mut self, name: &'a [u8]) -> i64 {
         self.set(name, None);
         self.untimed.push(name);
         DONE
     }
 
-    /// Takes out a field that is there.
+    /// Deletes an existing field.
     pub(super) fn delete(&mut self, name: &'a [u8]) {
         self.take_out(name);
         self.deleted.push(name);
     }
 
-    /// The same because its time has come.
+    /// Deletes a field that was found expired.
     pub(super) fn run_out(&mut self, name: &'a [u8]) {
         self.take_out(name);
         self.expired.push(name);
@@ -146,7 +146,7 @@ impl<'c, 'a> Change<'c, 'a> {
         self.place = Some(self.context.table(&self.key).hash_set_expiry(place, &self.key, name, expiry).0);
     }
 
-    /// Deletes the hash if no field is left, and tells the log.
+    /// Deletes the hash if it is empty, notifies subscribers and replicates the changes.
     pub(super) fn finish(self) {
         let Self { context, place, key, at, timed, untimed, mut deleted, expired } = self;
         if timed.is_empty() && untimed.is_empty() && deleted.is_empty() && expired.is_empty() {
@@ -177,7 +177,7 @@ impl<'c, 'a> Change<'c, 'a> {
     }
 }
 
-/// Logs a command on these fields, unless there are none.
+/// Replicates a command on these fields, unless there are none.
 fn log(context: &mut Context<'_>, command: &[&[u8]], names: &[&[u8]]) {
     if !names.is_empty() {
         let mut digits = itoa::Buffer::new();
@@ -188,11 +188,11 @@ fn log(context: &mut Context<'_>, command: &[&[u8]], names: &[&[u8]]) {
     }
 }
 
-/// HTTL key FIELDS numfields field [field ...]: replies with what `show` makes of each field's time.
+/// HTTL key FIELDS numfields field [field ...]. `show` converts each field's expiry to the reply.
 fn read(context: &mut Context<'_>, show: fn(Millis, Millis) -> i64) -> Result<(), CommandError> {
     let names = fields_at_once(context).map_err(|error| match error {
         CommandError::NotInteger => error,
-        // Alone among its kin.
+        // As in Valkey, this family alone replies with a syntax error here.
         _ => CommandError::Syntax,
     })?;
     let (key, now, gone) = (context.key(1)?, context.now, context.expired_until());
@@ -201,7 +201,7 @@ fn read(context: &mut Context<'_>, show: fn(Millis, Millis) -> i64) -> Result<()
     for name in names.iter() {
         let shown = match context.field(&key, found, name) {
             Some(None) => NO_TIME,
-            // To an import source, a field whose time is past has nothing left of it.
+            // An import source sees expired fields; their remaining time is shown as 0.
             Some(Some(expiry)) if expiry > gone => show(expiry, now).max(0),
             _ => MISSING,
         };
@@ -210,7 +210,7 @@ fn read(context: &mut Context<'_>, show: fn(Millis, Millis) -> i64) -> Result<()
     Ok(())
 }
 
-/// Rounded, as TTL shows it.
+/// Rounds to the nearest second like TTL.
 pub(super) fn httl(context: &mut Context<'_>) -> Result<(), CommandError> {
     read(context, |expiry, now| (expiry.0 - now.0 + 500) / 1000)
 }
@@ -264,7 +264,7 @@ mod tests {
             ("hset h a 1", ":1"),
             ("hpexpireat h 9223372036854775808 fields 1 a", "-ERR value is not an integer or out of range"),
             ("hexpireat h 9223372036854776 fields 1 a", "-ERR invalid expire time in 'hexpireat' command"),
-            // Kept as the latest time that a field can have.
+            // Clamped to the latest expiry that a field can have.
             ("hpexpireat h 9223372036854775807 fields 1 a", "*1|:1"),
             ("hpexpiretime h fields 1 a", "*1|:140737488355327"),
             ("hpexpireat h 70368744177663 fields 1 a", "*1|:1"),
@@ -313,7 +313,8 @@ mod tests {
         );
     }
 
-    /// Two hashes, small and large, whose field `a` has expired and is still there, and whose `b` has not.
+    /// Creates a small and a large hash with an expired field `a` that is still stored, and a field `b` that has not
+    /// expired.
     fn half_expired(client: &mut Client, key: &str, fields: usize) {
         for field in 0..fields {
             client.call(&["hset", key, &format!("f{field}"), "v"]);
@@ -390,8 +391,8 @@ mod tests {
         }
     }
 
-    /// The story: fields that were deleted because a command gave them a time in the past, or set them when theirs was,
-    /// were not counted.
+    /// Regression test: fields that a command deleted because of a time in the past, or found expired, were missing in
+    /// the statistics.
     #[test]
     fn fields_that_a_command_finds_past_their_time_are_counted() {
         let mut client = Client::new();
@@ -424,7 +425,7 @@ mod tests {
         client.engine.expire_cycle(&mut client.worker, client.now, Duration::from_secs(1));
         client.table(&[("hget h a", "$-1"), ("hlen h", ":2")]);
         client.session = engine::Session::new(2, Origin::Master, true);
-        // As its master saw it, the field was there.
+        // On the master the field had not expired yet.
         client.table(&[("hincrby h a 1", ":2"), ("hpexpireat h 1 FIELDS 1 b", "*1|:1"), ("hlen h", ":2")]);
         client.table(&[("hdel h a b", ":2"), ("exists h", ":0")]);
     }

@@ -1,39 +1,39 @@
-//! The steps that every hash command takes: find the hash, see its fields as of now, set one.
+//! Steps shared by all hash commands: find the hash, read its unexpired fields, set a field.
 
 use clock::Millis;
 use engine::{Class, CommandError, Context};
 use keyspace::{Field, HashRef, Key, Kind, Packed, Place, Replaced};
 
-/// The number of fields that a command set and that were not there.
+/// The number of new fields that a command set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FieldsSet {
-    /// Those that were missing.
+    /// Fields that did not exist.
     pub(crate) missing: usize,
-    /// Those whose time had come, which count as missing.
+    /// Fields that had expired, which count as missing.
     pub(crate) expired: usize,
 }
 
-/// The hashes of a command.
+/// Access to the hashes of a command's keys.
 pub(crate) trait HashAccess {
-    /// Where the hash under `key` lies, for a command that changes it.
+    /// Finds the hash under `key` for writing. Fails with WRONGTYPE if the key has another type.
     fn find_hash(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError>;
 
-    /// The same for a command that reads: counts a hit or a miss.
+    /// Finds the hash under `key` for reading, and counts a keyspace hit or miss.
     fn read_hash(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError>;
 
-    /// The hash at `place`, which [`Context::find_hash`] or [`Context::read_hash`] gave.
+    /// The hash at `place`, as returned by [`Context::find_hash`] or [`Context::read_hash`].
     fn hash(&self, key: &Key<'_>, place: Place) -> HashRef<'_>;
 
-    /// Fields that expire up to this time count as missing.
+    /// Fields that expire at or before this time count as missing.
     fn fields_now(&self) -> Millis;
 
-    /// A field of the hash under `key`, which lies at `found`: whether it is there, and when it expires.
+    /// Looks up a field of the hash at `found`. The outer option is the field's existence, the inner one its expiry.
     fn field(&self, key: &Key<'_>, found: Option<Place>, name: &[u8]) -> Option<Option<Millis>>;
 
-    /// Replies with a field's value or null; returns whether the field exists, and when it expires.
+    /// Replies with the value of a field or null. Returns its existence and expiry like [`HashAccess::field`].
     fn reply_field(&mut self, key: &Key<'_>, found: Option<Place>, name: &[u8]) -> Option<Option<Millis>>;
 
-    /// Sets a field of the hash under `key`, which lies at `found`, or makes the hash. Says what was there.
+    /// Sets a field of the hash at `found`, or creates the hash. Returns the state of the field before.
     fn set_field(
         &mut self,
         key: &Key<'_>,
@@ -41,7 +41,7 @@ pub(crate) trait HashAccess {
         field: Field<'_>,
     ) -> (Place, Option<Replaced>);
 
-    /// Sets fields one after another, as [`Context::set_field`] does each.
+    /// Sets several fields, each as [`Context::set_field`] does.
     fn set_fields<'f>(
         &mut self,
         key: &Key<'_>,
@@ -49,11 +49,11 @@ pub(crate) trait HashAccess {
         fields: impl Iterator<Item = Field<'f>>,
     ) -> FieldsSet;
 
-    /// Tells subscribers that fields whose time had come were there until others took their places, if any did.
-    /// To be called between [`Context::modified`] and the command's own event.
+    /// Sends the `hexpired` event if a write replaced expired fields. Call it between [`Context::modified`] and the
+    /// command's own event.
     fn notify_overwritten(&self, key: &Key<'_>, any: bool);
 
-    /// Deletes the hash at `place` if no field is left. The caller has said that it was modified.
+    /// Deletes the hash at `place` if it is empty. The caller has already reported the modification.
     fn drop_if_empty(&mut self, key: &Key<'_>, place: Place);
 }
 

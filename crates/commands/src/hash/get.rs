@@ -1,4 +1,4 @@
-//! Reading fields.
+//! Commands that read fields: HGET, HMGET, HGETALL and others.
 
 use engine::{CommandError, Context};
 use keyspace::{Elements, Field};
@@ -6,7 +6,7 @@ use resp::Writer;
 
 use super::fields::HashAccess;
 
-/// Shows `reply` the field that argument 2 names, if it is there.
+/// Passes the field named by argument 2 to `reply`, if it exists.
 fn with_field(
     context: &mut Context<'_>,
     reply: impl FnOnce(&mut Writer<'_>, Option<Field<'_>>),
@@ -51,13 +51,13 @@ pub(super) fn hmget(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 pub(super) fn hlen(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
-    // As in Valkey, with those whose time has come until they go: nothing is walked for a number.
+    // As in Valkey, the count includes expired fields that are not deleted yet, so that HLEN stays O(1).
     let len = context.read_hash(&key)?.map_or(0, |place| context.hash(&key, place).len());
     context.reply.integer(len as i64);
     Ok(())
 }
 
-/// Replies with all fields: `head` begins the reply with their number, `each` adds one.
+/// Replies with all fields. `head` writes the header from the number of fields, `each` writes one field.
 fn reply_all(
     context: &mut Context<'_>,
     head: fn(&mut Writer<'_>, usize),

@@ -1,4 +1,4 @@
-//! Fields that are numbers. A field keeps the time at which it expires.
+//! HINCRBY and HINCRBYFLOAT. The field keeps its expiry.
 
 use clock::Millis;
 use engine::{Class, CommandError, Context};
@@ -53,16 +53,16 @@ pub(super) fn hincrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError
     context.modified(&key);
     context.notify_overwritten(&key, matches!(before, Before::Hidden));
     context.notify(Class::HASH, "hincrbyfloat", &key);
-    // Another machine's floating point must not have a say.
+    // Replicate the result: floating-point arithmetic may differ on the replica's machine.
     log_result(context, &key, name, sum.as_bytes(), expiry);
     context.reply.bulk(sum.as_bytes());
     Ok(())
 }
 
-/// A field before it is counted up.
+/// The state of a field before the increment.
 enum Before {
     Missing,
-    /// It is there, but its time has come.
+    /// The field exists but has expired.
     Hidden,
     Live {
         value: smallvec::SmallVec<[u8; 32]>,
@@ -97,7 +97,7 @@ fn before(
 fn log_result(context: &mut Context<'_>, key: &Key<'_>, name: &[u8], value: &[u8], expiry: Option<Millis>) {
     log_set(context, key, name, value);
     if let Some(at) = expiry {
-        // HSET makes the field stay.
+        // HSET clears the expiry, so the expiry is replicated after it.
         let mut digits = itoa::Buffer::new();
         let at = digits.format(at.0).as_bytes();
         context.effect(&[b"HPEXPIREAT", key.bytes(), at, b"FIELDS", b"1", name]);

@@ -1,4 +1,4 @@
-//! The arguments that all commands with `FIELDS` share: the fields, the expiry, the conditions.
+//! Arguments shared by all commands with `FIELDS`: the fields, the expiry and the conditions.
 
 use bitflags::bitflags;
 use clock::Millis;
@@ -10,7 +10,7 @@ use crate::time_arg::{Base, Unit, absolute, time_word};
 const NUMFIELDS: CommandError =
     CommandError::text("ERR numfields should be greater than 0 and match the provided number of fields");
 
-/// The fields of a command that has FIELDS at argument 2 and no other words.
+/// The fields of a command whose only option is FIELDS, at argument 2.
 pub(super) fn fields_at_once<'a>(context: &Context<'a>) -> Result<Args<'a>, CommandError> {
     if !context.arg(2).eq_ignore_ascii_case(b"fields") {
         return Err(CommandError::Syntax);
@@ -18,13 +18,13 @@ pub(super) fn fields_at_once<'a>(context: &Context<'a>) -> Result<Args<'a>, Comm
     fields_at(context, Some(2), 1)
 }
 
-/// The place of the word FIELDS, looked for from argument `from` on.
+/// Finds the word FIELDS, starting at argument `from`.
 pub(super) fn fields_word(args: Args<'_>, from: usize) -> Option<usize> {
     (from..args.len()).find(|&index| args[index].eq_ignore_ascii_case(b"fields"))
 }
 
-/// The fields behind FIELDS, which stands at `word`: `width` arguments each, as many as the number behind the
-/// word says, and nothing after them.
+/// The fields after FIELDS, which is at index `word`. Each field has `width` arguments. The count after FIELDS must
+/// match the number of remaining arguments exactly.
 pub(super) fn fields_at<'a>(
     context: &Context<'a>,
     word: Option<usize>,
@@ -39,8 +39,8 @@ pub(super) fn fields_at<'a>(
     }
 }
 
-/// A time at which fields are to expire. It may have passed: then they go at once. Any that milliseconds can say is
-/// taken, as by Valkey; one past the year 6429 is kept as that ([`keyspace`]'s bound for a field).
+/// Parses an expiry for fields. A time in the past is allowed and deletes the fields at once. As in Valkey, any time
+/// that fits in milliseconds is accepted; times past the year 6429 are clamped to the limit of [`keyspace`].
 pub(super) fn parse_time(
     context: &Context<'_>,
     index: usize,
@@ -57,17 +57,17 @@ pub(super) fn parse_time(
 }
 
 bitflags! {
-    /// Which words a command takes besides EX, PX, EXAT and PXAT.
+    /// The options that a command accepts in addition to EX, PX, EXAT and PXAT.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(super) struct Words: u8 {
         const KEEPTTL = 1;
         const PERSIST = 1 << 1;
-        /// NX, XX: whether the key is there. FNX, FXX: whether none, or all, of the fields are.
+        /// NX, XX: the key must not exist, or must exist. FNX, FXX: no field may exist, or all must exist.
         const CONDITIONS = 1 << 2;
     }
 }
 
-/// The change of a field's expiry.
+/// The change to a field's expiry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Expiry {
     #[default]
@@ -80,17 +80,17 @@ pub(super) enum Expiry {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Options {
     expiry: Expiry,
-    /// Where the time stands, and in what it is counted.
+    /// Argument index of the time, its unit, and whether it is relative.
     time: Option<(usize, Unit, Base)>,
-    /// The key must be there, or must not.
+    /// Required existence of the key (XX or NX).
     pub(super) key: Option<bool>,
-    /// All fields must be there, or none must.
+    /// Required existence of all fields (FXX) or of none (FNX).
     pub(super) fields: Option<bool>,
 }
 
 impl Options {
-    /// Reads the words from argument 2 up to FIELDS, the fields behind it, `width` arguments each, and last a time, so
-    /// that of several faults the same is told as by Valkey.
+    /// Parses the options from argument 2 up to FIELDS, then the fields (`width` arguments each), and last the time.
+    /// With several errors in a request, this order reports the same one as Valkey.
     pub(super) fn parse<'a>(
         context: &Context<'a>,
         allowed: Words,
@@ -132,8 +132,8 @@ impl Options {
         Err(NUMFIELDS)
     }
 
-    /// The change of the fields' expiry. To be called once the condition on the key is met: only then is an invalid
-    /// time an error, as in Valkey.
+    /// The change to the fields' expiry. Call it after the key condition is met: as in Valkey, an invalid time is an
+    /// error only then.
     pub(super) fn expiry(&self, context: &Context<'_>, name: &'static str) -> Result<Expiry, CommandError> {
         match self.time {
             Some((index, unit, base)) => Ok(Expiry::At(parse_time(context, index, unit, base, name)?)),

@@ -8,7 +8,7 @@ use resp::{Protocol, Writer};
 use super::fields::HashAccess;
 use crate::sampling::{self, OUT_OF_RANGE, Out, Pool, longest_reply, parse_count};
 
-/// The fields that have not expired.
+/// The fields of a hash that have not expired.
 struct Live<'a> {
     hash: HashRef<'a>,
     now: Millis,
@@ -73,7 +73,7 @@ pub(super) fn hrandfield(context: &mut Context<'_>) -> Result<(), CommandError> 
     sampling::choose(live, count, &mut random, out)
 }
 
-/// How many are wanted (fewer than 0: the same one may come twice), and whether with their values.
+/// Parses the count (negative: repeats are allowed) and WITHVALUES.
 fn options(context: &Context<'_>) -> Result<(i64, bool), CommandError> {
     let count = parse_count(context)?;
     let values = match context.args.get(3) {
@@ -100,7 +100,7 @@ fn one(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// So many pairs follow: in the newer version of the protocol each is an array of its own.
+/// Begins a reply of `count` pairs. In RESP3 each pair is an array of its own.
 fn begin_pairs(reply: &mut Writer<'_>, count: usize) {
     reply.array(if reply.protocol() == Protocol::Resp2 { count * 2 } else { count });
 }
@@ -149,7 +149,7 @@ mod tests {
         }
     }
 
-    /// The same field may come as often as a bulk string has bytes for, and then the client is told.
+    /// With a negative count, a reply is limited only by the maximum size of a bulk string; a larger one is an error.
     #[test]
     fn a_reply_without_a_limit_ends_somewhere() {
         let mut client = filled(7);

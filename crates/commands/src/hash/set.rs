@@ -1,4 +1,4 @@
-//! Setting and deleting fields.
+//! HSET, HMSET, HSETNX and HDEL.
 
 use engine::{Class, CommandError, Context};
 use keyspace::{Field, Key};
@@ -17,7 +17,7 @@ pub(super) fn hmset(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Sets each field to the value behind it; says how many of them were not there.
+/// Sets the field-value pairs and returns the number of new fields.
 fn set_pairs(context: &mut Context<'_>, name: &'static str) -> Result<i64, CommandError> {
     if !context.args.len().is_multiple_of(2) {
         return Err(CommandError::WrongArity(name.to_owned()));
@@ -56,7 +56,7 @@ pub(super) fn hsetnx(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Logs a field as set to this, whatever it was.
+/// Replicates the field's new value as HSET.
 pub(super) fn log_set(context: &mut Context<'_>, key: &Key<'_>, name: &[u8], value: &[u8]) {
     context.effect(&[b"HSET", key.bytes(), name, value]);
 }
@@ -70,7 +70,7 @@ pub(super) fn hdel(context: &mut Context<'_>) -> Result<(), CommandError> {
     let mut deleted = 0;
     for index in 2..context.args.len() {
         let name = context.arg(index);
-        // An expired field is as good as missing: it is left for the expiry, which has an event of its own.
+        // An expired field counts as missing. The expiry cycle deletes it, with an event of its own.
         if context.hash(&key, place).get(name).is_none_or(|field| !field.lives_at(now)) {
             continue;
         }
@@ -159,8 +159,8 @@ mod tests {
         }
     }
 
-    /// The story: subscribers were told nothing of a field that was gone when another took its place, and HDEL of such a
-    /// field was told of though it deleted nothing.
+    /// Regression test: overwriting an expired field sent no `hexpired` event, and HDEL of an expired field sent an
+    /// `hdel` event although it deleted nothing.
     #[test]
     fn expired_field_that_is_overwritten_is_told_of() {
         for (line, events) in [

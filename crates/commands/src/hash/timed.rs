@@ -1,4 +1,4 @@
-//! Reading or setting fields together with a change to their times: HGETDEL, HGETEX, HSETEX.
+//! HGETDEL, HGETEX and HSETEX: read or set fields and change their expiry in one command.
 
 use engine::{Class, CommandError, Context};
 use keyspace::{Field, Key, Place};
@@ -97,8 +97,8 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Sets fields whose time has come already: they are gone at once, and so are those of these names that were there. The
-/// values are stored nowhere, so the hash keeps the encoding that it has.
+/// Handles HSETEX with a time in the past: existing fields with these names are deleted at once and nothing is stored,
+/// so the hash keeps its encoding.
 fn set_and_gone(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>, pairs: &Args<'_>) {
     context.count_expired_fields(pairs.len() / 2);
     let mut place = found;
@@ -127,8 +127,8 @@ fn set_and_gone(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>, 
     }
 }
 
-/// Logs the effect of HSETEX, without its conditions. A time that was kept is logged as well, so that the effect does
-/// not depend on whether the field still exists at the reader.
+/// Replicates the effect of HSETEX without its conditions. With KEEPTTL the kept expiry is replicated explicitly, so
+/// that the effect does not depend on whether the replica still has the field.
 fn log_set(context: &mut Context<'_>, key: &Key<'_>, expiry: Expiry, pairs: &Args<'_>) {
     let mut digits = itoa::Buffer::new();
     let mut effect: Vec<&[u8]> = Vec::with_capacity(pairs.len() + 6);
@@ -201,8 +201,8 @@ mod tests {
         );
     }
 
-    /// The story: fields that were set with a time in the past were stored for a moment, so a long name or many of them
-    /// made a hash large for good, and one that had expired before was counted twice.
+    /// Regression test: fields set with a time in the past were stored briefly. Long names or many fields converted the
+    /// hash to a table for good, and fields that had expired before were counted twice.
     #[test]
     fn fields_that_are_set_with_a_time_past_leave_no_trace() {
         let (mut client, long) = (Client::logged(), "x".repeat(100));

@@ -1,4 +1,4 @@
-//! A hash among values of any kind.
+//! Implements [`AnyValue`] for hashes.
 
 use clock::Millis;
 use keyspace::HashRef;

@@ -1,4 +1,4 @@
-//! PFDEBUG, PFSELFTEST.
+//! PFDEBUG and PFSELFTEST.
 
 use std::fmt::Write;
 
@@ -50,7 +50,7 @@ pub(super) fn pfdebug(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// PFDEBUG SIMD ON | OFF: accepted and without effect, since the registers are merged in one way only.
+/// PFDEBUG SIMD ON | OFF: accepted without effect, since there is only one implementation of the merge.
 fn simd(context: &mut Context<'_>) -> Result<(), CommandError> {
     let word = context.arg(2);
     let reply = match () {
@@ -62,7 +62,8 @@ fn simd(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The runs of a sparse sketch: `z:` and `Z:` zeros, said in one byte and in two, `v:` a value and how often.
+/// Formats the opcodes of a sparse sketch: `z:` and `Z:` are zero runs of one and two bytes, `v:` is a value with its
+/// run length.
 fn decoded(sketch: Sketch<'_>) -> String {
     let mut shown = String::new();
     for run in sketch.runs() {

@@ -1,7 +1,7 @@
-//! Waiting for elements of lists.
+//! BLPOP, BRPOP, BLMPOP, BLMOVE and BRPOPLPUSH.
 //!
-//! Each is logged as the command that does the same without waiting: at another time it would wait, or take something
-//! else.
+//! Each is replicated as its non-blocking form, since a replica or the AOF loader must neither block nor take another
+//! element.
 
 use engine::{CommandError, Context, Outcome, Wait};
 use keyspace::{Kind, ListEnd};
@@ -76,7 +76,8 @@ fn move_or_wait(
         return Ok(Outcome::Done);
     }
     if !context.may_wait() {
-        // Where it cannot wait it replies null as LMOVE does; only a client that waited in vain gets a null array.
+        // Where blocking is not allowed (in a transaction), the reply is null as from LMOVE. Only a timeout gives a
+        // null array.
         context.reply.null();
         return Ok(Outcome::Done);
     }
@@ -159,7 +160,7 @@ mod tests {
         ]);
     }
 
-    /// The transaction that pushed took so long that its key expired in it.
+    /// The key expires during the transaction that pushes to it.
     #[test]
     fn a_key_that_expires_in_its_transaction_is_not_served() {
         let mut client = Client::new();

@@ -1,4 +1,4 @@
-//! Changing elements of lists where they are.
+//! LSET, LINSERT, LREM and LTRIM: changes to existing lists.
 
 use engine::{Class, CommandError, Context, Origin};
 use keyspace::{Key, ListEnd, ListItem, Place};
@@ -55,7 +55,7 @@ pub(super) fn linsert(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// LREM key count element
 pub(super) fn lrem(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, count, element) = (context.key(1)?, context.integer(2)?, context.arg(3));
-    // A master of Redis 7.0 may say so.
+    // Only clients are refused: a Redis 7.0 master may send this count.
     if count == i64::MIN && context.session.origin == Origin::Client {
         return Err(CommandError::text(
             "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807",
@@ -106,7 +106,7 @@ pub(super) fn ltrim(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Elements were taken out of the list at `place`; with the last of them goes the key.
+/// Reports the removal of elements from the list at `place`, and deletes the key if the list is empty.
 fn after_removal(context: &mut Context<'_>, key: &Key<'_>, place: Place, event: &str) {
     let is_empty = context.list(key, place).is_empty();
     if is_empty {
@@ -204,7 +204,7 @@ mod tests {
         assert_eq!(client.log(), logged);
     }
 
-    /// The encoding that OBJECT ENCODING names follows `list-max-listpack-size`, up and down.
+    /// OBJECT ENCODING follows `list-max-listpack-size` when the list grows and shrinks.
     #[test]
     fn a_list_is_called_by_its_size() {
         let mut client = Client::new();
@@ -233,7 +233,7 @@ mod tests {
         ]);
     }
 
-    /// All that is done to lists of any size, beside a vector.
+    /// Compares all operations on lists of various sizes with a `Vec`.
     #[test]
     fn a_list_may_be_of_any_size() {
         let mut client = Client::new();

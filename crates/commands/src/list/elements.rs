@@ -1,10 +1,10 @@
-//! The steps that list commands share: find the list, show its elements, put some in, take some out.
+//! Steps shared by list commands: find the list, reply with elements, push and pop.
 
 use engine::{Class, CommandError, Context};
 use keyspace::{Key, ListEnd, ListItem, ListRef, Place};
 use resp::{Args, Writer};
 
-/// The event of an element that was put there.
+/// The keyspace event of a push at this end.
 pub(super) fn pushed(end: ListEnd) -> &'static str {
     match end {
         ListEnd::Head => "lpush",
@@ -12,7 +12,7 @@ pub(super) fn pushed(end: ListEnd) -> &'static str {
     }
 }
 
-/// The event of an element that was taken from there.
+/// The keyspace event of a pop at this end.
 pub(super) fn popped(end: ListEnd) -> &'static str {
     match end {
         ListEnd::Head => "lpop",
@@ -20,7 +20,7 @@ pub(super) fn popped(end: ListEnd) -> &'static str {
     }
 }
 
-/// The command that takes elements from there.
+/// The name of the command that pops at this end.
 pub(super) fn pop_command(end: ListEnd) -> &'static [u8] {
     match end {
         ListEnd::Head => b"LPOP",
@@ -35,28 +35,28 @@ pub(super) fn reply_item(reply: &mut Writer<'_>, item: ListItem<'_>) {
     }
 }
 
-/// The lists of a command.
+/// Access to the lists of a command's keys.
 pub(crate) trait ListAccess {
-    /// Where the list under `key` lies, for a command that changes it.
+    /// Finds the list under `key` for writing. Fails with WRONGTYPE if the key has another type.
     fn find_list(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError>;
 
-    /// The same for a command that reads: counts a hit or a miss.
+    /// Finds the list under `key` for reading, and counts a keyspace hit or miss.
     fn read_list(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError>;
 
-    /// The list at `place`, which [`Context::find_list`] or [`Context::read_list`] gave.
+    /// The list at `place`, as returned by [`Context::find_list`] or [`Context::read_list`].
     fn list(&self, key: &Key<'_>, place: Place) -> ListRef<'_>;
 
-    /// Puts elements at an end of the list under `key`, which lies at `found`, or makes the list. Returns how many
-    /// elements it has then.
+    /// Pushes elements at one end of the list at `found`, or creates the list. Returns the new length.
     fn push(&mut self, key: &Key<'_>, found: Option<Place>, end: ListEnd, elements: Args<'_>) -> usize;
 
-    /// Replies with `count` elements from an end of the list at `place`, beginning with the one at the end.
+    /// Replies with `count` elements from one end of the list at `place`, starting at that end.
     fn reply_end(&mut self, key: &Key<'_>, place: Place, end: ListEnd, count: usize);
 
-    /// Takes elements from an end of the list at `place`, and the key with the last of them. Returns how many.
+    /// Pops up to `count` elements at one end of the list at `place`, and deletes the key if the list is empty. Returns
+    /// the number of popped elements.
     fn pop(&mut self, key: &Key<'_>, place: Place, end: ListEnd, count: usize) -> usize;
 
-    /// Takes some elements from an end of the list at `place`, which has more than these.
+    /// Pops `count` elements at one end of the list at `place`, which must have more than `count`.
     fn take(&mut self, key: &Key<'_>, place: Place, end: ListEnd, count: usize) -> Place;
 }
 

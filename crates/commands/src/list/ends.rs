@@ -1,4 +1,4 @@
-//! Putting elements to the ends of lists, and taking them from there.
+//! LPUSH, RPUSH, LPOP, RPOP and LMPOP.
 
 use engine::{CommandError, Context};
 use keyspace::ListEnd;
@@ -84,7 +84,7 @@ pub(super) fn lmpop(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Takes elements out of the first list that has any; says whether one had.
+/// Pops from the first non-empty list. Returns whether there was one.
 pub(super) fn pop_first(context: &mut Context<'_>, options: &Mpop) -> Result<bool, CommandError> {
     let Mpop { keys, end, count } = options;
     for index in keys.clone() {

@@ -1,4 +1,4 @@
-//! Moving elements between lists.
+//! LMOVE and RPOPLPUSH: moves of elements between lists.
 
 use engine::{Class, CommandError, Context};
 use keyspace::{ItemDigits, Key, ListEnd, Place};
@@ -23,8 +23,8 @@ pub(super) fn rpoplpush(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Moves an element from an end of the list under the first key to an end of that under the second, and replies with
-/// it; says whether there was one.
+/// Moves an element from one end of the first list to one end of the second and replies with it. Returns whether there
+/// was an element.
 pub(super) fn move_one(
     context: &mut Context<'_>,
     (from, to): (ListEnd, ListEnd),
@@ -41,7 +41,7 @@ pub(super) fn move_one(
         turn(context, &source, place, (from, to), &element);
         return Ok(true);
     }
-    // Looking for the target may have deleted it, expired; storing there moves what lies in one table with it.
+    // Entries may have moved: reading the target may have deleted it as expired, and both keys may share a table.
     let limit = context.engine.settings.list_limit();
     let there = context.peek(&target);
     let table = context.table(&target);
@@ -50,7 +50,7 @@ pub(super) fn move_one(
         None => table.list_create(&target, to, elements, limit),
         Some(there) => table.list_push(there, &target, to, elements, limit),
     };
-    // The pop counts for both.
+    // LMOVE is one change for `rdb_changes_since_last_save`; the pop already counted it.
     context.modified_uncounted(context.session.db, &target);
     context.notify(Class::LIST, pushed(to), &target);
     if let Some(place) = context.peek(&source) {
@@ -59,7 +59,7 @@ pub(super) fn move_one(
     Ok(true)
 }
 
-/// Moves an element of a list to an end of the same.
+/// Moves an element from one end of a list to an end of the same list.
 fn turn(
     context: &mut Context<'_>,
     key: &Key<'_>,

@@ -1,11 +1,11 @@
-//! The words and indexes in the arguments of list commands.
+//! Options and indexes of list commands.
 
 use std::ops::Range;
 
 use engine::{CommandError, Context};
 use keyspace::ListEnd;
 
-/// LEFT or RIGHT.
+/// Parses LEFT or RIGHT.
 pub(super) fn end(word: &[u8]) -> Result<ListEnd, CommandError> {
     match () {
         () if word.eq_ignore_ascii_case(b"left") => Ok(ListEnd::Head),
@@ -14,7 +14,7 @@ pub(super) fn end(word: &[u8]) -> Result<ListEnd, CommandError> {
     }
 }
 
-/// The elements of a list of `len` that lie between two indexes, which count from the end where they are negative.
+/// Converts two inclusive indexes, which count from the end if negative, to a range within a list of `len` elements.
 pub(super) fn between(start: i64, stop: i64, len: usize) -> Range<usize> {
     let len = len as i64;
     let from_end = |index: i64| if index < 0 { index.saturating_add(len) } else { index };
@@ -22,13 +22,13 @@ pub(super) fn between(start: i64, stop: i64, len: usize) -> Range<usize> {
     if start > stop { 0..0 } else { start as usize..stop as usize + 1 }
 }
 
-/// An index, which counts from the end where it is negative; `None` beyond either end.
+/// Resolves an index, which counts from the end if negative. `None` if it is out of range.
 pub(super) fn index(index: i64, len: usize) -> Option<usize> {
     let index = if index < 0 { index.checked_add(len as i64)? } else { index };
     usize::try_from(index).ok().filter(|index| *index < len)
 }
 
-/// The arguments that LMPOP and BLMPOP share: `numkeys key [key ...] LEFT | RIGHT [COUNT count]`.
+/// The arguments of LMPOP and BLMPOP: `numkeys key [key ...] LEFT | RIGHT [COUNT count]`.
 pub(super) struct Mpop {
     pub(super) keys: Range<usize>,
     pub(super) end: ListEnd,

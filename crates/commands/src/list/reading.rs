@@ -1,4 +1,4 @@
-//! Reading lists.
+//! LLEN, LINDEX, LRANGE and LPOS.
 
 use std::ops::Range;
 
@@ -81,12 +81,12 @@ fn reply_pinned(reply: &mut Writer<'_>, pinned: PinnedValues, elements: Range<us
 /// The arguments of LPOS.
 struct Search<'a> {
     element: ListItem<'a>,
-    /// How many matches are skipped.
+    /// Matches to skip before the first result.
     passed: u64,
     from_tail: bool,
-    /// How many are wanted; `None` is the first, and not in an array.
+    /// Maximum number of results; `None` without COUNT, when the reply is not an array.
     count: Option<usize>,
-    /// The most elements that are compared.
+    /// Maximum number of comparisons.
     most: usize,
 }
 
@@ -103,7 +103,7 @@ impl<'a> Search<'a> {
             let number = resp::parse_i64(context.arg(index)).and_then(|number| usize::try_from(number).ok());
             number.ok_or(CommandError::text(text))
         };
-        // All means the same as none here.
+        // COUNT 0 and MAXLEN 0 mean unlimited.
         let or_all = |number: usize| if number == 0 { usize::MAX } else { number };
         let mut at = 3;
         while at < context.args.len() {
@@ -127,7 +127,7 @@ impl<'a> Search<'a> {
         Ok(search)
     }
 
-    /// The indexes of what is found.
+    /// Returns the indexes of the matches.
     fn run(&self, list: ListRef<'_>) -> Vec<usize> {
         let (mut found, mut looked, mut passed) = (Vec::new(), 0, 0);
         let (last, most, count) = (list.len() - 1, self.most.min(list.len()), self.count.unwrap_or(1));

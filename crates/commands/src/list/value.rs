@@ -1,4 +1,4 @@
-//! A list among values of any kind.
+//! Implements [`AnyValue`] for lists.
 
 use std::ops::Range;
 

@@ -1,6 +1,6 @@
-//! Whole numbers of any size, as far as reading and printing one floating point number needs them.
+//! Unsigned big integers, with only the operations that parsing and printing a floating-point number need.
 
-/// A whole number, 32 bits a word, the lowest word first, no zero word at the end.
+/// Words of 32 bits, least significant first, without leading zero words.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Big(Vec<u32>);
 
@@ -26,7 +26,7 @@ impl Big {
         }
     }
 
-    /// `self * factor + addend`
+    /// Computes `self * factor + addend` in place.
     pub(super) fn mul_add(&mut self, factor: u32, addend: u32) {
         let mut carry = u64::from(addend);
         for word in &mut self.0 {
@@ -57,7 +57,7 @@ impl Big {
         self.0.splice(0..0, std::iter::repeat_n(0, bits as usize / 32));
     }
 
-    /// Halves it; the lowest bit is lost.
+    /// Shifts right by one bit and discards the lowest bit.
     fn halve(&mut self) {
         let mut carry = 0;
         for word in self.0.iter_mut().rev() {
@@ -73,7 +73,7 @@ impl Big {
         len.then_with(|| self.0.iter().rev().cmp(other.0.iter().rev())).is_lt()
     }
 
-    /// `self - other`, which must not be larger.
+    /// Subtracts `other`, which must not be larger than `self`.
     fn subtract(&mut self, other: &Self) {
         let mut borrow = false;
         for (index, word) in self.0.iter_mut().enumerate() {
@@ -86,15 +86,15 @@ impl Big {
         self.trim();
     }
 
-    /// `(bits, sticky, exponent)` with `self = bits * 2^exponent` and something below if `sticky`. At
-    /// least 96 bits are kept where there are so many.
+    /// Returns `(bits, sticky, exponent)` with `self = bits * 2^exponent`, plus nonzero bits below if `sticky`. Keeps
+    /// at least the 96 highest bits.
     pub(super) fn top_bits(&self) -> (u128, bool, i64) {
         let low = self.0.len().saturating_sub(4);
         let bits = self.0[low..].iter().rev().fold(0u128, |bits, word| bits << 32 | u128::from(*word));
         (bits, self.0[..low].iter().any(|word| *word != 0), low as i64 * 32)
     }
 
-    /// `self / divisor` in the form of [`Big::top_bits`], with 66 or 67 bits.
+    /// Computes `self / divisor` in the form of [`Big::top_bits`], with 66 or 67 significant bits.
     pub(super) fn quotient(&self, divisor: &Self) -> (u128, bool, i64) {
         let (mut rest, mut divisor) = (self.clone(), divisor.clone());
         let shift = divisor.bits() + 66 - rest.bits();
@@ -103,7 +103,7 @@ impl Big {
         } else {
             divisor.shift_left(shift.unsigned_abs() as u32);
         }
-        // Long division, bit by bit: the quotient is below 2^67.
+        // Bitwise long division. The quotient is below 2^67.
         divisor.shift_left(67);
         let mut quotient = 0u128;
         for _ in 0..67 {

@@ -5,7 +5,7 @@ use engine::{Link, Origin, Session};
 
 use crate::testing::Client;
 
-/// Another client of the same server, and how often it was woken.
+/// Connects a second client to the same server. Also returns the number of its wake-ups.
 fn join(client: &Client) -> (Session, Arc<AtomicUsize>) {
     let woken = Arc::new(AtomicUsize::new(0));
     let count = woken.clone();
@@ -16,7 +16,7 @@ fn join(client: &Client) -> (Session, Arc<AtomicUsize>) {
     (Session::of(seen, Origin::Client, true), woken)
 }
 
-/// Runs a line as that client.
+/// Runs a line as the second client.
 fn as_other(client: &mut Client, other: &mut Session, line: &str) -> String {
     std::mem::swap(other, &mut client.session);
     let reply = client.wire(line);
@@ -30,7 +30,7 @@ fn messages(session: &Session) -> String {
     String::from_utf8(out).unwrap().replace("\r\n", "|")
 }
 
-/// A script that has published does not begin again when it comes to a key that it did not name.
+/// A script that has published is not restarted when it accesses an undeclared key.
 #[test]
 fn a_script_publishes_once() {
     let mut client = Client::new();
@@ -101,7 +101,7 @@ fn subscriptions_are_counted_and_confirmed() {
     ]);
 }
 
-/// In version 3 of the protocol a client may publish to itself: the message follows the reply.
+/// In RESP3 a client may publish to itself; the message follows the reply.
 #[test]
 fn messages_are_pushed_beside_replies() {
     let mut client = Client::new();
@@ -148,7 +148,7 @@ fn shard_channels_end_when_their_slot_leaves() {
     client.table(&[("pubsub shardchannels", "*1|$1|b")]);
 }
 
-/// A push is no reply: a client that has switched replies off still gets it.
+/// A push message is not a reply, so CLIENT REPLY OFF does not suppress it.
 #[test]
 fn who_wants_no_replies_hears_what_is_pushed() {
     let mut client = Client::new();

@@ -1,4 +1,4 @@
-//! Scripts and functions that are to run: which one is meant, and with how many keys.
+//! EVAL, EVALSHA, FCALL and their read-only variants: resolve the script and its keys.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ pub(super) fn fcall_ro(context: &mut Context<'_>) -> Result<ScriptCall, CommandE
     call(context, true)
 }
 
-/// How many keys the command says it has.
+/// Parses the number of keys.
 fn count_keys(context: &Context<'_>, no_number: CommandError) -> Result<usize, CommandError> {
     let count = context.integer(2).map_err(|_| no_number)?;
     if count > context.args.len() as i64 - 3 {
@@ -53,7 +53,7 @@ fn run_known(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall, C
     if context.session.is_debugging() {
         return Err(CommandError::text("ERR Please use EVAL instead of EVALSHA for debugging"));
     }
-    // Before the number of keys, as in Redis: what is no hash names no script.
+    // Checked before the number of keys, as in Redis: text that is not a SHA1 names no script.
     if sha_of(context.arg(1)).is_none() {
         return Err(NO_SCRIPT);
     }
@@ -78,7 +78,7 @@ fn call(context: &mut Context<'_>, read_only: bool) -> Result<ScriptCall, Comman
     start(context, what, keys, read_only)
 }
 
-/// Sees whether the script may run at all.
+/// Checks that the script may run now, and starts it.
 fn start(
     context: &Context<'_>,
     what: Runnable,
@@ -92,7 +92,7 @@ fn start(
     Ok(ScriptCall { what, keys, read_only })
 }
 
-/// The script of this text, which is compiled here and known to all afterwards.
+/// Compiles a script and adds it to the cache.
 pub(super) fn learn(context: &mut Context<'_>, text: &[u8], keep: bool) -> Result<Arc<Script>, CommandError> {
     let script = Script::new(text).map_err(|error| CommandError::Text(error.to_string().into()))?;
     let script = match context.engine.scripts.find(&script.sha) {

@@ -1,4 +1,4 @@
-//! FUNCTION: libraries.
+//! FUNCTION: library management.
 
 use std::sync::atomic::Ordering;
 
@@ -54,7 +54,7 @@ pub(super) fn flush(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// LIST's options: a pattern of names, and whether the texts are shown.
+/// Parses the options of FUNCTION LIST: a name pattern, and whether to include the code.
 fn list_options(args: Args<'_>) -> Result<(Option<&[u8]>, bool), CommandError> {
     let (mut pattern, mut code, mut words) = (None, false, args.from(2).iter());
     while let Some(word) = words.next() {

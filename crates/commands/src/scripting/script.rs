@@ -1,4 +1,4 @@
-//! SCRIPT: the cache of scripts.
+//! SCRIPT: the script cache.
 
 use engine::{CommandError, Context, DebugMode, misused, sha_of, until_nul};
 use scripting::Verdict;
@@ -49,7 +49,7 @@ pub(super) fn kill(context: &mut Context<'_>) -> Result<(), CommandError> {
     kill_one(context, false)
 }
 
-/// Stops scripts, or functions.
+/// Kills the running script, or the running function.
 pub(super) fn kill_one(context: &mut Context<'_>, function: bool) -> Result<(), CommandError> {
     match context.engine.scripts.kill(function) {
         Verdict::Stopped => {

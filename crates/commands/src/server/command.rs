@@ -1,4 +1,4 @@
-//! COMMAND: the table tells about itself.
+//! COMMAND: introspection of the command table.
 
 use engine::{
     Begin, Categories, CommandError, Context, Find, Flags, KeyFlags, KeySpec, Registered, Registry,
@@ -8,7 +8,7 @@ use resp::{Args, Writer};
 use super::docs::docs;
 use crate::help::write_help;
 
-/// The flags that users see, in Redis's words.
+/// Flags shown to users, under Redis's names.
 const FLAGS: &[(Flags, &str)] = &[
     (Flags::WRITE, "write"),
     (Flags::READONLY, "readonly"),
@@ -44,16 +44,16 @@ const KEY_FLAGS: &[(KeyFlags, &str)] = &[
     (KeyFlags::VARIABLE_FLAGS, "variable_flags"),
 ];
 
-/// COMMAND and its subcommands.
+/// Handles COMMAND and its subcommands.
 pub(super) fn command(context: &mut Context<'_>) -> Result<(), CommandError> {
     answer_command(context.commands.registry(), context.args, &mut context.reply)
 }
 
-/// Answers COMMAND, or a subcommand of it that exists and has as many words as it takes, about the
-/// commands of this registry.
+/// Executes COMMAND or one of its subcommands for the commands of this registry. The caller has checked the subcommand
+/// and its arity.
 ///
 /// # Errors
-/// The error to reply to words that make no sense.
+/// An error reply for invalid arguments.
 pub fn answer_command(
     registry: &Registry,
     args: Args<'_>,
@@ -93,7 +93,7 @@ fn info(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) {
     }
 }
 
-/// The names of those flags of `table` for which `has` is true, as a set.
+/// The names of the flags in `table` for which `has` returns true, as a RESP set.
 fn names<F: Copy>(
     reply: &mut Writer<'_>,
     table: &[(F, &'static str)],
@@ -137,13 +137,13 @@ fn describe(reply: &mut Writer<'_>, entry: &Registered) {
     }
 }
 
-/// The keys as the first versions of COMMAND told them: first, last (negative from the end), step.
+/// The key range of the original COMMAND reply: first, last (negative from the end), step.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct LegacyRange {
     first: i64,
     last: i64,
     step: i64,
-    /// There are keys that this cannot say.
+    /// Whether the command has keys that this range does not cover.
     movable: bool,
 }
 
@@ -206,7 +206,7 @@ fn describe_spec(reply: &mut Writer<'_>, spec: &KeySpec) {
     }
 }
 
-/// Starts a part of a key spec: its type, then `fields` pairs.
+/// Begins a part of a key spec: its type and a map of `fields` pairs.
 fn typed(reply: &mut Writer<'_>, kind: &str, fields: usize) {
     reply.map(2);
     reply.bulk(b"type");
@@ -249,7 +249,7 @@ fn list(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) -> Result<(
     Ok(())
 }
 
-/// The request that follows in the arguments, with the positions and flags of its keys.
+/// Parses the request in the remaining arguments and returns the positions and flags of its keys.
 fn keys_of<'a>(
     registry: &Registry,
     args: Args<'a>,
@@ -320,7 +320,7 @@ mod tests {
 
     use crate::testing::Client;
 
-    /// GET and LCS as Redis 7.0.15 describes them, with this server's key flags.
+    /// GET and LCS as described by Redis 7.0.15, with this server's key flags.
     const GET: &str = "*10|$3|get|:2|*2|+readonly|+fast|:1|:1|:1|*3|+@read|+@string|+@fast|*0|*1|*6|$5|flags|*2\
                        |+RO|+access|$12|begin_search|*4|$4|type|$5|index|$4|spec|*2|$5|index|:1|$9|find_keys\
                        |*4|$4|type|$5|range|$4|spec|*6|$7|lastkey|:0|$7|keystep|:1|$5|limit|:0|*0";
@@ -342,7 +342,7 @@ mod tests {
         assert!(client.wire("command info msetex").contains("+movablekeys\r\n:0\r\n:0\r\n:0\r\n"));
         let resp3 = GET.replace("*2|+RO", "~2|+RO").replace("*2|+read", "~2|+read").replace("*3|", "~3|");
         let resp3 = resp3.replace("*6", "%3").replace("*4|", "%2|").replace("*2|$5", "%1|$5");
-        // Tips and keys are sets; subcommands are a list, also where there are none.
+        // In RESP3, tips and keys are sets. Subcommands are an array even when there are none.
         let resp3 = resp3.replacen("*0", "~0", 1).replace("*1|%3", "~1|%3");
         client.table(&[("hello 3", &client_hello())]);
         client.table(&[("command info get", &format!("*1|{resp3}"))]);

@@ -1,4 +1,4 @@
-//! DEBUG: tools for those who test the server.
+//! DEBUG: tools for testing the server.
 
 use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
@@ -33,12 +33,12 @@ const fn tool(name: &'static str, arity: i8, summary: &'static str) -> Command {
     Command::new(name, Group::Server, "1.0.0", arity, summary).flags(ADMIN)
 }
 
-/// One that the shell carries out.
+/// A subcommand that runs in the shell.
 const fn shell(name: &'static str, arity: i8, command: DebugCommand, summary: &'static str) -> Command {
     tool(name, arity, summary).node(NodeCommand::Debug(command))
 }
 
-/// One for a mechanism of Redis that is not here: a script that sets it goes on.
+/// A subcommand that controls a mechanism this server lacks. Accepted without effect so that test scripts continue.
 const fn without_effect(name: &'static str, arity: i8) -> Command {
     tool(name, arity, "Has no effect: what it is about in Redis is not here.").run(switches::accept)
 }
@@ -63,7 +63,7 @@ const DEBUG: &[Command] = &[
         "Rewrites the configuration file as CONFIG REWRITE does, with a line for every parameter.",
     ),
     shell("crash-and-recover", -2, DebugCommand::CrashAndRecover, "Starts the server anew, saving nothing."),
-    // HELP of Valkey has the one name, and its command takes the other.
+    // HELP of Valkey documents one spelling and the command accepts the other.
     without_effect("delay-rdb-client-free-second", 3),
     without_effect("delay-rdb-client-free-seconds", 3),
     without_effect("dict-resizing", 3),
@@ -187,7 +187,7 @@ fn digest_value(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Adds a value: its type, its content, whether it expires.
+/// Adds a value to the digest: its type, its content and whether it expires.
 fn mix_value(digest: &mut Digest, value: &Value<'_>, expires: bool) {
     let value = any(value);
     digest.mix(&value.type_number().to_be_bytes());
@@ -214,22 +214,22 @@ fn oom(_context: &mut Context<'_>) -> Result<(), CommandError> {
 
 fn error(context: &mut Context<'_>) -> Result<(), CommandError> {
     let text = String::from_utf8_lossy(context.arg(2));
-    // It is no error of the command's: nothing counts it.
+    // Written as a plain reply, so that it does not count as a failed command.
     context.reply.error(&text);
     Ok(())
 }
 
-/// Words that none of the tools takes.
+/// The error for an unknown subcommand.
 fn unknown(context: &mut Context<'_>) -> Result<(), CommandError> {
     Err(misused("DEBUG", context.arg(1)))
 }
 
-/// Bytes around the value in what DUMP gives: the type before it, version and checksum behind it.
+/// Size of the header (type) and footer (version, checksum) that DUMP adds to a value.
 const AROUND_DUMP: usize = 1 + 2 + 8;
-/// The clock of last uses has 24 bits of seconds in Redis.
+/// Mask of Redis's LRU clock, which has 24 bits of seconds.
 const LRU_CLOCK: i64 = (1 << 24) - 1;
 
-/// Where `key` lies, also if its time is past and it is still there, as on a replica.
+/// Finds `key` even if it has expired and is still stored, as on a replica.
 fn stored(context: &Context<'_>, key: &Key<'_>) -> Result<Place, CommandError> {
     match context.view(key).find(key, Millis(i64::MIN)) {
         Found::Live(place) | Found::Expired(place) => Ok(place),
@@ -237,7 +237,7 @@ fn stored(context: &Context<'_>, key: &Key<'_>) -> Result<Place, CommandError> {
     }
 }
 
-/// DEBUG OBJECT key [fast]: without what takes long to find out.
+/// DEBUG OBJECT key [fast]. With `fast`, expensive fields are omitted.
 fn object(context: &mut Context<'_>) -> Result<(), CommandError> {
     let fast = context.args.get(3).is_some_and(|word| word.eq_ignore_ascii_case(b"fast"));
     let key = context.key(2)?;
@@ -260,11 +260,10 @@ fn object(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Redis writes such a name into a buffer of this length, and cuts off what is longer.
+/// Length limit of populated names; Redis truncates them at its buffer size.
 const MAX_POPULATED_NAME: usize = 127;
 
-/// DEBUG POPULATE count [prefix] [size]. As in Redis, these keys are not logged, and a key that is there
-/// stays as it is.
+/// DEBUG POPULATE count [prefix] [size]. As in Redis, the keys are not replicated and existing keys stay unchanged.
 fn populate(context: &mut Context<'_>) -> Result<(), CommandError> {
     let out_of_range = CommandError::text("ERR value is out of range, must be positive");
     let positive = |index| {
@@ -335,10 +334,10 @@ fn quicklist(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// DEBUG QUICKLIST-PACKED-THRESHOLD size: from which size on an element of a list has a node to itself.
-/// Lists have no such nodes here, so it changes nothing; an invalid size is still an error.
+/// DEBUG QUICKLIST-PACKED-THRESHOLD size. It has no effect, since lists have no quicklist nodes here, but an invalid
+/// size is an error.
 fn quicklist_packed_threshold(context: &mut Context<'_>) -> Result<(), CommandError> {
-    // As in Redis: four gigabytes without the space that it leaves for a node's own fields.
+    // As in Redis: 4 GiB minus a reserve for the node's header.
     const MOST: u64 = (4 << 30) - (1 << 20);
     match memory_size(context.arg(2)) {
         Some(size) if size <= MOST => {
@@ -351,7 +350,7 @@ fn quicklist_packed_threshold(context: &mut Context<'_>) -> Result<(), CommandEr
     }
 }
 
-/// Reads `10`, `1k` (1000), `1kb` (1024), ..., in any case; without digits it is zero, as in Redis.
+/// Parses `10`, `1k` (1000), `1kb` (1024) and so on, case-insensitively. As in Redis, text without digits is zero.
 fn memory_size(word: &[u8]) -> Option<u64> {
     let digits = word.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(word.len());
     let unit: u64 = match word[digits..].to_ascii_lowercase().as_slice() {
@@ -618,7 +617,7 @@ mod tests {
             ("lolwut version x", "-ERR value is not an integer or out of range"),
         ]);
         assert!(client.wire("lolwut").contains("Redoubt ver. "));
-        // The test's monotonic clock stands still at 0.
+        // The test's monotonic clock stays at 0.
         client.engine.set_wall_clock(0, 1_700_000_000_000_042);
         client.table(&[("time", "*2|$10|1700000000|$2|42")]);
     }

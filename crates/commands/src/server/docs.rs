@@ -1,4 +1,4 @@
-//! COMMAND DOCS: what commands are for.
+//! COMMAND DOCS: documentation of commands.
 
 use engine::{Registered, Registry};
 use resp::{Args, Writer};
@@ -9,7 +9,7 @@ pub(super) fn docs(registry: &Registry, args: Args<'_>, reply: &mut Writer<'_>) 
     let chosen: Vec<_> = if args.len() == 2 {
         registry.top().to_vec()
     } else {
-        // Names without a command are left out.
+        // Unknown names are skipped.
         args.from(2).iter().filter_map(|name| registry.find_full(name)).collect()
     };
     reply_docs(reply, &chosen);
@@ -68,7 +68,7 @@ fn reply_one(reply: &mut Writer<'_>, entry: &'static Registered) {
 fn reply_arguments(reply: &mut Writer<'_>, arguments: &[Argument]) {
     reply.array(arguments.len());
     for argument in arguments {
-        // An argument that stands for others is shown by them.
+        // A block or choice has no display text of its own; its nested arguments are shown.
         let stands_for_others = ["block", "oneof"].contains(&argument.kind);
         let display = (!stands_for_others).then(|| argument.display.unwrap_or(argument.name));
         let named = [("name", Some(argument.name)), ("type", Some(argument.kind)), ("display_text", display)];

@@ -1,7 +1,8 @@
-//! HOTKEYS: Redis 8.6's form, a session between START and STOP, and Valkey 9.2's, windows that `hotkeys-top-k` turns on.
+//! HOTKEYS, in two forms: Redis 8.6's sessions between START and STOP, and Valkey 9.2's windows, which `hotkeys-top-k`
+//! enables.
 //!
-//! GET tells of the session if there is one, else of the last window if windows are counted. Facts of Redis 8.6 and of
-//! the documentation of Valkey 9.2.
+//! GET reports the session if there is one, else the last window. The behaviour follows Redis 8.6 and the documentation
+//! of Valkey 9.2.
 
 use std::sync::Arc;
 
@@ -33,12 +34,12 @@ const SUBCOMMANDS: &[Command] = &[
     row("stop", "8.6.0", 2, "Ends counting.").run(stop),
 ];
 
-/// Seconds for which a session may last, and keys that it may tell.
+/// Limits of a session: its duration in seconds and its number of keys.
 const MOST_SECONDS: i64 = 1_000_000;
 const MOST_KEYS: i64 = 64;
 const USUAL_KEYS: usize = 10;
 
-/// METRICS, which comes first; says where the next word stands.
+/// Parses METRICS, which must come first. Returns the index of the next argument.
 fn metrics(context: &Context<'_>, request: &mut HotKeysRequest) -> Result<usize, CommandError> {
     let args = context.args;
     if args.len() < 4 || !context.arg(2).eq_ignore_ascii_case(b"metrics") {
@@ -55,7 +56,7 @@ fn metrics(context: &Context<'_>, request: &mut HotKeysRequest) -> Result<usize,
             () if word.eq_ignore_ascii_case(b"net") => {
                 (&mut request.net, "ERR METRICS NET defined more than once!")
             }
-            // As in Redis, unknown metrics are ignored beside a known one.
+            // As in Redis, unknown metrics are ignored if at least one is known.
             () => continue,
         };
         if std::mem::replace(metric, true) {
@@ -71,7 +72,7 @@ fn metrics(context: &Context<'_>, request: &mut HotKeysRequest) -> Result<usize,
     Ok(4 + count)
 }
 
-/// The slots behind SLOTS; says where the next word stands.
+/// Parses the slots after SLOTS. Returns them and the index of the next argument.
 fn slots(context: &Context<'_>, index: usize) -> Result<(Vec<Slot>, usize), CommandError> {
     if context.engine.topology.is_none() {
         return Err(CommandError::text("ERR SLOTS parameter cannot be used in non-cluster mode"));
@@ -199,7 +200,7 @@ fn reply_report(reply: &mut Writer<'_>, report: &HotKeysReport) {
     reply_number(reply, "collection-start-time-unix-ms", report.begun.0.max(0).unsigned_abs());
     reply_number(reply, "collection-duration-ms", report.lasted);
     if request.cpu {
-        // The time within commands; the kernel's is not told apart.
+        // Time spent in commands; user and system time are not distinguished.
         reply_number(reply, "total-cpu-time-user-ms", report.all.nanos / MILLI);
         reply_number(reply, "total-cpu-time-sys-ms", 0);
     }
@@ -216,7 +217,7 @@ fn reply_report(reply: &mut Writer<'_>, report: &HotKeysReport) {
     }
 }
 
-/// Ranges of slots, the first and the last of each; one that is alone stands for itself.
+/// Replies with slot ranges, each as first and last slot; a single slot is an array of one.
 fn reply_slots(reply: &mut Writer<'_>, slots: &[Slot]) {
     if slots.is_empty() {
         reply.array(1);

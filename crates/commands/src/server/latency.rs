@@ -1,4 +1,4 @@
-//! LATENCY: what took long, and how long commands take.
+//! LATENCY: the latency monitor and command histograms.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use crate::help::reply_help;
 
 const ADMIN: Flags = Flags::ADMIN.union(Flags::NOSCRIPT).union(Flags::LOADING).union(Flags::STALE);
 const TIPS: &[&str] = &["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"];
-/// Columns and rows of a graph.
+/// Size of a graph in characters.
 const GRAPH_WIDTH: usize = 80;
 const GRAPH_HEIGHT: u64 = 4;
 
@@ -73,7 +73,7 @@ fn histogram(context: &mut Context<'_>) -> Result<(), CommandError> {
     let chosen: Vec<&Registered> = if context.args.len() == 2 {
         registry.all().to_vec()
     } else {
-        // A container stands for its subcommands.
+        // A container expands to its subcommands.
         let named = context.args.from(2).iter().filter_map(|name| registry.find_full(name));
         named.flat_map(|entry| std::iter::once(entry).chain(entry.subcommands().iter().copied())).collect()
     };
@@ -115,7 +115,7 @@ fn graph(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// One column a sample: as high as it is long, and below how long ago it was.
+/// Draws one column per sample: the height is the latency, the label below is the sample's age.
 fn draw(name: &str, event: &LatencyEvent, now: i64) -> String {
     let skipped = event.samples.len().saturating_sub(GRAPH_WIDTH);
     let samples: Vec<(i64, u64)> = event.samples.iter().skip(skipped).copied().collect();

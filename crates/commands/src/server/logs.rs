@@ -1,4 +1,4 @@
-//! SLOWLOG and COMMANDLOG: the commands that took long or were large.
+//! SLOWLOG and COMMANDLOG: logs of slow commands and of large requests and replies.
 
 use engine::{Command, CommandError, CommandLog, Context, Flags, Group, misused};
 
@@ -9,7 +9,7 @@ const HELP: Flags = Flags::LOADING.union(Flags::STALE);
 const GET_TIPS: &[&str] = &["request_policy:all_nodes", "nondeterministic_output"];
 const LEN_TIPS: &[&str] = &["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"];
 const RESET_TIPS: &[&str] = &["request_policy:all_nodes", "response_policy:all_succeeded"];
-/// Entries of SLOWLOG GET without a number.
+/// Entries returned by SLOWLOG GET without a count.
 const DEFAULT_COUNT: usize = 10;
 
 const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'static str) -> Command {
@@ -41,15 +41,15 @@ const SLOWLOG: &[Command] = &[
     row("reset", "2.2.12", 2, "Empties the log.").tips(RESET_TIPS).run(slowlog_reset),
 ];
 
-/// How many entries an argument asks for; -1 is all.
+/// Parses the number of entries; -1 means all.
 fn count(argument: &[u8]) -> Result<usize, CommandError> {
     let count = resp::parse_i64(argument).filter(|count| *count >= -1);
     let count = count.ok_or(CommandError::text("ERR count should be greater than or equal to -1"))?;
     Ok(usize::try_from(count).unwrap_or(usize::MAX))
 }
 
-/// Replies with entries, and behind what each has elsewhere, if that was asked for, with the kind of the thread on which
-/// it ran.
+/// Replies with entries. `with_thread` adds the kind of the thread that ran the command, which is an extension of the
+/// Redis format.
 fn reply_entries(context: &mut Context<'_>, log: &CommandLog, count: usize, with_thread: bool) {
     let entries = log.newest(count);
     let reply = &mut context.reply;
@@ -91,7 +91,7 @@ fn slowlog_reset(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The log that an argument names.
+/// The log that argument `index` names.
 fn named<'a>(context: &Context<'a>, index: usize) -> Result<&'a CommandLog, CommandError> {
     let log = context.engine.logs.named(context.arg(index));
     log.ok_or(CommandError::text("ERR type should be one of the following: slow, large-request, large-reply"))

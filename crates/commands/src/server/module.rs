@@ -74,7 +74,7 @@ mod tests {
         }
         let settings = &client.engine.settings;
         settings.module_command.set(config::Allowed::Yes);
-        // This client is not on the server's machine.
+        // This client is connected from another machine.
         settings.debug_command.set(config::Allowed::Local);
         for line in ["debug populate 1", "debug nosuch", "debug object"] {
             let reply = client.wire(line);

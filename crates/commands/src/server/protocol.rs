@@ -1,4 +1,4 @@
-//! DEBUG PROTOCOL: one reply of each type, for those who write clients.
+//! DEBUG PROTOCOL: sample replies of each RESP type, for client developers.
 
 use engine::{CommandError, Context};
 use resp::Protocol;
@@ -39,7 +39,7 @@ pub(super) fn protocol(context: &mut Context<'_>) -> Result<(), CommandError> {
         }
         b"push" if !resp3 => return Err(CommandError::text("ERR RESP2 is not supported by this command")),
         b"push" => {
-            // A push made while a command runs comes behind its reply.
+            // A push sent during a command follows the command's reply.
             reply.bulk(b"Some real reply following the push reply");
             reply.push(2);
             reply.bulk(b"server-cpu-usage");

@@ -1,9 +1,9 @@
-//! Members that come, go and move.
+//! SADD, SREM and SMOVE.
 
 use engine::{Class, CommandError, Context};
 use keyspace::{Key, Kind, Packed, Place, SetRef};
 
-/// Deletes the set at `place` if no member is left, and tells of that.
+/// Deletes the set at `place` if it is empty, and sends the `del` event.
 pub(super) fn drop_if_no_members(context: &mut Context<'_>, key: &Key<'_>, place: Place) {
     if context.view(key).set(place).is_some_and(|set| set.is_empty()) {
         let dropped = context.table(key).remove(place, key);
@@ -12,8 +12,8 @@ pub(super) fn drop_if_no_members(context: &mut Context<'_>, key: &Key<'_>, place
     }
 }
 
-/// The members that the command names, from argument `from` on, are in the set under `key`, which lies at `found`
-/// or is made. Says how many of them were not.
+/// Adds the members from argument `from` on to the set at `found`, or creates the set. Returns the number of new
+/// members.
 fn add_members(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>, from: usize) -> usize {
     let (bounds, args) = (context.engine.settings.set_bounds(), context.args);
     let members = (from..args.len()).map(|index| &args[index]);
@@ -77,7 +77,7 @@ fn move_member(
         return Ok(false);
     }
     context.find_typed::<SetRef<'_>>(to)?;
-    // Looked for now: the two may share a table, and the other one may have gone, expired.
+    // Look the source up again: both keys may share a table, and reading the target may have deleted it as expired.
     let source = context.find(from).expect("it was found above");
     if from.bytes() == to.bytes() {
         return Ok(context.typed::<SetRef<'_>>(from, source)?.contains(member));
@@ -144,8 +144,7 @@ mod tests {
         assert_eq!(client.log(), log);
     }
 
-    /// The story: a set moves a member into another of the same slot that has expired, and whose removal moves the
-    /// first.
+    /// Regression test: the target set is in the same slot and has expired, and its removal moves the source's entry.
     #[test]
     fn an_expired_target_goes_before_a_member_moves() {
         let mut client = Client::new();
@@ -218,7 +217,7 @@ mod tests {
                 ("object encoding strings", names[if number < 128 { 1 } else { 2 }]),
             ]);
         }
-        // As many as may come, whether or not they are new.
+        // The encoding is chosen by the number of arguments, whether or not the members are new.
         client.wire(&format!("sadd t{}", " a".repeat(129)));
         client.wire(&format!("sadd i{}", " 1".repeat(513)));
         client.table(&[("object encoding t", names[2]), ("object encoding i", names[2])]);

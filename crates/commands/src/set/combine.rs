@@ -1,4 +1,4 @@
-//! Sets of sets: what all have, what any has, what only the first has.
+//! SINTER, SUNION, SDIFF and their variants.
 
 use engine::{Class, CommandError, Context};
 use keyspace::{Keyspace, Member, NewSet, SetRef};
@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::sources::{Sets, Sources};
 use crate::scanning::Found;
 
-/// The number of members for which lookups in other sets are prefetched together.
+/// Members per prefetch batch.
 const AT_ONCE: usize = 64;
 
 #[derive(Clone, Copy)]
@@ -41,7 +41,7 @@ pub(super) fn sdiffstore(context: &mut Context<'_>) -> Result<(), CommandError> 
     store(context, Operation::Diff, "sdiffstore")
 }
 
-/// SINTER key [key ...]
+/// Handles SINTER, SUNION and SDIFF: replies with the result.
 fn reply(context: &mut Context<'_>, operation: Operation) -> Result<(), CommandError> {
     let sources = Sources::read(context, 1..context.args.len())?;
     let (bounds, db) = (context.engine.settings.set_bounds(), context.session.db);
@@ -59,7 +59,7 @@ fn reply(context: &mut Context<'_>, operation: Operation) -> Result<(), CommandE
     Ok(())
 }
 
-/// SINTERSTORE destination key [key ...]
+/// Handles SINTERSTORE, SUNIONSTORE and SDIFFSTORE: stores the result.
 fn store(context: &mut Context<'_>, operation: Operation, event: &str) -> Result<(), CommandError> {
     let sources = Sources::read(context, 2..context.args.len())?;
     let (bounds, db) = (context.engine.settings.set_bounds(), context.session.db);
@@ -80,7 +80,7 @@ fn store(context: &mut Context<'_>, operation: Operation, event: &str) -> Result
 }
 
 impl Operation {
-    /// Visits the members of the result, each once; `scratch` is an empty set to work with.
+    /// Visits each member of the result once. `scratch` is an empty set for intermediate results.
     fn visit(
         self,
         keyspace: &Keyspace,
@@ -112,7 +112,7 @@ impl Operation {
         }
     }
 
-    /// Puts the members of the result into `made`, an empty set.
+    /// Adds the members of the result to `made`, an empty set.
     fn make(self, keyspace: &Keyspace, sets: &Sets<'_>, mut made: NewSet) -> NewSet {
         match self {
             Self::Union => {
@@ -132,7 +132,8 @@ impl Operation {
     }
 }
 
-/// The members that any set has, read while others have the slots of the large ones, if that can be done.
+/// Computes a union while other clients may use the slots of the large sets, which are pinned. `None` if pinning is not
+/// possible.
 fn pinned_union(context: &mut Context<'_>, sources: &Sources<'_>) -> Option<Found> {
     if !context.may_let_go() {
         return None;
@@ -153,13 +154,13 @@ fn pinned_union(context: &mut Context<'_>, sources: &Sources<'_>) -> Option<Foun
     Some(found)
 }
 
-/// Those that have members.
+/// The sets that exist.
 fn there<'s>(sets: &[Option<SetRef<'s>>]) -> impl Iterator<Item = SetRef<'s>> {
     sets.iter().copied().flatten()
 }
 
-/// Visits the members that all sets have, until `visit` returns false. Looks at the members of the smallest set, and
-/// for each into the others, the smaller ones first.
+/// Visits the members that all sets have, until `visit` returns false. Iterates over the smallest set and looks each
+/// member up in the others, in ascending order of size.
 fn visit_common(keyspace: &Keyspace, sets: &Sets<'_>, visit: &mut dyn FnMut(Member<'_>) -> bool) {
     let mut sorted: Vec<SetRef<'_>> = there(sets).collect();
     if sorted.len() < sets.len() {
@@ -172,8 +173,8 @@ fn visit_common(keyspace: &Keyspace, sets: &Sets<'_>, visit: &mut dyn FnMut(Memb
     });
 }
 
-/// Visits the members of a set with their hashes until `visit` returns false; the memory for looking them up in the
-/// others was prefetched.
+/// Visits members with their hashes until `visit` returns false. The memory for lookups in `others` is prefetched per
+/// batch.
 fn look_for_each<'s>(
     keyspace: &Keyspace,
     set: &SetRef<'s>,
@@ -194,7 +195,7 @@ fn look_for_each<'s>(
     }
 }
 
-/// Adds the members of a set to another, some at a time, for which memory was prefetched.
+/// Adds the members of one set to another, with prefetching per batch.
 fn add_all(keyspace: &Keyspace, set: &SetRef<'_>, made: &mut NewSet) {
     let mut some = SmallVec::<[Member<'_>; AT_ONCE]>::new();
     let mut add = |some: &mut SmallVec<[Member<'_>; AT_ONCE]>| {
@@ -212,17 +213,17 @@ fn add_all(keyspace: &Keyspace, set: &SetRef<'_>, made: &mut NewSet) {
     add(&mut some);
 }
 
-/// Whether the difference is found by looking for each member of the first set in the others, and not by taking the
-/// others' members out of a copy: whichever is less work.
+/// Whether the difference is computed by looking up each member of the first set in the others, rather than by removing
+/// the others' members from a copy. Chooses the cheaper method.
 fn is_looked_for(sets: &Sets<'_>) -> bool {
     let first = sets.first().copied().flatten().map_or(0, |set| set.len());
     let by_looking = first.saturating_mul(sets.len());
     let by_copying: usize = there(sets).map(|set| set.len()).sum();
-    // Half, for a member that is found soon is looked for no further; as Redis weighs it.
+    // Half, since a lookup ends at the first set that has the member. Redis uses the same weight.
     by_looking / 2 <= by_copying
 }
 
-/// Visits the members that the first set has and no other.
+/// Visits the members that only the first set has.
 fn visit_difference(keyspace: &Keyspace, sets: &Sets<'_>, visit: &mut dyn FnMut(Member<'_>)) {
     let [Some(first), others @ ..] = &sets[..] else { return };
     let mut others: Vec<SetRef<'_>> = there(others).collect();
@@ -235,7 +236,7 @@ fn visit_difference(keyspace: &Keyspace, sets: &Sets<'_>, visit: &mut dyn FnMut(
     });
 }
 
-/// The same, as what is left of a copy of the first set.
+/// Computes the difference by removing the other sets' members from a copy of the first set.
 fn copied_difference(sets: &Sets<'_>, mut copy: NewSet) -> NewSet {
     let [Some(first), others @ ..] = &sets[..] else { return copy };
     first.for_each(&mut |member| {
@@ -274,7 +275,7 @@ pub(super) fn sintercard(context: &mut Context<'_>) -> Result<(), CommandError> 
     Ok(())
 }
 
-/// The limit that the arguments from `index` on say; 0 is none.
+/// Parses LIMIT from argument `index` on; 0 means unlimited.
 fn parse_limit(context: &Context<'_>, mut index: usize) -> Result<i64, CommandError> {
     const NEGATIVE: CommandError = CommandError::text("ERR LIMIT can't be negative");
     let mut limit = 0;
@@ -366,7 +367,7 @@ mod tests {
         ]);
     }
 
-    /// Sets of all sizes and shapes, by either way to a difference, beside std's.
+    /// Compares sets of all sizes and encodings, and both difference methods, with `std` sets.
     #[test]
     fn what_comes_of_many_members() {
         let mut client = Client::new();
@@ -402,7 +403,7 @@ mod tests {
         }
     }
 
-    /// The story: one of several sets of a slot has expired, and its removal moves the others.
+    /// Regression test: one of several sets in a slot has expired, and its removal moves the others' entries.
     #[test]
     fn an_expired_set_among_others_has_no_members() {
         let mut client = Client::new();

@@ -1,15 +1,15 @@
 //! SPOP.
 //!
-//! Logged as the members that went, or as the key if all did.
+//! Replicated as SREM of the popped members, or as a deletion of the key if no member is left.
 
 use engine::{Class, CommandError, Context, Lazy, Random};
 use keyspace::{Key, NewSet, Place, SetRef};
 
 use super::change::drop_if_no_members;
 
-/// A set that keeps fewer than one of this many members is built anew from those that stay.
+/// If fewer than one of this number of members stay, the set is rebuilt from those that stay.
 const MOVE_BELOW: usize = 5;
-/// Members in one command of the log.
+/// Members per replicated SREM.
 const LOGGED_TOGETHER: usize = 1024;
 
 /// SPOP key [count]
@@ -93,8 +93,7 @@ fn pop_singly(context: &mut Context<'_>, key: &Key<'_>, mut place: Place, count:
     popped
 }
 
-/// Makes the set anew of `kept` members, on one walk: each has the chance to be among those still to be kept, of those
-/// that are still to come.
+/// Rebuilds the set from `kept` random members in a single scan, by selection sampling. Returns the other members.
 fn keep_few(context: &mut Context<'_>, key: &Key<'_>, place: Place, kept: usize) -> Vec<Vec<u8>> {
     let mut random = Random::new(context.random());
     let (mut new, mut popped) = (NewSet::new(context.engine.settings.set_bounds()), Vec::new());
@@ -122,7 +121,8 @@ mod tests {
 
     use crate::testing::Client;
 
-    /// For any count and any set: so many members go, the others stay, and the log has those that went.
+    /// For any count and any set: exactly `count` members are removed, the others stay, and the removed ones are
+    /// replicated.
     #[test]
     fn members_are_taken_out_by_chance() {
         for (size, prefix) in [(1, ""), (20, ""), (20, "m"), (3000, ""), (3000, "m")] {
@@ -147,7 +147,7 @@ mod tests {
                     continue;
                 }
                 client.table(&[("pttl s", ":1000")]);
-                // Several commands in one transaction, if there are many.
+                // Several commands are replicated as one transaction.
                 let logged = log[2..].iter().filter(|line| !["0 MULTI", "0 EXEC"].contains(&line.as_str()));
                 let logged = logged.flat_map(|line| {
                     line.strip_prefix("0 SREM s ").expect("members that went").split(' ').map(str::to_owned)
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(client.log(), ["0 sadd s a", "0 SREM s a", "0 sadd s a", "0 UNLINK s"]);
     }
 
-    /// A set that is left with few members by one command is called by these again, as Redis does.
+    /// As in Redis, a set that one SPOP leaves with few members returns to a compact encoding.
     #[test]
     fn what_is_left_of_many_is_called_by_its_members() {
         let mut client = Client::new();

@@ -1,4 +1,4 @@
-//! Reading sets.
+//! SISMEMBER, SMISMEMBER, SCARD and SMEMBERS.
 
 use engine::{CommandError, Context};
 use keyspace::{Elements, SetRef};

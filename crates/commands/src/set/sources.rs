@@ -1,19 +1,19 @@
-//! The sets that a command reads together.
+//! The source sets of commands on several sets.
 
 use engine::{CommandError, Context};
 use keyspace::{Found, Key, LockedSlots, Place, SetRef};
 use smallvec::SmallVec;
 
-/// Keys of sets and where these lie.
+/// Source keys and the locations of their sets.
 pub(super) struct Sources<'a> {
     keys: SmallVec<[(Key<'a>, Option<Place>); 4]>,
 }
 
-/// The sets; those that are not there have no members.
+/// One set per source; `None` if the key does not exist.
 pub(super) type Sets<'s> = SmallVec<[Option<SetRef<'s>>; 4]>;
 
 impl<'a> Sources<'a> {
-    /// Finds the sets under these arguments.
+    /// Finds the sets under the given arguments.
     pub(super) fn read(
         context: &mut Context<'a>,
         arguments: impl Iterator<Item = usize>,
@@ -30,8 +30,7 @@ impl<'a> Sources<'a> {
         Ok(sources)
     }
 
-    /// Looks the keys up again: a missing key may have just been removed as expired, which may have moved others of its
-    /// table.
+    /// Repeats the lookups: reading a missing key may have deleted it as expired and moved other entries of its table.
     fn find_again(&mut self, context: &Context<'a>) {
         for (key, place) in &mut self.keys {
             if place.is_some() {
@@ -43,7 +42,7 @@ impl<'a> Sources<'a> {
         }
     }
 
-    /// Where the large sets lie, and the others.
+    /// Splits the locations into those of large sets and the others.
     pub(super) fn by_size<'s>(
         &self,
         slots: &'s LockedSlots<'_>,

@@ -1,4 +1,4 @@
-//! A set among values of any kind.
+//! Implements [`AnyValue`] for sets.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -51,7 +51,7 @@ impl Sortable for SetRef<'_> {
     }
 }
 
-/// Each member's score is 1.
+/// As an input of sorted-set operations, each member has the score 1.
 impl<'a> ScoredMembers<'a> for SetRef<'a> {
     fn len(&self) -> usize {
         SetRef::len(self)

@@ -1,20 +1,20 @@
-//! Registers of six bits, one behind another, each with its lowest bit first.
+//! Dense registers: packed values of six bits, least significant bit first.
 
 use super::{Observation, REGISTERS};
 
 const BITS: usize = 6;
-/// So many registers fill whole bytes together, and one word when each has a byte.
+/// Registers per group: eight registers of six bits fill six bytes, and unpacked they fill one 64-bit word.
 pub(super) const GROUP: usize = 8;
 const GROUP_BYTES: usize = GROUP * BITS / 8;
 pub(super) const BYTES: usize = REGISTERS * BITS / 8;
 const MASK: u32 = (1 << BITS) - 1;
 
-/// Where a register begins: the byte, and the bit in it.
+/// The byte index and bit offset of a register.
 fn place(register: usize) -> (usize, u32) {
     (register * BITS / 8, (register * BITS % 8) as u32)
 }
 
-/// A byte and the one behind it; behind the last there is none.
+/// Reads a byte and the next one; past the end reads 0.
 fn two_bytes(registers: &[u8], at: usize) -> u32 {
     u32::from(registers[at]) | u32::from(registers.get(at + 1).copied().unwrap_or(0)) << 8
 }
@@ -24,7 +24,7 @@ pub(super) fn register(registers: &[u8], register: usize) -> u8 {
     (two_bytes(registers, at) >> shift & MASK) as u8
 }
 
-/// Sets a register to what was seen, unless it is as high; says whether it was lower.
+/// Raises a register to the observed value if it is lower. Returns whether it changed.
 pub(super) fn raise(registers: &mut [u8], seen: Observation) -> bool {
     let (at, shift) = place(seen.register);
     let before = two_bytes(registers, at);
@@ -39,7 +39,7 @@ pub(super) fn raise(registers: &mut [u8], seen: Observation) -> bool {
     true
 }
 
-/// The values of all registers.
+/// Unpacks all registers to one byte each.
 #[inline(always)]
 pub(super) fn unpack(registers: &[u8], values: &mut [u8; REGISTERS]) {
     let groups = registers.as_chunks::<GROUP_BYTES>().0;
@@ -50,7 +50,7 @@ pub(super) fn unpack(registers: &[u8], values: &mut [u8; REGISTERS]) {
     }
 }
 
-/// Registers with these values.
+/// Packs all registers into six bits each.
 #[inline(always)]
 pub(super) fn pack(values: &[u8; REGISTERS], registers: &mut [u8]) {
     let groups = registers.as_chunks_mut::<GROUP_BYTES>().0;
@@ -60,8 +60,7 @@ pub(super) fn pack(values: &[u8; REGISTERS], registers: &mut [u8]) {
     }
 }
 
-/// Eight values of six bits each, one behind another, to a byte each: halves move apart, then their halves, then
-/// theirs.
+/// Spreads eight packed six-bit values to one byte each, by repeatedly moving halves apart.
 #[inline(always)]
 fn spread(word: u64) -> u64 {
     let word = word & 0x00ff_ffff | (word & 0xffff_ff00_0000) << 8;
@@ -69,7 +68,7 @@ fn spread(word: u64) -> u64 {
     word & 0x003f_003f_003f_003f | (word & 0x0fc0_0fc0_0fc0_0fc0) << 2
 }
 
-/// The other way round.
+/// The inverse of [`spread`]: packs eight bytes into six bits each.
 #[inline(always)]
 fn gather(word: u64) -> u64 {
     let word = word & 0x003f_003f_003f_003f | (word & 0x3f00_3f00_3f00_3f00) >> 2;

@@ -1,13 +1,13 @@
-//! How many elements have been seen, from how many registers have which value (Ertl 2017, algorithm 6).
+//! Cardinality estimate from the histogram of register values (Ertl 2017, algorithm 6).
 
 use super::{CHOOSING_BITS, REGISTERS};
 
-/// The greatest value that an element can give a register: all bits that do not choose are zero.
+/// Maximum register value: all hash bits that do not select the register are zero.
 const MOST: usize = (u64::BITS - CHOOSING_BITS) as usize;
-/// Half of 1 / ln 2, as Redis writes it.
+/// 1 / (2 ln 2), with the digits that Redis uses.
 const ALPHA: f64 = 0.721_347_520_444_481_7;
 
-/// How many registers have which value. Six bits can say more than any element does.
+/// Number of registers per value. Six bits allow values that no element produces.
 #[derive(Debug, Clone)]
 pub(super) struct Histogram([u16; 64]);
 
@@ -18,9 +18,9 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// Of these registers.
+    /// Counts the values of all registers.
     pub(super) fn of(values: &[u8; REGISTERS]) -> Self {
-        // Neighbours are often equal, and counting in one place waits for the count before.
+        // Four counters per value: neighbours are often equal, and increments of one counter would wait for each other.
         let mut counts = [[0_u16; 64]; 4];
         for four in values.as_chunks::<4>().0 {
             for (counts, value) in counts.iter_mut().zip(four) {
@@ -47,7 +47,7 @@ impl Histogram {
     }
 }
 
-/// The sum of x^(2^k) 2^(k-1) over k from 1 on, and x.
+/// Computes x plus the sum of x^(2^k) 2^(k-1) over all k >= 1.
 fn sigma(x: f64) -> f64 {
     if x == 1.0 {
         return f64::INFINITY;
@@ -64,7 +64,7 @@ fn sigma(x: f64) -> f64 {
     }
 }
 
-/// A third of 1 - x - the sum of (1 - x^(2^-k))^2 2^-k over k from 1 on.
+/// Computes (1 - x - the sum of (1 - x^(2^-k))^2 2^-k over all k >= 1) / 3.
 fn tau(x: f64) -> f64 {
     if x == 0.0 || x == 1.0 {
         return 0.0;

@@ -1,32 +1,32 @@
-//! From an element to a register and its value.
+//! Hashes an element to a register and its value.
 
 use super::CHOOSING_BITS;
 
-/// Redis's seed.
+/// Seed of the hash function, the same as in Redis.
 const SEED: u64 = 0xadc8_3b19;
-/// MurmurHash64A's multiplier.
+/// Multiplication constant of MurmurHash64A.
 const MULTIPLIER: u64 = 0xc6a4_a793_5bd1_e995;
 
-/// A lower bound for one register, which an element gives.
+/// A register and the lower bound that an element sets for its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Observation {
     pub(crate) register: usize,
-    /// 1 to 51: the zeros behind the bits that choose, up to the first one, which is counted.
+    /// 1 to 51: the number of zeros after the selecting bits, plus one.
     pub(crate) value: u8,
 }
 
 impl Observation {
-    /// The observation that an element gives.
+    /// The observation for an element.
     pub(crate) fn of(element: &[u8]) -> Self {
         let hash = murmur64a(element);
         let register = (hash & ((1 << CHOOSING_BITS) - 1)) as usize;
-        // A one behind the last bit ends every run.
+        // A sentinel bit past the end limits the run of zeros.
         let rest = hash >> CHOOSING_BITS | 1 << (u64::BITS - CHOOSING_BITS);
         Self { register, value: rest.trailing_zeros() as u8 + 1 }
     }
 }
 
-/// MurmurHash2 for 64-bit platforms, version A, of A. Appleby (public domain), read as little-endian everywhere.
+/// MurmurHash2 for 64-bit platforms, version A, by A. Appleby (public domain). Reads little-endian on every platform.
 fn murmur64a(bytes: &[u8]) -> u64 {
     let mixed = |word: u64| {
         let word = word.wrapping_mul(MULTIPLIER);

@@ -1,38 +1,38 @@
-//! Registers as runs of equal ones, for a sketch that has seen little.
+//! Sparse registers: run-length encoding for sketches with few elements.
 //!
 //! ```text
-//! 00nnnnnn             n + 1 registers (1 to 64) that are 0
-//! 01nnnnnn nnnnnnnn    n + 1 registers (1 to 16384) that are 0, the higher bits first
-//! 1vvvvvnn             n + 1 registers (1 to 4) that are v + 1 (1 to 32)
+//! 00nnnnnn             n + 1 registers (1 to 64) with value 0
+//! 01nnnnnn nnnnnnnn    n + 1 registers (1 to 16384) with value 0, high bits first
+//! 1vvvvvnn             n + 1 registers (1 to 4) with value v + 1 (1 to 32)
 //! ```
 //!
-//! The runs cover the registers from the first to the last. Which runs a change leaves is as in Redis, so that the same
-//! elements give the same bytes: the run in which the register lies is cut, and of the five runs from the one before it
-//! on, neighbours that are equal and not 0 become one.
+//! The runs cover all registers in order. Updates split and merge runs as Redis does, so that the same elements give
+//! the same bytes: the run of the register is split, and then equal non-zero neighbours among the five runs starting at
+//! its predecessor are merged.
 
 use smallvec::SmallVec;
 
 use super::{Observation, REGISTERS, Unusable};
 
-/// The most registers that a short run of zeros covers.
+/// Maximum registers in a one-byte run of zeros.
 const MOST_SHORT: usize = 64;
-/// The most registers that a run of others than 0 covers, and the greatest value that they can have.
+/// Maximum registers in a run of non-zero values, and the maximum value.
 const MOST_EQUAL: u8 = 4;
 const MOST_VALUE: u8 = 32;
 /// The number of runs that are searched for neighbours to merge.
 const LOOKED_AT: usize = 5;
 
-/// Registers in a row that have one value.
+/// Consecutive registers with the same value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
     pub(crate) value: u8,
     pub(crate) len: u16,
-    /// How many bytes say so.
+    /// Encoded size in bytes.
     pub(crate) bytes: u8,
 }
 
 impl Run {
-    /// The run that the bytes begin with.
+    /// Decodes the run at the start of `bytes`.
     #[inline]
     fn first_of(bytes: &[u8]) -> Option<Self> {
         let first = *bytes.first()?;
@@ -45,7 +45,7 @@ impl Run {
     }
 }
 
-/// The runs in these bytes, up to one that is cut off.
+/// Decodes all runs, up to a truncated one.
 pub(super) fn runs(mut bytes: &[u8]) -> impl Iterator<Item = Run> {
     std::iter::from_fn(move || {
         let run = Run::first_of(bytes)?;
@@ -54,7 +54,8 @@ pub(super) fn runs(mut bytes: &[u8]) -> impl Iterator<Item = Run> {
     })
 }
 
-/// Shows each run, if they cover the registers, or those before the first that goes beyond.
+/// Passes each run to `show`. Fails if the runs do not cover exactly all registers; the runs before the error have been
+/// passed by then.
 pub(super) fn each_run(bytes: &[u8], mut show: impl FnMut(Run)) -> Result<(), Unusable> {
     let (mut registers, mut read) = (0, 0);
     for run in runs(bytes) {
@@ -68,13 +69,13 @@ pub(super) fn each_run(bytes: &[u8], mut show: impl FnMut(Run)) -> Result<(), Un
     if registers == REGISTERS && read == bytes.len() { Ok(()) } else { Err(Unusable::Corrupt) }
 }
 
-/// Where a register lies.
+/// The run that contains a register.
 struct Found {
     run: Run,
-    /// Where the run begins, and the one before it.
+    /// Byte offsets of the run and of its predecessor.
     at: usize,
     before: usize,
-    /// The run's first register.
+    /// Index of the run's first register.
     first: usize,
 }
 
@@ -91,7 +92,7 @@ fn find(bytes: &[u8], register: usize) -> Result<Found, Unusable> {
     }
 }
 
-/// Appends the shortest run of so many zeros, if there are any.
+/// Appends the shortest encoding of `registers` zeros; nothing if it is 0.
 pub(super) fn push_zeros(bytes: &mut impl Extend<u8>, registers: usize) {
     match registers {
         0 => {}
@@ -100,22 +101,22 @@ pub(super) fn push_zeros(bytes: &mut impl Extend<u8>, registers: usize) {
     }
 }
 
-/// A run of at most four registers that are not 0.
+/// Encodes a run of at most four registers with a non-zero value.
 fn equal(value: u8, registers: u8) -> u8 {
     0x80 | (value - 1) << 2 | (registers - 1)
 }
 
-/// The outcome of a change.
+/// The result of an update.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Became {
-    /// The register was as high.
+    /// The register was already at least as high.
     Same,
     Changed,
-    /// It cannot be said in runs, or not in so few bytes. Nothing was done.
+    /// The value or the size exceeds the sparse encoding; nothing was changed.
     TooLarge,
 }
 
-/// Raises a register of the runs that begin at `header`, unless there would be more than `most` bytes.
+/// Raises a register of the runs starting at byte `header`, unless the sketch would exceed `most` bytes.
 pub(super) fn set(
     bytes: &mut Vec<u8>,
     header: usize,
@@ -147,7 +148,7 @@ pub(super) fn set(
     Ok(Became::Changed)
 }
 
-/// Makes neighbours one that are equal and not 0, of the runs from `at` on.
+/// Merges equal non-zero neighbours among the runs from byte `at` on.
 fn join(bytes: &mut Vec<u8>, mut at: usize) {
     for _ in 0..LOOKED_AT {
         let Some(run) = Run::first_of(&bytes[at..]) else { return };

@@ -22,7 +22,7 @@ fn registers_of(bytes: &[u8]) -> Vec<u8> {
     registers.values().to_vec()
 }
 
-/// From a Redis 7.0 to which the same was added.
+/// The expected bytes were taken from Redis 7.0 with the same elements.
 #[test]
 fn the_bytes_are_those_of_redis() {
     assert_eq!(empty(), b"HYLL\x01\0\0\0\0\0\0\0\0\0\0\0\x7f\xff");
@@ -76,14 +76,14 @@ fn what_is_no_sketch_is_told_from_what_is_broken() {
 }
 
 fn observations() -> impl Strategy<Value = Vec<Observation>> {
-    // Near each other, so that runs are cut and joined.
+    // Clustered registers, so that runs are split and merged.
     let register = prop_oneof![0usize..40, 60usize..70, 16_300usize..REGISTERS, 0..REGISTERS];
     let one = (register, 1u8..36).prop_map(|(register, value)| Observation { register, value });
     proptest::collection::vec(one, 0..300)
 }
 
 proptest! {
-    /// A sketch has the same registers in every form.
+    /// Both encodings of a sketch have the same registers.
     #[test]
     fn registers_are_the_highest_that_was_seen(seen in observations(), most in 0usize..400) {
         let mut highest = vec![0; REGISTERS];

@@ -1,8 +1,8 @@
-//! The list that SORT makes of sorted elements.
+//! Builds the list that SORT stores.
 
 use keyspace::{Builder, Kind, Limits};
 
-/// A list of sorted elements, under construction.
+/// A list of sorted elements under construction.
 pub(super) struct Stored {
     list: Builder,
 }
@@ -16,7 +16,7 @@ impl Stored {
         self.list.push_item(element);
     }
 
-    /// The list as it is to be put.
+    /// Finishes the list and selects its reported encoding.
     pub(super) fn named_by(mut self, limits: &Limits) -> Builder {
         self.list.name_by(limits);
         self.list

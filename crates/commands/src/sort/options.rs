@@ -1,4 +1,4 @@
-//! The words of SORT.
+//! Options of SORT.
 
 use std::ops::Range;
 
@@ -8,29 +8,29 @@ use slot_routing::Slot;
 
 use crate::rows::key;
 
-/// The source of the weights that elements are sorted by.
+/// The source of the sort weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum By<'a> {
     Itself,
-    /// The values that these name.
+    /// The values of the keys that this pattern names.
     Pattern(&'a [u8]),
-    /// They stay in their order: a pattern that names one key for all.
+    /// No sorting: the pattern has no placeholder.
     Nothing,
 }
 
-/// Whether the command knows STORE.
+/// Whether the command accepts STORE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stores {
     Yes,
     No,
 }
 
-/// An option; the number is where its argument stands.
+/// An option; numbers are argument indexes.
 enum SortOption {
     Ascending,
     Descending,
     Alpha,
-    /// The offset stands here, the count behind it.
+    /// Holds the index of the offset; the count follows it.
     Limit(usize),
     Store(usize),
     By(usize),
@@ -38,7 +38,8 @@ enum SortOption {
     Unknown,
 }
 
-/// The option at `index`, and where the next one stands. Both the handlers and [`keys_of_sort`] read with it.
+/// Returns the option at `index` and the index of the next one. Shared by the handlers and [`keys_of_sort`], so that
+/// both agree.
 fn option_at(args: Args<'_>, stores: Stores, index: usize) -> (SortOption, usize) {
     let word = args.get(index).unwrap_or_default();
     let is =
@@ -55,7 +56,7 @@ fn option_at(args: Args<'_>, stores: Stores, index: usize) -> (SortOption, usize
     }
 }
 
-/// The keys of SORT that are known beforehand: of several STORE the last one counts.
+/// The keys of SORT that are known before execution. If STORE is repeated, the last one wins.
 pub(super) fn keys_of_sort(args: Args<'_>) -> RequestKeys {
     let (mut stored, mut index) = (None, 2);
     while index < args.len() {
@@ -74,7 +75,7 @@ pub(super) struct Options<'a> {
     pub(super) get: Vec<&'a [u8]>,
     pub(super) alpha: bool,
     pub(super) descending: bool,
-    /// The argument that names the key for what comes of it.
+    /// Index of the destination key.
     pub(super) store: Option<usize>,
     offset: i64,
     count: i64,
@@ -123,12 +124,12 @@ impl<'a> Options<'a> {
         Ok(options)
     }
 
-    /// Whether elements that weigh the same stay in the order in which they were.
+    /// Whether elements with equal weights keep their order (a stable sort).
     pub(super) fn keeps_ties(&self) -> bool {
         self.alpha && matches!(self.by, By::Pattern(_))
     }
 
-    /// Which of so many elements are asked for.
+    /// The range selected by LIMIT out of `len` elements.
     pub(super) fn range(&self, len: usize) -> Range<usize> {
         let start = usize::try_from(self.offset.max(0)).unwrap_or(usize::MAX).min(len);
         match usize::try_from(self.count) {
@@ -138,11 +139,11 @@ impl<'a> Options<'a> {
     }
 }
 
-/// The errors for a pattern that may not be used.
+/// The errors for a pattern that the caller may not use.
 struct Refusals {
-    /// In a cluster it names keys of other slots.
+    /// In cluster mode: the pattern names keys of other slots.
     elsewhere: CommandError,
-    /// The user may not read every key.
+    /// The user may not read all keys.
     hidden: CommandError,
 }
 
@@ -159,8 +160,8 @@ const GET: Refusals = Refusals {
     hidden: CommandError::text("ERR GET option of SORT denied due to insufficient ACL permissions."),
 };
 
-/// Checks that the command may read all keys that a pattern can name. As in Redis, a user who may not read every key
-/// is refused `GET #` as well, though it names none.
+/// Checks that the command may read all keys that a pattern can name. As in Redis, a user without access to all keys
+/// may not use `GET #` either, although it names no key.
 fn check_pattern(context: &Context<'_>, pattern: &[u8], refusals: Refusals) -> Result<(), CommandError> {
     let is_here = || pattern == b"#" || slot_of(pattern) == Some(Slot::of_key(context.arg(1)));
     if context.engine.topology.is_some() && !is_here() {
@@ -169,7 +170,7 @@ fn check_pattern(context: &Context<'_>, pattern: &[u8], refusals: Refusals) -> R
     if context.may_read_all_keys() { Ok(()) } else { Err(refusals.hidden) }
 }
 
-/// The slot of all keys that a pattern can name, if it is one: that of a hash tag before anything that may vary.
+/// The single slot of all keys that a pattern can name, if its hash tag precedes every placeholder.
 fn slot_of(pattern: &[u8]) -> Option<Slot> {
     let mut tag = None;
     for (index, byte) in pattern.iter().enumerate() {
@@ -177,7 +178,7 @@ fn slot_of(pattern: &[u8]) -> Option<Slot> {
             (b'*' | b'?' | b'[' | b'\\', _) => return None,
             (b'{', None) => tag = Some(index),
             (b'}', Some(start)) if index > start + 1 => return Some(Slot::of_key(&pattern[..=index])),
-            // An empty tag is none.
+            // An empty hash tag counts as no tag.
             (b'}', Some(start)) if index == start + 1 => tag = Some(usize::MAX - 1),
             _ => {}
         }

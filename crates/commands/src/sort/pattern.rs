@@ -1,5 +1,4 @@
-//! Values of other keys, which a pattern names: `weight_*` is a string, `object_*->field` a field of a hash, `#` the
-//! element itself.
+//! BY and GET patterns: `weight_*` is a string, `object_*->field` a field of a hash, `#` the element itself.
 
 use engine::{CommandError, Context};
 use slot_routing::Slot;
@@ -7,7 +6,7 @@ use slot_routing::Slot;
 use crate::hash::fields::HashAccess;
 use crate::kinds::{Bytes, any};
 
-/// The value that the pattern names for this element, if there is one.
+/// The value that the pattern names for this element, or `None` if it does not exist.
 pub(super) fn value(
     context: &mut Context<'_>,
     pattern: &[u8],

@@ -283,7 +283,7 @@ fn numbers_are_decimal_and_whole() {
     }
 }
 
-/// The story: keys are sorted by others of all slots while clients that hold one slot ask for a second.
+/// Regression test: sorting by keys of all slots, while clients that hold one slot wait for another, must not deadlock.
 #[test]
 fn whoever_sorts_by_other_keys_waits_for_no_one_who_waits() {
     let mut client = Client::new();
@@ -312,7 +312,7 @@ fn whoever_sorts_by_other_keys_waits_for_no_one_who_waits() {
     });
 }
 
-/// Another client of the same server: takes a line, gives the reply.
+/// Connects another client to the same server; the closure executes one line and returns the reply.
 fn client_of<'e>(engine: &'e Engine, commands: &'e Commands, id: u64) -> impl FnMut(&str) -> String {
     let session = Session::new(id + 10, Origin::Client, true);
     let mut connection = Connection::new(engine, commands, session, Millis(1_700_000_000_000));

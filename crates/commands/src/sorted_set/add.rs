@@ -1,4 +1,4 @@
-//! Members that are added, and scores that change.
+//! ZADD and ZINCRBY.
 
 use bitflags::bitflags;
 use engine::{Class, CommandError, Context};
@@ -10,17 +10,17 @@ bitflags! {
     /// The options of ZADD.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) struct Options: u8 {
-        /// Only members that are not there.
+        /// Only add new members.
         const NX = 1;
-        /// Only members that are there.
+        /// Only update existing members.
         const XX = 1 << 1;
-        /// Only to higher scores.
+        /// Only raise scores.
         const GT = 1 << 2;
-        /// Only to lower scores.
+        /// Only lower scores.
         const LT = 1 << 3;
-        /// Changed members count as well as new ones.
+        /// Count changed members in addition to new ones.
         const CH = 1 << 4;
-        /// The given number is added to the score.
+        /// Add the given number to the score.
         const INCR = 1 << 5;
     }
 }
@@ -38,7 +38,7 @@ impl Options {
         words.iter().find(|(name, _)| word.eq_ignore_ascii_case(name)).map(|(_, option)| *option)
     }
 
-    /// Reads words from the third on; returns the place of the first that is none.
+    /// Parses options from argument 2 on. Returns the index of the first argument that is not an option.
     fn parse(context: &Context<'_>) -> Result<(Self, usize), CommandError> {
         let (mut options, mut index) = (Self::empty(), 2);
         while let Some(option) = context.args.get(index).and_then(Self::of_word) {
@@ -67,11 +67,11 @@ impl Options {
     }
 }
 
-/// The outcome for one member.
+/// The result for one member.
 enum Changed {
-    /// It was not to be touched.
+    /// The options excluded the member.
     Not,
-    /// It has this score, as before.
+    /// The score is unchanged.
     Kept(f64),
     Added(f64),
     Moved(f64),
@@ -79,7 +79,7 @@ enum Changed {
 }
 
 impl Options {
-    /// Decides on a member for which the score `given` was given; `before` is its score if it exists.
+    /// Decides on the new score of a member. `before` is its present score, or `None` for a new member.
     fn decide(self, before: Option<f64>, given: f64) -> Changed {
         let Some(before) = before else {
             return if self.contains(Self::XX) { Changed::Not } else { Changed::Added(given) };
@@ -109,12 +109,12 @@ pub(super) fn zadd(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// ZINCRBY key increment member
 pub(super) fn zincrby(context: &mut Context<'_>) -> Result<(), CommandError> {
-    // An option is understood as ZADD's, and then there is no pair left.
+    // As in Redis: a word that ZADD accepts as an option is parsed as one, which leaves no complete pair.
     let (options, first) = Options::parse(context)?;
     add(context, options | Options::INCR, first)
 }
 
-/// Adds the members whose scores and names stand from `first` on.
+/// Adds the score-member pairs from argument `first` on.
 fn add(context: &mut Context<'_>, options: Options, first: usize) -> Result<(), CommandError> {
     let pairs = (first..context.args.len()).step_by(2);
     let scores: SmallVec<[f64; 8]> = pairs
@@ -124,7 +124,7 @@ fn add(context: &mut Context<'_>, options: Options, first: usize) -> Result<(), 
     add_scored(context, options, pairs.map(|index| index + 1).zip(scores))
 }
 
-/// Adds members: where each one's name stands, and its score.
+/// Adds members, given as the argument index of the name and the score.
 pub(crate) fn add_scored(
     context: &mut Context<'_>,
     options: Options,

@@ -1,38 +1,38 @@
-//! Ranges of ranks, scores and names, as clients write them.
+//! Ranges by rank, score and name.
 
 use std::ops::Range;
 
 use engine::{CommandError, Context, until_nul};
 use keyspace::{Between, SortedSetRef};
 
-/// One end of a range of scores.
+/// One end of a score range.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ScoreEnd {
     score: f64,
     excluded: bool,
 }
 
-/// One end of a range of names.
+/// One end of a lexicographical range.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum NameEnd<'a> {
-    /// Before all names.
+    /// Before all names (`-`).
     Lowest,
     Included(&'a [u8]),
     Excluded(&'a [u8]),
-    /// Behind all names.
+    /// After all names (`+`).
     Highest,
 }
 
-/// Which members are meant.
+/// The bounds of a range.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Bounds<'a> {
-    /// Counted from the end where negative.
+    /// Inclusive ranks; negative values count from the end.
     Ranks(i64, i64),
     Scores(ScoreEnd, ScoreEnd),
     Names(NameEnd<'a>, NameEnd<'a>),
 }
 
-/// The kind of value that the ends of a range are.
+/// The kind of a range's bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum By {
     Rank,
@@ -43,7 +43,7 @@ pub(super) enum By {
 impl ScoreEnd {
     fn parse(text: &[u8], double: impl Fn(&[u8]) -> Option<f64>) -> Option<Self> {
         let (text, excluded) = text.strip_prefix(b"(").map_or((text, false), |rest| (rest, true));
-        // Nothing is zero, and what is too large is infinite.
+        // As in Redis, empty text is zero and an overflow is infinite.
         let lenient = || std::str::from_utf8(text).ok()?.parse().ok();
         let score = if text.is_empty() { 0.0 } else { double(text).or_else(lenient)? };
         (!score.is_nan()).then_some(Self { score, excluded })
@@ -84,12 +84,12 @@ impl<'a> NameEnd<'a> {
 }
 
 impl<'a> Bounds<'a> {
-    /// Reads the arguments `min` and `max` as the ends.
+    /// Parses the bounds at the arguments `min` and `max`.
     pub(super) fn parse(context: &Context<'a>, by: By, min: usize, max: usize) -> Result<Self, CommandError> {
         Self::of(by, (context.arg(min), context.arg(max)), |text| context.double_of(text))
     }
 
-    /// Reads the ends of a range, and what is in them by `double`.
+    /// Parses bounds from text; `double` parses scores.
     pub(super) fn of(
         by: By,
         (low, high): (&'a [u8], &'a [u8]),
@@ -111,7 +111,7 @@ impl<'a> Bounds<'a> {
         }
     }
 
-    /// The ranks of those that are meant; if `reversed`, ranks that the client said count from the last.
+    /// The ranks within the bounds. With `reversed`, rank bounds count from the highest member.
     pub(super) fn ranks(&self, set: &SortedSetRef<'_>, reversed: bool) -> Range<usize> {
         let len = set.len();
         let ranks = match *self {

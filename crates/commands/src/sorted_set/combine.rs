@@ -1,4 +1,4 @@
-//! Unions, intersections and differences of sorted sets. Sets count as sorted sets whose members have the score 1.
+//! ZUNION, ZINTER, ZDIFF and their variants. Members of plain sets have the score 1.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use super::members::Form;
 use super::members::SortedSetAccess;
 use crate::kinds::{Name, ScoredMembers, any};
 
-/// The ways to combine several sorted sets into one.
+/// The set operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Operation {
     Union,
@@ -29,7 +29,7 @@ impl Operation {
     }
 }
 
-/// How the scores of one member become one.
+/// How the scores of a member are combined.
 #[derive(Debug, Clone, Copy)]
 enum Aggregate {
     Sum,
@@ -40,7 +40,7 @@ enum Aggregate {
 impl Aggregate {
     fn of(self, one: f64, other: f64) -> f64 {
         match self {
-            // The sum of the two infinities is no number.
+            // The sum of opposite infinities is NaN.
             Self::Sum => number(one + other),
             Self::Min => one.min(other),
             Self::Max => one.max(other),
@@ -48,47 +48,47 @@ impl Aggregate {
     }
 }
 
-/// A score that is no number counts as zero.
+/// Converts NaN to zero, as Redis does.
 fn number(score: f64) -> f64 {
     if score.is_nan() { 0.0 } else { score }
 }
 
-/// Which command it is, and where its number of keys stands.
+/// The command's operation and argument layout.
 #[derive(Clone, Copy)]
 struct Plan {
     operation: Operation,
     name: &'static str,
     numkeys_at: usize,
-    /// Only a number is wanted.
+    /// Whether only the cardinality is returned (ZINTERCARD).
     counts: bool,
 }
 
-/// One of the sorted sets, if it is there.
+/// A source key with its weight; the set may be missing.
 struct Input<'k> {
     key: Key<'k>,
     place: Option<Place>,
     weight: f64,
 }
 
-/// The sorted sets and what is to be done with them.
+/// The parsed sources and options.
 struct Query<'k> {
     inputs: Vec<Input<'k>>,
     aggregate: Aggregate,
     scores: bool,
-    /// The count at which ZINTERCARD stops; 0 is without limit.
+    /// The cardinality at which ZINTERCARD stops; 0 means unlimited.
     limit: usize,
 }
 
-/// Members and their scores.
+/// Scores and names of the result's members.
 type Members<'c> = Vec<(f64, Name<'c>)>;
 
-/// The scores of a member in some of the inputs, by their numbers.
+/// Scores of one member by the index of the source.
 type Scores = SmallVec<[(usize, f64); 2]>;
 
-/// So many members at a time are looked for in other sorted sets.
+/// Members per prefetch batch.
 const AT_ONCE: usize = 64;
 
-/// One of the sorted sets as it is read.
+/// A source set during execution.
 #[derive(Clone, Copy)]
 struct Source<'c> {
     value: Option<Value<'c>>,
@@ -154,7 +154,7 @@ impl<'k> Query<'k> {
         Ok(())
     }
 
-    /// The sorted sets in their order, or those with the fewest members first.
+    /// The source sets in argument order, or in ascending order of size.
     fn sources<'c>(&self, slots: &'c LockedSlots<'_>, db: u16, fewest_first: bool) -> Vec<Source<'c>> {
         let view = |key: &Key<'_>| slots.slot(key.slot()).view(db);
         let value = |input: &Input<'_>| input.place.map(|place| view(&input.key).value(place));
@@ -166,7 +166,7 @@ impl<'k> Query<'k> {
         sources
     }
 
-    /// Returns the members of the result, in order.
+    /// Executes the operation and returns the members in sorted order.
     fn run<'c>(
         &self,
         keyspace: &Keyspace,
@@ -207,7 +207,8 @@ impl<'k> Query<'k> {
         members.into_iter().map(|(name, score)| (score, name)).collect()
     }
 
-    /// The union, read while others have the slots of the large inputs, if that can be done.
+    /// Computes a union while other clients may use the slots of the large sources, which are pinned. `None` if pinning
+    /// is not possible.
     fn pinned_union(&self, context: &mut Context<'_>) -> Option<Members<'static>> {
         if !context.may_let_go() {
             return None;
@@ -246,7 +247,7 @@ impl<'k> Query<'k> {
         Some(in_order(self.aggregate_all(found, &inputs)))
     }
 
-    /// One score of each member's, as if the inputs had come in this order.
+    /// Aggregates the scores of each member in the order of `inputs`.
     fn aggregate_all(&self, found: HashMap<Vec<u8>, Scores>, inputs: &[&Input<'_>]) -> Members<'static> {
         let one = |(name, mut scores): (Vec<u8>, Scores)| {
             scores.sort_unstable_by_key(|(input, _)| *input);
@@ -256,7 +257,7 @@ impl<'k> Query<'k> {
         found.into_iter().map(one).collect()
     }
 
-    /// Visits the members that all have, until `visit` says no. The first source has the fewest.
+    /// Visits the members that all sources have, until `visit` returns false. The first source must be the smallest.
     fn intersect<'c>(
         &self,
         keyspace: &Keyspace,
@@ -294,8 +295,8 @@ fn difference<'c>(keyspace: &Keyspace, sources: &[Source<'c>]) -> Members<'c> {
     members
 }
 
-/// Visits members with their hashes and scores until `visit` returns false; the memory for looking them up in the
-/// others was prefetched.
+/// Visits members with their hashes and scores until `visit` returns false. The memory for lookups in `others` is
+/// prefetched per batch.
 fn look_for_each<'c>(
     keyspace: &Keyspace,
     source: &Source<'c>,
@@ -339,7 +340,7 @@ impl<'c> Source<'c> {
         self.members()?.score(name, hash)
     }
 
-    /// Visits members and their scores until `visit` says no.
+    /// Visits members and their scores until `visit` returns false.
     fn visit(&self, visit: &mut dyn FnMut(Name<'c>, f64) -> bool) {
         if let Some(members) = self.members() {
             members.visit(visit);
@@ -438,15 +439,15 @@ mod tests {
 
     type Twin = BTreeMap<String, i64>;
 
-    /// Names and scores as they stand in a reply.
+    /// Parses a reply with scores into pairs.
     fn scored(reply: &Value) -> Vec<(i64, String)> {
         let text = |value: &Value| String::from_utf8(value.as_bytes().expect("text").to_vec()).unwrap();
         let all = reply.as_array().expect("a list");
         all.chunks(2).map(|pair| (text(&pair[1]).parse().unwrap(), text(&pair[0]))).collect()
     }
 
-    /// The story: sorted sets and sets, packed, large, and so large that members are asked for ahead. What is stored is
-    /// looked at, emptied one by one and filled again, so that its index has grown and shrunk.
+    /// Combines packed, large and very large (prefetched) sorted sets and sets. The stored result is then emptied
+    /// member by member and refilled, so that its index grows and shrinks.
     #[test]
     fn what_comes_of_many_members() {
         let mut client = Client::new();

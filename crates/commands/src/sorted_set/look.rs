@@ -1,4 +1,4 @@
-//! Numbers, scores and ranks.
+//! ZCARD, ZSCORE, ZCOUNT, ZRANK and similar lookups.
 
 use engine::{CommandError, Context};
 

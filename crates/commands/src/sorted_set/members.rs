@@ -1,24 +1,24 @@
-//! The steps that every sorted set command takes: find the sorted set, change it, delete it with its last member.
+//! Steps shared by sorted set commands: find the sorted set, change it, delete it when it is empty.
 
 use engine::{Class, CommandError, Context};
 use keyspace::{Builder, Key, Kind, Packed, Place, Scored, SortedSetRef};
 use resp::{Protocol, Writer};
 
-/// The sorted sets of a command.
+/// Access to the sorted sets of a command's keys.
 pub(crate) trait SortedSetAccess {
-    /// Where the sorted set under `key` lies, for a command that changes it.
+    /// Finds the sorted set under `key` for writing. Fails with WRONGTYPE if the key has another type.
     fn find_sorted_set(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError>;
 
-    /// The same for a command that reads: counts a hit or a miss.
+    /// Finds the sorted set under `key` for reading, and counts a keyspace hit or miss.
     fn read_sorted_set(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError>;
 
-    /// The sorted set at `place`, which [`Context::find_sorted_set`] or [`Context::read_sorted_set`] gave.
+    /// The sorted set at `place`, as returned by [`Context::find_sorted_set`] or [`Context::read_sorted_set`].
     fn sorted_set(&self, key: &Key<'_>, place: Place) -> SortedSetRef<'_>;
 
-    /// For `key [member ...]`: an array of what `tell` makes of each member's score, if it is there.
+    /// Handles `key [member ...]`: replies with an array in which `tell` writes one entry per member from its score.
     fn reply_each_score(&mut self, tell: impl Fn(&mut Writer<'_>, Option<f64>)) -> Result<(), CommandError>;
 
-    /// Gives a member of the sorted set under `key`, which lies at `found` or is made, the score that `decide` chooses.
+    /// Sets the score of a member to the one that `decide` returns. Creates the sorted set if `found` is `None`.
     fn update_member(
         &mut self,
         key: &Key<'_>,
@@ -27,11 +27,11 @@ pub(crate) trait SortedSetAccess {
         decide: impl FnOnce(Option<f64>) -> Option<f64>,
     ) -> Place;
 
-    /// Members went from the sorted set at `place`: says so, and deletes it if none is left.
+    /// Reports the removal of members from the sorted set at `place`, and deletes it if it is empty.
     fn members_gone(&mut self, key: &Key<'_>, place: Place, event: &str);
 
-    /// Puts a sorted set of these members, which are in order, in the place of what is under `key`, or deletes that if
-    /// there are none. Replies with their number.
+    /// Replaces the value under `key` by a sorted set of these members, which must be in order, or deletes the key if
+    /// there are none. Replies with the number of members.
     fn store_members<'m>(
         &mut self,
         key: &Key<'_>,
@@ -39,10 +39,10 @@ pub(crate) trait SortedSetAccess {
         event: &str,
     );
 
-    /// A sorted set of these members, which are in order.
+    /// Builds a sorted set from members in order.
     fn build_members<'m>(&self, members: impl ExactSizeIterator<Item = Scored<'m>> + Clone) -> Builder;
 
-    /// [`Context::store_members`] of a sorted set that was built.
+    /// [`Context::store_members`] for a sorted set that is already built.
     fn put_members(&mut self, key: &Key<'_>, built: &Builder, count: usize, event: &str);
 }
 
@@ -112,7 +112,7 @@ impl SortedSetAccess for Context<'_> {
         let limits = self.engine.settings.limits();
         let longest = members.clone().map(|member| member.name.len()).max().unwrap_or(0);
         let is_small = members.len() <= limits.sorted_set.entries && longest <= limits.sorted_set.value;
-        // A sorted set with the encoding listpack keeps no sign of zero.
+        // A listpack cannot represent negative zero.
         let kept = |score| if is_small { score + 0.0 } else { score };
         members.for_each(|member| builder.push_scored(member.name, kept(member.score)));
         builder.name_by(&limits);
@@ -132,27 +132,27 @@ impl SortedSetAccess for Context<'_> {
     }
 }
 
-/// How members are put into a reply.
+/// The layout of members in a reply.
 #[derive(Clone, Copy)]
 pub(crate) struct Form {
-    /// Whether each has its score beside it.
+    /// Whether to include scores.
     pub(crate) scores: bool,
-    /// Whether a member and its score are an array of their own.
+    /// Whether each member and its score form a nested array.
     nested: bool,
 }
 
 impl Form {
-    /// As commands reply that list members: in version 3 a member and its score are an array.
+    /// The layout of range replies: nested pairs in RESP3.
     pub(crate) fn of(reply: &Writer<'_>, scores: bool) -> Self {
         Self { scores, nested: scores && reply.protocol() == Protocol::Resp3 }
     }
 
-    /// With scores, in arrays of their own if `nested`.
+    /// A layout with scores, nested if `nested`.
     pub(super) fn pairs(nested: bool) -> Self {
         Self { scores: true, nested }
     }
 
-    /// Begins a list of so many members.
+    /// Writes the array header for this number of members.
     pub(crate) fn begin(self, reply: &mut Writer<'_>, members: usize) {
         reply.array(if self.scores && !self.nested { members * 2 } else { members });
     }

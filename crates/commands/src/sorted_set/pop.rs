@@ -1,6 +1,6 @@
-//! Members that are taken from an end, and waited for.
+//! ZPOPMIN, ZPOPMAX, ZMPOP and their blocking variants.
 //!
-//! A command that takes from the first of several keys, or that waits, is logged as ZPOPMIN or ZPOPMAX of the key.
+//! The multi-key and blocking forms are replicated as ZPOPMIN or ZPOPMAX of the key from which they popped.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use super::members::Form;
 use super::members::SortedSetAccess;
 use crate::time_arg::timeout;
 
-/// From which end.
+/// The end to pop from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     Min,
@@ -66,7 +66,7 @@ fn pop(context: &mut Context<'_>, end: End) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Takes up to so many members and replies with them; says how many there were.
+/// Pops up to `count` members and replies with them. Returns the number of popped members.
 fn take(context: &mut Context<'_>, key: &Key<'_>, place: Place, end: End, count: usize, form: Form) -> usize {
     let len = context.sorted_set(key, place).len();
     let count = count.min(len);
@@ -74,7 +74,7 @@ fn take(context: &mut Context<'_>, key: &Key<'_>, place: Place, end: End, count:
     let ranks = if end == End::Min { 0..count } else { len - count..len };
     let (protocol, mut taken) = (context.reply.protocol(), Vec::new());
     let mut tell = |member: Scored<'_>| form.push(&mut resp::Writer::new(&mut taken, protocol), &member);
-    // They go in rising order.
+    // The pop yields ascending order, but ZPOPMAX replies in descending order.
     let are_told_first = end == End::Max && count > 1;
     if are_told_first {
         let set = context.view(key).sorted_set(place).expect("a sorted set was found there");
@@ -94,7 +94,7 @@ fn take(context: &mut Context<'_>, key: &Key<'_>, place: Place, end: End, count:
     count
 }
 
-/// The arguments of ZMPOP: the keys, the end to take from, and how many to take.
+/// The arguments of ZMPOP and BZMPOP.
 struct Mpop {
     keys: Range<usize>,
     end: End,
@@ -102,7 +102,7 @@ struct Mpop {
 }
 
 impl Mpop {
-    /// Reads `numkeys key [key ...] MIN | MAX [COUNT count]` from argument `from` on.
+    /// Parses `numkeys key [key ...] MIN | MAX [COUNT count]` from argument `from` on.
     fn parse(context: &Context<'_>, from: usize) -> Result<Self, CommandError> {
         let positive = |index, error| {
             let number =
@@ -133,7 +133,7 @@ pub(super) fn zmpop(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Takes from the first key that has members; says whether one has.
+/// Pops from the first non-empty key. Returns whether there was one.
 fn take_first(context: &mut Context<'_>, options: &Mpop) -> Result<bool, CommandError> {
     for index in options.keys.clone() {
         let key = context.key(index)?;

@@ -1,7 +1,7 @@
 //! ZRANDMEMBER.
 //!
-//! Whatever the count, nothing is kept but some ranks and the reply itself, which ends where the client's limit or, if
-//! the same member may come twice, that of a bulk string ends.
+//! Memory is bounded whatever the count: only some ranks and the reply itself are kept. The reply ends at the client's
+//! output buffer limit or, if repeats are allowed, at the maximum size of a bulk string.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -13,10 +13,10 @@ use resp::Writer;
 use super::members::Form;
 use super::members::SortedSetAccess;
 
-/// Ranks are chosen by trying while there are more than this many times as many members as are wanted; else a walk
-/// over all members is as cheap.
+/// Selection by random probes is used if the set has more than this multiple of the wanted number of members. Otherwise
+/// a scan of all members is as cheap.
 const TRY_BELOW: usize = 3;
-/// The fewest bytes that a member takes in a reply.
+/// Minimum size in bytes of a member in a reply.
 const LEAST_MEMBER: usize = b"$0\r\n\r\n".len();
 
 const OUT_OF_RANGE: CommandError = CommandError::text("ERR value is out of range");
@@ -46,7 +46,7 @@ pub(super) fn zrandmember(context: &mut Context<'_>) -> Result<(), CommandError>
     Ok(())
 }
 
-/// How many are wanted (fewer than 0: the same one may come twice), and whether with their scores.
+/// Parses the count (negative: repeats are allowed) and WITHSCORES.
 fn options(context: &Context<'_>) -> Result<(i64, bool), CommandError> {
     let count = context.integer(2)?;
     if count == i64::MIN {
@@ -82,7 +82,7 @@ fn one(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// `wanted` members, each chosen anew.
+/// Replies with `wanted` independent selections.
 fn repeated(
     set: &SortedSetRef<'_>,
     wanted: usize,
@@ -110,7 +110,7 @@ fn repeated(
     Ok(())
 }
 
-/// `wanted` different members.
+/// Replies with `wanted` distinct members.
 fn distinct(set: &SortedSetRef<'_>, wanted: usize, random: &mut Random, form: Form, reply: &mut Writer<'_>) {
     form.begin(reply, wanted);
     if wanted.saturating_mul(TRY_BELOW) < set.len() {
@@ -125,7 +125,7 @@ fn distinct(set: &SortedSetRef<'_>, wanted: usize, random: &mut Random, form: Fo
         }
         return;
     }
-    // Each has the chance to be among those still wanted, of those that are still to come.
+    // Selection sampling: choose each member with probability (still wanted) / (still to come).
     let (mut left, mut missing) = (set.len() as u64, wanted as u64);
     set.visit(0..set.len(), false, &mut |member| {
         if random.number() % left < missing {

@@ -1,4 +1,4 @@
-//! Members in a range, sent or stored.
+//! ZRANGE and its variants, ZRANGESTORE.
 
 use std::ops::Range;
 
@@ -10,10 +10,10 @@ use super::bounds::{Bounds, By};
 use super::members::Form;
 use super::members::SortedSetAccess;
 
-/// The options that the name of a command fixes; the others are chosen by words.
+/// The options that a command's name implies; `None` means the arguments choose.
 #[derive(Clone, Copy)]
 pub(super) struct Fixed {
-    /// Where the key stands; behind it the ends of the range.
+    /// Index of the key; the bounds follow it.
     key: usize,
     by: Option<By>,
     reversed: Option<bool>,
@@ -27,20 +27,20 @@ pub(super) const LAST_SCORES: Fixed = Fixed { reversed: Some(true), ..SCORES };
 pub(super) const NAMES: Fixed = Fixed { by: Some(By::Name), reversed: Some(false), ..ANY };
 pub(super) const LAST_NAMES: Fixed = Fixed { reversed: Some(true), ..NAMES };
 pub(super) const STORES: Fixed = Fixed { key: 2, stores: true, ..ANY };
-/// Ranges whose members are removed.
+/// Settings of the ZREMRANGEBY commands.
 pub(super) const RANKS: Fixed = Fixed { by: Some(By::Rank), reversed: Some(false), ..ANY };
 
-/// The range that is asked for, and the form of its reply.
+/// A parsed range query.
 struct Query<'a> {
     bounds: Bounds<'a>,
     reversed: bool,
     scores: bool,
-    /// How many are passed over, and how many wanted at most; all where negative.
+    /// Offset and maximum count of LIMIT; a negative count means all.
     limit: (i64, i64),
 }
 
 impl<'a> Query<'a> {
-    /// Reads the words of a command, and numbers with a point by `double`.
+    /// Parses the arguments; `double` parses scores.
     fn parse(
         args: Args<'a>,
         fixed: Fixed,
@@ -82,10 +82,10 @@ impl<'a> Query<'a> {
         Ok(Self { bounds, reversed, scores, limit })
     }
 
-    /// The ranks of those that are asked for.
+    /// The ranks of the selected members.
     fn ranks(&self, set: &SortedSetRef<'_>) -> Range<usize> {
         let ranks = self.bounds.ranks(set, self.reversed);
-        // LIMIT does not apply to ranks, where it is accepted at all.
+        // LIMIT has no effect on ranges by rank.
         let (passed, wanted) = if matches!(self.bounds, Bounds::Ranks(..)) { (0, -1) } else { self.limit };
         let passed = usize::try_from(passed).unwrap_or(usize::MAX).min(ranks.len());
         let wanted = usize::try_from(wanted).unwrap_or(usize::MAX).min(ranks.len() - passed);
@@ -127,7 +127,7 @@ pub(super) fn zrevrangebylex(context: &mut Context<'_>) -> Result<(), CommandErr
     reply(context, LAST_NAMES)
 }
 
-/// About how long a command takes for the members in its range, so many nanoseconds for each.
+/// Estimated run time: NANOS nanoseconds for each member in the range.
 pub(super) fn long<const NANOS: u64>(request: &Estimated<'_>, fixed: Fixed) -> u64 {
     let of_value = |value: Value<'_>| {
         let Value::SortedSet(set) = value else { return 0 };

@@ -1,4 +1,4 @@
-//! Members that go.
+//! ZREM, ZREMRANGEBYRANK, ZREMRANGEBYSCORE and ZREMRANGEBYLEX.
 
 use engine::{CommandError, Context};
 

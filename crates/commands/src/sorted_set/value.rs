@@ -1,4 +1,4 @@
-//! A sorted set among values of any kind.
+//! Implements [`AnyValue`] for sorted sets.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -47,7 +47,7 @@ impl Sortable for SortedSetRef<'_> {
 
     fn load(&self, range: Range<usize>, reversed: bool) -> Vec<Bytes> {
         let (mut loaded, len) = (Vec::with_capacity(range.len()), SortedSetRef::len(self));
-        // It counts from its first member whichever way it goes.
+        // As in Redis, LIMIT counts from the lowest member in either direction.
         let from_first = if reversed { len - range.end..len - range.start } else { range };
         SortedSetRef::visit(self, from_first, reversed, &mut |member| {
             loaded.push(Bytes::from_slice(member.name));

@@ -9,18 +9,18 @@ use super::id::{self, Wanted};
 use super::idempotence::{Idempotence, Iid};
 use super::trim::{Trimmed, Trimming, Words};
 
-/// Redis refuses entries from this many bytes on.
+/// Entries of at least this size in bytes are refused, as in Redis.
 const TOO_LARGE: usize = 1 << 30;
 
-/// The arguments of XADD, besides the fields.
+/// The arguments of XADD except the fields.
 struct Adding<'a> {
     wanted: Wanted,
     trimming: Option<Trimming>,
     idempotence: Option<Idempotence<'a>>,
     makes_stream: bool,
-    /// Whether there are words that only Redis knows.
+    /// Whether KEEPREF, DELREF or ACKED, which only Redis has, were given.
     names_references: bool,
-    /// Where the fields stand.
+    /// Index of the first field.
     fields: usize,
 }
 
@@ -29,7 +29,7 @@ impl<'a> Adding<'a> {
         let (mut words, mut makes_stream, mut idempotence, mut index) = (Words::default(), true, None, 2);
         let wanted = loop {
             let Some(word) = context.args.get(index) else {
-                // There was no id.
+                // The arguments ended before an id.
                 words.finish(context)?;
                 return Err(CommandError::WrongArity("xadd".to_owned()));
             };
@@ -61,14 +61,15 @@ impl<'a> Adding<'a> {
         Ok(Self { wanted, trimming, idempotence, makes_stream, names_references, fields })
     }
 
-    /// Whether the words before the id, repeated as they are, do the same on any server that has the same stream.
+    /// Whether the options before the id can be replicated verbatim: they mean the same on any server with the same
+    /// stream.
     fn is_known_everywhere(&self) -> bool {
         self.idempotence.is_none()
             && !self.names_references
             && self.trimming.is_none_or(|trimming| trimming.is_exact())
     }
 
-    /// The id that the entry gets.
+    /// Determines the id of the new entry.
     fn id(&self, last: StreamId, now: clock::Millis) -> Result<StreamId, CommandError> {
         const EXHAUSTED: CommandError =
             CommandError::text("ERR The stream has exhausted the last possible ID, unable to add more items");
@@ -145,19 +146,19 @@ fn head(context: &Context<'_>, key: &Key<'_>, place: keyspace::Place) -> Head {
     context.view(key).stream(place).map(|stream| stream.head()).unwrap_or_default()
 }
 
-/// An entry that was added, and what it took the place of.
+/// The added entry and the result of the trim.
 struct Added<'a> {
     id: &'a [u8],
     iid: Option<Iid<'a>>,
     trimmed: Option<Trimmed>,
 }
 
-/// Logs an entry with the id that it got, and what of the others stayed.
+/// Replicates the entry with its actual id and the exact trim.
 fn log(context: &mut Context<'_>, key: &Key<'_>, adding: &Adding<'_>, added: &Added<'_>) {
     let args = context.args;
     let mut words: SmallVec<[&[u8]; 24]> = smallvec::smallvec![&b"XADD"[..], key.bytes()];
     if adding.is_known_everywhere() {
-        // The words about trimming are exact already. The id is the last word before the fields.
+        // The trim options are exact already. The id is the last argument before the fields.
         words.extend(args.from(2).iter().take(adding.fields - 3));
     } else {
         if let Some(iid) = &added.iid {
@@ -199,7 +200,7 @@ pub(super) fn xsetid(context: &mut Context<'_>) -> Result<(), CommandError> {
     let place = context.find_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
     let before = head(context, &key, place);
     let refusal = match () {
-        // A master of Redis 7.0 may say so.
+        // Only clients are refused: a Redis 7.0 master may send this.
         () if last < before.max_deleted && context.session.origin == Origin::Client => {
             Some("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id")
         }

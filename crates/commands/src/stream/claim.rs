@@ -1,4 +1,4 @@
-//! XCLAIM and XAUTOCLAIM: pending entries go to another consumer.
+//! XCLAIM and XAUTOCLAIM: transfer pending entries to another consumer.
 
 use std::sync::Arc;
 
@@ -12,14 +12,14 @@ use super::common::StreamAccess;
 use super::common::{named, no_group, reply_entry, reply_id};
 use super::id;
 
-/// The stream and the group, which must be there.
+/// Finds the stream and checks that the group exists.
 fn find(context: &mut Context<'_>, key: &Key<'_>, group: &[u8]) -> Result<Place, CommandError> {
     let found = context.read_stream(key)?;
     let place = found.filter(|place| context.stream(key, *place).group(group).is_some());
     place.ok_or_else(|| no_group(key.bytes(), group, ""))
 }
 
-/// An integer with an error of its own.
+/// Parses an integer with the given error message.
 fn number(context: &Context<'_>, index: usize, error: &'static str) -> Result<i64, CommandError> {
     context.integer(index).map_err(|_| CommandError::text(error))
 }
@@ -28,16 +28,16 @@ fn number(context: &Context<'_>, index: usize, error: &'static str) -> Result<i6
 #[derive(Default)]
 pub(super) struct Claimed {
     pub(super) taken: Vec<(StreamId, Pending)>,
-    /// Those that were pending and are no longer in the stream.
+    /// Entries that were pending but are no longer in the stream.
     pub(super) gone: Vec<StreamId>,
-    /// The last id that the group has given out, after the claim.
+    /// The group's last delivered id after the claim.
     pub(super) last: StreamId,
-    /// The consumer was made for them.
+    /// Whether the claim created the consumer.
     pub(super) makes_consumer: bool,
 }
 
 impl Claimed {
-    /// Says what was changed, and logs it.
+    /// Reports the modification and replicates it.
     pub(super) fn log(&self, context: &mut Context<'_>, key: &Key<'_>, group: &[u8], consumer: &[u8]) {
         let changes = usize::from(self.makes_consumer) + self.taken.len() + self.gone.len();
         if changes > 0 {
@@ -66,7 +66,7 @@ impl Claimed {
     }
 }
 
-/// The words of XCLAIM.
+/// The arguments of XCLAIM.
 struct Claiming {
     idle: i64,
     ids: SmallVec<[StreamId; 8]>,
@@ -120,7 +120,7 @@ impl Claiming {
             }
             index += 1;
         }
-        // A time that cannot be is taken for now: clients' clocks are not the server's.
+        // An invalid time is replaced by now, since the clocks of clients may differ from the server's.
         let sound = delivered.filter(|delivered| (0..=now.0).contains(delivered));
         claiming.delivered = sound.map_or(now, Millis);
         Ok(claiming)
@@ -132,7 +132,7 @@ impl Claiming {
         let Some(group) = stream.group_mut(group) else { return claimed };
         group.last = group.last.max(self.last);
         claimed.last = group.last;
-        // Also if it gets no entry: a client that claims is a consumer.
+        // Create the consumer even if no entry is claimed, as Redis does.
         claimed.makes_consumer = group.create_consumer(consumer, now);
         let consumer = named(group, consumer);
         for (id, there) in self.ids.iter().zip(there) {
@@ -180,13 +180,13 @@ pub(super) fn xclaim(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// So many pending entries are looked at for each that is asked for.
+/// Pending entries scanned per requested entry.
 const LOOKED_AT: usize = 10;
 const COUNT: i64 = 100;
-/// The greatest count that Redis accepts.
+/// Maximum count, as in Redis.
 const MOST: i64 = i64::MAX / 16;
 
-/// The words of XAUTOCLAIM.
+/// The arguments of XAUTOCLAIM.
 struct Searching {
     idle: i64,
     from: StreamId,
@@ -215,7 +215,7 @@ impl Searching {
         Ok(Self { idle, from, count: usize::try_from(count).unwrap_or(usize::MAX), only_ids })
     }
 
-    /// Claims what it finds; says where to go on.
+    /// Claims idle entries. Returns the result and the cursor for the next call.
     fn run(&self, stream: &mut Stream, group: &[u8], consumer: &[u8], now: Millis) -> (Claimed, StreamId) {
         let (mut claimed, mut left) = (Claimed::default(), self.count);
         let (mut found, mut next): (Vec<(StreamId, u64)>, _) = (Vec::new(), StreamId::MIN);

@@ -1,5 +1,4 @@
-//! The steps that stream commands share: find the stream and its groups, show entries, log the entries that a group
-//! gave to its consumers.
+//! Steps shared by stream commands: find streams and groups, reply with entries, replicate deliveries to consumers.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -10,41 +9,41 @@ use resp::Writer;
 
 use super::id;
 
-/// The streams of a command.
+/// Access to the streams of a command's keys.
 pub(crate) trait StreamAccess<'a> {
-    /// Where the stream under `key` lies, for a command that changes it.
+    /// Finds the stream under `key` for writing. Fails with WRONGTYPE if the key has another type.
     fn find_stream(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError>;
 
-    /// The same for a command that reads: counts a hit or a miss.
+    /// Finds the stream under `key` for reading, and counts a keyspace hit or miss.
     fn read_stream(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError>;
 
-    /// The stream at `place`, which one of these gave.
+    /// The stream at `place`, as returned by `find_stream` or `read_stream`.
     fn stream(&self, key: &Key<'_>, place: Place) -> Cow<'_, Stream>;
 
-    /// The same together with the reply.
+    /// Borrows the stream and the reply at the same time.
     fn stream_and_reply(&mut self, key: &Key<'_>, place: Place) -> (Cow<'_, Stream>, &mut Writer<'a>);
 
-    /// Changes the stream at `place`.
+    /// Edits the stream at `place`. Returns its new place and the closure's result.
     fn edit<R>(&mut self, key: &Key<'_>, place: Place, edit: impl FnOnce(&mut Stream) -> R) -> (Place, R);
 
-    /// Makes an empty stream under `key`.
+    /// Creates an empty stream under `key`.
     fn make_stream(&mut self, key: &Key<'_>) -> Place;
 
-    /// Lets go of what was taken out of a stream.
+    /// Drops parts of a stream, in the background if they are large.
     fn discard_of_stream(&self, gone: Stream);
 
-    /// Makes a consumer of a group that is there, unless the consumer is, and logs that; says whether it was not there.
+    /// Creates a consumer in an existing group, if it is missing, and replicates that. Returns whether it was created.
     fn make_consumer(&mut self, key: &Key<'_>, place: Place, group: &[u8], consumer: &[u8]) -> (Place, bool);
 
-    /// The same for a consumer that asks for something: it is seen now.
+    /// Like `make_consumer`, and also updates the time at which the consumer was last seen.
     fn see_consumer(&mut self, key: &Key<'_>, place: Place, group: &[u8], consumer: &[u8]) -> Place;
 
     fn made_consumer(&mut self, key: &Key<'_>, group: &[u8], consumer: &[u8]);
 
-    /// Logs that an entry is pending with a consumer.
+    /// Replicates a pending entry of a consumer as XCLAIM.
     fn log_pending(&mut self, key: &Key<'_>, group: (&[u8], StreamId), id: StreamId, pending: &Pending);
 
-    /// Logs up to where a group has read.
+    /// Replicates the group's last delivered id and its read counter.
     fn log_group(&mut self, key: &Key<'_>, name: &[u8], group: &Group);
 }
 
@@ -138,18 +137,18 @@ impl<'a> StreamAccess<'a> for Context<'a> {
     }
 }
 
-/// A consumer as it is named in a group.
+/// The group's shared copy of the consumer's name.
 pub(super) fn named(group: &Group, consumer: &[u8]) -> Arc<[u8]> {
     group.name_of(consumer).unwrap_or_else(|| consumer.into())
 }
 
-/// An error that names a key and a group.
+/// The NOGROUP error for a missing key or group.
 pub(super) fn no_group(key: &[u8], group: &[u8], more: &str) -> CommandError {
     let (key, group) = (String::from_utf8_lossy(until_nul(key)), String::from_utf8_lossy(until_nul(group)));
     CommandError::Text(format!("NOGROUP No such key '{key}' or consumer group '{group}'{more}").into())
 }
 
-/// The same where the key is there.
+/// The NOGROUP error for a missing group of an existing key.
 pub(super) fn no_such_group(key: &[u8], group: &[u8]) -> CommandError {
     let (key, group) = (String::from_utf8_lossy(until_nul(key)), String::from_utf8_lossy(until_nul(group)));
     CommandError::Text(format!("NOGROUP No such consumer group '{group}' for key name '{key}'").into())
@@ -160,14 +159,14 @@ pub(super) fn reply_id(reply: &mut Writer<'_>, id: StreamId) {
     reply.bulk(&id::text(id));
 }
 
-/// Replies with an entry: its id, then names and values.
+/// Replies with an entry: its id, then field names and values.
 pub(super) fn reply_entry(reply: &mut Writer<'_>, entry: &Entry<'_>) {
     reply.array(2);
     reply_id(reply, entry.id);
     reply_fields(reply, entry);
 }
 
-/// Replies with the names and values of an entry.
+/// Replies with the field names and values of an entry.
 pub(super) fn reply_fields(reply: &mut Writer<'_>, entry: &Entry<'_>) {
     reply.array(2 * entry.len());
     entry.for_each(&mut |name, value| {
@@ -176,7 +175,7 @@ pub(super) fn reply_fields(reply: &mut Writer<'_>, entry: &Entry<'_>) {
     });
 }
 
-/// Replies with entries, all if `count` is 0.
+/// Replies with up to `count` entries, or all if it is 0.
 pub(super) fn reply_entries<'e>(
     reply: &mut Writer<'_>,
     entries: impl Iterator<Item = Entry<'e>>,

@@ -1,4 +1,4 @@
-//! XGROUP.
+//! XGROUP: management of consumer groups.
 
 use engine::{Class, CommandError, Context, misused};
 use keyspace::{Group, Key, Place, StreamId};
@@ -12,7 +12,7 @@ const NO_KEY: CommandError = CommandError::text(
      option to create an empty stream automatically.",
 );
 
-/// The words behind the id.
+/// The options after the id.
 #[derive(Default)]
 struct Words {
     makes_stream: bool,
@@ -42,7 +42,7 @@ impl Words {
     }
 }
 
-/// The id at argument 4, `$` for the last of the stream.
+/// Parses the id at argument 4; `$` is the stream's last id.
 fn last_id(
     context: &Context<'_>,
     key: &Key<'_>,
@@ -56,7 +56,7 @@ fn last_id(
     }
 }
 
-/// The stream and, if it is asked for, its group, which must be there.
+/// Finds the stream and, with `needs_group`, checks that the group exists.
 fn find(context: &mut Context<'_>, key: &Key<'_>, needs_group: bool) -> Result<Place, CommandError> {
     let place = context.find_stream(key)?.ok_or(NO_KEY)?;
     if needs_group && context.stream(key, place).group(context.arg(3)).is_none() {
@@ -111,7 +111,7 @@ pub(super) fn destroy(context: &mut Context<'_>) -> Result<(), CommandError> {
     if there {
         let (_, gone) = context.edit(&key, place, |stream| stream.remove_group(name));
         gone.into_iter().for_each(|gone| context.discard_of_stream(gone));
-        // Clients that wait for the group are woken.
+        // Wake the clients blocked on the group, so that they receive an error.
         context.modified(&key);
         context.notify(Class::STREAM, "xgroup-destroy", &key);
     }

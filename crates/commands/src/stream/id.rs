@@ -1,4 +1,4 @@
-//! Ids of entries as clients write them.
+//! Parsing and formatting of entry ids.
 
 use engine::CommandError;
 use keyspace::StreamId;
@@ -6,10 +6,10 @@ use smallvec::SmallVec;
 
 const INVALID: CommandError =
     CommandError::text("ERR Invalid stream ID specified as stream command argument");
-/// Longer ids are refused.
+/// Maximum length of an id's text.
 const LONGEST: usize = 127;
 
-/// An id as text.
+/// Formats an id.
 pub(super) fn text(id: StreamId) -> SmallVec<[u8; 48]> {
     let (mut text, mut digits) = (SmallVec::new(), itoa::Buffer::new());
     text.extend_from_slice(digits.format(id.millis).as_bytes());
@@ -18,7 +18,7 @@ pub(super) fn text(id: StreamId) -> SmallVec<[u8; 48]> {
     text
 }
 
-/// A number as C's strtoull takes it.
+/// Parses a number like C's strtoull.
 fn number(text: &[u8]) -> Option<u64> {
     let text = text.trim_ascii_start();
     let digits = text.strip_prefix(b"+").unwrap_or(text);
@@ -28,7 +28,7 @@ fn number(text: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// Reads `milliseconds-sequence`, or only the first with `missing` for the second.
+/// Parses `milliseconds-sequence`; without a sequence, `missing` is used.
 fn parse(word: &[u8], missing: u64) -> Option<StreamId> {
     if word.len() > LONGEST {
         return None;
@@ -39,12 +39,12 @@ fn parse(word: &[u8], missing: u64) -> Option<StreamId> {
     Some(StreamId { millis, sequence })
 }
 
-/// An id; one without a sequence is that of the first entry of its millisecond.
+/// Parses an id; a missing sequence is 0.
 pub(super) fn exact(word: &[u8]) -> Result<StreamId, CommandError> {
     parse(word, 0).ok_or(INVALID)
 }
 
-/// The same, or `-` and `+` for the lowest and the highest.
+/// Parses an id, or `-` and `+` for the lowest and the highest one.
 pub(super) fn any(word: &[u8]) -> Result<StreamId, CommandError> {
     match word {
         b"-" => Ok(StreamId::MIN),
@@ -53,14 +53,14 @@ pub(super) fn any(word: &[u8]) -> Result<StreamId, CommandError> {
     }
 }
 
-/// The id of an entry that is to be added.
+/// The id argument of XADD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// The next one, by the clock.
+    /// `*`: generate the id from the clock.
     Next,
-    /// The next one of this millisecond.
+    /// `ms-*`: generate the sequence within this millisecond.
     NextIn(u64),
-    /// This one.
+    /// An explicit id.
     Exactly(StreamId),
 }
 
@@ -72,7 +72,7 @@ pub(super) fn wanted(word: &[u8]) -> Result<Wanted, CommandError> {
     }
 }
 
-/// The ends of a row of ids: `-` and `+` for the lowest and the highest, `(` before one that is left out.
+/// Parses one end of an id range. `-` and `+` are the extremes, and a leading `(` excludes the id.
 fn end(word: &[u8], missing: u64) -> Result<(StreamId, bool), CommandError> {
     match word {
         b"-" => Ok((StreamId::MIN, false)),
@@ -82,14 +82,14 @@ fn end(word: &[u8], missing: u64) -> Result<(StreamId, bool), CommandError> {
     }
 }
 
-/// Where a row of ids begins.
+/// Parses the start of an id range.
 pub(super) fn first(word: &[u8]) -> Result<StreamId, CommandError> {
     let (id, is_left_out) = end(word, 0)?;
     let first = if is_left_out { id.next() } else { Some(id) };
     first.ok_or(CommandError::text("ERR invalid start ID for the interval"))
 }
 
-/// Where it ends.
+/// Parses the end of an id range.
 pub(super) fn last(word: &[u8]) -> Result<StreamId, CommandError> {
     let (id, is_left_out) = end(word, u64::MAX)?;
     let last = if is_left_out { id.before() } else { Some(id) };

@@ -1,6 +1,6 @@
-//! Messages of idempotent producers: XADD's IDMP and IDMPAUTO, XCFGSET and XIDMPRECORD.
+//! Idempotent producers: XADD's IDMP and IDMPAUTO, XCFGSET and XIDMPRECORD.
 //!
-//! A producer that sends a message again gets the id of the entry that it has added already. Facts of Redis 8.6.
+//! A producer that repeats a message receives the id of the entry it added before. The behaviour follows Redis 8.6.
 
 use engine::{CommandError, Context, Origin};
 use keyspace::{Key, Place, StreamId};
@@ -9,16 +9,16 @@ use smallvec::SmallVec;
 use super::common::StreamAccess;
 use super::id;
 
-/// How the iid of a message is found.
+/// The source of a message's idempotence id (iid).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Idempotence<'a> {
-    /// IDMP: the producer says it.
+    /// IDMP: given by the producer.
     Said { producer: &'a [u8], iid: &'a [u8] },
-    /// IDMPAUTO: it follows from the fields.
+    /// IDMPAUTO: computed from the fields.
     Computed { producer: &'a [u8] },
 }
 
-/// A message of a producer.
+/// An iid together with its producer.
 #[derive(Debug)]
 pub(super) struct Iid<'a> {
     pub(super) producer: &'a [u8],
@@ -26,8 +26,8 @@ pub(super) struct Iid<'a> {
 }
 
 impl<'a> Idempotence<'a> {
-    /// Reads IDMP or IDMPAUTO and what belongs to it from argument `index` on; says where the next word stands, or
-    /// `None` if it is another word.
+    /// Parses IDMP or IDMPAUTO at argument `index`. Returns the index of the next argument, or `None` if another word
+    /// is there.
     pub(super) fn read(
         read: &mut Option<Self>,
         context: &Context<'a>,
@@ -60,7 +60,7 @@ impl<'a> Idempotence<'a> {
         Ok(Some(next))
     }
 
-    /// The iid of a message with these names and values.
+    /// The iid of a message with these field names and values.
     pub(super) fn iid(self, words: &[&[u8]]) -> Iid<'a> {
         match self {
             Self::Said { producer, iid } => Iid { producer, text: iid.into() },
@@ -69,7 +69,7 @@ impl<'a> Idempotence<'a> {
     }
 }
 
-/// A digest of a message that does not depend on the order of its fields.
+/// Hashes a message independently of the order of its fields.
 fn digest(words: &[&[u8]]) -> u128 {
     let of_field = |pair: &[&[u8]]| {
         let mut hasher = xxhash_rust::xxh3::Xxh3::new();
@@ -87,7 +87,7 @@ impl Iid<'_> {
         &self.text
     }
 
-    /// The entry with which the producer has added this message already.
+    /// Finds the entry that the producer added for this message.
     pub(super) fn find_duplicate(
         &self,
         context: &mut Context<'_>,
@@ -100,7 +100,7 @@ impl Iid<'_> {
     }
 }
 
-/// A parameter of XCFGSET.
+/// Parses a parameter of XCFGSET.
 fn bound(
     context: &Context<'_>,
     index: usize,
@@ -152,7 +152,7 @@ pub(super) fn xcfgset(context: &mut Context<'_>) -> Result<(), CommandError> {
         let mut bounds = before.unwrap_or(default);
         bounds.duration = duration.unwrap_or(bounds.duration);
         bounds.most = most.unwrap_or(bounds.most);
-        // Known messages are forgotten if anything changes.
+        // Any change of the parameters clears the known iids.
         if before != Some(bounds) {
             stream.set_idempotence(bounds);
         }
@@ -162,7 +162,7 @@ pub(super) fn xcfgset(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// XIDMPRECORD key producer iid id: files of commands have the iids of a stream in it.
+/// XIDMPRECORD key producer iid id. A rewritten AOF restores the iids of a stream with this command.
 pub(super) fn xidmprecord(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, producer, iid) = (context.key(1)?, context.arg(2), context.arg(3));
     let id = id::exact(context.arg(4))?;
@@ -174,7 +174,7 @@ pub(super) fn xidmprecord(context: &mut Context<'_>) -> Result<(), CommandError>
     }
     let place = context.find_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
     let stream = context.stream(&key, place);
-    // A file has iids of entries that were cut off since, too.
+    // An AOF also contains iids of entries that were trimmed later.
     if stream.get(id).is_none() && context.session.origin == Origin::Client {
         return Err(CommandError::text("ERR No such message in stream"));
     }

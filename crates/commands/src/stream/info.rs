@@ -1,4 +1,4 @@
-//! XINFO.
+//! XINFO: information about streams, groups and consumers.
 
 use clock::Millis;
 use engine::{CommandError, Context, misused};
@@ -9,10 +9,10 @@ use super::common::{StreamAccess, no_such_group, reply_entries, reply_entry, rep
 use super::progress;
 use crate::help::reply_help;
 
-/// How many entries, and pending ones, XINFO STREAM FULL shows of each.
+/// Default number of entries and pending entries in XINFO STREAM FULL.
 const COUNT: usize = 10;
 
-/// How many are shown at most; 0 is all.
+/// Converts COUNT to a limit; 0 means unlimited.
 fn most(count: usize) -> usize {
     if count == 0 { usize::MAX } else { count }
 }
@@ -42,7 +42,7 @@ pub(super) fn stream(context: &mut Context<'_>) -> Result<(), CommandError> {
     reply_number(reply, "entries-added", head.added);
     reply.bulk(b"recorded-first-entry-id");
     reply_id(reply, stream.first_id());
-    // Redis 8.6 shows them of every stream: one that was never used by idempotent producers is shown as by Valkey.
+    // Redis 8.6 always shows these fields. A stream without idempotent producers is shown in Valkey's form instead.
     if let Some(producers) = stream.producers() {
         reply_producers(reply, producers);
     }
@@ -129,7 +129,7 @@ fn reply_consumer(reply: &mut Writer<'_>, (name, consumer): (&[u8], &Consumer), 
     }
 }
 
-/// How far a group has come.
+/// Replies with the read counter and the lag of a group.
 fn reply_progress(reply: &mut Writer<'_>, stream: &Stream, group: &Group) {
     reply.bulk(b"last-delivered-id");
     reply_id(reply, group.last);

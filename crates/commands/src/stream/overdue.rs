@@ -1,8 +1,7 @@
-//! XREADGROUP's CLAIM: entries that have been pending for long go to the next reader, the longest pending first.
+//! XREADGROUP's CLAIM: entries that were pending for a long time go to the next reader, the longest pending first.
 //!
-//! Each entry of such a reply also tells for how long it was pending and how often it had been given out; of an entry
-//! that is new both are 0. An entry that is no longer in the stream is done with, as with XAUTOCLAIM. From the
-//! documentation of Redis 8.4.
+//! Each entry of the reply also has its idle time and its delivery count; both are 0 for a new entry. An entry that is
+//! no longer in the stream is acknowledged, as by XAUTOCLAIM. The behaviour follows the documentation of Redis 8.4.
 
 use clock::Millis;
 use engine::{CommandError, Context};
@@ -13,16 +12,16 @@ use super::claim::Claimed;
 use super::common::StreamAccess;
 use super::common::{named, reply_fields, reply_id};
 
-/// Milliseconds after which a waiter looks again where it is not known when an entry will be overdue.
+/// Polling interval in milliseconds of a blocked reader when the next due time is unknown.
 const LOOK_AGAIN: i64 = 100;
 
-/// An entry that was claimed.
+/// A claimed entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Overdue {
     id: StreamId,
-    /// For how long it was pending, in milliseconds.
+    /// Idle time before the claim, in milliseconds.
     idle: i64,
-    /// How often it had been given out.
+    /// Delivery count before the claim.
     count: u64,
 }
 
@@ -34,7 +33,7 @@ impl Overdue {
     }
 }
 
-/// Replies with an entry for a reader that claims.
+/// Replies with an entry, its idle time and its delivery count.
 pub(super) fn reply_with_times(reply: &mut Writer<'_>, entry: &Entry<'_>, idle: i64, count: u64) {
     reply.array(4);
     reply_id(reply, entry.id);
@@ -43,7 +42,7 @@ pub(super) fn reply_with_times(reply: &mut Writer<'_>, entry: &Entry<'_>, idle: 
     reply.integer(i64::try_from(count).unwrap_or(i64::MAX));
 }
 
-/// The argument of CLAIM.
+/// Parses the minimum idle time of CLAIM.
 pub(super) fn min_idle(context: &Context<'_>, index: usize) -> Result<i64, CommandError> {
     const NO_NUMBER: CommandError = CommandError::text("ERR min-idle-time is not an integer or out of range");
     const NEGATIVE: CommandError = CommandError::text("ERR min-idle-time must be a positive integer");
@@ -51,22 +50,22 @@ pub(super) fn min_idle(context: &Context<'_>, index: usize) -> Result<i64, Comma
     if min_idle < 0 { Err(NEGATIVE) } else { Ok(min_idle) }
 }
 
-/// When the next entry of a group may be overdue, if none is now.
+/// The time at which the next entry of the group may become claimable.
 pub(super) fn next_due(group: &Group, min_idle: i64, now: Millis) -> Millis {
-    // An entry that becomes pending from now on is overdue no earlier than this.
+    // An entry delivered after this moment becomes claimable no earlier than this.
     let latest = now.0.saturating_add(min_idle.max(LOOK_AGAIN));
     let longest = group.pending_by_time().next();
     let due = longest.map_or(latest, |(delivered, _)| delivered.0.saturating_add(min_idle));
     Millis(due.clamp(now.0.saturating_add(1), latest))
 }
 
-/// The entries that have been pending for at least `min_idle`, at most this many, the longest pending first.
+/// Up to `most` entries that have been pending for at least `min_idle`, the longest pending first.
 fn overdue(group: &Group, now: Millis, (min_idle, most): (i64, usize)) -> Vec<(Millis, StreamId)> {
     let is_overdue = |(delivered, _): &(Millis, StreamId)| now.0.saturating_sub(delivered.0) >= min_idle;
     group.pending_by_time().take_while(is_overdue).take(most).collect()
 }
 
-/// Gives overdue entries to a consumer, and logs that.
+/// Transfers overdue entries to a consumer and replicates that.
 pub(super) fn claim(
     context: &mut Context<'_>,
     key: &Key<'_>,

@@ -30,7 +30,7 @@ pub(super) fn xack(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Which pending entries are asked for.
+/// The extended form of XPENDING: the filter for pending entries.
 struct Asked<'a> {
     idle: i64,
     from: StreamId,
@@ -93,7 +93,8 @@ pub(super) fn xpending(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Replies with the number of pending entries, the first and the last, and the number for each consumer.
+/// Replies with the summary form: the number of pending entries, the lowest and the highest id, and the number per
+/// consumer.
 fn summarize(reply: &mut Writer<'_>, group: &Group) {
     reply.array(4);
     reply.integer(group.pending_len() as i64);

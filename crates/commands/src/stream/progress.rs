@@ -1,21 +1,21 @@
-//! How far a group has come: how many entries it has read, and how many are left.
+//! Progress of a consumer group: its read counter and its lag.
 //!
-//! Neither is counted entry by entry. A stream knows how many entries were ever added, a group how many it had read
-//! when that was last known; entries that were deleted in between make it unknown. Entries that were cut off before the
-//! group read them are not left to be read: XINFO GROUPS documents the lag as the number of entries in the stream that
-//! are still waiting to be delivered, and Redis 8 replies so (Valkey 9.1 counts the entries that are gone).
+//! Neither is counted per entry. The stream has a counter of all entries ever added, and the group has its read counter
+//! as of the last time it was known; deletions in between make it unknown. Entries that were trimmed before the group
+//! read them do not count as lag: XINFO GROUPS documents the lag as the number of entries in the stream that are still
+//! to be delivered. Redis 8 replies this way (Valkey 9.1 counts the trimmed entries).
 
 use std::cmp::Ordering;
 
 use keyspace::{Group, Stream, StreamId};
 
-/// Whether an entry from this id on may have been deleted.
+/// Whether an entry at or after `from` may have been deleted.
 fn has_gaps(stream: &Stream, from: StreamId) -> bool {
     let head = stream.head();
     head.len > 0 && head.max_deleted != StreamId::MIN && from <= head.max_deleted
 }
 
-/// How many entries were added up to this id, if that is known.
+/// The number of entries added up to this id, or `None` if it is unknown.
 pub(super) fn added_up_to(stream: &Stream, id: StreamId) -> Option<u64> {
     let head = stream.head();
     if head.added == 0 {
@@ -29,7 +29,7 @@ pub(super) fn added_up_to(stream: &Stream, id: StreamId) -> Option<u64> {
     }
     match id.cmp(&head.last) {
         Ordering::Equal => return Some(head.added),
-        // It is not known how many entries will come before it.
+        // An id in the future: the number of entries before it is unknown.
         Ordering::Greater => return None,
         Ordering::Less => {}
     }
@@ -44,7 +44,7 @@ pub(super) fn added_up_to(stream: &Stream, id: StreamId) -> Option<u64> {
     }
 }
 
-/// How many entries a group has still to read, if that is known.
+/// The number of entries that the group has not read yet, or `None` if it is unknown.
 pub(super) fn lag(stream: &Stream, group: &Group) -> Option<i64> {
     let head = stream.head();
     if head.added == 0 || head.len == 0 {
@@ -56,11 +56,11 @@ pub(super) fn lag(stream: &Stream, group: &Group) -> Option<i64> {
     }
     let known = group.read.filter(|_| !has_gaps(stream, group.last));
     let read = known.or_else(|| added_up_to(stream, group.last))?;
-    // A group may be told that it has read more than there ever was.
+    // ENTRIESREAD can set the read counter above the number of added entries.
     Some((head.added.wrapping_sub(read) as i64).max(0))
 }
 
-/// How many entries a group has read, and which was the last of them.
+/// The read counter of a group and its last delivered id.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Progress {
     pub(super) last: StreamId,
@@ -72,7 +72,7 @@ impl Progress {
         Self { last: group.last, read: group.read }
     }
 
-    /// When it comes to the entry `id`.
+    /// The progress after delivery of entry `id`.
     pub(super) fn to(self, stream: &Stream, id: StreamId) -> Self {
         let read = match self.read {
             Some(read) if self.last >= stream.first_id() && !has_gaps(stream, self.last) => {

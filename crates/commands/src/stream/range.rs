@@ -1,4 +1,4 @@
-//! XLEN, XRANGE, XREVRANGE, XDEL.
+//! XLEN, XRANGE, XREVRANGE and XDEL.
 
 use engine::{Class, CommandError, Context};
 use keyspace::{Stream, StreamId};
@@ -65,7 +65,7 @@ fn range(context: &mut Context<'_>, first: usize, last: usize, backward: bool) -
     Ok(())
 }
 
-/// The ids from argument `from` on.
+/// Parses all arguments from index `from` on as ids.
 pub(super) fn ids(context: &Context<'_>, from: usize) -> Result<SmallVec<[StreamId; 8]>, CommandError> {
     context.args.from(from).iter().map(id::exact).collect()
 }

@@ -1,9 +1,8 @@
 //! XREAD and XREADGROUP.
 //!
-//! XREADGROUP with `>` gives out entries that its group has not given out yet (with CLAIM, before those, entries that
-//! have been pending with other consumers for long: [`super::overdue`]); with another id it shows a consumer's own
-//! entries again. Entries that are given out are logged as an XCLAIM each, followed by the last id that the group has
-//! read.
+//! XREADGROUP with `>` delivers new entries of the group; with CLAIM it first delivers entries that other consumers
+//! have left pending for a long time ([`super::overdue`]). With another id it repeats the consumer's own pending
+//! entries. Each delivery is replicated as XCLAIM, followed by the group's last delivered id.
 
 use std::ops::Range;
 
@@ -20,51 +19,52 @@ use super::overdue::{self, Overdue};
 use super::progress::Progress;
 use crate::rows::key;
 
-/// The consumer that reads from a group, and how.
+/// The group and consumer of XREADGROUP, with its options.
 #[derive(Debug, Clone, Copy)]
 struct Reader<'a> {
     group: &'a [u8],
     consumer: &'a [u8],
-    /// Nothing is pending afterwards.
+    /// NOACK: delivered entries do not become pending.
     is_done_at_once: bool,
-    /// For so many milliseconds an entry is pending before it is claimed, if any is to be.
+    /// CLAIM: the minimum idle time in milliseconds.
     claims: Option<i64>,
 }
 
 /// The arguments of XREAD or XREADGROUP.
 struct Reading<'a> {
     reader: Option<Reader<'a>>,
-    /// 0 is all.
+    /// Maximum number of entries per stream; 0 means all.
     count: usize,
-    /// Whether it waits, and until when.
+    /// `Some` with BLOCK; the inner value is the deadline, or `None` to wait without a limit.
     waits: Option<Option<Millis>>,
-    /// Where it is said for how long.
+    /// Index of the BLOCK timeout.
     block: usize,
     keys: Range<usize>,
 }
 
-/// From where on a stream is read.
+/// The position from which a stream is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum From {
     Behind(StreamId),
-    /// The entries that the group has not given out.
+    /// Entries that the group has not delivered yet.
     New,
 }
 
-/// An option of XREAD or XREADGROUP; the number is where its argument stands.
+/// An option of XREAD or XREADGROUP; numbers are argument indexes.
 enum ReadOption {
     Block(usize),
     Count(usize),
     Claim(usize),
-    /// The name of the group stands here, that of the consumer behind it.
+    /// Index of the group's name; the consumer's name follows.
     Group(usize),
     NoAck,
-    /// Keys and ids, up to the end.
+    /// The range of the keys and ids, up to the end.
     Streams(Range<usize>),
     Unknown,
 }
 
-/// The option at `index`, and where the next one stands. Both the handlers and [`keys_of_xread`] read with it.
+/// Returns the option at `index` and the index of the next one. Shared by the handlers and [`keys_of_xread`], so that
+/// both agree.
 fn option_at(args: Args<'_>, index: usize) -> (ReadOption, usize) {
     let word = args.get(index).unwrap_or_default();
     let behind = args.len().saturating_sub(index + 1);
@@ -80,8 +80,8 @@ fn option_at(args: Args<'_>, index: usize) -> (ReadOption, usize) {
     }
 }
 
-/// The keys of XREAD and XREADGROUP: the first half of the arguments behind STREAMS, which may also be the name of a
-/// group or a consumer.
+/// The keys of XREAD and XREADGROUP: the first half of the arguments after STREAMS. A group or consumer may also be
+/// named `streams`, so options are parsed in order.
 pub(super) fn keys_of_xread(args: Args<'_>) -> RequestKeys {
     let mut index = 1;
     while index < args.len() {
@@ -132,7 +132,7 @@ impl<'a> Reading<'a> {
         Err(CommandError::Syntax)
     }
 
-    /// Checks the arguments behind STREAMS: as many ids as keys.
+    /// Checks that there is one id per key after STREAMS.
     fn finish(mut self, of_group: bool) -> Result<Self, CommandError> {
         if !self.keys.len().is_multiple_of(2) {
             return Err(CommandError::text(if of_group {
@@ -148,7 +148,7 @@ impl<'a> Reading<'a> {
         Ok(self)
     }
 
-    /// The keys, where they lie, and from where on each is read.
+    /// Resolves the keys to their entries and start positions.
     fn resolve(&self, context: &mut Context<'a>) -> Result<Found<'a>, CommandError> {
         let mut found = Found::new();
         for index in self.keys.clone() {
@@ -179,7 +179,7 @@ impl<'a> Reading<'a> {
                          just return an empty result set.",
                     ));
                 }
-                // The last entry that is there; of an empty stream, the next one to come.
+                // The last existing entry, or the next one if the stream is empty.
                 (b"+", None) => From::Behind(place.map_or(StreamId::MIN, |place| {
                     let stream = context.stream(&key, place);
                     match stream.last_entry_id().before() {
@@ -195,7 +195,7 @@ impl<'a> Reading<'a> {
                 }
                 (b">", Some(_)) => From::New,
                 (word, reader) => match id::exact(word)? {
-                    // Redis has no other word for the new entries of a group.
+                    // Redis represents `>` by this id, too.
                     StreamId::MAX if reader.is_some() => From::New,
                     id => From::Behind(id),
                 },
@@ -205,7 +205,7 @@ impl<'a> Reading<'a> {
         Ok(found)
     }
 
-    /// Finishes the reply, which begins at `start` if `streams` streams had entries; else replies with null or waits.
+    /// Finishes the reply, which begins at byte `start`. Without results, replies with null or blocks.
     fn outcome(&self, context: &mut Context<'a>, start: usize, streams: usize, found: &Found<'a>) -> Outcome {
         if streams > 0 {
             finish_reply(&mut context.reply, start, streams);
@@ -218,8 +218,8 @@ impl<'a> Reading<'a> {
         let early = self.reader.and_then(|reader| reader.overdue_at(context, found));
         let early = early.filter(|early| until.is_none_or(|until| *early < until));
         let left = until.zip(early).map(|(until, early)| until.0.saturating_sub(early.0).to_string());
-        // When the command is run again, more entries may have come, so `$` is written as the id that it was; and less
-        // of its timeout is left.
+        // A blocked command runs again later. Replace `$` by the id it means now, and the timeout by the remaining
+        // time.
         let resolved =
             |index: usize| match index.checked_sub(self.keys.end).and_then(|place| found.get(place)) {
                 Some((_, _, From::Behind(id))) => id::text(*id),
@@ -241,7 +241,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// The deadline of a client with this timeout; 0 is for ever.
+/// The deadline for the timeout at argument `index`; 0 means no limit.
 fn block_millis(context: &Context<'_>, index: usize) -> Result<Option<Millis>, CommandError> {
     const NO_NUMBER: CommandError = CommandError::text("ERR timeout is not an integer or out of range");
     let timeout = context.integer(index).map_err(|_| NO_NUMBER)?;
@@ -256,7 +256,7 @@ fn block_millis(context: &Context<'_>, index: usize) -> Result<Option<Millis>, C
 }
 
 impl Reader<'_> {
-    /// The time at which the next entry can be claimed, if none can be now.
+    /// The time at which the next pending entry becomes claimable, if none is now.
     fn overdue_at(&self, context: &Context<'_>, found: &Found<'_>) -> Option<Millis> {
         let min_idle = self.claims?;
         let new = found.iter().filter(|(_, _, from)| *from == From::New);
@@ -267,10 +267,10 @@ impl Reader<'_> {
     }
 }
 
-/// Keys, where they lie, and from where on each is read.
+/// Keys with their entries and start positions.
 type Found<'a> = SmallVec<[(Key<'a>, Option<Place>, From); 2]>;
 
-/// Puts what a reply begins with before what was written of it from `start` on.
+/// Inserts the reply's header before the part written from byte `start` on.
 fn finish_reply(reply: &mut Writer<'_>, start: usize, streams: usize) {
     let body = reply.buffer().split_off(start);
     match reply.protocol() {
@@ -280,7 +280,7 @@ fn finish_reply(reply: &mut Writer<'_>, start: usize, streams: usize) {
     reply.raw(&body);
 }
 
-/// Begins the reply for one stream.
+/// Writes the header of one stream's entries.
 fn begin_stream(reply: &mut Writer<'_>, key: &Key<'_>) {
     if reply.protocol() == Protocol::Resp2 {
         reply.array(2);
@@ -316,7 +316,7 @@ pub(super) fn xreadgroup(context: &mut Context<'_>) -> Result<Outcome, CommandEr
     let (start, mut streams) = (context.reply.len(), 0);
     for (key, place, from) in &found {
         let Some(place) = *place else { continue };
-        // Also if it gets no entry: a client that reads is a consumer.
+        // Create the consumer even if it receives no entry, as Redis does.
         let place = context.see_consumer(key, place, reader.group, reader.consumer);
         let given = match from {
             From::New => give_out(context, key, place, &reader, reading.count),
@@ -330,7 +330,7 @@ pub(super) fn xreadgroup(context: &mut Context<'_>) -> Result<Outcome, CommandEr
     Ok(reading.outcome(context, start, streams, &found))
 }
 
-/// Gives out entries that are overdue, and those that the group has not given out yet; returns whether there were any.
+/// Delivers overdue and new entries. Returns whether there were any.
 fn give_out(
     context: &mut Context<'_>,
     key: &Key<'_>,
@@ -352,7 +352,7 @@ fn give_out(
         let group = stream.group_mut(reader.group)?;
         let name = group.name_of(reader.consumer)?;
         if let Some(consumer) = group.consumer_mut(reader.consumer) {
-            // Entries that are done at once are not assigned to a consumer.
+            // With NOACK, entries are not assigned to the consumer, so it does not become active.
             consumer.active = if reader.is_done_at_once { consumer.active } else { Some(now) };
         }
         (group.last, group.read) = (last, read);
@@ -371,8 +371,7 @@ fn give_out(
     true
 }
 
-/// Replies with entries that were overdue and those that the group has not given out yet, if there are any. Returns the
-/// ids of the latter, and how many entries the group has read with them.
+/// Replies with overdue and new entries, if there are any. Returns the ids of the new ones and the group's progress.
 fn show_new(
     context: &mut Context<'_>,
     key: &Key<'_>,
@@ -403,7 +402,7 @@ fn show_new(
     Some((entries.iter().map(|entry| entry.id).collect(), progress.read))
 }
 
-/// Gives a consumer its own entries behind an id once more.
+/// Repeats the consumer's own pending entries after an id.
 fn give_again(
     context: &mut Context<'_>,
     key: &Key<'_>,
@@ -446,7 +445,7 @@ fn give_again(
         }
         (group.last, given)
     });
-    // One change, as in Valkey, whether or not there were entries.
+    // Counts as one change whether or not there were entries, as in Valkey.
     context.changed_apart(1);
     for (id, pending) in given {
         let count = pending.count.saturating_add(1);

@@ -1,8 +1,7 @@
-//! KEEPREF, DELREF and ACKED, which say what becomes of the groups' references to entries that are deleted; XDELEX and
-//! XACKDEL.
+//! KEEPREF, DELREF and ACKED, which control the consumer groups' references to deleted entries; XDELEX and XACKDEL.
 //!
-//! The effect of such a command is logged as XACK and XDEL, so that a replica of another kind, which has not these words,
-//! has the same data. Facts of Redis 8.6.
+//! Their effects are replicated as XACK and XDEL, so that replicas without these options have the same data. The
+//! behaviour follows Redis 8.6.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,15 +14,15 @@ use smallvec::SmallVec;
 use super::common::StreamAccess;
 use super::id;
 
-/// The fate of pending entries whose entry in the stream is deleted.
+/// The treatment of pending entries whose stream entry is deleted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum References {
-    /// They stay.
+    /// Keep them pending.
     #[default]
     Keep,
-    /// They are deleted as well.
+    /// Delete them from all groups.
     Delete,
-    /// The entry is deleted only if every group has acknowledged it.
+    /// Delete the stream entry only if all groups have acknowledged it.
     Acknowledged,
 }
 
@@ -38,12 +37,12 @@ impl References {
     }
 }
 
-/// The outcomes for one entry, as the numbers in the replies.
+/// Reply codes for each entry.
 const MISSING: i64 = -1;
 const DELETED: i64 = 1;
 const REFERENCED: i64 = 2;
 
-/// Entries that a command deleted and pending entries that it took from groups.
+/// Entries deleted from the stream, and entries removed from the groups' pending lists.
 #[derive(Debug, Default)]
 pub(super) struct Removed {
     pub(super) deleted: Vec<StreamId>,
@@ -55,14 +54,14 @@ impl Removed {
         self.deleted.is_empty() && self.acknowledged.is_empty()
     }
 
-    /// Takes an entry from the pending entries of all groups.
+    /// Removes an entry from the pending lists of all groups.
     pub(super) fn forget(&mut self, stream: &mut Stream, id: StreamId) {
         for name in stream.forget_pending(id) {
             self.acknowledged.entry(name).or_default().push(id);
         }
     }
 
-    /// Takes an entry from the pending entries of one group; says whether it was among them.
+    /// Removes an entry from the pending list of one group. Returns whether it was pending.
     fn acknowledge(&mut self, stream: &mut Stream, name: &[u8], id: StreamId) -> bool {
         let was_pending = stream.group_mut(name).is_some_and(|group| group.acknowledge(id));
         if was_pending {
@@ -79,21 +78,21 @@ impl Removed {
         was_there
     }
 
-    /// Logs that the pending entries went.
+    /// Replicates the acknowledgements.
     pub(super) fn log_acknowledged(&self, context: &mut Context<'_>, key: &Key<'_>) {
         for (name, ids) in &self.acknowledged {
             log_ids(context, &[b"XACK", key.bytes(), name], ids);
         }
     }
 
-    /// Logs that the entries went.
+    /// Replicates the deletions.
     pub(super) fn log_deleted(&self, context: &mut Context<'_>, key: &Key<'_>) {
         if !self.deleted.is_empty() {
             log_ids(context, &[b"XDEL", key.bytes()], &self.deleted);
         }
     }
 
-    /// Tells the log and subscribers.
+    /// Replicates the changes and notifies subscribers.
     fn finish(&self, context: &mut Context<'_>, key: &Key<'_>) {
         if self.is_empty() {
             return;
@@ -114,7 +113,7 @@ fn log_ids(context: &mut Context<'_>, words: &[&[u8]], ids: &[StreamId]) {
     context.effect(&effect);
 }
 
-/// The words of XDELEX and XACKDEL: `[KEEPREF | DELREF | ACKED] IDS numids id [id ...]`.
+/// The arguments of XDELEX and XACKDEL: `[KEEPREF | DELREF | ACKED] IDS numids id [id ...]`.
 struct Removal<'a> {
     references: References,
     ids: Args<'a>,
@@ -173,10 +172,10 @@ pub(super) fn xdelex(context: &mut Context<'_>) -> Result<(), CommandError> {
         let delete = |id: &StreamId| {
             let id = *id;
             if removal.references == References::Delete {
-                // Also if the entry itself went earlier.
+                // Also if the stream entry itself was deleted earlier.
                 removed.forget(stream, id);
             }
-            // An id that no group has come to counts as referenced, whether or not there is such an entry.
+            // An id beyond a group's last delivered id counts as unacknowledged, even if no such entry exists.
             if removal.references == References::Acknowledged && !stream.is_acknowledged(id) {
                 return REFERENCED;
             }

@@ -1,4 +1,4 @@
-//! Replies, errors and what is logged, of the whole family.
+//! Tests of the stream commands: replies, errors and replication.
 
 use clock::Millis;
 use engine::Flow;
@@ -122,8 +122,8 @@ fn a_group_gives_each_entry_to_one_consumer_and_the_log_says_to_whom() {
     assert_eq!(client.log(), log);
 }
 
-/// The story: a client reads for a group, finds nothing, and is no consumer of it; XINFO GROUPS tells fewer than there
-/// are.
+/// Regression test: a consumer that read but received no entry was not created, and XINFO GROUPS reported too few
+/// consumers.
 #[test]
 fn who_is_given_nothing_is_a_consumer_too() {
     Client::new().table(&[
@@ -137,7 +137,7 @@ fn who_is_given_nothing_is_a_consumer_too() {
     ]);
 }
 
-/// The story: after XDEL of the last entry XREAD `+` found nothing, though other entries were there.
+/// Regression test: after XDEL of the last entry, XREAD with `+` found nothing although other entries existed.
 #[test]
 fn last_entry_is_one_that_is_there() {
     let last = "*1|*2|$1|s|*1|*2|$3|1-0|*2|$1|a|$1|1";
@@ -152,7 +152,7 @@ fn last_entry_is_one_that_is_there() {
     ]);
 }
 
-/// The story: entries that were cut off or deleted before a group had read them were counted as left to be read.
+/// Regression test: entries trimmed or deleted before a group read them counted as lag.
 #[test]
 fn lag_counts_entries_that_are_there() {
     let lag = |client: &mut Client, expected: &str| {
@@ -235,7 +235,7 @@ fn groups_tell_how_far_they_are() {
         ("xdel s 2", ":1"),
         ("xinfo groups s", "*1|*12|$4|name|$1|g|$9|consumers|:0|$7|pending|:0|$17|last-delivered-id|$3|1-0|$12|entries-read|$-1|$3|lag|$-1"),
         ("xdel s 1", ":1"),
-        // All deleted entries come before the remaining ones, so the count of read entries is exact again.
+        // All deleted entries precede the remaining ones, so the read counter is exact again.
         ("xgroup setid s g 0 entriesread 2", "+OK"),
         ("xinfo groups s", "*1|*12|$4|name|$1|g|$9|consumers|:0|$7|pending|:0|$17|last-delivered-id|$3|0-0|$12|entries-read|:2|$3|lag|:1"),
         ("xsetid s 9 entriesadded 7 maxdeletedid 4", "+OK"),
@@ -295,7 +295,7 @@ fn who_reads_may_claim_what_others_have_had_for_long() {
     client.now = Millis(client.now.0 + 50);
     let before = client.log().len();
     client.table(&[
-        // The longest pending entry comes first, new entries come last; deleted ones are no longer pending.
+        // The longest pending entry comes first, new entries last; deleted entries are no longer pending.
         ("xreadgroup group g bob claim 50 streams s >", "*1|*2|$1|s|*3|*4|$3|3-0|*2|$1|a|$1|3|:100|:1|*4|$3|1-0|*2|$1|a|$1|1|:50|:2|*4|$3|4-0|*2|$1|a|$1|4|:0|:0"),
         ("xreadgroup group g alice claim 50 streams s >", "*-1"),
         ("xreadgroup group g alice claim 0 count 1 noack streams s >", "*1|*2|$1|s|*1|*4|$3|1-0|*2|$1|a|$1|1|:0|:3"),

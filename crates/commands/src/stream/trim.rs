@@ -1,4 +1,4 @@
-//! Which entries are cut off at the begin of a stream: XTRIM, and XADD's words.
+//! XTRIM, and the trim options of XADD.
 
 use engine::{Class, CommandError, Context};
 use keyspace::{Exactness, Head, Key, Stream, StreamId, Trim};
@@ -7,12 +7,12 @@ use super::common::StreamAccess;
 use super::id;
 use super::references::{References, Removed};
 
-/// The most entries that are trimmed by whole nodes without a LIMIT: a hundred nodes, within bounds.
+/// Default LIMIT of an approximate trim: the entries of a hundred nodes, within bounds.
 const NODES: u64 = 100;
 const MOST_WITHOUT_BOUND: u64 = 10_000;
 const MOST: u64 = 1_000_000;
 
-/// The words about trimming, as far as they were read.
+/// The trim options parsed so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Words {
     trim: Option<Trim>,
@@ -21,14 +21,14 @@ pub(super) struct Words {
     references: Option<References>,
 }
 
-/// An amount, which is not below zero.
+/// Parses a non-negative number with the given error message.
 fn amount(context: &Context<'_>, index: usize, negative: &'static str) -> Result<u64, CommandError> {
     u64::try_from(context.integer(index)?).map_err(|_| CommandError::text(negative))
 }
 
 impl Words {
-    /// Reads a word and what belongs to it from argument `index` on; says where the next stands, or `None` if it is no
-    /// word about trimming.
+    /// Parses a trim option at argument `index`. Returns the index of the next argument, or `None` if another word is
+    /// there.
     pub(super) fn read(
         &mut self,
         context: &Context<'_>,
@@ -71,12 +71,12 @@ impl Words {
         Ok(None)
     }
 
-    /// Whether there is a word that only Redis knows.
+    /// Whether KEEPREF, DELREF or ACKED, which only Redis has, were given.
     pub(super) fn name_references(&self) -> bool {
         self.references.is_some()
     }
 
-    /// The trimming that the words ask for together, if any.
+    /// Combines the options to a trim, if one was requested.
     pub(super) fn finish(self, context: &Context<'_>) -> Result<Option<Trimming>, CommandError> {
         const WITHOUT: CommandError = CommandError::text(
             "ERR syntax error, LIMIT cannot be used without specifying a trimming strategy",
@@ -107,7 +107,7 @@ impl Words {
     }
 }
 
-/// The part of a stream to cut off.
+/// A trim to execute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Trimming {
     trim: Trim,
@@ -115,25 +115,25 @@ pub(super) struct Trimming {
     references: References,
 }
 
-/// A trim that was done.
+/// The result of a trim.
 pub(super) struct Trimmed {
-    /// How many entries were cut off.
+    /// Number of deleted entries.
     pub(super) cut: u64,
-    /// Their nodes, to be dropped.
+    /// The removed nodes, to be dropped by the caller.
     pub(super) gone: Stream,
     removed: Removed,
-    /// The words of a trim with an exact bound that has the same result. `None` if entries before those that were
-    /// deleted are still there.
+    /// The arguments of an equivalent trim with an exact bound. `None` if entries older than deleted ones are still
+    /// there.
     exactly: Option<(&'static [u8], Vec<u8>)>,
 }
 
 impl Trimming {
-    /// Whether the trim gives the same result on any server that has the same stream.
+    /// Whether the trim is deterministic, given the same stream.
     pub(super) fn is_exact(&self) -> bool {
         self.exactness == Exactness::Exact && self.references == References::Keep
     }
 
-    /// Cuts it off.
+    /// Trims the stream.
     pub(super) fn run(&self, stream: &mut Stream) -> Trimmed {
         if self.references != References::Keep {
             return self.run_with_references(stream);
@@ -160,7 +160,7 @@ impl Trimming {
                 gone = stream.trim_through(*last);
                 exactly = Some(self.as_it_was(stream.head(), stream.first_id()));
             }
-            // The stream has gaps now, which count as entries deleted by XDEL: a lag across them is unknown.
+            // The stream now has gaps, which count as deletions by XDEL: a lag across them is unknown.
             _ => {
                 for id in &ids {
                     stream.delete(*id);
@@ -171,7 +171,7 @@ impl Trimming {
         Trimmed { cut, gone, removed, exactly }
     }
 
-    /// The words of a trim with an exact bound that has the same result; `head` and `first` are of the stream after it.
+    /// The arguments of an equivalent exact trim; `head` and `first` describe the stream after the trim.
     fn as_it_was(&self, head: Head, first: StreamId) -> (&'static [u8], Vec<u8>) {
         match self.trim {
             Trim::MaxLen(_) => (b"MAXLEN", head.len.to_string().into_bytes()),
@@ -184,7 +184,7 @@ impl Trimming {
 }
 
 impl Trimmed {
-    /// Logs the trim as what it did.
+    /// Replicates the trim by its effect.
     pub(super) fn log(&self, context: &mut Context<'_>, key: &Key<'_>) {
         self.log_removed(context, key);
         if let Some((word, value)) = &self.exactly {
@@ -192,12 +192,12 @@ impl Trimmed {
         }
     }
 
-    /// The words of a trim with an exact bound that has the same result on a server that has the same pending entries.
+    /// The arguments of an equivalent exact trim on a server with the same pending entries.
     pub(super) fn exactly(&self) -> Option<(&'static [u8], &[u8])> {
         self.exactly.as_ref().map(|(word, value)| (*word, &value[..]))
     }
 
-    /// Logs what a trim with an exact bound does not do.
+    /// Replicates the deletions and acknowledgements that an exact trim does not cover.
     pub(super) fn log_removed(&self, context: &mut Context<'_>, key: &Key<'_>) {
         self.removed.log_acknowledged(context, key);
         self.removed.log_deleted(context, key);

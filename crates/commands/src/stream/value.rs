@@ -1,4 +1,4 @@
-//! A stream among values of any kind.
+//! Implements [`AnyValue`] for streams.
 
 use keyspace::{StreamId, StreamRef};
 

@@ -1,4 +1,4 @@
-//! Strings that are numbers.
+//! INCR, DECR, INCRBY, DECRBY and INCRBYFLOAT.
 
 use engine::{Class, CommandError, Context};
 use keyspace::{Key, Naming, Packed, Place};
@@ -27,7 +27,7 @@ pub(super) fn decrby(context: &mut Context<'_>) -> Result<(), CommandError> {
 fn add(context: &mut Context<'_>, amount: i64) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let found = context.find(&key);
-    // An error that is not made need not be dropped.
+    // Avoid `ok_or`: constructing and dropping the error has a cost even when it is unused.
     let before = match found {
         Some(place) => {
             let Some(before) = resp::parse_i64(context.string(&key, place)?.bytes) else {
@@ -57,13 +57,13 @@ pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError>
     let text = sum.to_string();
     put_number(context, &key, found, text.as_bytes(), Naming::NeverInt);
     context.notify(Class::STRING, "incrbyfloat", &key);
-    // Another machine's floating point must not have a say.
+    // Replicate the result: floating-point arithmetic may differ on the replica's machine.
     context.effect(&[b"SET", key.bytes(), text.as_bytes(), b"KEEPTTL"]);
     context.reply.bulk(text.as_bytes());
     Ok(())
 }
 
-/// Stores a number under a key, which keeps its time to live.
+/// Stores a number under a key and keeps its expiry.
 fn put_number(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>, digits: &[u8], naming: Naming) {
     let expiry = found.and_then(|place| context.view(key).expiry(place));
     context.put(key, found, Packed::named_string(digits, naming), expiry);

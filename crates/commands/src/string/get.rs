@@ -1,11 +1,11 @@
-//! Reading a string, alone or with a change to its key.
+//! GET, GETDEL, GETEX, STRLEN, DELEX and DIGEST.
 
 use engine::{Class, CommandError, Context};
 use keyspace::{Key, Place, Value};
 
 use super::options::{Comparison, Expiry, Options, Words, digest};
 
-/// Replies with the string under `key` or null, and says where it lies.
+/// Replies with the string under `key` or null. Returns the entry's place.
 #[inline(always)]
 pub(super) fn reply_string(context: &mut Context<'_>, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
     let found = context.read(key);
@@ -105,7 +105,7 @@ pub(super) fn delex(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Deletes a key if it was found, and replies with how many that are.
+/// Deletes the key if it was found, and replies with the number of deleted keys.
 fn delete_if(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>) {
     if let Some(place) = found {
         context.delete(key, place);

@@ -1,4 +1,5 @@
-//! INCREX: a counter with bounds and a time to live, in one command. From the documentation of Redis 8.8.
+//! INCREX: increments a counter within bounds and sets its expiry, in one command. Follows the documentation of Redis
+//! 8.8.
 
 use clock::Millis;
 use engine::{Class, CommandError, Context, Lazy};
@@ -9,7 +10,7 @@ use super::options::Expiry;
 use crate::long_double::LongDouble;
 use crate::time_arg::time_word;
 
-/// The arguments, as they were written.
+/// The unparsed arguments.
 #[derive(Default)]
 struct Words<'a> {
     by_int: Option<&'a [u8]>,
@@ -18,7 +19,7 @@ struct Words<'a> {
     upper: Option<&'a [u8]>,
     saturates: bool,
     expiry: Expiry<'a>,
-    /// ENX: only a key that does not expire yet gets a time.
+    /// ENX: set the expiry only if the key has none.
     only_first: bool,
 }
 
@@ -56,7 +57,7 @@ impl<'a> Words<'a> {
         Ok(words)
     }
 
-    /// Takes a word that has a value.
+    /// Handles an option that has a value.
     fn set(&mut self, word: &[u8], value: &'a [u8]) -> Result<(), CommandError> {
         let slot = match () {
             () if word.eq_ignore_ascii_case(b"byint") => &mut self.by_int,
@@ -77,14 +78,14 @@ impl<'a> Words<'a> {
     }
 }
 
-/// A sum, or on which side of its type's limits it lies.
+/// A sum, or the direction of its overflow.
 enum Sum<N> {
     Exact(N),
     Below,
     Above,
 }
 
-/// Integers and floating point numbers alike.
+/// The common interface of integers and floating-point numbers.
 trait Number: Copy + PartialEq + Default {
     const LEAST: Self;
     const MOST: Self;
@@ -194,7 +195,7 @@ impl Number for LongDouble {
         let text = self.to_string();
         match context.reply.protocol() {
             Protocol::Resp2 => context.reply.bulk(text.as_bytes()),
-            // A double of the protocol has fewer digits than the number.
+            // A RESP3 double is written verbatim, since an `f64` would lose digits.
             Protocol::Resp3 => context.reply.raw(format!(",{text}\r\n").as_bytes()),
         }
     }
@@ -249,16 +250,16 @@ fn count<N: Number>(context: &mut Context<'_>, words: &Words<'_>, by: N) -> Resu
 }
 
 impl Words<'_> {
-    /// Whether the key has a time that ENX leaves alone.
+    /// Whether ENX keeps the key's present expiry.
     fn keeps_time(&self, context: &Context<'_>, key: &Key<'_>, found: Option<Place>) -> bool {
         self.only_first && found.is_some_and(|place| context.view(key).expiry(place).is_some())
     }
 }
 
-/// A key that gets a number.
+/// The new value of a key.
 struct Change<'c> {
     found: Option<Place>,
-    /// The time that it gets.
+    /// The new expiry.
     at: Option<Millis>,
     words: &'c Words<'c>,
 }

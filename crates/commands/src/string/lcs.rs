@@ -1,7 +1,7 @@
-//! LCS: the longest common subsequence of two strings, by the table of all prefixes.
+//! LCS: the longest common subsequence of two strings, by dynamic programming.
 //!
-//! `table[i][j]` is the length for the first `i` bytes of one string and the first `j` of the other.
-//! Walking back from the last cell gives the sequence itself, or the ranges in which both agree.
+//! `table[i][j]` is the length for the first `i` bytes of one string and the first `j` bytes of the other. Backtracking
+//! from the last cell gives the subsequence, or the ranges in which both strings agree.
 
 use std::sync::atomic::Ordering;
 
@@ -65,7 +65,7 @@ pub(super) fn lcs(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The string under argument `index`; a missing key is the empty string.
+/// The string under argument `index`. A missing key reads as the empty string.
 fn text(context: &mut Context<'_>, index: usize) -> Result<Vec<u8>, CommandError> {
     let key = context.key(index)?;
     let Some(place) = context.read(&key) else { return Ok(Vec::new()) };
@@ -75,7 +75,7 @@ fn text(context: &mut Context<'_>, index: usize) -> Result<Vec<u8>, CommandError
     Ok(string.bytes.to_vec())
 }
 
-/// A stretch in which both strings agree: where it begins in each, and how long it is.
+/// A common range: its start in each string and its length.
 #[derive(Clone, Copy)]
 struct Match {
     a: usize,
@@ -113,7 +113,7 @@ impl<'a> Prefixes<'a> {
         self.at(self.a.len(), self.b.len())
     }
 
-    /// Walks back from the end and visits each pair of equal bytes of the sequence, the last one first.
+    /// Backtracks from the last cell and visits the matched index pairs, last first.
     fn walk_back(&self, mut visit: impl FnMut(usize, usize)) {
         let (mut i, mut j) = (self.a.len(), self.b.len());
         while i > 0 && j > 0 {
@@ -136,7 +136,7 @@ impl<'a> Prefixes<'a> {
         sequence
     }
 
-    /// The stretches, the last one first.
+    /// The common ranges, last first.
     fn matches(&self) -> Vec<Match> {
         let mut matches: Vec<Match> = Vec::new();
         self.walk_back(|i, j| match matches.last_mut() {

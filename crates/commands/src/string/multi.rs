@@ -1,4 +1,4 @@
-//! Several strings at once.
+//! MGET, MSET, MSETNX and MSETEX.
 
 use clock::Millis;
 use engine::{CommandError, Context};
@@ -22,7 +22,7 @@ pub(super) fn mget(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The places of the keys in `key value [key value ...]` from argument 1 on.
+/// The indexes of the keys in `key value [key value ...]`, which starts at argument 1.
 fn pairs(args: Args<'_>, name: &str) -> Result<impl Iterator<Item = usize> + use<>, CommandError> {
     if args.len().is_multiple_of(2) {
         return Err(CommandError::WrongArity(name.to_owned()));
@@ -48,7 +48,7 @@ pub(super) fn msetnx(context: &mut Context<'_>) -> Result<(), CommandError> {
         }
     }
     for index in pairs(context.args, "msetnx")? {
-        // A key may be named twice; its last value stays.
+        // If a key is named twice, the last value wins.
         let (key, value) = (context.key(index)?, context.arg(index + 1));
         store(context, &key, value, None);
     }
@@ -92,7 +92,7 @@ pub(super) fn msetex(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Logs MSETEX up to its options with the time that they come to, without the condition, which held.
+/// Replicates MSETEX without its condition and with an absolute expiry.
 fn log_msetex(context: &mut Context<'_>, options_at: usize, expiry: &Expiry<'_>, at: Option<Millis>) {
     let (args, mut digits) = (context.args, itoa::Buffer::new());
     let mut effect: Vec<&[u8]> = args.iter().take(options_at).collect();

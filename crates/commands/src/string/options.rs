@@ -1,4 +1,4 @@
-//! The words after a value: conditions and expiries, as SET, GETEX and MSETEX take them.
+//! Conditions and expiry options of SET, GETEX and MSETEX.
 
 use bitflags::bitflags;
 use clock::Millis;
@@ -8,11 +8,11 @@ use resp::Args;
 use crate::time_arg::{Base, Unit, parse_expire, time_word};
 
 bitflags! {
-    /// Which words a command takes besides EX, PX, EXAT and PXAT.
+    /// The options that a command accepts in addition to EX, PX, EXAT and PXAT.
     #[derive(Debug, Clone, Copy)]
     pub(super) struct Words: u8 {
         const NX_XX = 1;
-        /// IFEQ, IFNE, IFDEQ, IFDNE
+        /// IFEQ, IFNE, IFDEQ and IFDNE.
         const COMPARE = 1 << 1;
         const GET = 1 << 2;
         const KEEPTTL = 1 << 3;
@@ -24,59 +24,59 @@ bitflags! {
     }
 }
 
-/// When to set a key at all.
+/// The condition for setting a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Condition<'a> {
     #[default]
     Always,
-    /// NX
+    /// NX: the key must not exist.
     Missing,
-    /// XX
+    /// XX: the key must exist.
     Present,
-    /// IFEQ and its kin.
+    /// IFEQ, IFNE, IFDEQ or IFDNE.
     Compared(Comparison<'a>),
 }
 
-/// A value or digest that a string must have, or must not have.
+/// A comparison of the stored string with a value or a digest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Comparison<'a> {
     with: With<'a>,
-    /// Whether it must have it; a key that does not exist never has.
+    /// Whether the string must be equal or must differ. A missing key never equals anything.
     equal: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum With<'a> {
     Value(&'a [u8]),
-    /// Hexadecimal digits, checked only against a string that is there, as in Redis.
+    /// Hexadecimal digits. As in Redis, they are validated only if the key exists.
     Digest(&'a [u8]),
 }
 
-/// How many hexadecimal digits a string's digest has.
+/// Hexadecimal digits of a digest.
 const DIGEST_DIGITS: usize = 16;
 
-/// A string's digest as Redis has it: XXH3 in 64 bits, without a seed.
+/// The digest of a string as in Redis: XXH3-64 without a seed.
 pub(super) fn digest(bytes: &[u8]) -> u64 {
     xxhash_rust::xxh3::xxh3_64(bytes)
 }
 
 impl<'a> Comparison<'a> {
-    /// Whether a word begins a comparison.
+    /// Whether the word is a comparison option.
     pub(super) fn is_word(word: &[u8]) -> bool {
         [&b"ifeq"[..], b"ifne", b"ifdeq", b"ifdne"].iter().any(|known| word.eq_ignore_ascii_case(known))
     }
 
-    /// Reads such a word and what stands behind it.
+    /// Parses a comparison option and its value.
     pub(super) fn parse(word: &[u8], value: &'a [u8]) -> Self {
         let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());
         let with = if is("ifeq") || is("ifne") { With::Value(value) } else { With::Digest(value) };
         Self { with, equal: is("ifeq") || is("ifdeq") }
     }
 
-    /// Whether it comes out true for a key that holds this, if it is there.
+    /// Evaluates the comparison; `found` is the stored string, if the key exists.
     ///
     /// # Errors
-    /// The digest to compare with has another length than digests have.
+    /// The digest to compare with has an invalid length.
     pub(super) fn holds(self, found: Option<&[u8]>) -> Result<bool, CommandError> {
         let is_that = match (found, self.with) {
             (None, _) => false,
@@ -92,15 +92,15 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// The change of a key's time to live.
+/// The expiry options.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Expiry<'a> {
-    /// Nothing was said: a key that is set loses it, one that is read keeps it.
+    /// No option: setting a key clears its expiry, reading keeps it.
     #[default]
     Unsaid,
     Keep,
     Persist,
-    /// EX, PX, EXAT or PXAT with its number, not yet read.
+    /// EX, PX, EXAT or PXAT with its unparsed number.
     At {
         number: &'a [u8],
         unit: Unit,
@@ -109,7 +109,7 @@ pub(super) enum Expiry<'a> {
 }
 
 impl Expiry<'_> {
-    /// The time that was asked for, if one was.
+    /// The requested expiry time, if there is one.
     pub(super) fn at(
         &self,
         context: &Context<'_>,
@@ -128,12 +128,12 @@ impl Expiry<'_> {
 pub(super) struct Options<'a> {
     pub(super) condition: Condition<'a>,
     pub(super) expiry: Expiry<'a>,
-    /// GET: reply with what the key held.
+    /// GET: reply with the old value.
     pub(super) get: bool,
 }
 
 impl<'a> Options<'a> {
-    /// Reads the arguments from number `from` on.
+    /// Parses the arguments from index `from` on.
     pub(super) fn parse(args: Args<'a>, from: usize, allowed: Words) -> Result<Self, CommandError> {
         let mut options = Self::default();
         let mut index = from;
@@ -152,7 +152,7 @@ impl<'a> Options<'a> {
                 () => None,
             };
             if let Some(condition) = condition {
-                // Saying the same once more is allowed; another condition, or a second comparison, is not.
+                // Repeating an option is allowed, except for comparisons; a different condition is an error.
                 let repeated = options.condition == condition && !matches!(condition, Condition::Compared(_));
                 if options.condition != Condition::Always && !repeated {
                     return Err(CommandError::Syntax);
@@ -178,7 +178,7 @@ impl<'a> Options<'a> {
     }
 }
 
-/// The same word may stand twice, the last one counting; two different ones contradict each other.
+/// Combines a repeated option: the last value of the same option wins, different options conflict.
 fn merge<'a>(before: Expiry<'a>, now: Expiry<'a>) -> Result<Expiry<'a>, CommandError> {
     let kind = |expiry: Expiry<'_>| match expiry {
         Expiry::At { unit, base, .. } => Some((unit, base)),

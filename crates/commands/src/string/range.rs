@@ -1,11 +1,11 @@
-//! Parts of a string.
+//! APPEND, SETRANGE and GETRANGE.
 
 use std::sync::atomic::Ordering;
 
 use engine::{Class, CommandError, Context};
 use keyspace::{Naming, Packed, Str};
 
-/// Refuses a string that would become longer than clients may make it.
+/// Checks that the string stays within `proto-max-bulk-len`.
 fn check_len(context: &Context<'_>, len: usize, added: usize) -> Result<usize, CommandError> {
     let most = context.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed);
     match len.checked_add(added) {
@@ -77,7 +77,7 @@ pub(super) fn getrange(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The bytes from `start` to `end`, both inclusive and counted from the end where negative.
+/// The bytes from `start` to `end`, both inclusive; negative values count from the end.
 fn slice(bytes: &[u8], start: i64, end: i64) -> &[u8] {
     if start < 0 && end < 0 && start > end {
         return b"";

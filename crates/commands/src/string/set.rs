@@ -1,4 +1,4 @@
-//! Setting one key to a string.
+//! SET, SETNX, SETEX, PSETEX and GETSET.
 
 use clock::Millis;
 use engine::{Class, CommandError, Context, KeyFlags};
@@ -9,7 +9,7 @@ use super::get::reply_string;
 use super::options::{Condition, Expiry, Options, Words};
 use crate::time_arg::{Base, Unit, parse_expire};
 
-/// The use that SET makes of its key: with GET it also returns the old value.
+/// Key flags of SET: with GET it also returns the old value.
 pub(super) fn key_use(args: Args<'_>) -> KeyFlags {
     if args.from(3).iter().any(|word| word.eq_ignore_ascii_case(b"get")) {
         KeyFlags::RW | KeyFlags::ACCESS | KeyFlags::UPDATE
@@ -47,7 +47,7 @@ pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
     }
     let expires = matches!(options.expiry, Expiry::At { .. });
     if expires && expiry.is_some_and(|at| at <= context.now) && context.deletes_expired() {
-        // The new value would have expired already, so only the old one is deleted.
+        // The expiry is in the past, so the old value is deleted and nothing is stored.
         if let Some(place) = found {
             context.expire_now(&key, place);
         }
@@ -62,7 +62,7 @@ pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Tells subscribers that the key was set, and that it was made to expire.
+/// Sends the `set` event, and `expire` if the key has an expiry.
 pub(super) fn notify_set(context: &Context<'_>, key: &Key<'_>, expires: bool) {
     context.notify(Class::STRING, "set", key);
     if expires {
@@ -70,8 +70,8 @@ pub(super) fn notify_set(context: &Context<'_>, key: &Key<'_>, expires: bool) {
     }
 }
 
-/// Logs the SET with absolute times, and without words that some reader of the log may not know: a comparison
-/// (it came out true) and GET. All other words are logged as they are.
+/// Replicates SET with an absolute expiry and without options that a replica may not support: GET, and a comparison,
+/// which has succeeded. Other options are replicated verbatim.
 fn log(
     context: &mut Context<'_>,
     key: &Key<'_>,
@@ -135,7 +135,7 @@ pub(super) fn getset(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Puts a string under `key`, whatever it held, and tells subscribers.
+/// Stores a string under `key`, replacing any value, and notifies subscribers.
 pub(super) fn store(context: &mut Context<'_>, key: &Key<'_>, value: &[u8], expiry: Option<Millis>) {
     let found = context.find(key);
     context.put(key, found, Packed::string(value), expiry);

@@ -1,4 +1,4 @@
-//! A string among values of any kind.
+//! Implements [`AnyValue`] for strings.
 
 use clock::Millis;
 use keyspace::Str;

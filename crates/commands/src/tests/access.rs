@@ -1,4 +1,4 @@
-//! The permissions of users, as tables.
+//! Tests of ACL checks.
 
 use engine::{ChannelKind, Flow, Origin, Session};
 
@@ -12,14 +12,14 @@ fn denied(name: &str) -> String {
     format!("-NOPERM User u has no permissions to run the '{name}' command")
 }
 
-/// A client that is logged in as a user with these rules.
+/// A client authenticated as a user with these rules.
 fn user(rules: &str) -> Client {
     let mut client = Client::new();
     client.table(&[(&format!("acl setuser u on nopass {rules}"), "+OK"), ("auth u x", "+OK")]);
     client
 }
 
-/// Changes users as another client would.
+/// Changes a user as another client would.
 fn change(client: &Client, name: &str, rules: &str) {
     let rules: Vec<&[u8]> = rules.split(' ').map(str::as_bytes).collect();
     client.engine.change_users(|users| users.set(name.as_bytes(), &rules)).unwrap();
@@ -141,7 +141,7 @@ fn a_queue_is_checked_when_it_is_filled_and_when_it_runs() {
          command",
     )]);
     change(&client, "u", "+@all");
-    // A command of the queue may itself take rights away.
+    // A queued command may itself revoke permissions.
     client.table(&[(
         "multi\nacl setuser u -get\nget a\nexec",
         &format!("+OK|+QUEUED|+QUEUED|*2|+OK|{EXEC_GET}"),
@@ -156,7 +156,7 @@ const EXEC_GET: &str = "-NOPERM ACLs rules changed between the moment the transa
 fn a_change_holds_from_the_next_command_on() {
     let mut client = Client::new();
     client.table(&[
-        // Within one pipeline, of the client's own rules.
+        // Within one pipeline, the client's own rules.
         (
             "set a 1\nacl setuser default -set\nset a 2\nget a",
             &format!("+OK|+OK|{}|$1|1", denied("set").replace("User u", "User default")),
@@ -167,7 +167,7 @@ fn a_change_holds_from_the_next_command_on() {
     ]);
     change(&client, "v", "-@write");
     client.table(&[("set a 4", &denied("set").replace("User u", "User v")), ("get a", "$1|3")]);
-    // A user that is switched off stays logged in; one that is deleted does not.
+    // A disabled user stays authenticated; a deleted one is disconnected.
     change(&client, "v", "off");
     client.table(&[
         ("get a", "$1|3"),
@@ -198,7 +198,7 @@ fn the_log_tells_who_was_refused_what_and_where() {
     client.table(&[("acl log reset", "+OK"), ("acl log", "*0")]);
 }
 
-/// A script may do no more than the user that runs it.
+/// A script has only the permissions of the user that runs it.
 #[test]
 fn a_script_has_the_rights_of_its_client() {
     let mut client = user("+@all -set ~x resetchannels");
@@ -217,7 +217,7 @@ fn a_script_has_the_rights_of_its_client() {
     assert_eq!(log.matches("|lua|").count(), 3, "{log}");
 }
 
-/// Where a login is required, a new client can only log in.
+/// If authentication is required, a new client may only authenticate.
 #[test]
 fn a_stranger_can_only_log_in() {
     let mut client = Client::new();
@@ -256,7 +256,7 @@ fn who_listens_to_what_is_closed_now_must_go() {
     assert!(other.is_killed());
 }
 
-/// The dispatcher checks the rights of clients only: a master's stream is not checked.
+/// ACL checks apply to clients only, not to the stream of a master.
 #[test]
 fn a_master_may_do_everything() {
     let mut client = Client::new();
@@ -265,7 +265,8 @@ fn a_master_may_do_everything() {
     client.table(&[("set k v", "+OK")]);
 }
 
-/// The story: a replica carried out its master's DEBUG PANIC, though its own clients may not say DEBUG at all.
+/// Regression test: a replica executed DEBUG PANIC from its master, although its own clients were not allowed to use
+/// DEBUG.
 #[test]
 fn a_master_says_nothing_that_is_for_operators() {
     let mut client = Client::new();
@@ -281,8 +282,8 @@ fn a_master_says_nothing_that_is_for_operators() {
     client.table(&[("set k v", "+OK")]);
 }
 
-/// The story: a user who may only write to a key reads it by BITFIELD, since GET among a command's words was taken for
-/// SET's.
+/// Regression test: a user with only write permission could read a key by BITFIELD, because the argument GET was
+/// mistaken for SET's option.
 #[test]
 fn bitfield_reads_only_what_may_be_read() {
     let mut client = user("+bitfield ~nosuch %W~w %R~r");
@@ -296,7 +297,7 @@ fn bitfield_reads_only_what_may_be_read() {
     ]);
 }
 
-/// A user that may only read may run no script: a script may call any command.
+/// A user with the category @read may not run scripts, since a script may call any command.
 #[test]
 fn scripts_are_in_no_category_but_their_own() {
     let mut client = user("+@read ~*");
@@ -307,7 +308,7 @@ fn scripts_are_in_no_category_but_their_own() {
     ]);
 }
 
-/// GEORADIUS found its target by the first STORE and wrote to the last one.
+/// Regression test: GEORADIUS checked the key of the first STORE but wrote to that of the last one.
 #[test]
 fn the_key_that_is_stored_is_the_key_that_is_checked() {
     let mut client = user("%R~{a}src %W~{a}ok %RW~g ~s +@all");
@@ -327,7 +328,7 @@ fn the_key_that_is_stored_is_the_key_that_is_checked() {
     ]);
 }
 
-/// COPY was judged by its first word DB and copied to the database of the last one.
+/// Regression test: COPY was checked for the first DB option but copied to the database of the last one.
 #[test]
 fn every_database_that_copy_names_is_checked() {
     let mut client = user("~* +@all db=0,1");
@@ -365,7 +366,7 @@ fn a_queued_select_decides_which_database_is_checked() {
     ]);
 }
 
-/// The log shows what the client is running: the script or the EXEC, not the command before it.
+/// ACL LOG shows the current context, script or EXEC, and not that of the previous command.
 #[test]
 fn the_log_shows_the_command_that_was_refused() {
     let shown = |client: &mut Client| {

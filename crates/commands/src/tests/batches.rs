@@ -1,4 +1,4 @@
-//! Batches of commands: in which order they run, what is logged, what is refused.
+//! Tests of batches: execution order, replication and refusals.
 
 use std::sync::atomic::Ordering;
 
@@ -51,7 +51,7 @@ fn states_of_the_node_refuse_what_they_must() {
     client.table(&[("get k", "-NOAUTH Authentication required.")]);
 }
 
-/// To sentinels the master is down, so that they promote a replica; any other client's PING is answered.
+/// Only sentinels see the master as down, so that they promote a replica; PING of other clients succeeds.
 #[test]
 fn a_master_without_its_data_is_down_to_sentinels_alone() {
     let mut client = Client::new();
@@ -68,7 +68,7 @@ fn a_master_without_its_data_is_down_to_sentinels_alone() {
     client.table(&[("ping", "+PONG")]);
 }
 
-/// A browser was made to talk to this port. What it sends later may be a command, so the link is at its end.
+/// A request from a web browser (cross-protocol attack) closes the connection, since its body may contain commands.
 #[test]
 fn a_request_of_http_closes_the_link() {
     for line in ["POST / HTTP/1.1", "Host: localhost", "hOSt: a"] {
@@ -78,7 +78,7 @@ fn a_request_of_http_closes_the_link() {
     }
 }
 
-/// The next command in the pipeline may have no key either: the slots are free all the same.
+/// The next pipelined command may also be keyless; the slots must be unlocked between the two.
 #[test]
 fn a_flush_frees_while_all_slots_are_free() {
     let mut client = Client::new();
@@ -88,8 +88,8 @@ fn a_flush_frees_while_all_slots_are_free() {
     }
 }
 
-/// However long a reply would be, or however many there are: no more is collected than the client may have waiting,
-/// and it goes no further.
+/// However large or numerous its replies, a client's output stops at the output buffer limit and the client is
+/// disconnected.
 #[test]
 fn a_client_is_cut_off_while_its_reply_is_made() {
     let value = "v".repeat(1000);
@@ -109,7 +109,7 @@ fn a_client_is_cut_off_while_its_reply_is_made() {
             "{text}: {}",
             out.capacity()
         );
-        // A client that is cut off runs nothing more; another client checks that.
+        // A disconnected client executes nothing more, so another client checks that.
         client.session = Session::new(2, engine::Origin::Client, true);
         client.table(&[("exists after", ":0")]);
     }
@@ -124,8 +124,8 @@ fn effects_reach_the_log_and_reads_do_not() {
     assert_eq!(client.call(&["get", "k"]), resp::Value::Bulk(b"v".to_vec()));
 }
 
-/// With `replica-read-only no` a replica takes writes. They stay on that replica: its log is the master's stream, byte
-/// by byte.
+/// With `replica-read-only no`, a replica accepts writes but does not replicate them: its log must remain a byte-exact
+/// copy of the master's stream.
 #[test]
 fn what_clients_write_on_a_replica_is_not_logged() {
     let mut client = Client::logged();
@@ -149,8 +149,8 @@ fn what_clients_write_on_a_replica_is_not_logged() {
     assert_eq!(client.log(), before);
 }
 
-/// The topology is published slot by slot: while a node becomes a replica, or a master, a slot may be its own and the
-/// role not.
+/// The topology is published slot by slot, so during a role change a slot may already be assigned while the role is
+/// still that of a replica.
 #[test]
 fn a_slot_that_is_its_own_is_not_written_to_by_a_replica_of_a_cluster() {
     let mut client = Client::clustered();
@@ -161,7 +161,7 @@ fn a_slot_that_is_its_own_is_not_written_to_by_a_replica_of_a_cluster() {
     client.table(&[("get k", "$-1")]);
 }
 
-/// Reading a key whose time has come deletes it, which is a write too.
+/// Reading an expired key deletes it, which is a write, too.
 #[test]
 fn nothing_expires_into_the_log_while_writes_are_paused() {
     let mut client = Client::logged();
@@ -176,7 +176,7 @@ fn nothing_expires_into_the_log_while_writes_are_paused() {
     assert_eq!(client.log().last().map(String::as_str), Some("0 UNLINK k"));
 }
 
-/// The slot of commands in a row is held from one to the next; whatever else comes, it is free again before.
+/// The slot lock is kept between consecutive commands on one slot, and released before any other command.
 #[test]
 fn a_slot_that_is_held_for_the_next_command_is_let_go_of() {
     for mut client in [Client::new(), Client::logged(), Client::clustered()] {
@@ -186,13 +186,13 @@ fn a_slot_that_is_held_for_the_next_command_is_let_go_of() {
         let said = client.wire(several);
         assert_eq!(said.lines().filter(|line| line.starts_with('-')).count(), 2, "{said}");
         assert!(said.ends_with("$1\r\n1\r\n"), "{said}");
-        // All are free, or this would wait for ever.
+        // Blocks forever if a slot is still locked.
         drop(LockedSlots::all(&client.engine.keyspace.script_turn()));
     }
 }
 
-/// Has four connections write to a server at a time, each so many reads of forty requests or so, which `request` makes of
-/// the thread's number, the read's, and a random number.
+/// Runs four connections on threads of their own, each with batches of about forty requests. `request` generates a
+/// request from the thread number, the batch number and a random number.
 fn write_from_threads(
     (engine, commands): (&Engine, &Commands),
     reads: u64,
@@ -216,7 +216,7 @@ fn write_from_threads(
     });
 }
 
-/// Threads lock slots ahead that others wait for, and come upon slots that others locked ahead, in any order.
+/// Threads lock slots ahead that other threads wait for, in any order, without a deadlock.
 #[test]
 fn batches_of_threads_that_want_the_same_slots_end_and_count_right() {
     let mut client = Client::new();
@@ -243,7 +243,7 @@ fn batches_of_threads_that_want_the_same_slots_end_and_count_right() {
     }
 }
 
-/// One append for a batch, in the order in which its commands ran, and nothing of it is free before.
+/// A batch is appended to the log at once, in execution order, before any of its slots is unlocked.
 #[test]
 fn a_batch_is_appended_together() {
     let mut client = Client::logged();
@@ -252,7 +252,7 @@ fn a_batch_is_appended_together() {
     assert_eq!(client.log(), all.map(|line| format!("0 {line}")));
     assert_eq!(client.appends(), 1);
     drop(LockedSlots::all(&client.engine.keyspace.script_turn()));
-    // A command that may take long, has several keys or has no key comes behind the effects of those before it.
+    // Slow, multi-key and keyless commands follow the effects of the commands before them.
     for between in ["getrange a 0 1", "mget a b", "dbsize", "multi\nget a\nexec", "nosuch"] {
         let before = client.appends();
         client.wire(&format!("set x 1\nset y 2\n{between}\nset x 3"));
@@ -266,7 +266,7 @@ fn a_batch_is_appended_together() {
     assert_eq!(client.session.last_write, slot_routing::ReplOffset(end as u64));
 }
 
-/// A key that is found to have expired goes after what was done to its slot before, and before what is done then.
+/// The deletion of an expired key is replicated after earlier writes to its slot and before later ones.
 #[test]
 fn an_expired_key_goes_in_its_order() {
     let mut client = Client::logged();
@@ -279,8 +279,8 @@ fn an_expired_key_goes_in_its_order() {
     );
 }
 
-/// Threads write to the same keys, in batches that hold their slots until they are in the log: running the log from its
-/// start gives the same data.
+/// Threads write to the same keys in batches that hold their slots until they are logged. Replaying the log gives the
+/// same dataset.
 #[test]
 fn the_log_of_many_threads_gives_the_same_data() {
     let mut client = Client::logged();
@@ -305,7 +305,7 @@ fn the_log_of_many_threads_gives_the_same_data() {
     }
 }
 
-/// However much came in one read, other clients of the worker are served when the turn is over.
+/// A batch yields at the end of its time slice, so that other clients of the worker are served, and continues later.
 #[test]
 fn a_batch_stops_when_the_turn_is_over_and_goes_on_where_it_stopped() {
     let mut client = Client::new();
@@ -324,14 +324,14 @@ fn a_batch_stops_when_the_turn_is_over_and_goes_on_where_it_stopped() {
         turns += 1;
     }
     assert_eq!((from, flow), (4, Flow::Done));
-    // A refused command costs no time that a turn is measured by until the next stretch of the batch.
+    // A refused command does not advance the clock of the time slice until the next part of the batch.
     assert!((3..=4).contains(&turns), "{turns}");
     let said = String::from_utf8_lossy(&out).replace("\r\n", "|");
     let nosuch = "-ERR unknown command 'nosuch', with args beginning with: |";
     assert_eq!(said, format!(":1|$1|1|{nosuch}:2|"));
 }
 
-/// Every command that runs is counted for its client, in a transaction or a script too; one that is refused is not.
+/// Executed commands are counted per client, including those in transactions and scripts; refused ones are not.
 #[test]
 fn the_commands_of_a_client_are_those_that_ran() {
     let mut client = Client::new();
@@ -354,7 +354,7 @@ fn the_commands_of_a_client_are_those_that_ran() {
     }
 }
 
-/// The story: a master sent DEBUG PANIC, and its replica was gone; one that sent ACL SETUSER had made itself a user
+/// Regression test: a replica crashed when its master sent DEBUG PANIC, and ACL SETUSER from a master created a user
 /// there.
 #[test]
 fn what_is_for_operators_is_not_for_a_master() {
@@ -389,7 +389,7 @@ fn what_is_for_operators_is_not_for_a_master() {
     assert_eq!(client.engine.users.read().iter().count(), 1);
 }
 
-/// As in Valkey: a client cannot learn which commands exist before it has logged in.
+/// As in Valkey, an unauthenticated client cannot learn which commands exist.
 #[test]
 fn a_stranger_hears_noauth_before_anything_else() {
     let mut client = Client::new();
@@ -407,7 +407,7 @@ fn a_stranger_hears_noauth_before_anything_else() {
     ]);
 }
 
-/// Its connection is one to read from, as a replica's.
+/// A monitor connection accepts no keyspace commands, as a replica's does not.
 #[test]
 fn a_client_in_monitor_touches_no_key() {
     let mut client = Client::new();

@@ -1,4 +1,5 @@
-//! The same command for every caller: told as the stories of what went wrong when each had its own copy of the way.
+//! Tests that each command behaves the same for all callers: clients, transactions, scripts and the master. Most are
+//! regression tests for the time when each caller had its own copy of the dispatch code.
 
 use std::sync::{Arc, Weak};
 
@@ -11,7 +12,7 @@ use resp::Value;
 
 use crate::testing::Client;
 
-/// A shell that answers INFO and ROLE, and whose other commands wait.
+/// A shell that handles INFO and ROLE at once and blocks on all other commands.
 #[derive(Debug)]
 struct Quick;
 
@@ -41,7 +42,7 @@ fn with_shell(client: &Client) -> Arc<dyn Shell> {
     shell
 }
 
-/// Carries out what is left of an EXEC, each with this reply; gives the whole reply.
+/// Completes the remaining commands of an EXEC, each with the reply `said`. Returns the whole reply.
 fn finish(client: &mut Client, said: &str, carried_out: &mut Vec<NodeCommand>) -> String {
     let (mut out, mut reply) = (Vec::new(), None);
     loop {
@@ -50,7 +51,7 @@ fn finish(client: &mut Client, said: &str, carried_out: &mut Vec<NodeCommand>) -
         let Some((command, _)) = dispatcher.resume_exec(worker, session, client.now, reply, &mut out) else {
             break;
         };
-        // Nothing is locked while the shell waits.
+        // No slot is locked while the shell waits.
         drop(LockedSlots::all(&engine.keyspace.script_turn()));
         carried_out.push(command);
         reply = Some(said.as_bytes().to_vec());
@@ -58,8 +59,8 @@ fn finish(client: &mut Client, said: &str, carried_out: &mut Vec<NodeCommand>) -
     String::from_utf8(out).expect("text").replace("\r\n", "|")
 }
 
-/// The story: the reply was an array of two with one element in it, and the script never ran: its request to begin
-/// again was ignored.
+/// Regression test: EXEC announced two replies but contained one, and the script never ran, because its restart request
+/// was ignored.
 #[test]
 fn a_script_in_a_transaction_reaches_keys_that_it_does_not_name() {
     for mut client in [Client::logged(), Client::clustered()] {
@@ -82,7 +83,8 @@ fn a_script_in_a_transaction_reaches_keys_that_it_does_not_name() {
     }
 }
 
-/// WATCH was asked, the slots were let go of, and the queue run one by one: others' writes came between.
+/// Regression test: the watched keys were checked, the slots unlocked, and the queue executed one by one, so that
+/// writes of other clients could interleave.
 #[test]
 fn a_transaction_with_commands_of_the_shell_is_one() {
     let mut client = Client::logged();
@@ -103,7 +105,7 @@ fn a_transaction_with_commands_of_the_shell_is_one() {
     assert_eq!(client.log(), ["0 set k 1", "0 MULTI", "0 incr k", "0 set l 1", "0 EXEC"]);
 }
 
-/// A command that waits for a disk or another node does so when the slots are free; the replies keep their order.
+/// Commands that wait for a disk or another node run after the slots are unlocked; the order of the replies is kept.
 #[test]
 fn what_must_wait_is_carried_out_when_the_rest_of_the_transaction_has_run() {
     let mut client = Client::logged();
@@ -115,7 +117,7 @@ fn what_must_wait_is_carried_out_when_the_rest_of_the_transaction_has_run() {
     let reply = finish(&mut client, "+DONE\r\n", &mut carried_out);
     assert_eq!(reply, "*5|+OK|+DONE|$1|v|+DONE|+master|");
     assert_eq!(carried_out, [NodeCommand::Replicaof, NodeCommand::ConfigSet]);
-    // Without a slot to hold, all run in their order: here the role is another by then.
+    // Without slots to hold, all run in order: the role has changed by the last ROLE.
     client.wire("multi\nrole\nreplicaof no one\necho a\nrole\nselect 3\nconfig set a b");
     assert_eq!(client.flow("exec"), Flow::Node(NodeCommand::Exec));
     assert_eq!(client.session.db, 0, "that comes behind what waits");
@@ -124,7 +126,7 @@ fn what_must_wait_is_carried_out_when_the_rest_of_the_transaction_has_run() {
     assert_eq!((client.session.db, carried_out.len()), (3, 4));
 }
 
-/// A server without that part of the shell, or a command that waits: the script hears that it is not for scripts.
+/// A blocking shell command, or one that this server lacks, fails in scripts with an error.
 #[test]
 fn a_script_calls_commands_of_the_shell_that_do_not_wait() {
     let mut client = Client::logged();
@@ -139,7 +141,7 @@ fn a_script_calls_commands_of_the_shell_that_do_not_wait() {
     }
 }
 
-/// On a full disk SET answered MISCONF, and a script's SET changed the data.
+/// Regression test: on a full disk SET failed with MISCONF, but SET within a script succeeded.
 #[test]
 fn a_scripts_write_is_refused_where_a_clients_is() {
     let states = [
@@ -175,7 +177,7 @@ fn a_scripts_write_is_refused_where_a_clients_is() {
     client.table(&[("exists k", ":0")]);
 }
 
-/// CLIENT PAUSE WRITE held EVAL and FCALL of what declares that it does not write.
+/// Regression test: CLIENT PAUSE WRITE blocked EVAL and FCALL of scripts with the no-writes flag.
 #[test]
 fn what_a_script_says_of_itself_counts_as_a_commands_flags_do() {
     let mut client = Client::logged();
@@ -191,7 +193,7 @@ fn what_a_script_says_of_itself_counts_as_a_commands_flags_do() {
     let engine = &client.engine;
     engine.pauses.pause(&engine.settings, PausePurpose::Client, PauseMode::Writes, until);
     assert_eq!(client.call(&["eval", script, "1", "k"]), Value::Null);
-    // Its text was not seen before.
+    // The script is not cached yet.
     assert_eq!(client.call(&["eval", "#!lua flags=no-writes\nreturn 5", "0"]), Value::Integer(5));
     assert_eq!(client.call(&["evalsha", &sha, "0"]), Value::Integer(7));
     assert_eq!(client.call(&["fcall", "reads", "1", "k"]), Value::Null);
@@ -204,7 +206,7 @@ fn what_a_script_says_of_itself_counts_as_a_commands_flags_do() {
     assert_eq!(client.flow("exec"), Flow::Paused);
     client.wire("discard");
     client.engine.pauses.unpause(&client.engine.settings, PausePurpose::Client);
-    // Memory, and old data.
+    // Same for out of memory and for stale data.
     client.engine.settings.set_gate(Gate::OUT_OF_MEMORY, true);
     assert_eq!(client.call(&["fcall", "reads", "1", "k"]), Value::Null);
     assert_eq!(client.call(&["eval", "#!lua flags=allow-oom\nreturn 1", "0"]), Value::Integer(1));
@@ -217,7 +219,7 @@ fn what_a_script_says_of_itself_counts_as_a_commands_flags_do() {
     }
 }
 
-/// A client that was blocked lost its rights, and was served all the same.
+/// Regression test: a blocked client was served although its permissions had been revoked meanwhile.
 #[test]
 fn a_client_that_waits_and_loses_its_rights_is_not_served() {
     let waits = [
@@ -236,7 +238,7 @@ fn a_client_that_waits_and_loses_its_rights_is_not_served() {
         client.table(&[("auth blocked any", "+OK")]);
         assert_eq!(client.flow(wait), Flow::Blocked, "{wait}");
         std::mem::swap(&mut client.session, &mut waiter);
-        // A change that leaves its rights is none to it.
+        // A change that does not affect the client's permissions leaves it blocked.
         client.wire("acl setuser another");
         let lost = "acl setuser blocked -@all";
         client.table(&[(lost, "+OK")]);
@@ -253,7 +255,7 @@ fn a_client_that_waits_and_loses_its_rights_is_not_served() {
     }
 }
 
-/// A user's rights may change and leave this client's as they are.
+/// A change of other users' permissions does not affect a blocked client.
 #[test]
 fn a_client_that_waits_is_served_when_others_rights_have_changed() {
     let mut client = Client::logged();

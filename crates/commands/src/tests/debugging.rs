@@ -1,4 +1,4 @@
-//! Scripts under a debugger.
+//! Tests of the script debugger.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -9,7 +9,7 @@ use scripting::Console;
 
 use crate::testing::Client;
 
-/// A user who types these lines one after another and leaves.
+/// A debugger session that sends these lines in order and then disconnects.
 #[derive(Debug)]
 struct User {
     lines: Vec<&'static str>,
@@ -33,7 +33,7 @@ impl Console for User {
     }
 }
 
-/// Runs a script in the debugger; returns the client, the debugger's output, and the reply.
+/// Runs a script in the debugger. Returns the client, the debugger's output, and the reply.
 fn debug(client: Client, mode: &str, script: &str, lines: &[&'static str]) -> (Client, String, String) {
     let mut client = client;
     client.table(&[(&format!("script debug {mode}"), "+OK")]);

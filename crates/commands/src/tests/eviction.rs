@@ -1,4 +1,4 @@
-//! A server that may use no more memory than it does.
+//! Tests of `maxmemory` and eviction.
 
 use config::EvictionPolicy;
 use engine::Gate;
@@ -9,7 +9,7 @@ use crate::testing::Client;
 
 const OOM: &str = "-OOM command not allowed when used memory > 'maxmemory'.";
 
-/// A server that may use so many bytes more than it does, with this policy.
+/// A server with this eviction policy and `room` bytes of memory left.
 fn limited(policy: EvictionPolicy, room: usize) -> Client {
     let client = Client::logged();
     client.engine.settings.set_evicting(policy, 5, 100, true);
@@ -17,7 +17,7 @@ fn limited(policy: EvictionPolicy, room: usize) -> Client {
     client
 }
 
-/// How many of so many keys are there that `prefix` begins.
+/// Counts the existing keys among `count` keys with this prefix.
 fn left(client: &mut Client, prefix: &str, count: usize) -> usize {
     (0..count).filter(|n| client.call(&["exists", &format!("{prefix}{n}")]) == Value::Integer(1)).count()
 }
@@ -39,7 +39,7 @@ fn without_a_policy_what_needs_memory_is_refused_at_once() {
         ("del a", ":1"),
         ("set b 1", "+OK"),
     ]);
-    // The write was queued when there was room.
+    // The write was queued while there was memory.
     client.table(&[("multi", "+OK"), ("set c 1", "+QUEUED")]);
     client.engine.limit_memory(1);
     client.table(&[(
@@ -50,7 +50,7 @@ fn without_a_policy_what_needs_memory_is_refused_at_once() {
     client.table(&[("set c 1", "+OK")]);
 }
 
-/// In import mode the source of the data decides what stays.
+/// In import mode nothing is evicted, since the data source decides which keys to keep.
 #[test]
 fn nothing_is_evicted_in_import_mode() {
     let mut client = limited(EvictionPolicy::AllKeysRandom, 2000);
@@ -91,7 +91,7 @@ fn what_was_not_used_for_longest_goes_first_and_is_logged_before_what_needed_the
     let gone = client.worker.stats.evicted_keys.load(std::sync::atomic::Ordering::Relaxed) as usize;
     let new = left(&mut client, "new", 1000);
     assert_eq!(unused + new + gone, 2000);
-    // All that was not used went first.
+    // Nearly all unused keys were evicted first.
     assert!(unused - used < 20, "{used} used and {} unused keys are left", unused - used);
     assert!(used > 150, "{used}");
 }

@@ -1,4 +1,4 @@
-//! Keys and fields whose time has come.
+//! Tests of the expiry of keys and fields.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -36,8 +36,8 @@ fn a_replica_and_a_server_told_not_to_leave_them() {
     client.table(&[("dbsize", ":1")]);
 }
 
-/// The story: keys with a time that clients of a writable replica wrote stayed in its memory for good, since its master,
-/// which alone says that a key goes, knows nothing of them.
+/// Regression test: keys with an expiry that clients wrote on a writable replica were never deleted, because a replica
+/// waits for deletions from its master, which does not have these keys.
 #[test]
 fn a_replica_that_takes_writes_deletes_what_its_clients_gave_a_time() {
     let mut client = Client::logged();
@@ -59,7 +59,7 @@ fn a_replica_that_takes_writes_deletes_what_its_clients_gave_a_time() {
         ("set later 1 px 10", "+OK"),
     ]);
     assert_eq!(client.engine.local_expiries(), 6);
-    // Its master gives one of them another time.
+    // The master changes the expiry of one of them.
     let own = std::mem::replace(&mut client.session, engine::Session::new(2, engine::Origin::Master, true));
     client.table(&[("set later 2 px 500", "+OK")]);
     client.session = own;
@@ -103,7 +103,7 @@ fn who_listens_hears_of_keys_and_fields_that_go() {
     assert_eq!(events, ["del one", "expired a", "hexpired h", "hexpired one"]);
 }
 
-/// A clock that moves by a millisecond whenever it is read.
+/// A clock that advances by one millisecond per reading.
 fn ticking() -> u64 {
     static NANOS: AtomicU64 = AtomicU64::new(0);
     NANOS.fetch_add(1_000_000, Ordering::Relaxed)

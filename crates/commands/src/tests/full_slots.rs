@@ -1,11 +1,11 @@
-//! Slots that hold as many small values as they can.
+//! Tests of slots with the maximum number of small values.
 
 use crate::testing::Client;
 
 const FULL: &str = "-OOM command not allowed when a slot holds as many small values as it can";
 
-/// The story: gigabytes of small values come into one slot. Its pages have numbers of nineteen bits, and the command
-/// that needed one more ran into an assertion, not an error.
+/// Regression test: page numbers have nineteen bits, and a slot with gigabytes of small values panicked when it needed
+/// one more page.
 #[test]
 fn a_slot_that_is_full_refuses_what_would_fill_it_and_lets_clients_delete() {
     keyspace::bound_pages(64);
@@ -25,7 +25,7 @@ fn a_slot_that_is_full_refuses_what_would_fill_it_and_lets_clients_delete() {
         ("set {a}more x", "+QUEUED"),
         ("exec", &format!("*1|{FULL}")),
     ]);
-    // Commands that are not refused in advance fail safely too: no request of a client brings the server down.
+    // Commands that are not refused in advance must fail safely, too.
     for n in 0..stored {
         client.call(&["pexpire", &format!("{{a}}{n}"), "1000000"]);
     }

@@ -1,4 +1,4 @@
-//! Large values that are dropped in the background.
+//! Tests of freeing large values in the background.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -40,7 +40,7 @@ fn the_bin_is_emptied_as_soon_as_something_lies_in_it() {
     }
 }
 
-/// Each reason that a value goes for has a parameter of its own.
+/// Each cause of a deletion has its own lazyfree parameter.
 #[test]
 fn who_drops_a_large_value_is_said_by_reason() {
     let value = "v".repeat(100_000);

@@ -1,4 +1,4 @@
-//! Commands by their names.
+//! Tests of command lookup by name.
 
 use engine::{Group, Reach, RenameError};
 
@@ -9,7 +9,7 @@ fn a_command_with_one_key_needs_its_slot_only() {
     assert!(with_key.all(|entry| entry.command.reach == Reach::Keys));
 }
 
-/// The engine reads the session's state again only after commands without a key, so no other may change it.
+/// The engine re-reads the session's state only after keyless commands, so no other command may change it.
 #[test]
 fn no_command_with_one_key_changes_its_session() {
     for entry in crate::of_server().all().iter().filter(|entry| entry.single_key.is_some()) {
@@ -18,7 +18,7 @@ fn no_command_with_one_key_changes_its_session() {
     }
 }
 
-/// `rename-command`: a command is found by its new name alone, and is what it was in all else.
+/// `rename-command`: a renamed command is found only by its new name and is otherwise unchanged.
 #[test]
 fn a_renamed_command_has_one_name_and_a_disabled_one_none() {
     let mut registry = crate::of_server().clone();

@@ -1,4 +1,4 @@
-//! Slots that move to another node.
+//! Tests of slot migration.
 
 use engine::{CapturedKey, CommandError, Flow, Gate, Left, Release};
 use persistence::Dialect;
@@ -97,7 +97,7 @@ fn only_slots_of_ours_or_on_the_move_are_left() {
     assert!(matches!(client.engine.may_migrate(&keys(&["a"])), Err(CommandError::Redirect { .. })));
 }
 
-/// Databases are several here, and a slot is on its way.
+/// A node with several databases and one migrating slot.
 fn migrating() -> Client {
     let mut client = Client::clustered_with(4);
     client.table(&[("set {t}1 v", "+OK"), ("select 1", "+OK"), ("set {t}2 v", "+OK"), ("select 0", "+OK")]);
@@ -108,7 +108,7 @@ fn migrating() -> Client {
 #[test]
 fn keys_do_not_change_databases_in_a_slot_on_its_way() {
     const TRY_AGAIN: &str = "-TRYAGAIN Multiple keys request during rehashing of slot";
-    // The topology of this test knows no target.
+    // The topology of this test has no address for the target.
     const ASK: &str = "-CLUSTERDOWN Hash slot not served";
     let mut client = migrating();
     client.table(&[
@@ -141,7 +141,7 @@ fn a_queued_select_decides_in_which_database_a_slot_on_its_way_has_keys() {
     ]);
 }
 
-/// MIGRATE's keys are not locked by EXEC: they were looked up all the same.
+/// Regression test: EXEC does not lock MIGRATE's keys, but they were looked up nevertheless.
 #[test]
 fn a_queued_migrate_of_another_slot_is_not_looked_up_under_locks() {
     let mut client = migrating();

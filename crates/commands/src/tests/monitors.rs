@@ -1,4 +1,4 @@
-//! MONITOR: which commands are shown, and to which clients.
+//! Tests of MONITOR: the shown commands and the clients that receive them.
 
 use std::sync::atomic::Ordering;
 
@@ -7,17 +7,17 @@ use engine::{Gate, Link, Origin, Session};
 
 use crate::testing::Client as Tester;
 
-/// Another client, which is shown every command.
+/// Connects another client that runs MONITOR.
 fn monitor(client: &Tester) -> Session {
     let connect = || client.engine.clients.connect(Link::default(), Millis(0), Box::new(|| ()));
-    // The tester has the first number.
+    // Takes client id 1, so that the monitor gets another.
     let (_, seen) = (connect(), connect());
     let mut session = Session::of(seen, Origin::Client, true);
     client.engine.start_monitor(&mut session);
     session
 }
 
-/// The commands that it was shown since the last call, without their times.
+/// The commands shown since the last call, without timestamps.
 fn shown(monitor: &Session) -> Vec<String> {
     let mut seen = Vec::new();
     monitor.take_messages(&mut seen);

@@ -1,4 +1,4 @@
-//! Events of keys.
+//! Tests of keyspace notifications.
 
 use engine::Class;
 

@@ -1,4 +1,4 @@
-//! Clients that lose their rights, or are killed, by another thread while they run.
+//! Tests of clients that lose their permissions or are killed by another thread while they execute commands.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,7 +9,7 @@ use keyspace::Keyspace;
 
 use crate::testing::run_read;
 
-/// A server.
+/// A server shared by several threads.
 struct Server {
     engine: Engine,
     commands: Commands,
@@ -28,14 +28,14 @@ impl Server {
     }
 }
 
-/// A client, which may go on on another thread.
+/// A client that may run on another thread.
 struct Connected<'s> {
     server: &'s Server,
     session: Session,
 }
 
 impl Connected<'_> {
-    /// Runs lines as they come in one read.
+    /// Executes lines as one batch.
     fn run(&mut self, lines: &str) -> (Flow, String) {
         let Server { engine, commands } = self.server;
         let (mut worker, buffer) = (engine.worker(|| 0), lines.as_bytes().to_vec());
@@ -44,8 +44,8 @@ impl Connected<'_> {
     }
 }
 
-/// The story: an operator ends a client that writes, hears OK, and counts. What the client had pipelined ran on for up
-/// to 400 ms, a million writes of it.
+/// Regression test: after CLIENT KILL replied OK, the killed client's pipelined commands ran on for up to 400 ms, a
+/// million writes.
 fn nothing_runs_after_ok(order: impl Fn(u64) -> String) {
     let server = Server::new();
     for round in 0..40 {
@@ -61,8 +61,8 @@ fn nothing_runs_after_ok(order: impl Fn(u64) -> String) {
                 let batch = "incr k\npublish c m\n".repeat(20_000);
                 began.store(true, Ordering::Release);
                 victim.run(&batch);
-                // A client that was killed comes to the end of its batch before it is disconnected; one that was faster than
-                // the order stays to be found.
+                // A killed client finishes its batch before it is disconnected. If it was faster than the kill, it is
+                // still connected.
                 while !counted.load(Ordering::Acquire) {
                     thread::yield_now();
                 }
@@ -78,7 +78,7 @@ fn nothing_runs_after_ok(order: impl Fn(u64) -> String) {
             let (_, before) = operator.run("get k\n");
             thread::sleep(std::time::Duration::from_micros(500));
             let (_, after) = operator.run("get k\n");
-            // Before any assertion, since the other thread waits for it.
+            // Set before any assertion, since the other thread waits for it.
             counted.store(true, Ordering::Release);
             assert!(said.starts_with("+OK") || said.starts_with(":1"), "{said}");
             assert_eq!(before, after, "in round {round}");

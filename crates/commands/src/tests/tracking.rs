@@ -1,4 +1,4 @@
-//! The memory of what clients track, and the order in which they are told of changes.
+//! Tests of client-side caching: memory use and the order of invalidations.
 
 use std::sync::atomic::Ordering;
 
@@ -55,7 +55,7 @@ fn tracked_prefixes_count_as_their_clients_memory() {
     as_other(&mut client, &mut listener, &format!("client tracking on bcast{prefixes}"));
     let with_prefixes = listener.client.bytes();
     assert!(with_prefixes - before > 200_000, "{before} to {with_prefixes}");
-    // Those that are there already do not count twice.
+    // Prefixes that are already tracked do not count twice.
     as_other(&mut client, &mut listener, "client tracking on bcast prefix new");
     assert!(listener.client.bytes() - with_prefixes < 1000);
     as_other(&mut client, &mut listener, "client tracking off");
@@ -63,7 +63,7 @@ fn tracked_prefixes_count_as_their_clients_memory() {
     client.engine.disconnect(&mut listener);
 }
 
-/// As in Valkey: FLUSHALL is told of at once, changes of keys with a prefix at the end of the batch.
+/// As in Valkey, the invalidation for FLUSHALL is sent at once and those for prefixes at the end of the batch.
 #[test]
 fn changes_around_a_flush_are_told_in_the_order_of_valkey() {
     let mut client = Tester::new();
@@ -74,7 +74,7 @@ fn changes_around_a_flush_are_told_in_the_order_of_valkey() {
     client.engine.disconnect(&mut listener);
 }
 
-/// A long key is in memory once, however many clients are told of it.
+/// The name of a long key is stored once, however many clients receive the invalidation.
 #[test]
 fn long_invalidations_are_shared_by_their_receivers() {
     let mut client = Tester::new();

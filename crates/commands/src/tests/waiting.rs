@@ -1,5 +1,5 @@
-//! Waiting, with commands of its own: a key holds a number of things, TAKE waits for one of the first key that has
-//! any, PASS moves one from a key to another.
+//! Tests of blocking commands with a command table of its own: a key holds a number of items, TAKE blocks until one of
+//! its keys has an item, PASS moves an item from one key to another.
 
 use std::collections::VecDeque;
 use std::sync::LazyLock;
@@ -35,7 +35,7 @@ fn registry() -> &'static Registry {
     &REGISTRY
 }
 
-/// Takes one thing from a key.
+/// Takes one item from a key.
 fn take_from(context: &mut Context<'_>, index: usize) -> Result<bool, CommandError> {
     let key = context.key(index)?;
     let Some(place) = context.find(&key) else { return Ok(false) };
@@ -94,7 +94,7 @@ fn pass(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
     Ok(Outcome::Done)
 }
 
-/// A server with some clients.
+/// A server with several clients.
 struct Server {
     engine: Engine,
     commands: Commands,
@@ -121,7 +121,7 @@ impl Server {
         (flow, String::from_utf8(out).unwrap().replace("\r\n", "|"))
     }
 
-    /// Runs something that does not wait.
+    /// Runs a command that does not block.
     fn ask(&mut self, client: usize, text: &str) -> String {
         let (flow, said) = self.run(client, text);
         assert_eq!(flow, Flow::Done, "{text}");
@@ -137,7 +137,7 @@ impl Server {
         self.sessions[client].waiter().is_some_and(|waiter| waiter.is_served())
     }
 
-    /// The reply that a waiting client was given, if it was served.
+    /// The reply of a blocked client, if it was served.
     fn served(&mut self, client: usize) -> Option<String> {
         self.is_served(client).then(|| self.end(client, Unblock::Timeout).1)
     }
@@ -155,7 +155,7 @@ impl Server {
     }
 }
 
-/// The messages that wait for a client.
+/// The push messages queued for a client.
 fn messages(session: &Session) -> String {
     let mut out = Vec::new();
     session.take_messages(&mut out);
@@ -177,7 +177,7 @@ fn pushes_about_a_served_clients_own_changes_come_behind_its_reply() {
     assert_eq!(messages(&server.sessions[0]), push("src") + &event("src"));
     assert_eq!(server.served(0).as_deref(), Some("$1|a|"));
     assert_eq!(messages(&server.sessions[0]), push("dst") + &event("dst"));
-    // Of one that is tried in vain nothing is left behind.
+    // A failed attempt to serve a client leaves no messages behind.
     server.block(0, "blmove src dst left right 0");
     server.ask(1, "multi\nrpush src b\ndel src\nexec");
     assert!(!server.is_served(0));
@@ -186,7 +186,7 @@ fn pushes_about_a_served_clients_own_changes_come_behind_its_reply() {
     server.end(0, Unblock::Timeout);
 }
 
-/// Checks that no waiter is left.
+/// Checks that no waiter is left over.
 impl Drop for Server {
     fn drop(&mut self) {
         for session in &mut self.sessions {
@@ -337,7 +337,7 @@ fn a_slot_that_leaves_sends_its_waiters_to_ask_again() {
     assert_eq!(server.sessions[2].client.take_unblock(), Some(Unblock::RunAgain));
 }
 
-/// So many clients wait for one key that they are not woken all at once.
+/// More clients wait for one key than are woken at once.
 #[test]
 fn thousands_are_served_in_their_order() {
     const CLIENTS: usize = 3000;
@@ -353,7 +353,7 @@ fn thousands_are_served_in_their_order() {
 const NO_GROUP: &str = "-NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option|";
 const READ_GROUP: &str = "xreadgroup group g alice block 0 streams s >";
 
-/// So many clients wait for a group that they are not woken all at once, and as many wait for the same key without it.
+/// More clients wait for a group than are woken at once, and as many wait for the same key without the group.
 #[test]
 fn all_who_wait_for_a_group_hear_that_its_stream_is_gone() {
     for line in ["del s", "rename s t", "set s 1", "flushall", "xgroup destroy s g", "swapdb 0 1"] {
@@ -409,7 +409,7 @@ fn what_is_run_again_waits_no_longer_than_before() {
     assert_eq!(server.sessions[0].waiter().unwrap().until(), Some(Millis(1_005_000)), "another command");
 }
 
-/// Several workers give and take the same keys: nothing is lost, nothing is given twice, every thread ends.
+/// Several workers give and take items of the same keys: nothing is lost or taken twice, and every thread ends.
 #[test]
 fn whatever_threads_give_is_taken_once() {
     const THREADS: usize = 4;
@@ -444,7 +444,7 @@ fn whatever_threads_give_is_taken_once() {
             });
         }
     });
-    // Two threads gave two things a round, two took one each.
+    // Per round, two threads give two items each and two threads take one each.
     let mut left = 0;
     for key in ["k0", "k1", "k2"] {
         let key = engine.keyspace.key(key.as_bytes());
@@ -459,8 +459,8 @@ fn whatever_threads_give_is_taken_once() {
     assert_eq!(left, (THREADS / 2 * ROUNDS) as i64);
 }
 
-/// A plain model of waiting: all waiters stand in one queue; after each command, key by key in the order in which the
-/// keys were changed, the first waiter that wants that key takes from the first of its keys that has something.
+/// A reference model of blocking: all waiters are in one queue. After each command, for each changed key in order, the
+/// first waiter on that key takes an item from the first of its keys that has one.
 #[derive(Default)]
 struct Model {
     things: [i64; KEYS],
@@ -477,7 +477,7 @@ impl Model {
         Some(key)
     }
 
-    /// Gives each key `count` elements; returns the clients that are served, each with its key.
+    /// Gives each key `count` items. Returns the served clients and their keys.
     fn give(&mut self, keys: &[usize], count: i64) -> Vec<(usize, usize)> {
         keys.iter().for_each(|key| self.things[*key] = count);
         let mut served = Vec::new();

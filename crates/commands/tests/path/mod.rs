@@ -1,5 +1,4 @@
-//! The whole path of a command without sockets: parsed from a read buffer, prepared in a batch, run, its
-//! reply written.
+//! The whole path of a command without sockets: parse from a read buffer, prepare in a batch, execute, write the reply.
 
 use clock::Millis;
 use engine::{Commands, Engine, Flow, NoLog, Origin, Requests, Session, Worker};
@@ -10,7 +9,7 @@ pub(crate) const PIPELINE: usize = 16;
 
 const NOW: Millis = Millis(1_700_000_000_000);
 
-/// A server without a log, and one client of it.
+/// A server without a replication log, and one client of it.
 pub(crate) struct Path {
     engine: Engine,
     commands: Commands,
@@ -32,7 +31,7 @@ impl Path {
         Self { engine, commands, worker, session, batch, parser, out }
     }
 
-    /// Runs the whole requests in `buffer`, none of which may fail.
+    /// Executes the complete requests in `buffer`, which must all succeed.
     pub(crate) fn run(&mut self, buffer: &mut [u8]) {
         let Self { engine, commands, worker, session, batch, parser, out } = self;
         batch.clear();
@@ -46,7 +45,7 @@ impl Path {
     }
 }
 
-/// A request as a client sends it.
+/// Encodes a request as a client sends it.
 pub(crate) fn encoded<W: AsRef<str>>(words: &[W]) -> Vec<u8> {
     let mut wire = Vec::new();
     encode_request(&mut wire, words.iter().map(|word| word.as_ref().as_bytes()).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! DEBUG's views of how data lies in memory.
+//! DEBUG subcommands that show memory layout.
 
 use std::fmt::Write as _;
 
@@ -7,10 +7,10 @@ use keyspace::Value;
 
 use crate::kinds::any;
 
-/// Lengths that are told of, as in Redis.
+/// Number of chain lengths in the histogram, as in Redis.
 const LENGTHS: usize = 50;
 
-/// How many of a database's keys each slot has.
+/// A histogram of the number of keys per slot.
 struct Chains {
     by_length: [u64; LENGTHS],
     elements: u64,
@@ -28,7 +28,7 @@ impl Chains {
         self.longest = self.longest.max(length as u64);
     }
 
-    /// In the form that Redis tells of its hash tables: a slot is a bucket.
+    /// Formats the histogram like Redis's hash table statistics, with slots as buckets.
     fn describe(&self, text: &mut String) {
         text.push_str("Hash table 0 stats (main hash table):\n");
         if self.elements == 0 {
@@ -53,7 +53,7 @@ impl Chains {
     }
 }
 
-/// DEBUG HTSTATS dbid: what Redis tells of a database's hash table is told of its slots, which are ours.
+/// DEBUG HTSTATS dbid. Shows slots in place of Redis's hash table buckets.
 pub(super) fn htstats(context: &mut Context<'_>) -> Result<(), CommandError> {
     let db = context.integer(2)?;
     let db = u16::try_from(db).ok().filter(|db| *db < context.engine.keyspace.databases());
@@ -89,8 +89,8 @@ pub(super) fn htstats_key(context: &mut Context<'_>) -> Result<(), CommandError>
     Ok(())
 }
 
-/// DEBUG SDSLEN key: a key and its string lie in one entry, which has no room to spare and no allocation of its own;
-/// what is outside of pages is an allocation.
+/// DEBUG SDSLEN key. Key and string share one entry without spare capacity or an allocation of its own; values outside
+/// of pages report their allocation.
 pub(super) fn sdslen(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(2)?;
     let place = super::stored(context, &key)?;
@@ -107,7 +107,7 @@ pub(super) fn sdslen(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// DEBUG STRUCTSIZE: those of Valkey, which some scripts reckon with, and the blank behind them.
+/// DEBUG STRUCTSIZE. Reports Valkey's sizes, on which some scripts rely, including the trailing blank.
 pub(super) fn structsize(context: &mut Context<'_>) -> Result<(), CommandError> {
     let bits = usize::BITS;
     let sizes =

@@ -1,10 +1,10 @@
-//! DEBUG's switches, and what it does once.
+//! DEBUG subcommands that toggle behaviour or trigger an action.
 
 use std::sync::atomic::Ordering;
 
 use engine::{CommandError, Context, misused};
 
-/// Replies OK and does nothing: this server has nothing that the switch could change.
+/// Replies OK without effect, for switches of mechanisms that this server lacks.
 pub(super) fn accept(context: &mut Context<'_>) -> Result<(), CommandError> {
     context.reply.ok();
     Ok(())
@@ -59,7 +59,7 @@ pub(super) fn pause_after_fork(context: &mut Context<'_>) -> Result<(), CommandE
     accept(context)
 }
 
-/// DEBUG REPLICATE word [word ...]: a command for the readers of the log only.
+/// DEBUG REPLICATE word [word ...]: sends a command to replicas and the AOF without executing it.
 pub(super) fn replicate(context: &mut Context<'_>) -> Result<(), CommandError> {
     let words: Vec<&[u8]> = context.args.iter().skip(2).collect();
     context.effect(&words);
@@ -72,15 +72,15 @@ pub(super) fn leak(context: &mut Context<'_>) -> Result<(), CommandError> {
     accept(context)
 }
 
-/// So many patterns are matched with as many texts.
+/// Number of random pattern and text pairs.
 const ROUNDS: u64 = 100_000;
 
-/// DEBUG STRINGMATCH-TEST: no pattern may end the server or take long.
+/// DEBUG STRINGMATCH-TEST: fuzzes the glob matcher for crashes and excessive run time.
 pub(super) fn stringmatch_test(context: &mut Context<'_>) -> Result<(), CommandError> {
     const LETTERS: &[u8] = b"*?[]^-\\ab\0\xff";
     let mut state = 0x9e37_79b9_7f4a_7c15_u64 ^ context.now.0 as u64;
     let mut next = |most: usize| {
-        // Knuth's generator: any will do here.
+        // Knuth's linear congruential generator; its quality does not matter here.
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as usize % most
     };

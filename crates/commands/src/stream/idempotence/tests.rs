@@ -1,4 +1,4 @@
-//! Messages that producers send again.
+//! Tests of repeated messages of idempotent producers.
 
 use crate::testing::Client;
 
@@ -40,7 +40,7 @@ fn bounds_are_set_for_a_stream() {
     client.table(&[
         ("xadd s idmp p 1 * a b", "$15|1700000000000-0"),
         ("xcfgset s idmp-maxsize 100", "+OK"),
-        // Nothing has changed, so nothing was forgotten.
+        // The parameters are unchanged, so the known iids stay.
         ("xadd s idmp p 1 * a b", "$15|1700000000000-0"),
         ("xcfgset s idmp-maxsize 2 idmp-duration 5", "+OK"),
         ("xadd s idmp p 1 * a b", "$15|1700000000000-1"),

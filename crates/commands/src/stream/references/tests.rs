@@ -1,8 +1,8 @@
-//! Entries that go with what groups know of them.
+//! Tests of deletions with KEEPREF, DELREF and ACKED.
 
 use crate::testing::Client;
 
-/// A stream of six entries, which group `g` has read; `h` has read two of them.
+/// A stream of six entries. Group `g` has read all of them, group `h` two.
 fn read_by_two_groups() -> Client {
     let mut client = Client::logged();
     for id in 1..=6 {
@@ -14,7 +14,7 @@ fn read_by_two_groups() -> Client {
     client
 }
 
-/// The commands that were logged by this.
+/// Runs a line, checks its reply, and returns the replicated commands.
 fn logged(client: &mut Client, line: &str, reply: &str) -> Vec<String> {
     let before = client.log().len();
     assert_eq!(client.shown(line), reply, "{line}");
@@ -26,7 +26,7 @@ fn deletion_says_what_becomes_of_pending_entries() {
     let mut client = read_by_two_groups();
     assert_eq!(logged(&mut client, "xdelex s ids 2 1-0 9-0", "*2|:1|:-1"), ["0 XDEL s 1-0"]);
     client.table(&[("xpending s g", "*4|:6|$3|1-0|$3|6-0|*1|*2|$1|c|$1|6")]);
-    // The pending ones of an entry that went before go, too.
+    // Pending entries of a stream entry that was deleted earlier are removed, too.
     assert_eq!(
         logged(&mut client, "xdelex s delref ids 2 1-0 2-0", "*2|:-1|:1"),
         ["0 MULTI", "0 XACK s g 1-0 2-0", "0 XACK s h 1-0 2-0", "0 XDEL s 2-0", "0 EXEC"]
@@ -35,7 +35,7 @@ fn deletion_says_what_becomes_of_pending_entries() {
         ("xpending s g", "*4|:4|$3|3-0|$3|6-0|*1|*2|$1|c|$1|4"),
         ("xpending s h", "*4|:0|$-1|$-1|*-1"),
         ("xack s g 3", ":1"),
-        // The other group has not read it.
+        // The other group has not read the entry yet.
         ("xdelex s acked ids 2 3-0 9-0", "*2|:2|:2"),
     ]);
     client.wire("xreadgroup group h c streams s >");
