@@ -76,7 +76,7 @@ pub const EVENTS: &[&str] = &[
 ];
 
 /// Events that occur in no scenario, with the reason.
-pub const NOT_TOLD: &[(&str, &str)] = &[
+pub const UNCOVERED_EVENTS: &[(&str, &str)] = &[
     ("+failover-detected", "the documentation has it, no sentinel of today publishes it"),
     (
         "-dup-sentinel",
@@ -106,7 +106,8 @@ pub const FLAGS: &[&str] = &[
 ];
 
 /// Commands of `SENTINEL HELP` that no scenario or query covers, with the reason.
-pub const NOT_PLAYED: &[(&str, &str)] = &[("HELP", "its lines are ours: commands of ours are among them")];
+pub const UNCOVERED_COMMANDS: &[(&str, &str)] =
+    &[("HELP", "its lines are ours: commands of ours are among them")];
 
 /// Whether the event is in the list.
 #[must_use]

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod catalogue;
-pub mod farm;
-pub mod questions;
-pub mod stories;
-pub mod story;
+pub mod fake_servers;
+pub mod queries;
+pub mod scenario;
+pub mod scenarios;

@@ -8,7 +8,7 @@ use sentinel_tests::catalogue::STEPS;
 
 /// The events observed in one group.
 #[derive(Debug, PartialEq)]
-struct Story {
+struct Scenario {
     /// The events published by the leader: names and payloads without timing-dependent parts.
     leader: Vec<String>,
     /// The events published by a follower.
@@ -54,7 +54,7 @@ fn heard(events: &mut Connection) -> Vec<(String, String)> {
 }
 
 /// Applies a failure to a healthy group, waits until it is healthy again, and returns the observed events.
-fn tell(server: &Program, sentinels: &[Program], deed: impl Fn(&mut Group, usize)) -> Story {
+fn run_scenarios(server: &Program, sentinels: &[Program], step: impl Fn(&mut Group, usize)) -> Scenario {
     let mut group = Group::start(server, sentinels);
     // On a busy machine, Valkey's sentinels have exceeded the shortened timeout of the group in one of the steps and
     // aborted it. All sentinels therefore use the default timeout.
@@ -67,7 +67,7 @@ fn tell(server: &Program, sentinels: &[Program], deed: impl Fn(&mut Group, usize
     for subscriber in &mut subscribers {
         subscriber.call(&["PSUBSCRIBE", "*"]);
     }
-    deed(&mut group, old);
+    step(&mut group, old);
     let (new, _) = group.wait_for_successor(old);
     group.wait_until_whole();
     let mut events: Vec<Vec<(String, String)>> = subscribers.iter_mut().map(heard).collect();
@@ -108,7 +108,7 @@ fn tell(server: &Program, sentinels: &[Program], deed: impl Fn(&mut Group, usize
     let votes = log.iter().any(|line| !at_once(line));
     log.retain(at_once);
     log.extend(votes.then(|| "* ID voted for".to_owned()));
-    Story { leader: lines(&events[leader]), follower: follower_of(&lines(&events[follower])), log }
+    Scenario { leader: lines(&events[leader]), follower: follower_of(&lines(&events[follower])), log }
 }
 
 /// A follower either detects by itself that the master is objectively down or learns about the switch first.
@@ -117,11 +117,11 @@ fn follower_of(lines: &[String]) -> Vec<String> {
 }
 
 /// Compares both kinds of sentinels; `votes` tells whether Valkey's sentinels need votes.
-fn compare(votes: bool, deed: impl Fn(&mut Group, usize)) {
+fn compare(votes: bool, step: impl Fn(&mut Group, usize)) {
     let Some((valkey, theirs)) = valkeys() else { return };
     let ours: [Program; 3] = std::array::from_fn(|_| Program::redoubt());
-    let expected = tell(&valkey, &theirs, &deed);
-    let mut told = tell(&valkey, &ours, &deed);
+    let expected = run_scenarios(&valkey, &theirs, &step);
+    let mut told = run_scenarios(&valkey, &ours, &step);
     if !votes {
         told.follower.retain(|line| !line.starts_with("+vote-for-leader"));
         told.log.retain(|line| !line.contains("voted for"));

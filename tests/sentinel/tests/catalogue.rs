@@ -4,13 +4,13 @@
 use std::collections::BTreeSet;
 
 use harness::{Node, Program, Value};
-use sentinel_tests::catalogue::{EVENTS, FLAGS, NOT_PLAYED, NOT_TOLD, STEPS};
-use sentinel_tests::questions::{FIELDS, OWN, SAME};
-use sentinel_tests::stories::CHAPTERS;
-use sentinel_tests::story::{Deed, Story};
+use sentinel_tests::catalogue::{EVENTS, FLAGS, STEPS, UNCOVERED_COMMANDS, UNCOVERED_EVENTS};
+use sentinel_tests::queries::{FIELDS, OWN, SAME};
+use sentinel_tests::scenario::{Scenario, Step};
+use sentinel_tests::scenarios::SCENARIO_GROUPS;
 
-fn stories() -> impl Iterator<Item = &'static Story> {
-    CHAPTERS.iter().flat_map(|(_, _, stories)| stories.iter())
+fn stories() -> impl Iterator<Item = &'static Scenario> {
+    SCENARIO_GROUPS.iter().flat_map(|(_, _, stories)| stories.iter())
 }
 
 /// Starts a Valkey sentinel that monitors an unreachable master.
@@ -39,10 +39,10 @@ fn is_of(request: &str, command: &str) -> bool {
 }
 
 /// All requests of the scenarios and queries that Valkey's sentinel does not reject.
-fn played(node: &Node) -> Vec<&'static str> {
-    let deeds = stories().flat_map(|story| story.deeds);
-    let asked = deeds.filter_map(|deed| match deed {
-        Deed::Ask(request) | Deed::AskAll(request) => Some(*request),
+fn covered_requests(node: &Node) -> Vec<&'static str> {
+    let steps = stories().flat_map(|story| story.steps);
+    let asked = steps.filter_map(|step| match step {
+        Step::Ask(request) | Step::AskAll(request) => Some(*request),
         _ => None,
     });
     let answered = |request: &&&str| request.starts_with("SENTINEL ") && !node.run(request).is_error("ERR");
@@ -56,22 +56,22 @@ fn every_command_is_covered() {
     let node = sentinel(&valkey);
     let commands = commands(&node.run("SENTINEL HELP"));
     assert!(commands.len() > 20, "{commands:?}");
-    let played = played(&node);
-    let left_out = |command: &str| NOT_PLAYED.iter().any(|(name, _)| *name == command);
-    let is_played = |command: &str| played.iter().any(|request| is_of(request, command));
+    let covered_requests = covered_requests(&node);
+    let left_out = |command: &str| UNCOVERED_COMMANDS.iter().any(|(name, _)| *name == command);
+    let is_played = |command: &str| covered_requests.iter().any(|request| is_of(request, command));
     let missing: Vec<&String> =
         commands.iter().filter(|command| is_played(command) == left_out(command)).collect();
     assert_eq!(missing, Vec::<&String>::new(), "neither played nor left out, or both");
-    let stale: Vec<&str> = NOT_PLAYED.iter().map(|(name, _)| *name).collect();
+    let stale: Vec<&str> = UNCOVERED_COMMANDS.iter().map(|(name, _)| *name).collect();
     assert!(stale.iter().all(|name| commands.iter().any(|command| command == name)), "{stale:?}");
 }
 
 #[test]
 fn every_event_is_covered() {
-    let in_stories = stories().flat_map(|story| story.said);
+    let in_stories = stories().flat_map(|story| story.expected_lines);
     let named = in_stories.filter_map(|line| line.split(' ').nth(1));
     let told: BTreeSet<&str> = named.chain(STEPS).collect();
-    let left_out: BTreeSet<&str> = NOT_TOLD.iter().map(|(name, _)| *name).collect();
+    let left_out: BTreeSet<&str> = UNCOVERED_EVENTS.iter().map(|(name, _)| *name).collect();
     let both = told.intersection(&left_out).collect::<Vec<_>>();
     assert!(both.is_empty(), "told and left out: {both:?}");
     let known: BTreeSet<&str> = told.union(&left_out).copied().collect();
@@ -82,7 +82,7 @@ fn every_event_is_covered() {
 
 #[test]
 fn every_flag_is_covered() {
-    let shown = stories().flat_map(|story| story.shown);
+    let shown = stories().flat_map(|story| scenario.expected_flags);
     let shown: BTreeSet<&str> = shown.flat_map(|(_, flags)| flags.split(',')).collect();
     assert_eq!(shown, FLAGS.iter().copied().collect());
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use harness::{Connection, Group, MASTER, Node, Program, Value, eventually, field_map};
-use sentinel_tests::questions::{FIELDS, INFO_CACHE, MYID, SAME, SAME_CONVERSATIONS};
+use sentinel_tests::queries::{FIELDS, INFO_CACHE, MYID, SAME, SAME_CONVERSATIONS};
 
 /// Two Redoubt sentinels and one Valkey sentinel.
 fn group() -> Option<Group> {

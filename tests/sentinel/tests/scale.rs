@@ -1,7 +1,7 @@
 //! Many masters monitored by the same sentinels.
 
 use harness::eventually;
-use sentinel_tests::farm::{Farm, address, current, sentinels, wait_until_known};
+use sentinel_tests::fake_servers::{FakeServers, address, current, sentinels, wait_until_known};
 
 const MANY: usize = 500;
 
@@ -9,7 +9,7 @@ const MANY: usize = 500;
 /// the number of masters, and does not keep reconnecting.
 #[test]
 fn links_are_shared_between_masters() {
-    let farm = Farm::start(MANY, false);
+    let farm = FakeServers::start(MANY, false);
     let sentinels = sentinels(&farm, MANY);
     wait_until_known(&sentinels);
     for number in 0..MANY {
@@ -28,7 +28,7 @@ fn links_are_shared_between_masters() {
 #[test]
 fn fifty_masters_killed_at_once_are_all_replaced() {
     const MASTERS: usize = 50;
-    let farm = Farm::start(MASTERS, true);
+    let farm = FakeServers::start(MASTERS, true);
     let sentinels = sentinels(&farm, MASTERS);
     wait_until_known(&sentinels);
     farm.wait_until_replicas_are_watched(MASTERS, &sentinels);

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use harness::{Node, Program, eventually};
-use sentinel_tests::farm::{Farm, address};
+use sentinel_tests::fake_servers::{FakeServers, address};
 
 /// Creates an executable script in this directory.
 fn script(folder: &Path, name: &str, body: &str) -> PathBuf {
@@ -16,7 +16,7 @@ fn script(folder: &Path, name: &str, body: &str) -> PathBuf {
 }
 
 /// Prepares a sentinel that decides alone about the first server of the farm, without starting it.
-fn sentinel(farm: &Farm, lines: &str) -> Node {
+fn sentinel(farm: &FakeServers, lines: &str) -> Node {
     let mut node = Node::prepare(&Program::redoubt(), "");
     let file = node.folder().join("sentinel.conf");
     let monitor = format!("sentinel monitor mymaster {} {} 1\n", address(0), farm.port());
@@ -28,7 +28,7 @@ fn sentinel(farm: &Farm, lines: &str) -> Node {
 
 #[test]
 fn scripts_are_retried_until_they_succeed() {
-    let farm = Farm::start(1, true);
+    let farm = FakeServers::start(1, true);
     let mut node = sentinel(&farm, "sentinel deny-scripts-reconfig no\n");
     let folder = node.folder().to_owned();
     let told = folder.join("told");
@@ -69,7 +69,7 @@ fn scripts_are_retried_until_they_succeed() {
 /// A script that cannot be executed would be noticed too late, so the sentinel does not start.
 #[test]
 fn missing_script_prevents_the_start() {
-    let farm = Farm::start(1, false);
+    let farm = FakeServers::start(1, false);
     let mut node = sentinel(&farm, "sentinel notification-script mymaster /nonexistent\n");
     node.spawn();
     assert!(!node.wait_for_exit().success());

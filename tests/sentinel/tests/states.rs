@@ -1,66 +1,66 @@
-//! Runs all groups of scenarios in `stories` with Valkey's and Redoubt's sentinels.
+//! Runs all groups of scenarios in `scenarios` with Valkey's and Redoubt's sentinels.
 
-use sentinel_tests::stories::{CHAPTERS, chapter};
-use sentinel_tests::story::told_by_both;
+use sentinel_tests::scenario::run_with_both_sentinels;
+use sentinel_tests::scenarios::{SCENARIO_GROUPS, find_scenarios};
 
-fn told(name: &str) {
-    let (servers, stories) = chapter(name);
-    told_by_both(servers, stories);
+fn run_group(name: &str) {
+    let (servers, stories) = find_scenarios(name);
+    run_with_both_sentinels(servers, stories);
 }
 
 #[test]
 fn replicas() {
-    told("replicas");
+    run_group("replicas");
 }
 
 #[test]
 fn replicas_with_a_wrong_master() {
-    told("replicas with a wrong master");
+    run_group("replicas with a wrong master");
 }
 
 #[test]
 fn master() {
-    told("master");
+    run_group("master");
 }
 
 #[test]
 fn loading_and_busy_master() {
-    told("loading and busy master");
+    run_group("loading and busy master");
 }
 
 #[test]
 fn sentinels() {
-    told("sentinels");
+    run_group("sentinels");
 }
 
 #[test]
 fn agreement() {
-    told("agreement");
+    run_group("agreement");
 }
 
 #[test]
 fn configuration() {
-    told("configuration");
+    run_group("configuration");
 }
 
 #[test]
 fn failover_waiting_for_promotion() {
-    told("failover waiting for promotion");
+    run_group("failover waiting for promotion");
 }
 
 #[test]
 fn aborted_failover() {
-    told("aborted failover");
+    run_group("aborted failover");
 }
 
 #[test]
 fn handover() {
-    told("handover");
+    run_group("handover");
 }
 
 #[test]
 fn every_scenario_group_has_a_test() {
-    let untold = CHAPTERS.iter().map(|(name, ..)| *name);
+    let untold = SCENARIO_GROUPS.iter().map(|(name, ..)| *name);
     let untold: Vec<&str> =
         untold.filter(|name| !include_str!("states.rs").contains(&format!("told(\"{name}\")"))).collect();
     assert_eq!(untold, Vec::<&str>::new());

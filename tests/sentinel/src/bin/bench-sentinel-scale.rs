@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use harness::Node;
-use sentinel_tests::farm::{Farm, address, current, sentinels, wait_until_known};
+use sentinel_tests::fake_servers::{FakeServers, address, current, sentinels, wait_until_known};
 
 const MANY: usize = 500;
 const KILLED: usize = 50;
@@ -22,7 +22,7 @@ fn main() {
 }
 
 fn at_rest() {
-    let farm = Farm::start(MANY, false);
+    let farm = FakeServers::start(MANY, false);
     let sentinels = sentinels(&farm, MANY);
     wait_until_known(&sentinels);
     // Waits until the sentinels have finished discovering each other.
@@ -45,7 +45,7 @@ fn ticks(node: &Node) -> u64 {
 }
 
 fn killed_at_once() {
-    let farm = Farm::start(KILLED, true);
+    let farm = FakeServers::start(KILLED, true);
     let sentinels = sentinels(&farm, KILLED);
     wait_until_known(&sentinels);
     farm.wait_until_replicas_are_watched(KILLED, &sentinels);

@@ -12,15 +12,15 @@ use crate::catalogue;
 
 /// A test scenario.
 #[derive(Debug, Clone, Copy)]
-pub struct Story {
+pub struct Scenario {
     /// The name in failure messages.
     pub name: &'static str,
     /// The steps, executed in order.
-    pub deeds: &'static [Deed],
+    pub steps: &'static [Step],
     /// Lines expected in a sentinel's log (level sign, event, payload), which must be published as well.
-    pub said: &'static [&'static str],
+    pub expected_lines: &'static [&'static str],
     /// Flags that the first sentinel must show at the same time.
-    pub shown: &'static [(Member, &'static str)],
+    pub expected_flags: &'static [(Member, &'static str)],
 }
 
 /// A member of the server group.
@@ -36,7 +36,7 @@ pub enum Member {
 
 /// A step of a scenario.
 #[derive(Debug, Clone, Copy)]
-pub enum Deed {
+pub enum Step {
     /// A command to the first sentinel, which must succeed.
     Ask(&'static str),
     /// A command to all sentinels, which must succeed.
@@ -52,7 +52,7 @@ pub enum Deed {
     /// Kills a process with SIGKILL.
     Kill(Member),
     /// Deletes the data of a server from the disk.
-    Lose(usize),
+    DeleteData(usize),
     /// Starts a process and waits until it answers.
     Launch(Member),
     /// Starts a server with additional options, without waiting until it answers.
@@ -64,29 +64,29 @@ pub enum Deed {
     /// Stops a process for longer than a sentinel can be paused without noticing it, and resumes it.
     Stall(Member),
     /// Waits until all sentinels show this value for a field of this replica.
-    Known(usize, &'static str, &'static str),
+    WaitForField(usize, &'static str, &'static str),
 }
 
 /// Time limit of a step, generous because the machine may be busy.
-const BOUND: Duration = Duration::from_secs(30);
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Runs a group of scenarios with Valkey's and with Redoubt's sentinels at the same time, on `servers` servers each.
 ///
 /// # Panics
 /// One of them does not publish, log or show what a scenario expects.
-pub fn told_by_both(servers: usize, chapter: &[Story]) {
+pub fn run_with_both_sentinels(servers: usize, chapter: &[Scenario]) {
     let Some(valkey) = Program::valkey() else { return };
     let redoubt = Program::redoubt();
     let missing = std::thread::scope(|scope| {
-        let tellers =
-            [&valkey, &redoubt].map(|sentinels| scope.spawn(|| tell(&valkey, sentinels, servers, chapter)));
+        let tellers = [&valkey, &redoubt]
+            .map(|sentinels| scope.spawn(|| run_scenarios(&valkey, sentinels, servers, chapter)));
         tellers.map(|teller| teller.join().expect("a chapter is told to its end")).concat()
     });
     assert!(missing.is_empty(), "{missing:#?}");
 }
 
 /// Runs the scenarios one after the other and returns what was missing.
-fn tell(server: &Program, sentinels: &Program, servers: usize, chapter: &[Story]) -> Vec<String> {
+fn run_scenarios(server: &Program, sentinels: &Program, servers: usize, chapter: &[Scenario]) -> Vec<String> {
     let mut group = assemble(server, sentinels, servers);
     let names = names(&group);
     let mut events: Vec<Connection> = group.sentinels.iter().map(Node::connect).collect();
@@ -98,10 +98,10 @@ fn tell(server: &Program, sentinels: &Program, servers: usize, chapter: &[Story]
         group.sentinels.iter().map(|node| lines(&node.log())).collect()
     };
     let mut missing = Vec::new();
-    for story in chapter {
+    for scenario in chapter {
         let before: Vec<usize> = logs(&group).iter().map(Vec::len).collect();
         let mut heard = Vec::new();
-        story.deeds.iter().for_each(|deed| act(&mut group, deed));
+        scenario.steps.iter().for_each(|step| execute_step(&mut group, step));
         let began = Instant::now();
         let left = loop {
             // A sentinel that was killed needs a new subscription.
@@ -109,9 +109,9 @@ fn tell(server: &Program, sentinels: &Program, servers: usize, chapter: &[Story]
             let logs = logs(&group);
             let new = logs.iter().zip(&before).flat_map(|(log, from)| &log[*from..]);
             let logged: Vec<String> = new.map(|line| named(&names, line)).collect();
-            let mut left = unsaid(story, &logged, &heard);
-            left.extend(unseen(story, &mut asker, &group));
-            if left.is_empty() || began.elapsed() > BOUND {
+            let mut left = missing_lines(scenario, &logged, &heard);
+            left.extend(missing_flags(scenario, &mut asker, &group));
+            if left.is_empty() || began.elapsed() > STEP_TIMEOUT {
                 if !left.is_empty() {
                     eprintln!("{} has logged:\n{}", sentinels.name(), logged.join("\n"));
                 }
@@ -119,9 +119,9 @@ fn tell(server: &Program, sentinels: &Program, servers: usize, chapter: &[Story]
             }
             std::thread::sleep(Duration::from_millis(20));
         };
-        eprintln!("{} has told {:?} in {:?}", sentinels.name(), story.name, began.elapsed());
-        let left = left.into_iter().chain(unlisted(&heard));
-        missing.extend(left.map(|text| format!("{}: {}: {text}", sentinels.name(), story.name)));
+        eprintln!("{} has told {:?} in {:?}", sentinels.name(), scenario.name, began.elapsed());
+        let left = left.into_iter().chain(unknown_events(&heard));
+        missing.extend(left.map(|text| format!("{}: {}: {text}", sentinels.name(), scenario.name)));
     }
     missing
 }
@@ -161,42 +161,42 @@ fn member(group: &mut Group, member: Member) -> &mut Node {
 }
 
 /// Executes a step.
-fn act(group: &mut Group, deed: &Deed) {
-    match *deed {
-        Deed::Ask(command) => ask(&group.sentinels[0], &filled(group, command)),
-        Deed::AskAll(command) => group.sentinels.iter().for_each(|node| ask(node, command)),
-        Deed::Greet(greeting) => {
+fn execute_step(group: &mut Group, step: &Step) {
+    match *step {
+        Step::Ask(command) => ask(&group.sentinels[0], &filled(group, command)),
+        Step::AskAll(command) => group.sentinels.iter().for_each(|node| ask(node, command)),
+        Step::Greet(greeting) => {
             let text = filled(group, greeting);
             let mut friend = group.sentinels[0].connect();
             assert_eq!(friend.call(&["PUBLISH", "__sentinel__:hello", &text]), Value::Int(1));
         }
-        Deed::Order(place, command) => ask(&group.servers[place], &filled(group, command)),
-        Deed::Script(place, script) => {
+        Step::Order(place, command) => ask(&group.servers[place], &filled(group, command)),
+        Step::Script(place, script) => {
             let reply = group.servers[place].connect().call(&["EVAL", script, "0"]);
             assert!(!reply.is_error(""), "{script}: {reply:?}");
         }
-        Deed::EndlessScript(place, script) => {
+        Step::EndlessScript(place, script) => {
             let mut client = group.servers[place].connect();
             client.send(&["EVAL", script, "0"]).expect("the server takes it");
         }
-        Deed::Kill(who) => member(group, who).kill(),
-        Deed::Lose(place) => {
+        Step::Kill(who) => member(group, who).kill(),
+        Step::DeleteData(place) => {
             let file = group.servers[place].folder().join("dump.rdb");
             std::fs::remove_file(file).expect("it has saved, or keeps the copy that it got");
         }
-        Deed::Launch(who) => member(group, who).launch(),
-        Deed::Spawn(place, options) => {
+        Step::Launch(who) => member(group, who).launch(),
+        Step::Spawn(place, options) => {
             group.servers[place].add_options(options);
             group.servers[place].spawn();
         }
-        Deed::Freeze(who) => member(group, who).freeze(),
-        Deed::Thaw(who) => member(group, who).thaw(),
-        Deed::Stall(who) => {
+        Step::Freeze(who) => member(group, who).freeze(),
+        Step::Thaw(who) => member(group, who).thaw(),
+        Step::Stall(who) => {
             member(group, who).freeze();
             std::thread::sleep(Duration::from_millis(1500));
             member(group, who).thaw();
         }
-        Deed::Known(place, field, value) => {
+        Step::WaitForField(place, field, value) => {
             let port = group.servers[place].port.to_string();
             for node in &group.sentinels {
                 eventually(&format!("{field} of a replica is {value}"), || {
@@ -292,18 +292,18 @@ fn take_events(events: &mut Connection, heard: &mut Vec<String>, names: &[(Strin
 }
 
 /// Expected lines that are in no log, and expected events that were not published.
-fn unsaid(story: &Story, logged: &[String], heard: &[String]) -> Vec<String> {
-    let in_logs = story.said.iter().filter(|line| !logged.iter().any(|said| said == *line));
+fn missing_lines(scenario: &Scenario, logged: &[String], heard: &[String]) -> Vec<String> {
+    let in_logs = scenario.expected_lines.iter().filter(|line| !logged.iter().any(|said| said == *line));
     let event = |line: &str| line.split_once(' ').map_or(String::new(), |(_, event)| event.to_owned());
-    let published = story.said.iter().filter(|line| !heard.contains(&event(line)));
+    let published = scenario.expected_lines.iter().filter(|line| !heard.contains(&event(line)));
     let in_logs = in_logs.map(|line| format!("in no log: {line}"));
     in_logs.chain(published.map(|line| format!("not published: {line}"))).collect()
 }
 
 /// Expected flags that the first sentinel does not show.
-fn unseen(story: &Story, asker: &mut Connection, group: &Group) -> Vec<String> {
+fn missing_flags(scenario: &Scenario, asker: &mut Connection, group: &Group) -> Vec<String> {
     let mut left = Vec::new();
-    for (of, expected) in story.shown {
+    for (of, expected) in scenario.expected_flags {
         let shown = flags(asker, group, *of);
         if shown.as_deref() != Some(*expected) {
             left.push(format!("{of:?}: {expected}, and not {shown:?}"));
@@ -313,7 +313,7 @@ fn unseen(story: &Story, asker: &mut Connection, group: &Group) -> Vec<String> {
 }
 
 /// Published events that are not in the catalogue.
-fn unlisted(heard: &[String]) -> Vec<String> {
+fn unknown_events(heard: &[String]) -> Vec<String> {
     let name = |line: &String| line.split(' ').next().unwrap_or_default().to_owned();
     let unknown = heard.iter().map(name).filter(|name| !catalogue::is_known(name));
     unknown.map(|name| format!("not in the list of events: {name}")).collect()

@@ -23,7 +23,7 @@ use tokio::sync::watch;
 /// # Panics
 /// A sentinel does not start.
 #[must_use]
-pub fn sentinels(farm: &Farm, masters: usize) -> [Node; 3] {
+pub fn sentinels(farm: &FakeServers, masters: usize) -> [Node; 3] {
     std::array::from_fn(|_| {
         let mut node = Node::prepare(&Program::redoubt(), "");
         let monitor = |number| format!("sentinel monitor m{number} {} {} 2\n", address(number), farm.port());
@@ -77,22 +77,22 @@ struct Server {
     alive: watch::Sender<bool>,
 }
 
-type Servers = Arc<Mutex<BTreeMap<Ipv4Addr, Server>>>;
+type ServerMap = Arc<Mutex<BTreeMap<Ipv4Addr, Server>>>;
 
-fn lock(servers: &Servers) -> MutexGuard<'_, BTreeMap<Ipv4Addr, Server>> {
+fn lock(servers: &ServerMap) -> MutexGuard<'_, BTreeMap<Ipv4Addr, Server>> {
     servers.lock().expect("no stub panics")
 }
 
 /// The simulated servers, which stop when this value is dropped.
 #[derive(Debug)]
-pub struct Farm {
+pub struct FakeServers {
     claim: PortClaim,
-    servers: Servers,
+    servers: ServerMap,
     end: Option<tokio::sync::oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Farm {
+impl FakeServers {
     /// Starts `masters` masters numbered from 0 and, with `replicas`, one replica for each, numbered after them.
     ///
     /// # Panics
@@ -102,7 +102,7 @@ impl Farm {
         let claim = claim_port();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.expect("a runtime for the stubs");
-        let servers = Servers::default();
+        let servers = ServerMap::default();
         for number in 0..masters * (1 + usize::from(replicas)) {
             let master = (number >= masters).then(|| address(number - masters));
             let (alive, watched) = watch::channel(true);
@@ -161,7 +161,7 @@ impl Farm {
     }
 }
 
-impl Drop for Farm {
+impl Drop for FakeServers {
     fn drop(&mut self) {
         drop(self.end.take());
         if let Some(thread) = self.thread.take() {
@@ -171,7 +171,7 @@ impl Drop for Farm {
     }
 }
 
-async fn accept(listener: TcpListener, ip: Ipv4Addr, servers: Servers, mut alive: watch::Receiver<bool>) {
+async fn accept(listener: TcpListener, ip: Ipv4Addr, servers: ServerMap, mut alive: watch::Receiver<bool>) {
     loop {
         let stream = tokio::select! {
             accepted = listener.accept() => match accepted {
@@ -199,7 +199,7 @@ async fn accept(listener: TcpListener, ip: Ipv4Addr, servers: Servers, mut alive
     }
 }
 
-async fn serve(mut stream: TcpStream, ip: Ipv4Addr, id: u64, servers: &Servers) -> io::Result<()> {
+async fn serve(mut stream: TcpStream, ip: Ipv4Addr, id: u64, servers: &ServerMap) -> io::Result<()> {
     let (queue, mut messages) = unbounded_channel();
     let mut input = Vec::new();
     loop {
@@ -229,7 +229,7 @@ fn answer(
     ip: Ipv4Addr,
     id: u64,
     queue: &UnboundedSender<Vec<u8>>,
-    servers: &Servers,
+    servers: &ServerMap,
     out: &mut Vec<u8>,
 ) {
     let words: Vec<&[u8]> =

@@ -1,0 +1,384 @@
+//! The test scenarios, grouped by the server group that they share.
+
+use crate::scenario::{Member, Scenario, Step};
+use Member::{Master, Sentinel, Server};
+
+/// All groups of scenarios: name, number of servers, and scenarios.
+pub const SCENARIO_GROUPS: &[(&str, usize, &[Scenario])] = &[
+    ("replicas", 3, REPLICAS),
+    ("replicas with a wrong master", 3, STRAY_REPLICAS),
+    ("master", 3, A_MASTER),
+    ("loading and busy master", 3, A_BUSY_MASTER),
+    ("sentinels", 3, SENTINELS),
+    ("agreement", 3, AGREEMENT),
+    ("configuration", 3, CONFIGURATION),
+    ("failover waiting for promotion", 4, A_HELD_FAILOVER),
+    ("aborted failover", 4, AN_ENDLESS_FAILOVER),
+    ("handover", 3, A_HANDOVER),
+];
+
+/// The scenarios with this name and the number of servers that they need.
+///
+/// # Panics
+/// The name is unknown.
+#[must_use]
+pub fn find_scenarios(name: &str) -> (usize, &'static [Scenario]) {
+    let found = SCENARIO_GROUPS.iter().find(|(chapter, ..)| *chapter == name);
+    found.map(|(_, servers, stories)| (*servers, *stories)).expect("a chapter of this name")
+}
+
+const REPLICAS: &[Scenario] = &[
+    Scenario {
+        name: "a replica is killed",
+        steps: &[Step::Kill(Server(2))],
+        expected_lines: &["# +sdown slave S2 @ mymaster S0"],
+        expected_flags: &[
+            (Master, "master"),
+            (Server(1), "slave"),
+            (Server(2), "s_down,slave,disconnected"),
+            (Sentinel(1), "sentinel"),
+        ],
+    },
+    Scenario {
+        name: "it comes back",
+        steps: &[Step::Launch(Server(2))],
+        expected_lines: &["* +reboot slave S2 @ mymaster S0", "# -sdown slave S2 @ mymaster S0"],
+        expected_flags: &[(Server(2), "slave")],
+    },
+    Scenario {
+        name: "a replica is frozen",
+        steps: &[Step::Freeze(Server(2))],
+        expected_lines: &["# +sdown slave S2 @ mymaster S0"],
+        expected_flags: &[],
+    },
+    Scenario {
+        name: "it goes on",
+        steps: &[Step::Thaw(Server(2))],
+        expected_lines: &["# -sdown slave S2 @ mymaster S0"],
+        expected_flags: &[(Server(2), "slave")],
+    },
+];
+
+const STRAY_REPLICAS: &[Scenario] = &[
+    Scenario {
+        name: "a replica takes itself for a master",
+        steps: &[Step::Order(2, "REPLICAOF NO ONE")],
+        expected_lines: &[
+            "- -role-change slave S2 @ mymaster S0 new reported role is master",
+            "* +convert-to-slave slave S2 @ mymaster S0",
+            "- +role-change slave S2 @ mymaster S0 new reported role is slave",
+        ],
+        expected_flags: &[(Server(2), "slave")],
+    },
+    Scenario {
+        name: "a replica follows another",
+        steps: &[Step::Order(2, "REPLICAOF 127.0.0.1 S1")],
+        expected_lines: &["* +fix-slave-config slave S2 @ mymaster S0"],
+        expected_flags: &[(Server(2), "slave")],
+    },
+];
+
+const A_MASTER: &[Scenario] = &[
+    Scenario {
+        name: "too few can agree that the master is down",
+        steps: &[Step::AskAll("SENTINEL SET mymaster quorum 4"), Step::Freeze(Server(0))],
+        expected_lines: &["# +set master mymaster S0 quorum 4", "# +sdown master mymaster S0"],
+        expected_flags: &[(Sentinel(1), "sentinel,master_down"), (Sentinel(2), "sentinel,master_down")],
+    },
+    Scenario {
+        name: "it was only slow",
+        steps: &[Step::Thaw(Server(0))],
+        expected_lines: &["# -sdown master mymaster S0"],
+        expected_flags: &[(Master, "master")],
+    },
+    Scenario {
+        name: "the master is started again",
+        steps: &[Step::Kill(Server(0)), Step::Launch(Server(0))],
+        expected_lines: &["* +reboot master mymaster S0"],
+        expected_flags: &[(Master, "master"), (Server(1), "slave"), (Server(2), "slave")],
+    },
+    Scenario {
+        name: "the master wants a password",
+        steps: &[
+            Step::Order(0, "CONFIG SET requirepass secret"),
+            Step::Ask("SENTINEL SET mymaster auth-pass wrong"),
+        ],
+        expected_lines: &["# +set master mymaster S0 auth-pass ******", "# +sdown master mymaster S0"],
+        expected_flags: &[(Master, "s_down,master,disconnected")],
+    },
+    Scenario {
+        name: "and gets it",
+        steps: &[Step::Ask("SENTINEL SET mymaster auth-pass secret")],
+        expected_lines: &["# -sdown master mymaster S0"],
+        expected_flags: &[(Master, "master")],
+    },
+];
+
+const A_BUSY_MASTER: &[Scenario] = &[
+    Scenario {
+        name: "a master with data is started again and loads it",
+        steps: &[
+            Step::AskAll("SENTINEL SET mymaster quorum 4 master-reboot-down-after-period 60000"),
+            Step::Order(0, "CONFIG SET rdbcompression no"),
+            Step::Script(0, "for i = 1, 300 do redis.call('set', i, ('x'):rep(2000)) end"),
+            Step::Order(0, "SAVE"),
+            Step::Kill(Server(0)),
+            Step::Spawn(0, "--key-load-delay 100000 --loading-process-events-interval-bytes 1024"),
+        ],
+        expected_lines: &["* +reboot master mymaster S0"],
+        expected_flags: &[(Master, "master,master_reboot")],
+    },
+    Scenario {
+        name: "and has loaded it",
+        steps: &[Step::Order(0, "CONFIG SET key-load-delay 0")],
+        expected_lines: &[],
+        expected_flags: &[(Master, "master")],
+    },
+    Scenario {
+        name: "a script that has written does not end",
+        steps: &[
+            Step::Order(0, "CONFIG SET busy-reply-threshold 100"),
+            Step::EndlessScript(0, "redis.call('set', 'k', 'v') while true do end"),
+        ],
+        expected_lines: &["# +sdown master mymaster S0"],
+        expected_flags: &[(Master, "s_down,master,script_kill_sent")],
+    },
+    Scenario {
+        name: "the server is ended",
+        steps: &[Step::Kill(Server(0)), Step::DeleteData(0), Step::Launch(Server(0))],
+        expected_lines: &["* +reboot master mymaster S0", "# -sdown master mymaster S0"],
+        expected_flags: &[(Master, "master")],
+    },
+];
+
+const SENTINELS: &[Scenario] = &[
+    Scenario {
+        name: "a sentinel is killed",
+        steps: &[Step::Kill(Sentinel(2))],
+        expected_lines: &["# +sdown sentinel I2 T2 @ mymaster S0"],
+        expected_flags: &[(Sentinel(2), "s_down,sentinel,disconnected")],
+    },
+    Scenario {
+        name: "and comes back",
+        steps: &[Step::Launch(Sentinel(2))],
+        expected_lines: &["# -sdown sentinel I2 T2 @ mymaster S0"],
+        expected_flags: &[(Sentinel(2), "sentinel")],
+    },
+    Scenario {
+        name: "a sentinel has another address",
+        steps: &[Step::Greet("127.0.0.1,1,I2,0,mymaster,127.0.0.1,S0,0")],
+        expected_lines: &["* +sentinel-address-switch master mymaster S0 ip 127.0.0.1 port 1 for I2"],
+        expected_flags: &[(Sentinel(2), "sentinel")],
+    },
+    Scenario {
+        name: "a greeting has a newer epoch",
+        steps: &[Step::Greet("127.0.0.1,T1,I1,5,mymaster,127.0.0.1,S0,0")],
+        expected_lines: &["# +new-epoch 5"],
+        expected_flags: &[],
+    },
+    Scenario {
+        name: "the sentinel itself stands still",
+        steps: &[Step::Ask("SENTINEL DEBUG tilt-trigger 1000 tilt-period 1500"), Step::Stall(Sentinel(0))],
+        expected_lines: &["# +tilt #tilt mode entered", "# -tilt #tilt mode exited"],
+        expected_flags: &[(Master, "master")],
+    },
+    Scenario {
+        name: "another sentinel is where one was",
+        steps: &[Step::Greet(
+            "127.0.0.1,T2,0123456789012345678901234567890123456789,0,mymaster,127.0.0.1,S0,0",
+        )],
+        expected_lines: &[
+            "* +sentinel-invalid-addr sentinel I2 T2 @ mymaster S0",
+            "* +sentinel sentinel 0123456789012345678901234567890123456789 T2 @ mymaster S0",
+        ],
+        expected_flags: &[],
+    },
+];
+
+const AGREEMENT: &[Scenario] = &[
+    Scenario {
+        name: "nobody is fit to be promoted",
+        steps: &[
+            Step::Order(1, "CONFIG SET replica-priority 0"),
+            Step::Order(2, "CONFIG SET replica-priority 0"),
+            Step::WaitForField(1, "slave-priority", "0"),
+            Step::WaitForField(2, "slave-priority", "0"),
+            Step::Kill(Server(0)),
+        ],
+        expected_lines: &["# +sdown master mymaster S0", "# +odown master mymaster S0 #quorum"],
+        expected_flags: &[(Master, "s_down,o_down,master,disconnected")],
+    },
+    Scenario {
+        name: "and the master comes back",
+        steps: &[Step::Launch(Server(0))],
+        expected_lines: &["# -sdown master mymaster S0", "# -odown master mymaster S0"],
+        expected_flags: &[(Master, "master")],
+    },
+];
+
+const CONFIGURATION: &[Scenario] = &[
+    Scenario {
+        name: "a setting",
+        steps: &[Step::Ask("SENTINEL SET mymaster parallel-syncs 2")],
+        expected_lines: &["# +set master mymaster S0 parallel-syncs 2"],
+        expected_flags: &[(Master, "master"), (Server(1), "slave"), (Sentinel(1), "sentinel")],
+    },
+    Scenario {
+        name: "all is forgotten and found again",
+        steps: &[Step::Ask("SENTINEL RESET *")],
+        expected_lines: &[
+            "# +reset-master master mymaster S0",
+            "* +slave slave S1 @ mymaster S0",
+            "* +slave slave S2 @ mymaster S0",
+            "* +sentinel sentinel I1 T1 @ mymaster S0",
+            "* +sentinel sentinel I2 T2 @ mymaster S0",
+        ],
+        expected_flags: &[(Master, "master")],
+    },
+    Scenario {
+        name: "the master is watched no more, and again",
+        steps: &[
+            Step::Ask("SENTINEL REMOVE mymaster"),
+            Step::Ask("SENTINEL MONITOR mymaster 127.0.0.1 S0 2"),
+        ],
+        expected_lines: &["# -monitor master mymaster S0", "# +monitor master mymaster S0 quorum 2"],
+        expected_flags: &[(Master, "master")],
+    },
+    Scenario {
+        name: "another sentinel tells of a newer configuration",
+        steps: &[
+            Step::WaitForField(1, "flags", "slave"),
+            Step::WaitForField(2, "flags", "slave"),
+            Step::Greet("127.0.0.1,T1,I1,9,mymaster,127.0.0.1,S1,9"),
+        ],
+        expected_lines: &[
+            "# +new-epoch 9",
+            "# +config-update-from sentinel I1 T1 @ mymaster S0",
+            "# +switch-master mymaster S0 S1",
+            "* +slave slave S0 @ mymaster S1",
+            "* +slave slave S2 @ mymaster S1",
+        ],
+        expected_flags: &[],
+    },
+];
+
+/// The first replica is promoted. The second has no data and gets none, because the new master delays its full resync.
+/// The old master is frozen, so the third replica has no more data than the first and needs no full resync.
+const A_REPLICA_WITHOUT_DATA: Scenario = Scenario {
+    name: "a replica has lost its data",
+    steps: &[
+        Step::AskAll("SENTINEL SET mymaster down-after-milliseconds 60000 failover-timeout 180000"),
+        Step::AskAll("SENTINEL SET mymaster parallel-syncs 3"),
+        Step::Order(1, "CONFIG SET replica-priority 1"),
+        Step::WaitForField(1, "slave-priority", "1"),
+        Step::Order(1, "CONFIG SET repl-diskless-sync-delay 100"),
+        Step::Freeze(Server(0)),
+        Step::Kill(Server(2)),
+        Step::DeleteData(2),
+        Step::Launch(Server(2)),
+    ],
+    expected_lines: &["* +reboot slave S2 @ mymaster S0"],
+    expected_flags: &[(Server(2), "slave")],
+};
+
+const A_HELD_FAILOVER: &[Scenario] = &[
+    A_REPLICA_WITHOUT_DATA,
+    Scenario {
+        name: "a failover by hand",
+        steps: &[Step::Ask("SENTINEL FAILOVER mymaster")],
+        expected_lines: &[
+            "# +new-epoch 1",
+            "# +try-failover master mymaster S0",
+            "# +elected-leader master mymaster S0",
+            "# +failover-state-select-slave master mymaster S0",
+            "# +selected-slave slave S1 @ mymaster S0",
+            "* +failover-state-send-slaveof-noone slave S1 @ mymaster S0",
+            "* +failover-state-wait-promotion slave S1 @ mymaster S0",
+            "# +promoted-slave slave S1 @ mymaster S0",
+            "# +failover-state-reconf-slaves master mymaster S0",
+            "* +slave-reconf-sent slave S2 @ mymaster S0",
+            "* +slave-reconf-inprog slave S2 @ mymaster S0",
+            "* +slave-reconf-sent slave S3 @ mymaster S0",
+            "* +slave-reconf-inprog slave S3 @ mymaster S0",
+            "* +slave-reconf-done slave S3 @ mymaster S0",
+        ],
+        expected_flags: &[
+            (Master, "master,failover_in_progress,force_failover"),
+            (Server(1), "slave,promoted"),
+            (Server(2), "slave,reconf_inprog"),
+            (Server(3), "slave,reconf_done"),
+        ],
+    },
+    Scenario {
+        name: "the last replica gets its copy",
+        steps: &[Step::Order(1, "CONFIG SET repl-diskless-sync-delay 0")],
+        expected_lines: &[
+            "* +slave-reconf-done slave S2 @ mymaster S0",
+            "# +failover-end master mymaster S0",
+            "# +switch-master mymaster S0 S1",
+            "* +slave slave S0 @ mymaster S1",
+            "* +slave slave S2 @ mymaster S1",
+            "* +slave slave S3 @ mymaster S1",
+        ],
+        expected_flags: &[(Master, "master"), (Server(2), "slave"), (Server(3), "slave")],
+    },
+];
+
+const AN_ENDLESS_FAILOVER: &[Scenario] = &[
+    A_REPLICA_WITHOUT_DATA,
+    Scenario {
+        name: "a replica does not answer",
+        steps: &[
+            Step::AskAll("SENTINEL DEBUG slave-reconf-timeout 60000"),
+            Step::Freeze(Server(3)),
+            Step::Ask("SENTINEL FAILOVER mymaster"),
+        ],
+        expected_lines: &["* +slave-reconf-sent slave S3 @ mymaster S0"],
+        expected_flags: &[(Server(2), "slave,reconf_inprog"), (Server(3), "slave,reconf_sent")],
+    },
+    Scenario {
+        name: "it is told again",
+        steps: &[Step::Ask("SENTINEL DEBUG slave-reconf-timeout 1000")],
+        expected_lines: &[
+            "* -slave-reconf-sent-timeout slave S3 @ mymaster S0",
+            "* +slave-reconf-sent slave S3 @ mymaster S0",
+        ],
+        expected_flags: &[(Server(2), "slave,reconf_inprog")],
+    },
+    Scenario {
+        name: "the failover ends without either",
+        steps: &[Step::Ask("SENTINEL SET mymaster failover-timeout 1000")],
+        expected_lines: &[
+            "# +failover-end-for-timeout master mymaster S0",
+            "* +slave-reconf-sent-be slave S2 @ mymaster S0",
+            "# +failover-end master mymaster S0",
+            "# +switch-master mymaster S0 S1",
+        ],
+        expected_flags: &[(Master, "master")],
+    },
+];
+
+const A_HANDOVER: &[Scenario] = &[
+    Scenario {
+        name: "the heir does not answer",
+        steps: &[
+            Step::AskAll("SENTINEL SET mymaster down-after-milliseconds 60000"),
+            Step::Order(1, "CONFIG SET replica-priority 1"),
+            Step::WaitForField(1, "slave-priority", "1"),
+            Step::Freeze(Server(1)),
+            Step::Ask("SENTINEL FAILOVER mymaster COORDINATED"),
+        ],
+        expected_lines: &["# +try-failover master mymaster S0", "# +selected-slave slave S1 @ mymaster S0"],
+        expected_flags: &[
+            (Master, "master,failover_in_progress,coordinated_failover"),
+            (Server(1), "slave,promoted"),
+            (Server(2), "slave"),
+        ],
+    },
+    Scenario {
+        name: "it answers",
+        steps: &[Step::Thaw(Server(1))],
+        expected_lines: &["# +failover-end master mymaster S0", "# +switch-master mymaster S0 S1"],
+        expected_flags: &[(Master, "master"), (Server(0), "slave"), (Server(2), "slave")],
+    },
+];
