@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use clock::{Instant, Millis};
 use config::keys;
-use loading::{Host, LoadError, Loaded, Loader, Told};
 use process::time;
 use resp::Args;
+use snapshot_io::{Host, LoadError, Loaded, Loader, Told};
 
 use super::snapshot::delay;
 use crate::Durability;

@@ -14,11 +14,11 @@ use clock::Instant;
 use config::keys;
 use engine::Gate;
 use keyspace::kept_bytes;
-use loading::{LeftOut, LoadError, Loaded, position_of};
 use parking_lot::{Condvar, Mutex};
 use persistence::{Dialect, SavedFile};
 use process::adaptive_tick::AdaptiveTick;
 use slot_routing::{ReplOffset, Role};
+use snapshot_io::{LeftOut, LoadError, Loaded, position_of};
 
 use crate::disk::SystemDisk;
 use crate::loading::{LoadProgress, add_file, replace_by_file};

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use config::keys;
-use loading::{State, Steps};
 use persistence::{Dialect, Info, Uses, WriteOptions};
 use process::time;
 use replication::{Log, Position};
 use slot_routing::SlotSet;
+use snapshot_io::{State, Steps};
 
 use crate::Durability;
 use crate::pace::Pace;
@@ -28,7 +28,7 @@ pub fn take_snapshot<R>(
 ) -> anyhow::Result<(State, R)> {
     let _apply_guard = durability.applied.apply_lock.lock();
     let at_cut = || at_cut(&mut durability.log.lock());
-    let (cut, nanos) = loading::cut(&durability.engine, time::nanos, at_cut);
+    let (cut, nanos) = snapshot_io::cut(&durability.engine, time::nanos, at_cut);
     durability.saving.count_snapshot(nanos / 1000);
     cut.context("too many snapshots are under way")
 }
@@ -100,7 +100,7 @@ pub fn write_rdb(
     let info =
         Info { version: resp::REDIS_VERSION, created, used_memory: 0, replication, aof_base, slot_states };
     let mut walk = SnapshotWalk { durability, progress, pace };
-    loading::write_rdb(state, options, &info, &mut walk, out)
+    snapshot_io::write_rdb(state, options, &info, &mut walk, out)
 }
 
 /// Writes the snapshot as commands that recreate it.
@@ -111,7 +111,7 @@ pub(crate) fn write_commands(
     pace: Pace,
     out: &mut impl Write,
 ) -> io::Result<()> {
-    loading::write_commands(state, &mut SnapshotWalk { durability, progress, pace }, out)
+    snapshot_io::write_commands(state, &mut SnapshotWalk { durability, progress, pace }, out)
 }
 
 /// Writes commands that recreate the contents of these slots, for a migration target.

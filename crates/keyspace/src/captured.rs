@@ -12,7 +12,7 @@ use crate::fields::FieldsPart;
 use crate::kind::Form;
 use crate::large::Large;
 use crate::list::segments::SegmentsPart;
-use crate::outside::Record;
+use crate::overflow::Record;
 use crate::page;
 use crate::snapshot::SnapshotEntry;
 use crate::usage::Usage;

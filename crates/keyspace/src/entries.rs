@@ -6,11 +6,11 @@
 //! where it is until its page is compacted or its size changes ([`room`]); while a snapshot has not passed
 //! its page it stays there even when it is overwritten or deleted ([`pins`]). When entries expire is
 //! [`due`]'s matter.
-mod due;
+mod allocation;
 mod editing;
-mod finding;
+mod expiry;
+mod lookup;
 mod pins;
-mod room;
 
 use clock::Millis;
 
@@ -19,16 +19,16 @@ use crate::index::Index;
 use crate::key::Key;
 use crate::memory::Block;
 use crate::order::Order;
-use crate::outside::{Outside, Record, Store, count_kept};
+use crate::overflow::{Outside, Record, Store, count_kept};
 use crate::page;
 use crate::pages::{self, Crowding, Names, Pages};
 use crate::purge::A_PART;
 use crate::usage::Usage;
 
-pub(crate) use due::PartsDue;
 pub(crate) use editing::Splice;
-pub(crate) use finding::Body;
-pub use finding::Found;
+pub(crate) use expiry::PartsDue;
+pub(crate) use lookup::Body;
+pub use lookup::Found;
 use pins::{Pending, Pin};
 
 /// Where an entry lies. Good until the next change to its store; after that, use what the change returned.
@@ -63,7 +63,7 @@ struct Rare<V: Outside> {
     pins: Vec<Pin>,
     /// Long values that a walk has come to and has not finished.
     pending: Vec<Pending>,
-    due: Option<Box<due::DueTree>>,
+    due: Option<Box<expiry::DueTree>>,
     /// When elements of values expire.
     parts_due: Option<Box<PartsDue>>,
     /// Bytes of entries that are kept for snapshots only.

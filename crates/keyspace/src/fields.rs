@@ -15,7 +15,7 @@ use crate::entry::{Code, Marks, kept_time};
 use crate::hashing;
 use crate::key::Key;
 use crate::large::{Collection, Large};
-use crate::outside::{Outside, Record};
+use crate::overflow::{Outside, Record};
 use crate::packed::Packed;
 use crate::pages::Crowding;
 use crate::value::Elements;

@@ -4,7 +4,7 @@
 //! the entries of a store of their own ([`crate::fields`]): one field costs the same however many there are, a scan
 //! keeps its promise, fields expire as keys do, and a snapshot captures it by a pin instead of a copy. Users see only
 //! the name that OBJECT ENCODING gives, and that follows Redis's thresholds, not the shape.
-mod changing;
+mod editing;
 pub(crate) mod records;
 mod setting;
 

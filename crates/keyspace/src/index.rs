@@ -1,6 +1,6 @@
 //! From a key's hash to its entry.
 //!
-//! An index is a [`few::Few`] in the table itself for a handful of keys, then one [`segment::Segment`] of at most 16
+//! An index is a [`inline::Few`] in the table itself for a handful of keys, then one [`segment::Segment`] of at most 16
 //! buckets, or, for a table of more than about 170 keys, a directory of segments: its [`map::Map`] leads from the
 //! hash's first bits to the segment that covers it (extendible hashing, Fagin et al. 1979, by the leading bits, so that
 //! hash order is kept). All work is on one segment of at most 176 entries and on a small part of the map at a time: no
@@ -8,11 +8,11 @@
 //!
 //! The index knows entries only by number (a reference) and asks its caller for their hashes.
 mod bucket;
-mod few;
+mod inline;
 mod map;
 mod segment;
 
-use few::Few;
+use inline::Few;
 use map::Map;
 use segment::{Room, Segment, Taken};
 
@@ -22,7 +22,7 @@ use crate::memory::prefetch;
 use crate::purge::A_PART;
 
 /// A segment that has become so small is no longer needed.
-const FEW_AGAIN: usize = few::MOST / 2;
+const FEW_AGAIN: usize = inline::MOST / 2;
 
 /// Gives the hashes of entries.
 pub(crate) trait Hashes {
@@ -204,7 +204,7 @@ impl Index {
 
     /// Makes room for so many entries in all: in one segment as far as it has it, in an empty index also in some more.
     pub(crate) fn reserve(&mut self, entries: usize, of: &impl Hashes) {
-        if entries <= few::MOST {
+        if entries <= inline::MOST {
             return;
         }
         let mut segment = match self {

@@ -8,17 +8,17 @@ use parking_lot::{Mutex, MutexGuard};
 use slot_routing::{SLOT_COUNT, Slot, SlotSet};
 use smallvec::SmallVec;
 
+use crate::global_lock::ScriptTurn;
 use crate::hashing;
 use crate::key::Key;
-use crate::locked::LockedSlots;
+use crate::locked_slots::LockedSlots;
 use crate::memory::{FullChunk, prefetch};
 use crate::page;
+use crate::prefetched::Touched;
 use crate::published::Published;
 use crate::slot::{SlotData, SlotGuard};
 use crate::snapshot::Cuts;
 use crate::table::Table;
-use crate::touched::Touched;
-use crate::turn::ScriptTurn;
 
 /// How many slots ahead memory is asked for while all are locked one after another.
 const LOCKS_AHEAD: usize = 16;

@@ -9,7 +9,7 @@ use crate::fields::Fields;
 use crate::hash::OfHash;
 use crate::kind::{Form, Kind};
 use crate::list::segments::Segments;
-use crate::outside::{Outside, Record, Shape, ShapeMut};
+use crate::overflow::{Outside, Record, Shape, ShapeMut};
 use crate::packed::{Packed, elements_len};
 use crate::pages::Crowding;
 use crate::set::OfSet;

@@ -4,7 +4,7 @@
 //! segments in a tree ([`segments`]), shared with the snapshots that hold it: an end is reached in a few steps, an
 //! element in the middle by counts, and a snapshot captures a list of any length by a pointer. Users see only the name
 //! that OBJECT ENCODING gives, and that follows Redis's thresholds, not the shape.
-mod changing;
+mod editing;
 pub(crate) mod records;
 mod segment;
 pub(crate) mod segments;

@@ -16,7 +16,7 @@ mod tree;
 use std::fmt::Debug;
 use std::vec::IntoIter;
 
-use crate::outside::Outside;
+use crate::overflow::Outside;
 use crate::pages::Names;
 use crate::score;
 use crate::sorted_set::Scores;

@@ -13,7 +13,7 @@ use crate::entry::{Header, Where};
 use crate::hashing;
 use crate::index::Hashes;
 use crate::memory::{Block, prefetch};
-use crate::outside::{Outside, Shape, Store};
+use crate::overflow::{Outside, Shape, Store};
 use crate::page;
 use crate::purge::A_PART;
 

@@ -10,7 +10,7 @@ use slot_routing::{SLOT_COUNT, Slot};
 
 use crate::keyspace::Keyspace;
 use crate::memory::{begin_round, is_sinking, pool_use, purge_pool};
-use crate::outside::outside_bytes;
+use crate::overflow::outside_bytes;
 use crate::slot::SlotData;
 use crate::usage::Usage;
 

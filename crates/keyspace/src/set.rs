@@ -4,9 +4,9 @@
 //! anything else in a row. Past that its members are the entries of a store of their own ([`crate::fields`]), which
 //! have no values. Users see only the name that OBJECT ENCODING gives, and that follows Redis's thresholds, not the
 //! shape.
-mod changing;
+mod builder;
+mod editing;
 pub(crate) mod members;
-mod new;
 
 use crate::fields::{Field, Fields, FieldsPart, Of, name_key};
 use crate::kind::{Form, Kind};
@@ -14,9 +14,9 @@ use crate::large::Large;
 use crate::packed::{self, Builder, MOST_ELEMENTS, Packed, Shape};
 use crate::value::Elements;
 
+pub use builder::NewSet;
 use members::Members;
 pub use members::{Digits, Member};
-pub use new::NewSet;
 
 /// The members of a set: each is a name alone.
 #[derive(Debug)]

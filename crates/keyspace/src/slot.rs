@@ -11,12 +11,12 @@ use crate::captured::Captured;
 use crate::entries::{Found, Place};
 use crate::key::Key;
 use crate::large::Large;
-use crate::outside::Record;
+use crate::overflow::Record;
 use crate::page;
 use crate::pages::Crowding;
+use crate::prefetched::Likely;
 use crate::published::{Published, Summary};
 use crate::table::Table;
-use crate::touched::Likely;
 use crate::usage::Usage;
 
 /// The data of one slot. Read and changed under the slot's lock. With the lock it takes two cache lines.

@@ -14,12 +14,12 @@ use slot_routing::{SLOT_COUNT, Slot};
 
 use crate::captured::Captured;
 use crate::entries::Place;
+use crate::global_lock::ScriptTurn;
 use crate::keyspace::{Holding, Keyspace};
 use crate::large::Large;
-use crate::locked::LockedSlots;
+use crate::locked_slots::LockedSlots;
 use crate::shared_slots::SharedSlots;
 use crate::slot::SlotData;
-use crate::turn::ScriptTurn;
 use crate::usage::Usage;
 use crate::value::Shown;
 

@@ -4,7 +4,7 @@
 //! that its members are the entries of a store of their own ([`crate::fields`]), the score of each its value; that
 //! store keeps them in order beside their hashes ([`crate::order`]). A snapshot captures the store and not the order.
 //! Users see only the name that OBJECT ENCODING gives, and that follows Redis's thresholds, not the shape.
-mod changing;
+mod editing;
 mod pinned;
 pub(crate) mod records;
 
@@ -16,7 +16,7 @@ use crate::fields::{Field, Fields, FieldsPart, Of};
 use crate::kind::{Form, Kind};
 use crate::large::{Large, SQUARE_OF_ELEMENTS};
 use crate::order::{Cut, Tree};
-use crate::outside::{Outside, Shape as OutsideShape, ShapeMut};
+use crate::overflow::{Outside, Shape as OutsideShape, ShapeMut};
 use crate::packed::{self, Builder, Packed, Shape};
 use crate::score::{self, Kept};
 use crate::value::Elements;

@@ -30,7 +30,7 @@ pub use pieces::{Cursor, Piece, StreamPart, check_node, node_entries};
 pub use producers::{IdempotenceBounds, IdempotenceTotals, Producers};
 
 use crate::kind::NodeBounds;
-use crate::outside::{Counted, note_shed};
+use crate::overflow::{Counted, note_shed};
 use crate::packed::Shape;
 use crate::tree::Map;
 

@@ -2,8 +2,8 @@
 //!
 //! They are the entries of a store ([`crate::entries`]). Operations on values of all kinds are here, those on values
 //! of one kind in that kind's module.
-mod loading;
-mod moving;
+mod bulk_load;
+mod detached;
 
 use clock::Millis;
 
@@ -12,14 +12,14 @@ use crate::entry::Marks;
 use crate::key::Key;
 use crate::kind::{Form, Kind, Naming};
 use crate::large::{Collection, Large};
-use crate::outside::{Outside, Record, Shape};
+use crate::overflow::{Outside, Record, Shape};
 use crate::packed::Packed;
 use crate::pages::Crowding;
 use crate::usage::Usage;
 use crate::value::{Typed, Value};
 
-pub use loading::NewEntry;
-pub use moving::Detached;
+pub use bulk_load::NewEntry;
+pub use detached::Detached;
 
 /// A value that a removal took out of the table. Dropping it frees the memory, which for a large value takes
 /// time: the caller may drop it elsewhere.

@@ -22,7 +22,7 @@ use smallvec::SmallVec;
 
 pub(crate) use map::Map;
 
-use crate::outside::Counted;
+use crate::overflow::Counted;
 
 /// Items of a node.
 const MOST: usize = 32;

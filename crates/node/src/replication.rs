@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use engine::{Commands, Engine, Gate};
 use gossip::ReplicaAdmission;
-use loading::LeftOut;
+use snapshot_io::LeftOut;
 use parking_lot::Mutex;
 use replication::master::PeerId;
 use replication::master_driver::MasterDriverEvent;
@@ -43,6 +43,7 @@ use replication::{
     master, replica,
 };
 use slot_routing::ReplOffset;
+use snapshot_io::LeftOut;
 use tokio::sync::{Notify, mpsc, watch};
 
 use config::{Config, Key, MasterAddress, Text, Values, keys};

@@ -22,7 +22,7 @@ mod dump;
 mod encode;
 mod error;
 mod rdb;
-mod saved_file;
+mod snapshot_file;
 mod value;
 
 pub use disk::Disk;
@@ -31,7 +31,7 @@ pub use dump::{
 };
 pub use error::{ModuleType, RdbError, Reason};
 pub use rdb::{EmptyKey, Entry, Info, Item, Limits, RdbLoader, RdbWriter, Used, Uses, WriteOptions};
-pub use saved_file::{SavedFile, TEMP_PREFIX};
+pub use snapshot_file::{SavedFile, TEMP_PREFIX};
 pub use value::ValueBuffer;
 
 /// The version that is written. Files and DUMP payloads of version 10 are read by every Redis since

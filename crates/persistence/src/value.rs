@@ -5,10 +5,10 @@
 //! one kind and wrong for another are told apart here alone.
 
 mod commands;
-mod flat;
+mod duplicates;
 mod hash;
 mod list;
-mod names;
+mod packed_encodings;
 mod set;
 mod sorted_set;
 mod stream;

@@ -10,11 +10,11 @@ use engine::{
     Resumed, Session, Unblock, Worker,
 };
 use keyspace::Keyspace;
-use loading::{Host, Loader, State, Steps, Told};
 use persistence::{Dialect, Info, Uses, WriteOptions};
 use replication::Position;
 use resp::{Args, Batch, Limits, Parser};
 use slot_routing::{SlotSet, Topology};
+use snapshot_io::{Host, Loader, State, Steps, Told};
 
 /// An engine with its command table and a thread.
 pub(crate) struct Executor {
@@ -193,7 +193,7 @@ pub(crate) fn write_rdb(
         slot_states,
     };
     let mut out = Vec::new();
-    loading::write_rdb(state, options, &info, steps, &mut out)?;
+    snapshot_io::write_rdb(state, options, &info, steps, &mut out)?;
     Ok(out)
 }
 

@@ -22,8 +22,8 @@ use std::time::Duration;
 use append_only::{AofEffect, AofEvent, AofState, FileOperation, FsyncPolicy, RewriteId};
 use clock::{Instant, Millis};
 use config::EvictionPolicy;
-use loading::{State, Steps};
 use replication::Position;
+use snapshot_io::{State, Steps};
 
 use crate::append_file::Rewrite;
 use crate::clients::DATABASES;

@@ -25,7 +25,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("engine", 3),
     ("sentinel", 3),
     ("commands", 4),
-    ("loading", 5),
+    ("snapshot-io", 5),
     ("process", 5),
     ("durability", 6),
     ("net", 6),

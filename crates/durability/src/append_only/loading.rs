@@ -5,8 +5,8 @@ use std::sync::Arc;
 use append_only::AofFilesError;
 use config::keys;
 use engine::Gate;
-use loading::{AofError, Loaded, LoadedFiles};
 use persistence::aof::Manifest;
+use snapshot_io::{AofError, Loaded, LoadedFiles};
 
 use super::StartPosition;
 use super::directory::{AofDirectory, configured_directory};

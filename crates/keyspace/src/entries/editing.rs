@@ -9,7 +9,7 @@ use super::{Content, Entries, Place};
 use crate::entry::{Code, Draft, Marks, Where, is_wide};
 use crate::key::Key;
 use crate::order::Order;
-use crate::outside::Outside;
+use crate::overflow::Outside;
 use crate::packed;
 use crate::pages::{self, Names};
 

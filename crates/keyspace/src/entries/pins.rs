@@ -23,7 +23,7 @@ use crate::captured::{Captured, External, FindExternal, Owner, is_needed};
 use crate::entry::{self, Draft, Header, Marks, Where};
 use crate::key::Key;
 use crate::large::Large;
-use crate::outside::{Outside, Record, Shape, ShapeMut, count_kept};
+use crate::overflow::{Outside, Record, Shape, ShapeMut, count_kept};
 use crate::page;
 use crate::pages;
 

@@ -1,7 +1,7 @@
 //! Some elements of a large list that follow each other: a run of records with room at both ends.
 
 use super::records::{self, ListItem};
-use crate::outside::note_shed;
+use crate::overflow::note_shed;
 
 /// A segment has at most this many bytes of records, unless it is one element. The more, the less is spent beside
 /// the elements; but this much is moved when one comes in between, is looked through to find one by its index, and is

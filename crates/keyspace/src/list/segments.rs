@@ -11,7 +11,7 @@ use super::segment::Segment;
 use super::tree::{Size, Tree};
 use crate::captured::{Captured, Owner};
 use crate::large::{Collection, Large};
-use crate::outside::{self, Kept, Record};
+use crate::overflow::{self, Kept, Record};
 use crate::packed::Packed;
 use crate::pages::Crowding;
 
@@ -92,7 +92,7 @@ impl Segments {
 
     /// Takes `count` elements out at an end, and gives them.
     pub(crate) fn take(&mut self, end: ListEnd, count: usize) -> Self {
-        let before = outside::shed();
+        let before = overflow::shed();
         let mut rest = match end {
             ListEnd::Head => self.tree.split_off(count),
             ListEnd::Tail => self.tree.split_off(self.size.len - count),
@@ -101,13 +101,13 @@ impl Segments {
             std::mem::swap(&mut self.tree, &mut rest);
         }
         self.size = self.tree.size();
-        outside::note_shed(rest.size().held());
+        overflow::note_shed(rest.size().held());
         self.note_shed_since(before);
         rest.into()
     }
 
     fn change(&mut self, change: impl FnOnce(&mut Tree)) {
-        let before = outside::shed();
+        let before = overflow::shed();
         change(&mut self.tree);
         self.size = self.tree.size();
         self.note_shed_since(before);

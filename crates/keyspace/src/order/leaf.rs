@@ -5,7 +5,7 @@
 //! the range counts to its first or last part: that is never wrong, only slower, and the range is chosen anew.
 
 use super::{Cut, Elements};
-use crate::outside::count_outside;
+use crate::overflow::count_outside;
 
 /// How many elements a leaf has room for: with them it takes 376 bytes, and the allocator gives 384.
 pub(super) const LEAF: usize = 60;

@@ -13,7 +13,7 @@ use crate::entries::Place;
 use crate::fields::Fields;
 use crate::keyspace::Keyspace;
 use crate::large::Large;
-use crate::locked::LockedSlots;
+use crate::locked_slots::LockedSlots;
 use crate::packed::Shape;
 use crate::snapshot::Snapshot;
 

@@ -3,7 +3,7 @@
 use super::{Cursor, Producers, Stream, StreamPart};
 use crate::captured::{Captured, InParts, Owner};
 use crate::large::{Collection, Large};
-use crate::outside::{self, Kept, Record};
+use crate::overflow::{self, Kept, Record};
 use crate::packed::Packed;
 use crate::pages::Crowding;
 use crate::table::Dropped;
@@ -34,7 +34,7 @@ impl LargeStream {
     }
 
     pub(super) fn edit<R>(&mut self, edit: impl FnOnce(&mut Stream) -> R) -> R {
-        let before = outside::shed();
+        let before = overflow::shed();
         let outcome = edit(&mut self.stream);
         if let Some(pin) = self.pins.last_mut() {
             pin.kept.add_shed_since(before);

@@ -15,13 +15,13 @@ use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use ::loading::{LoadError, Loaded};
 use config::{DisklessLoad, keys};
 use durability::loading;
 use durability::{Durability, saving};
 use engine::Gate;
 use replication::Position;
 use replication::master_driver;
+use snapshot_io::{LoadError, Loaded};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinHandle;
 

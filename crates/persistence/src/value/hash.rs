@@ -21,7 +21,7 @@ use clock::Millis;
 use keyspace::{Field, FieldsPart, HashRef};
 
 use super::commands::Commands;
-use super::{Codec, InParts, PART, Rest, ValueBuffer, flat, names};
+use super::{Codec, InParts, PART, Rest, ValueBuffer, duplicates, packed_encodings};
 use crate::Dialect;
 use crate::decode::Source;
 use crate::encode::Encoder;
@@ -90,7 +90,7 @@ impl Codec for HashCodec {
         }
         // In a value that comes in parts, the caller that joins them looks for names that come twice.
         let names = fields.fields().map(|field| field.name);
-        if !buffer.is_part() && names::one_twice(names, fields.len()) {
+        if !buffer.is_part() && duplicates::one_twice(names, fields.len()) {
             return Err(source.error(TWICE));
         }
         Ok(())
@@ -209,9 +209,9 @@ fn read_flat<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer
     let ValueBuffer { packed, first: blob, depth, .. } = buffer;
     source.string(blob)?;
     let (items, broken) = match code {
-        ZIPMAP => (flat::zipmap(blob, *depth), "Zipmap integrity check failed."),
-        ZIPLIST => (flat::ziplist(blob, *depth), "Hash ziplist integrity check failed."),
-        _ => (flat::listpack(blob, *depth), "Hash listpack integrity check failed."),
+        ZIPMAP => (packed_encodings::zipmap(blob, *depth), "Zipmap integrity check failed."),
+        ZIPLIST => (packed_encodings::ziplist(blob, *depth), "Hash ziplist integrity check failed."),
+        _ => (packed_encodings::listpack(blob, *depth), "Hash listpack integrity check failed."),
     };
     let outcome = items.ok_or(Reason::BadValue(broken)).and_then(|items| {
         let width = if code == TIMED_LISTPACK { 3 } else { 2 };

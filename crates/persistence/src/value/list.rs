@@ -15,7 +15,7 @@ use std::io::{self, Read, Write};
 use keyspace::{ItemDigits, ListPart, ListRef, ListRun};
 
 use super::commands::Commands;
-use super::{Codec, InParts, PART, Rest, ValueBuffer, flat};
+use super::{Codec, InParts, PART, Rest, ValueBuffer, packed_encodings};
 use crate::Dialect;
 use crate::decode::Source;
 use crate::encode::Encoder;
@@ -99,12 +99,16 @@ impl InParts for ListCodec {
                     packed.push_item(string);
                     continue;
                 }
-                (NODES, PACKED) => (flat::listpack(string, *depth), "Listpack integrity check failed."),
+                (NODES, PACKED) => {
+                    (packed_encodings::listpack(string, *depth), "Listpack integrity check failed.")
+                }
                 (NODES, _) => {
                     return Err(source.error(Reason::BadValue("Quicklist integrity check failed.")));
                 }
-                (ZIPLIST, _) => (flat::ziplist(string, *depth), "List ziplist integrity check failed."),
-                _ => (flat::ziplist(string, *depth), "Ziplist integrity check failed."),
+                (ZIPLIST, _) => {
+                    (packed_encodings::ziplist(string, *depth), "List ziplist integrity check failed.")
+                }
+                _ => (packed_encodings::ziplist(string, *depth), "Ziplist integrity check failed."),
             };
             let mut digits = itoa::Buffer::new();
             for item in &items.ok_or_else(|| source.error(Reason::BadValue(broken)))? {
@@ -129,7 +133,7 @@ fn write_runs<'a, W: Write>(
             out.len(PLAIN)?;
             return out.string(item.bytes(&mut digits));
         }
-        flat::frame_listpack(&mut listpack, run.len, run.entries);
+        packed_encodings::frame_listpack(&mut listpack, run.len, run.entries);
         out.len(PACKED)?;
         out.string(&listpack)
     };

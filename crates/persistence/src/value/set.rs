@@ -14,7 +14,7 @@ use std::io::{self, Read, Write};
 use keyspace::{FieldsPart, Member, SetRef};
 
 use super::commands::Commands;
-use super::{Codec, InParts, PART, Rest, ValueBuffer, flat, names};
+use super::{Codec, InParts, PART, Rest, ValueBuffer, duplicates, packed_encodings};
 use crate::decode::Source;
 use crate::encode::Encoder;
 use crate::error::{RdbError, Reason};
@@ -71,7 +71,7 @@ impl Codec for SetCodec {
             return Err(source.error(Reason::Empty("a set without members")));
         }
         // In a value that comes in parts, the caller that joins them looks for members that come twice.
-        if !buffer.is_part() && names::one_twice(set.unordered_members(), set.len()) {
+        if !buffer.is_part() && duplicates::one_twice(set.unordered_members(), set.len()) {
             return Err(source.error(TWICE));
         }
         Ok(())
@@ -143,7 +143,7 @@ fn read_intset(blob: &[u8], push: Push<'_>) -> Result<(), Reason> {
 
 fn read_listpack(blob: &[u8], depth: Depth, push: Push<'_>) -> Result<(), Reason> {
     let broken = Reason::BadValue("Set listpack integrity check failed.");
-    let items = flat::listpack(blob, depth).ok_or(broken)?;
+    let items = packed_encodings::listpack(blob, depth).ok_or(broken)?;
     items.iter().try_for_each(|item| push(item.as_bytes(&mut Default::default())))
 }
 

@@ -15,7 +15,7 @@ use std::io::{self, Read, Write};
 use keyspace::{Scored, ScoredPart, SortedSetRef};
 
 use super::commands::Commands;
-use super::{Codec, InParts, Rest, ValueBuffer, flat, names};
+use super::{Codec, InParts, Rest, ValueBuffer, duplicates, packed_encodings};
 use crate::Dialect;
 use crate::decode::Source;
 use crate::encode::Encoder;
@@ -79,7 +79,7 @@ impl Codec for SortedSetCodec {
             // In a value that comes in parts, the caller that joins them looks for members that come twice, and orders
             // them.
             let names = members.scored().map(|member| member.name);
-            if names::one_twice(names, members.len()) {
+            if duplicates::one_twice(names, members.len()) {
                 return Err(source.error(TWICE));
             }
             buffer.packed.order_scored();
@@ -160,9 +160,9 @@ fn read_flat<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer
     let ValueBuffer { packed, first: blob, depth, .. } = buffer;
     source.string(blob)?;
     let (items, broken) = if code == ZIPLIST {
-        (flat::ziplist(blob, *depth), "Zset ziplist integrity check failed.")
+        (packed_encodings::ziplist(blob, *depth), "Zset ziplist integrity check failed.")
     } else {
-        (flat::listpack(blob, *depth), "Zset listpack integrity check failed.")
+        (packed_encodings::listpack(blob, *depth), "Zset listpack integrity check failed.")
     };
     let outcome = items.ok_or(Reason::BadValue(broken)).and_then(|items| {
         if items.len() % 2 != 0 {
@@ -170,8 +170,8 @@ fn read_flat<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer
         }
         items.chunks(2).try_for_each(|member| {
             let score = match member[1] {
-                flat::Item::Integer(score) => score as f64,
-                flat::Item::Bytes(text) => resp::parse_double(text).ok_or(NO_SCORE)?,
+                packed_encodings::Item::Integer(score) => score as f64,
+                packed_encodings::Item::Bytes(text) => resp::parse_double(text).ok_or(NO_SCORE)?,
             };
             packed.push_scored(member[0].as_bytes(&mut Default::default()), score);
             Ok(())

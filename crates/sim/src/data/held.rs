@@ -8,13 +8,13 @@ use append_only::AofDirectory;
 use clock::Millis;
 use durability::stream::imports::Imports;
 use engine::{CapturedKey, CommandError, EffectLog, Engine, Gate, Left, Link, Origin, Release, Session};
-use loading::{Loaded, LoadedFiles, Steps};
 use persistence::aof::Manifest;
 use replication::Position;
 use resp::{Args, Value};
 use slot_routing::{
     Endpoint, Epoch, Member, NodeId, Ownership, ReplOffset, Role, SLOT_COUNT, Slot, SlotSet, Topology,
 };
+use snapshot_io::{Loaded, LoadedFiles, Steps};
 
 use super::Key;
 use crate::clients::Words;
@@ -266,7 +266,7 @@ impl Held {
 
     fn written(&self, position: Position, beside: (bool, &str)) -> Vec<u8> {
         let executor = self.executor.borrow();
-        let (cut, _) = loading::cut(&executor.engine, executor::nanos, || ());
+        let (cut, _) = snapshot_io::cut(&executor.engine, executor::nanos, || ());
         let (state, ()) = cut.expect("no other snapshot is under way");
         executor::write_rdb(state, (position, NO_TIME), beside, &mut NoSteps).expect("memory takes it")
     }
@@ -293,7 +293,7 @@ impl Held {
 
     /// Deletes all data.
     pub(super) fn clear(&mut self) {
-        loading::clear(&self.executor.get_mut().engine);
+        snapshot_io::clear(&self.executor.get_mut().engine);
     }
 
     /// Replaces the data by a snapshot.

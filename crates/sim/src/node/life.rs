@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use append_only::{AofEffect, AofSettings, AppendOnly, FsyncPolicy, LogEnd};
 use clock::{Instant, Millis};
 use engine::{Background, EffectLog, Gate, Origin, Session};
-use loading::State;
 use replication::{Log, Position};
 use slot_routing::ReplOffset;
+use snapshot_io::State;
 
 use super::running::RunningClient;
 use super::watching::Watcher;
@@ -187,7 +187,7 @@ impl Life {
             logged.log.forget_db();
             logged.log.position()
         };
-        loading::cut(&self.data.engine, nanos, at_cut).0.expect("few snapshots are under way")
+        snapshot_io::cut(&self.data.engine, nanos, at_cut).0.expect("few snapshots are under way")
     }
 }
 

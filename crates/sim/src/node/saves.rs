@@ -5,9 +5,9 @@
 use std::io::{self, Write as _};
 
 use engine::{Gate, NoLog};
-use loading::State;
 use persistence::{Disk, SavedFile};
 use replication::Position;
+use snapshot_io::State;
 
 use super::World;
 use super::invariants::Seen;
@@ -81,7 +81,7 @@ impl World {
             let len = input.get_ref().len() as u64;
             let host = Quiet::at(wall);
             let loaded = data.loader(&host).replace(input, len, false, || true);
-            let position = loading::position_of(&loaded.map_err(|error| error.to_string())?);
+            let position = snapshot_io::position_of(&loaded.map_err(|error| error.to_string())?);
             data.engine.settings.set_gate(Gate::LOADING, false);
             let offset = position.map_or(0, |position| position.offset.0);
             Ok((offset, data.digest(wall)))

@@ -47,7 +47,7 @@ fn string(bytes: &[u8]) -> Vec<u8> {
 
 fn listpack(count: usize, entries: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    flat::frame_listpack(&mut bytes, count, entries);
+    packed_encodings::frame_listpack(&mut bytes, count, entries);
     string(&bytes)
 }
 

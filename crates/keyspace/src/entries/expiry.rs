@@ -17,7 +17,7 @@ use clock::Millis;
 use super::{Entries, Place};
 use crate::entry;
 use crate::hashing;
-use crate::outside::{Outside, Record};
+use crate::overflow::{Outside, Record};
 use crate::page;
 use crate::pages;
 

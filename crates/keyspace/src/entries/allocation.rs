@@ -14,7 +14,7 @@ use crate::entry::Header;
 use crate::hashing;
 use crate::memory::Block;
 use crate::order::Order;
-use crate::outside::Outside;
+use crate::overflow::Outside;
 use crate::page;
 use crate::pages::{self, Names, Pages};
 

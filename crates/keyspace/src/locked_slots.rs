@@ -7,11 +7,11 @@ use slot_routing::Slot;
 use smallvec::SmallVec;
 
 use crate::entries::Found;
+use crate::global_lock::ScriptTurn;
 use crate::key::Key;
 use crate::keyspace::{Keyspace, Patience};
+use crate::prefetched::Touched;
 use crate::slot::{SlotData, SlotGuard};
-use crate::touched::Touched;
-use crate::turn::ScriptTurn;
 use crate::usage::Usage;
 
 /// So many slots at once take no memory beside their guards.

@@ -8,7 +8,7 @@ use crate::entry::Marks;
 use crate::key::Key;
 use crate::kind::{Form, Kind, Limits};
 use crate::large::Large;
-use crate::outside::Outside;
+use crate::overflow::Outside;
 use crate::packed::Packed;
 use crate::usage::Usage;
 

@@ -6,7 +6,7 @@ use smallvec::SmallVec;
 use super::{Entries, Place};
 use crate::entry::{self, Code, Header, Marks};
 use crate::key::{self, Key};
-use crate::outside::{Outside, Shape};
+use crate::overflow::{Outside, Shape};
 use crate::page;
 use crate::pages;
 use crate::usage::Usage;

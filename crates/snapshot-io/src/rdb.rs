@@ -14,8 +14,8 @@ use persistence::{Entry, Item, Limits, RdbError, RdbLoader, Reason};
 use slot_routing::{SLOT_COUNT, Slot};
 
 use crate::host::{Host, Told};
-use crate::lanes::{Faults, Lane, lane};
-use crate::left_out::LeftOut;
+use crate::skipped_keys::LeftOut;
+use crate::store_queue::{Faults, Lane, lane};
 
 /// Bytes that may be on their way to the storing threads, and as many again that they are working on.
 const ON_THEIR_WAY: usize = 1 << 20;

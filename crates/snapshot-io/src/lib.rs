@@ -10,16 +10,16 @@
 //! whatever users are to hear.
 #![forbid(unsafe_code)]
 
+mod aof;
 mod check;
-mod commands;
 mod host;
-mod lanes;
-mod left_out;
 mod rdb;
-mod writing;
+mod skipped_keys;
+mod snapshot;
+mod store_queue;
 
-pub use commands::{AofError, LoadedFiles, position_of};
+pub use aof::{AofError, LoadedFiles, position_of};
 pub use host::{Host, Told};
-pub use left_out::LeftOut;
 pub use rdb::{LoadError, Loaded, Loader, clear};
-pub use writing::{State, Steps, cut, write_commands, write_rdb};
+pub use skipped_keys::LeftOut;
+pub use snapshot::{State, Steps, cut, write_commands, write_rdb};

@@ -1,7 +1,7 @@
 //! Members that come and go.
 
+use super::builder::{self, NewSet, Owned};
 use super::members::{Addition, Members};
-use super::new::{self, NewSet, Owned};
 use super::{OfSet, SetRef};
 use crate::entries::{Place, Splice};
 use crate::fields::Fields;
@@ -44,8 +44,8 @@ impl Table {
         let Some(addition) = Addition::of(packed, member) else { return (place, false) };
         let count = packed::count(packed) + 1;
         let form = form.renamed_set(&addition.about(count), bounds);
-        if new::outgrows(&addition, packed.len(), count, form) {
-            let fields = new::large(packed);
+        if builder::outgrows(&addition, packed.len(), count, form) {
+            let fields = builder::large(packed);
             let place = self.make_large(place, key, Large::Set(fields));
             return (place, self.add_to_large(place, member, bounds));
         }
@@ -57,7 +57,7 @@ impl Table {
         let form = self.known_set(place).form;
         let Some(fields) = self.large_set(place) else { return false };
         let is_new = fields.insert_if_new(member);
-        let renamed = form.renamed_set(&new::about(member, fields.len()), bounds);
+        let renamed = form.renamed_set(&builder::about(member, fields.len()), bounds);
         if is_new && renamed != form {
             self.entries.set_code(place, renamed.code());
         }
