@@ -1,14 +1,14 @@
-//! The commands there are, as access control sees them.
+//! The command catalogue used by access control.
 
 use std::collections::BTreeMap;
 
 use crate::category::Categories;
 
-/// A command's number: its place in the list that [`Catalogue::new`] was given.
+/// A command's index in the list passed to [`CommandCatalogue::new`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CommandId(pub usize);
 
-/// All commands and subcommands of a server, or of a sentinel.
+/// All commands and subcommands of a server or a sentinel.
 #[derive(Debug, Default)]
 pub struct Catalogue {
     commands: Vec<Listed>,
@@ -17,18 +17,18 @@ pub struct Catalogue {
 
 #[derive(Debug)]
 struct Listed {
-    /// `name`, or `container|sub`; lower case.
+    /// Lower case: `name`, or `container|sub`.
     name: String,
     categories: Categories,
     subcommands: Vec<CommandId>,
 }
 
 impl Catalogue {
-    /// Commands with their full names (`container|sub` for a subcommand, after its container) and their
-    /// categories.
+    /// Builds a catalogue from full command names (`container|sub` for a subcommand, which must follow its
+    /// container) and their categories.
     ///
     /// # Panics
-    /// If a subcommand stands before its container.
+    /// If a subcommand precedes its container.
     #[must_use]
     pub fn new(rows: impl IntoIterator<Item = (String, Categories)>) -> Self {
         let mut catalogue = Self::default();
@@ -44,20 +44,20 @@ impl Catalogue {
         catalogue
     }
 
-    /// The command with that full name, in any case.
+    /// Finds a command by its full name, ignoring case.
     #[must_use]
     pub fn find(&self, name: &[u8]) -> Option<CommandId> {
         let name = std::str::from_utf8(name).ok()?.to_ascii_lowercase();
         self.by_name.get(&name).copied()
     }
 
-    /// The full name of a command, in lower case.
+    /// The full name of a command in lower case.
     #[must_use]
     pub fn name(&self, id: CommandId) -> &str {
         &self.commands[id.0].name
     }
 
-    /// The full name of the command of this number, if there is one.
+    /// The full name of the command with this index, if it exists.
     #[must_use]
     pub fn name_of(&self, number: usize) -> Option<&str> {
         self.commands.get(number).map(|listed| listed.name.as_str())
@@ -67,19 +67,19 @@ impl Catalogue {
         &self.commands[id.0].subcommands
     }
 
-    /// Every command of a category, by number.
+    /// The commands of a category, by index.
     pub fn of(&self, category: Categories) -> impl Iterator<Item = CommandId> {
         let within = move |listed: &Listed| listed.categories.intersects(category);
         (0..self.commands.len()).map(CommandId).filter(move |id| within(&self.commands[id.0]))
     }
 
-    /// How many commands there are, subcommands among them.
+    /// Number of commands, including subcommands.
     #[must_use]
     pub fn len(&self) -> usize {
         self.commands.len()
     }
 
-    /// Whether there is none.
+    /// Whether the catalogue has no commands.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.commands.is_empty()

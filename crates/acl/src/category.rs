@@ -1,4 +1,4 @@
-//! The groups of commands that rules name with `@`.
+//! Command categories (`@name` in ACL rules).
 
 use bitflags::bitflags;
 
@@ -6,45 +6,45 @@ bitflags! {
     /// Access control categories.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Categories: u32 {
-        /// Keys as such: DEL, EXPIRE, SCAN.
+        /// Keys of any type: DEL, EXPIRE, SCAN.
         const KEYSPACE = 1;
-        /// Values are read.
+        /// Reads values.
         const READ = 1 << 1;
-        /// Values are written.
+        /// Writes values.
         const WRITE = 1 << 2;
-        /// Sets.
+        /// Set commands.
         const SET = 1 << 3;
-        /// Sorted sets.
+        /// Sorted set commands.
         const SORTEDSET = 1 << 4;
-        /// Lists.
+        /// List commands.
         const LIST = 1 << 5;
-        /// Hashes.
+        /// Hash commands.
         const HASH = 1 << 6;
-        /// Strings.
+        /// String commands.
         const STRING = 1 << 7;
-        /// Bits of strings.
+        /// Bitmap commands.
         const BITMAP = 1 << 8;
-        /// Estimated counts of different elements.
+        /// HyperLogLog commands.
         const HYPERLOGLOG = 1 << 9;
-        /// Places on the earth.
+        /// Geospatial commands.
         const GEO = 1 << 10;
-        /// Streams.
+        /// Stream commands.
         const STREAM = 1 << 11;
-        /// Channels.
+        /// Pub/Sub commands.
         const PUBSUB = 1 << 12;
-        /// Commands of operators.
+        /// Administrative commands.
         const ADMIN = 1 << 13;
-        /// Takes constant or logarithmic time.
+        /// Commands with constant or logarithmic time.
         const FAST = 1 << 14;
-        /// Everything that is not fast.
+        /// Commands that are not fast.
         const SLOW = 1 << 15;
-        /// May wait.
+        /// Commands that may block the client.
         const BLOCKING = 1 << 16;
-        /// Can harm a running server or its other clients.
+        /// Commands that can harm a running server or its other clients.
         const DANGEROUS = 1 << 17;
-        /// The client's own connection.
+        /// Commands about the client's own connection.
         const CONNECTION = 1 << 18;
-        /// MULTI and what belongs to it.
+        /// MULTI and related commands.
         const TRANSACTION = 1 << 19;
         /// Scripts and functions.
         const SCRIPTING = 1 << 20;
@@ -52,7 +52,7 @@ bitflags! {
 }
 
 impl Categories {
-    /// Every category with its name, in the order in which ACL CAT has them.
+    /// All categories with their names, in the order of ACL CAT.
     pub const NAMED: &[(Self, &'static str)] = &[
         (Self::KEYSPACE, "keyspace"),
         (Self::READ, "read"),
@@ -77,7 +77,7 @@ impl Categories {
         (Self::SCRIPTING, "scripting"),
     ];
 
-    /// The category of that name, in any case.
+    /// Finds a category by name, ignoring case.
     #[must_use]
     pub fn named(name: &[u8]) -> Option<Self> {
         Self::NAMED

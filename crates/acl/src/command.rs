@@ -1,4 +1,4 @@
-//! The ACL command, the same for servers and sentinels.
+//! The ACL command, shared by servers and sentinels.
 
 use clock::Millis;
 use resp::{Args, Writer};
@@ -9,45 +9,46 @@ use crate::password::hex;
 use crate::selector::{Denial, Request, Selector};
 use crate::users::{DEFAULT, Users};
 
-/// The client that runs the command, and when.
+/// The client that runs the command, and the time.
 #[derive(Debug, Clone, Copy)]
 pub struct Asker<'a> {
-    /// The user that the client is.
+    /// The user of the client.
     pub user: &'a [u8],
-    /// The moment of the request; ages of log entries are counted to it.
+    /// The current time; ages of log entries are relative to it.
     pub now: Millis,
 }
 
-/// The commands of a server or a sentinel, which this crate does not know.
+/// Resolves the commands of a server or a sentinel, which this crate does not know.
 pub trait Host {
-    /// The command, keys and channels of a request.
+    /// Returns the command, keys and channels of a request.
     ///
     /// # Errors
-    /// There is no such command, or not with so many words.
+    /// The command does not exist or has the wrong number of arguments.
     fn resolve<'a>(&self, request: Args<'a>) -> Result<Request<'a>, Unresolved>;
 }
 
-/// Why a request cannot be looked at.
+/// Why a request could not be resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Unresolved {
-    /// There is no such command.
+    /// The command does not exist.
     NoSuchCommand,
-    /// It has too few or too many words; the command's full name.
+    /// Wrong number of arguments; holds the command's full name.
     Arity(String),
 }
 
-/// The change that a command made; the shell acts on it.
+/// The change made by a command, for the caller to act on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// No user changed.
     Nothing,
-    /// This user's rules are others than before: subscribers to channels that are no longer open to it are cut off.
+    /// The rules of this user changed: subscribers to channels that are no longer permitted must be
+    /// disconnected.
     Changed(Vec<u8>),
-    /// These users are no more: their clients are cut off.
+    /// These users were deleted: their clients must be disconnected.
     Deleted(Vec<Vec<u8>>),
 }
 
-/// HELP, subcommands with what they do.
+/// The text of ACL HELP.
 pub const HELP: &[&str] = &[
     "CAT [<category>]",
     "    Names the categories, or the commands of one.",
@@ -75,15 +76,15 @@ pub const HELP: &[&str] = &[
     "    Returns this connection's user.",
 ];
 
-/// The error of ACL LOAD and SAVE where there is no ACL file.
+/// The error of ACL LOAD and SAVE without an ACL file.
 pub const NO_FILE: &str = "ERR This instance is not configured to use an ACL file. You may want to specify users \
                            via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a \
                            configuration file set) in order to store users in the configuration.";
 
 const NO_INTEGER: &str = "ERR value is not an integer or out of range";
 
-/// Answers `ACL subcommand ...`; `request` is the whole, and its number of words fits the subcommand's
-/// arity. What needs more than the users is the host's to answer: HELP, and GENPASS, LOAD and SAVE.
+/// Executes `ACL subcommand ...`. `request` is the complete request, with an arity that was already checked.
+/// The host must handle HELP, GENPASS, LOAD and SAVE, which need more than the users.
 ///
 /// # Errors
 /// The error to reply.
@@ -176,7 +177,7 @@ fn dryrun(
     request: Args<'_>,
     reply: &mut Writer<'_>,
 ) -> Result<(), String> {
-    // As a text of C: up to a NUL.
+    // Cut at the first NUL, because Redis prints it as a C string.
     let shown = |bytes: &[u8]| {
         let text = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
         String::from_utf8_lossy(&text[..text.len().min(128)]).into_owned()
@@ -219,7 +220,8 @@ fn dryrun(
     Ok(())
 }
 
-/// GENPASS: as many hexadecimal digits as hold that many bits. `random` fills bytes with what nobody can guess.
+/// Executes ACL GENPASS: replies the hexadecimal digits needed for the requested bits. `random` fills a
+/// buffer with cryptographically secure random bytes.
 ///
 /// # Errors
 /// The error to reply.

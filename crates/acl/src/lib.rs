@@ -1,27 +1,27 @@
-//! Access control: users, their passwords, and what they may run, touch and hear.
+//! Access control: users, their passwords, and the commands, keys and channels they may use.
 //!
-//! Servers and sentinels have the same users, told apart only by the commands that they have: whoever
-//! uses this crate hands in a [`Catalogue`] of those, and asks before it runs one.
+//! Servers and sentinels share this crate and differ only in their commands: each passes its
+//! [`CommandCatalogue`], and checks every request before executing it.
 //!
-//! | part | what it is |
+//! | module | contents |
 //! | --- | --- |
-//! | `category` | the groups of commands that rules name with `@` |
-//! | `catalogue` | the commands there are, by number and by name |
-//! | `password` | passwords, of which only the SHA-256 sums are kept |
-//! | `selector` | one set of rules: commands, keys, channels; and whether it admits a request |
-//! | `user` | a user: flags, passwords, a first selector and further ones |
-//! | `users` | all users; logging in, and lines of configuration files |
-//! | `log` | the latest refusals |
-//! | `command` | the ACL command's replies |
+//! | `category` | command categories (`@name` in rules) |
+//! | `catalogue` | the commands, by index and by name |
+//! | `password` | passwords, stored only as SHA-256 hashes |
+//! | `selector` | one set of rules for commands, keys and channels, and its check of a request |
+//! | `user` | a user: flags, passwords, a root selector and further ones |
+//! | `users` | all users; authentication, and lines of configuration files |
+//! | `log` | ACL LOG |
+//! | `command` | the ACL command |
 //!
-//! Invariants: a change that is refused changes nothing; there is always a user `default`; what a
-//! rule names exists; a user described in words ([`User::describe`]) and read back is the same user.
+//! Invariants: a rejected change has no effect; the user `default` always exists; rules refer only to
+//! existing names; parsing the description of a user ([`User::describe`]) gives an equal user.
 //!
-//! Rules about commands are kept in the order and the words in which they were given (as Redis does from
-//! 7.2 on), less those that a later one overrides. So `+@read` still means all that reads when a newer
-//! version with more commands reads the file.
+//! Command rules are kept in the order and wording in which they were given (like Redis since 7.2), except
+//! those that a later rule overrides. So `+@read` still covers all read commands when a newer version with
+//! more commands loads the file.
 //!
-//! From: the Redis documentation, "ACL", and the behaviour of Redis 7.
+//! Source: the Redis documentation, "ACL", and the behaviour of Redis 7.
 #![forbid(unsafe_code)]
 
 mod catalogue;

@@ -1,34 +1,34 @@
-//! ACL LOG: the latest refusals.
+//! ACL LOG: recent access denials.
 
 use std::collections::VecDeque;
 
 use clock::Millis;
 use resp::Writer;
 
-/// Entries that are kept unless `acllog-max-len` says otherwise.
+/// Default of `acllog-max-len`.
 const LENGTH: usize = 128;
-/// Refusals for the same reason within this time, in milliseconds, are one entry.
+/// Denials that match within this time in milliseconds are merged into one entry.
 const TOGETHER: i64 = 60_000;
 
-/// Why something was refused.
+/// Why access was denied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// A wrong user name or password.
+    /// Wrong user name or password.
     Auth,
-    /// The command.
+    /// The command is not permitted.
     Command,
-    /// A key that the command names.
+    /// A key of the command is not permitted.
     Key,
-    /// A channel that the command names.
+    /// A channel of the command is not permitted.
     Channel,
-    /// A database that the command works in.
+    /// A database of the command is not permitted.
     Database,
-    /// The name in the client's certificate.
+    /// The name in the client's certificate is not a user.
     Certificate,
 }
 
 impl Reason {
-    /// Every reason there is, in INFO's order and by its names.
+    /// All reasons with their names in INFO, in INFO's order.
     pub const NAMED: [(Self, &'static str); 6] = [
         (Self::Auth, "auth"),
         (Self::Command, "cmd"),
@@ -50,16 +50,16 @@ impl Reason {
     }
 }
 
-/// A refusal.
+/// An access denial.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Incident {
-    /// The permission that was missing.
+    /// The missing permission.
     pub reason: Reason,
     /// `toplevel`, `multi`, `lua` or `module`.
     pub context: &'static str,
     /// The command, key or channel.
     pub object: Vec<u8>,
-    /// The user, or the name that a failed login gave.
+    /// The user, or the name given in a failed login.
     pub username: Vec<u8>,
     /// The client's line of CLIENT LIST.
     pub client: String,
@@ -81,13 +81,13 @@ struct Entry {
     incident: Incident,
 }
 
-/// The latest refusals, the newest first.
+/// The most recent denials, newest first.
 #[derive(Debug)]
 pub struct Log {
     entries: VecDeque<Entry>,
     length: usize,
     next_id: u64,
-    /// How often something was refused, in the order of [`Reason::NAMED`].
+    /// Denials since the start, in the order of [`DenialReason::NAMED`].
     refused: [u64; Reason::NAMED.len()],
 }
 
@@ -98,7 +98,7 @@ impl Default for Log {
 }
 
 impl Log {
-    /// Takes an incident down, together with a like one of the last minute if there is one.
+    /// Records a denial, merging it with a matching one of the last minute.
     pub fn add(&mut self, now: Millis, incident: Incident) {
         if let Some(place) = Reason::NAMED.iter().position(|(reason, _)| *reason == incident.reason) {
             self.refused[place] += 1;
@@ -116,13 +116,13 @@ impl Log {
         self.entries.truncate(self.length);
     }
 
-    /// How many entries are kept (`acllog-max-len`).
+    /// Sets the maximum number of entries (`acllog-max-len`).
     pub fn set_length(&mut self, length: usize) {
         self.length = length;
         self.entries.truncate(length);
     }
 
-    /// How often something was refused since the start, by the reasons' names.
+    /// Denials since the start, by the reasons' INFO names.
     pub fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> {
         Reason::NAMED.iter().zip(self.refused).map(|((_, name), count)| (*name, count))
     }

@@ -1,8 +1,8 @@
-//! Passwords. Only their SHA-256 sums are kept, so a configuration file gives none away.
+//! Passwords, stored only as SHA-256 hashes so that a configuration file does not reveal them.
 
 use sha2::{Digest, Sha256};
 
-/// The SHA-256 sum of a password.
+/// The SHA-256 hash of a password.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Hashed([u8; 32]);
 
@@ -11,7 +11,7 @@ impl Hashed {
         Self(Sha256::digest(password).into())
     }
 
-    /// Reads the sum as rules and files have it: 64 lower-case hexadecimal digits.
+    /// Parses a hash in the notation of rules and files: 64 lower-case hexadecimal digits.
     pub(crate) fn from_hex(text: &[u8]) -> Option<Self> {
         let digit = |byte: u8| match byte {
             b'0'..=b'9' => Some(byte - b'0'),
@@ -32,7 +32,7 @@ impl Hashed {
         hex(&self.0)
     }
 
-    /// Compares without telling by its time how much is right.
+    /// Compares in constant time, so that timing does not reveal matching prefixes.
     pub(crate) fn is(&self, other: &Self) -> bool {
         self.0.iter().zip(other.0).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
     }

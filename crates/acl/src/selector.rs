@@ -1,4 +1,4 @@
-//! One set of rules: which commands, on which keys, with which channels.
+//! Selectors: a set of rules for commands, keys and channels.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,30 +8,30 @@ use crate::catalogue::{Catalogue, CommandId};
 use crate::category::Categories;
 use crate::user::RuleError;
 
-/// A request, as access control sees it.
+/// The parts of a request that access control checks.
 #[derive(Debug, Clone, Default)]
 pub struct Request<'a> {
     /// `None` for a command that every user may run (AUTH, HELLO, QUIT).
     pub command: Option<CommandId>,
-    /// The word after the command's name.
+    /// The argument after the command name.
     pub first_argument: Option<&'a [u8]>,
-    /// The keys it names.
+    /// The keys of the request.
     pub keys: SmallVec<[Key<'a>; 4]>,
-    /// The channels it names.
+    /// The channels of the request.
     pub channels: SmallVec<[Channel<'a>; 4]>,
-    /// The databases it works in.
+    /// The databases that the request accesses.
     pub databases: Touched,
 }
 
-/// The databases that a request works in.
+/// The databases that a request accesses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Touched {
-    /// None: it is about something else.
+    /// The request does not access any database.
     #[default]
     Nothing,
-    /// These.
+    /// These databases.
     Some(SmallVec<[u32; 2]>),
-    /// Each one.
+    /// All databases.
     All,
 }
 
@@ -40,42 +40,42 @@ pub enum Touched {
 pub struct Key<'a> {
     /// The key's bytes.
     pub name: &'a [u8],
-    /// How the command uses it.
+    /// Required access.
     pub need: Need,
 }
 
-/// How a request uses a key.
+/// The kind of access to a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Need {
-    /// Its value is read.
+    /// Reads the value.
     pub read: bool,
-    /// Its value is written.
+    /// Writes the value.
     pub write: bool,
 }
 
 /// A channel of a request.
 #[derive(Debug, Clone, Copy)]
 pub struct Channel<'a> {
-    /// The channel's name or pattern.
+    /// The name or pattern.
     pub name: &'a [u8],
-    /// It stands for all channels that it matches (PSUBSCRIBE).
+    /// It is a pattern (PSUBSCRIBE).
     pub is_pattern: bool,
 }
 
-/// Why a request is refused; the later is the nearer to being allowed.
+/// Why a request is denied. Variants are ordered: later ones got closer to being allowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Denial {
-    /// This database, or all of them.
+    /// This database, or all databases.
     Database(Option<u32>),
-    /// The command itself.
+    /// The command.
     Command,
-    /// The key at this place of [`Request::keys`].
+    /// The key with this index in [`Request::keys`].
     Key(usize),
-    /// The channel at this place of [`Request::channels`].
+    /// The channel with this index in [`Request::channels`].
     Channel(usize),
 }
 
-/// The keys, or the channels, that are open.
+/// The permitted keys or channels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Patterns<P> {
     All,
@@ -89,7 +89,7 @@ struct KeyPattern {
 }
 
 impl KeyPattern {
-    /// As a rule has it.
+    /// Formats the pattern as a rule.
     fn describe(&self) -> Vec<u8> {
         let prefix: &[u8] = match (self.need.read, self.need.write) {
             (true, true) => b"~",
@@ -100,12 +100,12 @@ impl KeyPattern {
     }
 }
 
-/// The commands that a rule is about.
+/// The commands that a rule covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Target {
     Category(Categories),
     Command(CommandId),
-    /// A command, if this word follows it.
+    /// A command with this first argument.
     FirstArgument(CommandId, Vec<u8>),
 }
 
@@ -119,28 +119,28 @@ struct Rule {
 /// A set of rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Selector {
-    /// Whether commands that no rule names are allowed: `+@all` or `-@all`.
+    /// Whether commands without a matching rule are allowed: `+@all` or `-@all`.
     every: bool,
     rules: Vec<Rule>,
-    /// By number, what the rules come to; empty as long as there are none.
+    /// The effective permission per command index; empty until there are rules.
     allowed: Vec<bool>,
     first_arguments: BTreeMap<CommandId, BTreeSet<Vec<u8>>>,
     keys: Patterns<KeyPattern>,
     channels: Patterns<Vec<u8>>,
-    /// The databases that are open; `None` is all.
+    /// The permitted databases; `None` means all.
     databases: Option<BTreeSet<u32>>,
 }
 
-/// The context in which rules are read.
+/// The context for parsing rules.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Grammar<'a> {
     pub(crate) catalogue: &'a Catalogue,
-    /// Whether all channels are open where no rule names any (`acl-pubsub-default`).
+    /// Whether all channels are permitted unless a rule names some (`acl-pubsub-default`).
     pub(crate) open_channels: bool,
 }
 
 impl Selector {
-    /// One that admits no command and no key.
+    /// A selector that permits no commands and no keys.
     pub(crate) fn new(open_channels: bool) -> Self {
         Self {
             every: false,
@@ -153,7 +153,7 @@ impl Selector {
         }
     }
 
-    /// Whether it admits whatever is asked.
+    /// Whether it permits everything.
     pub(crate) fn admits_all(&self) -> bool {
         self.every
             && self.rules.is_empty()
@@ -162,13 +162,13 @@ impl Selector {
             && self.databases.is_none()
     }
 
-    /// Whether it opens every key to reading.
+    /// Whether it permits reading every key.
     pub(crate) fn opens_all_keys(&self) -> bool {
         let Patterns::Some(patterns) = &self.keys else { return true };
         patterns.iter().any(|known| known.need.read && known.pattern == b"*")
     }
 
-    /// Applies one rule; `None` if it is none about commands, keys, channels or databases.
+    /// Applies one rule; `None` if the rule is not about commands, keys, channels or databases.
     pub(crate) fn apply(&mut self, grammar: Grammar<'_>, rule: &[u8]) -> Option<Result<(), RuleError>> {
         let word = rule.to_ascii_lowercase();
         match word.as_slice() {
@@ -193,7 +193,7 @@ impl Selector {
         Some(Ok(()))
     }
 
-    /// Numbers with commas between them.
+    /// Parses comma-separated database numbers.
     fn set_databases(&mut self, numbers: &[u8]) -> Result<(), RuleError> {
         let mut databases = BTreeSet::new();
         for number in numbers.split(|byte| *byte == b',') {
@@ -240,7 +240,7 @@ impl Selector {
         Ok(())
     }
 
-    /// `+` or `-` and the name of a category, of a command, or of a command with its first argument.
+    /// Parses the target of a `+` or `-` rule: a category, a command, or a command with its first argument.
     fn add_rule(&mut self, catalogue: &Catalogue, allow: bool, target: &[u8]) -> Result<(), RuleError> {
         let target = match target.strip_prefix(b"@") {
             Some(name) => Target::Category(Categories::named(name).ok_or(RuleError::Unknown)?),
@@ -259,7 +259,7 @@ impl Selector {
                 format!("{}|{}", catalogue.name(*id), String::from_utf8_lossy(word))
             }
         };
-        // Rules that this one overrides are dropped.
+        // Drop the rules that this one overrides.
         self.rules.retain(|old| match (&old.target, &target) {
             (Target::Command(old), Target::Command(new)) => {
                 old != new && !catalogue.subcommands(*new).contains(old)
@@ -289,7 +289,7 @@ impl Selector {
         }
     }
 
-    /// Whether the request is admitted, and if not, why.
+    /// Checks a request.
     pub(crate) fn check(&self, request: &Request<'_>) -> Result<(), Denial> {
         self.check_databases(&request.databases)?;
         if let Some(id) = request.command
@@ -328,7 +328,8 @@ impl Selector {
         patterns.iter().any(|known| enough(known.need) && glob::matches(&known.pattern, key.name))
     }
 
-    /// A pattern is open only if it is one of those that were given: what else it may match nobody can say.
+    /// A pattern is permitted only if it is literally one of the permitted ones: the set of channels it may
+    /// match is unbounded.
     pub(crate) fn opens_channel(&self, channel: Channel<'_>) -> bool {
         let Patterns::Some(patterns) = &self.channels else { return true };
         patterns.iter().any(|known| {
@@ -336,7 +337,7 @@ impl Selector {
         })
     }
 
-    /// The rules about commands.
+    /// The command rules.
     pub(crate) fn commands(&self) -> String {
         let mut text = if self.every { "+@all" } else { "-@all" }.to_owned();
         for rule in &self.rules {
@@ -346,7 +347,7 @@ impl Selector {
         text
     }
 
-    /// The patterns of keys, as rules.
+    /// The key patterns as rules.
     pub(crate) fn key_patterns(&self) -> Vec<u8> {
         match &self.keys {
             Patterns::All => b"~*".to_vec(),
@@ -356,7 +357,7 @@ impl Selector {
         }
     }
 
-    /// The patterns of channels, as rules.
+    /// The channel patterns as rules.
     pub(crate) fn channel_patterns(&self) -> Vec<u8> {
         match &self.channels {
             Patterns::All => b"&*".to_vec(),
@@ -368,7 +369,7 @@ impl Selector {
         }
     }
 
-    /// The databases, as a rule.
+    /// The databases as a rule.
     pub(crate) fn databases(&self) -> String {
         let Some(databases) = &self.databases else { return "alldbs".to_owned() };
         if databases.is_empty() {
@@ -378,7 +379,7 @@ impl Selector {
         format!("db={}", numbers.join(","))
     }
 
-    /// All of it as rules that make it from a new one.
+    /// All rules, in a form that recreates the selector from an empty one.
     pub(crate) fn describe(&self) -> Vec<u8> {
         let mut parts: Vec<Vec<u8>> = vec![self.key_patterns()];
         if self.channels != Patterns::All {
@@ -400,12 +401,12 @@ fn has_blank(pattern: &[u8]) -> bool {
     pattern.iter().any(|byte| byte.is_ascii_whitespace() || matches!(byte, 0 | 11))
 }
 
-/// `~pattern`, or `%` with `R`, `W` or both and then the pattern.
+/// Parses `~pattern`, or `%` with `R`, `W` or both before it.
 fn parse_key_pattern(rule: &[u8]) -> Option<(Need, &[u8])> {
     let (mut need, mut at) = (Need { read: true, write: true }, 1);
     if rule[0] == b'%' {
         need = Need { read: false, write: false };
-        // Without the tilde the pattern is empty, which Redis takes, too.
+        // Without a tilde the pattern is empty, which Redis accepts too.
         while rule.get(at).is_some_and(|byte| *byte != b'~') {
             match rule[at].to_ascii_uppercase() {
                 b'R' => need.read = true,

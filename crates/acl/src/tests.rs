@@ -1,4 +1,4 @@
-//! Rules and what they admit, as tables.
+//! Table tests of rules and what they permit.
 
 use clock::Millis;
 use resp::{Protocol, Writer};
@@ -46,7 +46,7 @@ impl Host for Commands {
     }
 }
 
-/// Users, and what they are asked.
+/// Users and a log, with the effect of the last command.
 struct World {
     users: Users,
     log: Log,
@@ -60,7 +60,7 @@ impl World {
         Self { users, log: Log::default(), now: Millis(0), effect: Effect::Nothing }
     }
 
-    /// The reply to `ACL line`, its line breaks as `|`.
+    /// The reply to `ACL line`, with line breaks as `|`.
     fn ask(&mut self, line: &str) -> String {
         let words: resp::Request =
             std::iter::once(&b"acl"[..]).chain(line.split(' ').map(str::as_bytes)).collect();
@@ -116,7 +116,7 @@ fn rules_are_kept_in_words_less_what_is_overridden() {
         let mut world = World::new();
         assert_eq!(world.ask(&format!("setuser u {rules}")), "+OK", "{rules}");
         assert_eq!(world.rules("u"), described, "{rules}");
-        // Read back, it is the same user.
+        // Parsing the description gives an equal user.
         assert_eq!(world.ask(&format!("setuser again {described}")), "+OK");
         assert_eq!(world.users.find(b"again"), world.users.find(b"u"), "{described}");
     }
@@ -343,7 +343,7 @@ fn a_file_has_a_user_a_line() {
     assert_eq!(read.parse_file(&read.file()).unwrap().file(), read.file());
 }
 
-/// The story: a file named `default` twice and was loaded, with whichever line came last.
+/// Regression test: a file that defined `default` twice was accepted, and the last line won.
 #[test]
 fn what_is_wrong_with_a_file_is_told_line_by_line() {
     let users = Users::new(catalogue());

@@ -1,50 +1,50 @@
-//! A user: flags, passwords, a first selector, and further ones that admit what the first does not.
+//! A user: flags, passwords, a root selector, and further selectors that can permit more.
 
 use crate::password::Hashed;
 use crate::selector::{Channel, Denial, Grammar, Request, Selector};
 
-/// Why a rule was refused.
+/// Why a rule was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RuleError {
-    /// It has no meaning.
+    /// A malformed rule.
     #[error("Syntax error")]
     Syntax,
-    /// It names no command and no category there is.
+    /// An unknown command or category.
     #[error("Unknown command or category name in ACL")]
     Unknown,
-    /// It allows a first argument of a subcommand.
+    /// A permitted first argument for a subcommand.
     #[error("Allowing first-arg of a subcommand is not supported")]
     FirstArgumentOfSubcommand,
-    /// It adds a key pattern where all keys are allowed.
+    /// A key pattern although all keys are permitted.
     #[error(
         "Adding a pattern after the * pattern (or the 'allkeys' flag) is not valid and does not have any \
          effect. Try 'resetkeys' to start with an empty list of patterns"
     )]
     KeysAfterAll,
-    /// It adds a channel pattern where all channels are allowed.
+    /// A channel pattern although all channels are permitted.
     #[error(
         "Adding a pattern after the * pattern (or the 'allchannels' flag) is not valid and does not have any \
          effect. Try 'resetchannels' to start with an empty list of channels"
     )]
     ChannelsAfterAll,
-    /// It takes away a password that the user does not have.
+    /// Removal of a password that the user does not have.
     #[error("The password you are trying to remove from the user does not exist")]
     NoSuchPassword,
-    /// It gives a password's sum that is none.
+    /// A malformed password hash.
     #[error(
         "The password hash must be exactly 64 characters and contain only lowercase hexadecimal characters"
     )]
     BadHash,
-    /// It names a database that cannot be.
+    /// A database number out of range.
     #[error("The provided database ID is out of range")]
     DatabaseRange,
 }
 
-/// A user.
+/// A user with passwords and permissions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {
     enabled: bool,
-    /// Any password will do.
+    /// Any password is accepted.
     no_password: bool,
     passwords: Vec<Hashed>,
     first: Selector,
@@ -52,7 +52,7 @@ pub struct User {
 }
 
 impl User {
-    /// A user who cannot log in, and may do nothing but what `open_channels` says.
+    /// A user who cannot log in and has no permissions except the channels that `open_channels` grants.
     pub(crate) fn new(open_channels: bool) -> Self {
         Self {
             enabled: false,
@@ -63,7 +63,7 @@ impl User {
         }
     }
 
-    /// The user `default` of a new server: everybody, and allowed everything.
+    /// The user `default` of a new server: no password, all permissions.
     pub(crate) fn everybody(grammar: Grammar<'_>) -> Self {
         let mut user = Self::new(true);
         for rule in [&b"on"[..], b"nopass", b"~*", b"+@all"] {
@@ -72,10 +72,10 @@ impl User {
         user
     }
 
-    /// Applies one rule. What is refused may still have changed the user: the caller works on a copy.
+    /// Applies one rule. A rejected rule may leave the user partly changed, so callers must work on a copy.
     ///
     /// # Errors
-    /// Why the rule is refused.
+    /// Why the rule was rejected.
     pub(crate) fn apply(&mut self, grammar: Grammar<'_>, rule: &[u8]) -> Result<(), RuleError> {
         match rule.to_ascii_lowercase().as_slice() {
             b"" => {}
@@ -89,7 +89,7 @@ impl User {
                 self.no_password = false;
                 self.passwords.clear();
             }
-            // Redis 7's rules about RESTORE: payloads are always looked through.
+            // Redis 7's rules for RESTORE have no effect: payloads are always validated.
             b"sanitize-payload" | b"skip-sanitize-payload" => {}
             b"clearselectors" => self.more.clear(),
             b"reset" => *self = Self::new(grammar.open_channels),
@@ -98,7 +98,7 @@ impl User {
         Ok(())
     }
 
-    /// A rule that begins with a mark.
+    /// Applies a rule with a prefix character.
     fn apply_marked(&mut self, grammar: Grammar<'_>, rule: &[u8]) -> Result<(), RuleError> {
         let from_hex = |text| Hashed::from_hex(text).ok_or(RuleError::BadHash);
         match (rule[0], &rule[1..]) {
@@ -132,7 +132,7 @@ impl User {
         Ok(())
     }
 
-    /// Has this password, or none, admit the user: `requirepass`.
+    /// Replaces all passwords by this one, or by none if it is empty (`requirepass`).
     pub fn set_only_password(&mut self, password: &[u8]) {
         self.no_password = password.is_empty();
         self.passwords.clear();
@@ -141,31 +141,31 @@ impl User {
         }
     }
 
-    /// Whether the user may do whatever there is to do: nothing about a request need be looked at.
+    /// Whether the user has every permission, so that requests need not be checked.
     #[must_use]
     pub fn is_unrestricted(&self) -> bool {
         self.selectors().any(Selector::admits_all)
     }
 
-    /// Whether the user may read every key there is by this request.
+    /// Whether the user may read every key with this request.
     #[must_use]
     pub fn may_read_all(&self, request: &Request<'_>) -> bool {
         self.selectors().any(|selector| selector.opens_all_keys() && selector.check(request).is_ok())
     }
 
-    /// Whether anybody can log in as the user.
+    /// Whether the user can log in.
     #[must_use]
     pub fn is_enabled(&self) -> bool {
         self.enabled
     }
 
-    /// Whether a client can be this user without a password.
+    /// Whether clients can be this user without authentication.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.enabled && self.no_password
     }
 
-    /// Whether no password is asked for.
+    /// Whether the user needs no password.
     #[must_use]
     pub fn has_no_password(&self) -> bool {
         self.no_password
@@ -176,7 +176,7 @@ impl User {
             return false;
         }
         let given = Hashed::of(password);
-        // All are compared, so that the time does not tell which it was.
+        // Compare all hashes, so that timing does not reveal which one matched.
         let known = self.passwords.iter().fold(false, |found, known| found | known.is(&given));
         self.no_password || known
     }
@@ -185,10 +185,10 @@ impl User {
         std::iter::once(&self.first).chain(&self.more)
     }
 
-    /// Whether one of the user's selectors admits the request; if none does, the reason that came nearest.
+    /// Checks the request against all selectors.
     ///
     /// # Errors
-    /// The part of the request that is not allowed.
+    /// The denial that came closest to being allowed.
     pub fn check(&self, request: &Request<'_>) -> Result<(), Denial> {
         let mut nearest = Denial::Database(None);
         for selector in self.selectors() {
@@ -200,13 +200,13 @@ impl User {
         Err(nearest)
     }
 
-    /// Whether the user may still listen to this channel.
+    /// Whether the user may subscribe to this channel.
     #[must_use]
     pub fn may_hear(&self, channel: Channel<'_>) -> bool {
         self.selectors().any(|selector| selector.opens_channel(channel))
     }
 
-    /// The flags, in words.
+    /// The flags by name.
     pub(crate) fn flags(&self) -> Vec<&'static str> {
         let mut flags = vec![if self.enabled { "on" } else { "off" }];
         if self.no_password {
@@ -227,7 +227,7 @@ impl User {
         &self.more
     }
 
-    /// The rules that make this user from a new one, as ACL LIST and files have them.
+    /// The rules that recreate this user from an empty one, as in ACL LIST and files.
     #[must_use]
     pub fn describe(&self) -> Vec<u8> {
         let mut parts: Vec<Vec<u8>> = self.flags().into_iter().map(Vec::from).collect();

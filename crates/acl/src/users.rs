@@ -7,69 +7,69 @@ use crate::catalogue::Catalogue;
 use crate::selector::Grammar;
 use crate::user::{RuleError, User};
 
-/// The user of a client that has not logged in as another. It always exists.
+/// The user of clients that have not authenticated. It always exists.
 pub const DEFAULT: &[u8] = b"default";
 
 /// Users by name. A user is replaced as a whole when its rules change.
 #[derive(Debug)]
 pub struct Users {
     catalogue: Arc<Catalogue>,
-    /// Whether a new user may use all channels (`acl-pubsub-default`).
+    /// Whether new users may access all channels (`acl-pubsub-default`).
     open_channels: bool,
     by_name: BTreeMap<Vec<u8>, Arc<User>>,
 }
 
-/// Why a user's rules were refused.
+/// Why the rules of a user were rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
-    /// The name has a space or a null character.
+    /// The name contains a space or NUL.
     #[error("Usernames can't contain spaces or null characters")]
     Name,
-    /// The user stands in the file already.
+    /// The file already defines this user.
     #[error("Duplicate user found. A user can only be defined once in config files")]
     Duplicate,
-    /// A selector has no closing parenthesis.
+    /// A selector without closing parenthesis.
     #[error("Unmatched parenthesis in acl selector starting at '{start}'.")]
     Unmatched {
-        /// The selector's first words.
+        /// The first words of the selector.
         start: String,
     },
-    /// A rule was refused.
+    /// A rejected rule.
     #[error("Error in ACL SETUSER modifier '{rule}': {reason}")]
     Rule {
-        /// The rule.
+        /// The rule text.
         rule: String,
-        /// Why it is refused.
+        /// Why it was rejected.
         reason: RuleError,
     },
 }
 
-/// A fault in a line of an ACL file, in the words of Valkey 9.1 ([`FileFault::text`]).
+/// An error in a line of an ACL file, with the wording of Valkey 9.1 ([`AclFileError::text`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FileFault {
-    /// It does not describe a user.
+    /// The line does not define a user.
     NoUser {
-        /// Its number.
+        /// The line number.
         line: usize,
     },
-    /// A line above it describes the same user.
+    /// An earlier line defines the same user.
     Duplicate {
-        /// Its number.
+        /// The line number.
         line: usize,
-        /// The user.
+        /// The user name.
         name: String,
     },
-    /// The user cannot be made of it.
+    /// The rules were rejected.
     Rules {
-        /// Its number.
+        /// The line number.
         line: usize,
-        /// Why.
+        /// Why they were rejected.
         error: LineError,
     },
 }
 
 impl FileFault {
-    /// The words about it, of the file at `path`.
+    /// The message, for the file at `path`.
     #[must_use]
     pub fn text(&self, path: &str) -> String {
         match self {
@@ -88,7 +88,7 @@ impl FileFault {
 }
 
 impl Users {
-    /// Only the user `default`, who may do everything.
+    /// Only the user `default`, with all permissions.
     #[must_use]
     pub fn new(catalogue: impl Into<Arc<Catalogue>>) -> Self {
         Self::with(catalogue.into(), false)
@@ -99,24 +99,24 @@ impl Users {
         Self { catalogue, open_channels, by_name: BTreeMap::from([(DEFAULT.to_vec(), everybody)]) }
     }
 
-    /// Only the user `default` again, of a server that is new but for its settings.
+    /// Only the user `default`, keeping the settings of this set of users.
     #[must_use]
     pub fn afresh(&self) -> Self {
         Self::with(self.catalogue.clone(), self.open_channels)
     }
 
-    /// Says whether a new user may use all channels (`acl-pubsub-default`).
+    /// Sets whether new users may access all channels (`acl-pubsub-default`).
     pub fn set_open_channels(&mut self, open: bool) {
         self.open_channels = open;
     }
 
-    /// The commands that rules may name.
+    /// The commands that rules can name.
     #[must_use]
     pub fn catalogue(&self) -> &Catalogue {
         &self.catalogue
     }
 
-    /// The user of this name.
+    /// Finds a user by name.
     #[must_use]
     pub fn find(&self, name: &[u8]) -> Option<&Arc<User>> {
         self.by_name.get(name)
@@ -131,37 +131,37 @@ impl Users {
         &self.by_name[DEFAULT]
     }
 
-    /// All users in the order of their names.
+    /// All users ordered by name.
     pub fn iter(&self) -> impl Iterator<Item = (&[u8], &User)> + Clone {
         self.by_name.iter().map(|(name, user)| (name.as_slice(), &**user))
     }
 
-    /// Whether the user exists, is enabled, and has that password.
+    /// Whether the user exists, is enabled, and has this password.
     #[must_use]
     pub fn admits(&self, name: &[u8], password: &[u8]) -> bool {
         self.find(name).is_some_and(|user| user.admits(password))
     }
 
-    /// Sets the password of the user `default`, or takes it away if it is empty: `requirepass`.
+    /// Sets the password of the user `default`; an empty one removes it (`requirepass`).
     pub fn set_default_password(&mut self, password: &[u8]) {
         let user = self.by_name.get_mut(DEFAULT).expect("there is always one");
         Arc::make_mut(user).set_only_password(password);
     }
 
-    /// Applies rules to a user, who is made if there is none of that name: all of them or none.
+    /// Applies rules to a user, who is created if missing. Either all rules take effect or none.
     ///
     /// # Errors
-    /// The first rule that is refused; nobody has changed then.
+    /// The first rejected rule; no user has changed.
     pub fn set(&mut self, name: &[u8], rules: &[&[u8]]) -> Result<(), LineError> {
         let new = || User::new(self.open_channels);
         let before = self.find(name).map_or_else(new, |user| User::clone(user));
         self.put(name, before, rules)
     }
 
-    /// The same for a user who begins anew, as a line of a file describes one.
+    /// Creates a user from the rules in a line of a file.
     ///
     /// # Errors
-    /// The first rule that is refused; nobody has changed then.
+    /// The first rejected rule; no user has changed.
     pub fn load(&mut self, name: &[u8], rules: &[&[u8]]) -> Result<(), LineError> {
         if name != DEFAULT && self.find(name).is_some() {
             return Err(LineError::Duplicate);
@@ -176,7 +176,7 @@ impl Users {
         for rule in merge_selectors(rules)? {
             let grammar = Grammar { catalogue: &self.catalogue, open_channels: self.open_channels };
             user.apply(grammar, &rule).map_err(|reason| LineError::Rule {
-                // Redis shows no more of it.
+                // Redis prints it as a C string, so cut at the first NUL.
                 rule: String::from_utf8_lossy(rule.split(|byte| *byte == 0).next().unwrap_or_default())
                     .into_owned(),
                 reason,
@@ -186,11 +186,11 @@ impl Users {
         Ok(())
     }
 
-    /// The users that the lines of an ACL file describe, each `user` with a name and rules; lines that are empty or
-    /// begin with `#` say nothing.
+    /// Parses an ACL file: each line is `user`, a name and rules; empty lines and lines starting with `#` are
+    /// ignored.
     ///
     /// # Errors
-    /// The faults, by the numbers of its lines.
+    /// All errors, by line number.
     pub fn parse_file(&self, text: &[u8]) -> Result<Self, Vec<FileFault>> {
         let mut users = self.afresh();
         let mut faults = Vec::new();
@@ -214,15 +214,15 @@ impl Users {
         if faults.is_empty() { Ok(users) } else { Err(faults) }
     }
 
-    /// All users as an ACL file has them.
+    /// Formats all users as an ACL file.
     #[must_use]
     pub fn file(&self) -> Vec<u8> {
         let line = |(name, user): (&[u8], &User)| [b"user ", name, b" ", &user.describe(), b"\n"].concat();
         self.iter().flat_map(line).collect()
     }
 
-    /// The users as lines of a configuration file, each the words after `user`. `default` has none as long as
-    /// `requirepass` alone says what it is, unless it is to be named in any case.
+    /// The users as lines of a configuration file, each given as the words after `user`. `default` is omitted
+    /// while `requirepass` describes it completely, unless `names_default` is set.
     #[must_use]
     pub fn lines(&self, required: &[u8], names_default: bool) -> Vec<Vec<Vec<u8>>> {
         let mut plain = self.afresh();
@@ -235,10 +235,10 @@ impl Users {
         self.iter().filter(|(name, user)| names_default || !is_plain(name, user)).map(words).collect()
     }
 
-    /// Makes the users of such lines.
+    /// Loads users from lines of a configuration file.
     ///
     /// # Errors
-    /// The place of the first line that cannot be used, and why.
+    /// The index of the first rejected line, and the reason.
     pub fn load_lines(&mut self, lines: &[Vec<Vec<u8>>]) -> Result<(), (usize, String)> {
         for (place, line) in lines.iter().enumerate() {
             let Some((name, rules)) = line.split_first() else { continue };
@@ -251,7 +251,7 @@ impl Users {
         Ok(())
     }
 
-    /// Deletes a user; says whether there was one.
+    /// Deletes a user. Returns whether it existed.
     ///
     /// # Panics
     /// If it is the user `default`.
@@ -261,7 +261,7 @@ impl Users {
     }
 }
 
-/// Puts the words of each selector together: between parentheses there may be blanks.
+/// Joins the words of each selector, which may contain blanks between its parentheses.
 fn merge_selectors(rules: &[&[u8]]) -> Result<Vec<Vec<u8>>, LineError> {
     let mut merged: Vec<Vec<u8>> = Vec::new();
     let mut open: Option<Vec<u8>> = None;

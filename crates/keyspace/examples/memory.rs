@@ -9,15 +9,16 @@ use keyspace::{Builder, Field, Key, Keyspace, Kind, Limits, Packed, Table, pool_
 
 #[derive(Clone, Copy)]
 enum Data {
-    /// Bytes of key and value, and whether the key expires.
+    /// Key and value length in bytes, and whether the key has a TTL.
     String(usize, usize, bool),
-    /// Eleven fields, 282 bytes in all, one value of 144.
+    /// Eleven fields, 282 bytes in total, including one value of 144 bytes.
     SmallHash,
-    /// So many fields of 14 + 75.
+    /// A hash with this many fields, each with a 14-byte name and a 75-byte value.
     Hash(usize),
 }
 
-/// Name, data, for each key, keys of a full run, fields by which the bytes are divided.
+/// Columns: name, data per key, number of keys in a full run, fields per key (the divisor for bytes per
+/// field).
 const ROWS: &[(&str, Data, u64, usize)] = &[
     ("string 16+32", Data::String(16, 32, false), 2_000_000, 1),
     ("string 16+32 with a TTL", Data::String(16, 32, true), 2_000_000, 1),
@@ -48,7 +49,7 @@ fn fill(table: &mut Table, key: &Key<'_>, data: Data, number: u64) {
             let _ = table.insert(key, Packed::string(&vec![b'v'; value]), expiry);
         }
         Data::SmallHash => {
-            // Ten fields of 2 + 9 (110 bytes), one of 12 + 144, and a key of 16: 282 in all.
+            // Ten fields of 2 + 9 bytes (110 in total), one of 12 + 144, and a 16-byte key: 282 bytes.
             let mut hash = Builder::new(Kind::Hash);
             (0..10).for_each(|field| hash.push_field(format!("f{field}").as_bytes(), b"123456789", None));
             hash.push_field(b"long-field-0", &[b'v'; 144], None);

@@ -1,8 +1,8 @@
-//! The cost of a snapshot while one writer overwrites random keys as fast as it can: how long the cut holds
-//! the slots, how much memory is added at the peak, how far the writer falls back, and how long it waits.
+//! Measures what a snapshot costs while one writer overwrites random keys as fast as it can: how long the cut
+//! holds the slots, the peak memory overhead, the writer's throughput drop, and its longest wait.
 //!
-//! `cargo run --release -p keyspace --example snapshot [keys]`; with `hash` as second argument one hash of
-//! so many fields is written to instead.
+//! `cargo run --release -p keyspace --example snapshot [keys]`; with `hash` as the second argument, the
+//! writer updates one hash that has `keys` fields.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -39,7 +39,7 @@ fn hset(keyspace: &Keyspace, name: &[u8], value: &[u8]) {
 struct Writer {
     stop: AtomicBool,
     done: AtomicU64,
-    /// Microseconds.
+    /// In microseconds.
     longest: AtomicUsize,
 }
 
@@ -58,7 +58,8 @@ impl Writer {
         }
     }
 
-    /// Millions a second while `work` runs, and the longest wait.
+    /// Returns the writer's throughput in millions of writes per second while `work` runs, and its longest
+    /// wait.
     fn rate<R>(&self, work: impl FnOnce() -> R) -> (f64, usize, R) {
         self.longest.store(0, Ordering::Relaxed);
         let (before, start) = (self.done.load(Ordering::Relaxed), Instant::now());
@@ -68,8 +69,8 @@ impl Writer {
     }
 }
 
-/// The longest that a slot is held when a second snapshot meets it, pinned as it is for the first: by pinning it once
-/// more, and by writing it out for the first at once.
+/// Measures the longest slot hold when a second snapshot reaches a large value that is already pinned for the
+/// first one. Two strategies are compared: pin it again, or write it out for the first snapshot at once.
 fn meet(keyspace: &Arc<Keyspace>) -> (Duration, Duration) {
     let longest = |step: &mut dyn FnMut(Slot)| {
         let timed = Slot::all().map(|slot| {

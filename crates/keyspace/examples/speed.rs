@@ -1,6 +1,6 @@
-//! The cost of GET and SET in process, one by one and in batches that are touched ahead, with one and two
-//! threads. Times are processor times, so that other work on the machine disturbs them less; the sum of two
-//! threads is right while each has a core of its own.
+//! Measures GET and SET in process, one at a time and in prefetched batches, with one and two threads. Times
+//! are CPU times, so other work on the machine disturbs them less; the total for two threads is valid only if
+//! each thread has its own core.
 //!
 //! `cargo run --release -p keyspace --example speed [keys]`
 
@@ -45,13 +45,13 @@ fn set(keyspace: &Keyspace, key: &Key<'_>, value: &[u8]) {
     }
 }
 
-/// Nanoseconds that this thread has been on a processor.
+/// CPU time of this thread in nanoseconds.
 fn cpu() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     stat.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("a number")
 }
 
-/// Runs `count` commands on random keys; returns nanoseconds for each.
+/// Runs `count` commands on random keys and returns the nanoseconds per command.
 fn run(keyspace: &Keyspace, keys: u64, count: usize, sweeps: bool, write: bool, seed: u64) -> f64 {
     let mut random = Random(seed);
     let mut batch: Vec<[u8; 16]> = vec![[0; 16]; BATCH];

@@ -1,6 +1,6 @@
-//! The cost of large lists and of the pending entries of streams' groups in process, whose trees are one structure, and
-//! the bytes that they take. Times are processor times, the least of some rounds, so that other work on the machine
-//! disturbs them less.
+//! Measures large lists and the pending entries of stream consumer groups, which share one tree structure,
+//! and the memory they take. Times are CPU times, the minimum over several rounds, to reduce noise from other
+//! work.
 //!
 //! `cargo run --release -p keyspace --example trees`
 
@@ -22,7 +22,7 @@ impl Random {
     }
 }
 
-/// Nanoseconds that this thread has been on a processor.
+/// CPU time of this thread in nanoseconds.
 fn cpu() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux");
     stat.split(' ').next().and_then(|nanos| nanos.parse().ok()).expect("a number")
@@ -34,7 +34,7 @@ fn resident() -> usize {
     pages * 4096
 }
 
-/// The least times of some steps, each with the number of its operations.
+/// The best time of each step so far, per operation.
 #[derive(Default)]
 struct Times(Vec<(&'static str, f64)>);
 

@@ -1,9 +1,9 @@
-//! The copies that a walk makes of a slot's entries while it holds the slot, to be shown once the slot is free.
+//! Copies entries out of a locked slot so that a snapshot can serialize them after the slot is unlocked.
 //!
-//! Copying a page takes a small part of the time in which its entries are written out, and the thread that walks may
-//! lose its processor at any moment. So the slot is held for the copying only: pages as they are, and beside them
-//! the keys and values that their entries have outside. A long value is copied by pieces, over several locks: it is
-//! not edited meanwhile ([`crate::entries`], `pins`).
+//! Copying a page takes a fraction of the time that serializing its entries takes, and the walking thread can
+//! be preempted at any moment. So the slot is locked only while copying: whole pages, plus the keys and
+//! values that their entries store outside the page. A long value is copied in chunks under several locks; it
+//! cannot be edited in between (see `pins` in [`crate::entries`]).
 
 use std::ops::Range;
 
@@ -18,28 +18,29 @@ use crate::snapshot::SnapshotEntry;
 use crate::usage::Usage;
 use crate::value::{Elements, Part, Shown, Value};
 
-/// Buffers that have grown beyond this for a long value are not kept.
+/// Buffers larger than this are freed after use instead of being reused.
 const KEPT_CAPACITY: usize = 256 << 10;
 
-/// Copies, in the order in which they are shown.
+/// Copied pieces, in the order in which they will be visited.
 #[derive(Debug, Default)]
 pub(crate) struct Captured {
     bytes: Vec<u8>,
     outside: Vec<Outside>,
     pieces: Vec<Piece>,
-    /// How many pieces have been shown.
+    /// Number of pieces already visited.
     shown: usize,
-    /// The records that were kept for the snapshot alone. Dropping them takes time.
+    /// Records that only the snapshot still needed. The caller drops them after unlocking, because dropping
+    /// is slow.
     pub(crate) dropped: Vec<Record<Large>>,
-    /// A part of a long value is the last in `bytes`, the others are to follow.
+    /// `bytes` ends with the first chunks of a long value; the rest is copied under later locks.
     pub(crate) within_value: bool,
-    /// Parts of a value were shown, and others are to follow.
+    /// Some parts of a multi-part value have been visited and more will follow.
     pub(crate) within_parts: bool,
-    /// Values are not copied: they are shown as empty ones, and those that are walked by themselves not at all.
+    /// Visit keys with empty values, and skip values that have their own walk.
     pub(crate) names_only: bool,
 }
 
-/// Where in `bytes` an entry's key and value are that lie outside of its page.
+/// Ranges in `bytes` of the key and value that an entry stores outside its page.
 #[derive(Debug)]
 struct Outside {
     /// The entry's offset in its page.
@@ -56,15 +57,15 @@ struct Piece {
 
 #[derive(Debug)]
 enum Content {
-    /// Keys.
+    /// A page of keys.
     Page(Copied),
-    /// Elements that are fields.
+    /// A page of collection elements stored as fields.
     Fields {
         page: Copied,
         of: Whole,
         part: PartOf,
     },
-    /// Segments of a list. What is shared need not be copied.
+    /// Segments of a list. They are shared through `Arc`, so nothing is copied.
     Segments {
         of: Whole,
         part: SegmentsPart,
@@ -79,13 +80,13 @@ enum Content {
     },
 }
 
-/// A large value that a walk took over as a whole, for it takes no time to: shown part by part, with no slot held.
+/// A large value that the walk took over in O(1). It is visited part by part with no slot locked.
 pub(crate) trait InParts: std::fmt::Debug + Send {
-    /// The next part; `None` behind the last.
+    /// Returns the next part, or `None` at the end.
     fn next_part(&mut self) -> Option<Part<'_>>;
 }
 
-/// A page that was copied.
+/// A copied page.
 #[derive(Debug)]
 struct Copied {
     /// The snapshot's bit in the state of an entry.
@@ -94,14 +95,14 @@ struct Copied {
     outside: Range<usize>,
 }
 
-/// The key that a value belongs to.
+/// The key that a value belongs to, as ranges of the copy buffer.
 #[derive(Debug)]
 struct Whole {
     key: Range<usize>,
     marks: Marks,
 }
 
-/// The key, with its database, that a value which is walked by itself belongs to.
+/// The key and database that own a value with its own walk.
 #[derive(Clone, Copy)]
 pub(crate) struct Owner<'a> {
     pub(crate) db: u16,
@@ -109,34 +110,34 @@ pub(crate) struct Owner<'a> {
     pub(crate) marks: Marks,
 }
 
-/// The description of some fields of a collection.
+/// Describes one part of a collection's fields.
 #[derive(Debug)]
 pub(crate) struct PartOf {
     pub(crate) total: usize,
     pub(crate) first: bool,
     pub(crate) any_expires: bool,
-    /// Gives them as elements of their kind.
+    /// Wraps the fields in the variant of their collection kind.
     pub(crate) elements: for<'a> fn(FieldsPart<'a>) -> Elements<'a>,
 }
 
-/// The key and value of an entry that lie outside of its page: no key if that is in the page, no value if that is walked
-/// by itself.
+/// The parts of an entry that lie outside its page. `key` is `None` if the key is in the page; `value` is
+/// `None` if the value has its own walk.
 pub(crate) struct External<'a> {
     pub(crate) key: Option<&'a [u8]>,
     pub(crate) value: Option<&'a [u8]>,
 }
 
-/// Gives the key and value that an entry has outside, by its offset and header; `None` if it has none there.
+/// Looks up the overflow key and value of an entry by its page offset and header; `None` if it has none.
 pub(crate) type FindExternal<'f, 'a> = dyn Fn(usize, Header) -> Option<External<'a>> + 'f;
 
-/// Whether the snapshot with this bit has the entry.
+/// Whether the entry belongs to the snapshot with this bit.
 pub(crate) fn is_needed(header: Header, bit: u32) -> bool {
     header.state() == ALIVE || header.state() & bit != 0
 }
 
 impl Captured {
-    /// Copies a page of keys. `external` is for a table that has something outside. Returns how many bytes were
-    /// copied.
+    /// Copies a page of keys and returns the number of bytes copied. `external` is `Some` if the table has
+    /// overflow values.
     pub(crate) fn add_page<'a>(
         &mut self,
         db: u16,
@@ -150,7 +151,7 @@ impl Captured {
         self.bytes.len() - before
     }
 
-    /// Copies a page of fields.
+    /// Copies a page of collection fields.
     pub(crate) fn add_fields<'a>(
         &mut self,
         bit: u32,
@@ -166,27 +167,27 @@ impl Captured {
         self.bytes.len() - before
     }
 
-    /// Takes segments of a list.
+    /// Adds segments of a list.
     pub(crate) fn add_segments(&mut self, owner: Owner<'_>, part: SegmentsPart) {
         let of = self.whole(owner);
         self.pieces.push(Piece { db: owner.db, content: Content::Segments { of, part } });
     }
 
-    /// Copies the next part of a long value; the last completes it.
+    /// Copies the next chunk of a long value; the last chunk completes the value.
     pub(crate) fn add_long_part(&mut self, part: &[u8], left: usize) {
         self.bytes.reserve(part.len() + left);
         self.bytes.extend_from_slice(part);
         self.within_value = left > 0;
     }
 
-    /// Completes a long value: the last `len` bytes that were copied are all its parts.
+    /// Completes a long value made of the last `len` bytes copied.
     pub(crate) fn complete_long(&mut self, owner: Owner<'_>, len: usize) {
         let value = self.bytes.len() - len..self.bytes.len();
         let of = self.whole(owner);
         self.pieces.push(Piece { db: owner.db, content: Content::Long { of, value } });
     }
 
-    /// Takes over a value that is shown in parts.
+    /// Adds a value that will be visited in parts.
     pub(crate) fn add_in_parts(&mut self, owner: Owner<'_>, parts: Box<dyn InParts>) {
         let of = self.whole(owner);
         self.pieces.push(Piece { db: owner.db, content: Content::Parts { of, parts } });
@@ -217,7 +218,7 @@ impl Captured {
         Copied { bit, page: copy, outside: first..self.outside.len() }
     }
 
-    /// Shows what was copied, and is empty then; but no more than one part of a value that is shown in parts.
+    /// Visits the copied entries and clears the buffer. Stops after one part of a multi-part value.
     pub(crate) fn show(&mut self, visit: &mut dyn FnMut(SnapshotEntry<'_>)) {
         let mut pieces = std::mem::take(&mut self.pieces);
         self.within_parts = false;
@@ -234,7 +235,7 @@ impl Captured {
         self.clear();
     }
 
-    /// Shows a piece, or the next part of a value; says whether there may be more of it.
+    /// Visits a piece, or the next part of a multi-part value. Returns whether more parts may follow.
     fn show_piece(&self, piece: &mut Piece, visit: &mut dyn FnMut(SnapshotEntry<'_>)) -> bool {
         let Piece { db, content } = piece;
         let mut show = |of: &Whole, value| {
@@ -272,7 +273,6 @@ impl Captured {
         false
     }
 
-    /// Drops everything.
     pub(crate) fn clear(&mut self) {
         self.pieces.clear();
         self.outside.clear();
@@ -293,10 +293,10 @@ impl Captured {
     }
 }
 
-/// Sees an entry: its key, value, and what else it says.
+/// Receives the key, the value and the attributes of an entry.
 type VisitEntry<'a> = dyn FnMut(&[u8], &[u8], Marks) + 'a;
 
-/// The copy of a page.
+/// A read-only view of a copied page.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PageView<'a> {
     bit: u32,
@@ -306,7 +306,7 @@ pub(crate) struct PageView<'a> {
 }
 
 impl PageView<'_> {
-    /// Visits what the page had at the cut.
+    /// Visits the entries that existed at the cut.
     pub(crate) fn for_each(&self, visit: &mut VisitEntry<'_>) {
         let mut outside = self.outside.iter().peekable();
         for (at, header) in page::entries(self.page, page::HEAD) {
@@ -315,7 +315,7 @@ impl PageView<'_> {
             }
             let (mut key, mut value) = (header.key(self.page, at), header.value(self.page, at));
             if header.outside(self.page, at).is_some() {
-                // A value that is missing here is shown by itself.
+                // An entry without a copied value has its own walk.
                 let Some(external) = outside.next_if(|external| external.at == at) else { continue };
                 key = external.key.clone().map_or(key, |key| &self.bytes[key]);
                 value = &self.bytes[external.value.clone()];

@@ -1,8 +1,7 @@
-//! A vector that grows without moving what it has.
+//! A vector that grows without moving existing elements.
 //!
-//! A `Vec` that doubles moves all its elements at once, which takes longer than a command may wait once
-//! there are millions. Here only the first chunk grows by moving; every further chunk is whole from the
-//! start.
+//! A `Vec` that doubles moves all elements at once, which stalls a command once there are millions. Here only
+//! the first chunk grows by reallocation; later chunks are allocated at full size.
 
 const CHUNK: usize = 256;
 
@@ -25,7 +24,7 @@ impl<T> Chunked<T> {
     pub(crate) fn push(&mut self, value: T) {
         match self.chunks.last_mut() {
             Some(last) if last.len() < CHUNK => {
-                // By half: most of these are small, and there are many.
+                // Grow by half, not double: most of these vectors are small and there are many of them.
                 if last.len() == last.capacity() {
                     last.reserve_exact(last.len().div_ceil(2));
                 }
@@ -56,7 +55,7 @@ impl<T> Chunked<T> {
         self.chunks.iter().flatten()
     }
 
-    /// Bytes of the heap that it takes.
+    /// Heap bytes used.
     pub(crate) fn bytes(&self) -> usize {
         let elements: usize = self.chunks.iter().map(|chunk| chunk.capacity() * size_of::<T>()).sum();
         elements + self.chunks.capacity() * size_of::<Vec<T>>()

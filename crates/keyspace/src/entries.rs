@@ -1,11 +1,12 @@
-//! A store of entries, each found by its key; the meaning of an entry is that of the type which has the store. There
-//! are two: [`crate::table::Table`] (the keys of one slot and one database) and [`crate::fields::Fields`] (the elements
-//! of one large collection).
+//! An entry store with lookup by key. The type that owns the store defines what an entry means.
 //!
-//! Entries lie in [`pages`](crate::pages), the [`index`](crate::index) finds them by hash. An entry stays
-//! where it is until its page is compacted or its size changes ([`room`]); while a snapshot has not passed
-//! its page it stays there even when it is overwritten or deleted ([`pins`]). When entries expire is
-//! [`due`]'s matter.
+//! There are two owners: [`crate::table::Table`] (the keys of one slot and one database) and
+//! [`crate::fields::Fields`] (the elements of one large collection).
+//!
+//! Entries lie in [`pages`](crate::pages); the [`index`](crate::index) finds them by hash. An entry stays at
+//! its place until its page is compacted or its size changes ([`allocation`]). While a snapshot still needs its
+//! page, the entry stays there even after it is overwritten or deleted ([`pins`]). Expiry is tracked in
+//! [`expiry`].
 mod allocation;
 mod editing;
 mod expiry;
@@ -31,55 +32,56 @@ pub(crate) use lookup::Body;
 pub use lookup::Found;
 use pins::{Pending, Pin};
 
-/// Where an entry lies. Good until the next change to its store; after that, use what the change returned.
+/// Location of an entry. Valid until the next change to its store; after that, use the one that the change
+/// returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place(pub(crate) u32);
 
-/// The entries.
+/// The entry store.
 #[derive(Debug)]
 pub(crate) struct Entries<V: Outside> {
     len: u32,
     volatile: u32,
-    /// Bytes of entries that are alive, and of dead ones, halved: lengths are even.
+    /// Bytes of live and of dead entries, divided by two (all lengths are even).
     live: u32,
     dead: u32,
-    /// The page that new entries go to, if there is one.
+    /// Page that receives new entries, or `NO_PAGE`.
     open: u32,
     /// No entry expires before this.
     next_due: Millis,
-    /// About so many bytes of entries follow at once ([`Entries::announce`]).
+    /// Hint for the bytes of entries that will be inserted soon ([`Entries::announce`]).
     announced: u16,
     index: Index,
-    /// The entries in another order than that of their hashes, where one is kept.
+    /// A secondary order of the entries, such as by score; `()` for kinds without one.
     pub(crate) order: V::Order,
     pages: Pages,
     rare: Option<Box<Rare<V>>>,
 }
 
-/// The parts that few stores have.
+/// Fields that few stores need, boxed so that most stores stay small.
 #[derive(Debug)]
 struct Rare<V: Outside> {
     store: Store<V>,
     pins: Vec<Pin>,
-    /// Long values that a walk has come to and has not finished.
+    /// Overflow values that a walk has reached and not finished.
     pending: Vec<Pending>,
     due: Option<Box<expiry::DueTree>>,
-    /// When elements of values expire.
+    /// Expiry times of elements inside values.
     parts_due: Option<Box<PartsDue>>,
-    /// Bytes of entries that are kept for snapshots only.
+    /// Bytes of entries that only snapshots still need.
     leftover: usize,
 }
 
 const NO_PAGE: u32 = u32::MAX;
 
-/// A packed collection that is at most this long always lies in a page: outside it would cost as much beside its bytes
-/// as a page of its own.
+/// A packed collection up to this length is always stored in a page: outside it, the overhead would cost as
+/// much as a page of its own.
 pub(crate) const ALWAYS_HERE: usize = 8 * Block::STEP - page::HEAD;
-/// A longer one does if the store has this many times its bytes: it grows, and the dead bytes that it leaves behind
-/// when it moves on must be few beside the rest.
+/// A longer packed collection stays in a page if the store has at least this many times its bytes.
+/// Collections grow, and the dead bytes left behind by each move must stay small compared to the store.
 const STORE_TO_ENTRY: usize = 8;
 
-/// A value that lies in no store.
+/// A value that belongs to no store.
 #[derive(Debug)]
 pub(crate) enum Loose<V> {
     Bytes(Box<[u8]>),
@@ -105,7 +107,7 @@ impl<V: Outside> Default for Entries<V> {
 }
 
 impl<V: Outside> Rare<V> {
-    /// Whether a store without entries does not need it.
+    /// Whether an empty store can drop these fields.
     fn is_unused(&self) -> bool {
         let is_free = self.pins.is_empty() && self.pending.is_empty() && self.leftover == 0;
         is_free && self.store.is_empty()
@@ -125,12 +127,12 @@ impl<V: Outside> Default for Rare<V> {
     }
 }
 
-/// A value to be stored in an entry, or outside if it is too long for one.
+/// A value to be stored in an entry, or as an overflow value if it is too long for a page.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Content<'a> {
     pub(crate) marks: Marks,
     pub(crate) bytes: &'a [u8],
-    /// The value's length; what lies behind `bytes` is zero.
+    /// Total value length; the bytes after `bytes` are zero.
     pub(crate) len: usize,
 }
 
@@ -139,18 +141,18 @@ impl<V: Outside> Entries<V> {
         self.len as usize
     }
 
-    /// Whether there is nothing at all, no page and no line: it is as it was made.
+    /// Whether the store has allocated nothing: no page and no index line.
     pub(crate) fn is_vacant(&self) -> bool {
         self.len == 0 && self.rare.is_none() && self.pages.count() == 0 && self.index.bytes() == 0
     }
 
-    /// Whether nothing is left but what large values and expiry needed.
+    /// Whether an empty store may still hold memory for overflow values or expiry.
     #[inline]
     pub(crate) fn may_hold_unused(&self) -> bool {
         self.len == 0 && self.rare.is_some()
     }
 
-    /// Gives that back, unless a snapshot needs it.
+    /// Frees that memory unless a snapshot needs it.
     pub(crate) fn release_unused(&mut self) {
         let is_bare = self.len == 0 && self.pages.count() == 0;
         if is_bare && self.rare.as_ref().is_some_and(|rare| rare.is_unused()) {
@@ -158,13 +160,12 @@ impl<V: Outside> Entries<V> {
         }
     }
 
-    /// How full it is.
     #[inline]
     pub(crate) fn crowding(&self) -> Crowding {
         self.pages.crowding()
     }
 
-    /// How many entries expire.
+    /// Number of entries with an expiry time.
     pub(crate) fn volatile_len(&self) -> usize {
         self.volatile as usize
     }
@@ -174,7 +175,7 @@ impl<V: Outside> Entries<V> {
         Usage(header.usage(page, at))
     }
 
-    /// Writes only a change.
+    /// Writes only if the value changes, so that clean cache lines stay clean.
     #[inline]
     pub(crate) fn set_usage(&mut self, place: Place, usage: Usage) {
         let (header, page, at) = self.pages.entry_mut(place.0);
@@ -183,8 +184,8 @@ impl<V: Outside> Entries<V> {
         }
     }
 
-    /// Lets `age` see the usage of all entries of some pages, those of part `part`; says whether there are
-    /// further parts.
+    /// Passes the usage of every entry in chunk `part` of the pages to `age`. Returns whether more chunks
+    /// follow.
     pub(crate) fn age(&mut self, part: usize, age: &mut dyn FnMut(Usage) -> Usage) -> bool {
         for number in part * A_PART..(part + 1) * A_PART {
             let Some(page) = self.pages.page_mut_if(number) else { continue };
@@ -199,28 +200,29 @@ impl<V: Outside> Entries<V> {
         self.pages.count() > (part + 1) * A_PART
     }
 
-    /// Takes the entry out. Returns the record that it had outside, unless a snapshot needs that.
+    /// Removes the entry. Returns its overflow record unless a snapshot needs it.
     pub(crate) fn remove(&mut self, place: Place, key: &Key<'_>) -> Option<Record<V>> {
         let record = self.remove_quietly(place, key.hash);
         self.tidy_after_removal();
         record
     }
 
-    /// The same, and compacts its page, unless a snapshot holds it, for as little as a sixteenth of dead bytes.
+    /// Like [`Self::remove`], but also compacts the unpinned page when as little as 1/16 of it is dead:
+    /// eviction must free memory at once.
     pub(crate) fn evict(&mut self, place: Place, key: &Key<'_>) -> Option<Record<V>> {
         let record = self.remove_quietly(place, key.hash);
         self.squeeze(pages::split(place.0).0);
         record
     }
 
-    /// The same, for a caller that stores something in its place.
+    /// Like [`Self::remove`], without compaction, for callers that insert a replacement.
     pub(crate) fn remove_quietly(&mut self, place: Place, hash: u64) -> Option<Record<V>> {
         self.unlink(place, hash);
         self.kill_with_record(place)
     }
 
-    /// Takes the entry out and returns its attributes and its value, which is copied only if a snapshot needs it where
-    /// it is.
+    /// Removes the entry and returns its attributes and value. The value is copied only if a snapshot needs
+    /// the original.
     pub(crate) fn detach(&mut self, place: Place, key: &Key<'_>) -> (Marks, Loose<V>) {
         let (header, page, at) = self.pages.entry(place.0);
         let (marks, outside) = (header.marks(page, at), header.outside(page, at));
@@ -239,7 +241,7 @@ impl<V: Outside> Entries<V> {
         (marks, value)
     }
 
-    /// A copy of the entry's attributes and value.
+    /// Copies the entry's attributes and value.
     pub(crate) fn copy(&self, place: Place) -> (Marks, Loose<V>) {
         let (header, page, at) = self.pages.entry(place.0);
         let value = match self.body_of(header, page, at) {
@@ -249,7 +251,7 @@ impl<V: Outside> Entries<V> {
         (header.marks(page, at), value)
     }
 
-    /// Stores a detached or copied value under a key that is not there.
+    /// Stores a detached or copied value under a key that does not exist.
     pub(crate) fn attach(&mut self, key: &Key<'_>, marks: Marks, value: Loose<V>) -> Place {
         match value {
             Loose::Bytes(bytes) => self.insert(key, Content { marks, bytes: &bytes, len: bytes.len() }),
@@ -257,9 +259,9 @@ impl<V: Outside> Entries<V> {
         }
     }
 
-    /// Bytes that deleting the entry gives back, at once or with its page's next compaction: the entry, its
-    /// share of the index and of the free bytes in pages, and its record outside. Those of all entries add
-    /// up to the bytes that the store holds, without its dead bytes.
+    /// Bytes freed by deleting the entry, at once or at the next compaction of its page: the entry, its share
+    /// of the index and of free page space, and its overflow record. The sum over all entries equals the
+    /// bytes that the store holds, without its dead bytes.
     pub(crate) fn entry_bytes(&self, place: Place) -> usize {
         let (header, page, at) = self.pages.entry(place.0);
         let outside = header.outside(page, at).map_or(0, |number| self.store().record(number).held_bytes());
@@ -268,30 +270,30 @@ impl<V: Outside> Entries<V> {
         here + (self.index.bytes() + self.order.bytes()) / self.len().max(1) + outside
     }
 
-    /// Bytes of the entries that are alive, without those that large values take outside.
+    /// Bytes of live entries, excluding overflow values.
     pub(crate) fn live_bytes(&self) -> usize {
         self.live as usize * 2
     }
 
-    /// Bytes of pages, index and records outside.
+    /// Bytes of pages, index and overflow records.
     pub(crate) fn held_bytes(&self) -> usize {
         let rare = self.rare.as_ref().map_or(0, |rare| size_of::<Rare<V>>() + rare.store.bytes());
         self.pages.bytes() + self.index.bytes() + self.order.bytes() + rare
     }
 
-    /// Bytes of the structures that find the entries: the index and the list of pages.
+    /// Bytes of the lookup structures: the index and the page list.
     pub(crate) fn overhead_bytes(&self) -> usize {
         let index = if self.len == 0 { 0 } else { self.index.bytes().max(size_of::<Index>()) };
         index + self.pages.list_bytes()
     }
 
-    /// Whether an entry may have a value outside.
+    /// Whether any entry can have an overflow value.
     #[inline]
     pub(crate) fn may_have_records(&self) -> bool {
         self.rare.is_some()
     }
 
-    /// About how much dropping all of it gives back, without a look at all of it.
+    /// Estimates the bytes freed by dropping the store, in O(1).
     pub(crate) fn rough_bytes(&self) -> usize {
         let rare = self.rare.as_ref().map_or(0, |rare| size_of::<Rare<V>>() + rare.store.flat_bytes());
         let index = self.len() * 64 / 10;
@@ -311,7 +313,7 @@ impl<V: Outside> Entries<V> {
         self.rare.get_or_insert_default()
     }
 
-    /// Stores a value under a key that is not there.
+    /// Stores a value under a key that does not exist.
     pub(crate) fn insert(&mut self, key: &Key<'_>, content: Content<'_>) -> Place {
         let Content { marks, bytes, len } = content;
         let whole = Header::entry_len(marks.code, marks.expiry.is_some(), key.bytes.len(), len);
@@ -331,7 +333,7 @@ impl<V: Outside> Entries<V> {
         self.insert_outside(key, marks, value.into())
     }
 
-    /// Stores a value outside under a key that is not there.
+    /// Stores an overflow value under a key that does not exist.
     pub(crate) fn insert_outside(&mut self, key: &Key<'_>, marks: Marks, value: V) -> Place {
         self.count_in(marks.expiry);
         let key_here = key.bytes.len() <= MAX_KEY && !is_wide(marks.expiry);
@@ -343,7 +345,7 @@ impl<V: Outside> Entries<V> {
         self.put(key.hash, &draft, number.len())
     }
 
-    /// Writes an entry into a page and links it.
+    /// Writes an entry into a page and adds it to the index.
     fn put(&mut self, hash: u64, draft: &Draft<'_>, value_len: usize) -> Place {
         let len = draft.header(value_len).len();
         let (number, at) = self.room_for(len);
@@ -366,7 +368,7 @@ impl<V: Outside> Entries<V> {
         self.volatile += u32::from(expiry.is_some());
     }
 
-    /// Takes an entry out of the index and the counts; it still lies in its page.
+    /// Removes an entry from the index and the counters; its bytes stay in the page.
     fn unlink(&mut self, place: Place, hash: u64) {
         let (header, ..) = self.pages.entry(place.0);
         self.len -= 1;
@@ -377,7 +379,7 @@ impl<V: Outside> Entries<V> {
         self.order.remove(place.0, &names);
     }
 
-    /// Ends an unlinked entry, and its record if no snapshot needs it.
+    /// Kills an unlinked entry, and its record if no snapshot needs it.
     fn kill_with_record(&mut self, place: Place) -> Option<Record<V>> {
         let (header, page, at) = self.pages.entry(place.0);
         let outside = header.outside(page, at);
@@ -385,7 +387,7 @@ impl<V: Outside> Entries<V> {
         let number = outside?;
         let store = &mut self.rare().store;
         if !died {
-            // A snapshot that comes to the entry needs it; so does one that has come to it and waits.
+            // Keep the record if a snapshot will reach this entry or has queued it in `pending`.
             store.keep(number);
             return None;
         }
@@ -395,8 +397,8 @@ impl<V: Outside> Entries<V> {
         store.release(number)
     }
 
-    /// Ends an unlinked entry: dead, or kept for the snapshots that have not passed it. Says whether it is
-    /// dead.
+    /// Marks an unlinked entry dead, or keeps it for the snapshots that have not passed its page. Returns
+    /// whether it is dead.
     fn kill(&mut self, place: Place) -> bool {
         let (number, at) = pages::split(place.0);
         let pinned = self.pinned(number);
@@ -412,7 +414,7 @@ impl<V: Outside> Entries<V> {
         true
     }
 
-    /// Makes an entry dead bytes of its page; gives the page back if it was the last.
+    /// Turns an entry into dead bytes of its page and frees the page if that was the last live entry.
     fn leave_tombstone(&mut self, number: usize, at: usize) {
         let page = self.pages.page_mut(number);
         let header = Header::read(page, at);

@@ -1,43 +1,43 @@
-//! One key and its value, as they lie in a page.
+//! The binary layout of an entry: one key and its value in a page.
 //!
 //! ```text
-//!  0        4      6          12 (6 without a time; two less for an element)
+//!  0        4      6          12 (6 without an expiry; two less for an element)
 //! +--------+------+-----------+---------+-----------+---+
-//! | header | use  | time      | key     | value     | 0 |   padded to an even length
+//! | header | use  | expiry    | key     | value     | 0 |   padded to an even length
 //! +--------+------+-----------+---------+-----------+---+
 //!  u32      u16    48 bits, ms  klen      vlen
 //!
 //! header, from its lowest bit:
-//!   4 state     0 alive; 1 to 7 out of the index, kept for these snapshots; 8 dead
-//!   4 code      what it is, and what OBJECT ENCODING calls it ([`crate::kind::Form`]); 15: an element of a large
-//!               collection, which has no `use`
-//!   2 where     0 all here; 1 the value lies outside; 2 key and value lie outside; 3 the same, and the time
-//!               has eight bytes
-//!   1 time      whether the bytes of the expiry time are there
+//!   4 state     0 alive; 1 to 7 removed from the index, kept for these snapshots; 8 dead
+//!   4 code      type and OBJECT ENCODING name ([`crate::kind::ValueEncoding`]); 15: an element of a large
+//!               collection, which has no `use` field
+//!   2 placement 0 all inline; 1 value in overflow; 2 key and value in overflow; 3 like 2, with an
+//!               eight-byte expiry
+//!   1 expiry    whether the expiry bytes are present
 //!   9 klen
 //!  12 vlen
 //! ```
 //!
-//! Values and keys that lie outside are in the table's store ([`crate::outside`]); the entry then has the
-//! record's number, four bytes, as its value.
+//! Overflow keys and values lie in the table's record store ([`crate::overflow`]); the entry's value is then
+//! the record number, four bytes.
 //!
-//! Six bytes of time reach to the year 6429. A key that expires later is so rare that it may cost more: it
-//! lies outside, and its entry has the whole time.
+//! Six bytes of milliseconds reach the year 6429. Later expiry times are rare, so they may cost more: such an
+//! entry is stored in overflow with an eight-byte time.
 
 use clock::Millis;
 
-/// The header, and when the entry was used.
+/// Header and usage bytes.
 const FIXED: usize = 6;
 const FIXED_OF_ELEMENT: usize = 4;
 pub(crate) const TIME: usize = 6;
 pub(crate) const MAX_KEY: usize = (1 << 9) - 1;
 pub(crate) const MAX_VALUE: usize = (1 << 12) - 1;
 
-/// The bytes of a time that six do not hold.
+/// Length of an expiry time that does not fit six bytes.
 const WIDE_TIME: usize = 8;
 
-/// The latest time that six bytes hold, in milliseconds, and with a minus the earliest; for the page's earliest time
-/// and for a packed field, a time beyond these is kept as the nearest that fits.
+/// The largest time in milliseconds that fits six bytes (negated: the smallest). Page bounds and packed
+/// fields clamp times beyond it.
 const TIME_LIMIT: i64 = (1 << 47) - 1;
 
 pub(crate) const ALIVE: u32 = 0;
@@ -47,11 +47,11 @@ pub(crate) const DEAD: u32 = 8;
 pub(crate) enum Where {
     Here,
     ValueOutside,
-    /// The only form with room for a time that [`is_wide`].
+    /// The only placement with room for a time that [`is_wide`].
     BothOutside,
 }
 
-/// The code of [`Where::BothOutside`] with a wide time.
+/// The placement bits of [`Placement::KeyValueOverflow`] with an eight-byte time.
 const WIDE: u32 = 3;
 
 /// Whether the time needs more than six bytes.
@@ -60,13 +60,13 @@ pub(crate) fn is_wide(expiry: Option<Millis>) -> bool {
     expiry.is_some_and(|time| kept_time(time) != time)
 }
 
-/// The type of an entry, in four bits. The codes of keys have their meaning elsewhere (`Form`); here only elements
-/// are told apart.
+/// The type code of an entry, four bits. `ValueEncoding` defines the codes of keys; this module only
+/// distinguishes elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Code(u8);
 
 impl Code {
-    /// How many codes there are for keys.
+    /// Number of codes available for keys.
     pub(crate) const OF_KEYS: usize = 15;
     /// An element of a large collection.
     pub(crate) const ELEMENT: Self = Self(15);
@@ -82,7 +82,6 @@ impl Code {
     }
 }
 
-/// The header of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Header(u32);
 
@@ -132,7 +131,7 @@ impl Header {
         self.code() == Code::ELEMENT
     }
 
-    /// Where the time is, if there is one.
+    /// Offset of the expiry time, if present.
     #[inline]
     fn time_start(self) -> usize {
         if self.is_element() { FIXED_OF_ELEMENT } else { FIXED }
@@ -152,13 +151,13 @@ impl Header {
         self.0 >> 10 & 1 == 1
     }
 
-    /// Whether the time is one of eight bytes.
+    /// Whether the expiry has eight bytes.
     #[inline]
     fn wide(self) -> bool {
         self.0 >> 8 & 3 == WIDE
     }
 
-    /// Whether the entry has room for this expiry, as it is.
+    /// Whether this expiry fits the entry without moving it.
     #[inline]
     pub(crate) fn holds(self, expiry: Option<Millis>) -> bool {
         self.volatile() == expiry.is_some() && (self.wide() || !is_wide(expiry))
@@ -188,13 +187,13 @@ impl Header {
         self.time_start() + self.time_len()
     }
 
-    /// Bytes of an entry all of which lies in its page, before padding.
+    /// Length of an entry stored entirely inline, before padding.
     pub(crate) fn entry_len(code: Code, volatile: bool, key: usize, value: usize) -> usize {
         let fixed = if code == Code::ELEMENT { FIXED_OF_ELEMENT } else { FIXED };
         fixed + if volatile { TIME } else { 0 } + key + value
     }
 
-    /// Bytes of the page that the entry takes.
+    /// Length of the entry in its page.
     #[inline]
     pub(crate) fn len(self) -> usize {
         (self.key_start() + self.key_len() + self.value_len()).next_multiple_of(2)
@@ -226,7 +225,7 @@ impl Header {
         })
     }
 
-    /// Writes another time into an entry that [`holds`](Self::holds) it.
+    /// Overwrites the expiry of an entry for which [`holds`](Self::holds) is true.
     #[inline]
     pub(crate) fn set_expiry(self, page: &mut [u8], at: usize, expiry: Millis) {
         debug_assert!(self.holds(Some(expiry)));
@@ -238,7 +237,7 @@ impl Header {
         }
     }
 
-    /// When the entry was used; an element does not say.
+    /// The usage counters; 0 for an element.
     #[inline]
     pub(crate) fn usage(self, page: &[u8], at: usize) -> u16 {
         if self.is_element() { 0 } else { u16::from_le_bytes([page[at + 4], page[at + 5]]) }
@@ -256,14 +255,14 @@ impl Header {
         Marks { code: self.code(), usage: self.usage(page, at), expiry: self.expiry(page, at) }
     }
 
-    /// The number of what lies outside.
+    /// The record number of an entry with overflow.
     pub(crate) fn outside(self, page: &[u8], at: usize) -> Option<u32> {
         let value = (self.place() != Where::Here).then(|| self.value(page, at))?;
         Some(u32::from_le_bytes(value.try_into().expect("a number is four bytes")))
     }
 }
 
-/// The attributes of an entry: all that it has besides its key and value.
+/// The attributes of an entry besides its key and value.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Marks {
     pub(crate) code: Code,
@@ -271,12 +270,12 @@ pub(crate) struct Marks {
     pub(crate) expiry: Option<Millis>,
 }
 
-/// The parts that an entry is made of.
+/// The components of an entry to be written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Draft<'a> {
     pub(crate) marks: Marks,
     pub(crate) place: Where,
-    /// Empty when it lies outside.
+    /// Empty if the key is stored in overflow.
     pub(crate) key: &'a [u8],
     pub(crate) value: &'a [u8],
 }
@@ -286,8 +285,7 @@ impl Draft<'_> {
         Header::new(self.marks.code, self.place, self.marks.expiry, self.key.len(), value_len)
     }
 
-    /// Writes the entry with a value of `value_len` bytes, of which the first are the draft's and the
-    /// others zero.
+    /// Writes the entry with a value of `value_len` bytes: the draft's bytes first, then zeros.
     pub(crate) fn write(&self, page: &mut [u8], at: usize, value_len: usize) {
         let header = self.header(value_len);
         let entry = &mut page[at..at + header.len()];
@@ -323,7 +321,7 @@ fn read_wide_time(page: &[u8], at: usize) -> Millis {
     Millis(i64::from_le_bytes(page[at..at + WIDE_TIME].try_into().expect("eight bytes")))
 }
 
-/// The time as six bytes keep it: to about the years -2490 and 6429.
+/// Clamps a time to the six-byte range, about the years -2490 to 6429.
 pub(crate) fn kept_time(time: Millis) -> Millis {
     Millis(time.0.clamp(-TIME_LIMIT, TIME_LIMIT))
 }

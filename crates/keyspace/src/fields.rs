@@ -1,8 +1,7 @@
-//! The elements of a large collection that are found by name: the fields of a hash, the members of a set or of a sorted
-//! set.
+//! Elements of a large collection that are found by name: fields of a hash, members of a set or sorted set.
 //!
-//! They are the entries of a store of their own ([`crate::entries`]). A snapshot captures them by a pin of that store,
-//! however many there are, page by page.
+//! They are the entries of their own store ([`crate::entries`]). A snapshot captures them with one pin on
+//! that store, whatever their number, page by page.
 
 use std::marker::PhantomData;
 
@@ -20,52 +19,52 @@ use crate::packed::Packed;
 use crate::pages::Crowding;
 use crate::value::Elements;
 
-/// An element with a name: a field of a hash.
+/// A named element: a field of a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Field<'a> {
     /// The field's name.
     pub name: &'a [u8],
-    /// Its value.
+    /// The field's value; empty for set members.
     pub value: &'a [u8],
-    /// When it expires, if it does.
+    /// Expiry time, if any.
     pub expiry: Option<Millis>,
 }
 
 impl Field<'_> {
-    /// Whether its time has not come.
+    /// Whether the field has not expired at `now`.
     #[must_use]
     pub fn lives_at(&self, now: Millis) -> bool {
         self.expiry.is_none_or(|expiry| expiry > now)
     }
 }
 
-/// A field that was set anew: what it was before.
+/// The previous state of a field that was overwritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Replaced {
-    /// When the old field would have expired, if it would have.
+    /// Expiry of the old field, if any.
     pub expiry: Option<Millis>,
 }
 
 impl Replaced {
-    /// Whether the time of the old field had come.
+    /// Whether the old field had expired at `now`.
     #[must_use]
     pub fn is_past(&self, now: Millis) -> bool {
         self.expiry.is_some_and(|expiry| expiry <= now)
     }
 }
 
-/// A kind of collection that has fields: the points in which its fields differ from another kind's.
+/// A collection kind whose elements are fields; defines what differs between the kinds.
 pub(crate) trait Of: std::fmt::Debug + Sized {
-    /// Those of a part, as a snapshot shows them.
+    /// Wraps a part of the fields for a snapshot visitor.
     fn elements(part: FieldsPart<'_>) -> Elements<'_>;
 
-    /// The store's type for a value that is too long for a page; it also decides in which order the fields are kept.
+    /// The type of values that are too long for a page. It also defines the secondary order of the fields.
     type Outside: Outside;
 
-    /// All of them as a value.
+    /// Wraps the fields as a value.
     fn large(fields: Box<Fields<Self>>) -> Large;
 
-    /// Visits those of a packed value of the kind, whose names need not stand in it as they are.
+    /// Visits the elements of a packed value of this kind; their names need not be contiguous in it.
     fn unpack(packed: &Packed<'_>, visit: &mut dyn FnMut(Field<'_>));
 }
 
@@ -82,10 +81,10 @@ impl<T: Of> Default for Fields<T> {
     }
 }
 
-/// Up to so many fields lie in the processor's nearer caches.
+/// Up to this many fields are assumed to fit the near CPU caches.
 const NEAR: usize = 4096;
 
-/// A name as a key; which slot it would be in does not matter.
+/// A field name as a lookup key; its slot is irrelevant.
 #[inline]
 pub(crate) fn name_key(name: &[u8]) -> Key<'_> {
     hashed_key(name, hashing::of(name))
@@ -120,19 +119,19 @@ impl<T: Of> Fields<T> {
         self.find(&name_key(name)).map(|place| self.at(place))
     }
 
-    /// The same, for a caller that knows the name's hash.
+    /// Like [`Self::get`], for callers that already have the hash.
     #[inline]
     pub(crate) fn get_hashed(&self, name: &[u8], hash: u64) -> Option<Field<'_>> {
         self.find(&hashed_key(name, hash)).map(|place| self.at(place))
     }
 
-    /// Whether there is a field of this name.
+    /// Whether a field with this name exists.
     #[inline]
     pub(crate) fn has_hashed(&self, name: &[u8], hash: u64) -> bool {
         self.find(&hashed_key(name, hash)).is_some()
     }
 
-    /// Asks the processor for the fields with these hashes, if there are so many fields that they may be far away.
+    /// Prefetches the fields with these hashes if the collection is too large for the near caches.
     pub(crate) fn touch(&self, hashes: impl Iterator<Item = u64> + Clone) {
         if self.len() > NEAR {
             hashes.clone().for_each(|hash| self.entries.prefetch_index(hash));
@@ -149,7 +148,7 @@ impl<T: Of> Fields<T> {
         });
     }
 
-    /// Visits fields until `visit` says no; says whether it never did.
+    /// Visits fields until `visit` returns false. Returns whether all were visited.
     pub(crate) fn visit_all<'a>(&'a self, visit: &mut dyn FnMut(Field<'a>) -> bool) -> bool {
         self.entries.visit_all(&mut |place| visit(self.at(place)))
     }
@@ -175,7 +174,7 @@ impl<T: Of> Fields<T> {
         self.entries.next_due()
     }
 
-    /// Sets a field; returns its old expiry if it was there.
+    /// Sets a field and returns its previous state if it existed.
     pub(crate) fn set(&mut self, name: &[u8], value: &[u8], expiry: Option<Millis>) -> Option<Replaced> {
         let expiry = expiry.map(kept_time);
         let key = name_key(name);
@@ -185,7 +184,7 @@ impl<T: Of> Fields<T> {
         replaced
     }
 
-    /// Sets a field that was found there.
+    /// Sets a field whose lookup result is `found`.
     pub(crate) fn put(&mut self, key: &Key<'_>, found: Option<Place>, value: &[u8], expiry: Option<Millis>) {
         if let Some(place) = found {
             if self.entries.overwrite(place, value, Code::ELEMENT, expiry) {
@@ -196,7 +195,7 @@ impl<T: Of> Fields<T> {
         self.insert(key, value, expiry);
     }
 
-    /// Adds a name without a value; says whether it was not there.
+    /// Adds a name without a value. Returns whether it is new.
     pub(crate) fn insert_if_new(&mut self, name: &[u8]) -> bool {
         let key = name_key(name);
         let is_new = self.find(&key).is_none();
@@ -206,7 +205,7 @@ impl<T: Of> Fields<T> {
         is_new
     }
 
-    /// So many fields are to come.
+    /// Reserves index space for `count` more fields.
     pub(crate) fn reserve(&mut self, count: usize) {
         self.entries.reserve(count);
     }
@@ -216,7 +215,7 @@ impl<T: Of> Fields<T> {
         self.entries.insert(key, Content { marks, bytes: value, len: value.len() });
     }
 
-    /// Says whether the field was there.
+    /// Returns whether the field existed.
     pub(crate) fn remove(&mut self, name: &[u8]) -> bool {
         let key = name_key(name);
         let found = self.find(&key);
@@ -226,7 +225,7 @@ impl<T: Of> Fields<T> {
         found.is_some()
     }
 
-    /// Removes a field chosen by `random` and puts its name into `name`.
+    /// Removes the field chosen by `random` and puts its name into `name`.
     pub(crate) fn pop(&mut self, random: u64, name: &mut Vec<u8>) {
         if let Some(place) = self.entries.random(random) {
             name.extend_from_slice(self.entries.key(place));
@@ -234,7 +233,7 @@ impl<T: Of> Fields<T> {
         }
     }
 
-    /// Changes when a field expires, if it is there.
+    /// Sets or removes the expiry of a field, if it exists.
     pub(crate) fn set_expiry(&mut self, name: &[u8], expiry: Option<Millis>) {
         let key = name_key(name);
         if let Some(place) = self.find(&key) {
@@ -242,7 +241,7 @@ impl<T: Of> Fields<T> {
         }
     }
 
-    /// Removes a field whose time has come and puts its name into `name`; says whether there was one.
+    /// Removes one expired field and puts its name into `name`. Returns whether there was one.
     pub(crate) fn pop_due(&mut self, now: Millis, name: &mut Vec<u8>) -> bool {
         self.entries.pop_due(now, name).is_some()
     }
@@ -322,10 +321,10 @@ impl<T: Of> Collection for Fields<T> {
     }
 }
 
-/// Some fields of a large collection, as a snapshot's walk comes to them.
+/// Some fields of a large collection, visited by a snapshot walk.
 #[derive(Debug, Clone, Copy)]
 pub struct FieldsPart<'a> {
-    /// Whether fields of the collection expired at the cut, here or in other parts.
+    /// Whether any field of the whole collection had an expiry at the cut.
     pub any_expires: bool,
     pub(crate) page: PageView<'a>,
 }
@@ -342,7 +341,7 @@ mod tests {
     use super::*;
     use crate::hash::OfHash;
 
-    /// How far so many choices are from what pure chance would give, in standard deviations.
+    /// Deviation of the observed picks from a uniform distribution, in standard deviations.
     fn unfairness(fields: &Fields<OfHash>, choices: u64) -> f64 {
         let mut chosen = std::collections::BTreeMap::new();
         for number in 0..choices {

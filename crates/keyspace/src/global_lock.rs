@@ -1,9 +1,9 @@
-//! The script turn: the right to wait for a slot while holding another.
+//! The global lock: the right to wait for a slot while holding another one.
 //!
-//! A thread that never waits while it holds a slot cannot be part of a deadlock. Of those that must wait so (a script
-//! with undeclared keys, a command that takes every slot), only the holder of the turn may: it waits for threads of
-//! which none waits for it while holding a slot. A function that takes a [`ScriptTurn`] cannot be called without
-//! the turn.
+//! A thread that never waits while holding a slot cannot be part of a deadlock. Operations that must do so (a
+//! script with undeclared keys, a command that locks every slot) take the global lock first: its holder waits
+//! only for threads that do not wait for it while holding a slot. Functions that take a [`GlobalLock`] cannot
+//! be called without it.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use parking_lot::MutexGuard;
 
 use crate::keyspace::{ASKED, Keyspace, Patience};
 
-/// Held by the thread that waits for a slot while holding another. To be waited for while holding no slot.
+/// Held by the thread that waits for a slot while holding another. Must be acquired while holding no slot.
 #[derive(Debug)]
 pub struct ScriptTurn<'k> {
     pub(crate) keyspace: &'k Keyspace,
@@ -19,13 +19,13 @@ pub struct ScriptTurn<'k> {
 }
 
 impl Keyspace {
-    /// Waits for the script turn. The caller must hold no slot.
+    /// Waits for the global lock. The caller must hold no slot.
     #[must_use]
     pub fn script_turn(&self) -> ScriptTurn<'_> {
         ScriptTurn { keyspace: self, _held: self.turn.lock() }
     }
 
-    /// The script turn, waited for as long as `patient` lets it.
+    /// Waits for the global lock as long as the policy allows.
     #[must_use]
     pub fn script_turn_while(&self, patient: Patience<'_>) -> Option<ScriptTurn<'_>> {
         let mut waited = ASKED;
@@ -37,7 +37,7 @@ impl Keyspace {
         }
     }
 
-    /// The script turn, if it is free within `time`. The caller may hold slots, since it does not wait for ever.
+    /// Waits for the global lock for at most `time`. The caller may hold slots, because the wait is bounded.
     #[must_use]
     pub fn script_turn_within(&self, time: Duration) -> Option<ScriptTurn<'_>> {
         self.turn.try_lock_for(time).map(|held| ScriptTurn { keyspace: self, _held: held })

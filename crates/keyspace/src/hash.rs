@@ -1,9 +1,9 @@
 //! Hashes.
 //!
-//! A hash is packed ([`records`]) while it has few fields and bytes, in its entry or outside. Past that its fields are
-//! the entries of a store of their own ([`crate::fields`]): one field costs the same however many there are, a scan
-//! keeps its promise, fields expire as keys do, and a snapshot captures it by a pin instead of a copy. Users see only
-//! the name that OBJECT ENCODING gives, and that follows Redis's thresholds, not the shape.
+//! A hash is packed ([`records`]) while it has few fields and bytes. Beyond that its fields become entries of
+//! their own store ([`crate::fields`]): the cost per field does not depend on the hash size, HSCAN keeps its
+//! guarantee, fields expire like keys, and a snapshot pins the hash instead of copying it. OBJECT ENCODING
+//! follows Redis's thresholds, independently of this representation.
 mod editing;
 pub(crate) mod records;
 mod setting;
@@ -16,7 +16,7 @@ use crate::large::Large;
 use crate::packed::{self, Builder, Packed, Shape};
 use crate::value::Elements;
 
-/// The fields of a hash: each has a value and may expire.
+/// Fields of a hash: each has a value and may expire.
 #[derive(Debug)]
 pub(crate) struct OfHash;
 
@@ -36,8 +36,8 @@ impl Of for OfHash {
     }
 }
 
-/// A hash as it is read, borrowed from its slot. Fields whose time has come are there until they are
-/// removed: the caller decides what to do with them.
+/// A read-only view of a hash, borrowed from its slot. It includes expired fields that have not been removed
+/// yet; the caller decides how to treat them.
 #[derive(Debug, Clone, Copy)]
 pub struct HashRef<'a> {
     pub(crate) shape: Shape<'a, Fields<OfHash>>,
@@ -51,25 +51,25 @@ impl<'a> From<records::Record<'a>> for Field<'a> {
 }
 
 impl<'a> HashRef<'a> {
-    /// How many fields there are.
+    /// Number of fields, including expired ones.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shape.len()
     }
 
-    /// Only a hash that was just made has no fields.
+    /// Only a newly created hash can be empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The name that OBJECT ENCODING gives it.
+    /// The OBJECT ENCODING name.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
         if self.form == Form::TableHash { "hashtable" } else { "listpack" }
     }
 
-    /// The field of this name.
+    /// Looks up a field by name.
     #[must_use]
     #[inline]
     pub fn get(&self, field: &[u8]) -> Option<Field<'a>> {
@@ -87,7 +87,7 @@ impl<'a> HashRef<'a> {
         }
     }
 
-    /// How many of the fields have a time that has not come, or none. Looks only where some may be due.
+    /// Number of fields that have not expired at `now`. Scans only if some may have expired.
     #[must_use]
     pub fn len_at(&self, now: Millis) -> usize {
         match self.shape {
@@ -98,7 +98,7 @@ impl<'a> HashRef<'a> {
         }
     }
 
-    /// Visits about `count` fields from position `from` on, as [`crate::Table::scan`] does; a packed hash is
+    /// Visits about `count` fields from position `from`, like [`crate::Table::scan`]; a packed hash is
     /// visited whole.
     pub fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(Field<'a>)) -> Option<u64> {
         match self.shape {
@@ -110,7 +110,7 @@ impl<'a> HashRef<'a> {
         }
     }
 
-    /// A field chosen by `random`, a uniform random number.
+    /// Picks a field by `random`, a uniform random number.
     #[must_use]
     pub fn random(&self, random: u64) -> Option<Field<'a>> {
         match self.shape {
@@ -122,7 +122,7 @@ impl<'a> HashRef<'a> {
         }
     }
 
-    /// When the next field expires, or a time before that.
+    /// Lower bound of the next field expiry.
     #[must_use]
     pub fn next_due(&self) -> Option<Millis> {
         match self.shape {
@@ -133,7 +133,7 @@ impl<'a> HashRef<'a> {
 }
 
 impl Builder {
-    /// Adds a field that is not there yet to a hash.
+    /// Adds a field that does not exist yet to a hash.
     pub fn push_field(&mut self, name: &[u8], value: &[u8], expiry: Option<Millis>) {
         records::push(&mut self.bytes, name, value, expiry);
         let about = &mut self.about;
@@ -145,7 +145,7 @@ impl Builder {
 }
 
 impl<'a> Packed<'a> {
-    /// The fields of a packed hash, or of a part of one.
+    /// The fields of a packed hash, or of one part of it.
     pub fn fields(&self) -> impl Iterator<Item = Field<'a>> + Clone + use<'a> {
         debug_assert_eq!(self.kind(), Kind::Hash);
         records::records(self.bytes()).map(Field::from)

@@ -1,24 +1,24 @@
-//! The hash of a key.
+//! The hash function for keys.
 //!
-//! One number decides where a key lies: its top 48 bits are the key's position in hash order, by which the
-//! index finds it and SCAN walks; its lowest byte is the tag that the index compares first.
+//! One hash value locates a key: its top 48 bits are the position in hash order, used by the index and by
+//! SCAN; its lowest byte is the tag that the index compares first.
 
 use std::sync::OnceLock;
 
 use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 
-/// Chosen once per process, so that nobody outside can choose keys that collide.
+/// Chosen once per process, so that clients cannot construct colliding keys.
 static SECRETS: OnceLock<RapidSecrets> = OnceLock::new();
 
-/// The part of a hash that is a position. The low 16 bits are left free, with room for the number of a slot.
+/// Mask for the position part of a hash. The low 16 bits stay free, with room for a slot number.
 pub(crate) const POSITION: u64 = !0xffff;
 
-/// Chooses the secrets of this process, unless they are chosen.
+/// Sets the secrets of this process unless they are already set.
 pub(crate) fn seed(seed: u64) {
     SECRETS.get_or_init(|| RapidSecrets::seed(seed));
 }
 
-/// A seed that is the same wherever this text is.
+/// Derives a seed from `text`; equal texts give equal seeds on every machine.
 pub(crate) fn seed_of(text: &[u8]) -> u64 {
     rapidhash_v3_seeded(text, &RapidSecrets::seed(0))
 }

@@ -1,12 +1,12 @@
-//! From a key's hash to its entry.
+//! Maps a key's hash to its entry.
 //!
-//! An index is a [`inline::Few`] in the table itself for a handful of keys, then one [`segment::Segment`] of at most 16
-//! buckets, or, for a table of more than about 170 keys, a directory of segments: its [`map::Map`] leads from the
-//! hash's first bits to the segment that covers it (extendible hashing, Fagin et al. 1979, by the leading bits, so that
-//! hash order is kept). All work is on one segment of at most 176 entries and on a small part of the map at a time: no
-//! insert waits for a rehash of the table, however large.
+//! An index starts as an [`inline::InlineIndex`] inside the table for a handful of keys, then becomes one
+//! [`segment::Segment`] of up to 16 buckets, and above about 170 keys a directory of segments, whose
+//! [`map::Map`] leads from the leading bits of a hash to the segment that covers it (extendible hashing,
+//! Fagin et al. 1979; leading bits keep hash order). Every operation touches one segment of at most 176
+//! entries and a small part of the map, so no insert waits for a rehash, however large the table is.
 //!
-//! The index knows entries only by number (a reference) and asks its caller for their hashes.
+//! The index stores only entry numbers (references) and asks its caller for their hashes.
 mod bucket;
 mod inline;
 mod map;
@@ -21,13 +21,13 @@ use crate::hashing::POSITION;
 use crate::memory::prefetch;
 use crate::purge::A_PART;
 
-/// A segment that has become so small is no longer needed.
+/// A segment that shrinks to this many entries goes back to the inline form.
 const FEW_AGAIN: usize = inline::MOST / 2;
 
-/// Gives the hashes of entries.
+/// Provides the hashes of entries.
 pub(crate) trait Hashes {
     fn hash(&self, reference: u32) -> u64;
-    /// Asks the processor for the entry's memory.
+    /// Prefetches the entry.
     fn prefetch(&self, reference: u32);
 }
 
@@ -55,16 +55,16 @@ impl Default for Index {
 pub(crate) struct Directory {
     map: Map,
     segments: Chunked<Segment>,
-    /// Numbers of segments that nothing leads to.
+    /// Free segment numbers.
     unused: Chunked<u32>,
-    /// How many segments have which depth.
+    /// Number of segments per depth.
     depths: Vec<u32>,
 }
 
-/// So often a place is tried. One in two or three is taken, one in a hundred where much was removed.
+/// Attempts per random pick. One in two or three succeeds, one in a hundred after many removals.
 const TRIES: usize = 1000;
 
-/// The next of a row of numbers that look like chance, all from `state` (SplitMix64).
+/// The next SplitMix64 pseudo-random number.
 fn mixed(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut mixed = *state;
@@ -73,15 +73,15 @@ fn mixed(state: &mut u64) -> u64 {
     mixed ^ mixed >> 31
 }
 
-/// An index that is made ready for many gives a segment so many of them, so that few have to be split soon.
+/// Entries per segment when an index is sized in advance; leaves room so that few segments split soon.
 const AT_FIRST: usize = segment::MOST_ENTRIES * 3 / 4;
-/// So often it is halved beforehand: that takes some microseconds.
+/// Limit for pre-splitting an index, which takes some microseconds.
 const MOST_DEEP: u8 = 6;
 
-/// Two halves with fewer entries than this become one again.
+/// Two sibling segments with fewer entries than this in total are merged.
 const JOIN_BELOW: usize = 80;
 
-/// The segment that takes the place of a few.
+/// Converts an inline index into a segment.
 fn segment_of(few: &Few, of: &impl Hashes) -> Segment {
     let mut taken = Taken::new();
     hashes(of)(few.references(), &mut taken);
@@ -91,7 +91,7 @@ fn segment_of(few: &Few, of: &impl Hashes) -> Segment {
 }
 
 impl Directory {
-    /// One that begins with this segment, which covers everything.
+    /// A directory whose first segment covers all positions.
     fn of(segment: Segment) -> Self {
         let mut segments = Chunked::default();
         segments.push(segment);
@@ -119,8 +119,8 @@ impl Directory {
         self.depths[depth + 1] += 2;
     }
 
-    /// The entry that `position` and `place` hit, if one is there. A segment is hit the more often the more positions
-    /// it covers, and is passed by the more often for that.
+    /// Returns the entry at `position` and cell `place`, if that cell is taken. A segment is hit in
+    /// proportion to the positions it covers, and rejects in the same proportion, which keeps picks uniform.
     fn pick(&self, position: u64, place: u64) -> Option<u32> {
         let deepest = self.depths.iter().rposition(|&segments| segments > 0)?;
         let segment = &self.segments[self.map.number(position)];
@@ -128,7 +128,7 @@ impl Directory {
         if position & passes_by == 0 { segment.pick(segment::MOST_BUCKETS, place as u32) } else { None }
     }
 
-    /// Joins the segment of `hash` with its other half, if both are small; says whether it did.
+    /// Merges the segment of `hash` with its sibling if both are small. Returns whether it did.
     fn join(&mut self, hash: u64, of: &impl Hashes) -> bool {
         let number = self.map.number(hash);
         let depth = self.segments[number].depth();
@@ -151,7 +151,7 @@ impl Directory {
 }
 
 impl Index {
-    /// The segment that covers a hash, if there are segments.
+    /// The segment that covers `hash`; `None` for an inline index.
     #[inline]
     fn segment(&self, hash: u64) -> Option<&Segment> {
         match self {
@@ -161,20 +161,20 @@ impl Index {
         }
     }
 
-    /// Asks the processor for the segment that leads to the line which [`Index::prefetch`] asks for, if there are so
-    /// many that it may not be in the cache.
+    /// Prefetches the segment header that [`Index::prefetch`] reads, if there are too many segments to be
+    /// cached.
     #[inline]
     pub(crate) fn prefetch_segment(&self, hash: u64) {
         if let Self::Many(directory) = self {
             let segment = &directory.segments[directory.map.number(hash)];
             let segment = std::slice::from_ref(segment).as_ptr_range();
             prefetch(segment.start);
-            // It may lie on two lines.
+            // The header may span two cache lines.
             prefetch(segment.end.cast::<u8>().wrapping_sub(1));
         }
     }
 
-    /// Asks the processor for the line in which a search for `hash` begins.
+    /// Prefetches the index line where a search for `hash` starts.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) {
         if let Some(segment) = self.segment(hash) {
@@ -182,7 +182,7 @@ impl Index {
         }
     }
 
-    /// The reference that a search for `hash` will most likely find. Only a hint.
+    /// The reference that a search for `hash` will most likely return. Only a hint.
     #[inline]
     pub(crate) fn likely(&self, hash: u64) -> Option<u32> {
         match self {
@@ -192,7 +192,7 @@ impl Index {
         }
     }
 
-    /// The reference to an entry with this hash for which `is` says yes.
+    /// The reference with this hash that `is` accepts.
     #[inline]
     pub(crate) fn find(&self, hash: u64, is: impl FnMut(u32) -> bool) -> Option<u32> {
         match self {
@@ -202,7 +202,7 @@ impl Index {
         }
     }
 
-    /// Makes room for so many entries in all: in one segment as far as it has it, in an empty index also in some more.
+    /// Reserves space for this many entries in total: up to one segment, or several if the index is empty.
     pub(crate) fn reserve(&mut self, entries: usize, of: &impl Hashes) {
         if entries <= inline::MOST {
             return;
@@ -255,7 +255,7 @@ impl Index {
         }
     }
 
-    /// Takes the reference of an entry with this hash out.
+    /// Removes the reference of an entry with this hash.
     pub(crate) fn remove(&mut self, hash: u64, reference: u32, of: &impl Hashes) {
         match self {
             Self::Few(few) => few.remove(hash, reference),
@@ -286,7 +286,7 @@ impl Index {
         }
     }
 
-    /// Exchanges the reference to an entry that was moved.
+    /// Replaces the reference to an entry that moved.
     pub(crate) fn redirect(&mut self, hash: u64, from: u32, to: u32) {
         match self {
             Self::Few(few) => few.redirect(hash, from, to),
@@ -298,8 +298,8 @@ impl Index {
         }
     }
 
-    /// Visits the entries of one bucket, those of `position` and above; returns the position to go on from,
-    /// or `None` at the end.
+    /// Visits the entries of one bucket at `position` or above. Returns the next position, or `None` at the
+    /// end.
     pub(crate) fn visit(&self, position: u64, of: &impl Hashes, visit: impl FnMut(u32)) -> Option<u64> {
         let segment = match self {
             Self::Few(few) => {
@@ -319,7 +319,8 @@ impl Index {
         }
     }
 
-    /// Visits all entries, in any order, until `visit` says no; says whether it never did. Asks for no hashes.
+    /// Visits all entries in arbitrary order until `visit` returns false. Returns whether all were visited.
+    /// Needs no hashes.
     pub(crate) fn visit_all(&self, of: &impl Hashes, mut visit: impl FnMut(u32) -> bool) -> bool {
         match self {
             Self::Few(few) => {
@@ -333,7 +334,7 @@ impl Index {
         }
     }
 
-    /// An entry chosen by `random`: each with the same chance, for places are tried until one is taken.
+    /// Picks a uniformly random entry by probing random cells until one is taken.
     pub(crate) fn pick(&self, random: u64) -> Option<u32> {
         let mut state = random;
         let found = (0..TRIES).find_map(|_| {
@@ -368,8 +369,8 @@ impl Index {
         }
     }
 
-    /// Moves a part of the lines to lower chunks of the pool where there is room; says whether there are
-    /// further parts.
+    /// Moves one chunk of the lines to lower addresses of the pool, if there is room. Returns whether more
+    /// chunks follow.
     pub(crate) fn sink(&mut self, part: usize) -> bool {
         match self {
             Self::Few(_) => false,

@@ -1,44 +1,45 @@
-//! A key with its hash and slot, which are computed once.
+//! A key together with its hash and slot, computed once.
 
 use slot_routing::Slot;
 
-/// A key's bytes, its slot and its hash. Made by [`crate::Keyspace::key`].
+/// A key's bytes, slot and hash. Created by [`crate::Keyspace::key`].
 #[derive(Debug, Clone, Copy)]
 pub struct Key<'a> {
     pub(crate) bytes: &'a [u8],
     pub(crate) slot: Slot,
-    /// Seeded per process, so that nobody outside can choose keys that collide.
+    /// Seeded per process, so that clients cannot construct colliding keys.
     pub(crate) hash: u64,
 }
 
 impl<'a> Key<'a> {
-    /// Its bytes.
+    /// The key's name.
     #[must_use]
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// Its slot.
+    /// The hash slot that the key belongs to.
     #[must_use]
     pub fn slot(&self) -> Slot {
         self.slot
     }
 
-    /// These bytes as a key, if they are the same: nothing is computed again.
+    /// Reuses the hash for another copy of the key: `None` if `bytes` differ.
     #[must_use]
     #[inline]
     pub fn again<'b>(&self, bytes: &'b [u8]) -> Option<Key<'b>> {
         same(self.bytes, bytes).then_some(Key { bytes, slot: self.slot, hash: self.hash })
     }
 
-    /// Its hash within the slot.
+    /// The key's hash; independent of its slot.
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.hash
     }
 }
 
-/// Whether both are the same. Most keys are short enough that a call would cost more than the comparison.
+/// Compares two byte strings. Most keys are so short that a `memcmp` call would cost more than the
+/// comparison.
 #[inline]
 pub(crate) fn same(one: &[u8], other: &[u8]) -> bool {
     if one.len() != other.len() {

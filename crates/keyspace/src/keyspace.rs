@@ -1,4 +1,4 @@
-//! All slots and their locks.
+//! The keyspace: all slots and their locks.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -20,41 +20,40 @@ use crate::slot::{SlotData, SlotGuard};
 use crate::snapshot::Cuts;
 use crate::table::Table;
 
-/// How many slots ahead memory is asked for while all are locked one after another.
+/// Prefetch distance, in slots, while locking all slots in order.
 const LOCKS_AHEAD: usize = 16;
 
-/// How often a slot that is in use is looked at before its waiter goes to sleep: about as long as a worker has it for
-/// all commands of a batch.
+/// Spin attempts before a waiter sleeps: about as long as a worker holds a slot for one batch of commands.
 const SPINS: usize = 200;
-/// A slot that is locked for longer than this is waited for without holding all others.
+/// A slot held longer than this is awaited without holding all others.
 const SOON: Duration = Duration::from_millis(1);
-/// The interval at which a thread that waits for a slot asks whether to go on waiting.
+/// How often a thread that waits for a slot consults its wait policy.
 pub(crate) const ASKED: Duration = Duration::from_millis(2);
-/// Says, every two milliseconds, whether to go on waiting for what has been waited for so long.
+/// Called every two milliseconds with the time waited so far; returns whether to keep waiting.
 pub(crate) type Patience<'a> = &'a dyn Fn(Duration) -> bool;
-/// For so many keys at once sweeping takes no memory.
+/// Up to this many keys, prefetching needs no heap allocation.
 const AT_ONCE: usize = 32;
-/// Room for the guards of all slots.
+/// Guards of all slots.
 pub(crate) type Holding<'k> = Vec<Option<MutexGuard<'k, SlotData>>>;
 
-/// A slot on lines of its own.
+/// A slot aligned to its own cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Aligned(Mutex<SlotData>);
 
-/// How large a database is.
+/// Key counts of a database.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
-    /// Its keys.
+    /// Total number of keys.
     pub keys: usize,
-    /// Those of them that expire.
+    /// Keys with an expiry.
     pub volatile: usize,
-    /// Those of them whose values have elements that expire.
+    /// Keys whose values have expiring elements.
     pub timed: usize,
 }
 
 impl Size {
-    /// Counts the keys of one slot.
+    /// Adds the keys of one slot.
     pub fn add(&mut self, table: &Table) {
         self.keys += table.len();
         self.volatile += table.volatile_len();
@@ -62,11 +61,11 @@ impl Size {
     }
 }
 
-/// All slots.
+/// All slots of a node.
 #[derive(Debug)]
 pub struct Keyspace {
     slots: FullChunk<Aligned>,
-    /// The slots that can hold keys, in rising order.
+    /// Slots that can hold keys, in ascending order.
     in_use: Box<[Slot]>,
     published: Published,
     pub(crate) cuts: Cuts,
@@ -75,21 +74,21 @@ pub struct Keyspace {
 }
 
 impl Keyspace {
-    /// The seed that servers have in common which are given the same text: a cursor of one goes on at another.
+    /// Derives a hash seed from `text`. Servers with the same text share SCAN cursors.
     #[must_use]
     pub fn seed_of(text: &[u8]) -> u64 {
         hashing::seed_of(text)
     }
 
-    /// An empty keyspace of that many databases. `seed` makes the hashes unguessable; the first keyspace of
-    /// a process chooses it for all.
+    /// An empty keyspace with this many databases. `seed` makes hashes unpredictable; the first keyspace
+    /// created in a process sets it for all.
     #[must_use]
     pub fn new(seed: u64, databases: u16) -> Self {
         Self::made_of(seed, databases, Slot::all().collect())
     }
 
-    /// The same for keys of these slots alone: what looks at all slots passes over the others. No key of another slot
-    /// may be written.
+    /// Like [`Self::new`], restricted to these slots: loops over all slots skip the others, and keys of other
+    /// slots must not be written.
     #[must_use]
     pub fn of_slots(seed: u64, databases: u16, slots: &SlotSet) -> Self {
         Self::made_of(seed, databases, slots.iter().collect())
@@ -107,7 +106,7 @@ impl Keyspace {
         }
     }
 
-    /// The slots that can hold keys, in rising order: nearly always every slot.
+    /// The slots that can hold keys, in ascending order; nearly always all slots.
     pub fn slots(&self) -> impl ExactSizeIterator<Item = Slot> + '_ {
         self.in_use.iter().copied()
     }
@@ -118,26 +117,26 @@ impl Keyspace {
         self.in_use.len() == SLOT_COUNT || self.in_use.binary_search(&slot).is_ok()
     }
 
-    /// An empty one with the same databases and slots.
+    /// An empty keyspace with the same databases and slots.
     #[must_use]
     pub fn empty_alike(&self, seed: u64) -> Self {
         Self::made_of(seed, self.databases, self.in_use.clone())
     }
 
-    /// How many databases there are.
+    /// Number of databases.
     #[must_use]
     pub fn databases(&self) -> u16 {
         self.databases
     }
 
-    /// Hashes `bytes` once for everything that follows.
+    /// Hashes `bytes` once for all later lookups.
     #[must_use]
     #[inline]
     pub fn key<'a>(&self, bytes: &'a [u8]) -> Key<'a> {
         Key { bytes, slot: Slot::of_key(bytes), hash: hashing::of(bytes) }
     }
 
-    /// The same, for a caller that knows the key's slot.
+    /// Like [`Self::key`], for callers that know the slot.
     #[must_use]
     #[inline]
     pub fn key_in<'a>(&self, slot: Slot, bytes: &'a [u8]) -> Key<'a> {
@@ -145,7 +144,7 @@ impl Keyspace {
         Key { bytes, slot, hash: hashing::of(bytes) }
     }
 
-    /// First sweep over a batch: asks the processor for the slot's own memory.
+    /// Prefetches the slot's lock and header (first pass over a batch).
     #[inline]
     pub fn touch_slot(&self, key: &Key<'_>) {
         let slot = &self.slots[key.slot.index()..];
@@ -153,7 +152,8 @@ impl Keyspace {
         prefetch(slot.as_ptr().cast::<u8>().wrapping_add(64));
     }
 
-    /// Second sweep: asks for the key's index line. The slot is locked from then on; `None` if it is in use.
+    /// Prefetches the key's index line (second pass). Locks the slot; `None` if it is locked by another
+    /// thread.
     #[inline]
     pub fn touch_index(&self, db: u16, key: &Key<'_>) -> Option<Touched<'_>> {
         let data = self.slots[key.slot.index()].0.try_lock()?;
@@ -161,29 +161,30 @@ impl Keyspace {
         Some(Touched { data, likely: None })
     }
 
-    /// Second and third sweep over keys whose slots are not to stay locked.
+    /// Runs the second and third prefetch pass over keys whose slots must not stay locked.
     pub fn touch_entries<'a>(&self, db: u16, keys: impl Iterator<Item = &'a Key<'a>>) {
         let touched = keys.filter_map(|key| Some((self.touch_index(db, key)?, key)));
         let touched: SmallVec<[(Touched<'_>, &Key<'_>); AT_ONCE]> = touched.collect();
         touched.into_iter().for_each(|(mut touched, key)| touched.touch_entry(db, key));
     }
 
-    /// Hashes the name of a part of a value, a field of a hash.
+    /// Hashes the name of a part of a value, such as a hash field.
     #[must_use]
     #[inline]
     pub fn hash_part(&self, name: &[u8]) -> u64 {
         hashing::of(name)
     }
 
-    /// Waits for one slot. The caller must hold no other (see [`Keyspace::lock_many`]).
+    /// Locks one slot, waiting if necessary. The caller must hold no other slot (see
+    /// [`Keyspace::lock_many`]).
     #[must_use]
     #[inline]
     pub fn lock(&self, slot: Slot) -> SlotGuard<'_> {
         self.try_lock(slot).unwrap_or_else(|| self.wait_for(slot))
     }
 
-    /// Spins before it sleeps: a slot is held for a few microseconds, and to sleep and to be woken takes both sides
-    /// longer than that.
+    /// Spins before sleeping: a slot is held for a few microseconds, and a sleep with its wake-up costs both
+    /// threads more.
     #[cold]
     fn wait_for(&self, slot: Slot) -> SlotGuard<'_> {
         let data = self.spin_for(slot).unwrap_or_else(|| self.slots[slot.index()].0.lock());
@@ -198,8 +199,8 @@ impl Keyspace {
         })
     }
 
-    /// Locks the slots all or nothing: never waits for one while it holds another, so two callers
-    /// cannot wait for each other.
+    /// Locks all given slots or none: never waits for a slot while holding another, so two callers cannot
+    /// deadlock.
     #[must_use]
     pub fn lock_many(&self, slots: &[Slot]) -> LockedSlots<'_> {
         let mut locked = LockedSlots::default();
@@ -207,7 +208,7 @@ impl Keyspace {
         locked
     }
 
-    /// Waits for a slot as long as `patient` lets it.
+    /// Waits for a slot as long as the policy allows.
     pub fn lock_while(&self, slot: Slot, patient: Patience<'_>) -> Option<SlotGuard<'_>> {
         self.try_lock(slot).or_else(|| Some(self.guard(slot, self.data_while(slot, patient)?)))
     }
@@ -226,9 +227,10 @@ impl Keyspace {
         })
     }
 
-    /// Locks so many slots that others would notice if they were held while one of them is waited for: what stays locked
-    /// for more than a moment is waited for with all others free, and kept. `held` has a place for each; says whether
-    /// all are locked, or `patient` did not let it wait. For the holder of the turn, which may hold other slots.
+    /// Locks many slots without blocking other clients behind one busy slot: a slot that stays locked for
+    /// more than a moment is awaited with all others released. `held` has one place per slot. Returns whether
+    /// all are locked; false if the wait policy gave up. Only for the holder of the global lock, which may
+    /// hold other slots.
     pub(crate) fn lock_every<'k, G>(
         &'k self,
         _turn: &ScriptTurn<'_>,
@@ -260,8 +262,8 @@ impl Keyspace {
         lock.try_lock().or_else(|| self.spin_for(slot)).or_else(|| lock.try_lock_for(SOON))
     }
 
-    /// Makes ready for holding every slot at once: the memory that takes, and the locks' lines on this core. It is
-    /// not the locking that takes time but the lines' way here from others.
+    /// Prepares for locking all slots: allocates the guards and prefetches the lock cache lines. Fetching the
+    /// lines from other cores takes the time, not the locking.
     pub(crate) fn ready_to_hold_all(&self) -> Holding<'_> {
         for slot in self.slots() {
             self.touch_lock(slot.index() + LOCKS_AHEAD);
@@ -270,8 +272,8 @@ impl Keyspace {
         self.slots().map(|_| None).collect()
     }
 
-    /// Runs `at_that_moment` while every slot is held, and looks into none of them: of each slot, only the line
-    /// with its lock is needed.
+    /// Runs `at_that_moment` while all slots are locked. It does not read the slots, so only the cache line
+    /// with each lock is touched.
     pub(crate) fn with_all_held<'k, R>(
         &'k self,
         turn: &ScriptTurn<'_>,
@@ -290,14 +292,14 @@ impl Keyspace {
         }
     }
 
-    /// Locks a slot, if no other thread has it.
+    /// Locks a slot unless another thread holds it.
     #[must_use]
     pub fn try_lock(&self, slot: Slot) -> Option<SlotGuard<'_>> {
         self.slots[slot.index()].0.try_lock().map(|data| self.guard(slot, data))
     }
 
-    /// Lets go of the slot for the threads that wait for it, and takes it again after them. Work on a slot that takes
-    /// long must do this at times: unlocking and locking again would nearly always win against a waiting thread.
+    /// Yields the slot to waiting threads and locks it again. Long operations on a slot must call this
+    /// regularly: a plain unlock and lock would nearly always win against a waiting thread.
     pub(crate) fn let_others(&self, guard: &mut SlotGuard<'_>) {
         guard.publish();
         MutexGuard::bump(&mut guard.data);
@@ -317,42 +319,42 @@ impl Keyspace {
         SlotGuard { data, published: &self.published, slot, last_published: None, likely }
     }
 
-    /// How many keys database 0 has in `slot`, as of the last unlock.
+    /// Number of keys of database 0 in `slot`, as of the last unlock.
     #[must_use]
     pub fn slot_len(&self, slot: Slot) -> usize {
         self.published.keys[slot.index()].load(Ordering::Relaxed) as usize
     }
 
-    /// How many keys all slots have in all databases, each as of its last unlock.
+    /// Number of keys in all databases, as of each slot's last unlock.
     #[must_use]
     pub fn keys(&self) -> usize {
         self.filled_slots().map(|slot| self.keys_in_slot(slot)).sum()
     }
 
-    /// The slots that hold keys, in rising order, each as of its last unlock. Those whose keys are hidden hold none.
+    /// Slots that hold visible keys, in ascending order, as of each slot's last unlock.
     pub fn filled_slots(&self) -> impl Iterator<Item = Slot> + '_ {
         self.published.filled.iter()
     }
 
-    /// How often a slot got its first key or lost its last one, as of the last unlocks.
+    /// How often a slot became empty or non-empty, as of the last unlocks.
     #[must_use]
     pub fn filled_changes(&self) -> u64 {
         self.published.filled.changes()
     }
 
-    /// How many keys `slot` has in all databases, as of the last unlock.
+    /// Number of keys of `slot` in all databases, as of the last unlock.
     #[must_use]
     pub fn keys_in_slot(&self, slot: Slot) -> usize {
         self.slot_len(slot) + self.published.others[slot.index()].load(Ordering::Relaxed) as usize
     }
 
-    /// How many of them expire.
+    /// Number of keys of `slot` with an expiry, in all databases.
     #[must_use]
     pub fn volatile_in_slot(&self, slot: Slot) -> usize {
         self.published.volatile[slot.index()].load(Ordering::Relaxed) as usize
     }
 
-    /// How many keys database `db` has in `slot`.
+    /// Number of keys of database `db` in `slot`.
     #[must_use]
     pub fn len_in(&self, db: u16, slot: Slot) -> usize {
         if db == 0 {
@@ -367,14 +369,14 @@ impl Keyspace {
         self.published.others[slot.index()].load(Ordering::Relaxed) > 0
     }
 
-    /// How many keys database `db` has.
+    /// Number of keys of database `db`.
     #[must_use]
     pub fn len(&self, db: u16) -> usize {
         self.filled_slots().map(|slot| self.len_in(db, slot)).sum()
     }
 
-    /// How large each database is. One slot is counted after another, so others may write meanwhile. Only where
-    /// databases other than 0 have keys is a slot locked.
+    /// Key counts per database. Slots are counted one after another while other threads may write. A slot is
+    /// locked only if databases other than 0 have keys in it.
     #[must_use]
     pub fn sizes(&self) -> Vec<Size> {
         let mut sizes = vec![Size::default(); usize::from(self.databases())];
@@ -399,25 +401,25 @@ impl Keyspace {
         self.len(db) == 0
     }
 
-    /// The slots that may hold a key whose time has come. Reads no lock, and looks at no slot before something can be
-    /// due.
+    /// The slots that may hold an expired key. Takes no locks, and returns at once while nothing can have
+    /// expired.
     #[must_use]
     pub fn due_slots(&self, now: Millis) -> Vec<Slot> {
         if self.published.next_due() > now { Vec::new() } else { self.published.due_slots(now) }
     }
 
-    /// No key's time comes before this; `None` if no key has one. It may be earlier than the first until
-    /// [`Keyspace::due_slots`] has looked.
+    /// Lower bound of the next key expiry; `None` if no key expires. It becomes exact when
+    /// [`Keyspace::due_slots`] runs.
     #[must_use]
     pub fn next_due(&self) -> Option<Millis> {
         Some(self.published.next_due()).filter(|next| *next != page::NEVER)
     }
 
-    /// Has `ring` called, from then on, whenever a key got a time before [`Keyspace::next_due`], with its slot locked.
-    /// Once.
+    /// Registers `ring`, called with the slot locked whenever a key gets an expiry earlier than
+    /// [`Keyspace::next_due`].
     ///
     /// # Panics
-    /// If it was called before.
+    /// If called twice.
     pub fn call_when_due_sooner(&self, ring: impl Fn() + Send + Sync + 'static) {
         self.published.call_when_due_sooner(Box::new(ring));
     }

@@ -1,40 +1,41 @@
-//! The kinds of values, their names, and how an entry's header tells them apart.
+//! Kinds of values, their encodings, and their codes in entry headers.
 //!
-//! A kind is added here first; the compiler then names what else it needs (docs/keyspace.md, "How a kind is added").
+//! To add a kind, start here; the compiler then reports all places that need it (docs/keyspace.md, "How a
+//! kind is added").
 
 use crate::entry::Code;
 use crate::packed::{About, MOST_BYTES, MOST_ELEMENTS};
 use crate::stream;
 
-/// The type of a value, as TYPE names it.
+/// The type of a value, as reported by TYPE.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// A run of bytes.
+    /// A byte string.
     String,
-    /// Elements in an order of their own.
+    /// A sequence of elements.
     List,
-    /// Members, each of which is there once.
+    /// Unique members.
     Set,
-    /// Members in the order of their scores.
+    /// Unique members ordered by score.
     SortedSet,
     /// Fields with values.
     Hash,
-    /// Entries by rising ids.
+    /// Entries with ascending ids.
     Stream,
 }
 
 impl Kind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: &[Self] =
         &[Self::String, Self::List, Self::Set, Self::SortedSet, Self::Hash, Self::Stream];
 
-    /// The kind of this name, in lower case.
+    /// Parses a lower-case type name.
     #[must_use]
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|kind| kind.name() == name).copied()
     }
 
-    /// The name that TYPE and SCAN's TYPE option use.
+    /// The name used by TYPE and by the TYPE option of SCAN.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -48,27 +49,27 @@ impl Kind {
     }
 }
 
-/// The property of a string that OBJECT ENCODING goes by.
+/// How a string was produced, which decides its OBJECT ENCODING name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Naming {
-    /// The string was set whole: its content decides its name.
+    /// Set as a whole: the content decides the name.
     #[default]
     ByContent,
-    /// It was edited in place (APPEND, SETRANGE, SETBIT): Redis calls it `raw` whatever it holds.
+    /// Edited in place (APPEND, SETRANGE, SETBIT): Redis reports `raw` whatever the content is.
     Raw,
-    /// It is a sum of floats (INCRBYFLOAT): Redis does not call it `int` even if it is whole.
+    /// The result of INCRBYFLOAT: Redis does not report `int` even for an integral value.
     NeverInt,
 }
 
-/// A kind, and the value's name in OBJECT ENCODING; that follows Redis's thresholds, whatever the shape. Its number is
-/// the code in an entry's header, of which there are fifteen.
+/// A kind and its OBJECT ENCODING name, which follows Redis's thresholds independently of the representation.
+/// The discriminant is the code in an entry's header; fifteen are available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Form {
-    /// Called by its content.
+    /// Encoding name decided by the content.
     String,
     RawString,
-    /// A sum of floats.
+    /// A result of INCRBYFLOAT.
     SumString,
     ListpackHash,
     TableHash,
@@ -88,7 +89,7 @@ impl Form {
         Code::of_key(self as u8)
     }
 
-    /// The form that the header of a key's entry says.
+    /// The encoding for the code of a key's entry.
     #[inline(always)]
     pub(crate) fn of(code: Code) -> Self {
         match code.number() {
@@ -121,7 +122,7 @@ impl Form {
         }
     }
 
-    /// Whether it has elements.
+    /// Whether values of this encoding have elements.
     #[inline]
     pub(crate) fn is_collection(self) -> bool {
         match self.kind() {
@@ -130,7 +131,7 @@ impl Form {
         }
     }
 
-    /// That of a value of this kind of which nothing is known yet.
+    /// The initial encoding of a value of this kind.
     pub(crate) fn first_of(kind: Kind) -> Self {
         match kind {
             Kind::String => Self::String,
@@ -142,8 +143,8 @@ impl Form {
         }
     }
 
-    /// The form whose name a value has from now on; `about` describes it or the elements that were added to it. A name
-    /// that stands for more than another is kept.
+    /// The encoding after elements described by `about` were added. An encoding never reverts to a smaller
+    /// one.
     pub(crate) fn renamed(self, about: &About, limits: &Limits) -> Self {
         match self {
             Self::String | Self::RawString | Self::SumString | Self::Stream => self,
@@ -159,8 +160,8 @@ impl Form {
         }
     }
 
-    /// The same for a set. It is an intset while it has integers alone, and not too many; with too many it becomes a
-    /// table.
+    /// Like [`Self::renamed`] for a set, which stays an intset while it has only integers within the limit,
+    /// and becomes a hash table beyond it.
     pub(crate) fn renamed_set(self, about: &About, bounds: SetBounds) -> Self {
         match (self, about.form()) {
             (Self::TableSet, _) | (_, Self::TableSet) => Self::TableSet,
@@ -171,7 +172,7 @@ impl Form {
         }
     }
 
-    /// Whether a value of so many elements is stored as these bytes.
+    /// Whether a value with `len` elements is stored in this packed form.
     #[inline]
     pub(crate) fn stays_packed(self, bytes: &[u8], len: usize) -> bool {
         match self.kind() {
@@ -183,10 +184,10 @@ impl Form {
         }
     }
 
-    /// How many elements a packed value has at most, for each of them is looked at to find one.
+    /// Maximum number of elements of a packed value, because lookups scan them linearly.
     pub(crate) fn most_packed(self) -> usize {
         match self {
-            // They are not looked at one by one but stand in order.
+            // An intset is sorted and searched by bisection.
             Self::IntsetSet => MOST_ELEMENTS,
             Self::ListpackSet | Self::TableSet => 128,
             Self::String
@@ -214,27 +215,27 @@ impl From<Naming> for Form {
     }
 }
 
-/// Up to where OBJECT ENCODING gives a collection the name of a small one.
+/// Thresholds up to which OBJECT ENCODING reports a compact encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Bounds {
-    /// How many elements.
+    /// Maximum number of elements.
     pub entries: usize,
-    /// The length of an element, or of a name or value in it.
+    /// Maximum length of an element, field name or value.
     pub value: usize,
 }
 
-/// Up to where OBJECT ENCODING gives a list the name of a small one (`list-max-listpack-size`): so many elements, or,
-/// if negative, from 4 KB for -1 to 64 KB for -5.
+/// Threshold for the `listpack` encoding of a list (`list-max-listpack-size`): a number of elements, or, if
+/// negative, a size class from 4 KB (-1) to 64 KB (-5).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ListLimit(pub i32);
 
 impl ListLimit {
     /// Bytes of a listpack besides its entries.
     const FRAME: usize = 7;
-    /// Where elements are counted, they must be no longer than this in all.
+    /// Byte limit that applies in addition to an element count.
     const MOST_COUNTED: usize = 8192;
 
-    /// The most bytes of a listpack, or the most elements.
+    /// The limit: `Ok` bytes or `Err` elements.
     fn most(self) -> Result<usize, usize> {
         match self.0 {
             0.. => Err(self.0.max(1) as usize),
@@ -242,7 +243,7 @@ impl ListLimit {
         }
     }
 
-    /// Whether so many elements of so many bytes of records are too much for the small one's name.
+    /// Whether a list of this many bytes and elements exceeds the limit.
     pub(crate) fn is_passed(self, bytes: usize, len: usize) -> bool {
         let bytes = bytes + Self::FRAME;
         match self.most() {
@@ -251,7 +252,8 @@ impl ListLimit {
         }
     }
 
-    /// Whether a list that was too much is so no more: it must have shrunk to half of that.
+    /// Whether a quicklist has shrunk enough to be a listpack again: to half the limit, which avoids
+    /// flapping.
     pub(crate) fn is_far(self, bytes: usize, len: usize) -> bool {
         match self.most() {
             Ok(most) => bytes + Self::FRAME <= most / 2,
@@ -260,16 +262,16 @@ impl ListLimit {
     }
 }
 
-/// Up to where OBJECT ENCODING gives a set which name.
+/// Thresholds of the set encodings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SetBounds {
-    /// How many integers are an `intset`.
+    /// Maximum number of integers of an `intset`.
     pub intset: usize,
-    /// Up to where a set is a `listpack`.
+    /// Thresholds of the `listpack` encoding.
     pub listpack: Bounds,
 }
 
-/// Up to where entries of a stream are put together in one node; 0 is without a bound.
+/// Limits for the entries that share a stream node; 0 means unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NodeBounds {
     /// `stream-node-max-bytes`
@@ -278,7 +280,7 @@ pub struct NodeBounds {
     pub entries: usize,
 }
 
-/// Up to where collections are called small, by kind.
+/// Thresholds of the compact encodings, by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// `list-max-listpack-size`.
@@ -289,7 +291,7 @@ pub struct Limits {
     pub sorted_set: Bounds,
     /// `hash-max-listpack-entries` and `hash-max-listpack-value`.
     pub hash: Bounds,
-    /// Of a stream, its nodes.
+    /// `stream-node-max-bytes` and `stream-node-max-entries`.
     pub stream: NodeBounds,
 }
 

@@ -1,7 +1,8 @@
-//! Values too large for an entry.
+//! Values that are too large for an entry.
 //!
-//! A string or a packed collection lies outside as bytes. A collection that has outgrown its packed form is a
-//! structure: a [`Collection`], which is all that the code which stores, pins, walks, counts or drops one knows of it.
+//! A string or packed collection is stored as bytes. A collection that has outgrown its packed form is a data
+//! structure behind the [`Collection`] trait, which is all that storing, pinning, walking, counting and
+//! dropping needs.
 
 use crate::captured::{Captured, Owner};
 use crate::entry::{Code, MAX_VALUE};
@@ -18,52 +19,52 @@ use crate::stream::LargeStream;
 
 /// A large collection.
 ///
-/// A snapshot captures one without copying it. It is pinned before its first change after the cut, or when the walk
-/// passes its key; from then on it keeps what it was until the walk has gone through it, part by part.
+/// A snapshot captures it without copying. It is pinned before its first change after the cut, or when the
+/// walk passes its key; from then on it keeps the pinned state until the walk has gone through it part by
+/// part.
 pub(crate) trait Collection: std::fmt::Debug {
-    /// How many elements there are.
+    /// Number of elements.
     fn len(&self) -> usize;
 
-    /// About how much dropping it gives back, without a look at all of it.
+    /// Estimates the bytes freed by dropping it, in O(1).
     fn rough_bytes(&self) -> usize;
 
-    /// Bytes that it takes besides itself.
+    /// Heap bytes used.
     fn held_bytes(&self) -> usize;
 
-    /// How full it is.
     fn crowding(&self) -> Crowding;
 
-    /// Adds the elements of a packed value of its kind; says whether all were new.
+    /// Adds the elements of a packed value of its kind. Returns whether all were new.
     fn add(&mut self, elements: Packed<'_>) -> bool;
 
-    /// A copy of all of it, pins left out.
+    /// A deep copy without pins.
     fn copy(&self) -> Large;
 
-    /// Holds the elements as they are now for the snapshot with this bit, unless they are held already.
+    /// Pins the current elements for the snapshot with this bit. Idempotent.
     fn pin(&mut self, bit: u32);
 
-    /// Copies the next part of the elements held, together with their key, and lets go of it; returns its bytes. `None`
-    /// if nothing is held any more.
+    /// Copies the next pinned part together with its key, unpins it, and returns its bytes. `None` when
+    /// finished.
     fn walk(&mut self, bit: u32, of: Owner<'_>, captured: &mut Captured) -> Option<usize>;
 
-    /// Lets go of the next part without copying it; returns its bytes. `None` if nothing is held any more.
+    /// Unpins the next part without copying it and returns its bytes. `None` when finished.
     fn skip(&mut self, bit: u32, dropped: &mut Vec<Record<Large>>) -> Option<usize>;
 
-    /// Asks the processor for the index segment that leads to the element with this hash. Does nothing where elements
-    /// have no names.
+    /// Prefetches the index segment of the element with this hash. No effect for kinds without named
+    /// elements.
     fn prefetch_segment(&self, _hash: u64) {}
 
-    /// Asks for the index line that finds it.
+    /// Prefetches the index line of the element.
     fn prefetch_index(&self, _hash: u64) {}
 
-    /// Asks for the element itself.
+    /// Prefetches the element.
     fn prefetch_element(&self, _hash: u64) {}
 }
 
-/// A key's value that lies outside of the pages.
+/// A value that is stored outside the pages.
 #[derive(Debug)]
 pub(crate) enum Large {
-    /// A string or a packed collection.
+    /// A string or packed collection.
     Bytes(Vec<u8>),
     List(Box<Segments>),
     Set(Box<Fields<OfSet>>),
@@ -73,7 +74,7 @@ pub(crate) enum Large {
 }
 
 impl Large {
-    /// A value without elements, in the form that takes any number of them.
+    /// An empty value in the large form of its kind.
     pub(crate) fn empty(kind: Kind) -> Self {
         match kind {
             Kind::String => Self::Bytes(Vec::new()),
@@ -85,7 +86,7 @@ impl Large {
         }
     }
 
-    /// Bytes of the elements, of those kinds whose name depends on it.
+    /// Bytes of the elements, for kinds whose encoding depends on it.
     pub(crate) fn elements_len(&self) -> u32 {
         match self {
             Self::Bytes(bytes) => elements_len(bytes),
@@ -94,7 +95,7 @@ impl Large {
         }
     }
 
-    /// Adds a part; says whether all its elements were new.
+    /// Adds a part. Returns whether all its elements were new.
     pub(crate) fn add(&mut self, part: Packed<'_>) -> bool {
         match self.shape_mut() {
             ShapeMut::Flat(bytes) => {
@@ -112,9 +113,9 @@ impl From<Vec<u8>> for Large {
     }
 }
 
-/// Pages of keys: measured with strings of 18 to 3000 bytes and with hashes, 15 to 170 a slot.
+/// Tuned for pages of keys: measured with strings of 18 to 3000 bytes and hashes, 15 to 170 keys per slot.
 const SQUARE_OF_KEYS: u64 = 450;
-/// Large collections do not grow in step, so the holes that their pages leave find a taker at once.
+/// Tuned for elements: large collections do not grow in step, so holes in the pool are reused at once.
 pub(crate) const SQUARE_OF_ELEMENTS: u64 = 4800;
 
 impl Outside for Large {
@@ -163,7 +164,7 @@ impl Outside for Large {
     }
 }
 
-/// An element's value: only bytes, and walked with its page.
+/// A long element value: always bytes, copied together with its page.
 impl Outside for Vec<u8> {
     const SQUARE: u64 = SQUARE_OF_ELEMENTS;
     type Order = ();

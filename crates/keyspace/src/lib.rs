@@ -1,11 +1,11 @@
-//! The data: 16384 slots, each with its own lock, its own table for each database, its own owner.
+//! The data store: 16384 slots, each with its own lock and one table per database.
 //!
 //! A caller hashes a key once ([`Keyspace::key`]), locks the slots that its command touches
-//! ([`Keyspace::lock`], [`Keyspace::lock_many`]) and works on a slot's [`Table`] through [`Place`]s: a
-//! lookup gives the place of an entry, further calls on that entry need no second lookup.
+//! ([`Keyspace::lock`], [`Keyspace::lock_many`]) and works on a slot's [`Table`] through [`EntryRef`]s: a
+//! lookup returns one, and further calls on that entry need no second lookup.
 //!
-//! Nothing here reads a clock: what is expired is judged by the `now` that the caller passes, and what
-//! to do with an expired entry (a master deletes it, a replica hides it) is the caller's decision.
+//! The crate reads no clock. Callers pass `now` to decide expiry, and decide what to do with expired entries
+//! (a master deletes them, a replica hides them).
 mod captured;
 mod chunked;
 mod entries;
@@ -66,5 +66,5 @@ pub use stream::{
 };
 pub use table::{Detached, Dropped, NewEntry, ScanItem, Table};
 pub use usage::{LfuSettings, Usage};
-// With each kind as it is read.
+// The kinds and their read-only views.
 pub use value::*;

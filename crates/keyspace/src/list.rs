@@ -1,9 +1,9 @@
 //! Lists.
 //!
-//! A list is packed while it is small, a run of records ([`records`]) in its entry or outside. Past that its runs are
-//! segments in a tree ([`segments`]), shared with the snapshots that hold it: an end is reached in a few steps, an
-//! element in the middle by counts, and a snapshot captures a list of any length by a pointer. Users see only the name
-//! that OBJECT ENCODING gives, and that follows Redis's thresholds, not the shape.
+//! A small list is packed: a run of records ([`records`]). A larger one is a tree of segments ([`segments`])
+//! shared with the snapshots that hold it: the ends are reached in a few steps, an index through counts, and
+//! a snapshot captures a list of any length in O(1). OBJECT ENCODING follows Redis's thresholds,
+//! independently of this representation.
 mod editing;
 pub(crate) mod records;
 mod segment;
@@ -16,40 +16,40 @@ use crate::value::Elements;
 pub use records::{ItemDigits, ListItem};
 use segments::{Segments, SegmentsPart};
 
-/// Which end of a list.
+/// An end of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListEnd {
-    /// Its first element, the left end.
+    /// The first element (left end).
     Head,
-    /// Its last, the right end.
+    /// The last element (right end).
     Tail,
 }
 
-/// A list as it is read, borrowed from its slot.
+/// A read-only view of a list, borrowed from its slot.
 #[derive(Debug, Clone, Copy)]
 pub struct ListRef<'a> {
     pub(crate) shape: Shape<'a, Segments>,
     pub(crate) form: Form,
 }
 
-/// Some elements that lie together, as a listpack has them.
+/// Consecutive elements encoded as listpack entries.
 #[derive(Debug, Clone, Copy)]
 pub struct ListRun<'a> {
-    /// How many there are.
+    /// Number of elements.
     pub len: usize,
-    /// The entries of a listpack, without what stands before and behind them.
+    /// The listpack entries, without the listpack's header and terminator.
     pub entries: &'a [u8],
 }
 
 impl<'a> ListRun<'a> {
-    /// The elements.
+    /// The decoded elements.
     pub fn items(&self) -> impl Iterator<Item = ListItem<'a>> + Clone + use<'a> {
         records::items(self.entries)
     }
 }
 
 impl<'a> ListRef<'a> {
-    /// How many elements there are.
+    /// Number of elements.
     #[must_use]
     #[inline]
     pub fn len(&self) -> usize {
@@ -62,7 +62,7 @@ impl<'a> ListRef<'a> {
         self.len() == 0
     }
 
-    /// The name that OBJECT ENCODING gives it.
+    /// The OBJECT ENCODING name.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
         if self.form == Form::QuicklistList { "quicklist" } else { "listpack" }
@@ -76,7 +76,7 @@ impl<'a> ListRef<'a> {
         }
     }
 
-    /// Element `index`, if there are so many.
+    /// The element at `index`, if it exists.
     #[must_use]
     #[inline]
     pub fn get(&self, index: usize) -> Option<ListItem<'a>> {
@@ -89,7 +89,7 @@ impl<'a> ListRef<'a> {
         })
     }
 
-    /// Visits the elements from `index` on while `visit` says so.
+    /// Visits elements from `index` forward while `visit` returns true.
     pub fn visit_from(&self, index: usize, visit: &mut dyn FnMut(ListItem<'a>) -> bool) {
         if index >= self.len() {
             return;
@@ -106,7 +106,7 @@ impl<'a> ListRef<'a> {
         }
     }
 
-    /// Visits the elements from `index` back to the first while `visit` says so.
+    /// Visits elements from `index` back to the first while `visit` returns true.
     pub fn visit_back_from(&self, index: usize, visit: &mut dyn FnMut(ListItem<'a>) -> bool) {
         if index >= self.len() {
             return;
@@ -131,7 +131,7 @@ impl<'a> ListRef<'a> {
         });
     }
 
-    /// How many runs there are.
+    /// Number of runs.
     #[must_use]
     pub fn runs(&self) -> usize {
         match self.shape {
@@ -140,7 +140,7 @@ impl<'a> ListRef<'a> {
         }
     }
 
-    /// Visits all elements by runs.
+    /// Visits all elements, one run at a time.
     pub fn for_each_run(&self, visit: &mut dyn FnMut(ListRun<'a>)) {
         match self.shape {
             Shape::Packed(packed) => {
@@ -153,7 +153,7 @@ impl<'a> ListRef<'a> {
     }
 }
 
-/// Some elements of a large list, as a snapshot's walk comes to them.
+/// Some elements of a large list, visited by a snapshot walk.
 #[derive(Debug, Clone, Copy)]
 pub struct ListPart<'a> {
     part: &'a SegmentsPart,
@@ -166,13 +166,13 @@ impl SegmentsPart {
 }
 
 impl<'a> ListPart<'a> {
-    /// How many runs the whole list had at the cut.
+    /// Number of runs of the whole list at the cut.
     #[must_use]
     pub fn total_runs(&self) -> usize {
         self.part.of.segments
     }
 
-    /// Visits the elements of this part by runs.
+    /// Visits the elements of this part, one run at a time.
     pub fn for_each_run(&self, visit: &mut dyn FnMut(ListRun<'a>)) {
         for segment in &self.part.segments {
             visit(ListRun { len: segment.len(), entries: segment.records() });
@@ -181,7 +181,7 @@ impl<'a> ListPart<'a> {
 }
 
 impl Builder {
-    /// Adds an element at the end of a list.
+    /// Appends an element to a list.
     pub fn push_item(&mut self, element: &[u8]) {
         records::push(&mut self.bytes, element.into());
         self.about.count += 1;
@@ -190,7 +190,7 @@ impl Builder {
 }
 
 impl<'a> Packed<'a> {
-    /// The elements of a packed list, or of a part of one.
+    /// The elements of a packed list, or of one part of it.
     pub fn items(&self) -> impl Iterator<Item = ListItem<'a>> + Clone + use<'a> {
         debug_assert_eq!(self.kind(), Kind::List);
         records::items(&self.bytes()[COUNT..])

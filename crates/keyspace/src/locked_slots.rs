@@ -1,4 +1,4 @@
-//! The slots that one command holds.
+//! The set of slots that one command has locked.
 
 use std::ops::{Deref, DerefMut};
 
@@ -14,29 +14,29 @@ use crate::prefetched::Touched;
 use crate::slot::{SlotData, SlotGuard};
 use crate::usage::Usage;
 
-/// So many slots at once take no memory beside their guards.
+/// Up to this many slots are locked without a heap allocation besides the guards.
 const MANY: usize = 16;
-/// Of so many keys together, lines that are asked for ahead are still there when they are needed.
+/// With at most this many keys, prefetched lines are still cached when they are used.
 const MOST_TOUCHED: usize = 512;
 
-/// Locked slots in rising order.
+/// Locked slots in ascending order.
 #[derive(Debug, Default)]
 pub struct LockedSlots<'k> {
-    /// Nearly always the only one.
+    /// The single locked slot, the most common case.
     one: Option<SlotGuard<'k>>,
-    /// All of them, if there are several.
+    /// All locked slots, if there are several.
     several: Several<'k>,
-    /// In place of both: slots that another owner has locked and lends.
+    /// Slots borrowed from another owner; exclusive with the two fields above.
     lent: Loan<'k>,
 }
 
-/// Slots that are unlocked together. Each is published before any is unlocked: who locks one of them then, and reads of
-/// the others how much they hold ([`Keyspace::slot_len`]), knows of all that was done to them.
+/// Slots that are unlocked together. All are published before the first is unlocked, so a thread that then
+/// locks one of them and reads the key counts of the others ([`Keyspace::slot_len`]) sees every change.
 #[derive(Debug, Default)]
 struct Several<'k>(Vec<SlotGuard<'k>>);
 
 impl Several<'_> {
-    /// Nearly always there is nothing to let go of.
+    /// Inlined check: there is usually nothing to unlock.
     #[inline]
     fn clear(&mut self) {
         if !self.0.is_empty() {
@@ -45,7 +45,7 @@ impl Several<'_> {
     }
 
     fn publish(&mut self) {
-        // So a key that goes from one slot to another is seen in one of them at least.
+        // Publish gains first: a key that moves between slots is always visible in at least one of them.
         self.0.iter_mut().filter(|guard| guard.gets_first_key()).for_each(SlotGuard::publish);
         self.0.iter_mut().for_each(SlotGuard::publish);
         self.0.clear();
@@ -72,19 +72,19 @@ impl DerefMut for Several<'_> {
     }
 }
 
-/// Slots that another owner has locked, nearly always one.
+/// Slots that another owner has locked; usually one.
 #[derive(Debug, Default)]
 enum Loan<'k> {
     #[default]
     None,
     One(Lent<'k>),
-    /// In rising order.
+    /// In ascending order.
     Several(Vec<Lent<'k>>),
-    /// All that the owner has locked, as they lie there: to lend every slot touches none of them.
+    /// All slots of the owner, borrowed as a whole: lending every slot does not touch them one by one.
     All(Box<dyn Lender + 'k>),
 }
 
-/// Several locked slots in rising order.
+/// Several locked slots in ascending order.
 trait Lender: std::fmt::Debug {
     fn data(&self, slot: Slot) -> Option<&SlotData>;
     fn data_mut(&mut self, slot: Slot) -> Option<&mut SlotData>;
@@ -112,7 +112,7 @@ struct Lent<'k> {
     data: &'k mut SlotData,
 }
 
-/// Where `slot` is among what is in rising order: at its own number, if that is every slot.
+/// Index of `slot` in an ascending list; equals the slot number if the list holds every slot.
 fn place_among<T>(rising: &[T], slot: Slot, slot_of: impl Fn(&T) -> Slot) -> Option<usize> {
     let own = slot.index();
     if rising.get(own).is_some_and(|there| slot_of(there) == slot) {
@@ -160,8 +160,8 @@ impl Loan<'_> {
 }
 
 impl<'k> LockedSlots<'k> {
-    /// Locks these slots in place of what is locked here: all of them or, if one stays locked elsewhere and `patient`
-    /// says that it is not to be waited for, none. Says which.
+    /// Replaces the current locks by these slots: all of them, or none if one stays locked elsewhere and the
+    /// policy gives up. Returns whether they are locked.
     pub fn lock_while(&mut self, keyspace: &'k Keyspace, slots: &[Slot], patient: Patience<'_>) -> bool {
         self.release();
         if let &[only] = slots {
@@ -171,7 +171,7 @@ impl<'k> LockedSlots<'k> {
         let mut wanted: SmallVec<[Slot; MANY]> = slots.into();
         wanted.sort_unstable();
         wanted.dedup();
-        // Wait only with empty hands, for the slot that was busy; then try the others.
+        // Never wait while holding a lock: wait for the busy slot first, then try the others.
         let mut first = 0;
         'again: loop {
             self.several.clear();
@@ -194,7 +194,7 @@ impl<'k> LockedSlots<'k> {
         }
     }
 
-    /// Asks the processor for what looking up these keys of locked slots will need, so that these reads overlap.
+    /// Prefetches the lookups of these keys in locked slots so that the cache misses overlap.
     pub fn touch(&mut self, db: u16, keys: &[Key<'_>]) {
         let guards = match &mut self.one {
             Some(guard) => std::slice::from_mut(guard),
@@ -222,13 +222,13 @@ impl<'k> LockedSlots<'k> {
         locked
     }
 
-    /// Locks all slots, and waits for each as long as `patient` lets it, with the others free.
+    /// Locks all slots. While it waits for one, the others are released; the policy bounds each wait.
     pub fn all_while(turn: &ScriptTurn<'k>, patient: Patience<'_>) -> Option<Self> {
         let mut locked = Self::default();
         locked.add_all(turn, patient).then_some(locked)
     }
 
-    /// Locks one slot more, if it is not among them; says whether `patient` let it wait for that.
+    /// Locks one more slot unless it is already locked here. Returns false if the wait policy gave up.
     pub fn add(&mut self, turn: &ScriptTurn<'k>, slot: Slot, patient: Patience<'_>) -> bool {
         self.several.extend(self.one.take());
         let Err(place) = self.several.binary_search_by_key(&slot, SlotGuard::slot) else { return true };
@@ -237,13 +237,13 @@ impl<'k> LockedSlots<'k> {
         true
     }
 
-    /// Locks every slot that is not among them, or none; says which. While it waits for one that stays locked, only
-    /// those that were locked before are held.
+    /// Locks every remaining slot, or none. While it waits for a busy slot, only the slots that were locked
+    /// before are held. Returns whether all are locked.
     pub fn add_all(&mut self, turn: &ScriptTurn<'k>, patient: Patience<'_>) -> bool {
         self.add_each(turn, turn.keyspace.slots(), patient)
     }
 
-    /// The same of these slots, in rising order.
+    /// Like [`Self::add_all`], for these slots in ascending order.
     pub fn add_each(
         &mut self,
         turn: &ScriptTurn<'k>,
@@ -258,7 +258,7 @@ impl<'k> LockedSlots<'k> {
         if !keyspace.lock_every(turn, &missing, &mut held, patient, guard) {
             return false;
         }
-        // In place: an optional guard is as large as a guard.
+        // Collects in place: an optional guard has the size of a guard.
         let all = held.into_iter().map(|guard| guard.expect("each is locked")).collect();
         let before = std::mem::replace(&mut self.several.0, all);
         if !is_first {
@@ -268,13 +268,13 @@ impl<'k> LockedSlots<'k> {
         true
     }
 
-    /// How many are locked here.
+    /// Number of slots locked here.
     #[must_use]
     pub fn len(&self) -> usize {
         usize::from(self.one.is_some()) + self.several.len()
     }
 
-    /// Locks one slot more, if it is not among them and no other thread has it; says whether it is locked here.
+    /// Locks one more slot if no other thread holds it. Returns whether it is locked here.
     pub fn try_add(&mut self, keyspace: &'k Keyspace, slot: Slot) -> bool {
         if self.has(slot) {
             return true;
@@ -286,7 +286,7 @@ impl<'k> LockedSlots<'k> {
         true
     }
 
-    /// Lends some of the locked slots, as to a command of a script: one that is not among them is left out.
+    /// Lends those of `slots` that are locked here, such as to one command of a script.
     pub fn lend(&mut self, slots: &[Slot]) -> LockedSlots<'_> {
         let lent = match (&mut self.one, slots) {
             (Some(guard), slots) if slots.contains(&guard.slot()) => Loan::One(Lent::of(guard)),
@@ -303,7 +303,7 @@ impl<'k> LockedSlots<'k> {
         LockedSlots { lent, ..LockedSlots::default() }
     }
 
-    /// Lends all of them.
+    /// Lends all locked slots.
     pub fn lend_all(&mut self) -> LockedSlots<'_> {
         let lent = match &mut self.one {
             Some(guard) => Loan::One(Lent::of(guard)),
@@ -312,7 +312,7 @@ impl<'k> LockedSlots<'k> {
         LockedSlots { lent, ..LockedSlots::default() }
     }
 
-    /// Unlocks them.
+    /// Unlocks all slots.
     #[inline]
     pub fn release(&mut self) {
         self.one = None;
@@ -326,8 +326,8 @@ impl<'k> LockedSlots<'k> {
         self.one.is_none() && self.several.is_empty() && self.lent.is_none()
     }
 
-    /// Makes `slot` the only one that is locked here, which it may have been before or, since it was touched,
-    /// elsewhere. Does not wait for it: says whether it is locked.
+    /// Makes `slot` the only slot locked here, without waiting. It may be locked here already or, since its
+    /// prefetch, elsewhere. Returns whether it is locked.
     #[inline(always)]
     pub fn try_lock_only(
         &mut self,
@@ -346,20 +346,20 @@ impl<'k> LockedSlots<'k> {
         self.one.is_some()
     }
 
-    /// Gives away the slot that is the only one locked here.
+    /// Removes and returns the guard if exactly one slot is locked.
     #[must_use]
     pub fn take_only(&mut self) -> Option<SlotGuard<'k>> {
         self.one.take()
     }
 
-    /// Makes a slot that was given away the only one that is locked here.
+    /// Takes back a guard as the only locked slot.
     pub fn put_only(&mut self, guard: SlotGuard<'k>) {
         self.release();
         self.one = Some(guard);
     }
 
-    /// Waits for `slot` as long as `patient` lets it; says whether it is locked. Nothing may be locked, here or
-    /// elsewhere.
+    /// Waits for `slot` as long as the policy allows and returns whether it is locked. The thread must hold
+    /// no slot.
     #[cold]
     pub fn wait_for(&mut self, keyspace: &'k Keyspace, slot: Slot, patient: Patience<'_>) -> bool {
         debug_assert!(self.is_empty());
@@ -367,7 +367,7 @@ impl<'k> LockedSlots<'k> {
         self.one.is_some()
     }
 
-    /// The guard of a slot that is not lent.
+    /// The guard of a slot that is not borrowed.
     #[inline(always)]
     fn guard(&self, slot: Slot) -> Option<&SlotGuard<'k>> {
         match &self.one {
@@ -388,7 +388,7 @@ impl<'k> LockedSlots<'k> {
         self.lent.data(slot).expect("a command touches only the slots it locked")
     }
 
-    /// Whether `slot` is among the locked ones.
+    /// Whether `slot` is locked here.
     #[must_use]
     pub fn has(&self, slot: Slot) -> bool {
         self.one.as_ref().is_some_and(|guard| guard.slot() == slot)
@@ -396,7 +396,7 @@ impl<'k> LockedSlots<'k> {
             || self.lent.data(slot).is_some()
     }
 
-    /// The data of `slot`, which must be among the locked ones.
+    /// The data of `slot`, which must be locked here.
     #[inline(always)]
     pub fn slot(&self, slot: Slot) -> &SlotData {
         match self.guard(slot) {
@@ -405,7 +405,7 @@ impl<'k> LockedSlots<'k> {
         }
     }
 
-    /// The same, to be changed.
+    /// Mutable data of `slot`, which must be locked here.
     #[inline]
     pub fn slot_mut(&mut self, slot: Slot) -> &mut SlotData {
         match &mut self.one {
@@ -417,7 +417,7 @@ impl<'k> LockedSlots<'k> {
         }
     }
 
-    /// The same of several slots, or of lent ones: apart, so that the usual way stays short.
+    /// The case of several or borrowed slots, kept out of line so that the common path stays short.
     #[inline(never)]
     fn slot_among<'s>(
         several: &'s mut [SlotGuard<'k>],
@@ -431,7 +431,7 @@ impl<'k> LockedSlots<'k> {
         &mut several[place]
     }
 
-    /// Looks a key of a locked slot up in database `db`, and says when and how often it was used.
+    /// Looks up a key of a locked slot in database `db`, and its usage.
     #[inline(always)]
     pub fn find(&self, db: u16, key: &Key<'_>, now: Millis) -> (Found, Usage) {
         match self.guard(key.slot()) {
@@ -440,7 +440,7 @@ impl<'k> LockedSlots<'k> {
         }
     }
 
-    /// The locked slots in rising order.
+    /// The locked slots in ascending order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut SlotData> {
         let own = self.one.iter_mut().chain(self.several.iter_mut()).map(|guard| &mut **guard);
         own.chain(self.lent.iter_mut())

@@ -1,8 +1,8 @@
-//! The memory that pages and index lines lie in.
+//! Memory for pages and index lines.
 //!
-//! All slots grow in step, so whatever a general allocator gets back while they grow stays behind half
-//! used. Therefore they come from a pool of our own ([`pool`], which finds room among its free [`runs`]; both in
-//! safe code), and [`block`] turns a place in the pool into bytes (the crate's only unsafe code).
+//! All slots grow in step, so a general-purpose allocator would leave freed blocks half used. Pages and lines
+//! therefore come from our own pool: [`pool`] finds space among its free [`runs`] in safe code, and [`block`]
+//! turns a pool position into bytes (the crate's only unsafe code).
 mod bits;
 mod block;
 mod pool;

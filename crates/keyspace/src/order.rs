@@ -1,14 +1,14 @@
-//! The elements of a large sorted set in their order: by score, those of one score by name.
+//! Keeps the members of a large sorted set ordered by score, then name.
 //!
-//! A B-tree whose nodes are counted, so the rank of an element, the element of a rank, and where a range of scores or
-//! names begins are all found in O(log n). It is a second index of a store of entries ([`crate::entries`]), beside
-//! that by hash, and like that one it has nothing but references: four bytes an element. The score and the name are
-//! read where the entry lies. The order can be derived from the entries, so it needs no pin: a snapshot captures the
-//! entries, and loading one orders them anew.
+//! A B-tree with element counts in its nodes, so that a rank lookup, the element at a rank and the start of a
+//! score or name range are all O(log n). It is a secondary index of an entry store ([`crate::entries`])
+//! beside the hash index, and like that it holds only references, four bytes per element; scores and names
+//! are read from the entries. The order can be rebuilt from the entries, so it needs no pin: a snapshot
+//! captures the entries, and loading sorts them again.
 //!
-//! So that a search does not go to memory for each comparison, a leaf keeps beside each reference two bytes that tell
-//! about where its score lies in the leaf's range, and only those that are alike there are looked at ([`leaf`]). A node
-//! above keeps the first element of each child with its whole score.
+//! To avoid a memory access per comparison, a leaf keeps two bytes beside each reference that approximate the
+//! score's position in the leaf's range; only elements with equal approximations are read ([`leaf`]). Inner
+//! nodes keep the full score of each child's first element.
 
 mod leaf;
 mod tree;
@@ -24,26 +24,26 @@ use crate::sorted_set::Scores;
 use tree::Position;
 pub(crate) use tree::Tree;
 
-/// An index that keeps the entries of a store in an order of their own; `()` keeps none.
+/// An index that keeps the entries of a store in a secondary order; `()` keeps none.
 ///
-/// It has references, so it is told of each entry that is put into the store, taken out of it or moved.
+/// It holds references, so it is notified of every entry that is inserted, removed or moved.
 pub(crate) trait Order<V: Outside>: Debug + Default {
-    /// Where entries stand that are to be moved.
+    /// Positions of entries that are about to move.
     type Places;
 
-    /// An entry was put into the store.
+    /// Called after an entry was inserted.
     fn add(&mut self, reference: u32, names: &Names<'_, V>);
 
-    /// An entry is to be taken out of the store or changed.
+    /// Called before an entry is removed or changed.
     fn remove(&mut self, reference: u32, names: &Names<'_, V>);
 
-    /// These entries are about to be moved.
+    /// Called before these entries are moved.
     fn places(&self, references: impl Iterator<Item = u32>, names: &Names<'_, V>) -> Self::Places;
 
-    /// The next of them was moved.
+    /// Called for each moved entry, in the order given to `places`.
     fn redirect(&mut self, places: &mut Self::Places, from: u32, to: u32);
 
-    /// Bytes of the heap that it takes.
+    /// Heap bytes used.
     fn bytes(&self) -> usize;
 }
 
@@ -67,12 +67,12 @@ impl<V: Outside> Order<V> for () {
     }
 }
 
-/// The scores and names of the elements, which a tree looks up by reference.
+/// Access to the scores and names of elements by reference.
 pub(crate) trait Elements {
-    /// The score as a number that is in its order.
+    /// The score as an integer with the same ordering.
     fn bits(&self, reference: u32) -> u64;
     fn name(&self, reference: u32) -> &[u8];
-    /// Asks the processor for the element's memory.
+    /// Prefetches the element.
     fn prefetch(&self, reference: u32);
 }
 
@@ -93,19 +93,19 @@ impl Elements for Names<'_, Scores> {
     }
 }
 
-/// A place between two elements: some lie before it, the others behind.
+/// A boundary between two elements of the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cut<'a> {
     /// Before or after all elements with a score.
     Score { bits: u64, after: bool },
     /// Before or after one element.
     Element { bits: u64, name: &'a [u8], after: bool },
-    /// Before or after a name, of elements that all have the same score.
+    /// Before or after a name; only for sets whose elements all have equal scores.
     Name { name: &'a [u8], after: bool },
 }
 
 impl<'a> Cut<'a> {
-    /// Whether an element lies before it.
+    /// Whether an element lies before the boundary.
     #[inline]
     pub(crate) fn passes<'n>(&self, element: u64, its_name: impl FnOnce() -> &'n [u8]) -> bool {
         match *self {
@@ -124,7 +124,7 @@ impl<'a> Cut<'a> {
         }
     }
 
-    /// The score that it lies at.
+    /// The score at the boundary.
     #[inline]
     fn bits(&self) -> Option<u64> {
         match *self {
@@ -133,13 +133,13 @@ impl<'a> Cut<'a> {
         }
     }
 
-    /// Right before the element.
+    /// The boundary directly before the element.
     #[inline]
     fn before(bits: u64, name: &'a [u8]) -> Self {
         Self::Element { bits, name, after: false }
     }
 
-    /// Right behind the element.
+    /// The boundary directly after the element.
     #[inline]
     fn behind(bits: u64, name: &'a [u8]) -> Self {
         Self::Element { bits, name, after: true }

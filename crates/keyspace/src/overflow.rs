@@ -1,4 +1,4 @@
-//! Keys and values that are too large for a page.
+//! Overflow values: keys and values that are too large for a page.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,49 +8,50 @@ use crate::entry::Code;
 use crate::large::{Collection, Large};
 use crate::order::Order;
 
-/// Bytes of all records of the process, without the pages of collections, and of the orders of these.
+/// Bytes of all overflow records of the process and of the sorted-set orders, excluding the pages of
+/// collections.
 static OUTSIDE: AtomicUsize = AtomicUsize::new(0);
 
-/// Bytes of the process that are kept for snapshots only.
+/// Bytes that only snapshots still need, process-wide.
 static KEPT: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
-    /// Bytes of nodes that edits on this thread have copied or taken out: the snapshots that shared them have them
-    /// alone now.
+    /// Bytes of tree nodes that edits on this thread copied or removed; only the snapshots that shared them
+    /// still own them.
     static SHED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Bytes that are kept for snapshots only: entries in pages, strings and packed collections outside, and nodes that
+/// Bytes that only snapshots still need: page entries, long strings and packed collections, and nodes that
 /// lists and streams no longer share with them.
 #[must_use]
 pub fn kept_bytes() -> usize {
     KEPT.load(Ordering::Relaxed)
 }
 
-/// So many bytes more, and so many less, are kept for snapshots only.
+/// Adds `more` and subtracts `less` bytes that only snapshots still need.
 pub(crate) fn count_kept(more: usize, less: usize) {
     KEPT.fetch_add(more, Ordering::Relaxed);
     KEPT.fetch_sub(less, Ordering::Relaxed);
 }
 
-/// So many bytes more, and so many less, lie outside of pages.
+/// Adds `more` and subtracts `less` overflow bytes.
 pub(crate) fn count_outside(more: usize, less: usize) {
     OUTSIDE.fetch_add(more, Ordering::Relaxed);
     OUTSIDE.fetch_sub(less, Ordering::Relaxed);
 }
 
-/// How much lies outside of pages, in bytes, but for large collections' own pages.
+/// Total overflow bytes, excluding the pages of large collections.
 pub(crate) fn outside_bytes() -> usize {
     OUTSIDE.load(Ordering::Relaxed)
 }
 
-/// Bytes of a part of a large value that lies neither in pages nor in a record of its own: they count as long as this
-/// is there, and a copy counts for itself.
+/// Accounts for bytes of a large value that lie neither in pages nor in a record. They are counted while this
+/// exists; a clone is counted separately.
 #[derive(Debug, Default)]
 pub(crate) struct Counted(usize);
 
 impl Counted {
-    /// It takes so many now.
+    /// Updates the counted bytes.
     #[inline]
     pub(crate) fn set(&mut self, bytes: usize) {
         if bytes != self.0 {
@@ -76,17 +77,18 @@ impl Drop for Counted {
     }
 }
 
-/// An edit has copied or taken out nodes of so many bytes.
+/// Records that an edit copied or removed nodes of this many bytes.
 pub(crate) fn note_shed(bytes: usize) {
     SHED.set(SHED.get().wrapping_add(bytes));
 }
 
-/// How many bytes edits on this thread have ever shed.
+/// Total bytes ever shed by edits on this thread.
 pub(crate) fn shed() -> usize {
     SHED.get()
 }
 
-/// The count of bytes that a snapshot alone has of a value whose nodes it shares: at most all of the value.
+/// Counts the bytes that only a snapshot still owns of a value with shared nodes, capped by the size of the
+/// value.
 #[derive(Debug)]
 pub(crate) struct Kept {
     bytes: usize,
@@ -94,12 +96,12 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// Nothing yet, of a value of so many bytes.
+    /// A zero count for a value of `most` bytes.
     pub(crate) fn nothing_of(most: usize) -> Self {
         Self { bytes: 0, most }
     }
 
-    /// Adds the bytes that were shed since [`shed`] gave `before`: the snapshot shared them.
+    /// Adds the bytes shed since [`shed`] returned `before`: the snapshot shared those nodes.
     pub(crate) fn add_shed_since(&mut self, before: usize) {
         let more = shed().wrapping_sub(before).min(self.most - self.bytes);
         count_kept(more, 0);
@@ -113,29 +115,29 @@ impl Drop for Kept {
     }
 }
 
-/// A value that may lie outside of the pages of a store of entries: of a key, a string, a packed collection or a
-/// large one ([`crate::large::Large`]); of an element of a large collection, only bytes.
+/// A value that can be stored outside the pages of an entry store. For keys: a string, a packed collection or
+/// a large one ([`crate::large::Large`]); for elements of a large collection: only bytes.
 pub(crate) trait Outside: std::fmt::Debug + From<Vec<u8>> + Into<Large> {
-    /// A page grows to the square root of this many times the store's bytes.
+    /// A page grows up to the square root of this times the store's bytes.
     const SQUARE: u64;
 
-    /// The order that the store keeps its entries in, beside their hashes; mostly none.
+    /// The secondary order of the store; usually none.
     type Order: Order<Self>;
 
-    /// Whether a value with this code is packed and may outgrow that form: then the dead bytes that it leaves behind as
-    /// it moves are to be few beside the store's.
+    /// Whether a value with this code is packed and can outgrow that form. The dead bytes it leaves when it
+    /// moves must then be few compared to the store.
     fn may_grow(code: Code) -> bool;
 
-    /// Whether a snapshot's walk comes to it by itself, after its page.
+    /// Whether a snapshot walks the value separately, after its page.
     fn waits(&self) -> bool;
 
     fn shape(&self) -> Shape<'_>;
     fn shape_mut(&mut self) -> ShapeMut<'_>;
 
-    /// A value of its own with the same content.
+    /// An independent copy.
     fn copy(&self) -> Self;
 
-    /// Bytes of the heap that it takes.
+    /// Heap bytes used.
     fn bytes(&self) -> usize {
         match self.shape() {
             Shape::Flat(bytes) => bytes.capacity(),
@@ -144,14 +146,14 @@ pub(crate) trait Outside: std::fmt::Debug + From<Vec<u8>> + Into<Large> {
     }
 }
 
-/// The shape of a value outside: one run of bytes, or a structure.
+/// An overflow value: flat bytes or a data structure.
 pub(crate) enum Shape<'a> {
     Flat(&'a Vec<u8>),
     Collection(&'a dyn Collection),
 }
 
 impl Shape<'_> {
-    /// How many elements there are; of bytes it is not known here.
+    /// Number of elements; 0 for flat bytes, which do not know it.
     pub(crate) fn len(&self) -> usize {
         match self {
             Self::Flat(_) => 0,
@@ -160,31 +162,31 @@ impl Shape<'_> {
     }
 }
 
-/// The same, to be changed.
+/// A mutable overflow value.
 pub(crate) enum ShapeMut<'a> {
     Flat(&'a mut Vec<u8>),
     Collection(&'a mut dyn Collection),
 }
 
-/// A value outside, and its key if that is too long for a page too.
+/// An overflow value, and its key if that is too long for a page as well.
 #[derive(Debug)]
 pub(crate) struct Record<V> {
     pub(crate) key: Option<Box<[u8]>>,
     pub(crate) value: V,
-    /// How many entries beyond one have it: those that are kept for a snapshot while the entry that is
-    /// alive got another expiry.
+    /// Number of additional entries that share the record: old versions kept for a snapshot after an expiry
+    /// change.
     pub(crate) shared: u8,
-    /// Bytes that were counted when only snapshots still had it, or 0.
+    /// Bytes counted when only snapshots still needed the record, or 0.
     pub(crate) kept: usize,
 }
 
 impl<V: Outside> Record<V> {
-    /// Of a value that is in no store.
+    /// A record for a value that belongs to no store.
     pub(crate) fn loose(value: V) -> Self {
         Self { key: None, value, shared: 0, kept: 0 }
     }
 
-    /// Bytes that are counted for it, without those that a collection has in pages.
+    /// Accounted bytes, excluding a collection's pages.
     fn flat_bytes(&self) -> usize {
         let value = match self.value.shape() {
             Shape::Flat(bytes) => bytes.capacity(),
@@ -193,7 +195,7 @@ impl<V: Outside> Record<V> {
         size_of::<Option<Self>>() + self.key.as_ref().map_or(0, |key| key.len()) + value
     }
 
-    /// All that it takes.
+    /// All bytes held.
     pub(crate) fn held_bytes(&self) -> usize {
         let collection = match self.value.shape() {
             Shape::Flat(_) => 0,
@@ -202,7 +204,7 @@ impl<V: Outside> Record<V> {
         self.flat_bytes() + collection
     }
 
-    /// A record of its own with the same content.
+    /// An independent copy.
     fn copy(&self) -> Self {
         Self { key: self.key.clone(), value: self.value.copy(), shared: 0, kept: 0 }
     }
@@ -215,27 +217,27 @@ impl<V: Outside> Record<V> {
         matches!(self.value.shape(), Shape::Collection(_))
     }
 
-    /// The same, as it is handed on to be dropped.
+    /// Converts the record for dropping elsewhere.
     pub(crate) fn into_dropped(self) -> Record<Large> {
         Record { key: self.key, value: self.value.into(), shared: self.shared, kept: self.kept }
     }
 }
 
-/// Of no entry.
+/// A record without an entry.
 impl From<Large> for Record<Large> {
     fn from(value: Large) -> Self {
         Self { key: None, value, shared: 0, kept: 0 }
     }
 }
 
-/// The records of a store of entries, by number.
+/// The overflow records of an entry store, by number.
 #[derive(Debug)]
 pub(crate) struct Store<V: Outside> {
     records: Chunked<Option<Record<V>>>,
     unused: Vec<u32>,
-    /// Bytes of the records, without the pages of collections.
+    /// Bytes of the records, excluding the pages of collections.
     flat: usize,
-    /// How many records are collections.
+    /// Number of records that are collections.
     collections: usize,
 }
 
@@ -261,7 +263,7 @@ impl<V: Outside> Store<V> {
         }
     }
 
-    /// Puts a copy of a record beside it.
+    /// Adds a copy of a record.
     pub(crate) fn put_copy(&mut self, number: u32) -> u32 {
         let copy = self.record(number).copy();
         self.put(copy)
@@ -271,7 +273,8 @@ impl<V: Outside> Store<V> {
         self.records[number].as_ref().expect("an entry's record is there")
     }
 
-    /// The bytes of a flat value, not to become more or fewer; see [`Store::resize`]. A collection has none.
+    /// The bytes of a flat value; their number must not change (see [`Store::resize`]). Empty for a
+    /// collection.
     pub(crate) fn flat_mut(&mut self, number: u32) -> &mut [u8] {
         match self.record_mut(number).value.shape_mut() {
             ShapeMut::Flat(bytes) => bytes,
@@ -301,7 +304,7 @@ impl<V: Outside> Store<V> {
         self.collections > 0
     }
 
-    /// Bytes of the records, without the pages of collections.
+    /// Bytes of the records, excluding the pages of collections.
     pub(crate) fn flat_bytes(&self) -> usize {
         self.flat
     }
@@ -310,8 +313,8 @@ impl<V: Outside> Store<V> {
         self.records[number].as_mut().expect("an entry's record is there")
     }
 
-    /// The key lies outside as well from now on. Entries that are kept for a snapshot and share the record
-    /// still have it themselves.
+    /// Moves the key to overflow too. Older entries kept for a snapshot that share the record still store the
+    /// key themselves.
     pub(crate) fn set_key(&mut self, number: u32, key: &[u8]) {
         let record = self.record_mut(number);
         let before = record.flat_bytes();
@@ -320,7 +323,7 @@ impl<V: Outside> Store<V> {
         self.count(before, after);
     }
 
-    /// From now on only snapshots have the record.
+    /// Marks a record that only snapshots still need.
     pub(crate) fn keep(&mut self, number: u32) {
         let record = self.record_mut(number);
         if record.kept == 0 {
@@ -329,7 +332,7 @@ impl<V: Outside> Store<V> {
         }
     }
 
-    /// An entry that has the record ends; gives the record if it was the last.
+    /// Releases one entry's use of the record; returns the record if that was the last.
     pub(crate) fn release(&mut self, number: u32) -> Option<Record<V>> {
         let record = self.record_mut(number);
         if record.shared > 0 {

@@ -1,16 +1,17 @@
-//! A value as one run of bytes: how it is stored while it is small, and how one comes in that is to be stored.
+//! A value as one byte string: the compact stored form, and the form in which values arrive for storing.
 //!
-//! A string is its bytes. A collection begins with the number of its elements, in two bytes; the layout of the rest is
-//! its kind's own ([`crate::hash`], `records`). It stays so up to [`MOST_BYTES`] and [`MOST_ELEMENTS`]; past that it
-//! becomes a structure ([`crate::large`]). Code that copies, moves, loads or renames a packed value knows no kinds.
+//! A string is its bytes. A collection starts with its element count in two bytes; the remaining layout
+//! belongs to its kind ([`crate::hash`], `records`). A collection stays packed up to [`MAX_BYTES`] and
+//! [`MAX_ELEMENTS`] and then becomes a data structure ([`crate::large`]). Code that copies, moves, loads or
+//! renames packed values is independent of kinds.
 
 use crate::kind::{Bounds, Form, Kind, Limits, Naming};
 use crate::large::Collection;
 use crate::value::Value;
 
-/// Bytes of the number that a packed collection begins with.
+/// Length of the element count in bytes.
 pub(crate) const COUNT: usize = 2;
-/// The most bytes and elements of a packed collection ([`Form::most_packed`]): to find one, each is looked at.
+/// Limits of a packed collection ([`ValueEncoding::max_packed`]); a lookup scans all elements.
 pub(crate) const MOST_BYTES: usize = 8 << 10;
 pub(crate) const MOST_ELEMENTS: usize = 512;
 
@@ -18,7 +19,7 @@ pub(crate) fn count(packed: &[u8]) -> usize {
     usize::from(u16::from_le_bytes([packed[0], packed[1]]))
 }
 
-/// Bytes of the elements, as far as four bytes can say it.
+/// Bytes of the elements, saturating at `u32::MAX`.
 pub(crate) fn elements_len(packed: &[u8]) -> u32 {
     u32::try_from(packed.len().saturating_sub(COUNT)).unwrap_or(u32::MAX)
 }
@@ -27,7 +28,7 @@ pub(crate) fn set_count(packed: &mut [u8], count: usize) {
     packed[..COUNT].copy_from_slice(&(count as u16).to_le_bytes());
 }
 
-/// Where a collection's elements are that is read.
+/// A collection to be read: packed bytes or a large structure.
 #[derive(Debug)]
 pub(crate) enum Shape<'a, L> {
     Packed(&'a [u8]),
@@ -43,7 +44,7 @@ impl<L> Clone for Shape<'_, L> {
 impl<L> Copy for Shape<'_, L> {}
 
 impl<L: Collection> Shape<'_, L> {
-    /// How many elements there are.
+    /// Number of elements.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         match self {
@@ -53,44 +54,44 @@ impl<L: Collection> Shape<'_, L> {
     }
 }
 
-/// A value, or a part of a large one, that is to be stored.
+/// A value, or a part of a large value, to be stored.
 #[derive(Debug, Clone, Copy)]
 pub struct Packed<'a> {
-    /// The count that a collection begins with is right only in one that may stay packed.
+    /// A collection's count prefix is valid only if it can stay packed.
     bytes: &'a [u8],
     about: About,
 }
 
-/// The facts about a [`Packed`] value that go with its bytes.
+/// Facts about a [`Packed`] value that are collected while it is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct About {
     pub(crate) form: Form,
-    /// How many elements there are; none of a string.
+    /// Number of elements; 0 for a string.
     pub(crate) count: u32,
-    /// The length of the longest element, or of a name or value in it.
+    /// Length of the longest element, field name or value.
     pub(crate) longest: u32,
-    /// Whether an element expires.
+    /// Whether any element has an expiry.
     pub(crate) timed: bool,
-    /// Bytes of all elements; known when the value has been named.
+    /// Bytes of all elements; set once the encoding has been decided.
     pub(crate) bytes: u32,
 }
 
 impl<'a> Packed<'a> {
-    /// A string that was set whole.
+    /// A string that was set as a whole.
     #[must_use]
     #[inline]
     pub fn string(bytes: &'a [u8]) -> Self {
         Self::named_string(bytes, Naming::ByContent)
     }
 
-    /// A string, with how OBJECT ENCODING names it.
+    /// A string with an explicit encoding hint.
     #[must_use]
     #[inline]
     pub fn named_string(bytes: &'a [u8], naming: Naming) -> Self {
         Self { bytes, about: About::of(naming.into()) }
     }
 
-    /// A value without elements, to be filled where it lies.
+    /// An empty value, to be filled after it is stored.
     #[must_use]
     pub fn empty(kind: Kind) -> Self {
         let form = Form::first_of(kind);
@@ -98,26 +99,26 @@ impl<'a> Packed<'a> {
         Self { bytes, about: About::of(form) }
     }
 
-    /// Puts one together again from what [`bytes`](Self::bytes) and [`about`](Self::about) gave.
+    /// Reassembles a value from its [`bytes`](Self::bytes) and [`about`](Self::about).
     #[must_use]
     pub fn of(bytes: &'a [u8], about: About) -> Self {
         Self { bytes, about }
     }
 
-    /// The value as it is stored.
+    /// The stored bytes.
     #[must_use]
     #[inline]
     pub fn bytes(&self) -> &'a [u8] {
         self.bytes
     }
 
-    /// The facts that were noted while it was built.
+    /// The facts collected while the value was built.
     #[must_use]
     pub fn about(&self) -> About {
         self.about
     }
 
-    /// The kind of value it is.
+    /// The kind of the value.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.about.form.kind()
@@ -128,31 +129,31 @@ impl<'a> Packed<'a> {
         self.about.form
     }
 
-    /// How many elements there are.
+    /// Number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.about.count as usize
     }
 
-    /// Whether it has no elements.
+    /// Whether the value has no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.about.count == 0
     }
 
-    /// Its name in OBJECT ENCODING.
+    /// The OBJECT ENCODING name.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
         Value::flat(self.form(), self.bytes).encoding()
     }
 
-    /// Whether an element expires.
+    /// Whether any element has an expiry.
     #[must_use]
     pub fn any_expires(&self) -> bool {
         self.about.timed
     }
 
-    /// Whether it is stored as it is.
+    /// Whether the value is stored in this packed form.
     #[inline]
     #[must_use]
     pub fn stays_packed(&self) -> bool {
@@ -171,20 +172,20 @@ impl About {
         self.form
     }
 
-    /// Whether so many elements, or one so long, are past the bounds of a small collection's name.
+    /// Whether the element count or the longest element exceeds the bounds.
     pub(crate) fn passes(&self, bounds: Bounds) -> bool {
         self.count as usize > bounds.entries || self.longest as usize > bounds.value
     }
 }
 
-/// A packed value that is being made: from a dump, from a file. Its kind's module adds the elements.
+/// Builds a packed value from a dump or a file. The modules of the kinds add methods for their elements.
 #[derive(Debug, Clone)]
 pub struct Builder {
     pub(crate) bytes: Vec<u8>,
     pub(crate) about: About,
 }
 
-/// A string without bytes.
+/// An empty string.
 impl Default for Builder {
     fn default() -> Self {
         Self::new(Kind::String)
@@ -192,14 +193,14 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// Begins an empty value of this kind.
+    /// Starts an empty value of this kind.
     #[must_use]
     pub fn new(kind: Kind) -> Self {
         let empty = Packed::empty(kind);
         Self { bytes: empty.bytes.to_vec(), about: empty.about }
     }
 
-    /// Begins anew and keeps the memory.
+    /// Resets to an empty value of this kind, keeping the memory.
     pub fn begin(&mut self, kind: Kind) {
         let empty = Packed::empty(kind);
         self.bytes.clear();
@@ -207,22 +208,22 @@ impl Builder {
         self.about = empty.about;
     }
 
-    /// Decides how OBJECT ENCODING will call it.
+    /// Decides the OBJECT ENCODING by the configured limits.
     pub fn name_by(&mut self, limits: &Limits) {
         self.about.bytes = elements_len(&self.bytes);
         self.about.form = self.about.form.renamed(&self.about, limits);
     }
 
-    /// Makes a string of the bytes that `fill` puts into the memory that the builder has.
+    /// Makes a string from the bytes that `fill` writes into the builder's buffer.
     ///
     /// # Errors
-    /// That of `fill`; the builder then holds no value.
+    /// The error of `fill`; the builder then holds no value.
     pub fn fill_string<E>(&mut self, fill: impl FnOnce(&mut Vec<u8>) -> Result<(), E>) -> Result<(), E> {
         self.begin(Kind::String);
         fill(&mut self.bytes)
     }
 
-    /// The value that has been built so far.
+    /// The value built so far.
     #[must_use]
     pub fn packed(&self) -> Packed<'_> {
         Packed { bytes: &self.bytes, about: self.about }

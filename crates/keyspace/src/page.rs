@@ -1,4 +1,4 @@
-//! A page: entries packed back to back in one block of the pool.
+//! The layout of a page: entries back to back in one pool block.
 //!
 //! ```text
 //!  0     2      4          10
@@ -8,8 +8,8 @@
 //!  u16   u16    48 bits                             ^ end
 //! ```
 //!
-//! `dead` counts the bytes of dead entries. `earliest` is a time before which no entry of the page expires:
-//! the expiry index costs these six bytes a page.
+//! `dead` counts the bytes of dead entries. `earliest` is a lower bound of the entries' expiry times: the
+//! expiry index costs these six bytes per page.
 
 use clock::Millis;
 
@@ -17,7 +17,7 @@ use crate::entry::{DEAD, Header, read_time, write_time};
 
 pub(crate) const HEAD: usize = 10;
 const EARLIEST: usize = 4;
-/// The `earliest` of a page in which nothing expires.
+/// The `earliest` of a page without expiring entries.
 pub(crate) const NEVER: Millis = Millis((1 << 47) - 1);
 
 pub(crate) fn format(page: &mut [u8]) {
@@ -44,12 +44,12 @@ pub(crate) fn set_dead(page: &mut [u8], dead: usize) {
     page[2..4].copy_from_slice(&(dead as u16).to_le_bytes());
 }
 
-/// Bytes of entries that are not dead.
+/// Bytes of live or kept entries.
 pub(crate) fn live(page: &[u8]) -> usize {
     end(page) - HEAD - dead(page)
 }
 
-/// Bytes free at the end.
+/// Free bytes at the end.
 #[inline]
 pub(crate) fn room(page: &[u8]) -> usize {
     page.len() - end(page)
@@ -64,7 +64,7 @@ pub(crate) fn set_earliest(page: &mut [u8], time: Millis) {
     write_time(page, EARLIEST, time);
 }
 
-/// The entries from `at` on that are not dead, with their headers.
+/// Iterates over the entries from `at` on that are not dead, with their headers.
 pub(crate) fn entries(page: &[u8], at: usize) -> impl Iterator<Item = (usize, Header)> + '_ {
     let mut at = at;
     std::iter::from_fn(move || {

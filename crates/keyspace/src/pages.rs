@@ -1,9 +1,9 @@
-//! The pages of one store of entries, and how an entry is referred to.
+//! The pages of an entry store, and entry references.
 //!
-//! A reference is the number of a page in the store's list and, in its low 12 bits, half the offset in the
-//! page: entries have even lengths. So a store holds 2^20 pages of at most 8 KB, 8 GB. No store is to come to that
-//! end: from half of it on a store is called crowded, from three quarters on full ([`Crowding`]), and the server
-//! refuses commands that would fill it.
+//! A reference is a page number and, in its low 12 bits, half the offset in the page (entries have even
+//! lengths). A store therefore addresses 2^20 pages of at most 8 KB, 8 GB in total. To never reach that
+//! limit, a store counts as crowded from half of it and as full from three quarters ([`Crowding`]), and the
+//! server rejects commands that would grow it.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -18,26 +18,26 @@ use crate::page;
 use crate::purge::A_PART;
 
 const OFFSET_BITS: u32 = 12;
-/// How much of a page is asked for ahead of its being read from begin to end.
+/// Bytes prefetched of a page before a sequential read; the hardware prefetcher does the rest.
 const PREFETCHED: usize = 512;
 const MOST_PAGES: usize = 1 << (32 - OFFSET_BITS);
-/// How many numbers a search for one without a page looks at, and at how many places besides the first.
+/// A search for a free page number probes this many numbers at each of 1 + `ELSEWHERE` positions.
 const LOOK_AT: usize = 64;
 const ELSEWHERE: usize = 3;
 
-/// How many pages a store may have.
+/// Maximum pages per store; lowered by tests.
 static MOST: AtomicUsize = AtomicUsize::new(MOST_PAGES);
-/// Whether a store was ever crowded.
+/// Whether any store was ever crowded.
 static ANY_CROWDED: AtomicBool = AtomicBool::new(false);
-/// Where the next search begins.
+/// Start of the next search for a free page number.
 static TURN: AtomicUsize = AtomicUsize::new(0);
 
-/// Lets stores of this process have at most so many pages, for tests.
+/// Limits the number of pages per store in this process, for tests.
 pub fn bound_pages(most: usize) {
     MOST.store(most.min(MOST_PAGES), Ordering::Relaxed);
 }
 
-/// Whether a store of this process was ever crowded; while none was, there is no need to ask for [`Crowding`].
+/// Whether any store of this process was ever crowded. While false, callers can skip checking [`Crowding`].
 #[must_use]
 #[inline]
 pub fn any_crowded() -> bool {
@@ -47,12 +47,12 @@ pub fn any_crowded() -> bool {
 /// How full a store is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Crowding {
-    /// Less than half.
+    /// Less than half full.
     Free,
-    /// It should not grow.
+    /// At least half full; the store should not grow.
     Crowded,
-    /// More than three quarters. New values lie outside then, however small; the rest is for entries that were pinned
-    /// or change their size.
+    /// More than three quarters full. New values go to overflow whatever their size; the remaining room is
+    /// for pinned entries and size changes.
     Full,
 }
 
@@ -66,21 +66,21 @@ pub(crate) fn split(reference: u32) -> (usize, usize) {
     ((reference >> OFFSET_BITS) as usize, (reference & ((1 << OFFSET_BITS) - 1)) as usize * 2)
 }
 
-/// The length of a block for so many bytes: short ones by granules, others by pairs of them, as lines of the index are.
-/// So what one leaves in the pool as it grows fits another.
+/// Rounds up to a block length: short blocks by granules, others by pairs, like index lines. Freed blocks of
+/// growing pages then fit others.
 pub(crate) fn whole(len: usize) -> usize {
     const SHORT: usize = 4 * Block::STEP;
     len.next_multiple_of(if len <= SHORT { Block::STEP } else { 2 * Block::STEP })
 }
 
-/// A store's pages by number. A number without a page may be given to a new one.
+/// The pages of a store by number. Numbers without a page are reused.
 #[derive(Debug, Default)]
 pub(crate) struct Pages {
     list: SmallVec<[Option<Block>; 3]>,
 }
 
 impl Pages {
-    /// How many numbers are in use or were.
+    /// Number of page numbers in use or reusable.
     pub(crate) fn count(&self) -> usize {
         self.list.len()
     }
@@ -95,7 +95,7 @@ impl Pages {
         self.list[number].as_mut().expect("a page that is referred to is there").bytes_mut()
     }
 
-    /// The page with this number, if it is there.
+    /// The page with this number, if it exists.
     pub(crate) fn page_if(&self, number: usize) -> Option<&[u8]> {
         Some(self.list.get(number)?.as_ref()?.bytes())
     }
@@ -104,12 +104,12 @@ impl Pages {
         Some(self.list.get_mut(number)?.as_mut()?.bytes_mut())
     }
 
-    /// The size of the page with this number, without a look at it.
+    /// The size of the page, without touching the page.
     pub(crate) fn size_if(&self, number: usize) -> Option<usize> {
         Some(self.list.get(number)?.as_ref()?.len())
     }
 
-    /// The header of an entry, its page and its offset there.
+    /// The header, page and offset of an entry.
     #[inline]
     pub(crate) fn entry(&self, reference: u32) -> (Header, &[u8], usize) {
         let (number, at) = split(reference);
@@ -129,26 +129,26 @@ impl Pages {
         let (number, at) = split(reference);
         if let Some(Some(block)) = self.list.get(number) {
             block.prefetch(at);
-            // Most small entries lie on two lines.
+            // Most small entries span two cache lines.
             block.prefetch(at + 48);
         }
     }
 
-    /// Asks the processor for the begin of a page; reading on, it asks for the rest by itself.
+    /// Prefetches the start of a page; the hardware prefetcher does the rest.
     pub(crate) fn prefetch_page(&self, number: usize) {
         if let Some(Some(block)) = self.list.get(number) {
             (0..block.len().min(PREFETCHED)).step_by(64).for_each(|at| block.prefetch(at));
         }
     }
 
-    /// Asks the processor for the list.
+    /// Prefetches the page list.
     pub(crate) fn prefetch_list(&self) {
         if self.list.spilled() {
             prefetch(self.list.as_ptr());
         }
     }
 
-    /// Takes a page out, to work on it beside the others.
+    /// Detaches a page, to work on it and on other pages together.
     pub(crate) fn lift(&mut self, number: usize) -> Block {
         self.list[number].take().expect("a page that is referred to is there")
     }
@@ -157,7 +157,7 @@ impl Pages {
         self.list[number] = Some(block);
     }
 
-    /// Adds an empty page of `len` bytes under a number of at least `from`.
+    /// Adds an empty page of `len` bytes with a number of at least `from`.
     pub(crate) fn add(&mut self, len: usize, from: usize) -> usize {
         let mut block = Block::new(len);
         page::format(block.bytes_mut());
@@ -177,8 +177,8 @@ impl Pages {
         }
     }
 
-    /// A number of at least `from` without a page. Looks at the first, and at some elsewhere, another time at others:
-    /// of many without a page one is soon found, so their number stays small.
+    /// Finds a free page number of at least `from` by probing the first numbers and some elsewhere. The
+    /// positions rotate, so if many numbers are free, one is soon found and their count stays small.
     fn unused(&self, from: usize) -> Option<usize> {
         let numbers = self.list.len().saturating_sub(from);
         let turn = TURN.fetch_add(1, Ordering::Relaxed) * ELSEWHERE;
@@ -189,7 +189,7 @@ impl Pages {
         })
     }
 
-    /// How full the list of pages is, of as many as can be referred to.
+    /// How much of the addressable page list is in use.
     #[inline]
     pub(crate) fn crowding(&self) -> Crowding {
         let (pages, most) = (self.list.len() * 4, MOST.load(Ordering::Relaxed));
@@ -202,7 +202,7 @@ impl Pages {
         }
     }
 
-    /// Makes a page longer. Its entries keep their references.
+    /// Enlarges a page. Entry references stay valid.
     pub(crate) fn grow(&mut self, number: usize, len: usize) {
         let mut block = Block::new(len);
         let page = self.page(number);
@@ -210,14 +210,14 @@ impl Pages {
         self.put_back(number, block);
     }
 
-    /// Gives back the free bytes at a page's end.
+    /// Releases the free bytes at the end of a page.
     pub(crate) fn trim(&mut self, number: usize) {
         if let Some(Some(block)) = self.list.get_mut(number) {
             block.truncate(whole(page::end(block.bytes())).min(block.len()));
         }
     }
 
-    /// Gives a page back, and forgets the numbers at the end that have none.
+    /// Frees a page and truncates free numbers at the end of the list.
     pub(crate) fn free(&mut self, number: usize) {
         self.list[number] = None;
         while matches!(self.list.last(), Some(None)) {
@@ -232,7 +232,7 @@ impl Pages {
         self.list.iter().flatten().map(Block::len)
     }
 
-    /// Bytes of pages and of their list.
+    /// Bytes of the pages and the page list.
     pub(crate) fn bytes(&self) -> usize {
         self.list_bytes() + self.sizes().sum::<usize>()
     }
@@ -241,8 +241,8 @@ impl Pages {
         if self.list.spilled() { self.list.capacity() * size_of::<Option<Block>>() } else { 0 }
     }
 
-    /// Moves a part of the pages to lower chunks of the pool where there is room; says whether there are
-    /// further parts.
+    /// Moves one chunk of the pages to lower addresses of the pool, if there is room. Returns whether more
+    /// chunks follow.
     pub(crate) fn sink(&mut self, part: usize) -> bool {
         let some = self.list.iter_mut().skip(part * A_PART).take(A_PART);
         some.flatten().for_each(Block::sink);
@@ -250,7 +250,7 @@ impl Pages {
     }
 }
 
-/// The keys of the entries, which the index looks up by reference.
+/// Access to entry keys by reference, for the index.
 pub(crate) struct Names<'a, V: Outside> {
     pub(crate) pages: &'a Pages,
     pub(crate) store: Option<&'a Store<V>>,
@@ -271,7 +271,7 @@ impl<'a, V: Outside> Names<'a, V> {
         self.name_of(header, page, at)
     }
 
-    /// The bytes of a value that is flat.
+    /// The bytes of a flat value.
     #[inline]
     pub(crate) fn value(self, reference: u32) -> &'a [u8] {
         let (header, page, at) = self.pages.entry(reference);
@@ -320,8 +320,8 @@ impl<V: Outside> Hashes for Names<'_, V> {
 mod tests {
     use super::*;
 
-    /// The story: pages come and go in the middle of a long list. Numbers were only looked for among the first, so the
-    /// list grew by one for each, up to the end of what can be referred to.
+    /// Regression test: searching only the lowest numbers made the list grow forever when pages in the middle
+    /// came and went.
     #[test]
     fn numbers_without_a_page_are_used_again_wherever_they_are() {
         let mut pages = Pages::default();

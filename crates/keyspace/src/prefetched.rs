@@ -1,4 +1,4 @@
-//! A slot that a batch has locked ahead of the command that works on it.
+//! A slot that a batch prefetched and locked ahead of the command that uses it.
 
 use parking_lot::MutexGuard;
 
@@ -6,15 +6,15 @@ use crate::key::Key;
 use crate::large::Collection;
 use crate::slot::SlotData;
 
-/// A slot that is locked since one of its keys was touched. A thread that has one must not wait for any other slot.
+/// A slot that has been locked since one of its keys was prefetched. A thread that holds one must not wait
+/// for another slot.
 #[derive(Debug)]
 pub struct Touched<'k> {
     pub(crate) data: MutexGuard<'k, SlotData>,
     pub(crate) likely: Option<Likely>,
 }
 
-/// The entry that the index has for a key by all that was looked at: right nearly always. Good until the slot
-/// changes.
+/// The entry that the index most likely has for a key; nearly always right. Valid until the slot changes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Likely {
     pub(crate) db: u16,
@@ -22,7 +22,7 @@ pub(crate) struct Likely {
 }
 
 impl Likely {
-    /// Asks the processor for the entry that a key most likely has.
+    /// Prefetches the entry that a key most likely has.
     #[inline]
     pub(crate) fn touch(data: &SlotData, db: u16, key: &Key<'_>) -> Option<Self> {
         let reference = data.table_if(db)?.entries.prefetch_entry(key.hash)?;
@@ -31,14 +31,14 @@ impl Likely {
 }
 
 impl Touched<'_> {
-    /// Third sweep: asks for the key's entry.
+    /// Prefetches the key's entry (third pass of a batch).
     #[inline]
     pub fn touch_entry(&mut self, db: u16, key: &Key<'_>) {
         self.likely = Likely::touch(&self.data, db, key);
     }
 
-    /// Fourth sweep, where commands name parts of a value: asks for the index lines of these, if the value is
-    /// large, and before that for what leads to them. Says whether it is.
+    /// Prefetches the index lines of the elements that a command names, and before that the segments leading
+    /// to them, if the value is large (fourth pass). Returns whether it is.
     pub fn touch_part_indexes(
         &self,
         db: u16,
@@ -53,7 +53,7 @@ impl Touched<'_> {
         large.is_some()
     }
 
-    /// Fifth sweep: asks for the parts.
+    /// Prefetches the elements (fifth pass).
     pub fn touch_parts(&self, db: u16, key: &Key<'_>, parts: impl Iterator<Item = u64>) {
         if let Some(large) = self.large(db, key) {
             parts.for_each(|part| {

@@ -1,14 +1,12 @@
-//! The summaries of the slots, which can be read without their locks: how much each holds, and when something in it
-//! is due.
+//! Per-slot summaries that are readable without the slot locks: key counts and the next expiry.
 //!
-//! A locked slot publishes when it is unlocked, and only what changed. Beside the slots' summaries stands the
-//! earliest time of all, so the thread that expires keys sleeps until then and need not ask 16384 slots. It is a
-//! lower bound: a slot whose time became earlier lowers it, one whose time became later leaves it, and a look at all
-//! slots sets it anew.
+//! A slot publishes its changes when it is unlocked. A global lower bound of all expiry times lets the expiry
+//! thread sleep without polling 16384 slots. A slot whose time moves earlier lowers the bound; a slot whose
+//! time moves later leaves it; a scan over all slots recomputes it.
 //!
-//! No time may be missed by a look that crosses with a slot's publishing. The slot writes its own time, then reads
-//! the bound; the look writes the bound, then reads the slots' times; a fence in either lies between. So one of them
-//! sees what the other wrote, and both only ever lower the bound.
+//! A scan that races with a publishing slot must not miss its time. The slot writes its own time and then
+//! reads the bound; the scan writes the bound and then reads the slots' times; each has a fence between. So
+//! at least one of them sees the other's write, and both only lower the bound.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicUsize, Ordering, fence};
@@ -19,18 +17,18 @@ use slot_routing::Slot;
 use crate::page;
 use crate::shared_slots::SharedSlots;
 
-/// The summary of one slot.
+/// The published summary of one slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Summary {
-    /// Keys of database 0.
+    /// Number of keys in database 0.
     pub(crate) keys: u32,
-    /// Keys of the other databases.
+    /// Number of keys in the other databases.
     pub(crate) others: u32,
-    /// Keys of all databases that expire.
+    /// Number of keys with an expiry, all databases.
     pub(crate) volatile: u32,
-    /// Keys of all databases whose values have elements that expire.
+    /// Number of keys whose values have expiring elements, all databases.
     pub(crate) timed: u32,
-    /// The least time at which something may be due.
+    /// Lower bound of the next expiry.
     pub(crate) due: Millis,
 }
 
@@ -41,21 +39,21 @@ impl Summary {
     }
 }
 
-/// The summaries of all slots from when each was last unlocked, by slot.
+/// The summaries of all slots, each as of its last unlock.
 pub(crate) struct Published {
-    /// Keys of database 0.
+    /// Number of keys in database 0, by slot.
     pub(crate) keys: Box<[AtomicU32]>,
-    /// Keys of the other databases.
+    /// Number of keys in the other databases, by slot.
     pub(crate) others: Box<[AtomicU32]>,
-    /// The slots that hold keys of any database.
+    /// Slots that hold keys of any database.
     pub(crate) filled: SharedSlots,
-    /// Keys of all databases that expire.
+    /// Number of keys with an expiry in all databases, by slot.
     pub(crate) volatile: Box<[AtomicU32]>,
-    /// Keys of all databases and slots whose values have elements that expire.
+    /// Number of keys whose values have expiring elements, all slots and databases.
     pub(crate) timed: AtomicUsize,
-    /// When something may be due, in milliseconds.
+    /// Lower bound of the next expiry in milliseconds, by slot.
     due: Box<[AtomicI64]>,
-    /// No slot's time is before this.
+    /// Lower bound over all slots.
     next_due: AtomicI64,
     ring: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -83,7 +81,7 @@ impl std::fmt::Debug for Published {
 }
 
 impl Published {
-    /// Writes what is not as it was, so that neither this core nor another has to fetch the lines for nothing.
+    /// Writes only changed fields, so that cache lines are not transferred needlessly.
     #[inline]
     pub(crate) fn publish(&self, slot: Slot, new: Summary, old: Summary) {
         let index = slot.index();
@@ -97,7 +95,7 @@ impl Published {
             self.filled.set(slot, !new.is_empty());
         }
         if new.timed != old.timed {
-            // Either way round the sum is right once all have said what changed.
+            // Wrapping arithmetic: the sum is right once all threads have added their changes.
             let change = (new.timed as usize).wrapping_sub(old.timed as usize);
             self.timed.fetch_add(change, Ordering::Relaxed);
         }
@@ -124,7 +122,7 @@ impl Published {
         Millis(self.next_due.load(Ordering::Relaxed))
     }
 
-    /// Asks every slot. Those that are due count for the next time, too: they may not be served.
+    /// Checks every slot. Slots that are due also count for the next time, because they may not be processed.
     pub(crate) fn due_slots(&self, now: Millis) -> Vec<Slot> {
         self.next_due.store(page::NEVER.0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -172,7 +170,7 @@ mod tests {
         assert_eq!((published.next_due(), rung.load(Ordering::Relaxed)), (Millis(50), 1));
         published.publish(slot(9), due(40), EMPTY);
         assert_eq!((published.next_due(), rung.load(Ordering::Relaxed)), (Millis(40), 2));
-        // Later again: the bound stays until the next look.
+        // A later time does not raise the bound before the next scan.
         published.publish(slot(9), due(70), due(40));
         assert_eq!(published.next_due(), Millis(40));
         assert_eq!(published.due_slots(Millis(55)), [slot(7)]);
@@ -182,7 +180,7 @@ mod tests {
         assert_eq!((published.next_due(), rung.load(Ordering::Relaxed)), (Millis(60), 2));
     }
 
-    /// However looks and new times cross, no slot's time is before the bound once both are over.
+    /// However a scan and new times interleave, afterwards no slot's time is below the bound.
     #[test]
     fn no_time_is_missed_by_a_look_that_crosses_with_it() {
         const TIMES: i64 = 20_000;

@@ -1,10 +1,10 @@
-//! Giving memory back to the system.
+//! Returns free memory to the kernel.
 //!
-//! Removals tidy a table as they go, but they leave free pages scattered over the pool, and the system takes
-//! back only whole pages of its own. A purge visits every slot: it gets dead bytes back, and, if much of the
-//! pool lies free, moves pages and index lines to lower chunks; then what is whole and free is given back.
-//! [`Keyspace::purge_step`] does a share of that in well under a millisecond; a driver that calls it with rising
-//! steps forty times a second has been everywhere twice within 30 seconds.
+//! Removals compact tables as they go, but leave free blocks scattered over the pool, and the kernel takes
+//! back only whole system pages. A purge visits every slot, compacts pages, and, if much of the pool is free,
+//! moves pages and index lines to lower chunks; then whole free system pages are released.
+//! [`Keyspace::purge_step`] does a share of that in well under a millisecond; called 40 times a second with
+//! ascending steps, it covers everything twice within 30 seconds.
 
 use slot_routing::{SLOT_COUNT, Slot};
 
@@ -14,27 +14,27 @@ use crate::overflow::outside_bytes;
 use crate::slot::SlotData;
 use crate::usage::Usage;
 
-/// Pages or segments that are moved under one lock.
+/// Pages or index segments that are moved under one lock.
 pub(crate) const A_PART: usize = 64;
-/// How many pages are tidied under one lock.
+/// Pages that are compacted under one lock.
 const TIDY_AT_ONCE: usize = 16;
 
 impl Keyspace {
-    /// How many steps a purge of everything has.
+    /// Number of steps of a full purge.
     pub const PURGE_STEPS: usize = 512;
-    /// How many steps it takes to bring all usage up to date.
+    /// Number of steps to age the usage counters of all keys.
     pub const AGE_STEPS: usize = 2048;
 
-    /// Bytes that all data takes, counted as they are taken: pages and index lines from the pool, what lies
-    /// outside, and the slots themselves. The pool and what is outside are counted for the whole process.
+    /// Memory used by all data, counted on allocation: pages and index lines of the pool, overflow values,
+    /// and the slots. The pool and overflow counts are process-wide.
     #[must_use]
     pub fn used_bytes(&self) -> usize {
         const SLOT: usize = 128 + size_of::<u32>() + size_of::<u64>();
         pool_use().taken + outside_bytes() + SLOT_COUNT * SLOT
     }
 
-    /// Lets `age` bring the usage of every key of a share of the slots up to date (see [`Usage`]). A driver
-    /// that comes to every step within two hours is often enough.
+    /// Ages the usage counters of a share of the slots with `age` (see [`Usage`]). Calling every step within
+    /// two hours is sufficient.
     pub fn age_step(&self, step: usize, age: &mut dyn FnMut(Usage) -> Usage) {
         for slot in share(step, Self::AGE_STEPS) {
             let mut part = 0;
@@ -44,8 +44,8 @@ impl Keyspace {
         }
     }
 
-    /// Gives every key of `slot` this usage: bytes that were written for one eviction policy mean something else to
-    /// another.
+    /// Sets the usage of every key of `slot`: the two bytes have another meaning under another eviction
+    /// policy.
     pub fn reset_usage(&self, slot: Slot, usage: Usage) {
         let mut guard = self.lock(slot);
         let mut part = 0;
@@ -55,8 +55,7 @@ impl Keyspace {
         }
     }
 
-    /// Does step `step`, counted round and round, of a purge. Returns how many bytes went back to the
-    /// system.
+    /// Runs purge step `step`, which wraps around. Returns the bytes returned to the kernel.
     pub fn purge_step(&self, step: usize) -> usize {
         let step = step % Self::PURGE_STEPS;
         let sinking = if step == 0 { begin_round() } else { is_sinking() };
@@ -73,14 +72,14 @@ impl Keyspace {
     }
 }
 
-/// The slots of step `step`, counted round and round, of `steps`.
+/// The slots of step `step` (wrapping around) of `steps`.
 fn share(step: usize, steps: usize) -> impl Iterator<Item = Slot> {
     let share = SLOT_COUNT / steps;
     Slot::all().skip(step % steps * share).take(share)
 }
 
 impl SlotData {
-    /// Gets the dead bytes of up to `pages` pages back; says whether there is more to do.
+    /// Compacts up to `pages` pages. Returns whether more remain.
     fn tidy(&mut self, pages: usize) -> bool {
         let mut left = pages;
         for (_, table) in self.tables() {
@@ -93,8 +92,8 @@ impl SlotData {
         self.tables().fold(false, |more, (_, table)| table.entries.age(part, age) | more)
     }
 
-    /// Moves a part of the slot's pages and lines to where the pool is fuller; says whether there are
-    /// further parts.
+    /// Moves one chunk of the slot's pages and index lines to lower pool addresses. Returns whether more
+    /// chunks follow.
     fn sink(&mut self, part: usize) -> bool {
         self.tables().fold(false, |more, (_, table)| table.entries.sink(part) | more)
     }

@@ -1,12 +1,12 @@
-//! Scores of sorted sets: how they are ordered, and how they are kept in few bytes.
+//! Scores of sorted sets: their ordering and compact encoding.
 //!
-//! A score is any double but NaN. Most are small integers, so those are kept in one, two or four bytes; whatever is
-//! read back is the same double, bit by bit.
+//! A score is any double but NaN. Most are small integers and take one, two or four bytes; decoding returns
+//! the identical bits.
 
-/// The longest form of a score.
+/// Maximum encoded length.
 pub(crate) const MOST: usize = 8;
 
-/// A score in its shortest form, or in one of at least a given length.
+/// A score encoded in the shortest form that has at least a given length.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kept {
     bytes: [u8; MOST],
@@ -14,11 +14,11 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    /// The score in at least `least` bytes, of which there may be 1, 2, 4 and 8.
+    /// Encodes the score in at least `least` bytes; lengths are 1, 2, 4 and 8.
     #[inline]
     pub(crate) fn new(score: f64, least: usize) -> Self {
         let whole = score as i32;
-        // Minus zero is no integer.
+        // Negative zero is not encoded as an integer.
         let is_whole = f64::from(whole).to_bits() == score.to_bits();
         let len = match whole {
             _ if !is_whole => MOST,
@@ -37,7 +37,7 @@ impl Kept {
     }
 }
 
-/// The score that was kept so.
+/// Decodes a score.
 #[inline]
 pub(crate) fn read(bytes: &[u8]) -> f64 {
     match *bytes {
@@ -48,7 +48,7 @@ pub(crate) fn read(bytes: &[u8]) -> f64 {
     }
 }
 
-/// A number that is in order as the score is. Both zeros have the same.
+/// An integer with the ordering of the score. Both zeros map to one value.
 #[inline]
 pub(crate) fn ordered(score: f64) -> u64 {
     let bits = (score + 0.0).to_bits();

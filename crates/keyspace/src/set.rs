@@ -1,9 +1,8 @@
 //! Sets.
 //!
-//! A set is packed ([`members`]) while it has few members and bytes, in its entry or outside: integers in order,
-//! anything else in a row. Past that its members are the entries of a store of their own ([`crate::fields`]), which
-//! have no values. Users see only the name that OBJECT ENCODING gives, and that follows Redis's thresholds, not the
-//! shape.
+//! A small set is packed ([`members`]): sorted integers, or strings in insertion order. A larger one stores
+//! its members as entries of their own store ([`crate::fields`]) without values. OBJECT ENCODING follows
+//! Redis's thresholds, independently of this representation.
 mod builder;
 mod editing;
 pub(crate) mod members;
@@ -18,7 +17,7 @@ pub use builder::NewSet;
 use members::Members;
 pub use members::{Digits, Member};
 
-/// The members of a set: each is a name alone.
+/// Members of a set: names without values.
 #[derive(Debug)]
 pub(crate) struct OfSet;
 
@@ -39,7 +38,7 @@ impl Of for OfSet {
     }
 }
 
-/// A set as it is read, borrowed from its slot.
+/// A read-only view of a set, borrowed from its slot.
 #[derive(Debug, Clone, Copy)]
 pub struct SetRef<'a> {
     pub(crate) shape: Shape<'a, Fields<OfSet>>,
@@ -47,19 +46,19 @@ pub struct SetRef<'a> {
 }
 
 impl<'a> SetRef<'a> {
-    /// How many members there are.
+    /// Number of members.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shape.len()
     }
 
-    /// Only a set that was just made has no members.
+    /// Only a newly created set can be empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The name that OBJECT ENCODING gives it.
+    /// The OBJECT ENCODING name.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
         match self.form {
@@ -69,7 +68,7 @@ impl<'a> SetRef<'a> {
         }
     }
 
-    /// Whether it has this member.
+    /// Whether `member` is in the set.
     #[must_use]
     #[inline]
     pub fn contains(&self, member: &[u8]) -> bool {
@@ -79,7 +78,7 @@ impl<'a> SetRef<'a> {
         }
     }
 
-    /// The same, for a caller that knows the member's hash ([`crate::Keyspace::hash_part`]).
+    /// Like [`Self::contains`], for callers that have the member's hash ([`crate::Keyspace::hash_part`]).
     #[must_use]
     #[inline]
     pub fn contains_hashed(&self, member: &[u8], hash: u64) -> bool {
@@ -89,14 +88,14 @@ impl<'a> SetRef<'a> {
         }
     }
 
-    /// Asks the processor for the members with these hashes, if there are so many members that they may be far away.
+    /// Prefetches the members with these hashes if the set is too large for the near caches.
     pub fn touch(&self, hashes: impl Iterator<Item = u64> + Clone) {
         if let Shape::Large(fields) = self.shape {
             fields.touch(hashes);
         }
     }
 
-    /// Visits members, in any order, until `visit` says no; says whether it never did.
+    /// Visits members in arbitrary order until `visit` returns false. Returns whether all were visited.
     pub fn visit(&self, visit: &mut dyn FnMut(Member<'a>) -> bool) -> bool {
         match self.shape {
             Shape::Packed(packed) => {
@@ -116,7 +115,7 @@ impl<'a> SetRef<'a> {
         }
     }
 
-    /// Visits about `count` members from position `from` on, as [`crate::Table::scan`] does; a packed set is
+    /// Visits about `count` members from position `from`, like [`crate::Table::scan`]; a packed set is
     /// visited whole.
     pub fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(Member<'a>)) -> Option<u64> {
         match self.shape {
@@ -128,7 +127,7 @@ impl<'a> SetRef<'a> {
         }
     }
 
-    /// A member chosen by `random`, a uniform random number.
+    /// Picks a member by `random`, a uniform random number.
     #[must_use]
     pub fn random(&self, random: u64) -> Option<Member<'a>> {
         match self.shape {
@@ -142,7 +141,7 @@ impl<'a> SetRef<'a> {
 }
 
 impl Builder {
-    /// Adds a member to a set. Says whether it was new, as far as that can be seen at once: among integers.
+    /// Adds a member to a set. Returns false if it is a duplicate, which is only detected among integers.
     #[must_use]
     pub fn push_member(&mut self, member: &[u8]) -> bool {
         let about = &mut self.about;
@@ -172,13 +171,13 @@ impl Builder {
 }
 
 impl<'a> Packed<'a> {
-    /// Visits the members of a packed set, or of a part of one.
+    /// Visits the members of a packed set, or of one part of it.
     pub fn for_each_member(&self, visit: &mut dyn FnMut(Member<'a>)) {
         debug_assert_eq!(self.kind(), Kind::Set);
         Members::of(self.bytes()).for_each(visit);
     }
 
-    /// Those members among which there may be two of the same: none if they stand in order.
+    /// The members that may contain duplicates: none if they are stored sorted.
     pub fn unordered_members(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
         debug_assert_eq!(self.kind(), Kind::Set);
         Members::of(self.bytes()).unordered()

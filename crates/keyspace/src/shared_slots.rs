@@ -1,16 +1,16 @@
-//! Sets of slots that all threads see: those that hold keys as of when each was last unlocked, so that to visit all keys
-//! looks at few slots where there are few; and those that a snapshot has pinned.
+//! Slot sets shared between threads: slots that hold keys as of their last unlock, so that loops over all
+//! keys skip empty slots; and slots that a snapshot has pinned.
 //!
-//! A slot is put there and taken out by the thread that has it locked. The changes are counted: whoever finds none between
-//! two looks has seen the same slots.
+//! A slot is added and removed by the thread that has it locked. Changes are counted: a reader that sees the
+//! same count before and after has read a consistent set.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use slot_routing::{SLOT_COUNT, Slot};
 
-/// Words of a group: with its counter they are one line.
+/// Words per group; with its counter a group is one cache line.
 const WORDS: usize = 7;
-/// Slots of a group.
+/// Slots per group.
 const SLOTS: usize = WORDS * 64;
 
 /// A set of slots.
@@ -20,7 +20,7 @@ pub(crate) struct SharedSlots(Box<[Group]>);
 #[repr(align(64))]
 struct Group {
     changes: AtomicU64,
-    /// A bit for each slot.
+    /// One bit per slot.
     words: [AtomicU64; WORDS],
 }
 
@@ -37,12 +37,12 @@ impl Default for SharedSlots {
 }
 
 impl SharedSlots {
-    /// Puts a slot there, or takes it out.
+    /// Adds or removes a slot.
     #[cold]
     pub(crate) fn set(&self, slot: Slot, is_there: bool) {
         let (group, place) = (&self.0[slot.index() / SLOTS], slot.index() % SLOTS);
         let (word, bit) = (&group.words[place / 64], 1 << (place % 64));
-        // Released: who sees what follows sees both.
+        // Release ordering: a thread that sees a later write sees this one too.
         if is_there {
             word.fetch_or(bit, Ordering::Release);
         } else {
@@ -51,7 +51,7 @@ impl SharedSlots {
         group.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// The slots that are there, in rising order, each as of when it is asked about.
+    /// The slots of the set in ascending order, each as of when it is read.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Slot> + '_ {
         let words = self.0.iter().flat_map(|group| &group.words).enumerate();
         words.flat_map(|(number, word)| {
@@ -64,7 +64,7 @@ impl SharedSlots {
         })
     }
 
-    /// How many changes there were.
+    /// Number of changes so far.
     pub(crate) fn changes(&self) -> u64 {
         self.0.iter().map(|group| group.changes.load(Ordering::Acquire)).sum()
     }

@@ -19,25 +19,25 @@ use crate::published::{Published, Summary};
 use crate::table::Table;
 use crate::usage::Usage;
 
-/// The data of one slot. Read and changed under the slot's lock. With the lock it takes two cache lines.
+/// The data of one slot, protected by the slot's lock. Data and lock take two cache lines.
 #[derive(Debug, Default)]
 pub struct SlotData {
-    /// Database 0.
+    /// The table of database 0.
     table: Table,
     more: Option<Box<More>>,
     /// The last snapshot that the slot has been pinned for.
     pub(crate) seen: u32,
     ownership: Ownership,
-    /// How many want it to stay as it is for a moment.
+    /// Number of callers that hold back client writes.
     holds: u8,
-    /// It is being imported: what it holds is not this node's to show, to expire, nor to evict.
+    /// The slot is being imported: its keys must not be shown, expired or evicted.
     is_hidden: bool,
 }
 
-/// The tables that few slots have.
+/// Tables that few slots have.
 #[derive(Debug, Default)]
 struct More {
-    /// Those of databases 1 and up that have something, in rising order.
+    /// The non-empty tables of databases 1 and up, in ascending order.
     tables: Vec<OtherDatabase>,
     /// Tables that were flushed while a snapshot needed them.
     parted: Vec<Table>,
@@ -59,10 +59,11 @@ impl More {
         Some(&self.tables[self.position(db).ok()?].table)
     }
 
-    /// The table of a database, which is made if it is not there.
+    /// The table of a database, created if missing.
     fn table(&mut self, db: u16) -> &mut Table {
         let place = self.position(db).unwrap_or_else(|place| {
-            // Most slots have keys in one database besides 0: room for more would cost each slot some hundred bytes.
+            // Most slots use at most one database besides 0; spare capacity would cost each slot about a
+            // hundred bytes.
             self.tables.reserve_exact(1);
             self.tables.insert(place, OtherDatabase { db, table: Table::default() });
             place
@@ -74,65 +75,65 @@ impl More {
         self.tables.iter().map(|other| &other.table)
     }
 
-    /// Those with keys, and those that only snapshots need.
+    /// All tables, including those that only snapshots need.
     fn all(&self) -> impl Iterator<Item = &Table> {
         self.each().chain(&self.parted)
     }
 }
 
 impl SlotData {
-    /// The relation of this node to the slot.
+    /// How this node relates to the slot.
     #[must_use]
     pub fn ownership(&self) -> Ownership {
         self.ownership
     }
 
-    /// Sets the relation of this node to the slot.
+    /// Sets how this node relates to the slot.
     pub fn set_ownership(&mut self, ownership: Ownership) {
         self.ownership = ownership;
     }
 
-    /// Whether clients' writes wait: a key is being moved that they write all the time.
+    /// Whether client writes wait because a frequently written key is being migrated.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.holds > 0
     }
 
-    /// Lets clients' writes wait until [`SlotData::free`] has been called as often as this; `false` if too many
-    /// do that already.
+    /// Holds back client writes until [`SlotData::free`] was called equally often. Returns false if the
+    /// counter is at its maximum.
     pub fn hold(&mut self) -> bool {
         let holds = self.holds.checked_add(1);
         self.holds = holds.unwrap_or(self.holds);
         holds.is_some()
     }
 
-    /// Ends what one [`SlotData::hold`] began.
+    /// Ends one [`SlotData::hold`].
     ///
     /// # Panics
-    /// If none did.
+    /// If the slot is not held.
     pub fn free(&mut self) {
         self.holds = self.holds.checked_sub(1).expect("who frees a slot has held it");
     }
 
-    /// Whether what the slot holds is hidden.
+    /// Whether the slot's keys are hidden.
     #[must_use]
     pub fn is_hidden(&self) -> bool {
         self.is_hidden
     }
 
-    /// From now on the slot counts as empty for whoever looks at all keys, and nothing in it as due, though commands
-    /// about its keys find them; or no longer.
+    /// Hides or shows the slot's keys. A hidden slot counts as empty for loops over all keys and for expiry;
+    /// commands that name a key still find it.
     pub fn set_hidden(&mut self, is_hidden: bool) {
         self.is_hidden = is_hidden;
     }
 
-    /// The slot's keys in database `db`.
+    /// The slot's table of database `db`.
     #[inline]
     pub fn table(&mut self, db: u16) -> &mut Table {
         if db == 0 { &mut self.table } else { self.more.get_or_insert_default().table(db) }
     }
 
-    /// The slot's keys in database `db`, to be looked at.
+    /// Read-only access to the slot's keys in database `db`.
     #[inline(always)]
     #[must_use]
     pub fn view(&self, db: u16) -> &Table {
@@ -140,28 +141,28 @@ impl SlotData {
         self.table_if(db).unwrap_or_else(|| &NO_KEYS)
     }
 
-    /// The table of database `db`, if it has anything.
+    /// The table of database `db`, if it exists.
     #[must_use]
     pub fn table_if(&self, db: u16) -> Option<&Table> {
         if db == 0 { Some(&self.table) } else { self.more.as_ref()?.table_if(db) }
     }
 
-    /// The slot's tables with their databases, in rising order.
+    /// The slot's tables and their databases, in ascending order.
     pub fn tables(&mut self) -> impl Iterator<Item = (u16, &mut Table)> {
         let others = self.more.iter_mut().flat_map(|more| more.tables.iter_mut());
         std::iter::once((0, &mut self.table)).chain(others.map(|other| (other.db, &mut other.table)))
     }
 
-    /// How full the slot's databases, or the values under `key`, are.
+    /// How full the slot's tables are, or the value of `key` if that is fuller.
     #[must_use]
     pub fn crowding(&self, key: &Key<'_>) -> Crowding {
         let others = self.more.iter().flat_map(|more| more.each());
         others.fold(self.table.crowding(key), |most, table| most.max(table.crowding(key)))
     }
 
-    /// Exchanges two databases.
+    /// Swaps two databases (SWAPDB).
     pub fn swap(&mut self, a: u16, b: u16) {
-        // Most have nothing in either, and every slot is asked: one that has nothing must not make a table.
+        // SWAPDB visits every slot, and most are empty in both databases: they must not allocate tables.
         let is_vacant = |db| self.table_if(db).is_none_or(|table| table.entries.is_vacant());
         if a != b && !(is_vacant(a) && is_vacant(b)) {
             let first = std::mem::take(self.table(a));
@@ -170,20 +171,21 @@ impl SlotData {
         }
     }
 
-    /// The databases that have anything here, and 0, in rising order.
+    /// Database 0 and the databases with data in this slot, in ascending order.
     #[must_use]
     pub fn databases(&self) -> SmallVec<[u16; 4]> {
         let others = self.more.iter().flat_map(|more| more.tables.iter().map(|other| other.db));
         std::iter::once(0).chain(others).collect()
     }
 
-    /// Whether it may hold something that [`SlotData::release_unused`] gives back.
+    /// Whether [`SlotData::release_unused`] may have something to free.
     #[inline]
     fn may_hold_unused(&self) -> bool {
         self.more.is_some() || self.table.entries.may_hold_unused()
     }
 
-    /// Gives back what the last keys of a database left behind: nothing that was written once costs memory for ever.
+    /// Frees memory left behind by the last keys of a database, so that short-lived data does not cost memory
+    /// forever.
     #[cold]
     #[inline(never)]
     fn release_unused(&mut self) {
@@ -201,10 +203,10 @@ impl SlotData {
         }
     }
 
-    /// Takes all keys of database `db` out, if it has anything; dropping them takes time. Entries that a snapshot
-    /// still needs stay until they have been walked.
+    /// Removes and returns all keys of database `db`; dropping them takes time. Entries that a snapshot needs
+    /// stay until they are walked.
     pub fn take(&mut self, db: u16) -> Taken {
-        // Most have nothing, and this is asked of all slots at once: it must not make a table, nor touch one.
+        // FLUSHALL visits every slot, and most are empty: they must not allocate or touch a table.
         if self.table_if(db).is_none_or(|table| table.entries.is_vacant()) {
             return Taken::default();
         }
@@ -217,7 +219,7 @@ impl SlotData {
         Taken { keys, table: Some(table) }
     }
 
-    /// Pins all tables for a snapshot; says whether there was anything to pin.
+    /// Pins all tables for a snapshot. Returns whether there was anything to pin.
     pub(crate) fn pin(&mut self, bit: u32) -> bool {
         self.tables().fold(false, |any, (db, table)| table.entries.pin(bit, db) | any)
     }
@@ -227,18 +229,18 @@ impl SlotData {
         self.table(db).entries.pin_value(bit, db, place);
     }
 
-    /// The value that a snapshot is to walk next.
+    /// The next value that a snapshot will walk.
     pub(crate) fn pinned_value(&self, bit: u32) -> Option<&Large> {
         let more = self.more.iter().flat_map(|more| more.all());
         std::iter::once(&self.table).chain(more).find_map(|table| table.entries.pinned_value(bit))
     }
 
-    /// Copies a part of what a snapshot holds here; says whether that was the rest.
+    /// Copies a part of the slot's pinned data. Returns whether it was the last part.
     pub(crate) fn walk(&mut self, bit: u32, budget: usize, captured: &mut Captured) -> bool {
         self.each_pinned(bit, |table| table.entries.walk(bit, budget, captured))
     }
 
-    /// Lets go of a part of what a snapshot holds here; says whether that was the rest.
+    /// Unpins a part of the slot's pinned data. Returns whether it was the last part.
     pub(crate) fn unpin(&mut self, bit: u32, budget: usize, dropped: &mut Vec<Record<Large>>) -> bool {
         self.each_pinned(bit, |table| table.entries.unpin(bit, budget, dropped))
     }
@@ -252,8 +254,8 @@ impl SlotData {
         let mut tables: SmallVec<[&mut Table; 2]> =
             std::iter::once(&mut self.table).chain(others).chain(parted).collect();
         tables.retain(|table| table.entries.is_pinned_for(bit));
-        // A table that has been begun comes first: a flush or an exchange may have put it behind others, and
-        // nothing may come between the parts of a value.
+        // Continue with a partially walked table first: FLUSHALL or SWAPDB may have reordered the tables, and
+        // the parts of a value must stay adjacent.
         tables.sort_by_key(|table| !table.entries.is_within(bit));
         let done = tables.into_iter().all(&mut step);
         if let Some(more) = &mut self.more {
@@ -262,22 +264,22 @@ impl SlotData {
         done
     }
 
-    /// Bytes of entries that are kept for snapshots only.
+    /// Bytes of entries that only snapshots still need.
     #[must_use]
     pub fn leftover_bytes(&self) -> usize {
         let more = self.more.iter().flat_map(|more| more.all());
         std::iter::once(&self.table).chain(more).map(|table| table.entries.leftover_bytes()).sum()
     }
 
-    /// Bytes that the slot takes: pages, index lines and what lies outside.
+    /// Bytes of the slot's pages, index lines and overflow values.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         let more = self.more.iter().flat_map(|more| more.all());
         std::iter::once(&self.table).chain(more).map(Table::held_bytes).sum()
     }
 
-    /// The summary that other threads read without the slot's lock. It is made twice for each change: what few slots
-    /// have is asked about elsewhere, so that this stays some loads.
+    /// The summary to publish. It is computed twice per change, so rare features are handled out of line to
+    /// keep it to a few loads.
     #[inline(always)]
     pub(crate) fn summary(&self) -> Summary {
         let entries = &self.table.entries;
@@ -308,54 +310,54 @@ impl SlotData {
     }
 }
 
-/// The keys of a database that were taken out of a slot.
+/// The keys of one database, removed from a slot.
 #[derive(Debug, Default)]
 pub struct Taken {
-    /// How many keys there were.
+    /// Number of keys.
     pub keys: usize,
-    /// The table that is to be dropped.
+    /// The table to drop.
     pub table: Option<Table>,
 }
 
-/// A locked slot. Counts are published when it is unlocked.
+/// A locked slot. Unlocking publishes its counts.
 #[derive(Debug)]
 pub struct SlotGuard<'k> {
     pub(crate) data: MutexGuard<'k, SlotData>,
     pub(crate) published: &'k Published,
     pub(crate) slot: Slot,
-    /// The summary that is published, if the slot may have changed since.
+    /// The published summary, if the slot may have changed since.
     pub(crate) last_published: Option<Summary>,
-    /// The likely entry of the key for which the slot was touched ahead.
+    /// The likely entry of the key that the slot was prefetched for.
     pub(crate) likely: Option<Likely>,
 }
 
 impl SlotGuard<'_> {
-    /// The slot that is locked.
+    /// The number of the locked slot.
     #[must_use]
     pub fn slot(&self) -> Slot {
         self.slot
     }
 
-    /// Asks the processor for the entry of `key`, whose index line was asked for before.
+    /// Prefetches the entry of `key`; its index line must have been prefetched before.
     #[inline]
     pub(crate) fn touch_entry(&mut self, db: u16, key: &Key<'_>) {
         self.likely = Likely::touch(&self.data, db, key);
     }
 
-    /// Looks `key` up in database `db`, and says when and how often it was used, if it is there.
+    /// Looks up `key` in database `db` and also returns its usage if it exists.
     #[inline(always)]
     pub(crate) fn find(&self, db: u16, key: &Key<'_>, now: Millis) -> (Found, Usage) {
         let likely = self.likely.filter(|likely| likely.db == db);
         self.data.view(db).entries.find_likely(likely.map(|likely| likely.reference), key, now)
     }
 
-    /// Whether the slot is not known to hold keys, and does.
+    /// Whether the slot holds keys and is published as empty.
     pub(crate) fn gets_first_key(&self) -> bool {
         self.last_published.is_some_and(|last| last.is_empty() && !self.data.summary().is_empty())
     }
 
-    /// Publishes what changed, and only then writes, so that neither this core nor another has to fetch the
-    /// lines for nothing.
+    /// Publishes the changed fields; unchanged ones are not written, so that cache lines are not transferred
+    /// needlessly.
     #[inline]
     pub(crate) fn publish(&mut self) {
         let Some(last_published) = self.last_published.take() else { return };

@@ -1,9 +1,8 @@
-//! The state at one moment, slot by slot, without a copy.
+//! Point-in-time snapshots without copying.
 //!
-//! A cut holds every slot only to write down its number: it looks into none of them. A slot that is locked
-//! afterwards compares that with the last it has seen and pins its tables before anything can change
-//! ([`crate::entries`], `pins`).
-//! Walking a slot visits what it held at the cut and lets go of it.
+//! A cut locks every slot only to advance the cut number; it does not read the slots. A slot that is locked
+//! later compares the number with the last one it has seen and pins its tables before anything can change
+//! (see `pins` in [`crate::entries`]). Walking a slot visits its state at the cut and unpins it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering, fence};
@@ -23,34 +22,34 @@ use crate::slot::SlotData;
 use crate::usage::Usage;
 use crate::value::Shown;
 
-/// How many snapshots can be under way: each has a bit in an entry's state.
+/// Maximum number of concurrent snapshots; each has a bit in an entry's state.
 const MOST: usize = 3;
 
-/// Bytes of pages that are copied under one lock: some microseconds.
+/// Page bytes copied under one lock: some microseconds.
 const BUDGET: usize = 32 << 10;
 
-/// The cuts that slots have to know of.
+/// The cuts that slots must be pinned for.
 #[derive(Debug, Default)]
 pub(crate) struct Cuts {
-    /// The number of the last cut.
+    /// Number of the last cut.
     last: AtomicU32,
-    /// By bit: the number of the cut whose snapshot is under way, or 0.
+    /// Per bit: the number of the active snapshot's cut, or 0.
     active: [AtomicU32; MOST],
-    /// By bit: the slots that are pinned.
+    /// Per bit: the pinned slots.
     pinned: [SharedSlots; MOST],
-    /// The bits that are in use. A bit stays so until its snapshot is unpinned everywhere.
+    /// Bits in use. A bit stays in use until its snapshot is unpinned everywhere.
     bits: AtomicU32,
-    /// How many of them commands have that read, for about as long as they run.
+    /// Bits used by commands that read a snapshot, which they hold only while they run.
     reading: Mutex<u32>,
-    /// One of these has ended.
+    /// Signalled when such a command ends.
     has_been_read: Condvar,
 }
 
 impl Cuts {
-    /// Pins a slot that has just been locked for the cuts that it has not seen.
+    /// Pins a newly locked slot for all cuts that it has not seen.
     #[inline]
     pub(crate) fn meet(&self, slot: Slot, data: &mut SlotData) {
-        // Relaxed: the thread that cuts holds the slot's lock meanwhile.
+        // Relaxed is enough: the cutting thread holds the slot's lock while it stores.
         if data.seen != self.last.load(Ordering::Relaxed) {
             self.pin(slot, data);
         }
@@ -62,7 +61,8 @@ impl Cuts {
             if active.load(Ordering::Relaxed) <= data.seen {
                 continue;
             }
-            // Said before it is done: who ends the snapshot meanwhile finds the slot, or this finds the end.
+            // Announce before pinning: either the thread that ends the snapshot finds the slot, or this
+            // thread sees the end.
             self.pinned[number].set(slot, true);
             fence(Ordering::SeqCst);
             if active.load(Ordering::Relaxed) <= data.seen || !data.pin(1 << number) {
@@ -78,7 +78,7 @@ impl Cuts {
         Some(before.trailing_ones() as usize)
     }
 
-    /// The same for a command that reads: it waits for nobody.
+    /// Reserves a bit for a reading command, without waiting.
     fn reserve_to_read(&self) -> Option<usize> {
         let mut reading = self.reading.lock();
         let number = self.reserve()?;
@@ -86,7 +86,7 @@ impl Cuts {
         Some(number)
     }
 
-    /// Waits for a command that reads, if there is one, to let go of its bit.
+    /// Waits for a reading command, if any, to release its bit.
     fn await_reader(&self) -> Option<usize> {
         let mut reading = self.reading.lock();
         loop {
@@ -99,34 +99,34 @@ impl Cuts {
     }
 }
 
-/// One key as it was at the cut.
+/// A key as of the cut.
 #[derive(Debug, Clone, Copy)]
 pub struct SnapshotEntry<'a> {
-    /// Its database.
+    /// The database number.
     pub db: u16,
     /// The key.
     pub key: &'a [u8],
-    /// Its value, or a part of it.
+    /// The value, or a part of it.
     pub value: Shown<'a>,
-    /// When it expires, if it does.
+    /// Expiry time, if any.
     pub expiry: Option<Millis>,
-    /// When and how often it was used, as of about now.
+    /// Usage counters; may be newer than the cut.
     pub usage: Usage,
 }
 
-/// The whole keyspace as it was at the cut. Dropping it lets go of what was not walked, which takes time
-/// when much was changed since.
+/// The whole keyspace as of the cut. Dropping it unpins everything that was not walked, which takes time if
+/// much has changed since.
 #[derive(Debug)]
 pub struct Snapshot {
     keyspace: Arc<Keyspace>,
     number: usize,
     walked: Box<[bool]>,
     captured: Captured,
-    /// A command reads it.
+    /// Whether a command reads it.
     reads: bool,
 }
 
-/// All that a snapshot needs before any slot is held.
+/// The resources of a cut, allocated before any slot is locked.
 #[derive(Debug)]
 pub struct ReadyToCut<'k> {
     keyspace: &'k Arc<Keyspace>,
@@ -135,7 +135,7 @@ pub struct ReadyToCut<'k> {
 }
 
 impl Keyspace {
-    /// Allocates what a cut needs, with no slot locked yet, so that no command waits for it.
+    /// Allocates the resources of a cut in advance, so that no command waits for it.
     #[must_use]
     pub fn ready_to_cut(self: &Arc<Self>) -> ReadyToCut<'_> {
         ReadyToCut { keyspace: self, walked: vec![false; SLOT_COUNT].into(), held: self.ready_to_hold_all() }
@@ -143,8 +143,8 @@ impl Keyspace {
 }
 
 impl Keyspace {
-    /// A snapshot of some values alone, whose slots are locked. `None` if there are none or one is not a large collection, or as many
-    /// snapshots are under way as there can be.
+    /// Takes a snapshot of only these values, whose slots must be locked. `None` if there are none, if one is
+    /// not a large collection, or if all snapshots are in use.
     pub fn pin_values(
         self: &Arc<Self>,
         slots: &mut LockedSlots<'_>,
@@ -166,15 +166,16 @@ impl Keyspace {
 }
 
 impl ReadyToCut<'_> {
-    /// Takes a snapshot, unless three are under way; those that commands read are waited for. `at_cut` runs while every
-    /// slot is held, to note what belongs to that moment (the log's offset).
+    /// Takes a snapshot; `None` if three are active. Waits for snapshots that are read by commands. `at_cut`
+    /// runs while every slot is locked, to record state of that moment such as the log offset.
     pub fn cut<R>(self, turn: &ScriptTurn<'_>, at_cut: impl FnOnce() -> R) -> Option<(Snapshot, R)> {
         let cuts = &self.keyspace.cuts;
         let number = cuts.reserve().or_else(|| cuts.await_reader())?;
         Some(self.cut_as(number, false, turn, at_cut))
     }
 
-    /// The same for a command that reads it as it runs. It waits for no other.
+    /// Like [`Self::cut`], for a command that reads the snapshot while it runs. Does not wait for other
+    /// snapshots.
     pub fn cut_to_read<R>(self, turn: &ScriptTurn<'_>, at_cut: impl FnOnce() -> R) -> Option<(Snapshot, R)> {
         let number = self.keyspace.cuts.reserve_to_read()?;
         Some(self.cut_as(number, true, turn, at_cut))
@@ -204,30 +205,29 @@ impl Snapshot {
         Self { keyspace, number, walked, captured: Captured::default(), reads }
     }
 
-    /// Looks at the value that is the next to be walked in a slot, as it is now and with all that it was at the cut.
+    /// Passes the slot's next value to be walked, in its current state, to `look`.
     pub(crate) fn with_next_value<R>(&self, slot: Slot, look: impl FnOnce(&Large) -> R) -> Option<R> {
         let mut guard = self.keyspace.lock(slot);
         let seen = guard.pinned_value(1 << self.number).map(look);
-        // The caller comes back at once.
+        // The caller locks the slot again at once, so let waiting threads go first.
         self.keyspace.let_others(&mut guard);
         seen
     }
 
-    /// Visits the keys that `slot` held at the cut and lets go of them.
+    /// Visits the keys of `slot` at the cut and unpins them.
     pub fn walk(&mut self, slot: Slot, visit: &mut dyn FnMut(SnapshotEntry<'_>)) {
         while self.walk_part(slot, visit) {}
     }
 
-    /// Visits the names of the keys that `slot` held at the cut, with their databases and when they expire, and lets go
-    /// of them.
+    /// Visits database, name and expiry of the keys of `slot` at the cut, and unpins them.
     pub fn walk_names(&mut self, slot: Slot, mut visit: impl FnMut(u16, &[u8], Option<Millis>)) {
         self.captured.names_only = true;
         self.walk(slot, &mut |entry| visit(entry.db, entry.key, entry.expiry));
         self.captured.names_only = false;
     }
 
-    /// Visits some of the keys that `slot` held at the cut and lets go of them; says whether there are more.
-    /// Nothing is locked while `visit` runs.
+    /// Visits some keys of `slot` at the cut and unpins them. Returns whether there are more. No slot is
+    /// locked while `visit` runs.
     pub fn walk_part(&mut self, slot: Slot, visit: &mut dyn FnMut(SnapshotEntry<'_>)) -> bool {
         if self.captured.within_parts {
             self.captured.show(visit);
@@ -256,7 +256,8 @@ impl Drop for Snapshot {
     fn drop(&mut self) {
         let cuts = &self.keyspace.cuts;
         let pinned = &cuts.pinned[self.number];
-        // Before the look at what is pinned: a thread that pins a slot after that sees it.
+        // Store before reading the pinned slots: a thread that pins a slot after that sees the end of the
+        // snapshot.
         cuts.active[self.number].store(0, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         for slot in pinned.iter() {

@@ -1,9 +1,9 @@
 //! Sorted sets.
 //!
-//! A sorted set is packed in its order ([`records`]) while it has few members and bytes, in its entry or outside. Past
-//! that its members are the entries of a store of their own ([`crate::fields`]), the score of each its value; that
-//! store keeps them in order beside their hashes ([`crate::order`]). A snapshot captures the store and not the order.
-//! Users see only the name that OBJECT ENCODING gives, and that follows Redis's thresholds, not the shape.
+//! A small sorted set is packed in order ([`records`]). A larger one stores its members as entries of their
+//! own store ([`crate::fields`]) with the score as the value, and keeps them ordered by an additional index
+//! ([`crate::order`]). A snapshot captures the store, not the order. OBJECT ENCODING follows Redis's
+//! thresholds, independently of this representation.
 mod editing;
 mod pinned;
 pub(crate) mod records;
@@ -23,28 +23,30 @@ use crate::value::Elements;
 
 pub use pinned::PinnedMembers;
 
-/// In a store, scores that are whole take four bytes and others eight: most changes keep the size.
+/// Minimum score length in a store: integral scores take four bytes and others eight, so most updates keep
+/// the size.
 const LEAST_KEPT: usize = 4;
 
 /// A member and its score, which is never NaN.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scored<'a> {
-    /// Its name.
+    /// The member.
     pub name: &'a [u8],
-    /// Its score.
+    /// The score.
     pub score: f64,
 }
 
-/// A place in the order of the members, between two of them or at an end.
+/// A boundary in the member order: between two members or at an end.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Between<'a> {
     /// Before all members with this score.
     BeforeScore(f64),
-    /// Behind all members with this score.
+    /// After all members with this score.
     AfterScore(f64),
-    /// Before the member of this name, or where it would be. Of a set whose members have the same score.
+    /// Before the member with this name, or where it would be. Only for sets whose members all have equal
+    /// scores.
     BeforeName(&'a [u8]),
-    /// Behind it.
+    /// After the member with this name; the restriction of `BeforeName` applies.
     AfterName(&'a [u8]),
 }
 
@@ -59,7 +61,7 @@ impl<'a> Between<'a> {
     }
 }
 
-/// The members of a sorted set: each has a score.
+/// Members of a sorted set: each has a score.
 #[derive(Debug)]
 pub(crate) struct OfSortedSet;
 
@@ -82,7 +84,8 @@ impl Of for OfSortedSet {
     }
 }
 
-/// The score of a member whose name is too long for a page. Entries with such values are kept in order.
+/// The score of a member whose name is too long for a page. Stores with such values keep their entries
+/// ordered.
 #[derive(Debug)]
 pub(crate) struct Scores(Vec<u8>);
 
@@ -137,7 +140,7 @@ impl<'a> From<records::Record<'a>> for Scored<'a> {
     }
 }
 
-/// A sorted set as it is read, borrowed from its slot.
+/// A read-only view of a sorted set, borrowed from its slot.
 #[derive(Debug, Clone, Copy)]
 pub struct SortedSetRef<'a> {
     pub(crate) shape: Shape<'a, Fields<OfSortedSet>>,
@@ -145,25 +148,25 @@ pub struct SortedSetRef<'a> {
 }
 
 impl<'a> SortedSetRef<'a> {
-    /// How many members there are.
+    /// Number of members.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shape.len()
     }
 
-    /// Only a sorted set that was just made has no members.
+    /// Only a newly created sorted set can be empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The name that OBJECT ENCODING gives it.
+    /// The OBJECT ENCODING name.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
         if self.form == Form::SkiplistSortedSet { "skiplist" } else { "listpack" }
     }
 
-    /// The score of this member.
+    /// The score of a member, if it exists.
     #[must_use]
     #[inline]
     pub fn score(&self, name: &[u8]) -> Option<f64> {
@@ -173,7 +176,7 @@ impl<'a> SortedSetRef<'a> {
         }
     }
 
-    /// The same, for a caller that knows the name's hash ([`crate::Keyspace::hash_part`]).
+    /// Like [`Self::score`], for callers that have the name's hash ([`crate::Keyspace::hash_part`]).
     #[must_use]
     #[inline]
     pub fn score_hashed(&self, name: &[u8], hash: u64) -> Option<f64> {
@@ -183,14 +186,14 @@ impl<'a> SortedSetRef<'a> {
         }
     }
 
-    /// Asks the processor for the members with these hashes, if there are so many members that they may be far away.
+    /// Prefetches the members with these hashes if the set is too large for the near caches.
     pub fn touch(&self, hashes: impl Iterator<Item = u64> + Clone) {
         if let Shape::Large(members) = self.shape {
             members.touch(hashes);
         }
     }
 
-    /// How many members stand before this one, and its score.
+    /// The ascending rank of a member, and its score.
     #[must_use]
     pub fn rank(&self, name: &[u8]) -> Option<(usize, f64)> {
         match self.shape {
@@ -207,7 +210,7 @@ impl<'a> SortedSetRef<'a> {
         }
     }
 
-    /// How many members stand before this place.
+    /// Number of members before this boundary.
     #[must_use]
     pub fn count_before(&self, place: Between<'_>) -> usize {
         let cut = place.cut();
@@ -219,7 +222,7 @@ impl<'a> SortedSetRef<'a> {
         }
     }
 
-    /// The member with so many before it.
+    /// The member with this ascending rank.
     #[must_use]
     pub fn at(&self, rank: usize) -> Option<Scored<'a>> {
         match self.shape {
@@ -240,7 +243,7 @@ impl<'a> SortedSetRef<'a> {
         }
     }
 
-    /// Visits the members with these ranks, in order or from the last to the first, until `visit` says no.
+    /// Visits the members with these ranks, ascending or descending, until `visit` returns false.
     pub fn visit(&self, ranks: Range<usize>, reversed: bool, visit: &mut dyn FnMut(Scored<'a>) -> bool) {
         let (start, count) = (ranks.start, ranks.end.saturating_sub(ranks.start));
         match self.shape {
@@ -262,7 +265,7 @@ impl<'a> SortedSetRef<'a> {
         }
     }
 
-    /// Visits all members, in any order.
+    /// Visits all members in arbitrary order.
     pub fn for_each(&self, visit: &mut dyn FnMut(Scored<'_>)) {
         match self.shape {
             Shape::Packed(packed) => records::records(packed).for_each(|record| visit(record.into())),
@@ -270,7 +273,7 @@ impl<'a> SortedSetRef<'a> {
         }
     }
 
-    /// Visits about `count` members from position `from` on, as [`crate::Table::scan`] does; a packed sorted set is
+    /// Visits about `count` members from position `from`, like [`crate::Table::scan`]; a packed sorted set is
     /// visited whole.
     pub fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(Scored<'_>)) -> Option<u64> {
         match self.shape {
@@ -283,7 +286,7 @@ impl<'a> SortedSetRef<'a> {
     }
 }
 
-/// Some members of a large sorted set, as a snapshot's walk comes to them: in any order.
+/// Some members of a large sorted set, visited by a snapshot walk in arbitrary order.
 #[derive(Debug, Clone, Copy)]
 pub struct ScoredPart<'a>(FieldsPart<'a>);
 
@@ -295,8 +298,8 @@ impl ScoredPart<'_> {
 }
 
 impl Builder {
-    /// Adds a member that is not there yet to a sorted set. A caller that does not add them in order calls
-    /// [`Builder::order_scored`] in the end.
+    /// Adds a new member to a sorted set. Callers that do not add members in order must call
+    /// [`Builder::order_scored`] at the end.
     pub fn push_scored(&mut self, name: &[u8], score: f64) {
         debug_assert!(!score.is_nan());
         records::push(&mut self.bytes, name, score);
@@ -306,7 +309,7 @@ impl Builder {
         packed::set_count(&mut self.bytes, about.count as usize);
     }
 
-    /// Brings the members of a sorted set into their order.
+    /// Sorts the members of a sorted set.
     pub fn order_scored(&mut self) {
         let mut members: Vec<_> =
             records::records(&self.bytes).map(|record| (score::ordered(record.score), record)).collect();
@@ -327,7 +330,7 @@ impl Builder {
 }
 
 impl<'a> Packed<'a> {
-    /// The members of a packed sorted set, or of a part of one.
+    /// The members of a packed sorted set, or of one part of it.
     pub fn scored(&self) -> impl Iterator<Item = Scored<'a>> + Clone + use<'a> {
         debug_assert_eq!(self.kind(), Kind::SortedSet);
         records::records(self.bytes()).map(Scored::from)

@@ -1,12 +1,12 @@
-//! Streams: entries by rising ids, and groups of consumers that share them.
+//! Streams: entries with ascending ids, and consumer groups.
 //!
-//! Entries lie in nodes ([`node`]), each a listpack as Redis has it, found by the id of their first entry in a tree
-//! ([`crate::tree`]). The groups of a stream, a group's consumers, and the entries that are pending, of the group and
-//! of each consumer, are such trees, too. So a [`Stream`] is copied at once, whatever its size: a snapshot captures a
-//! large one by a copy ([`large`]), and a node is copied when it is first changed afterwards.
+//! Entries lie in nodes ([`node`]), each one a listpack as in Redis, in a tree keyed by the first entry's id
+//! ([`crate::tree`]). Groups, consumers and pending entries are such trees too. Copying a [`Stream`] is
+//! therefore O(1): a snapshot captures a large one by a copy ([`large`]), and a node is copied on its first
+//! change afterwards.
 //!
-//! A stream without groups whose entries lie in one short node is packed ([`packed`]); to be read or changed it is
-//! made a [`Stream`]. A stream's contents go from one place to another, to files and back, as a row of [`Piece`]s.
+//! A stream without groups whose entries fit one short node is packed ([`packed`]); reading or changing it
+//! decodes it into a [`Stream`]. Streams are moved, saved and loaded as a sequence of [`Piece`]s.
 mod groups;
 mod large;
 mod listpack;
@@ -34,22 +34,22 @@ use crate::overflow::{Counted, note_shed};
 use crate::packed::Shape;
 use crate::tree::Map;
 
-/// The id of an entry.
+/// The id of a stream entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct StreamId {
-    /// Milliseconds, mostly of the time at which the entry was added.
+    /// Milliseconds, usually the wall-clock time at which the entry was added.
     pub millis: u64,
-    /// Tells entries of one millisecond apart.
+    /// Distinguishes entries of one millisecond.
     pub sequence: u64,
 }
 
 impl StreamId {
-    /// The lowest, which no entry has.
+    /// The lowest id, which no entry has.
     pub const MIN: Self = Self { millis: 0, sequence: 0 };
-    /// The highest.
+    /// The highest id.
     pub const MAX: Self = Self { millis: u64::MAX, sequence: u64::MAX };
 
-    /// The id behind this one, unless this is the highest.
+    /// The next id; `None` for the highest.
     #[must_use]
     pub fn next(self) -> Option<Self> {
         match self.sequence.checked_add(1) {
@@ -58,7 +58,7 @@ impl StreamId {
         }
     }
 
-    /// The id before this one, unless this is the lowest.
+    /// The previous id; `None` for the lowest.
     #[must_use]
     pub fn before(self) -> Option<Self> {
         match self.sequence.checked_sub(1) {
@@ -74,37 +74,37 @@ impl std::fmt::Display for StreamId {
     }
 }
 
-/// The head of a stream: the numbers and ids that belong to it as a whole.
+/// Counters and ids of a stream as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Head {
-    /// How many entries it has.
+    /// Number of entries.
     pub len: u64,
-    /// The id that was given last.
+    /// The last generated id.
     pub last: StreamId,
-    /// The highest id of those that were deleted.
+    /// The highest deleted id.
     pub max_deleted: StreamId,
-    /// How many entries were ever added.
+    /// Number of entries ever added.
     pub added: u64,
 }
 
-/// Redis lets no node grow past this.
+/// Redis's hard limit for the size of a node.
 const MOST_NODE_BYTES: usize = 1 << 30;
 
-/// Which entries are cut off.
+/// Which entries a trim removes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trim {
-    /// All but so many of the last.
+    /// All but this many of the newest entries.
     MaxLen(u64),
-    /// Those below this id.
+    /// Entries below this id.
     MinId(StreamId),
 }
 
-/// How exactly.
+/// How precisely a trim applies its threshold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exactness {
-    /// Every one of them.
+    /// Remove every entry beyond the threshold.
     Exact,
-    /// Only whole nodes, and no more entries than this.
+    /// Remove only whole nodes, and at most this many entries.
     Nodes(u64),
 }
 
@@ -126,7 +126,7 @@ impl Node {
     }
 }
 
-/// A stream. A copy costs nothing.
+/// A stream. Cloning is O(1).
 #[derive(Debug, Clone, Default)]
 pub struct Stream {
     head: Head,
@@ -138,31 +138,31 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The stream's head.
+    /// The counters and ids of the stream.
     #[must_use]
     pub fn head(&self) -> Head {
         self.head
     }
 
-    /// How many nodes its entries lie in.
+    /// Number of nodes.
     #[must_use]
     pub fn node_count(&self) -> usize {
         self.nodes.len()
     }
 
-    /// The id of the first entry, or the lowest id if there is none.
+    /// Id of the first entry, or the lowest id if the stream is empty.
     #[must_use]
     pub fn first_id(&self) -> StreamId {
         self.range(StreamId::MIN, StreamId::MAX).next().map_or(StreamId::MIN, |entry| entry.id)
     }
 
-    /// The id of the last entry that is there, or the lowest id if there is none.
+    /// Id of the last entry that was not deleted, or the lowest id if the stream is empty.
     #[must_use]
     pub fn last_entry_id(&self) -> StreamId {
         self.backward(StreamId::MIN, StreamId::MAX).next().map_or(StreamId::MIN, |entry| entry.id)
     }
 
-    /// The entries from one id to another, both included.
+    /// The entries with ids from `from` to `to`, inclusive.
     pub fn range(&self, from: StreamId, to: StreamId) -> impl Iterator<Item = Entry<'_>> {
         let start = self.node_of(from).map_or(from, |(id, _)| id);
         let nodes = self.nodes.iter_from(&start).take_while(move |(id, _)| **id <= to);
@@ -172,7 +172,7 @@ impl Stream {
         from_on.take_while(move |entry| entry.id <= to)
     }
 
-    /// The same from the last to the first.
+    /// The entries with ids from `from` to `to`, inclusive, in reverse.
     pub fn backward(&self, from: StreamId, to: StreamId) -> impl Iterator<Item = Entry<'_>> {
         let nodes = self.nodes.backward_from(&to);
         let records =
@@ -187,12 +187,13 @@ impl Stream {
         self.range(id, id).next()
     }
 
-    /// The node in which an entry with this id would be.
+    /// The node that would hold an entry with this id.
     fn node_of(&self, id: StreamId) -> Option<(StreamId, &Arc<Node>)> {
         self.nodes.backward_from(&id).next().map(|(id, node)| (*id, node))
     }
 
-    /// Adds an entry with these names and values, one after another. Its id must be above all that were given.
+    /// Appends an entry; `words` alternates field names and values. The id must be higher than all ids
+    /// generated before.
     pub fn append(&mut self, id: StreamId, words: &[&[u8]], bounds: NodeBounds) {
         debug_assert!(id > self.head.last && words.len() >= 2 && words.len().is_multiple_of(2));
         let fields = Fields(words);
@@ -210,7 +211,7 @@ impl Stream {
                 self.bytes += node.bytes.len() - before;
                 return;
             }
-            // Nothing is added to it any more.
+            // The node is complete: release its spare capacity.
             node.bytes.shrink_to_fit();
             node.count();
         }
@@ -219,7 +220,7 @@ impl Stream {
         self.nodes.insert(id, Node::new(bytes));
     }
 
-    /// Deletes an entry; says whether it was there.
+    /// Deletes an entry. Returns whether it existed.
     pub fn delete(&mut self, id: StreamId) -> bool {
         let Some((node_id, node)) = self.node_of(id) else { return false };
         let Some(read) = NodeRef::read(node_id, &node.bytes) else { return false };
@@ -256,7 +257,8 @@ impl Stream {
         marked
     }
 
-    /// Cuts entries off at the begin; says how many, and gives the nodes that went, to be dropped.
+    /// Removes entries from the start. Returns their number, and the removed nodes to be dropped by the
+    /// caller.
     pub fn trim(&mut self, trim: Trim, exactness: Exactness) -> (u64, Self) {
         let (mut cut, mut gone) = (0, Self::default());
         while let Some((&id, node)) = self.nodes.first() {
@@ -296,7 +298,7 @@ impl Stream {
         (cut, gone)
     }
 
-    /// Says which id was given last, how many entries were ever added and which is the highest that was deleted.
+    /// Sets the last generated id, the number of entries ever added and the highest deleted id.
     pub fn set_head(&mut self, last: StreamId, added: u64, max_deleted: StreamId) {
         self.head = Head { len: self.head.len, last, max_deleted, added };
     }
@@ -306,7 +308,7 @@ fn live<'a>(records: impl Iterator<Item = Record<'a>>) -> impl Iterator<Item = E
     records.filter(|record| !record.is_deleted).map(|record| record.entry)
 }
 
-/// Whether another entry is put into a node, as Redis decides it.
+/// Whether Redis would add another entry to this node.
 fn has_room(id: StreamId, bytes: &[u8], fields: &Fields<'_>, bounds: NodeBounds) -> bool {
     let most = if bounds.bytes == 0 { MOST_NODE_BYTES } else { bounds.bytes.min(MOST_NODE_BYTES) };
     let Some(node) = NodeRef::read(id, bytes) else { return false };
@@ -314,14 +316,14 @@ fn has_room(id: StreamId, bytes: &[u8], fields: &Fields<'_>, bounds: NodeBounds)
         && (bounds.entries == 0 || node.live + node.deleted < bounds.entries as u64)
 }
 
-/// A stream as it is read, borrowed from its slot.
+/// A read-only view of a stream, borrowed from its slot.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamRef<'a> {
     pub(crate) shape: Shape<'a, LargeStream>,
 }
 
 impl<'a> StreamRef<'a> {
-    /// The stream's head.
+    /// The counters and ids of the stream.
     #[must_use]
     pub fn head(&self) -> Head {
         match self.shape {
@@ -330,13 +332,13 @@ impl<'a> StreamRef<'a> {
         }
     }
 
-    /// Whether it has idempotent producers, or had any.
+    /// Whether the stream has or had idempotent producers.
     #[must_use]
     pub fn has_producers(&self) -> bool {
         matches!(self.shape, Shape::Large(large) if large.stream().producers().is_some())
     }
 
-    /// The stream.
+    /// The stream itself; decoded if it is packed.
     #[must_use]
     pub fn read(&self) -> Cow<'a, Stream> {
         match self.shape {

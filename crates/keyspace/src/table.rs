@@ -1,7 +1,7 @@
 //! The keys of one slot and one database.
 //!
-//! They are the entries of a store ([`crate::entries`]). Operations on values of all kinds are here, those on values
-//! of one kind in that kind's module.
+//! They are the entries of a store ([`crate::entries`]). Operations for all kinds of values are here; those
+//! for one kind are in its module.
 mod bulk_load;
 mod detached;
 
@@ -21,15 +21,15 @@ use crate::value::{Typed, Value};
 pub use bulk_load::NewEntry;
 pub use detached::Detached;
 
-/// A value that a removal took out of the table. Dropping it frees the memory, which for a large value takes
-/// time: the caller may drop it elsewhere.
+/// A value removed from the table. Dropping it frees the memory, which takes time for a large value, so the
+/// caller may drop it on another thread.
 #[derive(Debug, Default)]
 #[must_use = "dropping a large value takes time: decide where"]
 pub struct Dropped {
     record: Option<Record<Large>>,
 }
 
-/// From a part of a value that stays.
+/// Part of a value; the rest stays in the table.
 impl From<Large> for Dropped {
     fn from(value: Large) -> Self {
         Self { record: Some(value.into()) }
@@ -37,28 +37,28 @@ impl From<Large> for Dropped {
 }
 
 impl Dropped {
-    /// A value that was in no entry of its own.
+    /// A value that had no entry of its own.
     pub(crate) fn of(value: Large) -> Self {
         Self { record: Some(Record::loose(value)) }
     }
 
-    /// Bytes of the heap that dropping it gives back.
+    /// Heap bytes freed by dropping it.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.record.as_ref().map_or(0, Record::bytes)
     }
 }
 
-/// One key that a scan passes.
+/// A key visited by a scan.
 #[derive(Debug, Clone, Copy)]
 pub struct ScanItem<'a> {
-    /// The key.
+    /// The key's name.
     pub key: &'a [u8],
-    /// The kind of its value.
+    /// The kind of the value.
     pub kind: Kind,
-    /// When it expires, if it does.
+    /// Expiry time, if any.
     pub expiry: Option<Millis>,
-    /// When and how often it was used.
+    /// Usage counters.
     pub usage: Usage,
 }
 
@@ -69,39 +69,39 @@ pub struct Table {
 }
 
 impl Table {
-    /// How many keys it has.
+    /// Number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether it has none.
+    /// Whether the table has no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// How many keys have a time to live.
+    /// Number of keys with an expiry.
     #[must_use]
     pub fn volatile_len(&self) -> usize {
         self.entries.volatile_len()
     }
 
-    /// How many keys have values whose elements expire.
+    /// Number of keys whose values have expiring elements.
     #[must_use]
     #[inline]
     pub fn timed_len(&self) -> usize {
         self.entries.parts_due_len()
     }
 
-    /// Looks `key` up.
+    /// Looks up a key.
     #[must_use]
     #[inline]
     pub fn find(&self, key: &Key<'_>, now: Millis) -> Found {
         self.entries.find(key, now)
     }
 
-    /// Looks `key` up, and says when and how often it was used, if it is there.
+    /// Looks up a key and also returns its usage if it exists.
     #[must_use]
     #[inline]
     pub fn find_with_usage(&self, key: &Key<'_>, now: Millis) -> (Found, Usage) {
@@ -126,52 +126,51 @@ impl Table {
         Form::of(self.entries.code(place)).kind()
     }
 
-    /// The value, if it is of that kind.
+    /// The value as a typed view, or `None` if it has another kind.
     #[must_use]
     #[inline]
     pub fn typed<T: Typed>(&self, place: Place) -> Option<T::At<'_>> {
         T::of(self.value(place))
     }
 
-    /// The time at which the key expires.
+    /// Expiry time of the key.
     #[must_use]
     #[inline]
     pub fn expiry(&self, place: Place) -> Option<Millis> {
         self.entries.expiry(place)
     }
 
-    /// When and how often the key was used.
+    /// Usage counters of the key.
     #[must_use]
     pub fn usage(&self, place: Place) -> Usage {
         self.entries.usage(place)
     }
 
-    /// The key was used. Writes only a change.
+    /// Sets the usage counters. Writes only if the value changes, so that clean cache lines stay clean.
     #[inline]
     pub fn set_usage(&mut self, place: Place, usage: Usage) {
         self.entries.set_usage(place, usage);
     }
 
-    /// Visits about `count` keys in the order of their hashes from position `from` on; returns the
-    /// position to go on from, or `None` at the end. A key that stays from the first call to the last
-    /// is visited at least once, however the table grows or shrinks in between. The low 16 bits of a
-    /// position are zero.
+    /// Visits about `count` keys in hash order, starting at position `from`. Returns the next position, or
+    /// `None` at the end. A key that exists during the whole scan is visited at least once, however the table
+    /// grows or shrinks. The low 16 bits of a position are zero.
     pub fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(ScanItem<'_>)) -> Option<u64> {
         self.entries.scan(from, count, &mut |place| visit(self.item(place)))
     }
 
-    /// A key chosen by `random`, a uniform random number.
+    /// Picks a key by `random`, a uniform random number.
     #[must_use]
     pub fn random(&self, random: u64) -> Option<ScanItem<'_>> {
         self.entries.random(random).map(|place| self.item(place))
     }
 
-    /// Visits a key for each of these uniform random numbers; their reads overlap.
+    /// Visits one key per random number; their memory reads overlap.
     pub fn sample(&self, randoms: &[u64], visit: &mut dyn FnMut(ScanItem<'_>)) {
         self.entries.sample(randoms, &mut |place| visit(self.item(place)));
     }
 
-    /// A random one of the keys that expire: one of a page chosen by chance, in a table in which few keys do.
+    /// Picks a random key with an expiry. If few keys have one, the pick is random by page, not by key.
     #[must_use]
     pub fn random_volatile(&self, random: u64) -> Option<ScanItem<'_>> {
         self.entries.random_volatile(random).map(|place| self.item(place))
@@ -182,7 +181,7 @@ impl Table {
         ScanItem { key: self.entries.key(place), kind, expiry, usage }
     }
 
-    /// Stores a value under a key that is not there.
+    /// Stores a value under a key that does not exist.
     pub fn insert(&mut self, key: &Key<'_>, value: Packed<'_>, expiry: Option<Millis>) -> Place {
         self.insert_used(key, value, expiry, Usage::of_new().0)
     }
@@ -202,7 +201,7 @@ impl Table {
         place
     }
 
-    /// Stores another value and expiry under the key that lies at `place`.
+    /// Replaces the value and expiry of the key at `place`.
     pub fn replace(
         &mut self,
         place: Place,
@@ -210,7 +209,7 @@ impl Table {
         value: Packed<'_>,
         expiry: Option<Millis>,
     ) -> (Place, Dropped) {
-        // A string of the same length is written where the one before it lies.
+        // A string of equal length is overwritten in place.
         let form = value.form();
         if !form.is_collection() && self.entries.overwrite(place, value.bytes(), form.code(), expiry) {
             return (place, Dropped::default());
@@ -221,13 +220,13 @@ impl Table {
         (self.insert_used(key, value, expiry, usage.0), Dropped { record })
     }
 
-    /// Changes when the key expires; `None` makes it stay.
+    /// Sets or removes (`None`) the key's expiry.
     pub fn set_expiry(&mut self, place: Place, key: &Key<'_>, expiry: Option<Millis>) -> Place {
         self.entries.set_expiry(place, key, expiry)
     }
 
-    /// Makes the string at `place` `len` bytes long, keeping what it has and filling with zeros, and
-    /// gives its bytes for editing. The expiry stays.
+    /// Resizes the string at `place` to `len` bytes, zero-filling new bytes, and returns it for editing. The
+    /// expiry is kept.
     pub fn edit_string(
         &mut self,
         place: Place,
@@ -238,40 +237,40 @@ impl Table {
         self.entries.edit(place, key, len, Form::from(naming).code())
     }
 
-    /// Takes the key out.
+    /// Removes the key.
     pub fn remove(&mut self, place: Place, key: &Key<'_>) -> Dropped {
         self.entries.forget_parts_due(key.bytes);
         Dropped { record: self.entries.remove(place, key) }
     }
 
-    /// [`Table::remove`] for a caller that needs the memory now: the key's page is made shorter at once.
+    /// Like [`Table::remove`], for callers that need the memory now: the key's page is compacted at once.
     pub fn evict(&mut self, place: Place, key: &Key<'_>) -> Dropped {
         self.entries.forget_parts_due(key.bytes);
         Dropped { record: self.entries.evict(place, key) }
     }
 
-    /// Takes out one key whose time has come and puts it into `key`; says whether there was one.
+    /// Removes one expired key and puts its name into `key`. `None` if nothing has expired.
     pub fn pop_due(&mut self, now: Millis, key: &mut Vec<u8>) -> Option<Dropped> {
         let record = self.entries.pop_due(now, key)?;
         self.entries.forget_parts_due(key);
         Some(Dropped { record })
     }
 
-    /// When the next key or element of a value expires, or a time before that.
+    /// Lower bound of the next expiry of a key or of an element inside a value.
     #[must_use]
     #[inline]
     pub fn next_due(&self) -> Option<Millis> {
         self.entries.next_due()
     }
 
-    /// Notes when the next element of the value at `place` expires.
+    /// Records when the next element of the value at `place` expires.
     pub(crate) fn note_parts_due(&mut self, place: Place, key: &Key<'_>) {
         if let Some(due) = self.value(place).next_due() {
             self.entries.note_parts_due(key.bytes, due);
         }
     }
 
-    /// Elements of the value at `place` went, or stay now: it may have none left that expire.
+    /// Updates that record after elements were removed or persisted: none may be left that expire.
     #[inline]
     pub(crate) fn update_parts_due(&mut self, place: Place, key: &Key<'_>) {
         if self.entries.has_parts_due(key.bytes) && self.value(place).next_due().is_none() {
@@ -279,41 +278,41 @@ impl Table {
         }
     }
 
-    /// Puts a large value in the place of a packed one; the other things that the entry says stay.
+    /// Replaces a packed value by a large one, keeping the entry's other attributes.
     pub(crate) fn make_large(&mut self, place: Place, key: &Key<'_>, large: Large) -> Place {
         let marks = self.entries.marks(place);
         drop(self.entries.remove_quietly(place, key.hash));
         self.entries.insert_outside(key, marks, large)
     }
 
-    /// Bytes that deleting the key gives back, at once or with its page's next compaction: the entry, its
-    /// share of the index and of the free bytes in pages, and its record outside. Those of all keys add
-    /// up to the bytes that the table holds, without its dead bytes.
+    /// Bytes freed by deleting the key, at once or at the next compaction of its page: the entry, its share
+    /// of the index and of free page space, and its overflow record. The sum over all keys equals the bytes
+    /// that the table holds, without its dead bytes.
     #[must_use]
     pub fn entry_bytes(&self, place: Place) -> usize {
         self.entries.entry_bytes(place)
     }
 
-    /// Bytes of the entries that are alive, without those that large values take outside.
+    /// Bytes of live entries, excluding overflow values.
     #[must_use]
     pub fn live_bytes(&self) -> usize {
         self.entries.live_bytes()
     }
 
-    /// Bytes that the table takes: pages, index and records outside.
+    /// Bytes of pages, index and overflow records.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
         self.entries.held_bytes()
     }
 
-    /// Bytes of the structures that find the keys: the index and the list of pages.
+    /// Bytes of the lookup structures: the index and the page list.
     #[must_use]
     pub fn overhead_bytes(&self) -> usize {
         self.entries.overhead_bytes()
     }
 
-    /// Gets the dead bytes of up to `pages` pages back, if there are so many that it is worth it; returns how many of
-    /// `pages` are left.
+    /// Compacts up to `pages` pages if enough bytes are dead to justify it. Returns how many of `pages` are
+    /// left.
     pub fn tidy(&mut self, pages: usize) -> usize {
         let mut left = pages;
         while left > 0 && self.entries.is_untidy() && self.entries.tidy() {
@@ -322,20 +321,20 @@ impl Table {
         left
     }
 
-    /// Whether a value may be so large that it lies outside.
+    /// Whether any value may be stored as overflow.
     #[must_use]
     #[inline]
     pub fn may_have_large(&self) -> bool {
         self.entries.may_have_records()
     }
 
-    /// About how much dropping the table gives back, without a look at all of it.
+    /// Estimates the bytes freed by dropping the table, in O(1).
     #[must_use]
     pub fn rough_bytes(&self) -> usize {
         self.entries.rough_bytes()
     }
 
-    /// How full the table, or the value under `key`, is.
+    /// How full the table is, or the value of `key` if that is fuller.
     pub(crate) fn crowding(&self, key: &Key<'_>) -> Crowding {
         let value = match self.find(key, Millis(i64::MIN)) {
             Found::Live(place) | Found::Expired(place) => self.entries.value(place).1,
@@ -351,7 +350,7 @@ impl Table {
         self.entries.crowding().max(of_value)
     }
 
-    /// The large collection that is most likely under a key with this hash. Only a hint.
+    /// The large collection that a key with this hash most likely has. Only a hint: the key is not compared.
     #[inline]
     pub(crate) fn likely_collection(&self, hash: u64) -> Option<&dyn Collection> {
         match self.entries.likely_outside(hash)? {

@@ -1,16 +1,17 @@
-//! A tree that is copied at once, whatever its size.
+//! A persistent B-tree: copying it is O(1).
 //!
-//! A B-tree whose nodes are shared: a copy has the same root, and a node that both have is copied when either first
-//! changes something below it. So a snapshot captures a value by taking a copy, and while that is written out, only the
-//! nodes on the way to a change are there twice.
+//! Nodes are shared: a copy has the same root, and a shared node is copied when either tree first changes
+//! something below it. A snapshot captures a value by copying its tree; while it is written out, only the
+//! nodes on the path to a change exist twice.
 //!
-//! The structure knows neither keys nor indexes. Its user says what the items of a leaf are, and what an inner node says
-//! of each of its children, the label ([`Item`]); and finds its way by these ([`Seek`]). There are two users: the
-//! ordered map ([`map`]), whose labels are keys, and lists, whose labels are sizes.
+//! The structure is independent of keys and indexes. Its user defines the items of a leaf and the label that
+//! an inner node keeps for each child ([`Item`]), and finds its way by the labels ([`Seek`]). There are two
+//! users: the ordered map ([`map`]), whose labels are keys, and lists, whose labels are sizes.
 //!
-//! All changes go through one function ([`Tree::change`]), which afterwards sees to labels and sizes on the way back.
-//! Items that are added at an end of the tree fill its nodes, for there a full node is not halved. A node that has grown
-//! small is merged with one beside it where both fit into one; an inner node may so have few children, beside large ones.
+//! All changes go through [`Tree::change`], which fixes labels and node sizes on the way back. Items added at
+//! an end of the tree fill its nodes completely, because a full node there is not halved. A node that has
+//! become small is merged with a neighbour if both fit into one node; an inner node between large neighbours
+//! may stay small.
 
 mod map;
 
@@ -24,39 +25,39 @@ pub(crate) use map::Map;
 
 use crate::overflow::Counted;
 
-/// Items of a node.
+/// Maximum items per node.
 const MOST: usize = 32;
-/// With fewer a node is merged with the one beside it, if both have so many together.
+/// A node with fewer items is merged with a neighbour if both have at most `MERGED` together.
 const FEW: usize = MOST / 4;
 const MERGED: usize = MOST * 3 / 4;
 
 /// An item of a leaf.
 pub(crate) trait Item: Debug + Clone {
-    /// By which an inner node knows a child.
+    /// What an inner node stores about a child.
     type Label: Debug + Clone;
 
-    /// The label of a leaf with these items, of which there is one at least.
+    /// The label of a leaf with these items, at least one.
     fn label(items: &[Self]) -> Self::Label;
 
-    /// The label of an inner node with these children, of which there is one at least.
+    /// The label of an inner node with these children, at least one.
     fn label_above(children: &[Child<Self>]) -> Self::Label;
 
-    /// The items or children below a label have changed.
+    /// Updates the label after the items or children below it changed.
     fn relabel(label: &mut Self::Label, below: &Items<Self>) {
         *label = below.label();
     }
 }
 
-/// A way to an item, by the labels. It may change at each step: an index is one within the child from there on.
+/// A search path guided by labels. It may change at each step: an index becomes relative to the chosen child.
 pub(crate) trait Seek<T: Item>: Clone {
-    /// In an inner node, the child through which the way goes on.
+    /// Selects the child to descend into.
     fn child(&mut self, children: &[Child<T>]) -> usize;
 
-    /// In a leaf, which item it is; or before which it would be.
+    /// The index of the item in a leaf, or where it would be inserted.
     fn item(&mut self, items: &[T]) -> Result<usize, usize>;
 }
 
-/// The way to the first item, or to the last.
+/// A path to the first or last item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
     First,
@@ -97,7 +98,7 @@ impl<T: Item> Child<T> {
     }
 }
 
-/// The contents of a node, which is never empty but while it is changed.
+/// The contents of a node; never empty except during a change.
 #[derive(Debug, Clone)]
 pub(crate) enum Items<T: Item> {
     Leaf(Vec<T>),
@@ -130,7 +131,7 @@ impl<T: Item> Items<T> {
 #[derive(Debug, Clone)]
 struct Node<T: Item> {
     items: Items<T>,
-    /// Bytes that the items take, as they are counted to memory in use.
+    /// Bytes of the items, as accounted to used memory.
     counted: Counted,
 }
 
@@ -145,14 +146,14 @@ impl<T: Item> Default for Tree<T> {
     }
 }
 
-/// Whether a node is the first or the last of all at its depth.
+/// Whether a node is the first or last at its depth.
 #[derive(Debug, Clone, Copy)]
 struct Ends {
     first: bool,
     last: bool,
 }
 
-/// The items of a node while it is changed: what finds no room there stands behind it.
+/// The items of a node during a change, with an overflow that becomes its right sibling.
 #[derive(Debug)]
 pub(crate) struct Row<'a, I> {
     items: &'a mut Vec<I>,
@@ -165,7 +166,7 @@ impl<'a, I> Row<'a, I> {
         Self { items, behind: Vec::new(), ends }
     }
 
-    /// The items that are there; those that were put in may stand behind them.
+    /// The items of the node. Newly inserted ones may be in the overflow instead.
     pub(crate) fn items(&mut self) -> &mut [I] {
         self.items
     }
@@ -174,7 +175,7 @@ impl<'a, I> Row<'a, I> {
         self.items.remove(index)
     }
 
-    /// Puts an item before item `index`. A full node becomes two: at an end of the tree what is there stays together.
+    /// Inserts an item before `index`. A full node splits; at an end of the tree its items stay together.
     pub(crate) fn insert(&mut self, index: usize, item: I) {
         let len = self.items.len();
         let is_last = index == len && (self.ends.last || !self.behind.is_empty());
@@ -213,7 +214,7 @@ impl<T: Item> Node<T> {
         }
     }
 
-    /// A node to be changed. One that is shared is copied; if that is to be `found`, only where there is an item.
+    /// A node for editing; a shared node is copied first. If `found` is set, only if the item exists.
     fn own<'a>(node: &'a mut Arc<Self>, seek: &impl Seek<T>, found: bool) -> Option<&'a mut Self> {
         if found && Arc::strong_count(node) > 1 {
             node.find(&mut seek.clone())?;
@@ -231,7 +232,7 @@ impl<T: Item> Node<T> {
         }
     }
 
-    /// See [`Tree::change`]; says whether there was something to change.
+    /// See [`Tree::change`]. Returns whether anything changed.
     fn change<S: Seek<T>>(&mut self, way: &mut Way<T, S>, change: &mut impl Change<T, S>) -> bool {
         let ends = way.ends;
         match &mut self.items {
@@ -275,7 +276,7 @@ impl<T: Item> Node<T> {
         true
     }
 
-    /// Takes out what lies from the place on.
+    /// Splits off the items from the path's position on.
     fn split_off(&mut self, mut seek: impl Seek<T>) -> Items<T> {
         let rest = match &mut self.items {
             Items::Leaf(items) => {
@@ -302,7 +303,7 @@ impl<T: Item> Node<T> {
         rest
     }
 
-    /// Adds the items of the node behind.
+    /// Appends the items of the next node.
     fn append(&mut self, behind: &Self) {
         match (&mut self.items, &behind.items) {
             (Items::Leaf(items), Items::Leaf(more)) => items.extend_from_slice(more),
@@ -313,7 +314,7 @@ impl<T: Item> Node<T> {
     }
 }
 
-/// A child has grown small: it goes if it is empty, or joins one beside it if they fit together.
+/// Removes an empty child, or merges a small one with a neighbour if they fit into one node.
 fn merge<T: Item>(children: &mut Vec<Child<T>>, index: usize) {
     let len = |index: usize| children.get(index).map_or(MOST, |child| child.node.items.len());
     if len(index) == 0 {
@@ -330,39 +331,39 @@ fn merge<T: Item>(children: &mut Vec<Child<T>>, index: usize) {
     }
 }
 
-/// A change of a leaf: of its items, at the place that was found, with what is left of the way.
+/// An edit of a leaf: its items, the position found, and the remaining path.
 trait Change<T, S>: FnMut(&mut Row<'_, T>, Result<usize, usize>, &S) {}
 impl<T, S, F: FnMut(&mut Row<'_, T>, Result<usize, usize>, &S)> Change<T, S> for F {}
 
-/// The way to a change. It goes from node to node by reference, as the change does: to hand all this over by value costs
-/// as much as a search.
+/// The state of a change. It is passed from node to node by reference: moving it by value would cost as much
+/// as a search.
 struct Way<T: Item, S> {
     seek: S,
-    /// Whether an item must be found there.
+    /// Whether the item must exist.
     found: bool,
-    /// Where the node is that it has come to.
+    /// Position of the current node at its depth.
     ends: Ends,
-    /// On the way back: what the node has no room for.
+    /// On the way back: items that did not fit the node.
     behind: Option<Items<T>>,
 }
 
 impl<T: Item> Tree<T> {
-    /// The label that a node above would have; `None` of an empty tree.
+    /// The label that a parent node would keep; `None` for an empty tree.
     pub(crate) fn label(&self) -> Option<T::Label> {
         self.root.as_ref().map(|root| root.items.label())
     }
 
-    /// The item that the way leads to.
+    /// The item at the end of the path.
     pub(crate) fn find(&self, seek: &mut impl Seek<T>) -> Option<&T> {
         self.root.as_ref()?.find(seek)
     }
 
-    /// The same, to be changed; labels stay as they are.
+    /// The item at the end of the path, for editing. Its label must not change.
     pub(crate) fn find_mut(&mut self, seek: impl Seek<T>) -> Option<&mut T> {
         Node::own(self.root.as_mut()?, &seek, true)?.find_mut(seek)
     }
 
-    /// Changes the leaf that the way leads to, whether or not there is an item.
+    /// Edits the leaf at the end of the path, whether or not the item exists.
     pub(crate) fn change<S: Seek<T>, R>(
         &mut self,
         seek: S,
@@ -372,8 +373,7 @@ impl<T: Item> Tree<T> {
         self.change_by(seek, false, change)
     }
 
-    /// Changes the leaf that has the item to which the way leads; `None` if there is no such item, and then nothing is
-    /// copied either.
+    /// Edits the leaf that holds the item. If it does not exist, returns `None` and copies nothing.
     pub(crate) fn change_found<S: Seek<T>, R>(
         &mut self,
         seek: S,
@@ -404,7 +404,7 @@ impl<T: Item> Tree<T> {
         result
     }
 
-    /// Takes out what lies from the place on.
+    /// Splits off the items from the path's position on.
     pub(crate) fn split_off(&mut self, seek: impl Seek<T>) -> Self {
         let Some(root) = &mut self.root else { return Self::default() };
         let rest = Arc::make_mut(root).split_off(seek);
@@ -414,7 +414,7 @@ impl<T: Item> Tree<T> {
         rest
     }
 
-    /// A root without items goes, and one with a single child gives way to it.
+    /// Removes an empty root, and replaces a root with one child by that child.
     fn lower(&mut self) {
         while let Some(root) = &self.root {
             self.root = match &root.items {
@@ -430,12 +430,12 @@ impl<T: Item> Tree<T> {
         self.iter_from(&mut End::First)
     }
 
-    /// From a place on.
+    /// Iterates forward from a position.
     pub(crate) fn iter_from(&self, seek: &mut impl Seek<T>) -> Iter<'_, T> {
         self.iter_by(seek, false)
     }
 
-    /// From a place on to the first.
+    /// Iterates backward from a position.
     pub(crate) fn backward_from(&self, seek: &mut impl Seek<T>) -> Iter<'_, T> {
         self.iter_by(seek, true)
     }
@@ -465,7 +465,7 @@ impl<T: Item> Tree<T> {
     }
 }
 
-/// The items still to come of each inner node on the way, and of a leaf.
+/// The remaining items of each inner node on the path, and of the leaf.
 pub(crate) struct Iter<'a, T: Item> {
     inner: SmallVec<[slice::Iter<'a, Child<T>>; 4]>,
     leaf: slice::Iter<'a, T>,
@@ -499,7 +499,7 @@ impl<'a, T: Item> Iterator for Iter<'a, T> {
 
 #[cfg(test)]
 impl<T: Item> Tree<T> {
-    /// The items of the root: how many, and where they lie if they are nodes.
+    /// Number of items in the root, and the addresses of its child nodes.
     pub(crate) fn top(&self) -> (usize, Vec<*const ()>) {
         match self.root.as_ref().map(|root| &root.items) {
             None => (0, Vec::new()),
@@ -511,8 +511,8 @@ impl<T: Item> Tree<T> {
         }
     }
 
-    /// Sees that the tree is as it should be: its leaves are equally deep, no node is empty or too large, and the user
-    /// finds nothing wrong with a label. Returns how many nodes lie on each other.
+    /// Checks the structure: equal leaf depth, no empty or oversized node, and labels accepted by `fits`.
+    /// Returns the height.
     pub(crate) fn check(&self, fits: &impl Fn(&T::Label, &Items<T>) -> bool) -> usize {
         fn height<T: Item>(items: &Items<T>, fits: &impl Fn(&T::Label, &Items<T>) -> bool) -> usize {
             assert!((1..=MOST).contains(&items.len()), "{} items", items.len());

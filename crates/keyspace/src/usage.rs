@@ -1,34 +1,33 @@
-//! When and how often a key was used, in the two bytes that an entry has for it.
+//! Usage counters of a key, in two bytes per entry.
 //!
-//! Their meaning depends on the eviction policy. For LRU they are the second of the last use, modulo
-//! 2^16. For LFU, as in Redis ("Using Redis as an LRU cache"), the low byte is a counter that grows
-//! logarithmically and the high byte the minute in which it was last brought down, modulo 2^8. Both clocks
-//! wrap around, after 18 and after 4 hours, so every key has to be aged more often than that
-//! ([`Usage::aged_lru`], [`Usage::aged_lfu`], through [`crate::Keyspace::age_step`]): then idle times are
-//! exact to the second up to 9 hours, and say at least that beyond.
+//! Their meaning depends on the eviction policy. For LRU they are the second of the last access, modulo 2^16.
+//! For LFU, as in Redis ("Using Redis as an LRU cache"), the low byte is a logarithmic counter and the high
+//! byte the minute of its last decay, modulo 2^8. Both clocks wrap, after 18 and 4 hours, so every key must
+//! be aged more often than that ([`Usage::aged_lru`], [`Usage::aged_lfu`], through
+//! [`crate::Keyspace::age_step`]). Idle times are then exact to the second up to 9 hours and saturate there.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use clock::Millis;
 
-/// The usage of a key that is stored and was not there.
+/// The usage of newly created keys.
 static OF_NEW: AtomicU16 = AtomicU16::new(0);
 
-/// The counter of a key that was just made, so that it is not the first to go.
+/// Initial LFU counter of a new key, so that it is not evicted first.
 const LFU_START: u8 = 5;
-/// Idle times beyond this are not told apart.
+/// Idle times saturate here, in seconds.
 const MOST_IDLE: u16 = 1 << 15;
 
-/// The two bytes.
+/// The raw counter bytes; see the module for their meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Usage(pub u16);
 
-/// How the LFU counter moves: `lfu-log-factor` and `lfu-decay-time` (minutes).
+/// Parameters of the LFU counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LfuSettings {
-    /// How many uses the counter takes to rise (`lfu-log-factor`).
+    /// How many accesses the counter takes to rise (`lfu-log-factor`).
     pub log_factor: u32,
-    /// Minutes after which it falls by one (`lfu-decay-time`); 0 is never.
+    /// Minutes until the counter falls by one (`lfu-decay-time`); 0 means never.
     pub decay_minutes: u32,
 }
 
@@ -41,13 +40,13 @@ fn minute(now: Millis) -> u8 {
 }
 
 impl Usage {
-    /// Used now.
+    /// LRU usage of a key accessed now.
     #[must_use]
     pub fn lru(now: Millis) -> Self {
         Self(second(now))
     }
 
-    /// Not used for so long.
+    /// LRU usage of a key that has been idle for this many seconds.
     #[must_use]
     pub fn idle(now: Millis, seconds: u64) -> Self {
         Self(
@@ -56,30 +55,31 @@ impl Usage {
         )
     }
 
-    /// Used so often.
+    /// LFU usage with this counter value.
     #[must_use]
     pub fn frequent(now: Millis, counter: u8) -> Self {
         Self::of(counter, now)
     }
 
-    /// The usage of a key that is made now. To be set often enough, since nothing here reads a clock.
+    /// The usage for a newly created key. It must be refreshed with [`Self::set_of_new`] regularly, since
+    /// this crate reads no clock.
     #[must_use]
     pub fn of_new() -> Self {
         Self(OF_NEW.load(Ordering::Relaxed))
     }
 
-    /// Makes this the usage of keys that are made from now on.
+    /// Makes this the usage of newly created keys.
     pub fn set_of_new(self) {
         OF_NEW.store(self.0, Ordering::Relaxed);
     }
 
-    /// For how many seconds the key was not used.
+    /// Seconds since the last access.
     #[must_use]
     pub fn idle_seconds(self, now: Millis) -> u64 {
         u64::from(second(now).wrapping_sub(self.0))
     }
 
-    /// The same, safe from the clock's wrapping around for another 9 hours.
+    /// The usage at `now`, protected from clock wrap-around for another 9 hours.
     #[must_use]
     pub fn aged_lru(self, now: Millis) -> Self {
         if second(now).wrapping_sub(self.0) > MOST_IDLE {
@@ -89,7 +89,7 @@ impl Usage {
         }
     }
 
-    /// A new key.
+    /// LFU usage of a new key.
     #[must_use]
     pub fn lfu(now: Millis) -> Self {
         Self::of(LFU_START, now)
@@ -99,7 +99,7 @@ impl Usage {
         Self(u16::from(counter) | u16::from(minute(now)) << 8)
     }
 
-    /// The counter as OBJECT FREQ tells it: brought down by the minutes that passed.
+    /// The counter reported by OBJECT FREQ: decayed by the minutes that have passed.
     #[must_use]
     pub fn frequency(self, now: Millis, settings: LfuSettings) -> u8 {
         let passed = u32::from(minute(now).wrapping_sub((self.0 >> 8) as u8));
@@ -107,7 +107,7 @@ impl Usage {
         (self.0 as u8).saturating_sub(down.min(255) as u8)
     }
 
-    /// Used once more. `random` is a uniform random number.
+    /// The usage after one more access. `random` is a uniform random number.
     #[must_use]
     pub fn used_lfu(self, now: Millis, settings: LfuSettings, random: u32) -> Self {
         let counter = self.frequency(now, settings);
@@ -117,7 +117,7 @@ impl Usage {
         Self::of(counter, now)
     }
 
-    /// The same as of now, safe from the clock's coming round for another 4 hours.
+    /// The usage at `now`, protected from clock wrap-around for another 4 hours.
     #[must_use]
     pub fn aged_lfu(self, now: Millis, settings: LfuSettings) -> Self {
         let counter = self.frequency(now, settings);
@@ -162,7 +162,7 @@ mod tests {
                 after.push(usage.frequency(now, SETTINGS));
             }
         }
-        // Redis's table for factor 10 says 10, 18, 142.
+        // Redis's documentation gives 10, 18 and 142 for factor 10.
         assert!((8..14).contains(&after[0]) && (15..24).contains(&after[1]), "{after:?}");
         assert!((125..160).contains(&after[2]), "{after:?}");
         let later = Millis(now.0 + 100 * 60_000);

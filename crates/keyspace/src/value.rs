@@ -1,4 +1,4 @@
-//! The value of a key, as it is read.
+//! Read-only views of values.
 
 use clock::Millis;
 
@@ -15,20 +15,20 @@ pub use crate::sorted_set::SortedSetRef;
 use crate::stream::StreamPart;
 pub use crate::stream::StreamRef;
 
-/// Redis keeps a string of up to this length together with its header, and calls it so.
+/// Redis stores strings up to this length together with their object header and reports `embstr`.
 const MOST_EMBEDDED: usize = 44;
 
-/// A string and how OBJECT ENCODING names it.
+/// A string and its OBJECT ENCODING hint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Str<'a> {
-    /// Its bytes.
+    /// The string bytes.
     pub bytes: &'a [u8],
-    /// How OBJECT ENCODING names it.
+    /// How the string was produced.
     pub naming: Naming,
 }
 
 impl Str<'_> {
-    /// The number that the string is called an integer for.
+    /// The integer value if the encoding is `int`.
     #[must_use]
     pub fn integer(&self) -> Option<i64> {
         if self.naming == Naming::ByContent { resp::parse_i64(self.bytes) } else { None }
@@ -44,7 +44,7 @@ impl Str<'_> {
     }
 }
 
-/// A value as it is read, borrowed from its slot.
+/// A read-only view of a value, borrowed from its slot.
 #[derive(Debug, Clone, Copy)]
 pub enum Value<'a> {
     /// A string.
@@ -62,7 +62,7 @@ pub enum Value<'a> {
 }
 
 impl<'a> Value<'a> {
-    /// The value that an entry has as bytes.
+    /// A view of a value stored as bytes.
     #[inline(always)]
     pub(crate) fn flat(form: Form, bytes: &'a [u8]) -> Self {
         match form {
@@ -83,7 +83,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The value that an entry has outside.
+    /// A view of an overflow value.
     #[inline(always)]
     pub(crate) fn outside(form: Form, large: &'a Large) -> Self {
         match large {
@@ -96,7 +96,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Which kind it is.
+    /// The kind of the value.
     #[must_use]
     pub fn kind(&self) -> Kind {
         match self {
@@ -109,7 +109,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// How many elements it has, fields past their time among them; of a string the bytes.
+    /// Number of elements including expired fields; for a string its length in bytes.
     #[must_use]
     pub fn extent(&self) -> usize {
         match self {
@@ -122,7 +122,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Whether it is a large collection, which a snapshot shows in parts.
+    /// Whether it is a large collection, which a snapshot visits in parts.
     #[must_use]
     pub fn is_large(&self) -> bool {
         match self {
@@ -135,7 +135,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// When its next element expires, or a time before that.
+    /// Lower bound of the next element expiry.
     pub(crate) fn next_due(&self) -> Option<Millis> {
         match self {
             Self::String(_) | Self::List(_) | Self::Set(_) | Self::SortedSet(_) | Self::Stream(_) => None,
@@ -143,7 +143,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The name that OBJECT ENCODING gives.
+    /// The OBJECT ENCODING name.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
         match self {
@@ -157,14 +157,14 @@ impl<'a> Value<'a> {
     }
 }
 
-/// A view that a reader takes out of a [`Value`] if that is of the kind which a command is about.
+/// A view for one kind of value; commands use it to check the type.
 pub trait Typed {
-    /// The type of the view.
+    /// The view with its lifetime.
     type At<'a>;
-    /// The kind that it is taken out of.
+    /// The kind of value that the view reads.
     const KIND: Kind;
 
-    /// It, or `None` if the value is of another kind.
+    /// The view, or `None` if the value has another kind.
     fn of(value: Value<'_>) -> Option<Self::At<'_>>;
 }
 
@@ -228,27 +228,27 @@ impl Typed for StreamRef<'_> {
     }
 }
 
-/// A value, or a part of one, that a snapshot's walk shows.
+/// A value, or a part of one, passed to a snapshot visitor.
 #[derive(Debug, Clone, Copy)]
 pub enum Shown<'a> {
-    /// A value.
+    /// A complete value.
     Whole(Value<'a>),
-    /// Some elements of a value that is too large to be visited at once.
+    /// Some elements of a value that is too large to visit at once.
     Part(Part<'a>),
 }
 
 /// Some elements of a large value.
 #[derive(Debug, Clone, Copy)]
 pub struct Part<'a> {
-    /// How many elements the value had at the cut. The parts add up to it.
+    /// Number of elements of the whole value at the cut; the parts add up to it.
     pub total: usize,
-    /// Whether this is the value's first part. The others follow with no other key between them.
+    /// Whether this is the first part of the value. The others follow without other keys in between.
     pub first: bool,
-    /// The elements.
+    /// The elements of this part.
     pub elements: Elements<'a>,
 }
 
-/// The elements of a part, which may be none.
+/// The elements of a part, possibly none.
 #[derive(Debug, Clone, Copy)]
 pub enum Elements<'a> {
     /// Elements of a list.
@@ -264,7 +264,7 @@ pub enum Elements<'a> {
 }
 
 impl Elements<'_> {
-    /// Visits the elements of a list, or the names of a collection's.
+    /// Visits list elements, or the names of the elements of other collections.
     pub fn visit_names(&self, visit: &mut dyn FnMut(&[u8])) {
         match self {
             Self::List(list) => {

@@ -1,9 +1,9 @@
-//! Lengths in as few bytes as they need: seven bits a byte, the lowest first; the highest bit says that more follow.
+//! Variable-length integers: seven bits per byte, lowest first; the high bit marks that more bytes follow.
 
-/// The most bytes that a length takes.
+/// Maximum encoded length.
 pub(crate) const MOST: usize = usize::BITS.div_ceil(7) as usize;
 
-/// Reads the length at `at`, which is behind it then.
+/// Decodes the integer at `at` and advances `at`.
 #[inline]
 pub(crate) fn read(bytes: &[u8], at: &mut usize) -> usize {
     let (mut value, mut shift) = (0, 0);
@@ -18,7 +18,7 @@ pub(crate) fn read(bytes: &[u8], at: &mut usize) -> usize {
     }
 }
 
-/// Writes a length at `at`, which is behind it then.
+/// Encodes an integer at `at` and advances `at`.
 #[inline]
 pub(crate) fn write<const ROOM: usize>(out: &mut [u8; ROOM], at: &mut usize, mut value: usize) {
     while value >= 0x80 {

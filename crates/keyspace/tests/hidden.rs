@@ -1,4 +1,4 @@
-//! Slots that are being imported: they count as empty, and their keys are there.
+//! Slots that are being imported count as empty while their keys exist.
 
 use clock::Millis;
 use keyspace::{Found, Keyspace, Packed};

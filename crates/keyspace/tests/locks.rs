@@ -1,4 +1,4 @@
-//! Only the thread that has the script turn may wait for a slot while holding another.
+//! Only the holder of the global lock may wait for a slot while holding another.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +10,8 @@ fn slot(number: u16) -> Slot {
     Slot::new(number).expect("below 16384")
 }
 
-/// Some name all their slots beforehand, some take them one after another with the turn, some take all: in any
-/// order, and all come to their end.
+/// Threads that lock declared slots, take slots one by one under the global lock, or lock all slots must all
+/// finish.
 #[test]
 fn nobody_waits_in_a_circle() {
     const ROUNDS: u16 = 200;
@@ -40,7 +40,7 @@ fn nobody_waits_in_a_circle() {
     });
 }
 
-/// To want all slots, to lock them or for a cut, is to hold none while one of them stays locked.
+/// While one slot stays locked, a thread that wants all slots, to lock them or for a cut, must hold none.
 #[test]
 fn all_slots_are_waited_for_with_empty_hands() {
     let keyspace = Arc::new(Keyspace::new(1, 1));
@@ -53,7 +53,7 @@ fn all_slots_are_waited_for_with_empty_hands() {
         wanting(|keyspace| drop(LockedSlots::all(&keyspace.script_turn()))),
         wanting(|keyspace| drop(keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ()))),
     ];
-    // For as long as these slots stay locked, the others are free again and again.
+    // While these slots stay locked, the others become free again and again.
     for round in 0..100 {
         for other in [0, 39, 41, 8999, 9001, 16382] {
             let patient = |waited| waited < Duration::from_secs(20);
@@ -74,7 +74,7 @@ fn all_slots_are_waited_for_with_empty_hands() {
     );
 }
 
-/// The thread that locks a slot which another had together with others knows how much these hold.
+/// Slots that were locked together are published before any is unlocked, so the next owner sees exact counts.
 #[test]
 fn slots_that_are_unlocked_together_are_published_before() {
     let keyspace = Keyspace::new(1, 1);

@@ -1,4 +1,4 @@
-//! The memory that the keyspace reports is right, and is given back. One test: the process has only one pool.
+//! Reported memory is exact and is given back. A single test, because the pool is process-wide.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ fn insert(keyspace: &Keyspace, name: &str, value: Packed<'_>) {
     guard.table(0).insert(&key, value, None);
 }
 
-/// Bytes that deleting the key gives back, as the table says.
+/// The bytes that deleting the key would free, as reported by the table.
 fn said(keyspace: &Keyspace, name: &str) -> usize {
     let key = keyspace.key(name.as_bytes());
     let mut guard = keyspace.lock(key.slot());
@@ -40,7 +40,7 @@ fn memory_is_counted_and_given_back() {
     what_a_snapshot_keeps_is_counted();
     what_a_snapshot_keeps_of_lists_and_streams_is_counted();
     keys_say_what_deleting_them_gives_back();
-    // Few slots, so that each has many keys, as when there are millions.
+    // Few slots, so that each has many keys, as with millions of keys.
     let name = |number: usize| format!("{{{}}}{number:012}", number % 1000);
     let keyspace = Keyspace::new(1, 16);
     for len in [8, 32, 200, 5000] {
@@ -68,7 +68,7 @@ fn memory_is_counted_and_given_back() {
     }
 }
 
-/// Overwritten and deleted strings are kept until the snapshot has passed them, and no longer.
+/// Overwritten and deleted strings are kept exactly until the snapshot has passed them.
 fn what_a_snapshot_keeps_is_counted() {
     let keyspace = Arc::new(Keyspace::new(1, 16));
     let (small, large) = (vec![1; 40], vec![2; 50_000]);
@@ -95,7 +95,8 @@ fn what_a_snapshot_keeps_is_counted() {
     assert_eq!((long, kept_bytes()), (10, 0));
 }
 
-/// The nodes that a list or a stream no longer shares with a snapshot, until it has walked them.
+/// Nodes that a list or stream no longer shares with a snapshot are counted until the snapshot has walked
+/// them.
 fn what_a_snapshot_keeps_of_lists_and_streams_is_counted() {
     const ITEMS: usize = 2000;
     const BYTES: usize = ITEMS * 100;
@@ -143,7 +144,7 @@ fn what_a_snapshot_keeps_of_lists_and_streams_is_counted() {
     }
 }
 
-/// Strings and hashes of many sizes, each among others of its size.
+/// Strings and hashes of many sizes, each among others of similar size.
 fn keys_say_what_deleting_them_gives_back() {
     let keyspace = Keyspace::new(1, 16);
     let check = |what: &str, keys: usize, value: Packed<'_>| {

@@ -1,4 +1,4 @@
-//! Members of a large sorted set that are read in their order while it is changed, emptied and flushed away.
+//! Reads members of a large sorted set in order while the set is changed, emptied and flushed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ const LIMITS: Bounds = Bounds { entries: 128, value: 64 };
 
 struct Set {
     keyspace: Arc<Keyspace>,
-    /// Scores and names as they are to be.
+    /// Expected scores and names.
     twin: BTreeSet<(u64, Vec<u8>)>,
     random: u64,
 }
 
-/// Scores and names as they are to be seen.
+/// Scores and names that a reader must see.
 type Expected = Vec<(u64, Vec<u8>)>;
 
-/// Some are too long for a page.
+/// Some names are too long for a page.
 fn name(number: u64) -> Vec<u8> {
     let mut name = number.to_string().into_bytes();
     if number.is_multiple_of(97) {
@@ -46,7 +46,7 @@ impl Set {
         work(&mut slots, key.slot(), place)
     }
 
-    /// Gives a member a score, or removes it.
+    /// Updates the score of a member, or removes it.
     fn change(&mut self) {
         let (number, score, leaves) = (self.random(3000), self.random(500), self.random(4) == 0);
         let name = name(number);
@@ -71,7 +71,7 @@ impl Set {
         self.with_slots(|slots, slot, _| drop(slots.slot_mut(slot).take(0)));
     }
 
-    /// Pins members of any ranks, with those that are to be seen.
+    /// Pins a random range of ranks; also returns the expected members.
     fn pin(&mut self) -> Option<(PinnedMembers, Expected)> {
         let most = self.twin.len() as u64 + 1;
         let (one, other, reversed) =
@@ -97,7 +97,7 @@ fn they_are_seen_as_they_were_whatever_is_done_meanwhile() {
     for round in 0..60 {
         (0..300 * (1 + round % 10)).for_each(|_| set.change());
         let Some((pinned, expected)) = set.pin() else { continue };
-        // Before the first is read, and between any two.
+        // Changes before the first read and between reads.
         (0..200).for_each(|_| set.change());
         if round % 7 == 6 {
             set.flush();

@@ -1,4 +1,4 @@
-//! Several snapshots at a time, and slots that are free while a walk shows their keys.
+//! Concurrent snapshots, and slots that are unlocked while a walk visits their keys.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,8 @@ fn all(snapshot: &mut Snapshot) -> BTreeMap<Vec<u8>, Vec<u8>> {
     seen
 }
 
-/// No snapshot waits for another's walk: a slot that is pinned for one is pinned for the next as well.
+/// A slot that is pinned for one snapshot is pinned for the next too: snapshots do not wait for each other's
+/// walks.
 #[test]
 fn a_second_snapshot_that_meets_pinned_slots_has_a_cut_of_its_own() {
     let keyspace = Arc::new(Keyspace::new(1, 1));
@@ -61,7 +62,7 @@ fn a_second_snapshot_that_meets_pinned_slots_has_a_cut_of_its_own() {
     assert!(keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ()).is_some());
 }
 
-/// A walk shows copies: the visitor may use the very slot that they are from, and long values come whole.
+/// A walk visits copies: the visitor may lock the slot being walked, and long values arrive whole.
 #[test]
 fn the_slot_is_free_while_its_keys_are_shown() {
     let keyspace = Arc::new(Keyspace::new(1, 1));
@@ -81,7 +82,8 @@ fn the_slot_is_free_while_its_keys_are_shown() {
     assert_eq!(seen, [(b"{a}long".to_vec(), long), (b"{a}short".to_vec(), b"value".to_vec())]);
 }
 
-/// Commands that read pinned values take no snapshot's place: a cut waits for them, and for nothing else.
+/// Snapshots read by commands do not take up a permanent place: a cut waits for them, but for no other
+/// snapshot.
 #[test]
 fn a_cut_waits_for_what_commands_read() {
     let keyspace = Arc::new(Keyspace::new(1, 1));

@@ -1,19 +1,20 @@
-//! The append-only file: which files it consists of, and where whole commands end in them.
+//! The append-only file (AOF): its manifest, and where complete commands end.
 //!
-//! It is a base, the data at some moment as an RDB or as commands, and increments, the commands since then, each in a
-//! file. A manifest names them in order:
+//! An AOF consists of a base (the data at some moment, as an RDB or as commands) and increments (the commands
+//! since then), each in its own file. A manifest lists them in order:
 //!
 //! ```text
 //! file appendonly.aof.2.base.rdb seq 2 type b
 //! file appendonly.aof.4.incr.aof seq 4 type i
 //! ```
 //!
-//! `h` is the type of files that are to be deleted. A rewrite begins a new increment first, then writes the base, and
-//! only then the manifest that names that base: a server that dies in between leaves the old base with all
-//! increments. The format is that of Redis 7.
+//! Type `h` marks files to be deleted. A rewrite first starts a new increment, then writes the base, and only
+//! then the manifest that names it: after a crash in between, the old base and all increments are still
+//! valid. The format is that of Redis 7.
 //!
-//! A line that begins with `#` between commands is an annotation, which every reader skips: `#TS:` and Unix seconds, as
-//! Redis writes it, and `#REPL:`, the place in the replication stream at which what follows stands ([`ReplAnnotation`]).
+//! A line between commands that starts with `#` is an annotation, which every reader skips: `#TS:` with Unix
+//! seconds, as in Redis, and `#REPL:` with the position of the following commands in the replication stream
+//! ([`ReplAnnotation`]).
 
 use std::fmt;
 
@@ -25,24 +26,24 @@ pub use check::{Checked, check};
 pub use commands::CommandWriter;
 pub use manifest::{FileKind, Manifest, ManifestError, NamedFile};
 
-/// A place in the replication stream.
+/// A position in the replication stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplAnnotation {
-    /// Forty hexadecimal characters.
+    /// The replication id, forty hexadecimal characters.
     pub history: String,
-    /// Bytes of the stream before what follows.
+    /// Stream offset at which the following commands start.
     pub offset: u64,
 }
 
 impl fmt::Display for ReplAnnotation {
-    /// As an annotation, with the end of its line.
+    /// Formats the annotation line, including CR LF.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "#REPL:{} {}\r\n", self.history, self.offset)
     }
 }
 
 impl ReplAnnotation {
-    /// Reads an annotation line; `None` if it is not the annotation of a place.
+    /// Parses an annotation line; `None` if it is another annotation.
     #[must_use]
     pub fn of_annotation(line: &[u8]) -> Option<Self> {
         let mut words = std::str::from_utf8(line).ok()?.trim_end().strip_prefix("#REPL:")?.split(' ');

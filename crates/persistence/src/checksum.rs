@@ -1,8 +1,8 @@
-//! CRC64 as RDB files and DUMP payloads end with it: the Jones polynomial, reflected, starting at zero.
+//! The CRC64 at the end of RDB files and DUMP payloads: Jones polynomial, reflected, initial value 0.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// A checksum over bytes that come in pieces.
+/// An incremental checksum.
 pub(crate) struct Checksum(Digest);
 
 impl Checksum {

@@ -1,32 +1,31 @@
-//! LZF, by which RDB shortens long strings.
+//! LZF compression for long RDB strings.
 //!
-//! Compressed data is a row of literal runs (a byte below 32 that says how many bytes less one, then
-//! the bytes) and references back (three bits of length less two and five bits of distance, one more
-//! byte of length if the three bits are full, the distance's low byte). A reference reaches back at
-//! most 8192 bytes and is 3 to 264 bytes long.
+//! Compressed data is a sequence of literal runs (a byte below 32 with the length minus one, then the bytes)
+//! and back references (three bits of length minus two and five bits of distance, an extra length byte if the
+//! three bits are full, then the low byte of the distance). Distances reach 8192 bytes; references are 3 to
+//! 264 bytes long.
 //!
-//! The `lzf` crate expands. Its compressor clears a table of half a megabyte for every string, which costs a
-//! hundred times what a short value does; a snapshot compresses millions of those. Here one table of positions is
-//! kept from string to string: positions count on over all strings, and one below the current string's start means
-//! nothing.
+//! Decompression uses the `lzf` crate. Its compressor clears half a megabyte of table per string, a hundred
+//! times the cost of a short value, and a snapshot compresses millions of those. Here the table persists
+//! between strings: positions keep counting, and a position below the start of the current string is invalid.
 
 const TABLE_BITS: u32 = 13;
-/// A short string uses the begin of the table, which then stays in the nearest cache.
+/// Short strings use only the start of the table, which then stays in the L1 cache.
 const FEW_BITS: u32 = 9;
 const SHORT: usize = 1 << FEW_BITS;
-/// So many places inside of a repetition are noted: of a long one, not each is worth it.
+/// Positions recorded inside a repetition; recording all of a long one is not worth the time.
 const NOTED_INSIDE: usize = 2;
 const MAX_DISTANCE: usize = 1 << 13;
 const MAX_REFERENCE: usize = 264;
 const MAX_LITERALS: usize = 32;
-/// A longest reference of three bytes stands for 264.
+/// The best possible ratio: three bytes for 264.
 const MAX_RATIO: u64 = 264 / 3;
 
-/// Compresses strings.
+/// A reusable LZF compressor.
 #[derive(Debug)]
 pub(crate) struct Compressor {
     positions: Box<[u32]>,
-    /// The position of the current string's first byte. Never zero, which marks an empty place.
+    /// Position of the current string's first byte. Never zero, which marks an empty table cell.
     base: u32,
 }
 
@@ -37,8 +36,8 @@ impl Default for Compressor {
 }
 
 impl Compressor {
-    /// Compresses `data` into `out`, in place of its old content; returns whether the result is at most `max_len` bytes
-    /// long. If not, `out` holds no result.
+    /// Compresses `data` into `out`, replacing its content. Returns whether the result has at most `max_len`
+    /// bytes; otherwise `out` is meaningless.
     pub(crate) fn compress(&mut self, data: &[u8], max_len: usize, out: &mut Vec<u8>) -> bool {
         let Ok(len) = u32::try_from(data.len()) else { return false };
         if self.base.checked_add(len).is_none() {
@@ -75,14 +74,14 @@ impl Compressor {
         out.len() <= max_len
     }
 
-    /// An earlier place within reach with the same three bytes as at `at`; notes `at` in its stead.
+    /// An earlier position in reach with the same three bytes as `at`; records `at` in its place.
     #[inline]
     fn look_up(&mut self, data: &[u8], at: usize, shift: u32) -> Option<usize> {
         let earlier = self.note(data, at, shift).checked_sub(self.base)? as usize;
         (at - earlier <= MAX_DISTANCE && data[earlier..earlier + 3] == data[at..at + 3]).then_some(earlier)
     }
 
-    /// Notes a place by its three bytes; gives what was noted there before.
+    /// Records a position by its three bytes and returns the previous one.
     #[inline]
     fn note(&mut self, data: &[u8], at: usize, shift: u32) -> u32 {
         let word = u32::from_be_bytes([0, data[at], data[at + 1], data[at + 2]]);
@@ -91,7 +90,7 @@ impl Compressor {
     }
 }
 
-/// How long the two begin alike, as far as one reference reaches. The first may run into the second.
+/// Length of the common prefix, up to the maximum reference length. The ranges may overlap.
 fn common(earlier: &[u8], here: &[u8]) -> usize {
     let most = here.len().min(MAX_REFERENCE);
     let (earlier, here) = (&earlier[..most], &here[..most]);
@@ -127,8 +126,8 @@ fn reference(distance: usize, len: usize, out: &mut Vec<u8>) {
     out.push(distance as u8);
 }
 
-/// Expands `data`; `None` unless that gives exactly `len` bytes. No memory is reserved for a `len` that so little
-/// data cannot expand to.
+/// Decompresses `data`; `None` unless the result has exactly `len` bytes. Memory is reserved only if `data`
+/// is long enough to expand to `len`.
 pub(crate) fn decompress(data: &[u8], len: u64) -> Option<Vec<u8>> {
     if len > (data.len() as u64).saturating_mul(MAX_RATIO) {
         return None;

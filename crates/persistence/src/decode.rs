@@ -1,6 +1,6 @@
-//! Lengths and strings as RDB reads them: the bounded mirror of `encode`.
+//! Decodes RDB lengths and strings; the counterpart of `encode` with bounds checks.
 //!
-//! Memory for a string grows with the bytes that arrive, never with the length that was promised.
+//! Memory for a string grows with the bytes received, never with the announced length.
 
 use std::io::{self, Read};
 
@@ -9,17 +9,17 @@ use crate::compress::decompress;
 use crate::encode::{LEN_32_BITS, LEN_64_BITS, STRING_INT8, STRING_INT16, STRING_INT32, STRING_LZF};
 use crate::error::{RdbError, Reason};
 
-/// How much is read at once, and the step by which a string grows.
+/// Read size, and the step by which a string buffer grows.
 const WINDOW: usize = 64 * 1024;
 
-/// A length, or the mark of a special string that may stand in its place.
+/// A length, or the marker of a special string in its place.
 enum Prefix {
     Len(u64),
-    /// The string that follows is in this special form.
+    /// The following string has this special encoding.
     Special(u8),
 }
 
-/// Bytes of an RDB, read forward once.
+/// A sequential RDB reader.
 #[derive(Debug)]
 pub(crate) struct Source<R> {
     input: R,
@@ -29,10 +29,10 @@ pub(crate) struct Source<R> {
     /// Bytes of the input before the window.
     before: u64,
     checksum: Option<Checksum>,
-    /// Up to where in the window the checksum has been counted.
+    /// Window offset up to which the checksum is computed.
     summed: usize,
     max_string: u64,
-    /// A compressed string, before it is expanded.
+    /// Buffer for a compressed string.
     compressed: Vec<u8>,
 }
 
@@ -60,7 +60,7 @@ impl<R: Read> Source<R> {
         RdbError { offset: self.offset(), reason }
     }
 
-    /// The checksum of all that was read so far, if one is counted.
+    /// The checksum of everything read so far, if enabled.
     pub(crate) fn checksum(&mut self) -> Option<u64> {
         let checksum = self.checksum.as_mut()?;
         checksum.update(&self.window[self.summed..self.position]);
@@ -85,7 +85,7 @@ impl<R: Read> Source<R> {
         Ok(bytes)
     }
 
-    /// A length, where nothing else may stand.
+    /// Reads a length; special strings are an error.
     pub(crate) fn len(&mut self) -> Result<u64, RdbError> {
         match self.prefix()? {
             Prefix::Len(len) => Ok(len),
@@ -106,7 +106,7 @@ impl<R: Read> Source<R> {
         })
     }
 
-    /// Reads a string of any form in place of what `out` holds.
+    /// Reads a string of any encoding into `out`, replacing its content.
     pub(crate) fn string(&mut self, out: &mut Vec<u8>) -> Result<(), RdbError> {
         out.clear();
         let value = match self.prefix()? {
@@ -156,7 +156,7 @@ impl<R: Read> Source<R> {
         Ok(())
     }
 
-    /// Reads the next window once this one is used up.
+    /// Reads the next window when this one is used up.
     fn refill(&mut self) -> Result<(), RdbError> {
         debug_assert_eq!(self.position, self.filled);
         if let Some(checksum) = &mut self.checksum {

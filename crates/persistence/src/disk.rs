@@ -1,77 +1,77 @@
-//! The files of one folder, as a driver offers them.
+//! File operations on one directory, implemented by a driver.
 //!
-//! Any call may fail, having done nothing, a part or all of it. What a file's name stands for is on the disk when the
-//! folder is synced, its content when the file is.
+//! Any call may fail with none, some or all of its effect done. A file's content is durable after syncing the
+//! file, its name after syncing the directory.
 
 use std::fmt::Debug;
 use std::io::{self, Read, Seek, Write};
 use std::path::PathBuf;
 
-/// The files of a folder, which may not be there yet.
+/// The files of a directory that may not exist yet.
 #[expect(clippy::missing_errors_doc, reason = "each may bring the error that the system reports")]
 pub trait Disk: Debug {
-    /// A file that is appended to.
+    /// A file opened for appending.
     type File: Write + Debug;
-    /// A file that has no lasting name yet.
+    /// A file without its final name.
     type Temporary: Write + Debug;
-    /// A file that is read.
+    /// A file opened for reading.
     type Reader: Read + Seek;
 
-    /// Whether the folder is there.
+    /// Whether the directory exists.
     fn is_there(&self) -> bool;
 
-    /// Makes the folder, unless it is there.
+    /// Creates the directory unless it exists.
     fn make(&self) -> io::Result<()>;
 
-    /// Makes an empty file, in the place of one that has the name.
+    /// Creates an empty file, replacing one with this name.
     fn create(&self, name: &str) -> io::Result<()>;
 
-    /// Opens a file to append to it.
+    /// Opens a file for appending.
     fn append(&self, name: &str) -> io::Result<Self::File>;
 
-    /// Brings an open file's bytes to the disk.
+    /// Makes the contents of an open file durable (fsync).
     fn sync_file(&self, file: &Self::File) -> io::Result<()>;
 
-    /// Writes the last bytes of a file once more, as they are read. Those that a sync of an earlier process could not bring
-    /// to the disk are in the system's memory alone, and the next sync would call them written.
+    /// Rewrites the last bytes of a file. Pages whose write-back failed under an earlier process may exist
+    /// only in the page cache, where the next fsync would report them as written.
     fn write_again(&self, name: &str) -> io::Result<()>;
 
-    /// Cuts an open file back to so many bytes.
+    /// Truncates an open file to `len` bytes.
     fn cut_file(&self, file: &Self::File, len: u64) -> io::Result<()>;
 
-    /// Opens a file to read it from its beginning.
+    /// Opens a file for reading from the start.
     fn read(&self, name: &str) -> io::Result<Self::Reader>;
 
-    /// Makes an empty file that is to get its name later. It has one of its own until then, which ends in `suffix`.
+    /// Creates an empty file under a temporary name that ends in `suffix`.
     fn temporary(&self, suffix: &str) -> io::Result<Self::Temporary>;
 
-    /// Its name for now.
+    /// The temporary name.
     fn temporary_name(&self, file: &Self::Temporary) -> String;
 
-    /// Brings its bytes to the disk.
+    /// Makes the contents of a temporary file durable (fsync).
     fn sync_temporary(&self, file: &Self::Temporary) -> io::Result<()>;
 
-    /// Gives a file its name, in the place of one that has it.
+    /// Renames a temporary file to `name`, replacing an existing file.
     fn rename(&self, file: Self::Temporary, name: &str) -> io::Result<()>;
 
-    /// Removes a file.
+    /// Deletes a file.
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// The names of all files.
+    /// Lists all file names.
     fn list(&self) -> io::Result<Vec<String>>;
 
-    /// How many bytes a file has.
+    /// File size in bytes.
     fn len(&self, name: &str) -> io::Result<u64>;
 
-    /// Cuts a file that nobody appends to back to so many bytes, and brings that to the disk.
+    /// Truncates a file that is not open for appending to `len` bytes, durably.
     fn cut_back(&self, name: &str, len: u64) -> io::Result<()>;
 
-    /// Brings the names to the disk.
+    /// Makes created, renamed and deleted names durable (fsync of the directory).
     fn sync(&self) -> io::Result<()>;
 
-    /// Whether nobody writes this file, which has no lasting name: the process that made it is gone.
+    /// Whether the process that created this temporary file is gone.
     fn is_abandoned(&self, name: &str) -> bool;
 
-    /// The path of a file, as users are told of it.
+    /// The path of a file for messages.
     fn path_of(&self, name: &str) -> PathBuf;
 }

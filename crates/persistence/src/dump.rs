@@ -1,5 +1,5 @@
-//! The payload of DUMP and RESTORE: a type's number, the value, the format's version in two bytes, low
-//! byte first, and the CRC64 of all that.
+//! The payload of DUMP and RESTORE: a type code, the value, the format version (two bytes, little-endian) and
+//! the CRC64 of everything before it.
 
 use keyspace::{Detached, Limits, Packed, Value};
 
@@ -15,13 +15,13 @@ use crate::{Checks, Dialect, VALKEY_WRITTEN_VERSION, Versions};
 const VERSION_LEN: usize = 2;
 const CHECKSUM_LEN: usize = 8;
 
-/// Why a payload was refused. Displays as the error that a client gets.
+/// Why a payload was rejected. Displays as the client's error text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum RestoreError {
-    /// The trailer does not fit.
+    /// Wrong trailer.
     #[error("ERR DUMP payload version or checksum are wrong")]
     VersionOrChecksum,
-    /// The value makes no sense, for this reason.
+    /// The value is malformed.
     #[error("ERR Bad data format")]
     BadData(Reason),
 }
@@ -46,20 +46,20 @@ pub fn dump(value: &Value<'_>, dialect: Dialect, compress: bool) -> Vec<u8> {
     encoder.into_out().expect(NEVER)
 }
 
-/// A value as it comes out of a payload.
+/// A deserialized value.
 #[derive(Debug)]
 pub enum Restored<'a> {
-    /// All of it.
+    /// A complete value in packed form.
     Whole(Packed<'a>),
-    /// One that is too large to be held once more on its way.
+    /// A value too large to be held twice, already in its large form.
     Large(Detached),
 }
 
-/// Reads a payload of DUMP, by way of `buffer`. `limits` decides how OBJECT ENCODING will call a collection, `checks` how
-/// closely the payload is looked at.
+/// Deserializes a DUMP payload, using `buffer` for its memory. `limits` decides the OBJECT ENCODING of a
+/// collection; `checks` how thoroughly the payload is validated.
 ///
 /// # Errors
-/// A wrong checksum or version, or a value that makes no sense.
+/// A wrong checksum or version, or a malformed value.
 pub fn restore<'a>(
     payload: &[u8],
     max_string: u64,
@@ -93,7 +93,7 @@ pub fn restore<'a>(
     }
 }
 
-/// Serializes libraries of functions as FUNCTION DUMP does.
+/// Serializes function libraries as FUNCTION DUMP does.
 #[must_use]
 pub fn dump_functions<'a>(codes: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     const NEVER: &str = "writing to memory does not fail";
@@ -108,10 +108,10 @@ pub fn dump_functions<'a>(codes: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     encoder.into_out().expect(NEVER)
 }
 
-/// The texts of the libraries in a payload of FUNCTION DUMP.
+/// The source texts of the libraries in a FUNCTION DUMP payload.
 ///
 /// # Errors
-/// A wrong checksum or version, or something that is no library.
+/// A wrong checksum or version, or an item that is not a library.
 pub fn restore_functions(
     payload: &[u8],
     max_string: u64,
@@ -132,7 +132,7 @@ pub fn restore_functions(
     Ok(codes)
 }
 
-/// The payload with the checksum that it should have (DEBUG SET-SKIP-CHECKSUM-VALIDATION), if it is long enough to have
+/// Corrects the checksum of a payload (DEBUG SET-SKIP-CHECKSUM-VALIDATION); `None` if it is too short to have
 /// one.
 #[must_use]
 pub fn with_right_checksum(payload: &[u8]) -> Option<Vec<u8>> {
@@ -142,7 +142,7 @@ pub fn with_right_checksum(payload: &[u8]) -> Option<Vec<u8>> {
     Some([covered, &expected.value().to_le_bytes()].concat())
 }
 
-/// The payload without its trailer, if that is right, and the version that it names.
+/// The payload without its trailer and its version, if the trailer is valid.
 fn verified(payload: &[u8], versions: Versions) -> Option<(&[u8], u16)> {
     let (covered, checksum) = payload.split_last_chunk::<CHECKSUM_LEN>()?;
     let (body, version) = covered.split_last_chunk::<VERSION_LEN>()?;
@@ -179,7 +179,7 @@ mod tests {
         }
     }
 
-    /// Puts a right trailer behind any body.
+    /// Appends a valid trailer to any body.
     fn sealed(body: &[u8], version: u16) -> Vec<u8> {
         let mut payload = body.to_vec();
         payload.extend_from_slice(&version.to_le_bytes());
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn payloads_are_those_of_redis() {
-        // As DUMP of a Redis 7.0 answers.
+        // Replies of DUMP on Redis 7.0.
         let table: &[(&[u8], &[u8])] = &[
             (b"10", b"\x00\xc0\n\n\x00n\x9fWE\x0e\xaec\xbb"),
             (b"hello", b"\x00\x05hello\n\x00cr\xdfve4 \n"),
@@ -200,7 +200,7 @@ mod tests {
             assert_eq!(dumped(value), payload);
             assert_eq!(restored(payload).as_deref(), Ok(value));
         }
-        // As Redis 8.0 and Valkey 9.1 answer.
+        // Replies of DUMP on Redis 8.0 and Valkey 9.1.
         let newer: [&[u8]; 2] = [
             b"\x00\x05hello\x0c\x00\xa8\x04\xeb\xb6\x9f\x1e\xbeC",
             b"\x00\x05helloP\x00\xacX\x16\xe7\xfbfG\xfe",
@@ -236,7 +236,7 @@ mod tests {
         }
     }
 
-    /// A payload of a hash with so many fields, the last with this name.
+    /// A payload of a hash with this many fields, the last one with the given name.
     fn of_hash(fields: u32, last: &str) -> Vec<u8> {
         let mut encoder = Encoder::new(Vec::new(), true, false);
         encoder.byte(4).unwrap();

@@ -1,9 +1,8 @@
-//! Lengths and strings as RDB writes them.
+//! Encodes RDB lengths and strings.
 //!
-//! A length takes one byte (00 and six bits), two (01 and fourteen bits), five (0x80 and 32 bits) or
-//! nine (0x81 and 64 bits), high byte first. A first byte of 11 and six bits is no length but says that
-//! a string follows in a special form: an integer of 1, 2 or 4 bytes, low byte first, or LZF (compressed
-//! length, length, compressed bytes).
+//! A length takes one byte (00 and six bits), two (01 and fourteen bits), five (0x80 and 32 bits) or nine
+//! (0x81 and 64 bits), big-endian. A first byte with the high bits 11 marks a special string instead: an
+//! integer of 1, 2 or 4 bytes, little-endian, or LZF (compressed length, length, compressed bytes).
 
 use std::io::{self, Write};
 
@@ -20,28 +19,28 @@ pub(crate) const STRING_INT16: u8 = 0xC1;
 pub(crate) const STRING_INT32: u8 = 0xC2;
 pub(crate) const STRING_LZF: u8 = 0xC3;
 
-/// Shorter strings are not worth the try, and a gain must be at least four bytes; both as in Redis.
+/// Shorter strings are not compressed, and compression must save at least four bytes; both as in Redis.
 const MIN_COMPRESSED: usize = 21;
 const MIN_GAIN: usize = 4;
-/// After so many tries in vain, one of so many strings is tried that are shorter than this.
+/// After `MISSES` futile attempts, only one in `ONE_OF` strings shorter than `ALWAYS_TRIED` is compressed.
 const MISSES: u32 = 64;
 const ONE_OF: u32 = 8;
 const ALWAYS_TRIED: usize = 512;
-/// The longest integer that has a special form: `-2147483648`.
+/// Length of the longest integer with a special form: `-2147483648`.
 const MAX_INTEGER_LEN: usize = 11;
-/// Bytes that are gathered before they are written on.
+/// Buffer size before writing.
 const BUFFER: usize = 64 * 1024;
 
-/// Writes the parts of an RDB, counting the checksum along.
+/// Writes RDB primitives and updates the checksum.
 #[derive(Debug)]
 pub(crate) struct Encoder<W> {
     out: W,
     buffer: Vec<u8>,
     checksum: Option<Checksum>,
     compressor: Option<Compressor>,
-    /// The compressor's last output; kept for its memory.
+    /// The compressor's last output; kept to reuse its memory.
     compressed: Vec<u8>,
-    /// How many tries in a row made nothing shorter, and how many strings were passed by since the last try.
+    /// Consecutive futile compression attempts, and strings skipped since the last attempt.
     misses: u32,
     passed: u32,
     written: u64,
@@ -90,7 +89,7 @@ impl<W: Write> Encoder<W> {
         }
     }
 
-    /// Writes a string in its shortest form.
+    /// Writes a string in its shortest encoding.
     pub(crate) fn string(&mut self, bytes: &[u8]) -> io::Result<()> {
         if bytes.len() <= MAX_INTEGER_LEN
             && let Some(value) = parse_i64(bytes)
@@ -122,7 +121,7 @@ impl<W: Write> Encoder<W> {
         self.bytes(compressed)
     }
 
-    /// Short strings of one server are much alike: where the last ones did not shrink, only some are tried.
+    /// Short strings of one server are similar: after many futile attempts only a sample is tried.
     fn is_worth_a_try(&mut self, len: usize) -> bool {
         if self.misses < MISSES || len >= ALWAYS_TRIED {
             return true;
@@ -143,12 +142,12 @@ impl<W: Write> Encoder<W> {
         }
     }
 
-    /// How many bytes were written so far.
+    /// Bytes written so far.
     pub(crate) fn written(&self) -> u64 {
         self.written + self.buffer.len() as u64
     }
 
-    /// Hands on what is buffered. The checksum covers it from then on.
+    /// Flushes the buffer and adds it to the checksum.
     fn hand_on(&mut self) -> io::Result<()> {
         let buffer = std::mem::take(&mut self.buffer);
         let result = self.emit(&buffer);
@@ -157,7 +156,7 @@ impl<W: Write> Encoder<W> {
         result
     }
 
-    /// The checksum of all that was written; zero if none is kept.
+    /// The checksum of everything written; zero if disabled.
     pub(crate) fn checksum(&mut self) -> io::Result<u64> {
         self.hand_on()?;
         Ok(self.checksum.as_ref().map_or(0, Checksum::value))

@@ -1,82 +1,82 @@
-//! Errors of bytes that should be an RDB or a serialized value.
+//! Errors of RDB files and serialized values.
 
 use std::{fmt, io};
 
-/// Why the bytes could not be read.
+/// Why the input was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Reason {
-    /// It could not be read.
+    /// Reading failed.
     #[error("{}", io::Error::from(*.0))]
     Io(io::ErrorKind),
-    /// It ends too early.
+    /// The input ends too early.
     #[error("unexpected end of file")]
     UnexpectedEnd,
-    /// It is no RDB.
+    /// Not an RDB file.
     #[error("wrong signature, this is no RDB file")]
     WrongSignature,
-    /// A version that is not known.
+    /// Unknown format version.
     #[error("can't handle RDB format version {0}")]
     UnknownVersion(u16),
-    /// The checksum at its end does not match its bytes.
+    /// The checksum does not match the content.
     #[error("wrong RDB checksum: expected {expected:016x}, got {actual:016x}")]
     WrongChecksum {
-        /// The sum of its bytes.
+        /// The checksum of the content.
         expected: u64,
-        /// The sum at its end.
+        /// The checksum stored at the end.
         actual: u64,
     },
-    /// A type that is not known.
+    /// Unknown value type.
     #[error("unknown opcode or type {0}")]
     UnknownType(u8),
-    /// A type that this server does not have.
+    /// A value type that this server does not support.
     #[error("values of type {code} ({name}) are not supported")]
     UnsupportedType {
-        /// The type's code.
+        /// The type code.
         code: u8,
-        /// The type's name.
+        /// The type name.
         name: &'static str,
     },
     /// Data of a module.
     #[error("the file holds data of a module, which is not supported")]
     ModuleData,
-    /// A value of a module's type.
+    /// A value of a module type.
     #[error("values of the module type '{0}' are not supported")]
     ModuleType(ModuleType),
-    /// Something else where a length is expected.
+    /// A special string where a length is expected.
     #[error("a {0} where a length must be")]
     NotALength(&'static str),
-    /// A form of strings that is not known.
+    /// Unknown string encoding.
     #[error("unknown string encoding {0}")]
     UnknownStringEncoding(u8),
-    /// A string beyond the bound.
+    /// A string longer than the limit.
     #[error("a string of {0} bytes is too long")]
     StringTooLong(u64),
     /// A compressed string that cannot be expanded.
     #[error("a compressed string of {compressed} bytes that does not expand to {claimed}")]
     BadCompression {
-        /// Its compressed length.
+        /// The compressed length.
         compressed: u64,
-        /// The length it claims.
+        /// The claimed length.
         claimed: u64,
     },
-    /// A database that this server does not have.
+    /// A database number beyond the configured databases.
     #[error("database number {0} is out of range")]
     DatabaseOutOfRange(u64),
-    /// A collection without elements, which was read to its end.
+    /// A collection without elements. It was read completely, so reading can continue.
     #[error("{0}")]
     Empty(&'static str),
-    /// A value that makes no sense.
+    /// A malformed value.
     #[error("{0}")]
     BadValue(&'static str),
 }
 
-/// The name of a module's type, such as `vectorset`.
+/// The name of a module type, such as `vectorset`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModuleType([u8; 9]);
 
 impl ModuleType {
-    /// Reads the number that stands before a value of the type: nine letters of six bits, and ten bits of a version.
+    /// Decodes the number before a module value: nine letters of six bits, and a ten-bit version.
     #[must_use]
     pub fn of_number(number: u64) -> Self {
         const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
@@ -91,12 +91,12 @@ impl fmt::Display for ModuleType {
     }
 }
 
-/// Where in the input reading failed, and why.
+/// The position of an error in the input, and its reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("at offset {offset}: {reason}")]
 pub struct RdbError {
     /// Bytes from the start of the input.
     pub offset: u64,
-    /// The reason why reading failed there.
+    /// Why reading failed there.
     pub reason: Reason,
 }

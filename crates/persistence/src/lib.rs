@@ -1,12 +1,12 @@
-//! Redis's own formats for data at rest and in transfer.
+//! Reads and writes Redis's data formats for disk and transfer.
 //!
-//! [`RdbWriter`] and [`RdbLoader`] write and read an RDB: what SAVE puts into a file and what a full
-//! synchronisation streams to a replica. [`dump`] and [`restore`] turn one value into the payload of
-//! DUMP and RESTORE, which is the same encoding with its own trailer. Each type's encodings live in one
-//! file under `value/`; the two containers know nothing of types.
+//! [`RdbWriter`] and [`RdbLoader`] handle RDB streams: the files of SAVE and the payload of a full
+//! synchronization. [`dump`] and [`restore`] handle DUMP payloads, which use the same encoding with another
+//! trailer. The encodings of each type are in one file under `value/`; the two containers are independent of
+//! types.
 //!
-//! Invariant: whatever bytes come in, a reader answers with a value or an [`RdbError`] that says
-//! where and why. It never panics, and never reserves more memory than the input's own bytes can fill.
+//! Invariant: for any input, a reader returns a value or an [`RdbError`] with position and reason. It never
+//! panics, and never reserves more memory than the input's own bytes can fill.
 //!
 //! Source: the RDB file format as documented for Redis 7 and as its tools read it.
 #![forbid(unsafe_code)]
@@ -34,18 +34,19 @@ pub use rdb::{EmptyKey, Entry, Info, Item, Limits, RdbLoader, RdbWriter, Used, U
 pub use snapshot_file::{SavedFile, TEMP_PREFIX};
 pub use value::ValueBuffer;
 
-/// The version that is written. Files and DUMP payloads of version 10 are read by every Redis since
-/// 7.0 and every Valkey, and hold every encoding that this crate writes; a higher number would only
-/// make Redis 7.0 refuse to replicate from us.
+/// The version that is written. Version 10 is read by every Redis since 7.0 and every Valkey, and covers
+/// every encoding that this crate writes; a higher number would only make Redis 7.0 refuse to replicate from
+/// this server.
 pub const WRITTEN_VERSION: u16 = 10;
-/// The first version of Valkey's own numbering, which is written in that dialect.
+/// First version of Valkey's own numbering; written in that dialect.
 const VALKEY_WRITTEN_VERSION: u16 = 80;
-/// The versions of Redis's own numbering that are read (12 is that of Redis 8.0 to 8.4, 13 that of 8.6).
+/// Accepted versions in Redis's numbering (12 is Redis 8.0 to 8.4, 13 is Redis 8.6).
 pub(crate) const REDIS_VERSIONS: RangeInclusive<u16> = 1..=13;
-/// Valkey numbers its own format from 80 on (Valkey 9.0 and 9.1; 81 is 9.2); the file then starts with `VALKEY`.
+/// Accepted versions in Valkey's numbering, which starts at 80 (Valkey 9.0 and 9.1; 81 is 9.2). Such files
+/// start with `VALKEY`.
 pub(crate) const VALKEY_VERSIONS: RangeInclusive<u16> = VALKEY_WRITTEN_VERSION..=81;
 
-/// How closely the bytes of a file or a payload are looked at.
+/// How thoroughly the input is validated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Checks {
     /// `rdb-version-check`
@@ -54,18 +55,18 @@ pub struct Checks {
     pub depth: Depth,
 }
 
-/// The versions of the format that are read.
+/// Which format versions are accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Versions {
-    /// Those that this crate knows.
+    /// The versions known to this crate.
     #[default]
     Known,
-    /// Any: what follows may be of a type that is not known, and is refused then.
+    /// Any version; unknown value types are still rejected.
     Any,
 }
 
 impl Versions {
-    /// Whether a file or a payload of this version is read.
+    /// Whether this version is accepted.
     pub(crate) fn has(self, version: u16) -> bool {
         match self {
             Self::Known => REDIS_VERSIONS.contains(&version) || VALKEY_VERSIONS.contains(&version),
@@ -74,27 +75,27 @@ impl Versions {
     }
 }
 
-/// How packed forms (ziplists, listpacks, zipmaps) are checked.
+/// How packed encodings (ziplists, listpacks, zipmaps) are validated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Depth {
-    /// As far as they are read: items are read forward, once, and stored anew.
+    /// Only what forward reading needs: items are decoded once and stored anew.
     #[default]
     AsRead,
-    /// Also what only other readers go by: counts, offsets, and the lengths for reading backwards.
+    /// Also what only other readers use: counts, offsets and backward lengths.
     Deep,
 }
 
-/// Since Redis 7.4 and Valkey 9 there are two formats, and neither server reads what the other has added:
-/// here, hashes with fields that expire. What both had before is the same in both.
+/// The format variant. Since Redis 7.4 and Valkey 9 the formats diverge, and neither server reads the other's
+/// additions, such as hashes with expiring fields. Older encodings are common to both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Dialect {
-    /// Redis 7.0's, which every version since reads: for a server of which nothing else is known.
+    /// Redis 7.0, which every later version reads: for servers of unknown type.
     #[default]
     Redis,
-    /// The same where nothing is lost by it, and what Redis 7.2 and Valkey read otherwise: for this server's own files, and
-    /// for DUMP.
+    /// Like `Redis` where that loses nothing, otherwise what Redis 7.2 and Valkey read: for this server's own
+    /// files and DUMP.
     Own,
-    /// Valkey 9's, with times of fields.
+    /// Valkey 9, with field expiry times.
     Valkey,
 }
 

@@ -1,17 +1,17 @@
-//! The RDB: `REDIS` and a version in four digits, then items, each led by one byte, then a checksum.
+//! The RDB format: `REDIS` and a four-digit version, then items with a leading opcode, then a checksum.
 //!
-//! | byte | item |
+//! | opcode | item |
 //! | ---: | --- |
-//! | 250 | a field about the file: name, value |
-//! | 254, 251 | a database's number; its keys and how many of them expire |
-//! | 252 or 253, 248, 249 | about the next key: when it expires, idle time, frequency of use |
-//! | a type's number | key, value |
-//! | 243 | (Valkey 9) slots on their way here: the import's name, how many ranges, first and last slot of each |
-//! | 243 | (Redis 8.6) about the next key, what modules keep of it: how many, four bytes that name each, its values |
-//! | 244 | (Valkey, Redis 8) a slot's number, its keys and how many expire |
+//! | 250 | file metadata: name, value |
+//! | 254, 251 | database number; number of keys and of keys with an expiry |
+//! | 252 or 253, 248, 249 | attributes of the next key: expiry, idle time, access frequency |
+//! | a value type | key, value |
+//! | 243 | (Valkey 9) slots being imported: name of the import, number of ranges, first and last slot of each |
+//! | 243 | (Redis 8.6) module metadata of the next key: count, a four-byte id each, its values |
+//! | 244 | (Valkey, Redis 8) slot number, its keys and how many expire |
 //! | 245 | a function library |
-//! | 247 | data of a module |
-//! | 255 | the end; eight bytes of CRC64 follow, zero if none was counted |
+//! | 247 | module data |
+//! | 255 | end; eight bytes of CRC64 follow, zero if not computed |
 
 mod loader;
 #[cfg(test)]
@@ -22,7 +22,7 @@ pub use loader::{EmptyKey, Entry, Item, Limits, RdbLoader, Used};
 pub use writer::{Info, RdbWriter, Uses, WriteOptions};
 
 const SLOT_IMPORT: u8 = 243;
-/// The same number in Redis's numbering of versions.
+/// Redis assigns this opcode to key metadata.
 pub(crate) const KEY_META: u8 = SLOT_IMPORT;
 const SLOT_INFO: u8 = 244;
 pub(crate) const FUNCTION: u8 = 245;

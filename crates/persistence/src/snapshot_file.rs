@@ -1,14 +1,15 @@
-//! The file of all data (`dbfilename`): one that is not whole never has its name, whenever the power goes.
+//! The snapshot file (`dbfilename`), replaced atomically: an incomplete file never has its name, even after a
+//! power failure.
 
 use std::io;
 
 use crate::Disk;
 
-/// The beginning of the names of files that are not finished, in any folder.
+/// Name prefix of unfinished files, in any directory.
 pub const TEMP_PREFIX: &str = "temp-";
 const TEMP_SUFFIX: &str = ".rdb";
 
-/// The file, which may not be there yet, and its folder.
+/// The snapshot file, which may not exist yet, and its directory.
 #[derive(Debug, Clone)]
 pub struct SavedFile<D> {
     disk: D,
@@ -16,31 +17,31 @@ pub struct SavedFile<D> {
 }
 
 impl<D: Disk> SavedFile<D> {
-    /// The file of this name in a folder.
+    /// The file called `name` in the directory of `disk`.
     pub fn new(disk: D, name: &str) -> Self {
         Self { disk, name: name.to_owned() }
     }
 
-    /// A file to be written and put in its place.
+    /// Creates a temporary file for a new snapshot.
     ///
     /// # Errors
-    /// The error that the system reports.
+    /// The error of the operating system.
     pub fn begin(&self) -> io::Result<D::Temporary> {
         self.disk.temporary(TEMP_SUFFIX)
     }
 
-    /// Makes a file that is written whole the one that is loaded at the start.
+    /// Makes a completely written file the current snapshot.
     ///
     /// # Errors
-    /// The error that the system reports: then the file is this one or the one before.
+    /// The error of the operating system; the current file is then either this or the previous one.
     pub fn put(&self, file: D::Temporary) -> io::Result<()> {
         self.disk.sync_temporary(&file)?;
         self.disk.rename(file, &self.name)?;
-        // The rename is on disk when the folder is.
+        // The rename is durable only after the directory is synced.
         self.disk.sync()
     }
 
-    /// Removes what a server that was killed left half written; gives the names.
+    /// Deletes unfinished files of a server that was killed, and returns their names.
     pub fn remove_leftovers(&self) -> Vec<String> {
         let mut names = self.disk.list().unwrap_or_default();
         names.retain(|name| name.starts_with(TEMP_PREFIX) && name.ends_with(TEMP_SUFFIX));

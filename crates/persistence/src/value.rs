@@ -1,8 +1,8 @@
-//! The kinds: the type number of a value in an RDB, and the encoding that follows its key.
+//! Value types: their type codes and encodings in an RDB.
 //!
-//! One file per kind reads and writes all the encodings that the kind ever had: a [`Codec`], and [`InParts`] if its
-//! values can be large. It has the commands that make the value, too, for a base of commands. Bytes that are right for
-//! one kind and wrong for another are told apart here alone.
+//! Each kind has one file with all encodings it ever had: a [`Codec`], plus [`InParts`] if its values can be
+//! large, and the commands that recreate a value in a base of commands. Differences between kinds are
+//! confined to this module.
 
 mod commands;
 mod duplicates;
@@ -30,51 +30,51 @@ use crate::encode::Encoder;
 use crate::error::{ModuleType, RdbError, Reason};
 use crate::{Depth, Dialect};
 
-/// The numbers of the types that are not read, and how users know them.
+/// Type codes that are rejected, with their names.
 const UNSUPPORTED: &[(u8, &str)] = &[(23, "hash with expiring fields")];
-/// The forms of the values in what modules keep of a key, each behind its number; zero ends them.
+/// Type tags of the values in module metadata of a key; zero ends the list.
 const META_END: u64 = 0;
 const META_SIGNED: u64 = 1;
 const META_UNSIGNED: u64 = 2;
 const META_FLOAT: u64 = 3;
 const META_DOUBLE: u64 = 4;
 const META_STRING: u64 = 5;
-/// A value with more bytes than this is read in parts, so that it is not held twice as it is stored.
+/// Values with more bytes are read in parts, so that they are not held twice while being stored.
 const PART: usize = 128 << 10;
-/// Module types.
+/// Type codes of module values.
 const MODULE: [u8; 2] = [6, NAMED_MODULE];
-/// The number of the type comes first.
+/// The module value starts with the number of its type.
 const NAMED_MODULE: u8 = 7;
 
-/// The RDB form of one kind.
+/// The RDB encoding of one kind.
 trait Codec {
-    /// The numbers of all the encodings that are read.
+    /// All type codes that are read.
     const CODES: &'static [u8];
-    /// A value as it is written.
+    /// The value to be written.
     type Value<'a>;
 
-    /// The number of the encoding in which the value is written.
+    /// The type code under which the value is written.
     fn code(value: &Self::Value<'_>, dialect: Dialect) -> u8;
 
-    /// Writes what follows the key.
+    /// Writes the value after the key.
     fn write<W: Write>(code: u8, value: &Self::Value<'_>, out: &mut Encoder<W>) -> io::Result<()>;
 
-    /// Adds the commands that make the value.
+    /// Adds the commands that recreate the value.
     fn add_commands(value: &Self::Value<'_>, out: &mut Commands);
 
-    /// Reads what follows the key: all of it, or, of a value [`InParts`], the first part.
+    /// Reads the value after the key: all of it, or the first part if it is [`InParts`].
     fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError>;
 }
 
-/// A kind whose values may be too large to be held twice.
+/// A kind whose values can be too large to be held twice.
 trait InParts: Codec {
-    /// A part as it is written.
+    /// A part to be written.
     type Part<'a>;
 
-    /// The same for a value that comes in parts, as any of them says it.
+    /// The type code of a value that is written in parts; every part gives the same code.
     fn part_code(part: &Self::Part<'_>, dialect: Dialect) -> u8;
 
-    /// Writes what comes before the first part of a value of so many elements.
+    /// Writes the head of a value with `total` elements, before its first part.
     fn write_head<W: Write>(
         code: u8,
         total: usize,
@@ -84,18 +84,18 @@ trait InParts: Codec {
 
     fn write_part<W: Write>(code: u8, part: &Self::Part<'_>, out: &mut Encoder<W>) -> io::Result<()>;
 
-    /// Adds the commands that make a part.
+    /// Adds the commands that recreate a part.
     fn add_part_commands(part: &Self::Part<'_>, out: &mut Commands);
 
-    /// Reads the next part in place of the one before.
+    /// Reads the next part, replacing the previous one.
     fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError>;
 }
 
-/// Holds a value that was read until it is stored, and keeps its memory for the next one.
+/// Holds a decoded value until it is stored; its memory is reused for the next one.
 #[derive(Debug, Default)]
 pub struct ValueBuffer {
     packed: Builder,
-    /// Two strings of an element.
+    /// Two strings of an element, such as name and value.
     first: Vec<u8>,
     second: Vec<u8>,
     rest: Rest,
@@ -104,11 +104,11 @@ pub struct ValueBuffer {
     depth: Depth,
 }
 
-/// The part of a large value that is still to be read.
+/// What is still to be read of a large value.
 #[derive(Debug, Default)]
 struct Rest {
     code: u8,
-    /// The time in milliseconds that the elements' times are counted from.
+    /// Base of relative element times, in milliseconds.
     base: i64,
     elements: u64,
 }
@@ -120,30 +120,30 @@ impl ValueBuffer {
         Self::default()
     }
 
-    /// Decides up to where OBJECT ENCODING will call collections small.
+    /// Sets the thresholds for the OBJECT ENCODING of collections.
     pub fn set_limits(&mut self, limits: Limits) {
         self.limits = limits;
     }
 
-    /// Decides how closely packed forms are looked at.
+    /// Sets how thoroughly packed encodings are validated.
     pub fn set_depth(&mut self, depth: Depth) {
         self.depth = depth;
     }
 
-    /// Whether what was read last is a part of a value, and others follow.
+    /// Whether the last read returned a part and more parts follow.
     #[must_use]
     pub fn is_part(&self) -> bool {
         self.rest.elements > 0
     }
 
-    /// The value that was read last, or a part of it.
+    /// The value, or the part, that was read last.
     #[must_use]
     pub fn value(&self) -> Packed<'_> {
         self.packed.packed()
     }
 }
 
-/// The numbers that are read as this kind.
+/// The type codes that are read as this kind.
 fn codes(kind: Kind) -> &'static [u8] {
     match kind {
         Kind::String => StringCodec::CODES,
@@ -155,7 +155,7 @@ fn codes(kind: Kind) -> &'static [u8] {
     }
 }
 
-/// The number of the type and encoding that [`write()`] uses for `value`.
+/// The type code that [`write()`] uses for `value`.
 pub(crate) fn type_code(value: &Value<'_>, dialect: Dialect) -> u8 {
     match value {
         Value::String(string) => StringCodec::code(string, dialect),
@@ -167,7 +167,7 @@ pub(crate) fn type_code(value: &Value<'_>, dialect: Dialect) -> u8 {
     }
 }
 
-/// Writes what follows the key.
+/// Writes a value after its key.
 pub(crate) fn write<W: Write>(code: u8, value: &Value<'_>, out: &mut Encoder<W>) -> io::Result<()> {
     match value {
         Value::String(string) => StringCodec::write(code, string, out),
@@ -179,7 +179,7 @@ pub(crate) fn write<W: Write>(code: u8, value: &Value<'_>, out: &mut Encoder<W>)
     }
 }
 
-/// Adds the commands that make the value.
+/// Adds the commands that recreate a value.
 pub(crate) fn add_commands(value: &Value<'_>, out: &mut Commands) {
     match value {
         Value::String(string) => StringCodec::add_commands(string, out),
@@ -191,7 +191,7 @@ pub(crate) fn add_commands(value: &Value<'_>, out: &mut Commands) {
     }
 }
 
-/// The same of one part of a value.
+/// Adds the commands that recreate one part of a value.
 pub(crate) fn add_part_commands(part: &Part<'_>, out: &mut Commands) {
     match &part.elements {
         Elements::List(list) => ListCodec::add_part_commands(list, out),
@@ -202,7 +202,7 @@ pub(crate) fn add_part_commands(part: &Part<'_>, out: &mut Commands) {
     }
 }
 
-/// The number for a value, whole or in parts.
+/// The type code of a value, whole or in parts.
 pub(crate) fn shown_code(shown: &Shown<'_>, dialect: Dialect) -> u8 {
     match shown {
         Shown::Whole(value) => type_code(value, dialect),
@@ -216,7 +216,7 @@ pub(crate) fn shown_code(shown: &Shown<'_>, dialect: Dialect) -> u8 {
     }
 }
 
-/// Writes one part of a value under `code`; before the first one, the value's head.
+/// Writes one part of a value; before the first one, also the value's head.
 pub(crate) fn write_part<W: Write>(code: u8, part: &Part<'_>, out: &mut Encoder<W>) -> io::Result<()> {
     fn write<C: InParts, W: Write>(
         (code, part): (u8, &Part<'_>),
@@ -237,7 +237,7 @@ pub(crate) fn write_part<W: Write>(code: u8, part: &Part<'_>, out: &mut Encoder<
     }
 }
 
-/// The kind that is read from this number.
+/// The kind of a type code.
 pub(crate) fn kind_of(code: u8) -> Result<Kind, Reason> {
     if let Some(kind) = Kind::ALL.iter().copied().find(|kind| codes(*kind).contains(&code)) {
         return Ok(kind);
@@ -251,12 +251,12 @@ pub(crate) fn kind_of(code: u8) -> Result<Kind, Reason> {
     }
 }
 
-/// Whether values of this number are those of modules.
+/// Whether a type code belongs to a module type.
 pub(crate) fn is_of_module(code: u8) -> bool {
     MODULE.contains(&code)
 }
 
-/// Passes over what modules keep of the next key (Redis 8.6): no module is here to make use of it.
+/// Skips the module metadata of the next key (Redis 8.6): this server has no modules.
 pub(crate) fn pass_key_meta<R: Read>(source: &mut Source<R>) -> Result<(), RdbError> {
     let mut text = Vec::new();
     for _ in 0..source.len()? {
@@ -275,7 +275,7 @@ pub(crate) fn pass_key_meta<R: Read>(source: &mut Source<R>) -> Result<(), RdbEr
     Ok(())
 }
 
-/// Reads what follows the key: all of it, or the first part of a large value.
+/// Reads a value after its key: all of it, or the first part of a large value.
 pub(crate) fn read<R: Read>(
     code: u8,
     source: &mut Source<R>,
@@ -300,13 +300,13 @@ pub(crate) fn read<R: Read>(
     Ok(())
 }
 
-/// Reads the next part of a value, while [`ValueBuffer::is_part`] says that there is one.
+/// Reads the next part of a value while [`ValueBuffer::is_part`] is true.
 pub(crate) fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
     debug_assert!(buffer.is_part());
     let kind = buffer.value().kind();
     buffer.packed.begin(kind);
     match kind {
-        // Always whole.
+        // Strings are always read whole.
         Kind::String => Ok(()),
         Kind::List => ListCodec::read_more(source, buffer),
         Kind::Set => SetCodec::read_more(source, buffer),

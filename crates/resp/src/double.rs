@@ -1,11 +1,11 @@
-//! Doubles as Redis reads and prints them.
+//! Parses and formats doubles the way Redis does.
 
 use std::fmt;
 
 use crate::grisu::{self, Decimal};
 
-/// Reads a whole slice: a decimal number, `inf`, `infinity`; no space in front or behind.
-/// Refused are NaN, numbers other than zero that are too small for a double, and finite ones that are too large.
+/// Parses a complete decimal number, `inf` or `infinity`, without surrounding space. Rejects NaN, nonzero
+/// numbers that underflow to zero, and finite ones that overflow.
 #[must_use]
 pub fn parse_double(text: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(text).ok()?;
@@ -30,7 +30,7 @@ pub fn parse_double(text: &[u8]) -> Option<f64> {
     }
 }
 
-/// The same as C's `strtod` reads it, and Redis 7.0 with it: hexadecimal too, and space in front is passed over.
+/// Parses like C's `strtod`, which Redis 7.0 uses: also accepts hexadecimal and leading space.
 #[must_use]
 pub fn parse_strtod(text: &[u8]) -> Option<f64> {
     let text = text.trim_ascii_start();
@@ -47,7 +47,7 @@ pub fn parse_strtod(text: &[u8]) -> Option<f64> {
     }
 }
 
-/// `h.hhhp+d` behind its `0x`.
+/// Parses `h.hhhp+d`, the part after `0x`.
 fn parse_hexadecimal(text: &str) -> Option<f64> {
     let (mantissa, exponent) = match text.split_once(['p', 'P']) {
         Some((mantissa, exponent)) => (mantissa, exponent.parse::<i32>().ok()?),
@@ -65,19 +65,19 @@ fn parse_hexadecimal(text: &str) -> Option<f64> {
             value = value << 4 | digit;
             shift -= 4 * is_fraction;
         } else {
-            // It does not fit any more: all that is left to tell is that it is not zero.
+            // The mantissa is full. Only whether a lower digit is nonzero matters for rounding.
             value |= u128::from(digit != 0);
             shift += 4 * (1 - is_fraction);
         }
     }
     let exponent = exponent.checked_add(shift)?.clamp(-3000, 3000);
-    // In two steps: the first alone may be out of range where the result is not.
+    // Scale in two steps: a single power of two could overflow even if the result is in range.
     let result = value as f64 * 2f64.powi(exponent / 2) * 2f64.powi(exponent - exponent / 2);
     (result.is_finite() && (result != 0.0 || value == 0)).then_some(result)
 }
 
 impl Double {
-    /// The integer that it is printed as, if it is.
+    /// The integer as which the value is printed, if it is integral and in range.
     #[must_use]
     #[inline]
     pub fn whole(self) -> Option<i64> {
@@ -88,13 +88,13 @@ impl Double {
     }
 }
 
-/// A double as it is printed: the fewest digits that read back the same.
+/// Displays a double as Redis replies: the shortest digits that parse to this value.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Double(pub f64);
 
-/// Up to here a whole number is printed as an integer.
+/// Integral values up to this magnitude are printed as integers.
 const MOST_WHOLE: f64 = (i64::MAX / 2) as f64;
-/// Digits that are not all there are.
+/// Zeros that may be added before or after the digits before exponent notation is used.
 const MOST_ZEROS: i32 = 7;
 
 impl fmt::Display for Double {
@@ -106,7 +106,8 @@ impl fmt::Display for Double {
     }
 }
 
-/// A double by its fewest digits also where it is a whole number: `1e+17`. A reply never has it, a digest does.
+/// Displays a double by its shortest digits even if it is integral: `1e+17`. Used by DEBUG DIGEST, never in
+/// replies.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Shortest(pub f64);
 

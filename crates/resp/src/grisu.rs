@@ -1,17 +1,18 @@
-//! The decimal digits of a double, by Grisu2 (Loitsch, "Printing Floating-Point Numbers Quickly and Accurately with
-//! Integers", 2010): they read back as the same double, and are the fewest in all but some two cases of a thousand.
+//! Converts doubles to decimal digits with Grisu2 (Loitsch, "Printing Floating-Point Numbers Quickly and
+//! Accurately with Integers", 2010). The digits always parse to the original double, and are the shortest in
+//! 99.8 % of cases.
 //!
-//! An exact algorithm is one line of the standard library. This one is taken since Valkey and Redis print by it: what
-//! they reply, and what DEBUG DIGEST counts, agrees in the last digit only with the same rounding in the same 64 bits.
+//! The standard library has an exact algorithm. Grisu2 is used because Valkey and Redis print with it:
+//! replies and DEBUG DIGEST match theirs in the last digit only with identical rounding in 64 bits.
 
-/// A decimal number: `digits` times ten to the `exponent`.
+/// The decimal number `digits` * 10^`exponent`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Decimal {
     pub(crate) digits: u64,
     pub(crate) exponent: i32,
 }
 
-/// A binary number: `fraction` times two to the `exponent`.
+/// The binary number `fraction` * 2^`exponent`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Binary {
     fraction: u64,
@@ -19,26 +20,27 @@ struct Binary {
 }
 
 const HIDDEN_BIT: u64 = 1 << 52;
-/// Of the fraction of a double as an integer.
+/// Exponent bias when the 53-bit mantissa is read as an integer.
 const EXPONENT_BIAS: i32 = 1075;
 
-/// Decimal exponents of the first power and between one and the next.
+/// Decimal exponent of the first cached power, and the step between powers.
 const FIRST_POWER: i32 = -348;
 const STEP: u32 = 8;
 const COUNT: usize = 87;
-/// Binary exponents of a product with a power: its integer part then has at most 32 bits.
+/// Allowed binary exponents of a scaled value: its integer part then fits 32 bits.
 const PRODUCT: std::ops::RangeInclusive<i32> = -60..=-32;
 
 static POWERS: [Binary; COUNT] = powers();
 
-/// The digits of a finite number above zero.
+/// The decimal digits of a finite positive number.
 pub(crate) fn digits(value: f64) -> Decimal {
     let value = Binary::of(value);
     let (lower, upper) = value.boundaries();
     let (power, decimal) = power_for(upper.exponent);
     let value = value.normalized().times(power).fraction;
     let upper = upper.times(power);
-    // Strictly between the boundaries a number reads back as the value, also with the error of the products.
+    // A number strictly between the boundaries parses to the value, even with the rounding errors of the
+    // products.
     let ceiling = Binary { fraction: upper.fraction - 1, ..upper };
     let floor = lower.times(power).fraction + 1;
     shortest(ceiling, ceiling.fraction - floor, ceiling.fraction - value, -decimal)
@@ -59,10 +61,10 @@ impl Binary {
         Self { fraction: self.fraction << shift, exponent: self.exponent - shift as i32 }
     }
 
-    /// Half-way to the double below and to the one above, both with the exponent of the latter.
+    /// The midpoints to the neighbouring doubles, both with the exponent of the upper one.
     fn boundaries(self) -> (Self, Self) {
         let upper = Self { fraction: (self.fraction << 1) + 1, exponent: self.exponent - 1 }.normalized();
-        // Below a power of two doubles are twice as dense.
+        // Just below a power of two, doubles are twice as dense.
         let shift = if self.fraction == HIDDEN_BIT { 2 } else { 1 };
         let lower = Self { fraction: (self.fraction << shift) - 1, exponent: self.exponent - shift };
         let fraction = lower.fraction << (lower.exponent - upper.exponent);
@@ -74,7 +76,8 @@ impl Binary {
         let halves = |fraction: u64| (fraction >> 32, fraction & u64::from(u32::MAX));
         let ((high, low), (other_high, other_low)) = (halves(self.fraction), halves(other.fraction));
         let crossed = [high * other_low, low * other_high];
-        // Half a unit is added in what falls off, as the paper has it; the lowest of the four parts counts before that.
+        // Round to nearest as in the paper: add half a unit to the discarded part. The lowest of the four
+        // partial products is truncated before that.
         let fallen =
             ((low * other_low) >> 32) + crossed.iter().map(|part| halves(*part).1).sum::<u64>() + (1 << 31);
         let fraction =
@@ -83,7 +86,7 @@ impl Binary {
     }
 }
 
-/// A power of ten that brings a number of this exponent into `PRODUCT`, and its decimal exponent.
+/// A power of ten that scales a number with this exponent into `PRODUCT_EXPONENTS`, and its decimal exponent.
 fn power_for(exponent: i32) -> (Binary, i32) {
     let guess = f64::from(-(exponent + COUNT as i32)) * std::f64::consts::LOG10_2;
     let mut index = (guess as i32 - FIRST_POWER) as usize / STEP as usize;
@@ -99,7 +102,8 @@ fn power_for(exponent: i32) -> (Binary, i32) {
     }
 }
 
-/// The fewest digits of a number within `range` below `ceiling`, then the nearest to what is `target` below it.
+/// The shortest digits of a number within `range` below `ceiling`; among those, the nearest to `target` below
+/// it.
 fn shortest(ceiling: Binary, mut range: u64, mut target: u64, decimal: i32) -> Decimal {
     let point = -ceiling.exponent;
     let one = 1u64 << point;
@@ -129,7 +133,7 @@ fn shortest(ceiling: Binary, mut range: u64, mut target: u64, decimal: i32) -> D
     }
 }
 
-/// How often the last digit can go down by one and come nearer to the target.
+/// How many times the last digit can be decremented while approaching the target.
 fn steps_down(range: u64, mut rest: u64, unit: u64, target: u64) -> u64 {
     let mut steps = 0;
     while rest < target
@@ -142,12 +146,12 @@ fn steps_down(range: u64, mut rest: u64, unit: u64, target: u64) -> u64 {
     steps
 }
 
-/// Every eighth power of ten from 1e-348 to 1e340, to 64 bits, computed by the compiler with exact integers.
+/// Every eighth power of ten from 1e-348 to 1e340, to 64 bits, computed at compile time with exact integers.
 const fn powers() -> [Binary; COUNT] {
     let mut powers = [Binary { fraction: 0, exponent: 0 }; COUNT];
     let zero = (-FIRST_POWER) as usize;
     let mut index = 0;
-    // 10^n, as it grows; then 2^BITS / 10^n, as it shrinks.
+    // First 10^n as it grows, then 2^BITS / 10^n as it shrinks.
     let mut number = Wide::one();
     let mut n = 0;
     while n <= FIRST_POWER + (COUNT as i32 - 1) * STEP as i32 {
@@ -169,11 +173,11 @@ const fn powers() -> [Binary; COUNT] {
     powers
 }
 
-/// An integer of 2,048 bits, the lowest limb first.
+/// A 2048-bit integer, lowest limb first.
 struct Wide([u64; 32]);
 
 impl Wide {
-    /// The binary exponent of the largest power of two.
+    /// Binary exponent of the top bit.
     const TOP: i32 = 2047;
 
     const fn one() -> Self {
@@ -208,7 +212,7 @@ impl Wide {
         }
     }
 
-    /// The highest 64 bits, rounded, of this number times two to the `exponent`.
+    /// The highest 64 bits of this number times 2^`exponent`, rounded.
     const fn rounded(&self, exponent: i32) -> Binary {
         let mut top = self.0.len() - 1;
         while top > 0 && self.0[top] == 0 {
@@ -243,9 +247,9 @@ mod tests {
             (5e-324, 5, -324),
             (f64::MAX, 17_976_931_348_623_157, 292),
             (2.2250738585072014e-308, 22_250_738_585_072_014, -324),
-            // Half-way between two doubles: 5160201921495210e1 would read back, and is not taken.
+            // Halfway between two doubles: 5160201921495210e1 would parse to the value, but is not chosen.
             (51_602_019_214_952_096.0, 51_602_019_214_952_096, 0),
-            // As near as one of fewer digits, and not the shortest there are.
+            // Not the shortest digits, which is where Grisu2 differs from an exact algorithm.
             (794_572_222_085_171.8, 7_945_722_220_851_717, -1),
             (6.94577, 69_457_700_000_000_004, -16),
             (9.031375677884171e-05, 9_031_375_677_884_172, -20),

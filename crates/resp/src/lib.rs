@@ -1,12 +1,11 @@
 //! RESP, the Redis serialization protocol, versions 2 and 3.
 //!
-//! Three directions: [`Parser`] cuts requests out of a read buffer without copying, [`Writer`] appends
-//! replies to a write buffer in the client's protocol version, and [`Value`] is a whole reply as a
-//! value, for code that is a client (replication, sentinel, tests). [`ByteQueue`] keeps what waits to be sent. Nothing
-//! here does I/O.
+//! [`Parser`] parses requests in a read buffer without copying, [`Writer`] appends replies in the client's
+//! protocol version, [`Value`] is a parsed reply for code that acts as a client (replication, sentinel,
+//! tests), and [`ByteQueue`] holds pending output. Nothing here does I/O.
 //!
-//! Source: the protocol specification on redis.io ("RESP protocol spec"); error texts and limits as
-//! Redis gives them.
+//! Source: the protocol specification on redis.io ("RESP protocol spec"); error texts and limits are those of
+//! Redis.
 #![forbid(unsafe_code)]
 
 mod double;
@@ -17,7 +16,7 @@ mod request;
 mod value;
 mod writer;
 
-/// The version that clients, tools and files are told: the commands and formats are those of this Redis.
+/// The Redis version reported to clients, tools and files; its commands and formats are supported.
 pub const REDIS_VERSION: &str = "7.4.0";
 
 pub use double::{Double, Shortest, parse_double, parse_strtod};

@@ -1,8 +1,8 @@
-//! Integers as Redis reads them.
+//! Parses integers the way Redis does.
 
-/// Reads a whole slice as a signed 64-bit integer in canonical form: no sign but a leading `-`, no
-/// leading zeros, no space, no overflow. `-0` is refused. That is also the test for the `int` encoding
-/// of a string: what passes prints as the same bytes.
+/// Parses a complete slice as a signed 64-bit integer in canonical form: no `+`, no leading zeros, no `-0`,
+/// no space, no overflow. Text that parses also prints to identical bytes, which makes it a candidate for the
+/// `int` encoding.
 #[must_use]
 pub fn parse_i64(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {

@@ -1,21 +1,21 @@
-//! Bytes that wait to be sent to one receiver, as a list of pieces.
+//! An output queue for one receiver, kept as a list of chunks.
 //!
-//! Replies are appended to the last piece. A piece is closed once it is large and more follows, so the memory of a
-//! long queue is given back piece by piece as it is sent. A long message for many receivers is one piece of each of
-//! their queues, and in memory once ([`SharedBytes`]).
+//! Replies are appended to the last chunk. A large chunk is closed before more is appended, so the memory of
+//! a long queue is freed chunk by chunk as it is sent. A long message for many receivers is stored once and
+//! shared by their queues ([`SharedBytes`]).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// An empty last piece larger than this is given back.
+/// An empty buffer larger than this is freed.
 const KEEP_BUFFER: usize = 16 * 1024;
-/// A piece of at least this length is closed before more is appended.
+/// A chunk of at least this length is closed before more is appended.
 const CLOSE_FROM: usize = 64 * 1024;
-/// A message of at least this length is shared between its receivers. A shorter one costs more as a piece (a write to
-/// the socket of its own) than as a copy.
+/// A message of at least this length is shared between its receivers. A shorter one is copied: a chunk of its
+/// own would cost a separate socket write.
 const SHARE_FROM: usize = 16 * 1024;
 
-/// A message for any number of receivers.
+/// An immutable message for any number of receivers.
 #[derive(Debug, Clone)]
 pub struct SharedBytes(Arc<Vec<u8>>);
 
@@ -26,7 +26,7 @@ impl SharedBytes {
         self.0.len()
     }
 
-    /// Whether it has no bytes.
+    /// Whether the message is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
@@ -56,7 +56,7 @@ impl Piece {
         }
     }
 
-    /// The memory that the piece takes. A shared one counts in full for each receiver that keeps it, as in Valkey.
+    /// Memory of the chunk. A shared one counts in full for each receiver, as in Valkey.
     fn memory(&self) -> usize {
         match self {
             Self::Own(bytes) => bytes.capacity(),
@@ -65,56 +65,56 @@ impl Piece {
     }
 }
 
-/// Bytes in the order in which they are to be sent.
+/// Bytes in sending order.
 #[derive(Debug, Default)]
 pub struct ByteQueue {
-    /// The pieces before the last one; none is empty.
+    /// The non-empty chunks before the last one.
     closed: VecDeque<Piece>,
-    /// Bytes in `closed`, sent ones among them, and the memory that they take.
+    /// Bytes in `closed`, including those already sent, and their memory.
     closed_len: usize,
     closed_memory: usize,
     last: Vec<u8>,
-    /// Bytes at the start of the first piece that have been sent.
+    /// Bytes at the start of the first chunk that have been sent.
     sent: usize,
 }
 
 impl ByteQueue {
-    /// How many bytes wait.
+    /// Number of pending bytes.
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.closed_len + self.last.len() - self.sent
     }
 
-    /// Whether nothing waits.
+    /// Whether nothing is pending.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The memory that the queue takes, in bytes.
+    /// Memory of the queue in bytes.
     #[inline]
     #[must_use]
     pub fn memory(&self) -> usize {
         self.closed_memory + self.last.capacity()
     }
 
-    /// [`Self::memory`] without the buffer that an empty queue may keep, but no less than what waits: what counts
-    /// against a limit on output.
+    /// The memory that counts against the output buffer limit: [`Self::memory`] without the buffer that an
+    /// idle queue keeps, but at least the pending bytes.
     #[must_use]
     pub fn charged(&self) -> usize {
         charged(self.len(), self.memory())
     }
 
-    /// How long [`Self::buffer`] may become until the queue takes `limit` bytes of memory.
+    /// The length that [`Self::buffer`] may reach before the queue uses `limit` bytes of memory.
     #[must_use]
     pub fn buffer_limit(&self, limit: usize) -> usize {
         let sent = if self.closed.is_empty() { self.sent } else { 0 };
         limit.saturating_sub(self.closed_memory).saturating_add(sent)
     }
 
-    /// The last piece, to be appended to.
+    /// The last chunk, for appending.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         if self.closed.is_empty() && self.sent > 0 {
             self.give_back_sent(KEEP_BUFFER);
@@ -125,13 +125,14 @@ impl ByteQueue {
         &mut self.last
     }
 
-    /// Puts back what was taken out of [`Self::buffer`], with more behind it, or other bytes where none wait.
+    /// Restores the buffer taken out of [`Self::buffer`], possibly extended; any buffer if nothing is
+    /// pending.
     pub fn put_buffer(&mut self, mut bytes: Vec<u8>) {
         shrink(&mut bytes);
         self.last = bytes;
     }
 
-    /// Appends a message: a long one is shared with its other receivers.
+    /// Appends a message; a long one is shared with other receivers.
     pub fn push_message(&mut self, message: &SharedBytes) {
         if message.len() < SHARE_FROM {
             self.buffer().extend_from_slice(&message.0);
@@ -141,7 +142,7 @@ impl ByteQueue {
         }
     }
 
-    /// Appends all that waits in another queue, of which nothing has been sent, and leaves that empty.
+    /// Moves all pending bytes of `other`, which must not have sent any, to the end of this queue.
     pub fn append(&mut self, other: &mut Self) {
         debug_assert_eq!(other.sent, 0, "a queue that is sent from stays where it is");
         if !other.closed.is_empty() {
@@ -153,7 +154,7 @@ impl ByteQueue {
         other.clear_last();
     }
 
-    /// Appends all that waits to `out` and leaves the queue empty.
+    /// Moves all pending bytes to `out`.
     pub fn take_into(&mut self, out: &mut Vec<u8>) {
         while !self.is_empty() {
             let first = self.first();
@@ -163,13 +164,13 @@ impl ByteQueue {
         }
     }
 
-    /// Whether all that waits is in one piece, without a shared one.
+    /// Whether all pending bytes are in one unshared chunk.
     #[must_use]
     pub fn is_short(&self) -> bool {
         self.closed.is_empty()
     }
 
-    /// The bytes that are to be sent next; none only if nothing waits.
+    /// The next bytes to send; empty only if nothing is pending.
     #[inline]
     #[must_use]
     pub fn first(&self) -> &[u8] {
@@ -179,7 +180,7 @@ impl ByteQueue {
         }
     }
 
-    /// Takes note that `len` bytes of [`Self::first`] have been sent.
+    /// Records that `len` bytes of [`Self::front`] have been sent.
     pub fn consume(&mut self, len: usize) {
         self.sent += len;
         match self.closed.front() {
@@ -195,7 +196,7 @@ impl ByteQueue {
         }
     }
 
-    /// A copy of what waits behind the first `skip` bytes.
+    /// Copies the pending bytes after the first `skip`.
     #[must_use]
     pub fn copy_from(&self, skip: usize) -> Vec<u8> {
         let mut skip = skip + self.sent;
@@ -208,7 +209,7 @@ impl ByteQueue {
         copy
     }
 
-    /// Keeps the first `len` of the bytes that wait.
+    /// Keeps only the first `len` pending bytes.
     pub fn truncate(&mut self, len: usize) {
         let mut surplus = self.len().saturating_sub(len);
         let of_last = surplus.min(self.last.len());
@@ -262,8 +263,8 @@ impl ByteQueue {
         }
     }
 
-    /// Drops the sent bytes of the first piece if they are at least `from` bytes and as many as the rest of it: a byte
-    /// that is moved for that is paid for by one that was sent.
+    /// Drops the sent bytes of the first chunk if there are at least `from` and at least as many as remain.
+    /// Every byte moved for that is paid for by one that was sent.
     fn give_back_sent(&mut self, from: usize) {
         let (bytes, is_closed) = match self.closed.front_mut() {
             None => (&mut self.last, false),
@@ -286,13 +287,13 @@ impl ByteQueue {
     }
 }
 
-/// Bytes that count against a limit on output where `waiting` bytes wait in `memory` bytes.
+/// The bytes that count against the output buffer limit, given `waiting` pending bytes in `memory` bytes.
 #[must_use]
 pub fn charged(waiting: usize, memory: usize) -> usize {
     waiting.max(memory.saturating_sub(KEEP_BUFFER))
 }
 
-/// Gives spare room back if it is much.
+/// Frees the spare capacity if it is large.
 fn shrink(bytes: &mut Vec<u8>) {
     let spare = bytes.capacity() - bytes.len();
     if spare > KEEP_BUFFER && spare > bytes.len() / 4 {

@@ -1,13 +1,12 @@
-//! Requests: arrays of bulk strings, or inline text.
+//! Parses requests: arrays of bulk strings, or inline text.
 //!
-//! One read brings many requests (pipelining), and a request may come in many reads. [`Parser::parse`]
-//! takes what has been read so far and appends every complete request to a [`Batch`], as places in the
-//! buffer: nothing is copied. What is left of an unfinished request stays in the buffer; the parser
-//! remembers how far it got, so that a request of a million arguments is not read again from its start
-//! with every packet.
+//! One read can bring many requests (pipelining), and a request can span many reads. [`Parser::parse`]
+//! appends every complete request to a [`Batch`] as ranges of the buffer, without copying. An incomplete
+//! request stays in the buffer; the parser remembers its progress, so that a request with a million arguments
+//! is not parsed again with every packet.
 //!
-//! Inline requests are unquoted in place, which the parser may do because unquoted text is never longer. A request that
-//! is not run now and parsed again has its line put back before ([`Batch::put_back`]).
+//! Inline requests are unquoted in place, because the unquoted text is never longer. If such a request is not
+//! executed and must be parsed again, its line is restored first ([`Batch::restore_inline_requests`]).
 
 mod inline;
 #[cfg(test)]
@@ -17,27 +16,27 @@ use memchr::{memchr, memchr2};
 
 use crate::number::parse_i64;
 
-/// No line of a request (inline text, a count, a length) may be longer: 64 KiB, as in Redis.
+/// Maximum length of an inline request, a count or a length line: 64 KiB, as in Redis.
 const MAX_LINE: usize = 64 * 1024;
-/// The bounds for a client that has not authenticated: that many arguments, each so long.
+/// Limits before authentication: number of arguments, and bytes per argument.
 const MAX_ARGS_BEFORE_AUTH: i64 = 10;
 const MAX_BULK_BEFORE_AUTH: i64 = 16 * 1024;
-/// Memory for the places of more arguments than this is given back when a request, or a batch of them, is done with.
+/// Argument ranges beyond this number are freed after a request, and after a batch of requests.
 const KEEP_SPANS: usize = 1024;
 const KEEP_BATCH_SPANS: usize = 16 * 1024;
-/// Where one argument lies: offset and length in the buffer.
+/// An argument's offset and length in the buffer.
 type Span = (u32, u32);
 
-/// Bounds on what a client may send.
+/// Limits on what a client may send.
 #[derive(Debug, Clone, Copy)]
 pub struct Limits {
-    /// Longest argument, in bytes (`proto-max-bulk-len`).
+    /// Maximum argument length in bytes (`proto-max-bulk-len`).
     pub max_bulk_len: i64,
-    /// Whether the client has authenticated, or need not.
+    /// Whether the client is authenticated or authentication is disabled.
     pub authenticated: bool,
-    /// Whether a line as people type it is a request, too.
+    /// Whether inline requests are accepted.
     pub inline: bool,
-    /// How many requests are parsed at once.
+    /// Maximum number of requests per call.
     pub requests: usize,
 }
 
@@ -47,36 +46,36 @@ impl Default for Limits {
     }
 }
 
-/// A request that cannot be understood. The connection is to be closed after the error reply, since
-/// nobody knows where the next request starts.
+/// A malformed request. The connection must be closed after the error reply, because the start of the next
+/// request is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProtocolError {
-    /// A line without an end.
+    /// An inline request beyond the maximum line length.
     TooBigInlineRequest,
-    /// An inline request with a quote that is not closed.
+    /// An inline request with an unclosed quote.
     UnbalancedQuotes,
-    /// A count of arguments without an end.
+    /// An argument count line beyond the maximum length.
     TooBigCountString,
-    /// A count of arguments that is no number or too large.
+    /// An argument count that is not a number or too large.
     InvalidMultibulkLength,
-    /// More arguments than a client that has not signed in may send.
+    /// Too many arguments for an unauthenticated client.
     UnauthenticatedMultibulkLength,
-    /// A length of an argument without an end.
+    /// An argument length line beyond the maximum length.
     TooBigBulkCountString,
-    /// A request that begins with this byte and not with `*`, where no lines are taken.
+    /// A request that starts with this byte instead of `*`, where inline requests are not accepted.
     ExpectedAsterisk(u8),
-    /// An argument that begins with this byte and not with `$`.
+    /// An argument that starts with this byte instead of `$`.
     ExpectedDollar(u8),
-    /// A length of an argument that is no number or too large.
+    /// An argument length that is not a number or too large.
     InvalidBulkLength,
-    /// A longer argument than a client that has not signed in may send.
+    /// An argument too long for an unauthenticated client.
     UnauthenticatedBulkLength,
-    /// A line or an argument that does not end where it says.
+    /// A line or argument without CR LF where it must end.
     InvalidCrlf,
 }
 
 impl ProtocolError {
-    /// Whether it is only that the client has not authenticated.
+    /// Whether the request is rejected only because the client is not authenticated.
     #[must_use]
     pub fn is_unauthenticated(self) -> bool {
         matches!(self, Self::UnauthenticatedMultibulkLength | Self::UnauthenticatedBulkLength)
@@ -104,7 +103,7 @@ impl std::fmt::Display for ProtocolError {
 
 impl std::error::Error for ProtocolError {}
 
-/// The arguments of one request, the command's name first. Cheap to copy.
+/// The arguments of a request, starting with the command name. Cheap to copy.
 #[derive(Clone, Copy, Default)]
 pub struct Args<'a> {
     buffer: &'a [u8],
@@ -112,26 +111,26 @@ pub struct Args<'a> {
 }
 
 impl<'a> Args<'a> {
-    /// How many arguments there are, the command's name included.
+    /// Number of arguments, including the command name.
     #[must_use]
     pub fn len(&self) -> usize {
         self.spans.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no arguments.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty()
     }
 
-    /// Argument `index`; 0 is the command's name.
+    /// The argument at `index`; 0 is the command name.
     #[must_use]
     pub fn get(&self, index: usize) -> Option<&'a [u8]> {
         let &(start, len) = self.spans.get(index)?;
         Some(&self.buffer[start as usize..start as usize + len as usize])
     }
 
-    /// How many bytes they took where they were read.
+    /// Number of bytes that the arguments span in the read buffer.
     #[must_use]
     pub fn span(&self) -> usize {
         match (self.spans.first(), self.spans.last()) {
@@ -140,7 +139,8 @@ impl<'a> Args<'a> {
         }
     }
 
-    /// Whether the request came as a typed line, not as an array of strings. A copy of its words seems typed, too.
+    /// Whether the request was sent inline, not as an array of bulk strings. True for a [`Request`], which
+    /// keeps only the words.
     #[must_use]
     pub fn is_typed(&self) -> bool {
         let first = self.spans.first();
@@ -149,7 +149,7 @@ impl<'a> Args<'a> {
         })
     }
 
-    /// The request's bytes as it came, if they are those that [`encode_request`] would write.
+    /// The bytes of the request as received, if they equal what [`encode_request`] writes.
     #[must_use]
     pub fn wire(&self) -> Option<&'a [u8]> {
         let (&(first, len), rest) = self.spans.split_first()?;
@@ -199,30 +199,30 @@ impl std::fmt::Debug for Args<'_> {
     }
 }
 
-/// The requests of one read, as places in the read buffer.
+/// The requests of one read, as ranges of the read buffer.
 #[derive(Debug, Default)]
 pub struct Batch {
     spans: Vec<Span>,
-    /// Where each request ends: among the spans, and in the buffer.
+    /// End of each request, as an index into the spans and an offset in the buffer.
     ends: Vec<(u32, u32)>,
-    /// Lines with quotes, as they came, and where.
+    /// Original bytes of inline requests with quotes, and their offsets.
     quoted: Vec<(u32, Box<[u8]>)>,
 }
 
 impl Batch {
-    /// How many requests there are.
+    /// Number of requests.
     #[must_use]
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    /// Whether it holds no request.
+    /// Whether the batch has no requests.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Forgets its requests.
+    /// Removes all requests.
     pub fn clear(&mut self) {
         self.spans.clear();
         if self.spans.capacity() > KEEP_BATCH_SPANS {
@@ -232,29 +232,29 @@ impl Batch {
         self.quoted.clear();
     }
 
-    /// Forgets its requests and gives the memory back if they have many arguments.
+    /// Removes all requests and frees the memory if they had many arguments.
     pub fn release_large(&mut self) {
         if self.spans.capacity() > KEEP_BATCH_SPANS {
             self.clear();
         }
     }
 
-    /// Has `buffer`, which was parsed, be again from byte `from` on what it was: the requests there are to be parsed
-    /// again.
+    /// Restores the original bytes of `buffer` from offset `from` on, so that the requests there can be
+    /// parsed again.
     pub fn put_back(&self, from: usize, buffer: &mut [u8]) {
         for (start, line) in self.quoted.iter().filter(|(start, _)| *start as usize >= from) {
             buffer[*start as usize..][..line.len()].copy_from_slice(line);
         }
     }
 
-    /// The arguments of request `index`; `buffer` is what was parsed.
+    /// The arguments of request `index`; `buffer` is the parsed buffer.
     #[must_use]
     pub fn args<'a>(&'a self, index: usize, buffer: &'a [u8]) -> Args<'a> {
         let start = if index == 0 { 0 } else { self.ends[index - 1].0 as usize };
         Args { buffer, spans: &self.spans[start..self.ends[index].0 as usize] }
     }
 
-    /// The arguments of one request after another, from number `range.start` on.
+    /// The arguments of each request in `range`.
     pub fn requests<'a>(
         &'a self,
         range: std::ops::Range<usize>,
@@ -268,14 +268,14 @@ impl Batch {
         })
     }
 
-    /// How many bytes of the buffer the first `count` requests take up.
+    /// Number of buffer bytes taken by the first `count` requests.
     #[must_use]
     pub fn consumed(&self, count: usize) -> usize {
         if count == 0 { 0 } else { self.ends[count - 1].1 as usize }
     }
 }
 
-/// A request that owns its bytes: for what is queued, built or read from a log.
+/// A request that owns its bytes: queued, constructed, or read from a log.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Request {
     bytes: Vec<u8>,
@@ -295,19 +295,19 @@ impl Request {
         self.bytes.extend_from_slice(arg);
     }
 
-    /// Forgets the arguments and keeps the memory.
+    /// Removes the arguments but keeps the memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
         self.spans.clear();
     }
 
-    /// Its bytes on the heap.
+    /// Heap bytes used.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes.capacity() + self.spans.capacity() * size_of::<Span>()
     }
 
-    /// Its arguments.
+    /// The arguments.
     #[must_use]
     pub fn args(&self) -> Args<'_> {
         Args { buffer: &self.bytes, spans: &self.spans }
@@ -336,26 +336,26 @@ impl From<Args<'_>> for Request {
 /// The result of [`Parser::parse`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parsed {
-    /// Bytes of the buffer that are done with: every complete request.
+    /// Number of bytes that hold complete requests.
     pub consumed: usize,
-    /// The fault of the bytes after that, if they have one.
+    /// The error in the bytes after them, if any.
     pub error: Option<ProtocolError>,
 }
 
-/// Remembers how far an unfinished request was read.
+/// Parses requests incrementally; keeps the progress within an unfinished one.
 #[derive(Debug, Default)]
 pub struct Parser {
-    /// Arguments still to come, when a request's count has been read.
+    /// Number of missing arguments, once the request's count is known.
     missing: Option<u32>,
-    /// The arguments already seen and the place to go on from, counted from the request's first byte.
+    /// Arguments parsed so far and the offset to continue at, relative to the start of the request.
     spans: Vec<Span>,
     position: usize,
 }
 
-/// One request on its way into a batch.
+/// One request while it is parsed into a batch.
 struct Cursor<'a> {
     buffer: &'a [u8],
-    /// Where the request starts, and how far it was read.
+    /// Offset of the request's start, and of the parse progress.
     start: usize,
     position: usize,
     spans: &'a mut Vec<Span>,
@@ -373,14 +373,14 @@ impl Parser {
         Self::default()
     }
 
-    /// Its bytes on the heap.
+    /// Heap bytes used.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.spans.capacity() * size_of::<Span>()
     }
 
-    /// How many bytes are missing behind `buffer`, in which nothing is done with that was parsed last, of the argument
-    /// that it ends in. 0 if that is not known.
+    /// Number of bytes missing at the end of `buffer` to complete its last argument; 0 if unknown. `buffer`
+    /// must be the unconsumed rest of what was parsed last.
     #[must_use]
     pub fn missing_of_argument(&self, buffer: &[u8]) -> usize {
         if self.missing.is_none() || buffer.get(self.position) != Some(&b'$') {
@@ -392,8 +392,8 @@ impl Parser {
         end.saturating_sub(buffer.len())
     }
 
-    /// Appends every complete request in `buffer` to `batch`. The buffer must start where the last call
-    /// left off (its `consumed` bytes taken out) and be below 4 GiB.
+    /// Appends every complete request in `buffer` to `batch`. The buffer must continue where the last call
+    /// stopped, with its `consumed` bytes removed, and be shorter than 4 GiB.
     pub fn parse(&mut self, buffer: &mut [u8], batch: &mut Batch, limits: &Limits) -> Parsed {
         debug_assert!(u32::try_from(buffer.len()).is_ok(), "the query buffer's limit is far below 4 GiB");
         let mut consumed = 0;
@@ -421,7 +421,7 @@ impl Parser {
         Parsed { consumed, error: None }
     }
 
-    /// Reads on in the request that begins with the `*` at `start`; also says where it stopped.
+    /// Continues the request that starts with the `*` at `start`. Also returns where it stopped.
     fn multibulk(
         &mut self,
         buffer: &[u8],
@@ -469,7 +469,7 @@ impl Parser {
 }
 
 impl Cursor<'_> {
-    /// Reads how many arguments there are.
+    /// Reads the number of arguments.
     fn count(&mut self, limits: &Limits) -> Result<Option<u32>, ProtocolError> {
         if let Some((count, next)) = short_line(self.buffer, self.start)
             && limits.authenticated
@@ -518,14 +518,14 @@ impl Cursor<'_> {
     }
 }
 
-/// The words of a line, with quotes and escapes as people type requests. `None` if a quote is not closed.
+/// Splits a line into words with the quotes and escapes of inline requests. `None` if a quote is not closed.
 #[must_use]
 pub fn split_words(line: &str) -> Option<Vec<String>> {
     let words = split_bytes(line.as_bytes())?;
     Some(words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect())
 }
 
-/// [`split_words`] of any bytes.
+/// Like [`split_words`], for arbitrary bytes.
 #[must_use]
 pub fn split_bytes(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let (mut line, mut spans) = (line.to_vec(), Vec::new());
@@ -534,10 +534,11 @@ pub fn split_bytes(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     Some(args.iter().map(<[u8]>::to_vec).collect())
 }
 
-/// Reads the line of words that starts at `start`, as people type them.
+/// Parses the inline request that starts at `start`.
 fn inline(buffer: &mut [u8], start: usize, batch: &mut Batch) -> Result<(Step, usize), ProtocolError> {
     let line = &mut buffer[start..];
-    // As there is no end of the line behind a null: what begins to speak another protocol (TLS) is told nothing.
+    // As in Redis, a NUL hides the end of the line, so a client that starts another protocol (TLS) gets no
+    // reply.
     let Some(end) = memchr2(b'\n', 0, line).filter(|end| line[*end] == b'\n') else {
         let too_big = line.len() > MAX_LINE;
         return if too_big { Err(ProtocolError::TooBigInlineRequest) } else { Ok((Step::NeedMore, start)) };
@@ -551,9 +552,9 @@ fn inline(buffer: &mut [u8], start: usize, batch: &mut Batch) -> Result<(Step, u
     Ok((Step::Done, start + end + 1))
 }
 
-/// The number on the line that starts at `start`, behind a mark of one byte, and where the next line starts:
-/// if the number is one from 1 to 999, which nearly every count and length is. They are within every limit of
-/// a client that has authenticated. `None` says nothing: the line may be of another form, or not yet there.
+/// Fast path for a count or length line from 1 to 999, which nearly all are: the number after a type byte,
+/// and the offset of the next line. Such numbers are within every limit of an authenticated client. `None` if
+/// the line is incomplete or has another form.
 #[inline]
 fn short_line(buffer: &[u8], start: usize) -> Option<(usize, usize)> {
     let &[_, first @ b'1'..=b'9', second, third, fourth] = buffer.get(start..)?.first_chunk()? else {
@@ -572,7 +573,7 @@ fn short_line(buffer: &[u8], start: usize) -> Option<(usize, usize)> {
     (fourth == b'\r' && buffer.get(start + 5) == Some(&b'\n')).then_some((three, start + 6))
 }
 
-/// Where the argument at `position` starts and how long it is, if its length is short and it is there whole.
+/// Fast path: start and length of the argument at `position`, if its length is short and it is complete.
 #[inline]
 fn short_bulk(buffer: &[u8], position: usize) -> Option<(usize, usize)> {
     let (length, start) = short_line(buffer, position)?;
@@ -580,15 +581,15 @@ fn short_bulk(buffer: &[u8], position: usize) -> Option<(usize, usize)> {
     (buffer[position] == b'$' && end == b"\r\n").then_some((start, length))
 }
 
-/// Where the line begins that ends at `end` and says `number` behind `mark`, if there is such a line.
+/// The start of the line that ends at `end` and consists of `mark` and `number`, if there is one.
 fn number_before(buffer: &[u8], end: usize, mark: u8, number: usize) -> Option<usize> {
     let digits = buffer[..end].strip_suffix(b"\r\n")?;
     let before = digits.strip_suffix(itoa::Buffer::new().format(number).as_bytes())?;
     before.strip_suffix(&[mark]).map(<[u8]>::len)
 }
 
-/// Reads the number on the line that starts at `start`: its value (none if it is no number) and where
-/// the next line starts, once the line is there whole.
+/// Parses the number on the line that starts at `start`: its value (`None` if malformed) and the offset of
+/// the next line, once the line is complete.
 fn number(
     buffer: &[u8],
     start: usize,
@@ -598,7 +599,7 @@ fn number(
     Ok(line.map(|line| (parse_i64(line), start + line.len() + 2)))
 }
 
-/// The line of `buffer` that starts at `start`, without its CR LF, once it is there whole.
+/// The line that starts at `start` without CR LF, once it is complete.
 fn line(buffer: &[u8], start: usize, too_long: ProtocolError) -> Result<Option<&[u8]>, ProtocolError> {
     let rest = &buffer[start.min(buffer.len())..];
     match memchr(b'\r', rest) {
@@ -609,7 +610,7 @@ fn line(buffer: &[u8], start: usize, too_long: ProtocolError) -> Result<Option<&
     }
 }
 
-/// Appends a request in wire form.
+/// Appends a request in wire format.
 pub fn encode_request<'a, I>(out: &mut Vec<u8>, args: I)
 where
     I: IntoIterator<Item = &'a [u8]>,

@@ -1,48 +1,48 @@
-//! A whole reply as a value: what a client of the protocol reads.
+//! Parses complete replies, for clients of the protocol.
 
 use memchr::memmem;
 
 use crate::number::parse_i64;
 
-/// Replies nest no deeper than this; a bound, so that hostile bytes cannot exhaust the stack.
+/// Maximum nesting depth, so that malicious bytes cannot overflow the stack.
 const MAX_DEPTH: usize = 32;
-/// Longest line and longest string that a peer may send: 64 KiB and 512 MiB, as Redis limits requests.
+/// Maximum line and string length from a peer: 64 KiB and 512 MiB, like Redis's request limits.
 const MAX_LINE: usize = 64 * 1024;
 const MAX_BULK: i64 = 512 * 1024 * 1024;
 
-/// One reply.
+/// A reply.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
-    /// Null, in each of its forms.
+    /// Null in any of its encodings.
     Null,
-    /// A status: `+OK`.
+    /// A simple string: `+OK`.
     Simple(String),
     /// An error without its leading `-`.
     Error(String),
-    /// A signed number of 64 bits.
+    /// A 64-bit integer.
     Integer(i64),
     /// A floating-point number.
     Double(f64),
-    /// True or false.
+    /// A boolean.
     Boolean(bool),
-    /// Digits of a number of any size.
+    /// Decimal digits of arbitrary length.
     BigNumber(String),
-    /// A string of bytes.
+    /// A bulk string.
     Bulk(Vec<u8>),
-    /// Text with its three-letter format.
+    /// A verbatim string: its three-letter format and the text.
     Verbatim(String, Vec<u8>),
-    /// A list.
+    /// An array.
     Array(Vec<Value>),
-    /// A list of different elements.
+    /// A set.
     Set(Vec<Value>),
-    /// A message that no request asked for.
+    /// An out-of-band message.
     Push(Vec<Value>),
-    /// Pairs of keys and values, as they came.
+    /// Key-value pairs in the order received.
     Map(Vec<(Value, Value)>),
 }
 
 impl Value {
-    /// The bytes of a string or status.
+    /// The bytes of a bulk, verbatim or simple string.
     #[must_use]
     pub fn as_bytes(&self) -> Option<&[u8]> {
         match self {
@@ -52,7 +52,7 @@ impl Value {
         }
     }
 
-    /// The number of an integer reply.
+    /// The value of an integer reply.
     #[must_use]
     pub fn as_integer(&self) -> Option<i64> {
         match self {
@@ -61,7 +61,7 @@ impl Value {
         }
     }
 
-    /// The elements of an array, a set or a push message.
+    /// The elements of an array, set or push message.
     #[must_use]
     pub fn as_array(&self) -> Option<&[Value]> {
         match self {
@@ -71,18 +71,18 @@ impl Value {
     }
 }
 
-/// Bytes that are no reply. The link is to be closed.
+/// A malformed reply. The connection must be closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ValueError {
-    /// A first byte that stands for no type.
+    /// An unknown type byte.
     UnknownType(u8),
-    /// A number, length or count that is none.
+    /// A malformed number, length or count.
     BadNumber,
-    /// A line that is not UTF-8.
+    /// Text that is not UTF-8.
     NotText,
-    /// A line or string beyond the bound.
+    /// A line or string beyond the maximum length.
     TooLong,
-    /// Replies nested too deep.
+    /// Replies nested too deeply.
     TooDeep,
 }
 
@@ -100,11 +100,11 @@ impl std::fmt::Display for ValueError {
 
 impl std::error::Error for ValueError {}
 
-/// Reads one reply from the start of `buffer`: the value and its length, or `None` while bytes are
+/// Parses one reply at the start of `buffer`. Returns the value and its length, or `None` if bytes are
 /// missing.
 ///
 /// # Errors
-/// Bytes that are no reply: the link is to be closed.
+/// Malformed bytes: the connection must be closed.
 pub fn parse_value(buffer: &[u8]) -> Result<Option<(Value, usize)>, ValueError> {
     let mut reader = Reader { buffer, position: 0 };
     Ok(reader.value(0)?.map(|value| (value, reader.position)))
@@ -165,7 +165,7 @@ impl<'a> Reader<'a> {
             return Ok(Some(Value::Null));
         }
         let count = if kind == b'%' { len.saturating_mul(2) } else { len };
-        // An element takes at least three bytes, so a promised length reserves nothing by itself.
+        // An element takes at least three bytes, so an announced count alone reserves no memory.
         let mut values = Vec::with_capacity((count as usize).min(self.buffer.len() / 3));
         for _ in 0..count {
             let Some(value) = self.value(depth + 1)? else { return Ok(None) };

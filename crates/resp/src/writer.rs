@@ -1,26 +1,26 @@
-//! Replies, appended to a buffer in the version of the protocol that the client speaks.
+//! Writes replies in the client's protocol version.
 
 use crate::double::Double;
 
-/// The version of the protocol that a client speaks (HELLO).
+/// The protocol version of a client (HELLO).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Protocol {
-    /// Understood by every client.
+    /// The default, understood by every client.
     #[default]
     Resp2,
-    /// With maps, sets, doubles and pushes, after HELLO 3.
+    /// After HELLO 3: adds maps, sets, doubles and push messages.
     Resp3,
 }
 
-/// Appends replies to a connection's output. Where RESP2 lacks a type, it gets what Redis gives:
-/// a map becomes a flat array, a double a bulk string, a boolean an integer, null the null bulk.
+/// Appends replies to a connection's output. In RESP2, missing types are converted as in Redis: maps to flat
+/// arrays, doubles to bulk strings, booleans to integers, null to the null bulk string.
 #[derive(Debug)]
 pub struct Writer<'a> {
     out: &'a mut Vec<u8>,
     protocol: Protocol,
-    /// No more bytes than this are collected.
+    /// Maximum length of the output.
     limit: usize,
-    /// Something was left out that would have gone past the limit.
+    /// Output was discarded because it exceeded the limit.
     full: bool,
 }
 
@@ -30,43 +30,43 @@ impl<'a> Writer<'a> {
         Self { out, protocol, limit: usize::MAX, full: false }
     }
 
-    /// Lets the buffer, with what is in it, grow to `limit` bytes. What would not fit is left out, whatever it is:
-    /// a client whose replies are [`Writer::is_full`] is to be cut off.
+    /// Limits the total length of the buffer. Output beyond `limit` is discarded; the caller must then
+    /// disconnect the client (see [`Writer::is_over_limit`]).
     #[must_use]
     pub fn bounded(mut self, limit: usize) -> Self {
         self.limit = limit;
         self
     }
 
-    /// Whether more was to be written than may be.
+    /// Whether output was discarded because of the limit.
     #[must_use]
     #[inline]
     pub fn is_full(&self) -> bool {
         self.full || self.out.len() > self.limit
     }
 
-    /// The same for a shorter time.
+    /// A writer with a shorter lifetime.
     pub fn reborrow(&mut self) -> Writer<'_> {
         Writer { out: self.out, protocol: self.protocol, limit: self.limit, full: self.full }
     }
 
-    /// The protocol in which it writes.
+    /// The current protocol version.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         self.protocol
     }
 
-    /// Replies written from now on use `protocol`.
+    /// Switches the protocol version of later replies.
     pub fn set_protocol(&mut self, protocol: Protocol) {
         self.protocol = protocol;
     }
 
-    /// The buffer that replies are appended to.
+    /// The output buffer.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         self.out
     }
 
-    /// Where the next reply will start; see [`Writer::truncate`].
+    /// Current length of the output, for [`Writer::truncate`].
     #[must_use]
     pub fn len(&self) -> usize {
         self.out.len()
@@ -78,12 +78,12 @@ impl<'a> Writer<'a> {
         self.out.is_empty()
     }
 
-    /// Takes back what was written after `len`, for a command that fails after it began to reply.
+    /// Discards output after `len`, for a command that fails after it started to reply.
     pub fn truncate(&mut self, len: usize) {
         self.out.truncate(len);
     }
 
-    /// Appends bytes that are already in wire form.
+    /// Appends bytes that are already encoded.
     #[inline(always)]
     pub fn raw(&mut self, bytes: &[u8]) {
         if bytes.len() <= self.out.capacity() - self.out.len() || self.grow(bytes.len()) {
@@ -91,14 +91,14 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Makes room for `more` bytes, if they may be written.
+    /// Reserves `more` bytes if the limit allows.
     #[cold]
     fn grow(&mut self, more: usize) -> bool {
         let len = self.out.len();
         let needed = len.saturating_add(more);
         self.full |= needed > self.limit;
         if !self.full {
-            // With the end of the line behind a long string, which would be copied for that.
+            // Include the CR LF after a long string: growing again for it would copy the string.
             let with_end = needed.saturating_add(b"\r\n".len());
             let room = self.out.capacity().saturating_mul(2).max(with_end).min(self.limit);
             self.out.reserve_exact(room - len);
@@ -111,12 +111,12 @@ impl<'a> Writer<'a> {
         self.raw(b"+OK\r\n");
     }
 
-    /// A status. Must not hold CR or LF.
+    /// A simple string. Must not contain CR or LF.
     pub fn simple(&mut self, text: &str) {
         self.simple_bytes(text.as_bytes());
     }
 
-    /// A status that a client has made up. Must not hold CR or LF.
+    /// A simple string with client-supplied bytes. Must not contain CR or LF.
     pub fn simple_bytes(&mut self, text: &[u8]) {
         debug_assert!(!text.iter().any(|byte| matches!(byte, b'\r' | b'\n')));
         self.raw(b"+");
@@ -124,12 +124,13 @@ impl<'a> Writer<'a> {
         self.crlf();
     }
 
-    /// An error, its code first ("ERR ..."). A line break in it (it may quote a client) becomes a space.
+    /// An error, starting with its code ("ERR ..."). Line breaks, which quoted client input can contain,
+    /// become spaces.
     pub fn error(&mut self, text: &str) {
         self.error_bytes(text.as_bytes());
     }
 
-    /// An error whose text a client has made up.
+    /// An error with a client-supplied text.
     pub fn error_bytes(&mut self, text: &[u8]) {
         self.out.push(b'-');
         self.out.extend(text.iter().map(|byte| if matches!(byte, b'\r' | b'\n') { b' ' } else { *byte }));
@@ -142,20 +143,20 @@ impl<'a> Writer<'a> {
         self.number(b':', value);
     }
 
-    /// A string.
+    /// A bulk string.
     pub fn bulk(&mut self, bytes: &[u8]) {
         self.number(b'$', bytes.len() as i64);
         self.raw(bytes);
         self.crlf();
     }
 
-    /// A bulk string that shows an integer.
+    /// An integer as a bulk string.
     pub fn bulk_integer(&mut self, value: i64) {
         let mut digits = itoa::Buffer::new();
         self.bulk(digits.format(value).as_bytes());
     }
 
-    /// Null: a null string in RESP2.
+    /// Null; a null bulk string in RESP2.
     pub fn null(&mut self) {
         match self.protocol {
             Protocol::Resp2 => self.raw(b"$-1\r\n"),
@@ -163,7 +164,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// The null that stands for a missing array.
+    /// Null in place of an array.
     pub fn null_array(&mut self) {
         match self.protocol {
             Protocol::Resp2 => self.raw(b"*-1\r\n"),
@@ -176,7 +177,7 @@ impl<'a> Writer<'a> {
         self.number(b'*', len as i64);
     }
 
-    /// Starts a map; `pairs` times a key and a value must follow.
+    /// Starts a map; `pairs` keys with values must follow.
     pub fn map(&mut self, pairs: usize) {
         match self.protocol {
             Protocol::Resp2 => self.array(pairs * 2),
@@ -200,7 +201,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A truth value; 1 or 0 in RESP2.
+    /// A boolean; 1 or 0 in RESP2.
     pub fn boolean(&mut self, value: bool) {
         match (self.protocol, value) {
             (Protocol::Resp2, value) => self.integer(i64::from(value)),
@@ -209,7 +210,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// A double as [`Double`] prints it.
+    /// A double in the format of [`Double`].
     pub fn double(&mut self, value: f64) {
         match (Double(value).whole(), self.protocol) {
             (Some(whole), Protocol::Resp2) => self.bulk_integer(whole),
@@ -239,7 +240,7 @@ impl<'a> Writer<'a> {
 
     #[inline(always)]
     fn number(&mut self, kind: u8, value: i64) {
-        // Nearly every number is short: written with its line in one piece.
+        // Fast path: most numbers are short and fit one write together with their CR LF.
         let digit = |value: i64| b'0' + (value % 10) as u8;
         match value {
             0..10 => self.raw(&[kind, digit(value), b'\r', b'\n']),
@@ -270,7 +271,7 @@ mod tests {
         String::from_utf8(out).unwrap()
     }
 
-    /// A reply of which there is no end takes no more memory than its client may have waiting.
+    /// An endless reply uses no more memory than the client's output limit.
     #[test]
     fn no_more_is_collected_than_may_be() {
         let mut out = b"before".to_vec();

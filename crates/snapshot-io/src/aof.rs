@@ -1,9 +1,9 @@
-//! An append-only file on its way into the data, at the start.
+//! Loads the append-only file at startup.
 //!
-//! The base is loaded as an RDB is, or run like the increments: command by command, as a master's stream is applied.
-//! In a file of Redis 4 to 6 commands follow the RDB.
-//! The last file may end in the middle of a command or of a transaction, as a crash leaves it: it is cut back to its
-//! last whole command (`aof-load-truncated`). Anything else that is wrong stops the start.
+//! The base is loaded as an RDB, or executed command by command like the increments, in the same way as a
+//! master's stream. In files of Redis 4 to 6, commands follow the RDB. The last file may end in the middle of
+//! a command or transaction after a crash; it is truncated after its last complete command
+//! (`aof-load-truncated`). Any other error aborts the startup.
 
 use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
@@ -20,76 +20,76 @@ use slot_routing::ReplOffset;
 use crate::host::Told;
 use crate::rdb::{LoadError, Loaded, Loader, clear};
 
-/// So much is read and run at once, or a command if it is longer.
+/// Bytes read and executed at once; a longer command extends the buffer.
 const PIECE: usize = 1 << 20;
-/// An annotation is no longer than this.
+/// Maximum length of an annotation line.
 const LONGEST_LINE: usize = 4096;
-/// Something is missing between two files, or there twice.
+/// The error for a gap or an overlap between two files.
 const NOT_JOINED: &str = "what follows does not begin where what was before ends";
 
 /// Why the files were not loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum AofError {
-    /// The manifest is none, or the folder cannot be read.
+    /// The manifest is malformed, or the directory cannot be read.
     #[error("{0}")]
     Files(#[from] AofFilesError),
-    /// The base is no RDB that can be loaded.
+    /// The base is not a loadable RDB.
     #[error("{}: {error}", file.display())]
     Base {
-        /// Which.
+        /// The base file.
         file: PathBuf,
-        /// The reason.
+        /// Why it was rejected.
         error: LoadError,
     },
     /// A file cannot be read.
     #[error("{}: {error}", file.display())]
     Io {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// The error that the system reports.
+        /// The error of the operating system.
         error: io::Error,
     },
-    /// A file is none of commands.
+    /// A file contains something other than commands.
     #[error(
         "Bad file format reading the append only file {}: make a backup of your AOF file, then use redoubt check-aof \
          --fix <filename.manifest> (at offset {offset}: {reason})",
         name_of(file)
     )]
     Format {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// Where.
+        /// File offset of the malformed bytes.
         offset: u64,
-        /// The reason.
+        /// What is wrong with them.
         reason: String,
     },
-    /// A file has a command that there is not, or not with so many words.
+    /// A command that does not exist or has a wrong number of arguments.
     #[error(
         "Error reading the append only file {}, error: {} (at offset {offset})",
         name_of(file),
         error.strip_prefix("ERR ").unwrap_or(error)
     )]
     Command {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// Where the command begins.
+        /// File offset of the command.
         offset: u64,
-        /// The reply to it.
+        /// The error that the command would reply.
         error: String,
     },
-    /// A file that is followed by others ends too early.
+    /// A file that is not the last one is truncated.
     #[error(
         "Fatal error: the truncated file is not the last file: {} is whole up to offset {whole}, and what follows it would \
          be lost. Make a backup of your AOF files, and repair them by hand",
         name_of(file)
     )]
     TruncatedBefore {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// Up to where it is whole.
+        /// Offset up to which it is complete.
         whole: u64,
     },
-    /// The last file ends too early.
+    /// The last file is truncated and must not be repaired.
     #[error(
         "Unexpected end of file reading the append only file {}. You can: 1) Make a backup of your AOF file, then use \
          redoubt check-aof --fix <filename.manifest>. 2) Alternatively you can set the 'aof-load-truncated' \
@@ -97,31 +97,32 @@ pub enum AofError {
         name_of(file)
     )]
     Truncated {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// Up to where it is whole.
+        /// Offset up to which it is complete.
         whole: u64,
     },
 }
 
-/// The result of running the files' commands.
+/// The result of executing the commands of the files.
 #[derive(Debug, Default)]
 struct Ran {
-    /// Where the stream stands, as far as the files say.
+    /// The position in the replication stream, as far as the annotations state it.
     position: Option<Position>,
-    /// Where it stood at the beginning of the file. The commands there before the first annotation of a place may be no
-    /// part of the stream: on a replica, the choice of a database.
+    /// The position at the start of the current file. Commands before the first position annotation may not
+    /// belong to the stream: on a replica, a SELECT precedes it.
     begin: Option<Position>,
 }
 
 impl Ran {
-    /// Takes note of where in the stream an annotation says that the file is. `false`: that is not where it must be.
+    /// Applies an annotation line. Returns false if its position in the stream contradicts the commands
+    /// before it.
     fn take_place(&mut self, line: &[u8]) -> bool {
         let Some(ReplAnnotation { history, offset }) = ReplAnnotation::of_annotation(line) else {
             return true;
         };
         let Ok(id) = ReplId::parse(history.as_bytes()) else { return true };
-        // A history goes on under another name from the same place on.
+        // A change of the replication id continues at the same offset.
         let follows = |at: Position| at.offset.0 == offset;
         let known = self.position.into_iter().chain(self.begin.take());
         let is_right = self.position.is_none() || known.into_iter().any(follows);
@@ -130,31 +131,33 @@ impl Ran {
     }
 }
 
-/// The data of an append-only file, which is here now.
+/// The result of loading an append-only file.
 #[derive(Debug)]
 pub struct LoadedFiles {
-    /// Its base, if that was an RDB.
+    /// The base, if it was an RDB.
     pub base: Loaded,
-    /// Where the stream stands, as far as the files say.
+    /// The position in the replication stream, as far as the files state it.
     pub position: Option<Position>,
-    /// The database that the stream has selected at their end.
+    /// The database selected by the stream at the end.
     pub db: u16,
 }
 
-/// A file of commands, from somewhere on.
+/// A file of commands, from an offset on.
 #[derive(Debug)]
 struct Part<'a> {
     file: &'a FileToLoad,
     begin: u64,
-    /// Whether files may be cut back to their last whole command (`aof-load-truncated`): the last may, and no other.
+    /// Whether this file may be truncated after its last complete command (`aof-load-truncated`); only the
+    /// last file may.
     truncates: bool,
 }
 
 impl Loader<'_> {
-    /// Replaces all data by that of the files. The last is cut back to its last whole command if `truncates`.
+    /// Replaces all data by that of the files. If `truncates`, the last file is truncated after its last
+    /// complete command.
     ///
     /// # Errors
-    /// They cannot be read, or are not what they are to be.
+    /// The files cannot be read or are malformed.
     pub fn run_files<D: AofStorage>(
         &self,
         folder: &AofDirectory<D>,
@@ -175,7 +178,7 @@ impl Loader<'_> {
                 self.host.tell(Told::RdbBase);
                 let len = folder.disk.len(&file.name).map_err(in_file)?;
                 let input = folder.disk.read(&file.name).map_err(in_file)?;
-                // No key is dropped as expired: a later command may have given it more time.
+                // Keep expired keys: a later command may extend their lifetime.
                 base = self
                     .replace(input, len, false, || true)
                     .map_err(|error| AofError::Base { file: path(), error })?;
@@ -194,8 +197,8 @@ impl Loader<'_> {
         Ok(LoadedFiles { base, position: ran.position, db: session.db })
     }
 
-    /// Runs the commands of a file. If it ends in the middle of one, it is cut back to the last whole one, if it may
-    /// be.
+    /// Executes the commands of a file. If it ends in the middle of a command, it is truncated where
+    /// permitted.
     fn run_file<D: AofStorage>(
         &self,
         disk: &D,
@@ -224,8 +227,8 @@ impl Loader<'_> {
         }
     }
 
-    /// Runs commands, of which the first is at `begin` of its file. Returns up to where they, and transactions, are
-    /// whole.
+    /// Executes commands, the first of which starts at offset `begin`. Returns the offset up to which
+    /// commands and transactions are complete.
     fn run_commands(
         &self,
         session: &mut Session,
@@ -239,7 +242,7 @@ impl Loader<'_> {
         if session.in_transaction()
             && let Some(position) = &mut ran.position
         {
-            // The commands of a transaction without an end are not run, and leave the file.
+            // The commands of an incomplete transaction were not executed and are truncated with it.
             position.offset.0 -= reader.offset - reader.whole;
         }
         self.engine.discard(session);
@@ -247,7 +250,7 @@ impl Loader<'_> {
     }
 }
 
-/// Where the stream stood when an RDB was written.
+/// The position in the replication stream at which an RDB was written.
 #[must_use]
 pub fn position_of(loaded: &Loaded) -> Option<Position> {
     let id = ReplId::parse(loaded.repl_id.as_deref()?).ok()?;
@@ -255,7 +258,7 @@ pub fn position_of(loaded: &Loaded) -> Option<Position> {
     Some(Position { id, offset: ReplOffset(offset) })
 }
 
-/// Without its folder.
+/// The file name without its directory.
 fn name_of(path: &Path) -> std::borrow::Cow<'_, str> {
     path.file_name().unwrap_or_default().to_string_lossy()
 }
@@ -266,16 +269,16 @@ fn is_rdb(disk: &impl Disk, name: &str) -> io::Result<bool> {
     Ok(head.starts_with(b"REDIS") || head.starts_with(b"VALKEY"))
 }
 
-/// Why reading ended before the file did.
+/// Why reading stopped before the end of the file.
 #[derive(Debug)]
 enum Stop {
     Io(io::Error),
-    /// The bytes at this place of the file are none that it can have.
+    /// Bytes that are not valid at this offset.
     Format {
         offset: u64,
         reason: String,
     },
-    /// There is no such command as the one at this place, or not with so many words.
+    /// An unknown command, or one with a wrong number of arguments.
     Command {
         offset: u64,
         error: String,
@@ -288,18 +291,18 @@ impl From<io::Error> for Stop {
     }
 }
 
-/// One file, piece by piece.
+/// Reads a file incrementally.
 struct Reader<'a, R> {
     loader: &'a Loader<'a>,
     worker: Worker,
     file: R,
-    /// Read and not yet run; begins with a command or an annotation.
+    /// Bytes read and not executed; starts with a command or an annotation.
     input: Vec<u8>,
     parser: Parser,
     batch: Batch,
-    /// Where `input` begins.
+    /// File offset of `input`.
     offset: u64,
-    /// Up to where commands and transactions are whole.
+    /// Offset up to which commands and transactions are complete.
     whole: u64,
 }
 
@@ -321,7 +324,7 @@ impl<'a, R: Read> Reader<'a, R> {
     fn run(&mut self, session: &mut Session, ran: &mut Ran) -> Result<(), Stop> {
         loop {
             let before = self.input.len();
-            // A long command gets twice the room each time.
+            // The buffer doubles each time for a long command.
             let room = PIECE.max(before);
             (&mut self.file).take(room as u64).read_to_end(&mut self.input)?;
             if self.input.len() == before {
@@ -331,7 +334,7 @@ impl<'a, R: Read> Reader<'a, R> {
         }
     }
 
-    /// Runs the commands up to the next annotation, and that; says whether there was one.
+    /// Executes the commands up to the next annotation and applies that. Returns whether there was one.
     fn run_some(&mut self, session: &mut Session, ran: &mut Ran) -> Result<bool, Stop> {
         let limits = Limits { max_bulk_len: i64::from(u32::MAX), inline: false, ..Limits::default() };
         self.batch.clear();
@@ -374,12 +377,12 @@ impl<'a, R: Read> Reader<'a, R> {
         Ok(more)
     }
 
-    /// Something is wrong so many bytes into the input.
+    /// A format error at `done` bytes of the input.
     fn stop(&self, done: usize, reason: &str) -> Stop {
         Stop::Format { offset: self.offset + done as u64, reason: reason.to_owned() }
     }
 
-    /// The first of these commands that there is not, or not with so many words, and the reply to it.
+    /// The first unknown or malformed command among these, and the error it would reply.
     fn first_unknown(&self, numbers: Range<usize>) -> Option<(usize, CommandError)> {
         let registry = self.loader.commands.registry();
         let fault = |number: usize| registry.check(self.batch.args(number, &self.input)).err();
@@ -409,7 +412,7 @@ impl<'a, R: Read> Reader<'a, R> {
             if matches!(flow, Flow::Node(_)) {
                 host.on_command(self.batch.args(after, &self.input));
             }
-            // Commands that the shell carries out (PING's kin, REPLCONF) change no data.
+            // Commands executed outside the engine (like PING and REPLCONF) change no data.
             next = if matches!(flow, Flow::Node(_) | Flow::Paused) { after + 1 } else { after };
         }
         Ok(())

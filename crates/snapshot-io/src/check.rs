@@ -1,8 +1,8 @@
-//! Reads a snapshot to its end before the data that it is to replace is dropped.
+//! Validates a snapshot completely before the current data is dropped.
 //!
-//! The check decodes every value and verifies the checksum, and stores nothing: its memory is one value, or one part of a
-//! large one. The one fault that it cannot see is an element that two parts of a large value share, since finding it
-//! takes the whole value.
+//! The check decodes every value and verifies the checksum without storing anything: it needs memory for one
+//! value, or for one part of a large one. It cannot detect an element that occurs in two parts of a large
+//! value, because that requires the whole value.
 
 use std::io::Read;
 
@@ -11,10 +11,10 @@ use persistence::Item;
 use crate::rdb::{LoadError, Loader};
 
 impl Loader<'_> {
-    /// Checks that `input` is a snapshot that [`Loader::replace`] loads. The data stays as it is.
+    /// Checks that [`Loader::replace`] would accept `input`. The data is not changed.
     ///
     /// # Errors
-    /// The error that the load would end with.
+    /// The error that the load would return.
     pub fn check(&self, input: impl Read) -> Result<(), LoadError> {
         let mut loader = self.open(input)?;
         let databases = self.engine.keyspace.databases();
@@ -62,7 +62,7 @@ mod tests {
         fn tell(&self, _told: Told<'_>) {}
     }
 
-    /// A snapshot of a string of this value and, if it has text, a library.
+    /// A snapshot with one string and, unless it is empty, a function library.
     fn snapshot(value: &[u8], library: &str) -> Vec<u8> {
         let mut bytes = b"REDIS0011".to_vec();
         if !library.is_empty() {
@@ -72,7 +72,7 @@ mod tests {
         bytes.extend([0xFE, 0, 0, 1, b'k', value.len() as u8]);
         bytes.extend(value);
         bytes.push(0xFF);
-        // A checksum of zero is none.
+        // A checksum of zero means none.
         bytes.extend([0; 8]);
         bytes
     }

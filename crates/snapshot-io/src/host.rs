@@ -1,62 +1,62 @@
-//! The process around a load: its time, and whoever is told how far it is.
+//! The interface between a load and its process: time and progress reports.
 
 use clock::Millis;
 use resp::Args;
 
-/// The process around a load.
+/// The process that runs a load.
 pub trait Host {
-    /// The time of day.
+    /// The wall-clock time.
     fn now(&self) -> Millis;
 
-    /// A clock that counts nanoseconds.
+    /// A monotonic clock in nanoseconds.
     fn nanos(&self) -> fn() -> u64;
 
-    /// A snapshot of so many bytes is about to be read.
+    /// A snapshot of `total` bytes is about to be read.
     fn begin(&self, total: u64);
 
-    /// It is read up to this byte, and has had so many keys. Told now and then.
+    /// Reports progress periodically: bytes and keys read so far.
     fn progress(&self, read: u64, keys: u64);
 
-    /// So much memory its writer used, as it says.
+    /// Reports the memory usage recorded by the snapshot's writer.
     fn used_memory(&self, bytes: u64);
 
     /// A key was read.
     fn key_read(&self);
 
-    /// A file has a command that is not the engine's.
+    /// Receives a command of a file that is not executed by the engine.
     fn on_command(&self, args: Args<'_>) {
         let _ = args;
     }
 
-    /// Is told of what users are to hear.
+    /// Reports an event for the user.
     fn tell(&self, told: Told<'_>);
 }
 
-/// An event of a load that users hear of.
+/// A load event that is reported to users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Told<'a> {
-    /// A file of an append-only file begins.
+    /// Loading of an AOF file starts.
     FileBegins,
     /// The base is an RDB.
     RdbBase,
-    /// A file of an append-only file is loaded.
+    /// An AOF file has been loaded.
     FileLoaded {
-        /// Its name.
+        /// The file name.
         name: &'a str,
         /// Whether it is the base.
         is_base: bool,
     },
-    /// A key was passed over, for its collection has no elements.
+    /// A key was skipped because its collection is empty.
     EmptyKey(&'a [u8]),
-    /// A command failed, with this error.
+    /// A command failed with this error.
     CommandFailed(&'a str),
-    /// A file ends in the middle of something, and is to be cut back.
+    /// A file is incomplete and is about to be truncated.
     Truncating {
-        /// Its name.
+        /// The file name.
         name: &'a str,
-        /// To so many bytes.
+        /// The new length in bytes.
         whole: u64,
     },
-    /// It is.
+    /// The file was truncated.
     Truncated(&'a str),
 }

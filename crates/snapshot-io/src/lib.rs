@@ -1,13 +1,12 @@
-//! An engine's data on its way from files, and into them.
+//! Loads an engine's data from files and writes it to files.
 //!
-//! A snapshot is loaded by [`Loader`]: one thread reads and decodes it, others store the keys. [`Loader::check`] decodes
-//! it alone. An append-only file's
-//! commands are run one after the other ([`Loader::run_files`]). A snapshot is cut and written by [`cut`],
-//! [`write_rdb`] and [`write_commands`].
+//! [`Loader`] loads a snapshot: one thread reads and decodes it, others store the keys. [`Loader::check`]
+//! only decodes it. [`Loader::run_files`] executes the commands of an append-only file. [`cut`],
+//! [`write_rdb`] and [`write_commands`] take and write a snapshot.
 //!
-//! Bytes come from a `Read` and go to a `Write`, and an append-only file is in a [`append_only::AofStorage`], so that a
-//! simulated node loads and saves with the same code as a real one. The time comes from a [`Host`], which is told of
-//! whatever users are to hear.
+//! Input and output are `Read` and `Write`, and an append-only file is accessed through
+//! [`append_only::AofStorage`], so a simulated node runs the same code as a real one. The time and progress
+//! reports go through a [`LoadHost`].
 #![forbid(unsafe_code)]
 
 mod aof;

@@ -1,8 +1,8 @@
-//! A snapshot on its way into the data.
+//! Loads a snapshot.
 //!
-//! One thread reads and decodes the file; as many as there are workers store the keys ([`lanes`]), each those of its
-//! own slots, so that they never wait for each other and a key's parts stay in order. The data on its way between them
-//! is bounded, and so is the held part of a large hash beside the hash itself.
+//! One thread reads and decodes the file; as many threads as there are workers store the keys ([`lanes`]),
+//! each for its own slots, so that they never wait for each other and the parts of a key stay in order. The
+//! data in flight between them is bounded, and so is the buffered part of a large hash.
 
 use std::io::Read;
 use std::sync::atomic::Ordering;
@@ -17,13 +17,13 @@ use crate::host::{Host, Told};
 use crate::skipped_keys::LeftOut;
 use crate::store_queue::{Faults, Lane, lane};
 
-/// Bytes that may be on their way to the storing threads, and as many again that they are working on.
+/// Bytes in flight to the storing threads; the same amount may be in processing.
 const ON_THEIR_WAY: usize = 1 << 20;
-/// A key with its value has so many bytes in a file at least: what is promised beyond that is a lie.
+/// Minimum bytes of a key and its value in a file. A larger announced key count is false.
 const LEAST_OF_A_KEY: u64 = 4;
-/// So many of the keys that are passed over are named to users.
+/// Maximum number of skipped keys that are logged by name.
 const MOST_NAMED: u64 = 10;
-/// How far the load is is noted after so many items.
+/// Items between progress reports.
 const ITEMS_PER_LOOK: usize = 1024;
 
 /// Why a file was not loaded.
@@ -32,19 +32,19 @@ pub enum LoadError {
     /// The file cannot be opened.
     #[error("{0}")]
     Open(#[from] std::io::Error),
-    /// It cannot be read, or is none.
+    /// The file cannot be read or is malformed.
     #[error("{0}")]
     Read(#[from] RdbError),
-    /// It has a database that there is not.
+    /// A database number beyond the configured databases: the number, and the highest allowed one.
     #[error("the file has a database {0}, and there are only {1}")]
     Database(u16, u16),
-    /// It ends too early.
+    /// The file ends too early.
     #[error("the master's connection ended before its snapshot did")]
     Incomplete,
-    /// It has too much of one slot.
+    /// A slot is full.
     #[error("the file has more small values of one slot than a slot can hold")]
     SlotFull,
-    /// It has functions that do not load.
+    /// A function library failed to load.
     #[error("the file has a library of functions that does not load: {0}")]
     Functions(#[from] scripting::FunctionError),
 }
@@ -52,30 +52,30 @@ pub enum LoadError {
 /// The result of a load.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Loaded {
-    /// Keys that it had.
+    /// Number of keys in the file.
     pub keys: u64,
-    /// Keys that were past their time and left out.
+    /// Number of expired keys that were skipped.
     pub expired: u64,
-    /// Keys whose collections have no elements, which are passed over.
+    /// Number of skipped keys with empty collections.
     pub empty: u64,
-    /// The keys and fields left out, which the followers of this node's history are to be told of.
+    /// The deletions of skipped keys and fields, for the replicas of this node's history.
     pub left_out: LeftOut,
-    /// The history of the replication stream when the file was written.
+    /// The replication id at the time of writing.
     pub repl_id: Option<Vec<u8>>,
-    /// The offset of the stream then.
+    /// The replication offset at the time of writing.
     pub repl_offset: Option<i64>,
-    /// The database that the stream had selected there.
+    /// The database selected by the replication stream at that offset.
     pub stream_db: Option<u16>,
-    /// The slots that were on the move at the master whose snapshot it is.
+    /// The migrating slots of the master that wrote the snapshot.
     pub slot_states: Vec<u8>,
-    /// Bytes up to its end; an old append-only file goes on behind that.
+    /// Length of the RDB; commands follow it in an old append-only file.
     pub bytes: u64,
-    /// The texts of the libraries of functions.
+    /// Source texts of the function libraries.
     libraries: Vec<Vec<u8>>,
 }
 
 impl Loaded {
-    /// Takes note of what the file says beside the data.
+    /// Records a metadata field of the file.
     fn note(&mut self, name: &[u8], value: &[u8]) {
         match name {
             b"repl-id" => self.repl_id = Some(value.to_vec()),
@@ -89,20 +89,20 @@ impl Loaded {
     }
 }
 
-/// Brings data into an engine.
+/// Loads data into an engine.
 #[derive(Clone, Copy)]
 pub struct Loader<'a> {
-    /// The engine.
+    /// The engine to load into.
     pub engine: &'a Engine,
-    /// The commands that it runs.
+    /// The command table for AOF commands.
     pub commands: &'a Commands,
-    /// How many threads store keys.
+    /// Number of storing threads.
     pub threads: usize,
-    /// `rdbchecksum`
+    /// Whether to verify checksums (`rdbchecksum`).
     pub verify_checksum: bool,
-    /// So many bytes of deletions the log keeps.
+    /// Maximum bytes of deletions, given by the log size.
     pub kept: u64,
-    /// The process around it.
+    /// The process that runs the load.
     pub host: &'a dyn Host,
 }
 
@@ -113,13 +113,14 @@ impl std::fmt::Debug for Loader<'_> {
 }
 
 impl Loader<'_> {
-    /// Replaces all data by that of a snapshot of about `len` bytes. Commands get LOADING from now on, until the caller
-    /// says otherwise: when it is known what the data is, or what an empty data set means. Keys and fields that are past
-    /// their time are left out if `drop_expired` (a master); a replica keeps them until its master says. `whole` is
-    /// asked at the end whether all of it came.
+    /// Replaces all data by that of a snapshot of about `len` bytes. Commands get LOADING from now on until
+    /// the caller ends that state, once the meaning of the data, or of an empty dataset, is clear. If
+    /// `drop_expired` (a master), expired keys and fields are skipped; a replica keeps them until its master
+    /// deletes them. `whole` is called at the end and returns whether the input was complete.
     ///
     /// # Errors
-    /// The snapshot cannot be read, or is none. Then no data is left, unless its header already says so.
+    /// The snapshot cannot be read or is malformed. Then the dataset is empty, unless the header was already
+    /// invalid.
     pub fn replace(
         &self,
         input: impl Read,
@@ -130,10 +131,11 @@ impl Loader<'_> {
         self.replace_after(input, len, drop_expired, || (), whole)
     }
 
-    /// [`Self::replace`], with `before` called right before the data is dropped: once the header is read.
+    /// Like [`Self::replace`], and calls `before` directly before the old data is dropped, after the header
+    /// was read.
     ///
     /// # Errors
-    /// As [`Self::replace`]. The data is as it was if `before` was not called.
+    /// Those of [`Self::replace`]. If `before` was not called, the data is unchanged.
     pub fn replace_after(
         &self,
         input: impl Read,
@@ -150,19 +152,19 @@ impl Loader<'_> {
         let outcome =
             outcome.and_then(|loaded| if whole() { Ok(loaded) } else { Err(LoadError::Incomplete) });
         if outcome.is_err() {
-            // Half of a file is no data set.
+            // Half a file is not a valid dataset.
             flush(self.engine);
         }
         self.engine.touch_all_watched();
         outcome
     }
 
-    /// Replaces all data by the snapshot that comes, once that is there whole, as `whole` says; `before` is called right
-    /// before. The old data stays until then, and is served if `served`, or else commands get LOADING until the caller
-    /// says otherwise. It takes memory for both.
+    /// Loads a snapshot beside the current data and swaps both once it is complete according to `whole`;
+    /// `before` is called directly before the swap. The old data stays until then: it is served if `served`,
+    /// otherwise commands get LOADING until the caller ends that state. Needs memory for both.
     ///
     /// # Errors
-    /// As [`Self::replace`]. An error leaves everything as it was, and comes before `before` is called.
+    /// Those of [`Self::replace`]. Everything is unchanged, and `before` was not called.
     pub fn replace_by_exchange(
         &self,
         input: impl Read,
@@ -175,7 +177,7 @@ impl Loader<'_> {
         self.host.begin(len);
         let engine = self.engine;
         engine.settings.set_gate(if served { Gate::ASYNC_LOADING } else { Gate::LOADING }, true);
-        // The hashes are as those of the first keyspace, whatever the seed.
+        // Hashes equal those of the first keyspace of the process, whatever the seed.
         let aside = engine.keyspace.empty_alike(0);
         let loaded = self.load_into(&aside, rdb, len, false)?;
         if !whole() {
@@ -188,11 +190,11 @@ impl Loader<'_> {
         Ok(loaded)
     }
 
-    /// Adds the data of a snapshot to what there is; of keys that both have, the snapshot's stay. Commands get LOADING
-    /// as with [`Self::replace`].
+    /// Adds a snapshot to the current data; the snapshot wins for keys in both. Commands get LOADING as with
+    /// [`Self::replace`].
     ///
     /// # Errors
-    /// The snapshot cannot be read, or is none.
+    /// The snapshot cannot be read or is malformed.
     pub fn add(&self, input: impl Read, len: u64, drop_expired: bool) -> Result<Loaded, LoadError> {
         let rdb = self.open(input)?;
         self.host.begin(len);
@@ -236,10 +238,10 @@ impl Loader<'_> {
             });
             let mut lanes: Vec<Lane> = lanes.collect();
             let outcome = self.read(rdb, len, drop_expired, &mut lanes);
-            // All decoded entries are stored also before an error; the caller removes them.
+            // Store all decoded entries even before returning an error; the caller removes them.
             lanes.iter_mut().for_each(Lane::send);
             outcome
-            // The scope ends when the threads have stored everything.
+            // The scope ends when all threads have finished.
         })?;
         if faults.is_full() {
             return Err(LoadError::SlotFull);
@@ -254,7 +256,7 @@ impl Loader<'_> {
         Ok(loaded)
     }
 
-    /// Reads the snapshot to its end and gives each key to the thread of its slot.
+    /// Reads the snapshot to its end and passes each key to the thread of its slot.
     fn read(
         &self,
         mut loader: RdbLoader<impl Read>,
@@ -319,7 +321,7 @@ impl Loader<'_> {
         Ok(loaded)
     }
 
-    /// Counts a key without elements, which is not stored. The log names the first few.
+    /// Counts a key with an empty collection, which is not stored. Only the first few are logged.
     fn skip_empty(&self, key: &[u8], loaded: &mut Loaded) {
         loaded.empty += 1;
         if loaded.empty <= MOST_NAMED {
@@ -328,7 +330,7 @@ impl Loader<'_> {
     }
 }
 
-/// Puts all keys of `aside` in the place of those that are here.
+/// Swaps all keys of `aside` with the current ones.
 fn exchange(engine: &Engine, aside: &Keyspace) {
     let turn = engine.keyspace.script_turn();
     let mut taken = Vec::new();
@@ -342,7 +344,7 @@ fn exchange(engine: &Engine, aside: &Keyspace) {
             }
         }
     }
-    // The tables are dropped here, with no slot locked.
+    // Drop the tables here, with no slot locked.
     drop(taken);
 }
 
@@ -359,11 +361,11 @@ fn flush(engine: &Engine) {
     for slot in LockedSlots::all(&turn).iter_mut() {
         taken.extend(slot.databases().into_iter().filter_map(|db| slot.take(db).table));
     }
-    // The tables are dropped here, with no slot locked.
+    // Drop the tables here, with no slot locked.
     drop(taken);
 }
 
-/// Takes out the fields of hashes that are past their time, and the hashes of which none is left.
+/// Removes expired hash fields, and hashes without any left.
 fn drop_expired_fields(keyspace: &Keyspace, now: Millis, loaded: &mut Loaded, kept: u64) {
     let (mut key, mut name) = (Vec::new(), Vec::new());
     for slot in keyspace.due_slots(now) {
@@ -377,14 +379,14 @@ fn drop_expired_fields(keyspace: &Keyspace, now: Millis, loaded: &mut Loaded, ke
     }
 }
 
-/// How many of so many keys nearly every slot will have. A few more cost one step of growth, a few less would leave
-/// lines of the index empty.
+/// The number of keys that nearly every slot stays below, given the total. A slight underestimate costs one
+/// growth step; an overestimate leaves index lines empty.
 fn a_slots_share(keys: u64) -> usize {
     let mean = keys / SLOT_COUNT as u64;
     (mean - mean.isqrt()) as usize
 }
 
-/// A key's use as the file states it, if that is the measure that this server evicts by.
+/// Converts a key's usage in the file, if this server evicts by the same measure.
 fn usage_of(entry: &Entry<'_>, now: Millis, by_frequency: bool) -> Option<Usage> {
     if by_frequency {
         entry.used.frequency.map(|counter| Usage::frequent(now, counter))

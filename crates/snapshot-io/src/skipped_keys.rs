@@ -1,20 +1,21 @@
-//! Keys that a load left out since their time is past.
+//! Collects the deletions of expired keys that a load skipped.
 //!
-//! The file belongs to a history that replicas of this node may know, with those keys: only a deletion in the log makes
-//! them go there too. The log has the deletions after the history got its new name, since no other node has these
-//! bytes.
+//! Replicas of this node may know the loaded history including those keys, and delete them only when the log
+//! tells them to. The deletions are logged after the history got a new replication id, because no other node
+//! has them under the old one.
 
-/// The deletions of the keys that a load left out, for the log.
+/// Deletions of the keys that a load skipped, for the log.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct LeftOut {
-    /// Commands in wire form, by database in the order of the file.
+    /// Commands in wire format, by database in file order.
     runs: Vec<(u16, Vec<u8>)>,
     bytes: u64,
     too_many: bool,
 }
 
 impl LeftOut {
-    /// Takes note of a command that deletes a key, or fields of one. No log would keep more than `most` bytes.
+    /// Records a command that deletes a key or fields of one. More than `most` bytes would not fit the log,
+    /// so they are discarded.
     pub fn add(&mut self, db: u16, command: &[&[u8]], most: u64) {
         if self.too_many {
             return;
@@ -32,7 +33,7 @@ impl LeftOut {
         }
     }
 
-    /// The commands; `None` if they are more than a log keeps.
+    /// The commands; `None` if they exceed the log size.
     #[must_use]
     pub fn commands(&self) -> Option<&[(u16, Vec<u8>)]> {
         (!self.too_many).then_some(&self.runs)

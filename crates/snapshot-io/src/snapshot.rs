@@ -1,4 +1,4 @@
-//! Snapshots of an engine's data: the cut, and the walk that writes what was there then.
+//! Takes and writes snapshots of an engine's data.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -12,55 +12,55 @@ use slot_routing::SlotSet;
 /// The state of all data at one moment.
 #[derive(Debug)]
 pub struct State {
-    /// None if only something else is wanted.
+    /// `None` if the keys are not needed.
     snapshot: Option<Snapshot>,
-    /// By database: about how many keys it has, and how many of them expire.
+    /// Approximate key counts per database.
     sizes: Vec<Size>,
     libraries: Vec<Arc<scripting::Library>>,
-    /// Only what lies in these is written.
+    /// Only these slots are written.
     slots: SlotSet,
 }
 
 impl State {
-    /// About how many keys it has.
+    /// Approximate number of keys.
     #[must_use]
     pub fn keys(&self) -> usize {
         self.sizes.iter().map(|size| size.keys).sum()
     }
 
-    /// Lets go of the keys.
+    /// Drops the keys.
     pub fn drop_data(&mut self) {
         self.snapshot = None;
         self.sizes.clear();
     }
 
-    /// Keeps the keys of these slots alone.
+    /// Restricts the keys to these slots.
     pub fn keep_slots(&mut self, slots: &SlotSet) {
         self.slots = self.slots.iter().filter(|slot| slots.contains(*slot)).collect();
     }
 
-    /// Leaves out the keys of these slots.
+    /// Excludes the keys of these slots.
     pub fn leave_out(&mut self, slots: &SlotSet) {
         for slot in slots.iter() {
             self.slots.remove(slot);
         }
     }
 
-    /// Lets go of the libraries of functions.
+    /// Drops the function libraries.
     pub fn drop_functions(&mut self) {
         self.libraries.clear();
     }
 }
 
-/// Takes the state of all data now, what `at_cut` noted at that moment, and how many nanoseconds everything was held.
-/// `None`: too many snapshots are under way.
+/// Captures all data now. Returns the state together with the result of `at_cut`, which runs at that moment,
+/// and the nanoseconds for which all slots were locked. `None` if too many snapshots are active.
 pub fn cut<R>(engine: &Engine, nanos: fn() -> u64, at_cut: impl FnOnce() -> R) -> (Option<(State, R)>, u64) {
     let turn = engine.keyspace.script_turn();
-    // Before anything is held: it looks at every slot.
+    // Compute this before locking, because it visits every slot.
     let sizes = engine.keyspace.sizes();
     let ready = engine.keyspace.ready_to_cut();
     let began = nanos();
-    // A change of libraries holds every slot, as this cut does.
+    // Changes of function libraries lock every slot, so holding all slots freezes them too.
     let functions = &engine.scripts.functions;
     let cut = ready.cut(&turn, || (at_cut(), functions.libraries()));
     let took = nanos() - began;
@@ -73,19 +73,19 @@ pub fn cut<R>(engine: &Engine, nanos: fn() -> u64, at_cut: impl FnOnce() -> R) -
     (state, took)
 }
 
-/// Goes along with a walk through a snapshot.
+/// Observes the progress of writing a snapshot.
 pub trait Steps {
-    /// A part of a slot with so many keys was written. Nothing is held.
+    /// Called after a part of a slot with this many keys was written. No slot is locked.
     ///
     /// # Errors
-    /// The walk is called off.
+    /// An error aborts writing.
     fn on_part(&mut self, keys: u64) -> io::Result<()>;
 }
 
-/// Writes the snapshot as an RDB. No slot is held while anything is written.
+/// Writes the snapshot as an RDB. No slot is locked during writes.
 ///
 /// # Errors
-/// Those of `out`, and of a walk that is called off.
+/// Those of `out`, and the error that aborted writing.
 pub fn write_rdb(
     state: State,
     options: WriteOptions,
@@ -102,10 +102,10 @@ pub fn write_rdb(
     writer.finish().map(drop)
 }
 
-/// Writes the snapshot as commands that make it.
+/// Writes the snapshot as commands that recreate it.
 ///
 /// # Errors
-/// As [`write_rdb`].
+/// Those of [`write_rdb`].
 pub fn write_commands(state: State, steps: &mut dyn Steps, out: &mut impl Write) -> io::Result<()> {
     let mut writer = CommandWriter::new(out);
     state.libraries.iter().try_for_each(|library| writer.function(&library.code))?;
@@ -113,7 +113,7 @@ pub fn write_commands(state: State, steps: &mut dyn Steps, out: &mut impl Write)
     writer.finish().map(drop)
 }
 
-/// Through a snapshot, slot by slot.
+/// Walks a snapshot slot by slot.
 fn walk(
     snapshot: Option<Snapshot>,
     slots: &SlotSet,

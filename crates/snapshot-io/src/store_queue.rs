@@ -1,9 +1,9 @@
-//! The threads that store what a load has read.
+//! Threads that store the loaded keys.
 //!
-//! Each has a lane, by which it gets batches of keys. A batch has several keys of many slots; they are sorted by slot
-//! and stored together, so that a slot's lines are fetched once for all of them, and its table is told how many it will
-//! have in the end, so that it makes room at once. A large value comes in parts; it is put together before its key is
-//! made, so that no slot is held meanwhile, and at most a batch of its parts is on its way.
+//! Each thread receives batches of keys through its lane. The keys of a batch are sorted by slot and stored
+//! together, so that a slot's cache lines are fetched once, and the table gets its expected final size in
+//! advance. A large value arrives in parts and is assembled before its key is created, so no slot is locked
+//! meanwhile and at most one batch of its parts is in flight.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -14,15 +14,15 @@ use persistence::Entry;
 use slot_routing::Slot;
 use smallvec::SmallVec;
 
-/// Keys whose memory is asked for at once.
+/// Number of keys whose memory is prefetched together.
 const SWEEP: usize = 32;
 
-/// The faults that the storing threads found.
+/// Errors found by the storing threads.
 #[derive(Debug)]
 pub(crate) struct Faults {
-    /// Where the first large value was that had an element twice.
+    /// File offset of the first large value with a duplicate element.
     twice: AtomicU64,
-    /// Whether a slot could not hold what there was.
+    /// Whether a slot was full.
     full: AtomicBool,
 }
 
@@ -33,30 +33,30 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// Where in the file an element was seen a second time.
+    /// File offset of a value with a duplicate element.
     pub(crate) fn twice(&self) -> Option<u64> {
         Some(self.twice.load(Ordering::Relaxed)).filter(|&offset| offset != u64::MAX)
     }
 
-    /// Whether a slot could not hold what there was.
+    /// Whether a slot was full.
     pub(crate) fn is_full(&self) -> bool {
         self.full.load(Ordering::Relaxed)
     }
 }
 
-/// The way to a storing thread.
+/// The queue to a storing thread.
 pub(crate) struct Lane {
     sender: SyncSender<Batch>,
-    /// Batches that were stored, for their memory.
+    /// Stored batches, returned so that their memory is reused.
     spare: Receiver<Batch>,
     batch: Batch,
-    /// A batch goes to its thread when it has so many bytes.
+    /// A batch is sent when it reaches this size in bytes.
     share: usize,
-    /// Keys that a slot will have.
+    /// Expected number of keys per slot.
     expected: usize,
 }
 
-/// The parts of a storing thread: the data, its limits, and the batches that come and go.
+/// The state of a storing thread: the data, its limits, and its batch channels.
 pub(crate) struct Storing<'a> {
     keyspace: &'a Keyspace,
     limits: Limits,
@@ -66,16 +66,16 @@ pub(crate) struct Storing<'a> {
     share: usize,
 }
 
-/// Keys on their way to a thread; they and their values lie in `bytes`.
+/// Keys sent to a thread; their names and values are stored in `bytes`.
 #[derive(Default)]
 struct Batch {
     bytes: Vec<u8>,
     keys: Vec<ReadEntry>,
-    /// How many keys a slot may have in the end.
+    /// Expected final number of keys per slot.
     expected: usize,
 }
 
-/// A key whose value is whole, and where it is in its batch.
+/// A key with a complete value, and its index in the batch.
 struct Ordered {
     db: u16,
     slot: Slot,
@@ -87,7 +87,7 @@ struct Ordered {
 struct ReadEntry {
     db: u16,
     slot: Slot,
-    /// Where in the batch the key ends; it starts where the one before it ended.
+    /// Where the key ends in the batch; it starts where the previous entry ends.
     key_end: u32,
     end: u32,
     content: Content,
@@ -95,16 +95,16 @@ struct ReadEntry {
     usage: Option<Usage>,
 }
 
-/// The kind of bytes behind the key.
+/// The contents of the bytes after the key.
 #[derive(Clone, Copy)]
 enum Content {
     Whole(About),
-    /// The first part of a large value, and where in the file the key begins.
+    /// The first part of a large value, and the key's file offset.
     First {
         about: About,
         offset: u64,
     },
-    /// A further part, and where it begins.
+    /// A further part, and its file offset.
     More {
         about: About,
         is_last: bool,
@@ -112,7 +112,7 @@ enum Content {
     },
 }
 
-/// A large value of which parts have come.
+/// A large value that is being assembled.
 struct Open {
     db: u16,
     key: Box<[u8]>,
@@ -121,7 +121,7 @@ struct Open {
     value: Detached,
 }
 
-/// A lane and what is at its end. `share` is how much of all that is on its way may be on this one.
+/// Creates a lane and its receiving end. `share` is this lane's part of the bytes that may be in flight.
 pub(crate) fn lane<'a>(
     keyspace: &'a Keyspace,
     limits: Limits,
@@ -137,7 +137,7 @@ pub(crate) fn lane<'a>(
 }
 
 impl Lane {
-    /// Adds a key with its value, or with the first part of it. `offset` is where in the file it begins.
+    /// Adds a key with its value or the first part of it. `offset` is its file offset.
     pub(crate) fn add(&mut self, slot: Slot, entry: &Entry<'_>, usage: Option<Usage>, offset: u64) {
         let bytes = &mut self.batch.bytes;
         bytes.extend_from_slice(entry.key);
@@ -149,7 +149,7 @@ impl Lane {
         self.push(ReadEntry { db: entry.db, slot, key_end, end, content, expiry: entry.expiry, usage });
     }
 
-    /// Adds a further part of the value that came last.
+    /// Adds a further part of the last value.
     pub(crate) fn add_part(&mut self, part: Packed<'_>, is_last: bool, offset: u64) {
         let key_end = self.batch.bytes.len() as u32;
         self.batch.bytes.extend_from_slice(part.bytes());
@@ -158,7 +158,7 @@ impl Lane {
         self.push(ReadEntry { db: 0, slot, key_end, end, content, expiry: None, usage: None });
     }
 
-    /// From here on, a slot will have about so many keys of a database.
+    /// Announces the expected number of keys per slot in the current database.
     pub(crate) fn expect(&mut self, keys: usize) {
         self.send();
         self.expected = keys;
@@ -182,19 +182,19 @@ impl Lane {
 }
 
 impl Batch {
-    /// Where a key begins.
+    /// Where the key starts.
     fn start(&self, number: usize) -> usize {
         number.checked_sub(1).map_or(0, |before| self.keys[before].end as usize)
     }
 
-    /// A key and the bytes behind it.
+    /// The key and the bytes after it.
     fn parts(&self, number: usize) -> (&[u8], &[u8]) {
         let loose = &self.keys[number];
         let (key_end, end) = (loose.key_end as usize, loose.end as usize);
         (&self.bytes[self.start(number)..key_end], &self.bytes[key_end..end])
     }
 
-    /// The numbers of the keys whose values are whole, sorted by database and slot.
+    /// Collects the keys with complete values, sorted by database and slot.
     fn sort(&self, order: &mut Vec<Ordered>) {
         order.clear();
         let whole = self.keys.iter().enumerate();
@@ -210,13 +210,13 @@ impl Batch {
     fn clear(&mut self, share: usize) {
         self.keys.clear();
         self.bytes.clear();
-        // One long string needs not be there for ever.
+        // One long string must not keep its memory forever.
         self.bytes.shrink_to(2 * share);
     }
 }
 
 impl Storing<'_> {
-    /// Stores batches until no more come.
+    /// Stores batches until the channel closes.
     pub(crate) fn run(self) {
         let (mut open, mut order) = (None, Vec::new());
         while let Ok(mut batch) = self.batches.recv() {
@@ -224,12 +224,12 @@ impl Storing<'_> {
             batch.sort(&mut order);
             order.chunks(SWEEP).for_each(|some| self.store(&batch, some));
             batch.clear(self.share);
-            // At the end no lane takes it back.
+            // At the end no lane receives it any more.
             let _ = self.emptied.send(batch);
         }
     }
 
-    /// Stores some keys, those of one slot together.
+    /// Stores keys, grouped by slot.
     fn store(&self, batch: &Batch, some: &[Ordered]) {
         let entry = |&Ordered { slot, number, about, .. }: &Ordered| {
             let loose = &batch.keys[number as usize];
@@ -251,7 +251,7 @@ impl Storing<'_> {
         }
     }
 
-    /// Puts large values together from their parts. One is made before its key is.
+    /// Assembles large values from their parts; a key is created only when its value is complete.
     fn put_together(&self, batch: &Batch, open: &mut Option<Open>) {
         for (number, loose) in batch.keys.iter().enumerate() {
             let (key, bytes) = batch.parts(number);

@@ -1,11 +1,11 @@
-//! Room for entries: which page they go to, and getting dead bytes back.
+//! Allocates space for entries and reclaims dead bytes.
 //!
-//! New entries go to the open page. When that is full, a page with many dead bytes is compacted and becomes
-//! the open one, or a new page is taken. A new page is as long as its first entry and grows with those that
-//! follow; it keeps its number, so references to it stay good. When another becomes the open one it gives back what
-//! it has free. How far a page grows depends on the store ([`Outside::SQUARE`]): the more there are, the more is lost
-//! for their heads and to rounding, and the longer they are, the larger the holes that they leave in the pool as they
-//! grow. All of this works on one page at a time, at most 8 KB, so no command waits for more.
+//! New entries go to the open page. When it is full, a page with many dead bytes is compacted and becomes the
+//! open one, or a new page is allocated. A new page is as long as its first entry and grows as entries are
+//! added; it keeps its number, so entry references stay valid. When another page becomes the open one, the
+//! old one gives back its free space. The maximum page size depends on the store ([`OverflowValue::SQUARE`]):
+//! more pages waste more on headers and rounding, longer pages leave larger holes in the pool as they grow.
+//! Every step works on one page of at most 8 KB, so no command waits longer than that.
 //!
 //! Invariant: no entry of a pinned page is moved.
 
@@ -18,16 +18,16 @@ use crate::overflow::Outside;
 use crate::page;
 use crate::pages::{self, Names, Pages};
 
-/// How many pages a search for a good one looks at.
+/// Pages examined by one search for a page to compact.
 const LOOK_AT: usize = 32;
 
-/// The size of a page in which `len` bytes are used: sixteen steps to a power of two.
+/// Page size for `len` used bytes: sixteen size classes per power of two.
 fn page_size(len: usize) -> usize {
     pages::whole(len).next_multiple_of(Block::STEP.max(len.next_power_of_two() / 16)).min(Block::LARGEST)
 }
 
 impl<V: Outside> Entries<V> {
-    /// The page and the offset at which an entry of `need` bytes is to be written.
+    /// The page and offset for a new entry of `need` bytes.
     pub(super) fn room_for(&mut self, need: usize) -> (usize, usize) {
         if let Some(at) = self.fits(self.open as usize, need) {
             return (self.open as usize, at);
@@ -46,7 +46,7 @@ impl<V: Outside> Entries<V> {
         (number, page::end(self.pages.page(number)))
     }
 
-    /// New entries go to this page from now on. The last one keeps no room for them.
+    /// Makes this the open page and gives back the free space of the previous one.
     fn set_open(&mut self, number: usize) {
         if self.open as usize != number {
             self.pages.trim(self.open as usize);
@@ -59,29 +59,29 @@ impl<V: Outside> Entries<V> {
         (page::room(page) >= need && self.pinned(number) == 0).then(|| page::end(page))
     }
 
-    /// How long a page may grow, in a store with another `need` bytes.
+    /// Maximum page length for a store that grows by `need` bytes.
     fn longest_page(&self, need: usize) -> usize {
         let live = (self.live_bytes() + self.ahead(need)) as u64;
         Block::LARGEST.min((V::SQUARE * live).isqrt() as usize)
     }
 
-    /// An entry's bytes and those of what follows at once.
+    /// `need` plus the bytes announced to follow.
     fn ahead(&self, need: usize) -> usize {
         need.max(usize::from(self.announced))
     }
 
-    /// About so many bytes of entries follow at once: pages get room for them.
+    /// Hints that about `bytes` of entries will be inserted soon, so that pages are sized for them.
     pub(crate) fn announce(&mut self, bytes: usize) {
         self.announced = u16::try_from(bytes).unwrap_or(u16::MAX);
     }
 
-    /// Makes the index ready for so many entries.
+    /// Sizes the index for this many entries.
     pub(crate) fn reserve(&mut self, entries: usize) {
         let names = Names { pages: &self.pages, store: self.rare.as_ref().map(|rare| &rare.store) };
         self.index.reserve(entries, &names);
     }
 
-    /// Makes the open page long enough for another `need` bytes, if it may grow so long.
+    /// Grows the open page for another `need` bytes if its maximum allows that.
     fn grow_open(&mut self, need: usize) -> Option<usize> {
         let number = self.open as usize;
         let end = page::end(self.pages.page_if(number)?);
@@ -91,7 +91,7 @@ impl<V: Outside> Entries<V> {
         Some(number)
     }
 
-    /// Adds a page with room for `need` bytes, and for what is known to follow.
+    /// Adds a page with room for `need` bytes plus the announced ones.
     fn add_page(&mut self, need: usize) -> usize {
         let most = self.longest_page(need).max(page::HEAD + need);
         let len = page_size((page::HEAD + self.ahead(need)).min(most));
@@ -100,14 +100,15 @@ impl<V: Outside> Entries<V> {
         number
     }
 
-    /// The numbers of some pages behind `number`, in a circle that ends with it.
+    /// Page numbers after `number`, wrapping around and ending with it; only a few of them.
     fn others(&self, number: usize) -> impl Iterator<Item = usize> + use<V> {
         let count = self.pages.count();
         let start = if number < count { number + 1 } else { 0 };
         (0..count.min(LOOK_AT)).map(move |step| (start + step) % count)
     }
 
-    /// Among the pages behind the open one, that with the most dead bytes, if it has many.
+    /// The page with the most dead bytes among the next few after the open one, if it has enough to be worth
+    /// compacting.
     fn victim(&self, need: usize) -> Option<usize> {
         let open = self.open as usize;
         let candidates = self.others(open).filter_map(|number| Some((number, self.pages.page_if(number)?)));
@@ -118,7 +119,7 @@ impl<V: Outside> Entries<V> {
         (dead >= page.len() / 8 && dead + page::room(page) >= need).then_some(number)
     }
 
-    /// Moves the entries of a page together.
+    /// Compacts a page.
     fn compact(&mut self, number: usize) {
         debug_assert_eq!(self.pinned(number), 0);
         let mut places = self.places_of(number);
@@ -149,7 +150,7 @@ impl<V: Outside> Entries<V> {
         self.set_earliest(number, earliest);
     }
 
-    /// Moves the entries of page `from` behind those of page `to`, and gives `from` back.
+    /// Moves the live entries of page `from` to the end of page `to` and frees `from`.
     fn evacuate(&mut self, from: usize, to: usize) {
         debug_assert_eq!(self.pinned(from) | self.pinned(to), 0);
         let mut places = self.places_of(from);
@@ -174,27 +175,27 @@ impl<V: Outside> Entries<V> {
         self.free_page(from);
     }
 
-    /// Where the order has the entries of a page, none of which is kept for a snapshot.
+    /// The ordered references to the entries of a page. None of these entries may be kept for a snapshot.
     fn places_of(&self, number: usize) -> <V::Order as Order<V>>::Places {
         let entries = page::entries(self.pages.page(number), page::HEAD);
         self.order.places(entries.map(|(at, _)| pages::reference(number, at)), &self.names())
     }
 
-    /// The hash of the key of an entry in a page that is lifted out.
+    /// The key hash of an entry in a page that is detached from the page list.
     fn hash_in(&self, header: Header, page: &[u8], at: usize) -> u64 {
         let nothing = Pages::default();
         let names = Names { pages: &nothing, store: self.rare.as_ref().map(|rare| &rare.store) };
         hashing::of(names.name_of(header, page, at))
     }
 
-    /// After a removal: a store that is mostly dead bytes is tidied, a page each time.
+    /// Compacts one page per removal while most bytes of the store are dead.
     pub(super) fn tidy_after_removal(&mut self) {
         if self.dead > self.live / 2 + 512 {
             self.tidy();
         }
     }
 
-    /// Gets the dead bytes of one page back; says whether there was something to do.
+    /// Compacts one page. Returns whether there was anything to do.
     pub(crate) fn tidy(&mut self) -> bool {
         let Some(number) = self.victim(0) else { return false };
         let live = page::live(self.pages.page(number));
@@ -213,7 +214,7 @@ impl<V: Outside> Entries<V> {
         true
     }
 
-    /// Gets the dead bytes of a page back if they are worth it.
+    /// Compacts a page if it has enough dead bytes.
     pub(super) fn squeeze(&mut self, number: usize) {
         let Some(page) = self.pages.page_if(number) else { return };
         if self.pinned(number) == 0 && page::dead(page) >= page.len() / 16 {
@@ -224,13 +225,13 @@ impl<V: Outside> Entries<V> {
         }
     }
 
-    /// Whether so many bytes are dead that a pass over the store is worth its while.
+    /// Whether enough bytes are dead to justify a pass over the store.
     pub(crate) fn is_untidy(&self) -> bool {
         self.dead > self.live / 8 + 64
     }
 
-    /// Moves a part of the pages and lines to lower chunks of the pool, where there is room; says whether
-    /// there are further parts.
+    /// Moves one chunk of the pages and index lines to lower addresses of the pool, if there is room. Returns
+    /// whether more chunks follow.
     pub(crate) fn sink(&mut self, part: usize) -> bool {
         self.pages.sink(part) | self.index.sink(part)
     }

@@ -1,4 +1,4 @@
-//! Changing entries where they lie, or moving them because their size changes.
+//! Edits entries in place, or moves them when their size changes.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::packed;
 use crate::pages::{self, Names};
 
 impl<V: Outside> Entries<V> {
-    /// Writes over a value of the same length, if it may be edited where it lies.
+    /// Overwrites a value of equal length in place, if no snapshot needs the old bytes.
     pub(crate) fn overwrite(
         &mut self,
         place: Place,
@@ -46,7 +46,7 @@ impl<V: Outside> Entries<V> {
         fits
     }
 
-    /// Changes when the entry expires; `None` makes it stay.
+    /// Sets or removes (`None`) the entry's expiry.
     pub(crate) fn set_expiry(&mut self, place: Place, key: &Key<'_>, expiry: Option<Millis>) -> Place {
         let place = self.copy_on_write(place, key);
         let number = pages::split(place.0).0;
@@ -80,8 +80,8 @@ impl<V: Outside> Entries<V> {
         }
     }
 
-    /// Makes a flat value `len` bytes long, keeping what it has and filling with zeros, and gives its bytes for
-    /// editing. The expiry stays.
+    /// Resizes a flat value to `len` bytes, zero-filling new bytes, and returns it for editing. The expiry is
+    /// kept.
     pub(crate) fn edit(&mut self, place: Place, key: &Key<'_>, len: usize, code: Code) -> (Place, &mut [u8]) {
         let mut place = self.copy_on_write(place, key);
         self.set_code(place, code);
@@ -109,8 +109,8 @@ impl<V: Outside> Entries<V> {
         (place, header.value_mut(page, at))
     }
 
-    /// Gives an entry another code. That a snapshot may need it does not matter: it says only how a value is
-    /// called, and is not written.
+    /// Sets the entry's code. Safe even if a snapshot needs the entry: the code only names the encoding and
+    /// is not written to files.
     pub(crate) fn set_code(&mut self, place: Place, code: Code) {
         let (header, page, at) = self.pages.entry_mut(place.0);
         if header.code() != code {
@@ -118,7 +118,8 @@ impl<V: Outside> Entries<V> {
         }
     }
 
-    /// The bytes of a flat value, to be changed where they are. The entry must be thawed.
+    /// The bytes of a flat value, for editing in place. The caller must have copied the entry if a snapshot
+    /// needs it.
     pub(crate) fn flat_mut(&mut self, place: Place) -> &mut [u8] {
         let (header, page, at) = self.pages.entry(place.0);
         match header.outside(page, at) {
@@ -133,8 +134,8 @@ impl<V: Outside> Entries<V> {
         }
     }
 
-    /// Exchanges some bytes of a packed collection for others, in its entry or outside, and sets how many elements
-    /// it has.
+    /// Replaces a byte range of a packed collection, in the page or in its overflow record, and sets its
+    /// element count.
     pub(crate) fn splice(&mut self, place: Place, key: &Key<'_>, splice: &Splice<'_>) -> Place {
         let Splice { range, with, count, code } = splice;
         let (header, page, at) = self.pages.entry(place.0);
@@ -167,12 +168,12 @@ impl<V: Outside> Entries<V> {
     }
 }
 
-/// An exchange of bytes in a packed collection.
+/// A byte-range replacement in a packed collection.
 #[derive(Debug)]
 pub(crate) struct Splice<'a> {
     pub(crate) range: Range<usize>,
     pub(crate) with: &'a [u8],
-    /// How many elements there are then.
+    /// Element count after the replacement.
     pub(crate) count: usize,
     pub(crate) code: Code,
 }

@@ -1,13 +1,13 @@
-//! Which entries' time has come.
+//! Tracks when entries expire.
 //!
-//! Each page keeps a time before which none of its entries expires, the store the least of them, and the
-//! keyspace the least of a slot's tables where it can be read without the lock. So finding what is due is a
-//! scan over 16384 numbers, then over a store's pages, then over a page. A store with many pages has a tree
-//! of minima over them, 64 to one. The times are lower bounds: an entry that was removed leaves its time
-//! behind, and the page that turns out to have nothing due gets its exact one.
+//! Each page keeps a lower bound of its entries' expiry times, the store keeps the minimum over its pages,
+//! and the keyspace publishes the minimum over a slot's tables outside the lock. Finding expired entries is
+//! therefore a scan over 16384 numbers, then over the pages of a store, then over one page. A store with many
+//! pages keeps a tree of minima with a fan-out of 64. Removing an entry leaves its time in the bound; a page
+//! found to have nothing expired gets its exact minimum.
 //!
-//! Which keys have values whose elements expire is kept by key, with a time before which none of these does
-//! ([`PartsDue`]). Of a key that goes, or whose value has no such element any more, nothing stays behind.
+//! Keys whose values have expiring elements are tracked by key, with a lower bound of the element times
+//! ([`PartsDue`]). Deleted keys, and keys without such elements, are removed at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,10 +22,10 @@ use crate::page;
 use crate::pages;
 
 const FANOUT: usize = 64;
-/// A store with so many pages has a tree.
+/// Stores with at least this many pages keep a tree.
 const TREE_FROM: usize = 64;
 
-/// The earliest times of pages, and minima of minima of them.
+/// Minima of page expiry times. Each level holds minima over the level below.
 #[derive(Debug, Default)]
 pub(super) struct DueTree {
     levels: Vec<Vec<Millis>>,
@@ -44,7 +44,7 @@ impl DueTree {
             }
             times[index] = time;
             if times.len() <= FANOUT {
-                // The top; levels above it are of a larger store.
+                // This level is the root. Levels above it belong to a time when the store was larger.
                 self.levels.truncate(level + 1);
                 return;
             }
@@ -71,7 +71,7 @@ impl DueTree {
     }
 }
 
-/// The keys whose values have elements that expire.
+/// Keys whose values contain expiring elements.
 #[derive(Debug, Default)]
 pub(crate) struct PartsDue {
     by_time: BTreeSet<(Millis, Arc<[u8]>)>,
@@ -116,8 +116,8 @@ impl PartsDue {
 }
 
 impl<V: Outside> Entries<V> {
-    /// Takes out one entry whose time has come and puts its key into `key`; gives what it had outside. `None` if there
-    /// was none.
+    /// Removes one expired entry, puts its key into `key` and returns its overflow record. `None` if nothing
+    /// has expired.
     pub(crate) fn pop_due(&mut self, now: Millis, key: &mut Vec<u8>) -> Option<Option<Record<V>>> {
         while self.next_due <= now {
             let (number, earliest) = self.earliest_page();
@@ -147,7 +147,7 @@ impl<V: Outside> Entries<V> {
         None
     }
 
-    /// When the next entry or an element of a value expires, or a time before that.
+    /// Lower bound of the next expiry of an entry or of an element inside a value.
     #[inline]
     pub(crate) fn next_due(&self) -> Option<Millis> {
         if self.volatile == 0 && self.rare.is_none() {
@@ -158,24 +158,24 @@ impl<V: Outside> Entries<V> {
         parts.into_iter().chain(entries).min()
     }
 
-    /// When the next entry expires, whatever becomes of elements of values: `page::NEVER` if none does.
+    /// Lower bound of the next entry expiry, ignoring elements of values. `page::NEVER` if no entry expires.
     #[inline(always)]
     pub(crate) fn next_entry_due(&self) -> Millis {
         if self.volatile > 0 { self.next_due } else { page::NEVER }
     }
 
-    /// Whether there may be values whose elements expire.
+    /// Whether any value may have expiring elements.
     #[inline(always)]
     pub(crate) fn may_have_parts_due(&self) -> bool {
         self.rare.as_ref().is_some_and(|rare| rare.parts_due.is_some())
     }
 
-    /// The elements of this key's value expire from then on.
+    /// Records that elements of this key's value start to expire at `due`.
     pub(crate) fn note_parts_due(&mut self, key: &[u8], due: Millis) {
         self.rare().parts_due.get_or_insert_default().note(key, due);
     }
 
-    /// No element of this key's value expires.
+    /// Records that this key's value has no expiring elements.
     #[inline]
     pub(crate) fn forget_parts_due(&mut self, key: &[u8]) {
         if let Some(parts) = self.rare.as_mut().and_then(|rare| rare.parts_due.as_mut()) {
@@ -183,26 +183,26 @@ impl<V: Outside> Entries<V> {
         }
     }
 
-    /// Whether elements of this key's value were said to expire.
+    /// Whether this key's value is recorded as having expiring elements.
     #[inline]
     pub(crate) fn has_parts_due(&self, key: &[u8]) -> bool {
         let parts = self.rare.as_ref().and_then(|rare| rare.parts_due.as_ref());
         parts.is_some_and(|parts| parts.by_key.contains_key(key))
     }
 
-    /// How many keys have values whose elements expire.
+    /// Number of keys whose values have expiring elements.
     #[inline]
     pub(crate) fn parts_due_len(&self) -> usize {
         let parts = self.rare.as_ref().and_then(|rare| rare.parts_due.as_ref());
         parts.map_or(0, |parts| parts.by_key.len())
     }
 
-    /// Takes out a key whose value may have an element that is due.
+    /// Removes and returns a key whose value may have an expired element.
     pub(crate) fn pop_parts_due(&mut self, now: Millis) -> Option<Arc<[u8]>> {
         self.rare.as_mut()?.parts_due.as_mut()?.pop(now)
     }
 
-    /// How many entries' time has come.
+    /// Number of expired entries.
     pub(crate) fn count_due(&self, now: Millis) -> usize {
         if self.volatile == 0 || self.next_due > now {
             return 0;
@@ -215,7 +215,7 @@ impl<V: Outside> Entries<V> {
         due.sum()
     }
 
-    /// The page with the earliest time.
+    /// The page with the lowest expiry bound, and that bound.
     pub(super) fn earliest_page(&self) -> (usize, Millis) {
         if let Some(tree) = self.rare.as_ref().and_then(|rare| rare.due.as_ref()) {
             return tree.first();
@@ -225,7 +225,7 @@ impl<V: Outside> Entries<V> {
         times.min_by_key(|&(_, time)| time).unwrap_or((0, page::NEVER))
     }
 
-    /// An entry of the page expires then.
+    /// Lowers the page's bound to `expiry` if needed.
     pub(super) fn note_due(&mut self, number: usize, expiry: Millis) {
         let expiry = entry::kept_time(expiry);
         self.next_due = self.next_due.min(expiry);
@@ -241,7 +241,7 @@ impl<V: Outside> Entries<V> {
         }
     }
 
-    /// A store that has come to many pages gets its tree.
+    /// Builds the tree when the store reaches `TREE_FROM` pages.
     pub(super) fn due_page_added(&mut self, number: usize) {
         let has_tree = self.rare.as_ref().is_some_and(|rare| rare.due.is_some());
         if number >= TREE_FROM && !has_tree {

@@ -1,4 +1,4 @@
-//! Looking keys up, one after another or those of a batch ahead, and passing over all of them.
+//! Looks up keys, one at a time or prefetched in batches, and iterates over entries.
 
 use clock::Millis;
 use smallvec::SmallVec;
@@ -11,18 +11,18 @@ use crate::page;
 use crate::pages;
 use crate::usage::Usage;
 
-/// The outcome of a lookup.
+/// The result of a key lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
-    /// It is not there.
+    /// The key does not exist.
     Missing,
-    /// There, but past its time: a master removes it, a replica treats it as missing.
+    /// The key exists but has expired. A master deletes it; a replica treats it as missing.
     Expired(Place),
-    /// It is there and has not expired.
+    /// The key exists and has not expired.
     Live(Place),
 }
 
-/// A value as it lies.
+/// A stored value: bytes in the page, or an overflow value.
 pub(crate) enum Body<'a, V> {
     Here(&'a [u8]),
     Outside(&'a V),
@@ -35,7 +35,7 @@ impl<V: Outside> Entries<V> {
         self.find_with_usage(key, now).0
     }
 
-    /// Looks `key` up, and says when and how often it was used, if it is there.
+    /// Looks up `key` and also returns its usage counters if it exists.
     #[inline]
     pub(crate) fn find_with_usage(&self, key: &Key<'_>, now: Millis) -> (Found, Usage) {
         let mut found = (Found::Missing, Usage(0));
@@ -49,7 +49,7 @@ impl<V: Outside> Entries<V> {
         found
     }
 
-    /// The same, where an entry is known that it most likely is.
+    /// Like [`Self::find_with_usage`], and checks the entry `likely` first.
     #[inline(always)]
     pub(crate) fn find_likely(&self, likely: Option<u32>, key: &Key<'_>, now: Millis) -> (Found, Usage) {
         match likely.and_then(|reference| self.seen_at(reference, key, now)) {
@@ -58,7 +58,7 @@ impl<V: Outside> Entries<V> {
         }
     }
 
-    /// The outcome of a lookup of `key`, if this entry is the key's.
+    /// Returns the lookup result if the entry `reference` has this key.
     #[inline(always)]
     fn seen_at(&self, reference: u32, key: &Key<'_>, now: Millis) -> Option<(Found, Usage)> {
         let (header, page, at) = self.pages.entry(reference);
@@ -86,7 +86,7 @@ impl<V: Outside> Entries<V> {
         }
     }
 
-    /// The key, the value, which is flat, and the time at which the entry expires.
+    /// Key, flat value and expiry of the entry.
     #[inline]
     pub(crate) fn flat_entry(&self, place: Place) -> (&[u8], &[u8], Option<Millis>) {
         let (header, page, at) = self.pages.entry(place.0);
@@ -94,20 +94,20 @@ impl<V: Outside> Entries<V> {
         (names.name_of(header, page, at), names.value_of(header, page, at), header.expiry(page, at))
     }
 
-    /// The time at which the entry expires.
+    /// Expiry time of the entry.
     #[inline]
     pub(crate) fn expiry(&self, place: Place) -> Option<Millis> {
         let (header, page, at) = self.pages.entry(place.0);
         header.expiry(page, at)
     }
 
-    /// The entry's attributes: all that it has besides its key and value.
+    /// All attributes of the entry besides key and value.
     pub(crate) fn marks(&self, place: Place) -> Marks {
         let (header, page, at) = self.pages.entry(place.0);
         header.marks(page, at)
     }
 
-    /// The entry's code, which says its type.
+    /// The entry's code, which identifies its type.
     #[inline]
     pub(crate) fn code(&self, place: Place) -> Code {
         self.pages.entry(place.0).0.code()
@@ -118,10 +118,9 @@ impl<V: Outside> Entries<V> {
         self.names().name(place.0)
     }
 
-    /// Visits about `count` entries in the order of their hashes from position `from` on; returns the
-    /// position to go on from, or `None` at the end. An entry that stays from the first call to the last
-    /// is visited at least once, however the store grows or shrinks in between. The low 16 bits of a
-    /// position are zero.
+    /// Visits about `count` entries in hash order, starting at position `from`. Returns the next position, or
+    /// `None` at the end. An entry that exists during the whole scan is visited at least once, however the
+    /// store grows or shrinks. The low 16 bits of a position are zero.
     pub(crate) fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(Place)) -> Option<u64> {
         let (mut position, mut visited) = (from, 0);
         loop {
@@ -136,17 +135,17 @@ impl<V: Outside> Entries<V> {
         }
     }
 
-    /// Visits all entries, in any order, until `visit` says no; says whether it never did.
+    /// Visits all entries in arbitrary order until `visit` returns false. Returns whether all were visited.
     pub(crate) fn visit_all(&self, visit: &mut dyn FnMut(Place) -> bool) -> bool {
         self.index.visit_all(&self.names(), |reference| visit(Place(reference)))
     }
 
-    /// An entry chosen by `random`, a uniform random number.
+    /// Picks an entry by `random`, a uniform random number.
     pub(crate) fn random(&self, random: u64) -> Option<Place> {
         self.index.pick(random).map(Place)
     }
 
-    /// Visits an entry for each of these uniform random numbers, whose reads overlap.
+    /// Visits one entry per random number. The memory reads overlap, which hides cache misses.
     pub(crate) fn sample(&self, randoms: &[u64], visit: &mut dyn FnMut(Place)) {
         randoms.iter().for_each(|&random| self.index.prefetch(random));
         let found = randoms.iter().filter_map(|&random| self.index.pick(random));
@@ -154,8 +153,8 @@ impl<V: Outside> Entries<V> {
         found.into_iter().for_each(|reference| visit(Place(reference)));
     }
 
-    /// A random one of the entries that expire. Where they are few, one of a page that has some; where they are very
-    /// few in a large store it may find none.
+    /// Picks a random entry that has an expiry. If such entries are rare, it picks from a page that has some;
+    /// in a large store with very few it may find none.
     pub(crate) fn random_volatile(&self, random: u64) -> Option<Place> {
         const TRIES: usize = 8;
         const LOOK_AT: usize = 256;
@@ -176,13 +175,13 @@ impl<V: Outside> Entries<V> {
         let may_have = |number: &usize| {
             self.pages.page_if(*number).is_some_and(|page| page::earliest(page) < page::NEVER)
         };
-        // A page's time may be that of an entry which is gone, and times that are far off it does not know.
+        // A page's bound can be stale (its entry is gone) and is inexact for times far in the future.
         let found = some().filter(may_have).find_map(|number| self.volatile_in(number, seed));
         let found = found.or_else(|| self.volatile_in(self.earliest_page().0, seed));
         found.or_else(|| some().find_map(|number| self.volatile_in(number, seed)))
     }
 
-    /// One of the entries of a page that expire.
+    /// Picks an entry with an expiry from one page.
     fn volatile_in(&self, number: usize, random: u64) -> Option<Place> {
         let page = self.pages.page_if(number)?;
         let expires = |&(_, header): &(usize, Header)| header.state() == entry::ALIVE && header.volatile();
@@ -192,31 +191,30 @@ impl<V: Outside> Entries<V> {
         Some(Place(pages::reference(number, at)))
     }
 
-    /// Before the second sweep, where there are many entries: asks for what leads to the index line.
+    /// Prefetches the index segment of `hash`. Batches do this before the second pass if the store is large.
     pub(crate) fn prefetch_segment(&self, hash: u64) {
         self.index.prefetch_segment(hash);
     }
 
-    /// Second sweep: asks for the index line.
+    /// Prefetches the index line of `hash` (second pass of a batch).
     pub(crate) fn prefetch_index(&self, hash: u64) {
         self.index.prefetch(hash);
         self.pages.prefetch_list();
     }
 
-    /// Third sweep: asks for the entry, or, if there is none, for the page that a new one would go to. Returns the
-    /// entry's reference.
+    /// Prefetches the entry with this hash, or the page that a new entry would go to, and returns the likely
+    /// entry reference (third pass of a batch).
     pub(crate) fn prefetch_entry(&self, hash: u64) -> Option<u32> {
         let likely = self.index.likely(hash);
         self.pages.prefetch(likely.unwrap_or_else(|| pages::reference(self.open as usize, 0)));
         likely
     }
 
-    /// Asks for an entry.
     pub(crate) fn prefetch_at(&self, place: Place) {
         self.pages.prefetch(place.0);
     }
 
-    /// The value outside that a key with this hash most likely has. Only a hint.
+    /// The overflow value that a key with this hash most likely has. Only a hint: the key is not compared.
     #[inline]
     pub(crate) fn likely_outside(&self, hash: u64) -> Option<Shape<'_>> {
         let store = &self.rare.as_ref()?.store;

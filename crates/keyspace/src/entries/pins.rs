@@ -1,22 +1,22 @@
-//! The pins that snapshots hold in a store.
+//! Pins: how snapshots keep the entries of a store unchanged.
 //!
-//! A pin says: the pages from `walked` to `mark` are as they were at the cut. `mark` is how many pages
-//! there were then; from the cut on, new entries go to new pages. In the pages between, no entry is edited
-//! or moved, and one that leaves the index stays, with the pins that need it in its state. So walking the
-//! pages between visits exactly the state at the cut: what is alive was alive then, for nothing was added;
-//! what was removed since is still there. As the walk passes a page, what was kept for it dies, and the
-//! page is as any other.
+//! A pin covers the pages from `walked` to `mark`, which is the page count at the cut; later entries go to
+//! new pages. In pinned pages no entry is edited or moved. An entry removed from the index stays, and its
+//! state records the pins that need it. So walking the pinned pages visits exactly the state at the cut: live
+//! entries were live then, because nothing was added, and removed entries are still there. When the walk
+//! passes a page, the entries kept for it die and the page becomes an ordinary one.
 //!
-//! A large collection is pinned in turn ([`crate::large::Collection`]): when it is first changed after the cut, or
-//! when its entry is copied, or at the latest when the walk passes its entry. From then on it waits in
+//! A large collection has a pin of its own ([`crate::large::Collection`]), taken before its first change
+//! after the cut, when its entry is copied, or at the latest when the walk passes its entry. It then waits in
 //! `pending`, which keeps it alive, until the walk has gone through it too.
 //!
-//! A long string or packed collection outside of the pages waits there as well and is walked by itself, a piece
-//! at a time; it is copied if it is edited meanwhile.
+//! A long string or packed collection outside the pages also waits in `pending` and is copied in chunks. An
+//! edit in the meantime copies it first.
 //!
-//! A walk copies what it passes ([`Captured`]); it is shown when the slot is no longer held.
+//! A walk copies the data that it passes ([`Captured`]); the copies are serialized after the slot is
+//! unlocked.
 //!
-//! Up to three snapshots can hold a store at a time, each with its bit; none waits for another's walk.
+//! Up to three snapshots can pin a store at a time, one bit each, and they do not wait for each other.
 
 use super::{Entries, Place, Rare};
 use crate::captured::{Captured, External, FindExternal, Owner, is_needed};
@@ -27,32 +27,31 @@ use crate::overflow::{Outside, Record, Shape, ShapeMut, count_kept};
 use crate::page;
 use crate::pages;
 
-/// How much of a long value is copied under one lock.
+/// Bytes of a long value that are copied under one lock.
 const PIECE: usize = 64 << 10;
 
-/// The pages and entries that one snapshot holds in a table.
+/// The range of pages that one snapshot pins.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pin {
     /// The snapshot's bit in the state of an entry: 1, 2 or 4.
     bit: u32,
-    /// The database that the store was at the cut.
+    /// The database number of the store at the cut (SWAPDB can change it later).
     db: u16,
     walked: u32,
     mark: u32,
-    /// How many entries there were, and how many of them expire: a pin is made before the first change after the
-    /// cut.
+    /// Entry counts at the cut; valid because a pin is taken before the first change after it.
     pub(crate) len: u32,
     pub(crate) volatile: u32,
 }
 
 impl Pin {
-    /// Whether nothing has been walked yet.
+    /// Whether the walk has not started.
     pub(crate) fn is_new(&self) -> bool {
         self.walked == 0
     }
 }
 
-/// A value outside whose entry a walk has passed.
+/// An overflow value that waits for its walk after its entry was passed.
 #[derive(Debug)]
 pub(super) struct Pending {
     bit: u32,
@@ -60,24 +59,24 @@ pub(super) struct Pending {
     marks: Marks,
     key: Box<[u8]>,
     record: u32,
-    /// How much of a long value has been walked.
+    /// Bytes of a long value copied so far.
     walked: usize,
 }
 
 impl<V: Outside> Entries<V> {
-    /// The snapshots that still need what lies in a page, as bits.
+    /// Bits of the snapshots that still need this page.
     #[inline]
     pub(super) fn pinned(&self, number: usize) -> u32 {
         self.rare.as_ref().map_or(0, |rare| rare.pinned(number))
     }
 
-    /// From here on, new pages get at least this number.
+    /// Lowest page number that new pages may take.
     pub(super) fn first_free_number(&self) -> usize {
         let pins = self.rare.as_ref().map_or(&[][..], |rare| &rare.pins);
         pins.iter().map(|pin| pin.mark as usize).max().unwrap_or(0)
     }
 
-    /// Holds the entries as they are now for a snapshot; says whether there are any.
+    /// Pins all entries for a snapshot. Returns whether there are any.
     pub(crate) fn pin(&mut self, bit: u32, db: u16) -> bool {
         let (mark, len, volatile) = (self.pages.count() as u32, self.len, self.volatile);
         if mark > 0 {
@@ -86,19 +85,20 @@ impl<V: Outside> Entries<V> {
         mark > 0
     }
 
-    /// The record of an entry whose value is walked in parts: a long one that is not a collection is shown whole.
+    /// The overflow record of an entry if its value is walked in parts. A long string is not: it is copied in
+    /// chunks and visited whole.
     fn record_in_parts(&self, place: Place) -> Option<u32> {
         let (header, page, at) = self.pages.entry(place.0);
         let record = header.outside(page, at)?;
         matches!(self.store().record(record).value.shape(), Shape::Collection(_)).then_some(record)
     }
 
-    /// Whether the value of this entry is one.
+    /// Whether the entry's value is walked in parts.
     pub(crate) fn is_in_parts(&self, place: Place) -> bool {
         self.record_in_parts(place).is_some()
     }
 
-    /// Holds such a value as it is now.
+    /// Pins a value that is walked in parts.
     pub(crate) fn pin_value(&mut self, bit: u32, db: u16, place: Place) {
         let Some(record) = self.record_in_parts(place) else { return };
         let (header, page, at) = self.pages.entry(place.0);
@@ -107,13 +107,13 @@ impl<V: Outside> Entries<V> {
         self.let_wait(vec![pending]);
     }
 
-    /// The value that is the next to be walked.
+    /// The next pending value of this snapshot.
     pub(crate) fn pinned_value(&self, bit: u32) -> Option<&V> {
         let pending = &self.rare.as_ref()?.pending[self.pending_for(bit)?];
         Some(&self.store().record(pending.record).value)
     }
 
-    /// Pins values, and keeps them until they are walked.
+    /// Pins values and queues them for their walk.
     fn let_wait(&mut self, values: Vec<Pending>) {
         for value in &values {
             self.pin_record(value.record, value.bit);
@@ -130,23 +130,23 @@ impl<V: Outside> Entries<V> {
         self.pin_of(bit).is_some() || self.pending_for(bit).is_some()
     }
 
-    /// Whether the walk is within the large values of a page.
+    /// Whether the walk is in the middle of a page's overflow values.
     pub(crate) fn is_within(&self, bit: u32) -> bool {
         self.pending_for(bit).is_some()
     }
 
-    /// Whether any snapshot still needs something here.
+    /// Whether any snapshot still needs entries of this store.
     pub(crate) fn is_pinned(&self) -> bool {
         self.rare.as_ref().is_some_and(|rare| !rare.pins.is_empty() || !rare.pending.is_empty())
     }
 
-    /// Bytes of entries that are kept for snapshots only.
+    /// Bytes of entries that only snapshots still need.
     pub(crate) fn leftover_bytes(&self) -> usize {
         self.rare.as_ref().map_or(0, |rare| rare.leftover)
     }
 
-    /// Copies pages that the pin holds until it has passed `budget` bytes, and lets go of them. Says whether the
-    /// pin is done; then it is gone.
+    /// Copies pinned pages until about `budget` bytes are done, and unpins them. Returns whether the pin is
+    /// finished and removed.
     pub(crate) fn walk(&mut self, bit: u32, budget: usize, captured: &mut Captured) -> bool {
         let mut passed = 0;
         while passed < budget {
@@ -170,7 +170,8 @@ impl<V: Outside> Entries<V> {
         self.rare.as_ref().is_some_and(|rare| !rare.store.is_empty())
     }
 
-    /// Gives `work` a way to the keys and values that entries of a page have outside, if any may.
+    /// Calls `work` with a lookup function for overflow keys and values of a page, or `None` if the store has
+    /// none.
     fn with_beside<'a, R>(
         &'a self,
         page: &'a [u8],
@@ -182,7 +183,7 @@ impl<V: Outside> Entries<V> {
         work(Some(&|at, header| self.external(page, at, header)))
     }
 
-    /// The key and value that an entry has outside of its page.
+    /// The overflow key and value of an entry.
     fn external<'a>(&'a self, page: &'a [u8], at: usize, header: Header) -> Option<External<'a>> {
         let record = self.store().record(header.outside(page, at)?);
         let value = match record.value.shape() {
@@ -192,7 +193,7 @@ impl<V: Outside> Entries<V> {
         Some(External { key: record.key.as_deref(), value })
     }
 
-    /// Copies a piece of a long value, or the next part of a collection; returns its bytes.
+    /// Copies a chunk of a long value or the next part of a collection. Returns the bytes copied.
     fn walk_pending(&mut self, index: usize, captured: &mut Captured) -> usize {
         if captured.names_only {
             return self.skip_pending(index, &mut captured.dropped);
@@ -220,8 +221,8 @@ impl<V: Outside> Entries<V> {
         })
     }
 
-    /// For a collection, whose entries these are: lets `copy` have the next page that the pin holds, which may be an
-    /// empty one so that there is a first, and passes it. `None` if the pin is done.
+    /// For a collection that owns this store: passes the next pinned page to `copy` and unpins it. The first
+    /// page may be empty, so that every collection has a first part. `None` if the pin is finished.
     pub(crate) fn walk_page(
         &mut self,
         bit: u32,
@@ -239,7 +240,8 @@ impl<V: Outside> Entries<V> {
         Some(copied)
     }
 
-    /// For a collection: passes the next page that the pin holds; returns its bytes. `None` if the pin is done.
+    /// For a collection: unpins the next page without copying and returns its bytes. `None` if the pin is
+    /// finished.
     pub(crate) fn skip_page(&mut self, bit: u32, dropped: &mut Vec<Record<Large>>) -> Option<usize> {
         let number = self.pin_of(bit)?.walked as usize;
         let size = self.pages.size_if(number).unwrap_or(0);
@@ -247,13 +249,13 @@ impl<V: Outside> Entries<V> {
         Some(size)
     }
 
-    /// In order: the next of the same snapshot may have been begun.
+    /// Removes in order, because the same snapshot may already have started the next value.
     fn end_pending(&mut self, index: usize, dropped: &mut Vec<Record<Large>>) {
         let pending = self.rare().pending.remove(index);
         dropped.extend(self.rare().store.release(pending.record).map(Record::into_dropped));
     }
 
-    /// Lets go of a long value, or of the next part of a collection; returns its bytes.
+    /// Skips a long value or the next part of a collection. Returns its bytes.
     fn skip_pending(&mut self, index: usize, dropped: &mut Vec<Record<Large>>) -> usize {
         let rare = self.rare();
         let Pending { bit, record, .. } = rare.pending[index];
@@ -267,8 +269,7 @@ impl<V: Outside> Entries<V> {
         })
     }
 
-    /// Lets go of what the pin holds without copying it, `budget` bytes of pages at a time. Says whether the
-    /// pin is done.
+    /// Unpins pages without copying, `budget` bytes at a time. Returns whether the pin is finished.
     pub(crate) fn unpin(&mut self, bit: u32, budget: usize, dropped: &mut Vec<Record<Large>>) -> bool {
         let mut passed = 0;
         while passed < budget {
@@ -295,7 +296,7 @@ impl<V: Outside> Entries<V> {
         self.rare.as_ref()?.pending.iter().position(|pending| pending.bit == bit)
     }
 
-    /// The pin has passed a page.
+    /// Unpins a page that the walk has passed.
     fn pass(&mut self, bit: u32, number: usize, dropped: &mut Vec<Record<Large>>) {
         let rare = self.rare();
         let index = rare.pins.iter().position(|pin| pin.bit == bit).expect("a pin passes pages");
@@ -308,7 +309,7 @@ impl<V: Outside> Entries<V> {
         }
     }
 
-    /// The long values of a page that is being passed are pinned and wait for their walk.
+    /// Pins the long overflow values of a page and queues them for their walk.
     fn pin_external_of(&mut self, bit: u32, db: u16, number: usize) {
         let Some(page) = self.pages.page_if(number).filter(|_| self.has_outside()) else { return };
         let mut pending = Vec::new();
@@ -322,14 +323,14 @@ impl<V: Outside> Entries<V> {
         self.let_wait(pending);
     }
 
-    /// Pins a record that is a collection, for each of `bits` that has not.
+    /// Pins a collection record for each snapshot in `bits` that has not pinned it yet.
     fn pin_record(&mut self, record: u32, bits: u32) {
         if let ShapeMut::Collection(collection) = self.rare().store.record_mut(record).value.shape_mut() {
             [1, 2, 4].into_iter().filter(|bit| bits & bit != 0).for_each(|bit| collection.pin(bit));
         }
     }
 
-    /// The value that an entry has outside, to be changed: the snapshots that need the entry pin it first.
+    /// The overflow value of an entry, for editing. Snapshots that need the entry pin the value first.
     pub(crate) fn outside_mut(&mut self, place: Place) -> Option<&mut V> {
         let pinned = self.pinned(pages::split(place.0).0);
         let (header, page, at) = self.pages.entry(place.0);
@@ -340,7 +341,7 @@ impl<V: Outside> Entries<V> {
         Some(&mut self.rare().store.record_mut(number).value)
     }
 
-    /// Ends the entries of a page that were kept for this pin only.
+    /// Kills the entries of a page that only this pin kept.
     fn let_go(&mut self, bit: u32, number: usize, dropped: &mut Vec<Record<Large>>) {
         if self.rare().leftover == 0 {
             return;
@@ -367,7 +368,7 @@ impl<V: Outside> Entries<V> {
         }
     }
 
-    /// Makes an entry one that may be edited: if a snapshot needs it as it is, a copy of it.
+    /// Makes an entry editable: copies it if a snapshot needs the original.
     pub(crate) fn copy_on_write(&mut self, place: Place, key: &Key<'_>) -> Place {
         let pinned = self.pinned(pages::split(place.0).0);
         if pinned == 0 {
@@ -388,8 +389,8 @@ impl<V: Outside> Entries<V> {
         self.put(key.hash, &draft, value.len())
     }
 
-    /// Makes an entry's record one that may be edited: if another entry has it too, a copy of it. Returns
-    /// its number. The entry itself must be thawed.
+    /// Makes an entry's record editable: copies it if another entry shares it. Returns the record number. The
+    /// entry itself must already be editable.
     pub(super) fn own_record(&mut self, place: Place, number: u32) -> u32 {
         let store = &mut self.rare().store;
         if store.record(number).shared == 0 {

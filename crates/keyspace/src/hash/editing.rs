@@ -1,4 +1,4 @@
-//! Fields that go, and when they do.
+//! Removes fields and changes their expiry.
 
 use clock::Millis;
 use smallvec::SmallVec;
@@ -13,7 +13,7 @@ use crate::packed::{self, Shape};
 use crate::table::{Dropped, Table};
 
 impl Table {
-    /// The hash at `place`, if it is one.
+    /// The hash at `place`, or `None` if the value has another type.
     #[must_use]
     #[inline]
     pub fn hash(&self, place: Place) -> Option<HashRef<'_>> {
@@ -24,17 +24,17 @@ impl Table {
         self.hash(place).expect("the caller has seen that it is a hash")
     }
 
-    /// The fields of a large hash, to be changed: the snapshots that need its entry pin it first.
+    /// The fields of a large hash, for editing. Snapshots that need the entry pin it first.
     pub(super) fn large_hash(&mut self, place: Place) -> Option<&mut Fields<OfHash>> {
         if let Large::Hash(fields) = self.entries.outside_mut(place)? { Some(fields) } else { None }
     }
 
-    /// Removes a field of the hash at `place`; says whether it was there. A hash without fields must not
-    /// stay: the caller removes its key.
+    /// Removes a field of the hash at `place`. Returns whether it existed. The caller must delete the key
+    /// when the hash becomes empty.
     pub fn hash_remove(&mut self, place: Place, key: &Key<'_>, name: &[u8]) -> (Place, bool) {
         let hash = self.known_hash(place);
         let Shape::Packed(packed) = hash.shape else {
-            // Looked for first: a field that is not there needs no pin.
+            // Look up first: removing a missing field must not pin the hash.
             let found = hash.get(name).is_some();
             let removed = found && self.large_hash(place).is_some_and(|fields| fields.remove(name));
             self.update_parts_due(place, key);
@@ -48,7 +48,7 @@ impl Table {
         (place, true)
     }
 
-    /// Changes when a field of the hash at `place` expires; says whether the field is there.
+    /// Sets or removes the expiry of a field of the hash at `place`. Returns whether the field exists.
     pub fn hash_set_expiry(
         &mut self,
         place: Place,
@@ -64,7 +64,7 @@ impl Table {
         let place = match hash.shape {
             Shape::Packed(_) => {
                 let value: SmallVec<[u8; 512]> = field.value.into();
-                // The name that the encoding has stays: no bound is passed by a time.
+                // Unlimited bounds keep the current encoding name: an expiry must not change it.
                 let bounds = Bounds { entries: usize::MAX, value: usize::MAX };
                 self.hash_set(place, key, Field { name, value: &value, expiry }, bounds).0
             }
@@ -82,8 +82,8 @@ impl Table {
         (place, true)
     }
 
-    /// Removes one field whose time has come from any hash, and the hash if that was its last; puts the
-    /// hash's key into `key` and the field's name into `name`. Says whether there was one.
+    /// Removes one expired field from any hash, and the hash itself if it was the last field. Puts the hash's
+    /// key into `key` and the field's name into `name`. `None` if nothing has expired.
     pub fn pop_due_field(&mut self, now: Millis, key: &mut Vec<u8>, name: &mut Vec<u8>) -> Option<Dropped> {
         while let Some(bytes) = self.entries.pop_parts_due(now) {
             let hashed = name_key(&bytes);

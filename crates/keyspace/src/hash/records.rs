@@ -1,4 +1,4 @@
-//! A hash as one run of bytes.
+//! The packed binary format of a hash.
 //!
 //! ```text
 //!  0        2
@@ -8,8 +8,8 @@
 //!  u16     varint                    varint         6 bytes if timed; then the value
 //! ```
 //!
-//! Lengths are as [`crate::varint`] writes them. Fields stand in the order in which they came. An edit of a hash
-//! computes the bytes that change and lets the table exchange them ([`crate::table`], `splice`).
+//! Lengths are encoded as in [`crate::varint`]. Fields are in insertion order. An edit computes the changed
+//! bytes and the table splices them in ([`crate::table`], `splice`).
 
 use clock::Millis;
 use smallvec::{Array, SmallVec};
@@ -18,19 +18,19 @@ use crate::entry::{TIME, read_time, write_time};
 use crate::packed::COUNT;
 use crate::varint;
 
-/// One field of a packed hash and where it stands.
+/// A field of a packed hash and its byte range.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record<'a> {
     pub(crate) start: usize,
     pub(crate) end: usize,
-    /// Where the value begins; it goes to `end`.
+    /// Start of the value; it extends to `end`.
     pub(crate) value_at: usize,
     pub(crate) field: &'a [u8],
     pub(crate) value: &'a [u8],
     pub(crate) expiry: Option<Millis>,
 }
 
-/// Bytes that grow at their end.
+/// A byte buffer that supports appending.
 pub(crate) trait Bytes {
     fn append(&mut self, bytes: &[u8]);
 }
@@ -47,9 +47,9 @@ impl<A: Array<Item = u8>> Bytes for SmallVec<A> {
     }
 }
 
-/// Up to here a record is short.
+/// Records up to this length are assembled on the stack.
 const SHORT: usize = 96;
-/// The most bytes of a record before its field.
+/// Maximum number of bytes of a record before its field name.
 const MOST_HEAD: usize = 2 * varint::MOST + TIME;
 
 #[inline]
@@ -63,7 +63,7 @@ pub(crate) fn record(packed: &[u8], start: usize) -> Record<'_> {
     Record { start, end, value_at, field: &packed[at..value_at], value: &packed[value_at..end], expiry }
 }
 
-/// The fields of a packed hash, its count in front.
+/// The fields of a packed hash, including the count prefix.
 #[inline]
 pub(crate) fn records(packed: &[u8]) -> impl Iterator<Item = Record<'_>> + Clone {
     let mut at = COUNT;
@@ -98,7 +98,7 @@ pub(crate) fn push(out: &mut impl Bytes, field: &[u8], value: &[u8], expiry: Opt
     let (value_at, end) = (len + field.len(), len + field.len() + value.len());
     let mut record = [0; SHORT];
     if end <= SHORT {
-        // Put together here it is copied once: three calls would cost more than what they copy.
+        // Assemble on the stack and append once: three appends would cost more than the copying itself.
         record[..MOST_HEAD].copy_from_slice(&head);
         copy(&mut record[len..value_at], field);
         copy(&mut record[value_at..end], value);
@@ -110,7 +110,7 @@ pub(crate) fn push(out: &mut impl Bytes, field: &[u8], value: &[u8], expiry: Opt
     }
 }
 
-/// Copies as many bytes as there are, few of them without a call.
+/// Copies short slices with fixed-size moves instead of a `memcpy` call.
 #[inline]
 fn copy(to: &mut [u8], from: &[u8]) {
     fn ends<const N: usize>(to: &mut [u8], from: &[u8]) {
@@ -128,7 +128,7 @@ fn copy(to: &mut [u8], from: &[u8]) {
     }
 }
 
-/// Writes another time into a record that has one.
+/// Overwrites the expiry of a record that has one.
 pub(crate) fn set_time(packed: &mut [u8], record_start: usize, expiry: Millis) {
     let mut at = record_start;
     varint::read(packed, &mut at);

@@ -1,7 +1,7 @@
-//! Setting fields of a hash, packed or a table.
+//! Sets fields of a hash, packed or large.
 //!
-//! Most fields that are set were there and keep their size: then nothing moves. Else a packed hash is written
-//! anew, once for all fields that a command sets, and becomes a table when it grows past what is packed.
+//! Most updates overwrite an existing field with a value of equal size, and nothing moves. Otherwise a packed
+//! hash is rewritten once per command, and becomes large when it outgrows the packed form.
 
 use smallvec::SmallVec;
 
@@ -14,14 +14,14 @@ use crate::large::Large;
 use crate::packed::{self, MOST_BYTES, MOST_ELEMENTS, Shape};
 use crate::table::Table;
 
-/// Whether a hash with so many fields and this one among them is past the bounds of a `listpack`.
+/// Whether a hash with `count` fields, including this one, exceeds the `listpack` bounds.
 #[inline]
 fn passes(field: &Field<'_>, count: usize, bounds: Bounds) -> bool {
     field.name.len().max(field.value.len()) > bounds.value || count > bounds.entries
 }
 
 impl Table {
-    /// Sets a field of the hash at `place`, and when it expires. Returns the field's old expiry if it was there.
+    /// Sets a field of the hash at `place`, with its expiry. Returns the previous state if the field existed.
     pub fn hash_set(
         &mut self,
         place: Place,
@@ -37,7 +37,7 @@ impl Table {
         (place, replaced)
     }
 
-    /// Sets a field of a packed hash that is not there or has another size.
+    /// Sets a field of a packed hash that is new or changes its size.
     fn set_moving(
         &mut self,
         place: Place,
@@ -87,8 +87,8 @@ impl Table {
         (place, replaced)
     }
 
-    /// Sets several fields of the hash at `place`, one after another; `told` hears for each what was there. A
-    /// packed hash is written anew once for all of them.
+    /// Sets several fields of the hash at `place`. For each one, `told` receives the previous state. A packed
+    /// hash is rewritten once for all of them.
     pub fn hash_set_all<'f>(
         &mut self,
         mut place: Place,
@@ -113,7 +113,7 @@ impl Table {
         place
     }
 
-    /// Sets fields of a packed hash in a copy, as long as it stays one, and stores that.
+    /// Applies the fields to a copy of a packed hash while it stays packed, and stores the copy.
     fn set_rewriting<'f>(
         &mut self,
         place: Place,
@@ -149,7 +149,7 @@ impl Table {
                 self.note_parts_due(place, key);
             }
         }
-        // It becomes a large one, in which the others are set one by one.
+        // The hash no longer fits the packed form: convert it and set the remaining fields one by one.
         for field in too_much.into_iter().chain(fields) {
             let (set, replaced) = self.hash_set(place, key, field, bounds);
             place = set;
@@ -158,7 +158,7 @@ impl Table {
         place
     }
 
-    /// Sets a field if nothing else has to move for it.
+    /// Sets a field in place, if its size does not change.
     #[inline]
     fn set_where_it_is(
         &mut self,
@@ -190,7 +190,7 @@ impl Table {
         Some((place, Some(replaced)))
     }
 
-    /// Makes a packed hash a large one.
+    /// Converts a packed hash into a large one.
     fn make_hash_large(&mut self, place: Place, key: &Key<'_>) -> Place {
         let mut fields = Box::<Fields<OfHash>>::default();
         self.known_hash(place).for_each(&mut |field| {
@@ -200,7 +200,7 @@ impl Table {
     }
 }
 
-/// A packed hash that is written anew.
+/// A packed hash that is being rewritten.
 struct Rewriting {
     bytes: SmallVec<[u8; 1024]>,
     form: Form,
@@ -208,7 +208,8 @@ struct Rewriting {
 }
 
 impl Rewriting {
-    /// Sets a field and returns its old expiry if it was there, unless the hash would become a large one by that.
+    /// Sets a field and returns its previous state if it existed. `None` if the hash would outgrow the packed
+    /// form.
     fn set(&mut self, field: &Field<'_>) -> Option<Option<Replaced>> {
         let found = records::find(&self.bytes, field.name);
         let replaced = found.map(|record| Replaced { expiry: record.expiry });

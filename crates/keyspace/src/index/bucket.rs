@@ -1,15 +1,16 @@
-//! One line of the index.
+//! One bucket of the index: a cache line.
 //!
 //! ```text
-//!  0         12       14      16                              64
-//! +---------+--------+-------+-------------------------------+
-//! | 12 tags | passed | 0     | 12 references                 |
-//! +---------+--------+-------+-------------------------------+
-//!  u8 each   u16              u32 each
+//!  0         12         14      16                              64
+//! +---------+----------+-------+-------------------------------+
+//! | 12 tags | overflow | 0     | 12 references                 |
+//! +---------+----------+-------+-------------------------------+
+//!  u8 each   u16                u32 each
 //! ```
 //!
-//! A tag is a byte of the key's hash, 0 for an empty place. `passed` counts the entries that belonged here
-//! or before, found every place taken, and lie further on: while it is not 0 a search has to go on.
+//! A tag is a byte of the key's hash, 0 for a free cell. `overflow` counts the entries whose home is this
+//! bucket or an earlier one, but which were stored in a later bucket because all cells were taken. While it
+//! is not 0, a search must continue with the next bucket.
 
 use wide::u8x16;
 
@@ -18,28 +19,28 @@ pub(crate) const LINE: usize = 64;
 const PASSED: usize = 12;
 const REFERENCES: usize = 16;
 
-/// A line that is read.
+/// A read-only bucket.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Bucket<'a>(pub(crate) &'a [u8; LINE]);
 
-/// A line that is changed.
+/// A mutable bucket.
 #[derive(Debug)]
 pub(crate) struct BucketMut<'a>(pub(crate) &'a mut [u8; LINE]);
 
-/// The tag of a hash: never 0.
+/// The tag of a hash, never 0.
 #[inline]
 pub(crate) fn tag(hash: u64) -> u8 {
     (hash as u8).max(1)
 }
 
-/// Which of the twelve places have `tag`: a bit each.
+/// Bit mask of the cells that hold `tag`.
 #[inline]
 fn places_with(line: &[u8; LINE], tag: u8) -> u32 {
     let head: [u8; 16] = *line.first_chunk().expect("a line is longer");
     u8x16::new(head).simd_eq(u8x16::splat(tag)).to_bitmask() & ((1 << PLACES) - 1)
 }
 
-/// The places whose bits are set, rising.
+/// The numbers of the set bits in ascending order.
 #[inline]
 fn places(mut bits: u32) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
@@ -61,18 +62,17 @@ impl<'a> Bucket<'a> {
         u16::from_le_bytes([self.0[PASSED], self.0[PASSED + 1]])
     }
 
-    /// The places with `tag` and what they refer to.
+    /// The cells that hold `tag`, with their references.
     #[inline]
     pub(crate) fn tagged(self, tag: u8) -> impl Iterator<Item = (usize, u32)> + 'a {
         places(places_with(self.0, tag)).map(move |place| (place, self.reference(place)))
     }
 
-    /// The references in the line.
     pub(crate) fn references(self) -> impl Iterator<Item = u32> + 'a {
         (0..PLACES).filter(move |&place| self.0[place] != 0).map(move |place| self.reference(place))
     }
 
-    /// The reference at the place, if it is taken.
+    /// The reference in the cell, if it is taken.
     pub(crate) fn at(self, place: usize) -> Option<u32> {
         (self.0[place] != 0).then(|| self.reference(place))
     }

@@ -1,11 +1,11 @@
-//! The index of a handful of entries: their tags and references, in the table itself.
+//! The index of a handful of entries: tags and references stored inside the table itself.
 //!
-//! Most of a small server's slots have so few, and a line of the index for them would take more than the entries. They
-//! are in no order: where an order is needed, their hashes are asked for.
+//! Most slots of a small server have so few keys that an index line would take more memory than the entries.
+//! The references are unordered; callers that need an order compute the hashes.
 
 use super::bucket::tag;
 
-/// So many lie here: together they take as many bytes as a segment.
+/// Capacity: takes as many bytes as a segment header.
 pub(super) const MOST: usize = 7;
 
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ impl Few {
         &self.references[..self.len()]
     }
 
-    /// The references under the hash's tag, with their places.
+    /// The references with the tag of `hash`, and their cells.
     #[inline]
     fn tagged(&self, hash: u64) -> impl Iterator<Item = (usize, u32)> {
         let tag = tag(hash);
@@ -48,7 +48,7 @@ impl Few {
         self.tagged(hash).map(|(_, reference)| reference).find(|&reference| is(reference))
     }
 
-    /// Adds a reference. There must be room.
+    /// Adds a reference. The index must not be full.
     pub(super) fn add(&mut self, hash: u64, reference: u32) {
         self.references[self.len()] = reference;
         self.tags[self.len()] = tag(hash);
@@ -60,7 +60,6 @@ impl Few {
         found.expect("what is alive is indexed").0
     }
 
-    /// Takes a reference out.
     pub(super) fn remove(&mut self, hash: u64, reference: u32) {
         let place = self.place_of(hash, reference);
         self.len -= 1;
@@ -68,13 +67,13 @@ impl Few {
         self.tags[place] = self.tags[self.len()];
     }
 
-    /// Exchanges a reference for another to the same entry.
+    /// Replaces a reference by another one to the same entry.
     pub(super) fn redirect(&mut self, hash: u64, from: u32, to: u32) {
         let place = self.place_of(hash, from);
         self.references[place] = to;
     }
 
-    /// One of them, each with the same chance.
+    /// Picks a uniformly random reference.
     pub(super) fn pick(&self, random: u64) -> Option<u32> {
         let place = (u128::from(random) * u128::from(self.len)) >> 64;
         self.references().get(place as usize).copied()

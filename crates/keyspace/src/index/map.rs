@@ -1,28 +1,29 @@
-//! Which segment covers which positions.
+//! The directory map: which segment covers which positions.
 //!
-//! A map has an element for each value of a position's first `depth` bits; neighbours lead to one segment if that
-//! covers both. It doubles when a segment is split that has only one element. In a table of many millions that takes
-//! longer than a command may wait, so the doubled map is made ready before, a few elements with each split.
+//! The map has one element per value of the first `depth` bits of a position; neighbouring elements can lead
+//! to one segment. It doubles when a segment that has only one element is split. With millions of keys,
+//! doubling at once would stall a command, so the doubled map is built ahead, a few elements per split.
 
 use std::ops::Range;
 
-/// Elements that are doubled with each split. A map is doubled when nearly every element has a segment of its own, so
-/// from [`Map::is_nearly_full`] on there are four times as many splits to come as this takes.
+/// Elements copied to the doubled map per split. The map doubles when nearly every element has its own
+/// segment, so from [`Map::is_nearly_full`] on, four times as many splits remain as are needed to finish the
+/// copy.
 const AT_ONCE: usize = 16;
-/// A map of fewer elements is doubled at once.
+/// Smaller maps are doubled at once.
 const MANY: usize = 4096;
 
 #[derive(Debug)]
 pub(super) struct Map {
     depth: u8,
     numbers: Vec<u32>,
-    /// The begin of the doubled map.
+    /// The part of the doubled map that is built so far.
     next: Vec<u32>,
     segments: usize,
 }
 
 impl Map {
-    /// Everything leads to segment 0.
+    /// A map that leads all positions to segment 0.
     pub(super) fn new() -> Self {
         Self { depth: 1, numbers: vec![0; 2], next: Vec::new(), segments: 1 }
     }
@@ -32,8 +33,8 @@ impl Map {
         self.numbers[(position >> (64 - self.depth)) as usize]
     }
 
-    /// The positions that share `depth` bits with this one lead to one segment: from now on the upper half of them
-    /// leads to another.
+    /// Splits the range of positions that share `depth` bits with this one: its upper half now leads to
+    /// segment `upper`.
     pub(super) fn divide(&mut self, position: u64, depth: u8, upper: u32) {
         if depth == self.depth {
             self.make_ready(self.numbers.len());
@@ -47,13 +48,13 @@ impl Map {
         self.segments += 1;
     }
 
-    /// From now on all positions that share `depth` bits with this one, two segments' before, lead to that segment.
+    /// Merges two ranges: all positions that share `depth` bits with this one now lead to segment `number`.
     pub(super) fn unite(&mut self, position: u64, depth: u8, number: u32) {
         self.lead(self.range(position, depth), number);
         self.segments -= 1;
     }
 
-    /// How many segments it leads to.
+    /// Number of distinct segments.
     pub(super) fn segments(&self) -> usize {
         self.segments
     }
@@ -62,14 +63,14 @@ impl Map {
         self.numbers.len() >= MANY && self.segments > self.numbers.len() / 4 * 3
     }
 
-    /// Doubles so many elements more.
+    /// Copies this many more elements to the doubled map.
     fn make_ready(&mut self, elements: usize) {
         self.next.reserve_exact(self.numbers.len() * 2 - self.next.len());
         let done = self.next.len() / 2;
         self.next.extend(self.numbers.iter().skip(done).take(elements).flat_map(|&number| [number, number]));
     }
 
-    /// The elements of the positions that share `depth` bits with this one.
+    /// The elements for positions that share `depth` bits with this one.
     fn range(&self, position: u64, depth: u8) -> Range<usize> {
         let first = if depth == 0 { 0 } else { (position >> (64 - depth)) as usize };
         let width = 1 << (self.depth - depth);
@@ -82,7 +83,7 @@ impl Map {
         self.numbers[elements].fill(number);
     }
 
-    /// Bytes of the heap that it takes.
+    /// Heap bytes used.
     pub(super) fn bytes(&self) -> usize {
         (self.numbers.capacity() + self.next.capacity()) * size_of::<u32>()
     }
@@ -94,7 +95,7 @@ mod tests {
 
     use super::*;
 
-    /// The segments by where they begin: depth and number.
+    /// Reference model: start position to depth and segment number.
     struct Twin(BTreeMap<u64, (u8, u32)>);
 
     impl Twin {
@@ -104,7 +105,7 @@ mod tests {
         }
     }
 
-    /// Chance enough for a test.
+    /// A pseudo-random number.
     fn next(random: &mut u64) -> u64 {
         *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         *random ^ *random >> 29
@@ -117,8 +118,7 @@ mod tests {
         }
     }
 
-    /// Segments split and joined by chance, until there are ten thousand and until there is one again: every position
-    /// leads where it should, whatever the map looks like.
+    /// Splits and merges segments at random, up to ten thousand and back to one.
     #[test]
     fn every_position_leads_to_the_segment_that_covers_it() {
         let mut map = Map::new();
@@ -150,8 +150,8 @@ mod tests {
         }
     }
 
-    /// All segments are about equally full, so all of one depth are split before the next: a large map is ready when it
-    /// is needed, whatever was split and joined while it was made.
+    /// All segments fill about equally, so all segments of one depth split before the next depth starts. The
+    /// map prepared ahead must be ready in time, whatever was split and merged while it was built.
     #[test]
     fn a_large_map_is_doubled_before_that_is_needed() {
         let mut map = Map::new();
@@ -163,7 +163,7 @@ mod tests {
             }
             let count = 1u64 << depth;
             for turn in 0..count {
-                // Every one of them, in no order.
+                // Visits every segment once, in shuffled order.
                 let number = turn.wrapping_mul(0x9e37_79b9) % count;
                 let start = if depth == 0 { 0 } else { number << (64 - depth) };
                 let lower = twin.0[&start].1;

@@ -1,13 +1,13 @@
 //! A run of buckets that covers a range of hash positions.
 //!
-//! A segment of `depth` d covers the positions that share their first d bits. The bits that follow,
-//! scaled to the number of buckets, give an entry's home bucket: any number of buckets works, and hash
-//! order stays. An entry whose home is full lies in the next bucket with a place, counted in the `passed`
-//! of those it went by. Growth takes another two buckets and lays the entries out anew, at most 176 of
-//! them; past that the segment is split ([`super::Index`]).
+//! A segment of depth d covers the positions that share their first d bits. The following bits, scaled to the
+//! bucket count, select an entry's home bucket; any bucket count works, and hash order is kept. If the home
+//! bucket is full, the entry goes to the next bucket with a free cell, and every bucket passed on the way
+//! counts it in `overflow`. Growth adds two buckets and redistributes at most 176 entries; beyond that the
+//! segment splits ([`super::Index`]).
 //!
-//! Invariants: `len` places are taken; every entry is reached from its home by buckets whose `passed`
-//! is not 0.
+//! Invariants: exactly `len` cells are taken; every entry is reachable from its home bucket through buckets
+//! whose `overflow` is not 0.
 
 use smallvec::SmallVec;
 
@@ -16,11 +16,11 @@ use super::bucket::{Bucket, BucketMut, LINE, PLACES, tag};
 use crate::hashing::POSITION;
 use crate::memory::Line;
 
-/// Buckets in a block.
+/// Buckets per block.
 const A_BLOCK: usize = Line::LEN / LINE;
 const MOST_BLOCKS: usize = 8;
 pub(super) const MOST_BUCKETS: usize = MOST_BLOCKS * A_BLOCK;
-/// So many entries a segment may have.
+/// Maximum number of entries in a segment.
 pub(super) const MOST_ENTRIES: usize = MOST_BUCKETS * (PLACES - 1);
 
 /// References with their hashes, on the stack.
@@ -34,12 +34,12 @@ pub(crate) struct Segment {
     depth: u8,
 }
 
-/// How many entries so many buckets are let have.
+/// Maximum number of entries for this many buckets.
 fn capacity(buckets: usize) -> usize {
     if buckets == 1 { PLACES } else { buckets * (PLACES - 1) }
 }
 
-/// How many buckets so many entries should have.
+/// Number of buckets for this many entries.
 fn buckets_for(len: usize) -> usize {
     match len {
         0 => 0,
@@ -48,7 +48,7 @@ fn buckets_for(len: usize) -> usize {
     }
 }
 
-/// The step that a segment needs before it can take one entry more.
+/// What a segment must do before it can take another entry.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Room {
     Enough,
@@ -81,7 +81,7 @@ impl Segment {
         usize::from(self.buckets)
     }
 
-    /// The bucket in which an entry with this hash belongs. There must be buckets.
+    /// The home bucket of a hash. The segment must have buckets.
     #[inline]
     fn home(&self, hash: u64) -> usize {
         let local = (hash & POSITION) << self.depth;
@@ -107,7 +107,7 @@ impl Segment {
         BucketMut(&mut lines[number % A_BLOCK])
     }
 
-    /// Asks the processor for the line in which a search begins.
+    /// Prefetches the line where a search for `hash` starts.
     #[inline]
     pub(super) fn prefetch(&self, hash: u64) {
         if self.buckets > 0 {
@@ -117,14 +117,14 @@ impl Segment {
         }
     }
 
-    /// The reference that the home bucket has under the hash's tag: nearly always the entry that is looked for.
+    /// The reference in the home bucket with the tag of `hash`: nearly always the right one.
     #[inline]
     pub(super) fn likely(&self, hash: u64) -> Option<u32> {
         let bucket = (self.buckets > 0).then(|| self.bucket(self.home(hash)))?;
         bucket.tagged(tag(hash)).next().map(|(_, reference)| reference)
     }
 
-    /// Where a reference lies: its bucket and place.
+    /// Bucket, cell and reference of the entry that `is` accepts.
     #[inline]
     fn locate(&self, hash: u64, mut is: impl FnMut(u32) -> bool) -> Option<(usize, usize, u32)> {
         if self.buckets == 0 {
@@ -158,7 +158,7 @@ impl Segment {
         }
     }
 
-    /// Adds a reference. There must be room.
+    /// Adds a reference. The segment must have room.
     pub(super) fn add(&mut self, hash: u64, reference: u32) {
         let mut number = self.home(hash);
         loop {
@@ -172,7 +172,6 @@ impl Segment {
         }
     }
 
-    /// Takes a reference out.
     pub(super) fn remove(&mut self, hash: u64, reference: u32) {
         let (found, place, _) =
             self.locate(hash, |other| other == reference).expect("what is alive is indexed");
@@ -185,13 +184,13 @@ impl Segment {
         }
     }
 
-    /// Exchanges a reference for another to the same entry.
+    /// Replaces the reference to an entry that moved.
     pub(super) fn redirect(&mut self, hash: u64, from: u32, to: u32) {
         let (number, place, _) = self.locate(hash, |other| other == from).expect("what is alive is indexed");
         self.bucket_mut(number).set(place, tag(hash), to);
     }
 
-    /// Whether it has far more buckets than it needs.
+    /// Whether the segment has far more buckets than it needs.
     pub(super) fn is_loose(&self) -> bool {
         self.buckets() > buckets_for(self.len() * 2)
     }
@@ -202,7 +201,7 @@ impl Segment {
         self.lay_out(more, hash_of);
     }
 
-    /// Takes as many buckets as so many entries should have.
+    /// Resizes to the number of buckets for this many entries.
     pub(super) fn reserve(&mut self, entries: usize, hash_of: &mut dyn FnMut(&[u32], &mut Taken)) {
         let buckets = buckets_for(entries);
         if buckets > self.buckets() {
@@ -229,19 +228,19 @@ impl Segment {
         taken
     }
 
-    /// The same, and takes them out.
+    /// Removes and returns all references with their hashes.
     pub(super) fn empty(&mut self, hash_of: &mut dyn FnMut(&[u32], &mut Taken)) -> Taken {
         let taken = self.all(hash_of);
         self.len = 0;
         taken
     }
 
-    /// Takes its first references.
+    /// Fills an empty segment.
     pub(super) fn take_in(&mut self, references: &[(u64, u32)]) {
         self.fill(buckets_for(references.len()), references);
     }
 
-    /// Lays the references out in so many buckets.
+    /// Distributes the references over this many buckets.
     pub(super) fn fill(&mut self, buckets: usize, references: &[(u64, u32)]) {
         for (number, block) in self.blocks.iter_mut().enumerate() {
             if number * A_BLOCK < buckets {
@@ -261,7 +260,7 @@ impl Segment {
         let (low, high): (Taken, Taken) = taken.into_iter().partition(|(hash, _)| hash >> bit & 1 == 0);
         let mut other = Self::of_depth(self.depth + 1);
         self.depth += 1;
-        // The other half takes over the blocks at the end.
+        // The upper half takes over the blocks at the end.
         let (for_low, for_high) = (buckets_for(low.len() + 1), buckets_for(high.len() + 1));
         let own = for_low.div_ceil(A_BLOCK);
         let rest = self.blocks[own..].iter_mut().filter_map(Option::take);
@@ -271,7 +270,7 @@ impl Segment {
         other
     }
 
-    /// Takes over the references of its other half.
+    /// Takes over the references of its sibling.
     pub(super) fn join(&mut self, mut other: Self, hash_of: &mut dyn FnMut(&[u32], &mut Taken)) {
         let mut taken = self.empty(hash_of);
         taken.extend(other.empty(hash_of));
@@ -279,9 +278,8 @@ impl Segment {
         self.fill(buckets_for(taken.len()), &taken);
     }
 
-    /// Visits the references whose home is the bucket of `position` and whose position is not below it;
-    /// returns the position at which the next bucket begins, counted from the segment's start, or `None`
-    /// after the last bucket.
+    /// Visits the references whose home is the bucket of `position` and whose position is not lower. Returns
+    /// the start position of the next bucket relative to the segment, or `None` after the last bucket.
     pub(super) fn visit_bucket(
         &self,
         position: u64,
@@ -313,7 +311,7 @@ impl Segment {
         })
     }
 
-    /// Visits all references until `visit` says no; says whether it never did.
+    /// Visits all references until `visit` returns false. Returns whether all were visited.
     pub(super) fn visit_all(&self, of: &impl Hashes, visit: &mut impl FnMut(u32) -> bool) -> bool {
         (0..self.buckets()).all(|number| {
             let references: SmallVec<[u32; PLACES]> = self.bucket(number).references().collect();
@@ -326,14 +324,13 @@ impl Segment {
         (0..self.buckets()).find_map(|number| self.bucket(number).references().next())
     }
 
-    /// The reference at the place that `random` hits, of as many places as `buckets` have, if it is there and
-    /// taken: all references have the same chance.
+    /// Returns the reference in the cell that `random` selects among all cells of `buckets` buckets, if that
+    /// cell exists and is taken. Every reference has equal probability.
     pub(super) fn pick(&self, buckets: usize, random: u32) -> Option<u32> {
         let place = ((u64::from(random) * (buckets * PLACES) as u64) >> 32) as usize;
         (place / PLACES < self.buckets()).then(|| self.bucket(place / PLACES).at(place % PLACES))?
     }
 
-    /// How many buckets there are.
     pub(super) fn len_buckets(&self) -> usize {
         self.buckets()
     }

@@ -1,8 +1,7 @@
-//! Changing lists, packed or large.
+//! Modifies lists, packed or large.
 //!
-//! A packed list is changed by exchanging some of its bytes for others. It becomes a large one when it would grow past
-//! [`MOST_PACKED`]: below that moving all of it, as its entry does when its length changes, costs less than finding
-//! one's way.
+//! A packed list is edited by splicing bytes. It becomes large when it would grow past [`MAX_PACKED`]: below
+//! that, moving the whole entry costs less than a tree lookup.
 
 use smallvec::SmallVec;
 
@@ -15,10 +14,10 @@ use crate::large::Large;
 use crate::packed::{Builder, COUNT, MOST_ELEMENTS, Shape};
 use crate::table::{Dropped, Table};
 
-/// A list that grows past so many bytes becomes a large one.
+/// A list that grows beyond this many bytes becomes large.
 const MOST_PACKED: usize = 2048;
 
-/// An exchange in a packed list: a range of its elements for `count` others.
+/// Replaces a range of elements of a packed list by `count` others.
 struct Exchange<'a> {
     elements: std::ops::Range<usize>,
     with: &'a [u8],
@@ -26,7 +25,7 @@ struct Exchange<'a> {
 }
 
 impl Table {
-    /// The list at `place`, if it is one.
+    /// The list at `place`, or `None` if the value has another type.
     #[must_use]
     #[inline]
     pub fn list(&self, place: Place) -> Option<ListRef<'_>> {
@@ -37,12 +36,12 @@ impl Table {
         self.list(place).expect("the caller has seen that it is a list")
     }
 
-    /// The segments of a large list, to be changed: the snapshots that need its entry pin it first.
+    /// The segments of a large list, for editing. Snapshots that need the entry pin it first.
     fn segments(&mut self, place: Place) -> Option<&mut Segments> {
         if let Large::List(segments) = self.entries.outside_mut(place)? { Some(segments) } else { None }
     }
 
-    /// Makes a list of elements, each put at that end before or behind the others, under a key that is not there.
+    /// Creates a list under a key that does not exist, pushing the elements one by one at `end`.
     pub fn list_create<'e>(
         &mut self,
         key: &Key<'_>,
@@ -68,7 +67,7 @@ impl Table {
         place
     }
 
-    /// Puts elements at an end of the list at `place`, one after another.
+    /// Pushes elements one by one at an end of the list at `place`.
     pub fn list_push<'e>(
         &mut self,
         place: Place,
@@ -108,7 +107,7 @@ impl Table {
         place
     }
 
-    /// Puts an element before element `index` of the list at `place`.
+    /// Inserts an element before `index` in the list at `place`.
     pub fn list_insert(
         &mut self,
         place: Place,
@@ -130,7 +129,7 @@ impl Table {
         place
     }
 
-    /// Puts an element in the place of element `index` of the list at `place`, which must be there.
+    /// Replaces the element at `index`, which must exist, in the list at `place`.
     pub fn list_set(
         &mut self,
         place: Place,
@@ -156,8 +155,8 @@ impl Table {
         place
     }
 
-    /// Takes up to `count` elements at an end out of the list at `place`. A list without elements must not stay: the
-    /// caller removes its key.
+    /// Pops up to `count` elements from an end of the list at `place`. The caller must delete the key when
+    /// the list becomes empty.
     pub fn list_take(
         &mut self,
         place: Place,
@@ -192,8 +191,9 @@ impl Table {
         (place, dropped)
     }
 
-    /// Takes elements that are equal to `element` out of the list at `place`: the first `most`, or the last if
-    /// `from_tail`. Says how many there were. A list without elements must not stay: the caller removes its key.
+    /// Removes elements equal to `element` from the list at `place`: the first `most`, or the last if
+    /// `from_tail`. Returns how many were removed. The caller must delete the key when the list becomes
+    /// empty.
     pub fn list_remove(
         &mut self,
         place: Place,
@@ -222,7 +222,7 @@ impl Table {
         if removed == 0 {
             return (place, 0);
         }
-        // From the last to the first, so that none of those to come moves.
+        // Remove from the back, so that the remaining indexes stay valid.
         if !from_tail {
             found.reverse();
         }
@@ -251,7 +251,7 @@ impl Table {
         (place, removed)
     }
 
-    /// Exchanges elements of a packed list, if it is one and stays one.
+    /// Replaces elements of a packed list; `None` if the list is large or would outgrow the packed form.
     fn exchange(&mut self, place: Place, key: &Key<'_>, exchange: &Exchange<'_>) -> Option<Place> {
         let list = self.known_list(place);
         let Shape::Packed(packed) = list.shape else { return None };
@@ -273,7 +273,7 @@ impl Table {
         Some(self.entries.splice(place, key, &splice))
     }
 
-    /// Makes a packed list a large one.
+    /// Converts a packed list into a large one.
     fn make_list_large(&mut self, place: Place, key: &Key<'_>) -> Place {
         let Shape::Packed(packed) = self.known_list(place).shape else { return place };
         let mut segments = Box::<Segments>::default();
@@ -281,7 +281,7 @@ impl Table {
         self.make_large(place, key, Large::List(segments))
     }
 
-    /// So many elements are to be added, with so many bytes in all: they decide how the list is called.
+    /// Updates the encoding before `count` elements with `raw` bytes in total are added.
     fn name_larger(&mut self, place: Place, raw: usize, count: usize, limit: ListLimit) {
         let list = self.known_list(place);
         if list.form == Form::ListpackList && limit.is_passed(list.bytes() + raw, list.len() + count) {
@@ -289,7 +289,7 @@ impl Table {
         }
     }
 
-    /// The list has become smaller: that decides how it is called.
+    /// Updates the encoding after the list shrank.
     fn name_smaller(&mut self, place: Place, limit: ListLimit) {
         let list = self.known_list(place);
         if list.form == Form::QuicklistList && limit.is_far(list.bytes(), list.len()) {

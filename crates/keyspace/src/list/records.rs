@@ -1,38 +1,39 @@
-//! Elements of a list as one run of bytes.
+//! The packed binary format of list elements.
 //!
-//! Each is an entry of Redis's listpack, always in its shortest form:
+//! Each element is an entry of Redis's listpack, always in its shortest form:
 //!
 //! ```text
 //! +------+----------------+-----------------------------+
 //! | head | bytes or digits| length of head and content  |
 //! +------+----------------+-----------------------------+
-//!  1 to 5                  1 to 5, to be read from its end
+//!  1 to 5                  1 to 5, read backwards from its end
 //! ```
 //!
 //! | first byte | content |
 //! | --- | --- |
 //! | 0xxxxxxx | the integer itself, 0 to 127 |
-//! | 10xxxxxx | a string shorter than 64 |
-//! | 110xxxxx | an integer of 13 bits, the rest in the next byte |
-//! | 1110xxxx | a string shorter than 4096, the rest of its length in the next byte |
-//! | F0 | a string behind its length in four bytes |
-//! | F1 to F4 | an integer of 2, 3, 4, 8 bytes, the lowest first |
+//! | 10xxxxxx | a string shorter than 64 bytes |
+//! | 110xxxxx | a 13-bit integer, the rest in the next byte |
+//! | 1110xxxx | a string shorter than 4096 bytes, the rest of its length in the next byte |
+//! | F0 | a string after its four-byte length |
+//! | F1 to F4 | an integer of 2, 3, 4 or 8 bytes, little-endian |
 //!
-//! So lists are as long as Redis reckons them, which decides how OBJECT ENCODING calls them, and go into an RDB as they
-//! are. Bytes that came from outside are taken apart and written anew: these bytes are ours.
+//! Lists therefore have the length that Redis computes, which decides their OBJECT ENCODING, and are written
+//! to an RDB unchanged. Bytes from outside are decoded and encoded again, so this module only reads bytes
+//! that it wrote.
 
 use smallvec::SmallVec;
 
-/// One element: a string, or an integer that stands for its digits.
+/// A list element: a string, or an integer that stands for its decimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListItem<'a> {
     /// A string.
     Bytes(&'a [u8]),
-    /// An integer, whose digits are the element.
+    /// An integer; its decimal digits are the element.
     Integer(i64),
 }
 
-/// Room for the digits of an integer.
+/// Buffer for the decimal digits of an integer element.
 #[derive(Clone, Default)]
 pub struct ItemDigits(itoa::Buffer);
 
@@ -43,7 +44,7 @@ impl std::fmt::Debug for ItemDigits {
 }
 
 impl<'a> ListItem<'a> {
-    /// The element's bytes; `digits` is where those of an integer are put.
+    /// The element's bytes; the digits of an integer are written to `digits`.
     #[inline]
     pub fn bytes<'b>(&self, digits: &'b mut ItemDigits) -> &'b [u8]
     where
@@ -55,20 +56,20 @@ impl<'a> ListItem<'a> {
         }
     }
 
-    /// How long it is.
+    /// Length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes(&mut ItemDigits::default()).len()
     }
 
-    /// Whether it is an empty string.
+    /// Whether the element is an empty string.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         matches!(self, Self::Bytes(b""))
     }
 }
 
-/// The integer that has these digits, or the string that they are.
+/// Converts canonical decimal digits to an integer and keeps other bytes as a string.
 impl<'a> From<&'a [u8]> for ListItem<'a> {
     #[inline]
     fn from(bytes: &'a [u8]) -> Self {
@@ -76,17 +77,17 @@ impl<'a> From<&'a [u8]> for ListItem<'a> {
     }
 }
 
-/// A record before it is put anywhere.
+/// An encoded record that is not stored yet.
 pub(crate) type Draft = SmallVec<[u8; 256]>;
 
-/// The record of an element.
+/// Encodes an element.
 pub(crate) fn record(item: ListItem<'_>) -> Draft {
     let mut out = Draft::new();
     push(&mut out, item);
     out
 }
 
-/// Bytes that grow at their end.
+/// A byte buffer that supports appending.
 pub(crate) trait Bytes {
     fn append(&mut self, bytes: &[u8]);
 }
@@ -116,10 +117,10 @@ pub(crate) fn push(out: &mut impl Bytes, item: ListItem<'_>) {
     out.append(&head[..back]);
 }
 
-/// Longest head: an integer of eight bytes behind its mark.
+/// The longest head: a type byte and an eight-byte integer.
 const MOST_HEAD: usize = 9;
 
-/// The head of a record, its length, and what of a string follows it.
+/// Returns the head of a record, its length, and the string bytes that follow it.
 #[inline]
 fn encoded(item: ListItem<'_>) -> ([u8; MOST_HEAD], usize, &[u8]) {
     let mut head = [0; MOST_HEAD];
@@ -168,7 +169,7 @@ fn encoded(item: ListItem<'_>) -> ([u8; MOST_HEAD], usize, &[u8]) {
     }
 }
 
-/// How many bytes the length at a record's end takes.
+/// Number of bytes of the backward length.
 #[inline]
 fn backward_len(len: usize) -> usize {
     match len {
@@ -180,7 +181,7 @@ fn backward_len(len: usize) -> usize {
     }
 }
 
-/// Writes the length at a record's end; returns how many bytes it takes.
+/// Writes the backward length and returns its size.
 #[inline]
 fn backward(out: &mut [u8; MOST_HEAD], len: usize) -> usize {
     let count = backward_len(len);
@@ -191,15 +192,15 @@ fn backward(out: &mut [u8; MOST_HEAD], len: usize) -> usize {
     count
 }
 
-/// A record that was read.
+/// A decoded record.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record<'a> {
     pub(crate) item: ListItem<'a>,
-    /// Where the next one begins.
+    /// Offset of the next record.
     pub(crate) end: usize,
 }
 
-/// An integer of so many bytes, its sign the highest bit.
+/// Decodes a little-endian two's complement integer of any width.
 #[inline]
 fn integer(bytes: &[u8]) -> i64 {
     let mut whole = [0; 8];
@@ -207,7 +208,7 @@ fn integer(bytes: &[u8]) -> i64 {
     i64::from_le_bytes(whole) >> (64 - 8 * bytes.len())
 }
 
-/// Where the content of a record begins behind `at`, and how long it is; its first byte decides.
+/// Offset of the content relative to `at`, and its length; determined by the first byte.
 #[inline]
 fn content(bytes: &[u8], at: usize) -> (usize, usize) {
     match bytes[at] {
@@ -226,7 +227,7 @@ fn content(bytes: &[u8], at: usize) -> (usize, usize) {
     }
 }
 
-/// The record at `at`.
+/// Decodes the record at `at`.
 #[inline]
 pub(crate) fn read(bytes: &[u8], at: usize) -> Record<'_> {
     let (skip, len) = content(bytes, at);
@@ -236,7 +237,7 @@ pub(crate) fn read(bytes: &[u8], at: usize) -> Record<'_> {
     let item = match bytes[at] {
         first @ 0x00..=0x7F => ListItem::Integer(i64::from(first)),
         0x80..=0xBF | 0xE0..=0xF0 => ListItem::Bytes(found),
-        // Thirteen bits, the highest of them the sign.
+        // 13 bits in two's complement.
         first @ 0xC0..=0xDF => {
             let value = i16::from(first & 0x1F) << 8 | i16::from(found[1]);
             ListItem::Integer(i64::from(value << 3 >> 3))
@@ -246,14 +247,14 @@ pub(crate) fn read(bytes: &[u8], at: usize) -> Record<'_> {
     Record { item, end }
 }
 
-/// Where the record behind the one at `at` begins.
+/// Offset of the record after the one at `at`.
 #[inline]
 pub(crate) fn next(bytes: &[u8], at: usize) -> usize {
     let (skip, len) = content(bytes, at);
     at + skip + len + backward_len(skip + len)
 }
 
-/// Where the record that ends at `end` begins.
+/// Offset of the record that ends at `end`.
 #[inline]
 pub(crate) fn before(bytes: &[u8], end: usize) -> usize {
     let (mut len, mut shift, mut at) = (0, 0, end);
@@ -267,7 +268,7 @@ pub(crate) fn before(bytes: &[u8], end: usize) -> usize {
     }
 }
 
-/// Where record `index` of `count` begins; the end for `count`. Goes there from the nearer end.
+/// Offset of record `index` of `count`; the end for `count`. Walks from the nearer end.
 #[inline]
 pub(crate) fn offset(bytes: &[u8], count: usize, index: usize) -> usize {
     if index <= count / 2 {
@@ -290,7 +291,7 @@ pub(crate) fn items(bytes: &[u8]) -> impl Iterator<Item = ListItem<'_>> + Clone 
     })
 }
 
-/// The same, the last first.
+/// The elements in reverse order.
 #[inline]
 pub(crate) fn items_back(bytes: &[u8]) -> impl Iterator<Item = ListItem<'_>> + Clone {
     let mut end = bytes.len();

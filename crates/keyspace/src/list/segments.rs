@@ -1,7 +1,8 @@
-//! A large list: its segments in a tree, and the trees that snapshots hold of it.
+//! A large list: a tree of segments, and the trees that snapshots hold.
 //!
-//! A snapshot holds the tree as it was at the cut, which shares all nodes with the list's own: that is one pointer. Its
-//! walk takes the segments out from the front. Segments that the list has changed since lie in nodes of its own.
+//! A snapshot holds the tree as of the cut. It shares all nodes with the live tree, so holding it costs one
+//! pointer. Its walk removes segments from the front; segments that the live list changed since the cut have
+//! their own nodes.
 
 use std::sync::Arc;
 
@@ -15,14 +16,14 @@ use crate::overflow::{self, Kept, Record};
 use crate::packed::Packed;
 use crate::pages::Crowding;
 
-/// Bytes of segments that are a part of a walk.
+/// Bytes of segments in one part of a walk.
 const A_PART: usize = 16 << 10;
 
 /// The elements of a large list.
 #[derive(Debug, Default)]
 pub(crate) struct Segments {
     tree: Tree,
-    /// That of the tree.
+    /// Size of `tree`.
     size: Size,
     held: Vec<Pinned>,
 }
@@ -31,14 +32,14 @@ pub(crate) struct Segments {
 #[derive(Debug)]
 struct Pinned {
     bit: u32,
-    /// The segments that have not been walked.
+    /// Segments that have not been walked yet.
     rest: Tree,
     of: Size,
     is_new: bool,
     kept: Kept,
 }
 
-/// Some segments of a list, as a walk took them, and the list's size at the cut.
+/// Some segments of a list, taken by a walk, and the list's size at the cut.
 #[derive(Debug)]
 pub(crate) struct SegmentsPart {
     pub(crate) segments: Vec<Arc<Segment>>,
@@ -66,7 +67,7 @@ impl Segments {
         self.size
     }
 
-    /// Puts an element at an end.
+    /// Pushes an element at an end.
     pub(crate) fn push(&mut self, end: ListEnd, item: ListItem<'_>) {
         let index = match end {
             ListEnd::Head => 0,
@@ -75,22 +76,22 @@ impl Segments {
         self.insert(index, item);
     }
 
-    /// Puts an element before element `index`.
+    /// Inserts an element before `index`.
     pub(crate) fn insert(&mut self, index: usize, item: ListItem<'_>) {
         self.change(|tree| tree.insert(index, &records::record(item)));
     }
 
-    /// Puts an element in the place of element `index`.
+    /// Replaces the element at `index`.
     pub(crate) fn replace(&mut self, index: usize, item: ListItem<'_>) {
         self.change(|tree| tree.replace(index, &records::record(item)));
     }
 
-    /// Takes element `index` out.
+    /// Removes the element at `index`.
     pub(crate) fn remove(&mut self, index: usize) {
         self.change(|tree| tree.remove(index));
     }
 
-    /// Takes `count` elements out at an end, and gives them.
+    /// Removes `count` elements from an end and returns them.
     pub(crate) fn take(&mut self, end: ListEnd, count: usize) -> Self {
         let before = overflow::shed();
         let mut rest = match end {

@@ -1,7 +1,7 @@
-//! The segments of a large list in their order, found by the index of an element.
+//! The segments of a large list in order, found by element index.
 //!
-//! A tree ([`crate::tree`]) in which each node is known by how many elements and bytes are below it: what is asked for by
-//! index is found in as many steps as the tree is high, five for a thousand million elements.
+//! Each node of the tree ([`crate::tree`]) knows the number of elements and bytes below it, so a lookup by
+//! index takes as many steps as the tree is high: five for a billion elements.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use super::records::{self, ListItem};
 use super::segment::Segment;
 use crate::tree::{self, Child, End, Item, Seek};
 
-/// Bytes that the allocator takes for a shared segment, with those of its place in the tree.
+/// Allocator bytes of a shared segment, including its place in the tree.
 const SEGMENT_BYTES: usize = 2 * size_of::<usize>() + size_of::<Segment>() + size_of::<Held>();
 
-/// How much there is.
+/// Element, byte and segment counts of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Size {
-    /// Elements.
+    /// Number of elements.
     pub(crate) len: usize,
     /// Bytes of their records.
     pub(crate) bytes: usize,
@@ -23,7 +23,7 @@ pub(crate) struct Size {
 }
 
 impl Size {
-    /// About what it takes. Segments have a little room at their ends; that is not counted.
+    /// Estimated heap bytes. The small free space at the ends of segments is ignored.
     pub(crate) fn held(&self) -> usize {
         self.bytes + self.segments * SEGMENT_BYTES
     }
@@ -39,7 +39,7 @@ impl std::iter::Sum for Size {
     }
 }
 
-/// A segment, with its size beside it: a search goes past the others without a look at them.
+/// A segment with its size stored beside it, so that a search skips segments without reading them.
 #[derive(Debug, Clone)]
 struct Held {
     len: usize,
@@ -54,7 +54,7 @@ impl From<Segment> for Held {
 }
 
 impl Held {
-    /// Changes the segment, which is copied if others have it too.
+    /// Edits the segment, copying it first if it is shared.
     fn edit<R>(&mut self, change: impl FnOnce(&mut Segment) -> R) -> R {
         let segment = Arc::make_mut(&mut self.segment);
         let result = change(segment);
@@ -75,12 +75,12 @@ impl Item for Held {
     }
 }
 
-/// The way to an element by its index: at first in the list, then in the node, at last in the segment.
+/// A search by element index: relative to the list, then to the node, then to the segment.
 #[derive(Debug, Clone, Copy)]
 struct Element(usize);
 
 impl Element {
-    /// Which of those that follow each other, with so many elements each, has it.
+    /// Selects the child that contains the element, given the element count of each child.
     fn go(&mut self, mut lens: impl Iterator<Item = usize>) -> Option<usize> {
         lens.position(|len| {
             let is_here = self.0 < len;
@@ -101,7 +101,8 @@ impl Seek<Held> for Element {
     }
 }
 
-/// The way to where something is put before an element, or at the end. Between two segments it is the first's end.
+/// A search for an insert position: before an element, or at the end. Between two segments, the end of the
+/// first one is chosen.
 #[derive(Debug, Clone, Copy)]
 struct Before(usize);
 
@@ -134,7 +135,7 @@ pub(crate) struct Tree {
 
 type Row<'a> = tree::Row<'a, Held>;
 
-/// Takes element `index` of a segment out of a leaf.
+/// Removes element `index` of a segment from a leaf.
 fn remove(row: &mut Row<'_>, place: usize, index: usize) {
     if row.items()[place].len == 1 {
         row.remove(place);
@@ -146,7 +147,7 @@ fn remove(row: &mut Row<'_>, place: usize, index: usize) {
     }
 }
 
-/// Makes two segments one if they have become small.
+/// Merges two segments if they have become small.
 fn join_with_next(row: &mut Row<'_>, place: usize) -> bool {
     let [first, second, ..] = &mut row.items()[place..] else { return false };
     let joins = first.segment.should_join(&second.segment);
@@ -157,7 +158,7 @@ fn join_with_next(row: &mut Row<'_>, place: usize) -> bool {
     joins
 }
 
-/// Cuts a segment in two, unless the place is at one of its ends.
+/// Splits a segment at `index`, unless that is one of its ends.
 fn split(row: &mut Row<'_>, place: usize, index: usize) {
     let held = &mut row.items()[place];
     if index > 0 && index < held.len {
@@ -166,7 +167,7 @@ fn split(row: &mut Row<'_>, place: usize, index: usize) {
     }
 }
 
-/// Puts a record before element `index` of a segment.
+/// Inserts a record before element `index` of a segment.
 fn insert(row: &mut Row<'_>, place: usize, index: usize, record: &[u8]) {
     let held = &mut row.items()[place];
     if held.segment.has_room(record.len()) {
@@ -181,14 +182,14 @@ impl Tree {
         self.tree.label().unwrap_or_default()
     }
 
-    /// Element `index`, which must be there.
+    /// The element at `index`, which must exist.
     pub(crate) fn item(&self, index: usize) -> ListItem<'_> {
         let mut to = Element(index);
         let held = self.tree.find(&mut to).expect("the index is that of an element");
         held.segment.item(to.0)
     }
 
-    /// Visits the elements from `index` on while `visit` says so; says whether it always did.
+    /// Visits elements from `index` forward while `visit` returns true. Returns whether it always did.
     pub(crate) fn visit<'a>(&'a self, index: usize, visit: &mut dyn FnMut(ListItem<'a>) -> bool) -> bool {
         let mut to = Element(index);
         let mut segments = self.tree.iter_from(&mut to);
@@ -199,7 +200,7 @@ impl Tree {
         })
     }
 
-    /// The same from `index` back to the first.
+    /// Visits elements from `index` back to the first while `visit` returns true.
     pub(crate) fn visit_back<'a>(
         &'a self,
         index: usize,
@@ -218,7 +219,7 @@ impl Tree {
         self.tree.iter().for_each(|held| visit(&held.segment));
     }
 
-    /// Puts a record before element `index`, or at the end.
+    /// Inserts a record before `index`, or at the end.
     pub(crate) fn insert(&mut self, index: usize, record: &[u8]) {
         self.tree.change(Before(index), |row, place, &Before(index)| match place {
             Ok(place) => insert(row, place, index, record),
@@ -226,7 +227,7 @@ impl Tree {
         });
     }
 
-    /// Puts a record in the place of element `index`.
+    /// Replaces the element at `index`.
     pub(crate) fn replace(&mut self, index: usize, record: &[u8]) {
         let done = self.change(index, |row, place, index| {
             let held = &mut row.items()[place];
@@ -243,12 +244,12 @@ impl Tree {
         }
     }
 
-    /// Takes element `index` out.
+    /// Removes the element at `index`.
     pub(crate) fn remove(&mut self, index: usize) {
         self.change(index, remove);
     }
 
-    /// Changes the leaf with element `index`.
+    /// Edits the leaf that contains element `index`.
     fn change<R>(&mut self, index: usize, change: impl FnOnce(&mut Row<'_>, usize, usize) -> R) -> Option<R> {
         let (result, is_there) = self.tree.change(Element(index), |row, place, &Element(index)| {
             (place.ok().map(|place| change(row, place, index)), place.is_ok())
@@ -257,7 +258,7 @@ impl Tree {
         result
     }
 
-    /// Takes the elements from `index` on out.
+    /// Splits off the elements from `index` on.
     pub(crate) fn split_off(&mut self, index: usize) -> Self {
         if index == 0 {
             return std::mem::take(self);
@@ -269,7 +270,7 @@ impl Tree {
         Self { tree: self.tree.split_off(Element(index)) }
     }
 
-    /// Takes the first segment out.
+    /// Removes and returns the first segment.
     pub(crate) fn take_first(&mut self) -> Option<Arc<Segment>> {
         let held = self.tree.change_found(End::First, |row, _, _| row.remove(0))?;
         Some(held.segment)

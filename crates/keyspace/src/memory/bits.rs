@@ -1,6 +1,6 @@
-//! A set of small numbers that finds its first member fast.
+//! A set of small integers with fast access to its minimum.
 
-/// A bitmap with a second level that says which words are not zero.
+/// A two-level bitmap: the summary marks the non-zero words.
 #[derive(Debug)]
 pub(super) struct Bits {
     words: Vec<u64>,
@@ -12,14 +12,14 @@ impl Bits {
         Self { words: Vec::new(), summary: Vec::new() }
     }
 
-    /// An empty set with room for the numbers below `len`.
+    /// An empty set with capacity for numbers below `len`.
     pub(super) fn below(len: usize) -> Self {
         let mut bits = Self::new();
         bits.reserve(len);
         bits
     }
 
-    /// Makes room for the numbers below `len`.
+    /// Reserves capacity for numbers below `len`.
     pub(super) fn reserve(&mut self, len: usize) {
         let words = len.div_ceil(64);
         if self.words.len() < words {
@@ -51,7 +51,7 @@ impl Bits {
         self.summary.fill(0);
     }
 
-    /// The lowest member.
+    /// The smallest member.
     pub(super) fn first(&self) -> Option<usize> {
         let (index, summary) = self.summary.iter().enumerate().find(|(_, summary)| **summary != 0)?;
         let word = index * 64 + summary.trailing_zeros() as usize;

@@ -1,11 +1,11 @@
-//! Blocks of the pool as bytes. The only unsafe code of the workspace.
+//! Pool blocks as byte slices. The only unsafe code of the workspace.
 //!
-//! A [`Block`] is to the pool what a `Box<[u8]>` is to the allocator: the one owner of its bytes, given
-//! back when dropped. It is five bytes instead of sixteen, because a slot has many; a [`Line`], a block of
-//! one length, is four.
+//! A [`Block`] is to the pool what a `Box<[u8]>` is to the allocator: the unique owner of its bytes, which
+//! frees them on drop. It takes five bytes instead of sixteen, because a slot has many; a [`Line`], a block
+//! of fixed length, takes four.
 //!
-//! Invariants: a chunk, once mapped, is never unmapped or moved; the pool never hands out overlapping
-//! blocks; a `Block` or `Line` is made only from what the pool handed out, and is not copied.
+//! Invariants: a mapped chunk is never unmapped or moved; the pool never hands out overlapping blocks; a
+//! `Block` or `Line` is created only from what the pool handed out, and is not copied.
 #![allow(unsafe_code)]
 
 use std::alloc::Layout;
@@ -15,10 +15,10 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use super::pool::{self, CHUNK, CHUNK_GRANULES, GRANULE, MAX_CHUNKS, MOST_GRANULES};
 
-/// Where each chunk lies. Written once, under the pool's lock, before a block of it is handed out.
+/// Address of each chunk. Written once, under the pool's lock, before a block of the chunk is handed out.
 static CHUNKS: [AtomicPtr<u8>; MAX_CHUNKS] = [const { AtomicPtr::new(null_mut()) }; MAX_CHUNKS];
 
-/// Where a granule that was handed out lies.
+/// Address of a granule that was handed out.
 #[inline]
 fn start(granule: u32) -> NonNull<u8> {
     let (chunk, granule) = (granule as usize / CHUNK_GRANULES, granule as usize % CHUNK_GRANULES);
@@ -28,7 +28,7 @@ fn start(granule: u32) -> NonNull<u8> {
     unsafe { NonNull::new_unchecked(chunk.add(granule * GRANULE)) }
 }
 
-/// A block of the pool: 64 bytes to 8 KB, in steps of 64.
+/// A pool block of 64 bytes to 8 KB, in steps of 64.
 #[derive(Debug)]
 pub(crate) struct Block {
     granules: NonZeroU8,
@@ -36,18 +36,19 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// The step between sizes, and the smallest.
+    /// The block granularity and smallest block size in bytes.
     pub(crate) const STEP: usize = GRANULE;
     pub(crate) const LARGEST: usize = GRANULE * MOST_GRANULES;
 
-    /// A block of `len` bytes, a multiple of [`Block::STEP`], with what its last owner left in them.
+    /// Allocates a block of `len` bytes, a multiple of [`Block::STEP`]. Its contents are whatever the last
+    /// owner left.
     pub(crate) fn new(len: usize) -> Self {
         assert!(len.is_multiple_of(GRANULE) && len <= Self::LARGEST, "no block has {len} bytes");
         let granules = NonZeroU8::new((len / GRANULE) as u8).expect("a block is not empty");
         Self::at(pool::take(len / GRANULE), granules)
     }
 
-    /// The block that the pool has just handed out there.
+    /// Wraps a position that the pool has just handed out.
     fn at(first: u32, granules: NonZeroU8) -> Self {
         Self { granules, first: first.to_le_bytes() }
     }
@@ -75,13 +76,13 @@ impl Block {
         unsafe { std::slice::from_raw_parts_mut(start(self.granule()).as_ptr(), self.len()) }
     }
 
-    /// Asks the processor for the line at `offset`.
+    /// Prefetches the cache line at `offset`.
     #[inline]
     pub(crate) fn prefetch(&self, offset: usize) {
         prefetch(start(self.granule()).as_ptr().wrapping_add(offset));
     }
 
-    /// Gives back what lies behind the first `len` bytes, a multiple of [`Block::STEP`].
+    /// Frees everything after the first `len` bytes, a multiple of [`Block::STEP`].
     pub(crate) fn truncate(&mut self, len: usize) {
         let (all, left) = (usize::from(self.granules.get()), len / GRANULE);
         assert!(
@@ -110,7 +111,7 @@ impl Drop for Block {
     }
 }
 
-/// A block of two lines of the processor: the number of its first granule, plus one.
+/// A block of two cache lines: the number of its first granule, plus one.
 #[derive(Debug)]
 pub(crate) struct Line(NonZeroU32);
 
@@ -118,12 +119,12 @@ impl Line {
     pub(crate) const LEN: usize = 128;
     const GRANULES: usize = Self::LEN / GRANULE;
 
-    /// A block with what its last owner left in it.
+    /// Allocates a block with whatever its last owner left in it.
     pub(crate) fn new() -> Self {
         Self::at(pool::take(Self::GRANULES))
     }
 
-    /// The line that the pool has just handed out there.
+    /// Wraps a position that the pool has just handed out.
     fn at(granule: u32) -> Self {
         Self(NonZeroU32::MIN.saturating_add(granule))
     }
@@ -145,7 +146,7 @@ impl Line {
         unsafe { start(self.granule()).cast().as_mut() }
     }
 
-    /// Asks the processor for the line at `offset`.
+    /// Prefetches the cache line at `offset`.
     #[inline]
     pub(crate) fn prefetch(&self, offset: usize) {
         prefetch(start(self.granule()).as_ptr().wrapping_add(offset));
@@ -167,11 +168,11 @@ impl Drop for Line {
     }
 }
 
-/// Asks the processor for the line that `at` points to. Any address will do.
+/// Prefetches the cache line at `at`, which may be any address.
 #[inline]
 pub(crate) fn prefetch<T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch reads nothing that the program could see and does not fault.
+    // SAFETY: a prefetch has no visible effect and never faults.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at.cast());
     }
@@ -179,8 +180,8 @@ pub(crate) fn prefetch<T>(at: *const T) {
     let _ = at;
 }
 
-/// Does `work` in code that is compiled for wide vectors where the processor has them. For loops over many bytes;
-/// what `work` calls has to be inlined to gain by it.
+/// Runs `work` compiled for wide vector instructions if the CPU has them. For loops over many bytes; only
+/// code inlined into `work` benefits.
 #[inline]
 pub fn in_wide_vectors<R>(work: impl FnOnce() -> R) -> R {
     #[cfg(target_arch = "x86_64")]
@@ -196,45 +197,46 @@ pub fn in_wide_vectors<R>(work: impl FnOnce() -> R) -> R {
         if std::arch::is_x86_feature_detected!("avx512vpopcntdq")
             && std::arch::is_x86_feature_detected!("avx512bw")
         {
-            // SAFETY: the processor has what `widest` is compiled for.
+            // SAFETY: the CPU supports the features that `widest` is compiled for.
             return unsafe { widest(work) };
         }
         if std::arch::is_x86_feature_detected!("avx2") && std::arch::is_x86_feature_detected!("popcnt") {
-            // SAFETY: the processor has what `wide` is compiled for.
+            // SAFETY: the CPU supports the features that `wide` is compiled for.
             return unsafe { wide(work) };
         }
     }
     work()
 }
 
-/// Gets chunk `index` from the system. `large` asks for the system's large pages: with them a lookup misses
-/// the translation buffer far less often, and nothing forks here, which is why others advise against them.
+/// Maps chunk `index`. `large` requests huge pages, which make TLB misses on lookups far rarer. The usual
+/// objection, copy-on-write after a fork, does not apply: nothing forks here.
 pub(super) fn map_chunk(index: usize, large: bool) {
     CHUNKS[index].store(map(large).as_ptr(), Ordering::Release);
 }
 
-/// Says whether chunk `index` is to lie in one of the system's large pages. Of a chunk that was given back in part it
-/// must not: the system would make a large page of what is left, with memory for all of it (khugepaged).
+/// Enables or disables huge pages for chunk `index`. They must be off for a partially released chunk:
+/// khugepaged would otherwise rebuild a huge page and allocate all of its memory again.
 pub(super) fn advise_large(index: usize, large: bool) {
     let advice = if large { libc::MADV_HUGEPAGE } else { libc::MADV_NOHUGEPAGE };
-    // SAFETY: advice on a mapped chunk changes nothing that it holds. A system without large pages refuses it.
+    // SAFETY: this advice does not change the contents of a mapped chunk. Systems without huge pages reject
+    // it.
     unsafe { libc::madvise(CHUNKS[index].load(Ordering::Acquire).cast(), CHUNK, advice) };
 }
 
-/// Lets the system give a chunk its memory, which it does where that is first touched. For a chunk of which the
-/// pool has handed nothing out, called by the thread that is about to hand it over.
+/// Touches a chunk so that the kernel allocates its memory now. The pool must not have handed out any of the
+/// chunk yet; the caller is the thread that will hand it over.
 pub(super) fn touch(index: usize) {
     let chunk = CHUNKS[index].load(Ordering::Acquire);
     for page in (0..CHUNK).step_by(4096) {
-        // SAFETY: the offset is below the size of the mapped chunk, and no block that is taken lies in it.
+        // SAFETY: the offset is below the size of the mapped chunk, and no block of it is in use.
         unsafe { chunk.add(page).write_volatile(0) };
     }
 }
 
-/// Maps memory of a chunk's size and alignment.
+/// Maps memory with the size and alignment of a chunk.
 fn map(large: bool) -> NonNull<u8> {
     let (read_write, private) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new anonymous mapping touches no memory that the program has.
+    // SAFETY: a new anonymous mapping does not affect existing memory.
     let mapped = unsafe { libc::mmap(null_mut(), 2 * CHUNK, read_write, private, -1, 0) };
     if mapped == libc::MAP_FAILED {
         std::alloc::handle_alloc_error(
@@ -243,8 +245,8 @@ fn map(large: bool) -> NonNull<u8> {
     }
     let mapped = mapped.cast::<u8>();
     let before = mapped.align_offset(CHUNK);
-    // SAFETY: twice the size was mapped, so an aligned chunk lies in it, it is not null, and the memory before
-    // and behind it is not used by anything.
+    // SAFETY: twice the chunk size was mapped, so an aligned chunk lies within it and is not null; nothing
+    // uses the memory before and after it.
     unsafe {
         let chunk = mapped.add(before);
         if before > 0 {
@@ -258,14 +260,14 @@ fn map(large: bool) -> NonNull<u8> {
     }
 }
 
-/// As many `T` as fill a chunk, on one of the system's large pages where it has them: for what every command
-/// looks at, at a place that cannot be foretold.
+/// A chunk filled with values of `T`, on a huge page if possible: for data that every command accesses at an
+/// unpredictable position.
 #[derive(Debug)]
 pub(crate) struct FullChunk<T>(NonNull<T>);
 
-// SAFETY: it owns its `T`s as a `Box<[T]>` would.
+// SAFETY: it owns its values like a `Box<[T]>`.
 unsafe impl<T: Send> Send for FullChunk<T> {}
-// SAFETY: as above.
+// SAFETY: it owns its values like a `Box<[T]>`.
 unsafe impl<T: Sync> Sync for FullChunk<T> {}
 
 impl<T: Default> Default for FullChunk<T> {
@@ -273,7 +275,7 @@ impl<T: Default> Default for FullChunk<T> {
         const { assert!(CHUNK.is_multiple_of(size_of::<T>()) && align_of::<T>() <= CHUNK) };
         let start = map(true).cast::<T>();
         for number in 0..Self::LEN {
-            // SAFETY: `LEN` of them lie in the new mapping, which is aligned for them and has no other owner.
+            // SAFETY: `LEN` values fit the new mapping, which is aligned for them and has no other owner.
             unsafe { start.add(number).write(T::default()) };
         }
         Self(start)
@@ -289,14 +291,14 @@ impl<T> std::ops::Deref for FullChunk<T> {
 
     #[inline]
     fn deref(&self) -> &[T] {
-        // SAFETY: `LEN` of them were written when it was made, and live as long as it does.
+        // SAFETY: `LEN` values were written at construction and live as long as `self`.
         unsafe { std::slice::from_raw_parts(self.0.as_ptr(), Self::LEN) }
     }
 }
 
 impl<T> Drop for FullChunk<T> {
     fn drop(&mut self) {
-        // SAFETY: they are dropped once, here, and the mapping was made in `default` with this size.
+        // SAFETY: the values are dropped once, here, and the mapping was created in `default` with this size.
         unsafe {
             std::ptr::slice_from_raw_parts_mut(self.0.as_ptr(), Self::LEN).drop_in_place();
             libc::munmap(self.0.as_ptr().cast(), CHUNK);
@@ -304,12 +306,12 @@ impl<T> Drop for FullChunk<T> {
     }
 }
 
-/// Gives `len` bytes of a chunk back to the system; they read as zeros afterwards. Called by the pool, under
-/// its lock, for free blocks only.
+/// Returns `len` bytes of a chunk to the kernel; they read as zeros afterwards. The pool calls it under its
+/// lock, for free blocks only.
 pub(super) fn release(index: usize, offset: usize, len: usize) {
     assert!(offset + len <= CHUNK);
     let chunk = CHUNKS[index].load(Ordering::Acquire);
-    // SAFETY: the range lies in a mapped chunk, and no block that is taken lies in it.
+    // SAFETY: the range lies in a mapped chunk, and no block in use overlaps it.
     let done = unsafe { libc::madvise(chunk.add(offset).cast(), len, libc::MADV_DONTNEED) };
     debug_assert_eq!(done, 0);
 }

@@ -1,15 +1,16 @@
-//! Which parts of the pool are taken.
+//! Tracks which parts of the pool are in use.
 //!
-//! The pool grows by chunks of 2 MB. A block is any number of granules of 64 bytes, up to 8 KB, and comes from
-//! the chunks' free [`runs`](super::runs). Free memory in whole pages can be given back to the system
+//! The pool grows by chunks of 2 MB. A block is 1 to 128 granules of 64 bytes, taken from the free
+//! [`runs`](super::runs) of the chunks. Free memory in whole system pages can be returned to the kernel
 //! ([`purge_pool`]).
 //!
-//! The system zeroes a chunk's large page when it is first touched, which takes a virtual machine up to ten
-//! milliseconds. So that no command waits for that, a thread that no command waits for touches the next chunk when
-//! the last one is nearly full ([`keep_chunk_ready`]), where that is less than 2 % of the pool. A chunk is
-//! *open* (blocks are cut from it), *ready* (its memory is there) or *closed* (the system has its memory back).
+//! The kernel zeroes the huge page of a chunk on first touch, which can take ten milliseconds in a virtual
+//! machine. To keep that off the command path, a background thread touches the next chunk when the last one
+//! is nearly full ([`keep_chunk_ready`]), if that costs less than 2 % of the pool. A chunk is *open* (blocks
+//! are allocated from it), *ready* (its memory is present) or *closed* (its memory was returned to the
+//! kernel).
 //!
-//! Invariant: no two blocks that are taken overlap. [`super::block`] relies on it.
+//! Invariant: blocks in use never overlap. [`super::block`] relies on it.
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -18,22 +19,22 @@ use super::bits::Bits;
 use super::block;
 use super::runs::Runs;
 
-/// The smallest block.
+/// Allocation unit and smallest block, in bytes.
 pub(super) const GRANULE: usize = 64;
 /// Granules of the largest block.
 pub(super) const MOST_GRANULES: usize = 128;
 pub(super) const CHUNK: usize = 2 << 20;
 pub(super) const CHUNK_GRANULES: usize = CHUNK / GRANULE;
-/// A granule's number, and one more, fit into 32 bits: 256 GB.
+/// Limited so that a granule number plus one fits 32 bits: 256 GB.
 pub(super) const MAX_CHUNKS: usize = u32::MAX as usize / CHUNK_GRANULES;
 const SYSTEM_PAGE: usize = 4096;
-/// The unit that the system takes back, in granules.
+/// The kernel's page size in granules.
 pub(super) const SYSTEM_PAGE_GRANULES: usize = SYSTEM_PAGE / GRANULE;
-/// The system's pages in a chunk.
+/// System pages per chunk.
 const SYSTEM_PAGES: usize = CHUNK / SYSTEM_PAGE;
-/// With less room in all open chunks, in granules, the next chunk is made ready.
+/// The next chunk is prepared when less than this is free in all open chunks, in granules.
 const LITTLE_ROOM: usize = CHUNK_GRANULES / 4;
-/// In a pool of fewer chunks none is made ready: a small server stays small.
+/// No chunk is prepared in a smaller pool, so that a small server stays small.
 const MANY_CHUNKS: usize = 64;
 
 static POOL: Mutex<Pool> = Mutex::new(Pool {
@@ -43,9 +44,9 @@ static POOL: Mutex<Pool> = Mutex::new(Pool {
     ready: None,
     sinking: Sinking { now: false, sunk: 0, taken: 0, in_vain: None },
 });
-/// Bytes in blocks that are taken. Changed under the pool's lock, read without it.
+/// Bytes of blocks in use. Written under the pool's lock, read without it.
 static TAKEN: AtomicUsize = AtomicUsize::new(0);
-/// The pool has little room left.
+/// Signalled when the pool has little room left.
 static RUNS_LOW: Condvar = Condvar::new();
 
 #[derive(Debug)]
@@ -58,44 +59,45 @@ struct Pool {
     sinking: Sinking,
 }
 
-/// Whether blocks are moved to lower chunks.
+/// Whether to move blocks to lower chunks.
 #[derive(Debug)]
 struct Sinking {
     now: bool,
     /// Bytes moved in this round.
     sunk: usize,
-    /// Bytes in taken blocks when this round began.
+    /// Bytes in use when this round began.
     taken: usize,
-    /// The same of a round that found nothing to move: while it is still about that, the next would not either.
+    /// Bytes in use at the start of a round that could not move anything. While the figure is about the same,
+    /// another round would be futile too.
     in_vain: Option<usize>,
 }
 
 #[derive(Debug)]
 struct Chunk {
     open: bool,
-    /// The system was told that it is to lie in small pages.
+    /// The kernel was told not to use a huge page for the chunk.
     small_pages: bool,
-    /// The system's pages that were given back and not used since.
+    /// System pages that were returned to the kernel and not used since.
     released: Bits,
 }
 
-/// How much of the pool is in use, in bytes.
+/// Pool usage in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PoolUse {
-    /// In blocks that are taken.
+    /// Bytes of blocks in use.
     pub taken: usize,
-    /// Got from the system and not given back.
+    /// Bytes obtained from the kernel and not returned.
     pub held: usize,
-    /// Of what is held: the chunk that nothing has been put into yet.
+    /// The part of `held` that is the prepared, still unused chunk.
     pub ready: usize,
 }
 
-/// Takes a block of so many granules; returns the number of its first.
+/// Allocates a block of this many granules and returns its first granule.
 pub(super) fn take(granules: usize) -> u32 {
     POOL.lock().take(granules)
 }
 
-/// Takes a block in a lower chunk than that of this granule, if there is room.
+/// Allocates a block in a lower chunk than that of granule `than`, if there is room.
 pub(super) fn take_lower(than: u32, granules: usize) -> Option<u32> {
     let mut pool = POOL.lock();
     let found = pool.runs.take_below(than as usize / CHUNK_GRANULES, granules)?;
@@ -103,28 +105,28 @@ pub(super) fn take_lower(than: u32, granules: usize) -> Option<u32> {
     Some(pool.taken_at(found, granules))
 }
 
-/// Gives a taken block back.
+/// Frees a block.
 pub(super) fn give_back(granule: u32, granules: usize) {
     let mut pool = POOL.lock();
     TAKEN.store(pool_taken() - GRANULE * granules, Ordering::Relaxed);
     pool.runs.give_back(granule as usize / CHUNK_GRANULES, granule as usize % CHUNK_GRANULES, granules);
 }
 
-/// Bytes in blocks that are taken. Takes no lock.
+/// Bytes of blocks in use. Takes no lock.
 #[must_use]
 #[inline]
 pub fn pool_taken() -> usize {
     TAKEN.load(Ordering::Relaxed)
 }
 
-/// How much is in use.
+/// Current pool usage.
 #[must_use]
 pub fn pool_use() -> PoolUse {
     POOL.lock().in_use()
 }
 
-/// Begins a round over all blocks, and says whether those that can move to lower chunks should: while more than a
-/// sixteenth of the pool lies free, and the last such round was not in vain.
+/// Starts a round over all blocks. Returns whether movable blocks should move to lower chunks: only while
+/// more than 1/16 of the pool is free and the last such round achieved something.
 pub(crate) fn begin_round() -> bool {
     let mut pool = POOL.lock();
     let PoolUse { taken, held, ready } = pool.in_use();
@@ -136,25 +138,25 @@ pub(crate) fn begin_round() -> bool {
     now
 }
 
-/// Whether blocks are to move to lower chunks in this round.
+/// Whether blocks should move to lower chunks in this round.
 pub(crate) fn is_sinking() -> bool {
     POOL.lock().sinking.now
 }
 
-/// Waits until the pool runs low and makes its next chunk ready: what the driver's thread for this does over
-/// and over. Without such a thread, the command that opens a chunk waits for its memory.
+/// Waits until the pool runs low and prepares its next chunk. A dedicated thread calls this in a loop;
+/// without it, the command that opens a chunk waits for the kernel.
 pub fn keep_chunk_ready() {
     let mut pool = POOL.lock();
     RUNS_LOW.wait_while(&mut pool, |pool| !pool.runs_low());
     let index = pool.take_closed();
-    // No other thread knows of the chunk now.
+    // Only this thread knows of the chunk, so it can be touched without the lock.
     MutexGuard::unlocked(&mut pool, || block::touch(index));
     pool.chunks[index].released.clear();
     pool.ready = Some(index);
 }
 
-/// Gives the system's pages that are wholly free back to it, for a share of the chunks (`part` of
-/// `parts`): a step of a few hundred microseconds. Returns how many bytes it gave back.
+/// Returns completely free system pages to the kernel, for chunks `part` of `parts`: a step of a few hundred
+/// microseconds. Returns the number of bytes released.
 pub fn purge_pool(part: usize, parts: usize) -> usize {
     let count = POOL.lock().chunks.len();
     (0..count).filter(|index| index % parts == part).map(|index| POOL.lock().purge(index)).sum()
@@ -178,7 +180,7 @@ impl Pool {
         self.taken_at(found, granules)
     }
 
-    /// Notes that a block was taken there; returns the number of its first granule.
+    /// Records an allocated block and returns its first granule.
     fn taken_at(&mut self, (index, first): (usize, usize), granules: usize) -> u32 {
         TAKEN.store(pool_taken() + GRANULE * granules, Ordering::Relaxed);
         let released = &mut self.chunks[index].released;
@@ -195,7 +197,7 @@ impl Pool {
         self.runs.open(index);
     }
 
-    /// A chunk that is not open, whose memory may not be there.
+    /// Removes and returns a closed chunk; its memory may not be present.
     fn take_closed(&mut self) -> usize {
         if let Some(index) = self.closed.first() {
             self.closed.remove(index);
@@ -217,7 +219,7 @@ impl Pool {
         self.chunks.len() >= MANY_CHUNKS && self.ready.is_none() && self.runs.room() < LITTLE_ROOM
     }
 
-    /// Gives the free pages of a chunk back to the system, and closes it if nothing of it is taken.
+    /// Returns the free pages of a chunk to the kernel, and closes the chunk if it is entirely free.
     fn purge(&mut self, index: usize) -> usize {
         let (chunk, runs) = (&mut self.chunks[index], &mut self.runs);
         if !chunk.open {
@@ -248,7 +250,8 @@ impl Pool {
 }
 
 impl Chunk {
-    /// Tells the system, if that is news. The first chunk has small pages always: a nearly empty server stays small.
+    /// Tells the kernel only about changes. The first chunk never uses a huge page: a nearly empty server
+    /// stays small.
     fn advise_small_pages(&mut self, index: usize, small: bool) {
         if index > 0 && self.small_pages != small {
             block::advise_large(index, !small);

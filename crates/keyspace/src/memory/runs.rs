@@ -1,47 +1,48 @@
-//! The free runs of the pool's open chunks: where a block fits best.
+//! The free runs of the pool's open chunks, for best-fit allocation.
 //!
-//! A run is as many free granules as lie side by side in one chunk. A block comes from the shortest run in which it
-//! fits; of equally long ones, from the lowest chunk's. A block that is given back joins the runs on both sides. So the
-//! runs that slots leave behind as they grow in step fit the next ones, and a block of three granules leaves no hole.
+//! A run is a maximal sequence of adjacent free granules in one chunk. A block comes from the shortest run
+//! that fits, and among equal ones from the lowest chunk. A freed block merges with the runs on both sides.
+//! So the runs that growing slots leave behind fit the next ones, and a block of three granules leaves no
+//! hole.
 //!
-//! Runs are not listed: a chunk has a bit for each granule, and says for each length in which of its 64 parts a run of
-//! that length begins. The run itself is looked for in the part's eight words.
+//! There is no list of runs. Each chunk has a bit per granule and, for each length, a bit mask of its 64
+//! parts in which such a run starts; the run itself is then found within the eight words of the part.
 //!
-//! Invariant: no two blocks that are taken overlap. [`super::block`] relies on it.
+//! Invariant: blocks in use never overlap. [`super::block`] relies on it.
 use super::bits::Bits;
 use super::pool::{CHUNK_GRANULES, MOST_GRANULES, SYSTEM_PAGE_GRANULES};
 
 const WORDS: usize = CHUNK_GRANULES / 64;
-/// Words that are looked at beyond a chunk's own.
+/// Padding words before and after a chunk's own, so that scans need no bounds checks.
 const BEFORE: usize = 1;
 const BEHIND: usize = LENGTHS / 64 + 1;
-/// Granules of a part.
+/// Granules per part.
 const PART: usize = CHUNK_GRANULES / 64;
-/// Lengths that are told apart: 1 to 128 granules, of which the last stands for all longer ones too.
+/// Distinguished run lengths: 1 to 128 granules; the last one also stands for longer runs.
 const LENGTHS: usize = MOST_GRANULES;
-/// How much is looked at of a run: enough to know the length that is left of it when a block is taken.
+/// How far a run is measured: enough to know its remaining length class after an allocation.
 const MOST_SEEN: usize = 2 * LENGTHS;
 
 #[derive(Debug)]
 pub(super) struct Runs {
     chunks: Vec<Chunk>,
-    /// By length, less one: the chunks that have such a run.
+    /// Per length minus one: the chunks that have such a run.
     having: [Bits; LENGTHS],
-    /// The lengths that some chunk has, a bit each.
+    /// Bit mask of the lengths that any chunk has.
     lengths: u128,
-    /// Words that are free as a whole.
+    /// Number of words that are entirely free.
     whole: usize,
 }
 
 #[derive(Debug)]
 struct Chunk {
-    /// A bit for each free granule, with words before and behind that say that nothing is.
+    /// One bit per free granule, with padding words that read as taken.
     free: Box<[u64; BEFORE + WORDS + BEHIND]>,
-    /// By length, less one: a bit for each part in which such a run begins.
+    /// Per length minus one: a bit for each part in which such a run starts.
     parts: Box<[u64; LENGTHS]>,
 }
 
-/// Free granules of a chunk, side by side.
+/// Adjacent free granules of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Run {
     start: usize,
@@ -53,7 +54,7 @@ impl Run {
         self.start + self.len
     }
 
-    /// By which it is found: its length, less one.
+    /// The length class: the length minus one, capped.
     fn length(self) -> usize {
         self.len.min(LENGTHS) - 1
     }
@@ -68,12 +69,12 @@ impl Runs {
         Self { chunks: Vec::new(), having: [const { Bits::new() }; LENGTHS], lengths: 0, whole: 0 }
     }
 
-    /// How many granules lie free side by side, about: small holes are not counted.
+    /// Approximate number of free granules; small holes are not counted.
     pub(super) fn room(&self) -> usize {
         self.whole * 64
     }
 
-    /// Adds the next chunk, of which nothing may be taken before it is opened.
+    /// Adds a chunk. Nothing is allocated from it until it is opened.
     pub(super) fn add_chunk(&mut self) {
         let mut free = [0; BEFORE + WORDS + BEHIND];
         free[BEFORE..BEFORE + WORDS].fill(u64::MAX);
@@ -94,32 +95,32 @@ impl Runs {
         self.strike(chunk, Run { start: 0, len: CHUNK_GRANULES });
     }
 
-    /// Whether nothing of the chunk is taken.
+    /// Whether the chunk is entirely free.
     pub(super) fn is_empty(&self, chunk: usize) -> bool {
         self.chunks[chunk].free[BEFORE..BEFORE + WORDS].iter().all(|&word| word == u64::MAX)
     }
 
-    /// Whether this page of the system is free.
+    /// Whether this system page is free.
     pub(super) fn is_page_free(&self, chunk: usize, page: usize) -> bool {
         const { assert!(SYSTEM_PAGE_GRANULES == 64) };
         self.chunks[chunk].free[BEFORE + page] == u64::MAX
     }
 
-    /// Takes so many granules where they fit best; the chunk and the first of them.
+    /// Allocates this many granules by best fit. Returns the chunk and the first granule.
     pub(super) fn take(&mut self, granules: usize) -> Option<(usize, usize)> {
         let length = self.lengths_from(granules).next()?;
         let chunk = self.having[length].first().expect("some chunk was said to have one");
         Some((chunk, self.take_from(chunk, length, granules)))
     }
 
-    /// The same from the lowest chunk in which they fit, if it is below `limit`.
+    /// Allocates from the lowest chunk that fits, if it is below `limit`.
     pub(super) fn take_below(&mut self, limit: usize, granules: usize) -> Option<(usize, usize)> {
         let first = |length: usize| self.having[length].first().expect("some chunk was said to have one");
         let (chunk, length) = self.lengths_from(granules).map(|length| (first(length), length)).min()?;
         (chunk < limit).then(|| (chunk, self.take_from(chunk, length, granules)))
     }
 
-    /// The lengths that some chunk has, from that of so many granules on.
+    /// Length classes of at least this many granules that some chunk has.
     fn lengths_from(&self, granules: usize) -> impl Iterator<Item = usize> + use<> {
         let some = |lengths: u128| (lengths != 0).then_some(lengths);
         let long_enough = self.lengths >> (granules - 1) << (granules - 1);
@@ -139,7 +140,7 @@ impl Runs {
         run.start
     }
 
-    /// Gives granules back that were taken together.
+    /// Frees granules that were allocated together.
     pub(super) fn give_back(&mut self, chunk: usize, start: usize, granules: usize) {
         let given = Run { start, len: granules };
         let here = &mut self.chunks[chunk];
@@ -150,7 +151,7 @@ impl Runs {
         self.enter(chunk, Run { start: before.start, len: before.len + granules + behind.len });
     }
 
-    /// Lets a run be found.
+    /// Adds a run to the search structures.
     fn enter(&mut self, chunk: usize, run: Run) {
         let length = run.length();
         self.chunks[chunk].parts[length] |= 1 << run.part();
@@ -158,7 +159,7 @@ impl Runs {
         self.lengths |= 1 << length;
     }
 
-    /// Forgets a run whose begin or end is no longer what it was.
+    /// Removes a run whose start or end changes from the search structures.
     fn strike(&mut self, chunk: usize, run: Run) {
         let (length, part) = (run.length(), run.part());
         let here = &mut self.chunks[chunk];
@@ -176,8 +177,7 @@ impl Runs {
 }
 
 impl Chunk {
-    /// Marks granules as free, or as taken; they were the opposite. Returns how many words are or were free as a
-    /// whole.
+    /// Flips granules to free or to taken. Returns how many words are, or were, entirely free.
     fn set(&mut self, run: Run, free: bool) -> usize {
         let (mut at, mut whole) = (run.start, 0);
         while at < run.end() {
@@ -192,13 +192,13 @@ impl Chunk {
         whole
     }
 
-    /// The first run of this length that begins in this part.
+    /// The first run of this length that starts in this part.
     fn run_of(&self, length: usize, part: usize) -> Option<Run> {
         const PART_WORDS: usize = PART / 64;
         for word in part * PART_WORDS..(part + 1) * PART_WORDS {
             let mut starts = self.free[BEFORE + word] & !self.behind_free(word);
-            // A start that is ruled out here costs no closer look. One that is left may still belong to two runs, of
-            // which the second ends in that distance.
+            // This mask rules out most starts cheaply. A remaining one can still be wrong: the end at that
+            // distance may belong to a second run.
             starts &= match length + 1 {
                 LENGTHS if self.free[BEFORE + word + 1] == u64::MAX => u64::MAX,
                 LENGTHS => 0,
@@ -215,8 +215,8 @@ impl Chunk {
         None
     }
 
-    /// A bit for each of the 64 granules that begin `distance` behind a word's first, if it is the first taken one
-    /// behind a run.
+    /// A bit for each of the 64 granules at `distance` after the word's first that is the first taken one
+    /// after a run.
     #[inline]
     fn ends_from(&self, word: usize, distance: usize) -> u64 {
         let ends = |word: usize| !self.free[BEFORE + word] & self.behind_free(word);
@@ -224,13 +224,13 @@ impl Chunk {
         ends(low) >> shift | ends(low + 1) << 1 << (63 - shift)
     }
 
-    /// A bit for each granule of a word that comes right behind a free one.
+    /// A bit for each granule of a word that directly follows a free one.
     #[inline]
     fn behind_free(&self, word: usize) -> u64 {
         self.free[BEFORE + word] << 1 | self.free[BEFORE + word - 1] >> 63
     }
 
-    /// The free granules from this one on, or a part of them that is not shorter than [`MOST_SEEN`].
+    /// The free granules from `start` on, measured only up to [`MAX_MEASURED`].
     fn run_from(&self, start: usize) -> Run {
         let (mut end, mut word) = (start, start / 64);
         while end < start + MOST_SEEN {
@@ -245,7 +245,7 @@ impl Chunk {
         Run { start, len: end - start }
     }
 
-    /// The free granules right before this one.
+    /// The free granules directly before `end`.
     fn run_up_to(&self, end: usize) -> Run {
         let mut start = end;
         while start > 0 {

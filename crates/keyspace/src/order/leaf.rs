@@ -1,32 +1,32 @@
-//! A leaf: references in order, and beside each about where its score lies.
+//! A leaf: ordered references with approximate scores.
 //!
-//! The range that a leaf's scores lie in is divided into 2^16 parts of the same width. Of elements in different parts
-//! the order is known without a look at them; a search looks only at those of the part that it is for. What lies beyond
-//! the range counts to its first or last part: that is never wrong, only slower, and the range is chosen anew.
+//! The score range of a leaf is divided into 2^16 parts of equal width. Elements in different parts are
+//! ordered without reading them; a search reads only the elements of its own part. Scores outside the range
+//! count to the first or last part, which is correct but slower until the range is recomputed.
 
 use super::{Cut, Elements};
 use crate::overflow::count_outside;
 
-/// How many elements a leaf has room for: with them it takes 376 bytes, and the allocator gives 384.
+/// Leaf capacity: a leaf then takes 376 bytes, and the allocator's size class is 384.
 pub(super) const LEAF: usize = 60;
 
 #[derive(Debug)]
 pub(super) struct Leaf {
-    /// Where the range begins.
+    /// Start of the score range.
     base: u64,
-    /// A part of the range is as wide as a power of two.
+    /// Width of one part, as a power of two.
     shift: u8,
     len: u8,
-    /// The parts of the elements. Behind the last element, the last part.
+    /// The part of each element. Unused places hold the maximum.
     parts: [u16; LEAF],
     references: [u32; LEAF],
 }
 
-/// Bytes that a leaf takes, with its share of the node above.
+/// Bytes of a leaf, including its share of the parent node.
 pub(super) const LEAF_BYTES: usize = size_of::<Leaf>() + 48;
 
 impl Leaf {
-    /// A leaf without elements, whose range begins there.
+    /// An empty leaf whose range starts at `base`.
     pub(super) fn new(base: u64) -> Self {
         count_outside(LEAF_BYTES, 0);
         Self { base, shift: 0, len: 0, parts: [u16::MAX; LEAF], references: [0; LEAF] }
@@ -51,19 +51,19 @@ impl Leaf {
         (bits.saturating_sub(self.base) >> self.shift).min(u64::from(u16::MAX)) as u16
     }
 
-    /// Where the range ends.
+    /// End of the score range.
     fn top(&self) -> u64 {
         self.base.saturating_add((((1u64 << 16) - 1) << self.shift) + ((1 << self.shift) - 1))
     }
 
-    /// How many elements lie before the cut.
+    /// Number of elements before the boundary.
     #[inline]
     pub(super) fn before(&self, cut: &Cut<'_>, of: &impl Elements) -> usize {
         let (first, end) = match cut.bits() {
             None => (0, self.len()),
             Some(bits) => {
                 let part = self.part(bits);
-                // Counted without a branch: that is one pass over two lines.
+                // Branch-free counting: one pass over two cache lines.
                 let below = self.parts.iter().filter(|other| **other < part).count();
                 let upto = self.parts.iter().filter(|other| **other <= part).count();
                 (below, upto.min(self.len()))
@@ -73,7 +73,7 @@ impl Leaf {
         first + alike.partition_point(|&other| cut.passes(of.bits(other), || of.name(other)))
     }
 
-    /// Adds an element with this score at `index`. There must be room.
+    /// Inserts an element with this score at `index`. The leaf must have room.
     pub(super) fn insert(&mut self, index: usize, reference: u32, bits: u64, of: &impl Elements) {
         let len = self.len();
         self.references.copy_within(index..len, index + 1);
@@ -82,7 +82,7 @@ impl Leaf {
         self.parts[index] = self.part(bits);
         self.len += 1;
         if bits < self.base || bits > self.top() {
-            // Twice as far, so that elements that come in order do not all come here.
+            // Double the range so that elements arriving in order do not all fall into the last part.
             let first = of.bits(self.references[0]);
             let last = of.bits(self.references[len]);
             let more = last - first;
@@ -102,7 +102,7 @@ impl Leaf {
         self.len -= 1;
     }
 
-    /// Takes the elements from `index` on, of which there must be some, into a leaf of their own.
+    /// Moves the elements from `index` on, at least one, to a new leaf.
     pub(super) fn split_off(&mut self, index: usize, of: &impl Elements) -> Box<Self> {
         self.references().iter().for_each(|&reference| of.prefetch(reference));
         let border = of.bits(self.references[index]);
@@ -117,7 +117,7 @@ impl Leaf {
         right
     }
 
-    /// Takes over all elements of the next leaf. There must be room.
+    /// Takes over all elements of the next leaf. They must fit.
     pub(super) fn append(&mut self, right: &Self, of: &impl Elements) {
         let (len, more) = (self.len(), right.len());
         self.references[len..len + more].copy_from_slice(right.references());
@@ -125,7 +125,7 @@ impl Leaf {
         self.set_range(self.base.min(right.base), self.top().max(right.top()), of);
     }
 
-    /// Chooses the range anew. Scores beyond it do no harm.
+    /// Recomputes the range. Scores outside it remain correct.
     fn set_range(&mut self, base: u64, top: u64, of: &impl Elements) {
         let width = top - base;
         self.base = base;

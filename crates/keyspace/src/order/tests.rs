@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Elements by reference: their scores and names.
+/// Elements by reference: score and name.
 #[derive(Default)]
 struct Store(RefCell<Vec<(u64, Vec<u8>)>>);
 
@@ -23,7 +23,7 @@ impl Elements for Read<'_> {
     fn prefetch(&self, _: u32) {}
 }
 
-/// A step of a run: a member gets a score or goes, or some are moved.
+/// A test step: set or remove a member, or move entries.
 #[derive(Debug, Clone)]
 enum Step {
     Set(u64, u16),
@@ -32,7 +32,7 @@ enum Step {
     Move(u16),
 }
 
-/// Few scores, many, those that rise, and the ends.
+/// Few distinct scores, many, ascending ones, and extremes.
 fn scores(kind: u8) -> BoxedStrategy<u64> {
     match kind {
         0 => (0u64..3).boxed(),
@@ -52,7 +52,7 @@ fn steps(kind: u8) -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 1..4000)
 }
 
-/// The tree beside a set of the standard library.
+/// The tree under test and a reference set.
 #[derive(Default)]
 struct Both {
     tree: Tree,
@@ -84,7 +84,7 @@ impl Both {
         self.twin.remove(&store[reference as usize]);
     }
 
-    /// An element gets another reference, as when its page is compacted.
+    /// Changes an element's reference, as page compaction does.
     fn shift(&mut self, name: &[u8]) {
         let Some(&from) = self.references.get(name) else { return };
         let (bits, position) = {
@@ -93,7 +93,7 @@ impl Both {
         };
         let to = self.put(bits, name);
         self.tree.exchange(&position, from, to);
-        // It may not be looked at any more.
+        // The old reference must not be read any more.
         self.store.0.borrow_mut()[from as usize] = (u64::MAX / 2, b"gone".to_vec());
     }
 
@@ -185,7 +185,7 @@ proptest! {
     }
 }
 
-/// Elements that come in order, rising or falling, fill the leaves.
+/// Elements that arrive in order, ascending or descending, fill the leaves.
 #[test]
 fn leaves_are_full_when_elements_come_in_order() {
     for rising in [true, false] {

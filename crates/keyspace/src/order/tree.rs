@@ -1,8 +1,9 @@
-//! The tree above the leaves.
+//! The inner nodes above the leaves.
 //!
-//! A node has up to [`CHILDREN`] children, of each its first element and how many there are in it. All leaves are
-//! equally deep. A leaf that is full becomes two; at either end of the tree the new one gets only the new element, so
-//! what comes in order fills leaves to the last place. One that is nearly empty joins its neighbour.
+//! An inner node has up to [`CHILDREN`] children and stores the first element and element count of each. All
+//! leaves have equal depth. A full leaf is split; at either end of the tree the new leaf gets only the new
+//! element, so elements arriving in order fill leaves completely. A nearly empty node merges with a
+//! neighbour.
 
 use std::ops::Range;
 
@@ -12,7 +13,7 @@ use super::leaf::{LEAF, LEAF_BYTES, Leaf};
 use super::{Cut, Elements};
 
 const CHILDREN: usize = 48;
-/// Two neighbours join when one has fewer than a quarter and both together not more than three quarters.
+/// Neighbours merge when one is less than a quarter full and both together at most three quarters.
 const FEW: usize = 4;
 const JOINED: (usize, usize) = (3, 4);
 
@@ -22,14 +23,14 @@ enum Node {
     Inner(Vec<Child>),
 }
 
-/// A node, with its first element and its number of elements.
+/// A node with its first element and element count.
 #[derive(Debug)]
 struct Child {
     /// The score of its first element.
     bits: u64,
-    /// The first element. Of no meaning while there is none, which only a root is.
+    /// The first element. Meaningless in an empty root.
     first: u32,
-    /// How many elements there are.
+    /// Number of elements.
     len: u32,
     node: Node,
 }
@@ -40,20 +41,20 @@ pub(crate) struct Tree {
     root: Child,
 }
 
-/// The way to an element: which child of each node, and which element of the leaf.
+/// The path to an element: the child index per node, then the index in the leaf.
 #[derive(Debug)]
 pub(crate) struct Position(SmallVec<[u8; 8]>);
 
-/// An element that is added, and whether it goes to an end of the tree.
+/// An element to be inserted, and whether it goes to the end of the tree.
 struct New<'a> {
     reference: u32,
     bits: u64,
     cut: Cut<'a>,
-    /// It stands behind all others.
+    /// Whether it sorts after all others.
     is_last: bool,
 }
 
-/// Whether a node is the first or the last of all at its depth.
+/// Whether a node is the first or last at its depth.
 #[derive(Clone, Copy)]
 struct Ends {
     first: bool,
@@ -86,7 +87,7 @@ impl Tree {
         }
     }
 
-    /// The last element; there must be one.
+    /// The last element, which must exist.
     fn last(&self) -> u32 {
         let mut node = &self.root.node;
         loop {
@@ -97,7 +98,7 @@ impl Tree {
         }
     }
 
-    /// Takes an element out, which must be there.
+    /// Removes an element, which must exist.
     pub(super) fn take(&mut self, reference: u32, of: &impl Elements) {
         let (bits, name) = (of.bits(reference), of.name(reference));
         self.root.remove(bits, name, reference, of);
@@ -109,7 +110,7 @@ impl Tree {
         }
     }
 
-    /// Where an element is, which must be there.
+    /// The position of an element, which must exist.
     pub(super) fn position(&self, reference: u32, of: &impl Elements) -> Position {
         let (bits, name) = (of.bits(reference), of.name(reference));
         let mut position = SmallVec::new();
@@ -135,7 +136,7 @@ impl Tree {
         }
     }
 
-    /// An element at a position got another reference.
+    /// Replaces the reference of the element at a position.
     pub(super) fn exchange(&mut self, position: &Position, from: u32, to: u32) {
         let mut child = &mut self.root;
         for &index in &position.0 {
@@ -149,7 +150,7 @@ impl Tree {
         }
     }
 
-    /// How many elements lie before the cut.
+    /// Number of elements before the boundary.
     pub(crate) fn rank(&self, cut: &Cut<'_>, of: &impl Elements) -> usize {
         let (mut rank, mut node) = (0, &self.root.node);
         loop {
@@ -164,7 +165,7 @@ impl Tree {
         }
     }
 
-    /// Visits the elements with these ranks, in order or from the last to the first, until `visit` says no.
+    /// Visits the elements with these ranks, ascending or descending, until `visit` returns false.
     pub(crate) fn visit(
         &self,
         ranks: Range<usize>,
@@ -182,7 +183,7 @@ impl Tree {
         });
     }
 
-    /// Visits runs of them, each in order.
+    /// Visits the elements with these ranks in runs; each run is in order.
     pub(crate) fn visit_runs(
         &self,
         ranks: Range<usize>,
@@ -195,7 +196,7 @@ impl Tree {
         }
     }
 
-    /// Bytes of all its nodes.
+    /// Bytes of all nodes.
     pub(super) fn held_bytes(&self) -> usize {
         fn leaves(node: &Node) -> usize {
             match node {
@@ -207,7 +208,7 @@ impl Tree {
     }
 }
 
-/// The child that a search for the cut goes to: the last whose first element lies before it, or the first.
+/// The child to search for the boundary: the last whose first element lies before it, or the first child.
 #[inline]
 fn child_at(children: &[Child], cut: &Cut<'_>, of: &impl Elements) -> usize {
     children.partition_point(|child| cut.passes(child.bits, || of.name(child.first))).saturating_sub(1)
@@ -248,9 +249,9 @@ impl Child {
         Self { bits, first: reference, len: 1, node: Node::Leaf(leaf) }
     }
 
-    /// Adds an element; returns the node that is to stand behind this one, if it became two.
+    /// Inserts an element. Returns the new right sibling if the node was split.
     fn add(&mut self, new: &New<'_>, ends: Ends, of: &impl Elements) -> Option<Self> {
-        // An element before the first one goes to the first child.
+        // An element that sorts before the first one goes to the first child.
         let leads = !new.is_last && !new.cut.passes(self.bits, || of.name(self.first));
         self.len += 1;
         let right = match &mut self.node {
@@ -269,7 +270,7 @@ impl Child {
         right
     }
 
-    /// Removes an element, which must be there.
+    /// Removes an element, which must exist.
     fn remove(&mut self, bits: u64, name: &[u8], reference: u32, of: &impl Elements) {
         self.len -= 1;
         let is_first = self.first == reference;
@@ -293,7 +294,7 @@ impl Child {
         }
     }
 
-    /// Takes over all that the next one has.
+    /// Takes over the contents of the next node.
     fn append(&mut self, right: Self, of: &impl Elements) {
         self.len += right.len;
         match (&mut self.node, right.node) {
@@ -305,7 +306,7 @@ impl Child {
         }
     }
 
-    /// How many places are taken.
+    /// Number of used places.
     fn taken(&self) -> usize {
         match &self.node {
             Node::Leaf(leaf) => leaf.len(),
@@ -344,10 +345,10 @@ fn add_to_leaf(leaf: &mut Box<Leaf>, new: &New<'_>, ends: Ends, of: &impl Elemen
     Some(Child { bits: of.bits(first), first, len: right.len() as u32, node: Node::Leaf(right) })
 }
 
-/// Adds a child; returns the node that is to stand behind this one, if it became two.
+/// Inserts a child. Returns the new right sibling if the node was split.
 fn add_child(children: &mut Vec<Child>, index: usize, child: Child, ends: Ends) -> Option<Child> {
     if children.len() == children.capacity() {
-        // By half: sets of some hundred members have a few leaves only.
+        // Grow by half: sets of some hundred members have only a few leaves.
         children.reserve_exact((children.len() / 2).clamp(2, CHILDREN + 1));
     }
     children.insert(index, child);
@@ -365,7 +366,7 @@ fn add_child(children: &mut Vec<Child>, index: usize, child: Child, ends: Ends) 
     Some(Child { bits, first, len, node: Node::Inner(right) })
 }
 
-/// After a removal from a child: one without elements goes, one with few joins a neighbour.
+/// After a removal: drops an empty child, or merges a nearly empty one with a neighbour.
 fn tidy(children: &mut Vec<Child>, index: usize, of: &impl Elements) {
     if children[index].len == 0 {
         children.remove(index);

@@ -1,4 +1,4 @@
-//! A set that is being made: of what a command sends, or of other sets.
+//! Builds a set from the arguments of a command or from other sets.
 
 use super::members::{Addition, Members};
 use super::{OfSet, SetRef};
@@ -9,7 +9,8 @@ use crate::large::Large;
 use crate::packed::{self, About, COUNT, MOST_BYTES, MOST_ELEMENTS, Shape};
 use crate::table::Detached;
 
-/// A set that lies in no table yet. Its name follows the thresholds as if the members had come one by one.
+/// A set that belongs to no table yet. Its encoding follows the thresholds as if members were added one at a
+/// time.
 #[derive(Debug)]
 pub struct NewSet {
     shape: Owned,
@@ -24,30 +25,30 @@ pub(super) enum Owned {
 }
 
 impl NewSet {
-    /// One without members.
+    /// An empty set.
     #[must_use]
     pub fn new(bounds: SetBounds) -> Self {
         Self { shape: Owned::Packed(vec![0; COUNT]), form: Form::first_of(Kind::Set), bounds }
     }
 
-    /// The thresholds that its name follows.
+    /// The thresholds for its encoding.
     #[must_use]
     pub fn bounds(&self) -> SetBounds {
         self.bounds
     }
 
-    /// A copy of a packed set.
+    /// Copies a packed set.
     pub(super) fn of(packed: &[u8], form: Form, bounds: SetBounds) -> Self {
         Self { shape: Owned::Packed(packed.to_vec()), form, bounds }
     }
 
-    /// So many members are to come at once, whether or not they are new: it is called as if all were.
+    /// Hints that `count` members follow at once, new or not; the encoding is chosen as if all were new.
     pub fn expect_more(&mut self, count: usize) {
         let about = About { count: count as u32, ..About::of(self.form) };
         self.form = self.form.renamed_set(&about, self.bounds);
     }
 
-    /// It is to have so many members at least. Only while it has none.
+    /// Reserves space for `count` members. Only valid while empty.
     pub fn make_room(&mut self, count: usize) {
         if count > MOST_ELEMENTS && self.view().is_empty() {
             let mut fields = Box::<Fields<OfSet>>::default();
@@ -56,7 +57,7 @@ impl NewSet {
         }
     }
 
-    /// Adds a member; says whether it was not there.
+    /// Adds a member. Returns whether it is new.
     pub fn add(&mut self, member: &[u8]) -> bool {
         let fields = match &mut self.shape {
             Owned::Large(fields) => fields,
@@ -82,7 +83,7 @@ impl NewSet {
         is_new
     }
 
-    /// Takes a member out; says whether it was there.
+    /// Removes a member. Returns whether it existed.
     pub fn remove(&mut self, member: &[u8]) -> bool {
         match &mut self.shape {
             Owned::Large(fields) => fields.remove(member),
@@ -96,7 +97,7 @@ impl NewSet {
         }
     }
 
-    /// As it is read.
+    /// A read-only view.
     #[must_use]
     pub fn view(&self) -> SetRef<'_> {
         let shape = match &self.shape {
@@ -110,7 +111,7 @@ impl NewSet {
         (self.shape, self.form)
     }
 
-    /// To be put under a key.
+    /// Converts the set into a value that can be stored under a key.
     pub fn into_value(self) -> Detached {
         let value = match self.shape {
             Owned::Packed(bytes) => Loose::Bytes(bytes.into()),
@@ -120,12 +121,12 @@ impl NewSet {
     }
 }
 
-/// Whether a packed set of `len` bytes becomes a large one when it has `count` members, one by this addition.
+/// Whether a packed set of `len` bytes must become large when this addition makes it `count` members long.
 pub(super) fn outgrows(addition: &Addition, len: usize, count: usize, form: Form) -> bool {
     len - addition.range.len() + addition.with.len() > MOST_BYTES || count > form.most_packed()
 }
 
-/// The members of a packed set as a large one.
+/// Converts a packed set into a large one.
 pub(super) fn large(packed: &[u8]) -> Box<Fields<OfSet>> {
     let mut fields = Box::<Fields<OfSet>>::default();
     Members::of(packed).for_each(&mut |member| {
@@ -134,14 +135,14 @@ pub(super) fn large(packed: &[u8]) -> Box<Fields<OfSet>> {
     fields
 }
 
-/// The facts about a member that was added to a large set, which has `count` members now.
+/// Describes a member added to a large set that now has `count` members.
 pub(super) fn about(member: &[u8], count: usize) -> About {
     let form = if resp::parse_i64(member).is_some() { Form::IntsetSet } else { Form::ListpackSet };
     About { count: count as u32, longest: member.len() as u32, ..About::of(form) }
 }
 
 impl Addition {
-    /// The facts about a packed set that has `count` members by this addition.
+    /// Describes a packed set that has `count` members after this addition.
     pub(super) fn about(&self, count: usize) -> About {
         let form = if self.integers { Form::IntsetSet } else { Form::ListpackSet };
         About { count: count as u32, longest: self.longest as u32, ..About::of(form) }

@@ -1,4 +1,4 @@
-//! Members that come and go.
+//! Adds and removes members.
 
 use super::builder::{self, NewSet, Owned};
 use super::members::{Addition, Members};
@@ -12,7 +12,7 @@ use crate::packed::{self, COUNT, Shape};
 use crate::table::Table;
 
 impl Table {
-    /// The set at `place`, if it is one.
+    /// The set at `place`, or `None` if the value has another type.
     #[must_use]
     #[inline]
     pub fn set(&self, place: Place) -> Option<SetRef<'_>> {
@@ -23,12 +23,12 @@ impl Table {
         self.set(place).expect("the caller has seen that it is a set")
     }
 
-    /// The members of a large set, to be changed: the snapshots that need its entry pin it first.
+    /// The members of a large set, for editing. Snapshots that need the entry pin it first.
     fn large_set(&mut self, place: Place) -> Option<&mut Fields<OfSet>> {
         if let Large::Set(fields) = self.entries.outside_mut(place)? { Some(fields) } else { None }
     }
 
-    /// Adds a member to the set at `place`; says whether it was not there.
+    /// Adds a member to the set at `place`. Returns whether it is new.
     pub fn set_add(
         &mut self,
         place: Place,
@@ -64,7 +64,7 @@ impl Table {
         is_new
     }
 
-    /// Adds several members to the set at `place`; says how many of them were not there. A packed set is written anew
+    /// Adds several members to the set at `place` and returns how many are new. A packed set is rewritten
     /// once for all of them.
     pub fn set_add_all<'m>(
         &mut self,
@@ -110,12 +110,12 @@ impl Table {
         }
     }
 
-    /// Removes a member of the set at `place`; says whether it was there. A set without members must not stay: the
-    /// caller removes its key.
+    /// Removes a member of the set at `place`. Returns whether it existed. The caller must delete the key
+    /// when the set becomes empty.
     pub fn set_remove(&mut self, place: Place, key: &Key<'_>, member: &[u8]) -> (Place, bool) {
         let set = self.known_set(place);
         let Shape::Packed(packed) = set.shape else {
-            // Looked for first: a member that is not there needs no pin.
+            // Look up first: removing a missing member must not pin the set.
             let found = set.contains(member);
             return (place, found && self.large_set(place).is_some_and(|fields| fields.remove(member)));
         };
@@ -124,8 +124,8 @@ impl Table {
         (self.entries.splice(place, key, &splice), true)
     }
 
-    /// Removes a member chosen by `random`, a uniform random number, and puts it into `member`. The caller removes the
-    /// key of a set without members.
+    /// Removes the member chosen by `random`, a uniform random number, and puts it into `member`. The caller
+    /// must delete the key when the set becomes empty.
     pub fn set_pop(&mut self, place: Place, key: &Key<'_>, random: u64, member: &mut Vec<u8>) -> Place {
         member.clear();
         let set = self.known_set(place);

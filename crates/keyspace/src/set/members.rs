@@ -1,17 +1,17 @@
-//! A set as one run of bytes.
+//! The packed binary format of a set.
 //!
 //! ```text
 //!  0       2       3
 //! +-------+-------+---------+---------+-----+
-//! | count | width | integer | integer | ... |    integers in rising order, each of `width` bytes, 1 to 8
+//! | count | width | integer | integer | ... |    ascending integers of `width` bytes each, 1 to 8
 //! +-------+-------+---------+---------+-----+
-//! | count |   0   | length | member | ...  |    members of any kind in the order in which they came
+//! | count |   0   | length | member | ...  |    arbitrary members in insertion order
 //! +-------+-------+------------------------+
 //!  u16      u8
 //! ```
 //!
-//! A set without members is its count alone. Lengths are as [`crate::varint`] writes them. Which of the two it is does
-//! not depend on how OBJECT ENCODING calls it. An edit of a set computes the bytes that change and exchanges them.
+//! An empty set is only the count. Lengths are encoded as in [`crate::varint`]. The layout is independent of
+//! OBJECT ENCODING. An edit computes the changed bytes and splices them in.
 
 use std::cmp::Ordering;
 use std::ops::{Deref, Range};
@@ -21,21 +21,21 @@ use smallvec::SmallVec;
 use crate::packed::COUNT;
 use crate::varint;
 
-/// Where the members begin.
+/// Offset of the first member.
 const FIRST: usize = COUNT + 1;
-/// The digits of the longest integer, and its sign.
+/// Length of the longest integer in decimal, including the sign.
 const MOST_DIGITS: usize = 20;
 
-/// A member as it is read.
+/// A member of a set.
 #[derive(Debug, Clone, Copy)]
 pub enum Member<'a> {
-    /// It lies somewhere as it is.
+    /// Borrowed bytes.
     Bytes(&'a [u8]),
-    /// It lies somewhere as an integer.
+    /// A stored integer, converted to decimal digits.
     Integer(Digits),
 }
 
-/// An integer as text.
+/// The decimal digits of an integer.
 #[derive(Debug, Clone, Copy)]
 pub struct Digits {
     digits: [u8; MOST_DIGITS],
@@ -87,18 +87,18 @@ impl Ord for Member<'_> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Members<'a> {
     Integers(Integers<'a>),
-    /// The packed set.
+    /// The packed bytes of the set.
     Strings(&'a [u8]),
 }
 
-/// Integers of `width` bytes each, in rising order.
+/// Ascending integers of `width` bytes each.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Integers<'a> {
     packed: &'a [u8],
     width: usize,
 }
 
-/// How many bytes an integer needs.
+/// Number of bytes that an integer needs.
 fn width_of(value: i64) -> usize {
     let bits = 65 - (value ^ value >> 63).leading_zeros();
     bits.div_ceil(8) as usize
@@ -118,7 +118,7 @@ impl Integers<'_> {
     fn at(&self, index: usize) -> i64 {
         let Range { start, end } = self.range(index);
         let last = match self.packed[..end].last_chunk() {
-            // The bytes before it are shifted out.
+            // Shifts out the bytes that belong to the previous integer.
             Some(bytes) => i64::from_le_bytes(*bytes),
             None => {
                 let mut bytes = [0; 8];
@@ -129,7 +129,7 @@ impl Integers<'_> {
         last >> (64 - 8 * self.width)
     }
 
-    /// Where an integer is, or would be.
+    /// The index of an integer, or where it would be inserted.
     fn search(&self, value: i64) -> Result<usize, usize> {
         let (mut low, mut high) = (0, self.len());
         while low < high {
@@ -171,7 +171,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// Where a member lies.
+    /// Byte range of a member.
     #[inline]
     pub(crate) fn find(self, member: &[u8]) -> Option<Range<usize>> {
         match self {
@@ -184,7 +184,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// The member with this number, and where it lies.
+    /// The member at `index` and its byte range.
     pub(crate) fn nth(self, index: usize) -> Option<(Range<usize>, Member<'a>)> {
         match self {
             Self::Integers(integers) => (index < integers.len())
@@ -195,7 +195,7 @@ impl<'a> Members<'a> {
         }
     }
 
-    /// Those that stand in no order.
+    /// The members stored without an order.
     pub(crate) fn unordered(self) -> impl Iterator<Item = &'a [u8]> + Clone {
         let packed = if let Self::Strings(packed) = self { packed } else { &[] };
         strings(packed).map(|(_, member)| member)
@@ -211,21 +211,21 @@ impl<'a> Members<'a> {
     }
 }
 
-/// The change of bytes that adds a member to a packed set.
+/// The byte replacement that adds a member to a packed set.
 #[derive(Debug)]
 pub(crate) struct Addition {
-    /// These bytes are exchanged,
+    /// The range of bytes to replace.
     pub(crate) range: Range<usize>,
-    /// for these.
+    /// The replacement.
     pub(crate) with: SmallVec<[u8; 64]>,
-    /// Whether all members were integers and this is one too.
+    /// Whether all members, including the new one, are integers.
     pub(crate) integers: bool,
-    /// The length of the new member, or of the longest if all others were integers.
+    /// Length of the new member, or of the longest member if all others were integers.
     pub(crate) longest: usize,
 }
 
 impl Addition {
-    /// The change that adds `member`, unless it is there.
+    /// The replacement that adds `member`; `None` if it exists.
     pub(crate) fn of(packed: &[u8], member: &[u8]) -> Option<Self> {
         let members = Members::of(packed);
         let Members::Integers(integers) = members else {
@@ -242,7 +242,7 @@ impl Addition {
             let start = integers.range(at).start;
             start..start
         } else {
-            // All of them have the width of the widest.
+            // All integers get the width of the widest.
             with.push(width as u8);
             let all = integers.iter().take(at).chain([value]).chain(integers.iter().skip(at));
             all.for_each(|value| push_integer(&mut with, value, width));
@@ -257,7 +257,7 @@ impl Addition {
         Self { range: packed.len()..packed.len(), with, integers: false, longest: member.len() }
     }
 
-    /// Integers become strings when there is another member beside them.
+    /// Converts the integers to strings because a non-integer member joins them.
     fn of_first_string(integers: &Integers<'_>, member: &[u8]) -> Self {
         let mut with = SmallVec::new();
         push_all_as_strings(&mut with, integers);
@@ -269,7 +269,7 @@ impl Addition {
     }
 }
 
-/// Integers that are no longer to be in order: as strings.
+/// Converts sorted integers to strings.
 pub(crate) fn as_strings(packed: &mut Vec<u8>) {
     if let Members::Integers(integers) = Members::of(packed) {
         let mut with = SmallVec::new();
@@ -279,7 +279,7 @@ pub(crate) fn as_strings(packed: &mut Vec<u8>) {
     }
 }
 
-/// A member that is not there, behind the others; they are strings.
+/// Appends a new member to a packed set of strings.
 pub(crate) fn append_string(packed: &mut Vec<u8>, member: &[u8]) {
     let (mut head, mut len) = ([0; varint::MOST], 0);
     varint::write(&mut head, &mut len, member.len());

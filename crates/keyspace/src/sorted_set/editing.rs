@@ -1,4 +1,4 @@
-//! Members that are added, get another score, and go.
+//! Adds, rescores and removes members.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use crate::score::{self, Kept};
 use crate::table::Table;
 
 impl Fields<OfSortedSet> {
-    /// The member before which there are so many.
+    /// The member with this rank.
     fn member_at(&self, rank: usize) -> Option<Place> {
         let mut found = None;
         self.entries.order.visit(rank..rank + 1, false, &self.entries.names(), &mut |reference| {
@@ -28,7 +28,7 @@ impl Fields<OfSortedSet> {
 }
 
 impl Table {
-    /// The sorted set at `place`, if it is one.
+    /// The sorted set at `place`, or `None` if the value has another type.
     #[must_use]
     #[inline]
     pub fn sorted_set(&self, place: Place) -> Option<SortedSetRef<'_>> {
@@ -40,13 +40,13 @@ impl Table {
         self.sorted_set(place).expect("the caller has seen that it is a sorted set")
     }
 
-    /// The members of a large sorted set, to be changed: the snapshots that need its entry pin it first.
+    /// The members of a large sorted set, for editing. Snapshots that need the entry pin it first.
     fn large_sorted_set(&mut self, place: Place) -> Option<&mut Fields<OfSortedSet>> {
         if let Large::SortedSet(members) = self.entries.outside_mut(place)? { Some(members) } else { None }
     }
 
-    /// Gives a member of the sorted set at `place` the score that `decide` chooses, which hears the score that it has
-    /// if it is there, and may leave it so. A score must not be NaN.
+    /// Updates the score of a member of the sorted set at `place`. `decide` receives the current score, if
+    /// the member exists, and returns the new one (never NaN) or `None` to change nothing.
     pub fn sorted_set_update(
         &mut self,
         place: Place,
@@ -74,7 +74,7 @@ impl Table {
                 let Some(new) = decide(score).filter(|new| score != Some(*new)) else {
                     return self.rename_for(place, name, bounds);
                 };
-                // One that took eight bytes goes on to: its entry stays where it is.
+                // A score that took eight bytes keeps eight, so that its entry stays in place.
                 let kept = Kept::new(new, before.map_or(LEAST_KEPT, <[u8]>::len));
                 let passes = name.len() > bounds.value
                     || members.len() + usize::from(found.is_none()) > bounds.entries;
@@ -90,8 +90,8 @@ impl Table {
         }
     }
 
-    /// A set is called by the names that it was offered, also by one that did not come to be a member (XX): in Valkey
-    /// they are looked at first.
+    /// Updates the encoding for a name that was offered but not added (XX): Valkey checks name lengths before
+    /// it looks at the options.
     fn rename_for(&mut self, place: Place, name: &[u8], bounds: Bounds) -> Place {
         if name.len() > bounds.value {
             self.entries.set_code(place, Form::SkiplistSortedSet.code());
@@ -99,7 +99,7 @@ impl Table {
         place
     }
 
-    /// Adds a member to a packed sorted set, or moves it from where it was found.
+    /// Inserts a member into a packed sorted set, or moves it from its old position.
     fn set_in_packed(
         &mut self,
         place: Place,
@@ -113,7 +113,7 @@ impl Table {
         let Scored { name, score } = member;
         let count = packed::count(packed) + usize::from(found.is_none());
         let passes = name.len() > bounds.value || count > bounds.entries;
-        // A set with the name of a listpack keeps no sign of zero.
+        // A listpack does not preserve the sign of zero.
         let form = if passes { Form::SkiplistSortedSet } else { set.form };
         let score = if form == Form::SkiplistSortedSet { score } else { score + 0.0 };
         let mut record = SmallVec::<[u8; 256]>::new();
@@ -126,7 +126,7 @@ impl Table {
         let cut = Cut::Element { bits: score::ordered(score), name, after: false };
         let behind = records::records(packed).find(|other| other.member != name && !other.is_before(&cut));
         let to = behind.map_or(packed.len(), |behind| behind.start);
-        // The records between its old place and its new one move over.
+        // The records between the old and the new position shift.
         let mut with = SmallVec::<[u8; 512]>::new();
         let range = match found {
             Some(found) if found.end <= to => {
@@ -148,8 +148,8 @@ impl Table {
         self.entries.splice(place, key, &splice)
     }
 
-    /// Removes a member of the sorted set at `place`; says which score it had, if it was there. A sorted set without
-    /// members must not stay: the caller removes its key.
+    /// Removes a member of the sorted set at `place` and returns its score. The caller must delete the key
+    /// when the set becomes empty.
     pub fn sorted_set_remove(&mut self, place: Place, key: &Key<'_>, name: &[u8]) -> (Place, Option<f64>) {
         let set = self.known_sorted_set(place);
         match set.shape {
@@ -161,7 +161,7 @@ impl Table {
             }
             Shape::Large(members) => {
                 let member = name_key(name);
-                // Looked for first: a member that is not there needs no pin.
+                // Look up first: removing a missing member must not pin the set.
                 let Some(found) = members.find(&member) else { return (place, None) };
                 let score = Scored::from(members.at(found)).score;
                 if let Some(members) = self.large_sorted_set(place) {
@@ -172,8 +172,8 @@ impl Table {
         }
     }
 
-    /// Removes the members with these ranks; `told` hears of each before it goes. The caller removes the key of a
-    /// sorted set without members.
+    /// Removes the members with these ranks; `told` receives each before its removal. The caller must delete
+    /// the key when the set becomes empty.
     pub fn sorted_set_remove_ranks(
         &mut self,
         place: Place,
@@ -207,7 +207,7 @@ impl Table {
             name.clear();
             name.extend_from_slice(member.name);
             drop(members.entries.remove(removed, &name_key(&name)));
-            // Those behind a removed one move up. The next one may go at once, or with the next command.
+            // Later members move up. The next one may be removed immediately or by the next command.
             next = members.member_at(ranks.start);
             if let Some(next) = next {
                 members.entries.prefetch_index(name_key(members.at(next).name).hash());
@@ -216,7 +216,7 @@ impl Table {
         place
     }
 
-    /// Makes a packed sorted set a large one.
+    /// Converts a packed sorted set into a large one.
     fn make_sorted_set_large(&mut self, place: Place, key: &Key<'_>) -> Place {
         let mut members = Box::<Fields<OfSortedSet>>::default();
         self.known_sorted_set(place).for_each(&mut |member| {

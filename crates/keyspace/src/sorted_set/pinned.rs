@@ -1,7 +1,7 @@
-//! Members of a large sorted set in their order, read while others change it.
+//! Reads members of a large sorted set in order while others modify it.
 //!
-//! A snapshot keeps the members and not their order ([`super`]). So that is copied first, four bytes for each that is
-//! wanted; where these lie the snapshot leaves them until it goes.
+//! A snapshot keeps the members but not their order ([`super`]). So the order of the wanted members is copied
+//! first, four bytes each; the snapshot keeps their entries in place until it is dropped.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,22 +17,22 @@ use crate::locked_slots::LockedSlots;
 use crate::packed::Shape;
 use crate::snapshot::Snapshot;
 
-/// So many members are copied under one lock at most, and no more when they have so many bytes: some microseconds.
+/// Limits of what is copied under one lock, in members and bytes: some microseconds.
 const AT_ONCE: usize = 256;
 const BUDGET: usize = 32 << 10;
 
-/// The members of some ranks, as they were at one moment.
+/// The members with certain ranks, as of one moment.
 #[derive(Debug)]
 pub struct PinnedMembers {
     snapshot: Snapshot,
     slot: Slot,
-    /// Where they lie, in the order in which they are visited.
+    /// The members' entries in visiting order.
     places: Vec<Place>,
 }
 
 impl Keyspace {
-    /// Pins the sorted set at `place`, whose slot is locked, for its members with these ranks. `None` as
-    /// [`Keyspace::pin_values`].
+    /// Pins the sorted set at `place`, whose slot is locked, to read the members with these ranks. `None` as
+    /// for [`Keyspace::pin_values`].
     pub fn pin_members(
         self: &Arc<Self>,
         slots: &mut LockedSlots<'_>,
@@ -48,7 +48,7 @@ impl Keyspace {
 }
 
 impl SortedSetRef<'_> {
-    /// Where the members with these ranks lie, if it is large.
+    /// The entries of the members with these ranks, if the set is large.
     fn places(&self, ranks: Range<usize>, reversed: bool) -> Option<Vec<Place>> {
         let Shape::Large(members) = self.shape else { return None };
         let mut places = Vec::with_capacity(ranks.len());
@@ -65,7 +65,7 @@ impl SortedSetRef<'_> {
 }
 
 impl PinnedMembers {
-    /// Visits them, some at a time, with the slot free, until `visit` says no.
+    /// Visits the members in batches, with the slot unlocked, until `visit` returns false.
     pub fn visit(self, visit: &mut dyn FnMut(Scored<'_>) -> bool) {
         let (mut left, mut copied) = (&self.places[..], Copied::default());
         while !left.is_empty() {
@@ -83,7 +83,7 @@ impl PinnedMembers {
     }
 }
 
-/// Members, with the end of the name of each in `names`.
+/// Copied members; each has the end offset of its name in `names`.
 #[derive(Default)]
 struct Copied {
     names: Vec<u8>,
@@ -91,7 +91,7 @@ struct Copied {
 }
 
 impl Copied {
-    /// Copies the first of these members, one at least.
+    /// Copies the first of these members, at least one.
     fn fill(&mut self, members: &Fields<OfSortedSet>, places: &[Place]) {
         places.iter().for_each(|place| members.entries.prefetch_at(*place));
         for place in places {
@@ -104,7 +104,7 @@ impl Copied {
         }
     }
 
-    /// Shows all of them, unless `visit` says no.
+    /// Visits and clears the copied members. Stops early if `visit` returns false.
     fn take(&mut self, visit: &mut dyn FnMut(Scored<'_>) -> bool) -> bool {
         let mut start = 0;
         let goes_on = self.members.iter().all(|&(score, end)| {

@@ -1,4 +1,4 @@
-//! A sorted set as one run of bytes.
+//! The packed binary format of a sorted set.
 //!
 //! ```text
 //!  0        2
@@ -8,7 +8,7 @@
 //!  u16     varint                           size bytes: 1, 2, 4 or 8 ([`crate::score`])
 //! ```
 //!
-//! Members stand in their order.
+//! Members are stored in order.
 
 use smallvec::SmallVec;
 
@@ -17,7 +17,7 @@ use crate::packed::COUNT;
 use crate::score::{self, Kept};
 use crate::varint;
 
-/// One member of a packed sorted set and where it stands.
+/// A member of a packed sorted set and its byte range.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Record<'a> {
     pub(crate) start: usize,
@@ -27,7 +27,7 @@ pub(crate) struct Record<'a> {
 }
 
 impl Record<'_> {
-    /// Whether it lies before the cut.
+    /// Whether the member lies before the boundary.
     #[inline]
     pub(crate) fn is_before(&self, cut: &Cut<'_>) -> bool {
         cut.passes(score::ordered(self.score), || self.member)
@@ -43,7 +43,7 @@ fn record(packed: &[u8], start: usize) -> Record<'_> {
     Record { start, end, score: score::read(&packed[at..member_at]), member: &packed[member_at..end] }
 }
 
-/// The members of a packed sorted set, its count in front.
+/// The members of a packed sorted set, including the count prefix.
 #[inline]
 pub(crate) fn records(packed: &[u8]) -> impl Iterator<Item = Record<'_>> + Clone {
     let mut at = COUNT;
@@ -70,7 +70,7 @@ pub(crate) fn find<'a>(packed: &'a [u8], member: &[u8]) -> Option<Record<'a>> {
     None
 }
 
-/// The members from the last to the first.
+/// The members in descending order.
 pub(crate) fn reversed(packed: &[u8]) -> impl Iterator<Item = Record<'_>> {
     let starts: SmallVec<[u16; 128]> = records(packed).map(|record| record.start as u16).collect();
     starts.into_iter().rev().map(|start| record(packed, usize::from(start)))

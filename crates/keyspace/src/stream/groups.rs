@@ -1,4 +1,4 @@
-//! Groups of consumers, and the entries that were given to each consumer.
+//! Consumer groups and their pending entries.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,84 +7,84 @@ use clock::Millis;
 use super::{Stream, StreamId};
 use crate::tree::Map;
 
-/// A group of consumers.
+/// A consumer group.
 #[derive(Debug, Clone, Default)]
 pub struct Group {
-    /// The id that was given out last.
+    /// The last delivered id.
     pub last: StreamId,
-    /// How many entries were read up to there, as far as that is known.
+    /// Number of entries read up to that id, if known.
     pub read: Option<u64>,
     pub(super) pending: Map<StreamId, Pending>,
-    /// The pending entries by the time of their delivery; made when that is first asked for.
+    /// Pending entries by delivery time; built on first use.
     by_time: OnceLock<Map<(Millis, StreamId), ()>>,
     pub(super) consumers: Map<Arc<[u8]>, Consumer>,
 }
 
-/// An entry that was given to a consumer, which has not said that it is done with it.
+/// An entry that was delivered to a consumer and not acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pending {
-    /// The consumer that it was given to.
+    /// The consumer that owns the entry.
     pub consumer: Arc<[u8]>,
-    /// When it was last delivered.
+    /// Time of the last delivery.
     pub delivered: Millis,
-    /// How often it was delivered.
+    /// Number of deliveries.
     pub count: u64,
 }
 
-/// One of a group.
+/// A consumer of a group.
 #[derive(Debug, Clone)]
 pub struct Consumer {
-    /// When it last tried to read or to claim something.
+    /// Time of its last attempt to read or claim entries.
     pub seen: Millis,
-    /// When it last got something, if it ever did.
+    /// Time at which it last received an entry, if ever.
     pub active: Option<Millis>,
     pub(super) pending: Map<StreamId, ()>,
 }
 
 impl Consumer {
-    /// How many entries are pending.
+    /// Number of pending entries.
     #[must_use]
     pub fn pending_len(&self) -> usize {
         self.pending.len()
     }
 
-    /// The entries that are pending, from an id on.
+    /// The pending entries from an id on.
     pub fn pending_from(&self, from: StreamId) -> impl Iterator<Item = StreamId> {
         self.pending.iter_from(&from).map(|(id, ())| *id)
     }
 }
 
 impl Group {
-    /// A group that has given out the entries up to this id.
+    /// A group whose last delivered id is `last`.
     #[must_use]
     pub fn new(last: StreamId, read: Option<u64>) -> Self {
         Self { last, read, ..Self::default() }
     }
 
-    /// How many entries are pending.
+    /// Number of pending entries.
     #[must_use]
     pub fn pending_len(&self) -> usize {
         self.pending.len()
     }
 
-    /// How many consumers there are.
+    /// Number of consumers.
     #[must_use]
     pub fn consumer_count(&self) -> usize {
         self.consumers.len()
     }
 
-    /// An entry, if it is pending.
+    /// The delivery state of an entry, if it is pending.
     #[must_use]
     pub fn pending(&self, id: StreamId) -> Option<&Pending> {
         self.pending.get(&id)
     }
 
-    /// The entries that are pending, from an id on.
+    /// The pending entries from an id on.
     pub fn pending_from(&self, from: StreamId) -> impl Iterator<Item = (StreamId, &Pending)> {
         self.pending.iter_from(&from).map(|(id, pending)| (*id, pending))
     }
 
-    /// The entries that are pending, the longest pending first.
+    /// The pending entries ordered by delivery time, oldest first.
     pub fn pending_by_time(&self) -> impl Iterator<Item = (Millis, StreamId)> {
         let by_time = self.by_time.get_or_init(|| {
             let mut by_time = Map::default();
@@ -96,36 +96,36 @@ impl Group {
         by_time.iter().map(|(entry, ())| *entry)
     }
 
-    /// The last that is pending.
+    /// The highest pending id.
     #[must_use]
     pub fn last_pending(&self) -> Option<StreamId> {
         self.pending.last().map(|(id, _)| *id)
     }
 
-    /// A consumer.
+    /// Looks up a consumer.
     #[must_use]
     pub fn consumer(&self, name: &[u8]) -> Option<&Consumer> {
         self.consumers.get(name)
     }
 
-    /// The name of a consumer that is there, to be shared.
+    /// The shared name of an existing consumer.
     #[must_use]
     pub fn name_of(&self, consumer: &[u8]) -> Option<Arc<[u8]>> {
         let (name, _) = self.consumers.iter_from(consumer).next()?;
         (**name == *consumer).then(|| name.clone())
     }
 
-    /// A consumer whose times are to be noted.
+    /// A consumer, for updating its times.
     pub fn consumer_mut(&mut self, name: &[u8]) -> Option<&mut Consumer> {
         self.consumers.get_mut(name)
     }
 
-    /// The consumers, by name.
+    /// The consumers ordered by name.
     pub fn consumers(&self) -> impl Iterator<Item = (&Arc<[u8]>, &Consumer)> {
         self.consumers.iter()
     }
 
-    /// Makes a consumer; says whether it was not there.
+    /// Creates a consumer. Returns whether it is new.
     pub fn create_consumer(&mut self, name: &[u8], now: Millis) -> bool {
         let is_new = !self.consumers.contains(name);
         if is_new {
@@ -135,7 +135,7 @@ impl Group {
         is_new
     }
 
-    /// Gives an entry to a consumer, which must be there, whether or not another had it.
+    /// Assigns an entry to an existing consumer, taking it from another if necessary.
     pub fn assign(&mut self, id: StreamId, consumer: &Arc<[u8]>, delivered: Millis, count: u64) {
         let pending = Pending { consumer: consumer.clone(), delivered, count };
         let before = self.pending.insert(id, pending);
@@ -158,7 +158,7 @@ impl Group {
         }
     }
 
-    /// An entry is done with; says whether it was pending.
+    /// Removes an entry from the pending entries. Returns whether it was pending.
     pub fn acknowledge(&mut self, id: StreamId) -> bool {
         let Some(pending) = self.take_pending(id) else { return false };
         if let Some(consumer) = self.consumers.get_mut(&*pending.consumer) {
@@ -175,14 +175,14 @@ impl Group {
         Some(pending)
     }
 
-    /// Removes a consumer with all that is pending; says how much that was.
+    /// Removes a consumer and its pending entries. Returns the number of those.
     pub fn remove_consumer(&mut self, name: &[u8]) -> Option<usize> {
         let consumer = self.consumers.remove(name)?;
         consumer.pending.iter().for_each(|(id, ())| drop(self.take_pending(*id)));
         Some(consumer.pending.len())
     }
 
-    /// About how many bytes it takes.
+    /// Estimated bytes.
     pub(super) fn rough_bytes(&self) -> usize {
         const OF_PENDING: usize = 96;
         const OF_CONSUMER: usize = 128;
@@ -196,34 +196,34 @@ impl Group {
 }
 
 impl Stream {
-    /// How many groups there are.
+    /// Number of groups.
     #[must_use]
     pub fn group_count(&self) -> usize {
         self.groups.len()
     }
 
-    /// The groups, by name.
+    /// The groups ordered by name.
     pub fn groups(&self) -> impl Iterator<Item = (&Arc<[u8]>, &Group)> {
         self.groups.iter()
     }
 
-    /// A group.
+    /// Looks up a group.
     #[must_use]
     pub fn group(&self, name: &[u8]) -> Option<&Group> {
         self.groups.get(name)
     }
 
-    /// A group, to be changed.
+    /// Looks up a group for editing.
     pub fn group_mut(&mut self, name: &[u8]) -> Option<&mut Group> {
         self.groups.get_mut(name)
     }
 
-    /// Adds a group that is not there.
+    /// Adds a group that does not exist yet.
     pub fn insert_group(&mut self, name: &[u8], group: Group) {
         self.groups.insert(name.into(), group);
     }
 
-    /// Takes a group out, to be dropped.
+    /// Removes a group and returns it, to be dropped by the caller.
     pub fn remove_group(&mut self, name: &[u8]) -> Option<Self> {
         let group = self.groups.remove(name)?;
         let mut gone = Self::default();

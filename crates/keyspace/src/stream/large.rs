@@ -1,4 +1,4 @@
-//! A stream that lies outside of its entry, and the copies that snapshots hold of it.
+//! A stream stored outside its entry, and the copies that snapshots hold.
 
 use super::{Cursor, Producers, Stream, StreamPart};
 use crate::captured::{Captured, InParts, Owner};
@@ -9,14 +9,14 @@ use crate::pages::Crowding;
 use crate::table::Dropped;
 use crate::value::{Elements, Part};
 
-/// A large stream. A snapshot holds a copy of it, which costs nothing since nodes are shared.
+/// A large stream. A snapshot holds a copy, which is O(1) because nodes are shared.
 #[derive(Debug, Default)]
 pub(crate) struct LargeStream {
     stream: Stream,
     pins: Vec<Pin>,
 }
 
-/// The stream as a snapshot holds it.
+/// The copy that a snapshot holds.
 #[derive(Debug)]
 struct Pin {
     bit: u32,
@@ -49,7 +49,7 @@ impl LargeStream {
 }
 
 impl Stream {
-    /// About how many bytes dropping it gives back.
+    /// Estimates the bytes freed by dropping the stream.
     fn rough_bytes(&self) -> usize {
         const LOOKED_AT: usize = 64;
         let groups: usize = self.groups().take(LOOKED_AT).map(|(_, group)| group.rough_bytes()).sum();
@@ -58,7 +58,7 @@ impl Stream {
         self.bytes + self.nodes.len() * 96 + groups / looked_at * self.group_count() + producers
     }
 
-    /// As something that left its table.
+    /// Converts the stream for dropping elsewhere.
     pub fn into_dropped(self) -> Dropped {
         Dropped::of(Large::Stream(Box::new(LargeStream::new(self))))
     }
@@ -96,7 +96,7 @@ impl Collection for LargeStream {
         }
     }
 
-    /// Hands over all of it, which is shown part by part.
+    /// Hands over the whole stream, which is then visited part by part.
     fn walk(&mut self, bit: u32, of: Owner<'_>, captured: &mut Captured) -> Option<usize> {
         let Pin { stream, kept, .. } = self.unpin(bit)?;
         let next = Cursor::default();
@@ -112,7 +112,7 @@ impl Collection for LargeStream {
     }
 }
 
-/// The most that a part shows: pieces, and bytes of nodes.
+/// Limits of one part: pieces, and bytes of nodes.
 const PIECES: usize = 256;
 const BYTES: usize = 32 << 10;
 
@@ -120,7 +120,7 @@ const BYTES: usize = 32 << 10;
 #[derive(Debug)]
 struct Showing {
     stream: Stream,
-    /// Counted until all is shown.
+    /// Keeps the bytes accounted until all parts are visited.
     _kept: Kept,
     from: Cursor,
     next: Cursor,

@@ -1,4 +1,4 @@
-//! Redis's listpack: many small items in one run of bytes, as its streams keep them in memory and in files.
+//! Redis's listpack: many small items in one byte string, the in-memory and file format of stream nodes.
 //!
 //! ```text
 //!  0       4       6
@@ -8,29 +8,31 @@
 //!  u32     u16
 //! ```
 //!
-//! An item is a string or an integer, which stands for its digits. Behind each stands its length, to be read
-//! backwards. An item's first byte says its form (the lengths and integers that are not in it: little endian):
+//! An item is a string or an integer, which stands for its digits. Its length follows, encoded for reading
+//! backwards. The first byte of an item determines its form (lengths and integers after it are
+//! little-endian):
 //!
 //! | first byte | item |
 //! | --- | --- |
 //! | 0xxxxxxx | an integer from 0 to 127 |
 //! | 10xxxxxx | a string of up to 63 bytes |
-//! | 110xxxxx | an integer of 13 bits, the high ones here |
-//! | 1110xxxx | a string of up to 4095 bytes, the high bits of its length here |
-//! | F0 | a string, its length in four bytes |
-//! | F1 to F4 | an integer of 2, 3, 4, 8 bytes |
+//! | 110xxxxx | a 13-bit integer, high bits here |
+//! | 1110xxxx | a string of up to 4095 bytes, high bits of its length here |
+//! | F0 | a string with a four-byte length |
+//! | F1 to F4 | an integer of 2, 3, 4 or 8 bytes |
 //!
-//! From the description of the format in Redis's documentation. Reading goes past no end: what does not fit is `None`.
+//! Based on the format description in Redis's documentation. Reads never go out of bounds: malformed bytes
+//! give `None`.
 
 use resp::parse_i64;
 
-/// Bytes before the first item.
+/// Header length in bytes.
 pub(super) const HEAD: usize = 6;
 const END: u8 = 0xFF;
-/// That many items or more are not counted.
+/// From this many items on, the header does not state the count.
 const MANY: u16 = u16::MAX;
 
-/// An item.
+/// A listpack item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Item<'a> {
     Bytes(&'a [u8]),
@@ -57,7 +59,7 @@ impl<'a> Item<'a> {
     }
 }
 
-/// The item at `at`, and where the next one is.
+/// Decodes the item at `at`; also returns the offset of the next item.
 #[inline]
 pub(super) fn item(bytes: &[u8], at: usize) -> Option<(Item<'_>, usize)> {
     let first = *bytes.get(at)?;
@@ -89,14 +91,14 @@ pub(super) fn item(bytes: &[u8], at: usize) -> Option<(Item<'_>, usize)> {
     (next < bytes.len()).then_some((item, next))
 }
 
-/// The integer at `at`, and where the next item is.
+/// Decodes the integer at `at`; also returns the offset of the next item.
 #[inline]
 pub(super) fn integer(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
     let (item, next) = item(bytes, at)?;
     Some((item.integer()?, next))
 }
 
-/// Where the item before the one at `at` begins.
+/// Offset of the item before the one at `at`.
 pub(super) fn before(bytes: &[u8], at: usize) -> Option<usize> {
     let (mut len, mut shift) = (0usize, 0);
     for count in 1..=5 {
@@ -110,12 +112,12 @@ pub(super) fn before(bytes: &[u8], at: usize) -> Option<usize> {
     None
 }
 
-/// Whether the item at `at` is the end.
+/// Whether `at` is the terminator.
 pub(super) fn is_end(bytes: &[u8], at: usize) -> bool {
     at + 1 >= bytes.len()
 }
 
-/// Where the end stands.
+/// Offset of the terminator.
 pub(super) fn end(bytes: &[u8]) -> usize {
     bytes.len() - 1
 }
@@ -130,15 +132,14 @@ fn length_of_length(len: usize) -> usize {
     }
 }
 
-/// An empty one.
+/// An empty listpack with capacity for `room` bytes.
 pub(super) fn empty(room: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(room.max(HEAD + 1));
     bytes.extend_from_slice(&[(HEAD + 1) as u8, 0, 0, 0, 0, 0, END]);
     bytes
 }
 
-/// Whether the head says how long it is and how many items it has, its end is there, and each item is as long for readers
-/// in both directions.
+/// Validates the header's length and item count, the terminator, and that forward and backward lengths agree.
 pub(super) fn is_sound(bytes: &[u8], items: usize) -> bool {
     let Some((head, _)) = bytes.split_at_checked(HEAD) else { return false };
     let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
@@ -149,7 +150,7 @@ pub(super) fn is_sound(bytes: &[u8], items: usize) -> bool {
         && is_alike_backwards(bytes)
 }
 
-/// Whether the length behind each item is the item's.
+/// Whether each item's backward length matches the item.
 fn is_alike_backwards(bytes: &[u8]) -> bool {
     let mut at = HEAD;
     while !is_end(bytes, at) {
@@ -161,7 +162,7 @@ fn is_alike_backwards(bytes: &[u8]) -> bool {
     at == end(bytes)
 }
 
-/// Adds items at the end.
+/// Appends items.
 pub(super) struct Appending<'b> {
     bytes: &'b mut Vec<u8>,
     items: usize,
@@ -173,7 +174,7 @@ impl<'b> Appending<'b> {
         Self { bytes, items: 0 }
     }
 
-    /// Adds a string; one that is an integer as that.
+    /// Appends a string, as an integer if it is a canonical one.
     #[inline]
     pub(super) fn push(&mut self, string: &[u8]) {
         // The longest integer has twenty characters.
@@ -205,7 +206,7 @@ impl<'b> Appending<'b> {
         self.close(start);
     }
 
-    /// Writes the length behind an item.
+    /// Appends the backward length of an item.
     #[inline]
     fn close(&mut self, start: usize) {
         put_length(self.bytes, self.bytes.len() - start);
@@ -255,7 +256,7 @@ fn put_integer(bytes: &mut Vec<u8>, value: i64) {
     }
 }
 
-/// The lowest seven bits last; all bytes but the first say that there is another before them.
+/// Low seven bits last; every byte but the first has the continuation bit.
 #[inline]
 fn put_length(bytes: &mut Vec<u8>, len: usize) {
     let count = length_of_length(len);
@@ -265,7 +266,7 @@ fn put_length(bytes: &mut Vec<u8>, len: usize) {
     }
 }
 
-/// Writes another integer in the place of the one at `at`.
+/// Replaces the integer at `at`.
 pub(super) fn replace_integer(bytes: &mut Vec<u8>, at: usize, value: i64) {
     let Some((Item::Integer(old), next)) = item(bytes, at) else { return };
     if (0..=127).contains(&value) && (0..=127).contains(&old) && bytes[at] < 0x80 {

@@ -1,18 +1,18 @@
-//! The entries of a stream that lie together: a listpack, as Redis has it.
+//! A stream node: consecutive entries in one listpack, in Redis's format.
 //!
 //! ```text
 //! live, deleted, number of fields, each field's name, 0
 //! ```
 //!
-//! and then for each entry, its id counted from the node's own:
+//! followed by each entry, with its id relative to the node's id:
 //!
 //! ```text
 //! flags, milliseconds, sequence, value of each field, number of items                          (flags & 2: same fields)
 //! flags, milliseconds, sequence, number of fields, name and value of each, number of items
 //! ```
 //!
-//! The names at the front are those of the first entry; entries with the same fields have only values. An entry that
-//! is deleted (flags & 1) stays where it is until its node goes. The number of items is for reading backwards.
+//! The names in front are those of the first entry; entries with identical fields store only values. A
+//! deleted entry (flags & 1) stays until its node is removed. The number of items is for reading backwards.
 
 use super::StreamId;
 use super::listpack::{self, Appending, HEAD, Item};
@@ -20,16 +20,16 @@ use super::listpack::{self, Appending, HEAD, Item};
 const DELETED: i64 = 1;
 const SAME_FIELDS: i64 = 2;
 
-/// A node as it is read.
+/// A decoded node header.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NodeRef<'a> {
     id: StreamId,
     bytes: &'a [u8],
-    /// How many entries are there, and how many are marked as deleted.
+    /// Number of live entries, and of entries marked as deleted.
     pub(super) live: u64,
     pub(super) deleted: u64,
     fields: usize,
-    /// Where the first name stands, and the first entry.
+    /// Offsets of the first name and of the first entry.
     names_at: usize,
     first_at: usize,
 }
@@ -39,7 +39,7 @@ pub(super) struct NodeRef<'a> {
 pub(super) struct Record<'a> {
     pub(super) entry: Entry<'a>,
     pub(super) is_deleted: bool,
-    /// Where its flags stand, and what comes behind it.
+    /// Offsets of its flags and of the next entry.
     at: usize,
     next: usize,
 }
@@ -47,29 +47,29 @@ pub(super) struct Record<'a> {
 /// An entry of a stream.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry<'a> {
-    /// Its id.
+    /// The entry id.
     pub id: StreamId,
     bytes: &'a [u8],
     fields: usize,
-    /// Where the names stand, if they are not beside the values.
+    /// Offset of the field names if they are not stored beside the values.
     names_at: Option<usize>,
     at: usize,
 }
 
 impl Entry<'_> {
-    /// How many fields it has.
+    /// Number of fields.
     #[must_use]
     pub fn len(&self) -> usize {
         self.fields
     }
 
-    /// No entry has no fields.
+    /// Always false: an entry has at least one field.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.fields == 0
     }
 
-    /// Visits names and values in their order.
+    /// Visits field names and values in order.
     pub fn for_each(&self, visit: &mut dyn FnMut(&[u8], &[u8])) {
         let (mut name_at, mut at) = (self.names_at, self.at);
         for _ in 0..self.fields {
@@ -86,11 +86,11 @@ impl Entry<'_> {
     }
 }
 
-/// So many entries at a node's end are looked at before those at its begin.
+/// Entries at a node's end that are checked before searching from its start.
 const NEAR_END: usize = 8;
 
 impl<'a> NodeRef<'a> {
-    /// Reads what stands at the front.
+    /// Decodes the header; `None` if it is malformed.
     pub(super) fn read(id: StreamId, bytes: &'a [u8]) -> Option<Self> {
         let (live, at) = listpack::integer(bytes, HEAD)?;
         let (deleted, at) = listpack::integer(bytes, at)?;
@@ -105,7 +105,7 @@ impl<'a> NodeRef<'a> {
         Some(Self { id, bytes, live, deleted, fields, names_at, first_at })
     }
 
-    /// The entry whose flags stand at `at`.
+    /// Decodes the entry whose flags are at `at`.
     fn record(&self, at: usize) -> Option<Record<'a>> {
         let bytes = self.bytes;
         if listpack::is_end(bytes, at) {
@@ -132,8 +132,8 @@ impl<'a> NodeRef<'a> {
         Some(Record { entry, is_deleted: flags & DELETED != 0, at, next })
     }
 
-    /// The entries in their order from the first that is not below `from`, or from one before it. A client that follows
-    /// a stream asks for its last ones, so these are looked at first.
+    /// The entries in order, starting at or before the first whose id is not below `from`. Clients that
+    /// follow a stream ask for the newest entries, so those are checked first.
     pub(super) fn records_from(self, from: StreamId) -> impl Iterator<Item = Record<'a>> {
         let last = self.backward().take(if from > self.id { NEAR_END } else { 0 });
         let before = last.into_iter().find(|record| record.entry.id < from);
@@ -145,7 +145,7 @@ impl<'a> NodeRef<'a> {
         })
     }
 
-    /// The entries from last to first.
+    /// The entries in reverse.
     pub(super) fn backward(self) -> impl Iterator<Item = Record<'a>> {
         let mut end = listpack::end(self.bytes);
         std::iter::from_fn(move || {
@@ -183,7 +183,7 @@ impl<'a> NodeRef<'a> {
     }
 }
 
-/// The fields of an entry that is to be added.
+/// The field names and values of an entry to be appended.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Fields<'a>(pub(super) &'a [&'a [u8]]);
 
@@ -202,7 +202,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// The bytes of a new node with its first entry.
+/// A new node with one entry.
 pub(super) fn begin(fields: &Fields<'_>) -> Vec<u8> {
     let mut bytes = listpack::empty(fields.bytes() + 32);
     let mut items = Appending::to(&mut bytes);
@@ -233,7 +233,7 @@ fn push_entry(items: &mut Appending<'_>, since: (i64, i64), same: bool, fields: 
     items.push_integer(count as i64);
 }
 
-/// Adds an entry behind the last; `node` is what stands at the front of `bytes`.
+/// Appends an entry; `node` is the decoded header of `bytes`.
 pub(super) fn append(id: StreamId, bytes: &mut Vec<u8>, entry: StreamId, fields: &Fields<'_>) {
     let Some(node) = NodeRef::read(id, bytes) else { return };
     let (same, live) = (node.has_fields(fields), node.live + 1);
@@ -243,7 +243,7 @@ pub(super) fn append(id: StreamId, bytes: &mut Vec<u8>, entry: StreamId, fields:
     listpack::replace_integer(bytes, HEAD, live as i64);
 }
 
-/// Marks entries as deleted, in their order, as `which` decides on each that is there. Returns how many were marked.
+/// Marks live entries as deleted as decided by `which`, in order. Returns the number of marked entries.
 pub(super) fn mark_deleted(
     id: StreamId,
     bytes: &mut Vec<u8>,
@@ -261,7 +261,7 @@ pub(super) fn mark_deleted(
     }
     let (live, deleted, count) = (node.live, node.deleted, marked.len() as u64);
     for at in marked {
-        // Its flags are an integer in one byte: nodes that are read are checked for that.
+        // The flags are a one-byte integer; nodes from outside are checked for that.
         bytes[at] |= DELETED as u8;
     }
     if count > 0 {
@@ -273,17 +273,17 @@ pub(super) fn mark_deleted(
     count
 }
 
-/// The decision on one entry of a node.
+/// The decision about one entry of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Marking {
     Delete,
     Keep,
-    /// It stays, and all behind it.
+    /// Keep this entry and all later ones.
     Stop,
 }
 
-/// Whether bytes that came from elsewhere are a node with that id: every item is where it must be, ids rise, and the
-/// numbers at the front are right. Says how many entries are there, and which id is the last, deleted or not.
+/// Validates a node from outside: every item in place, ascending ids, correct counts. Returns the number of
+/// live entries and the last id, deleted or not.
 pub(super) fn check(id: StreamId, bytes: &[u8]) -> Option<(u64, StreamId)> {
     let node = NodeRef::read(id, bytes)?;
     let (mut at, mut items, mut live, mut deleted) = (node.first_at, node.fields + 4, 0, 0);
@@ -299,7 +299,7 @@ pub(super) fn check(id: StreamId, bytes: &[u8]) -> Option<(u64, StreamId)> {
             && entry.fields > 0
             && last.is_none_or(|last| last < entry.id)
             && entry.id >= id;
-        // Reading backwards must lead to where the entry began.
+        // Reading backwards must lead to the start of the entry.
         let mut first = count_at;
         for _ in 0..own {
             first = listpack::before(bytes, first)?;

@@ -1,7 +1,7 @@
-//! Streams as bytes: how a small one is stored, and how parts of a large one come in.
+//! The packed format of streams: how small ones are stored, and how parts of a large one arrive.
 //!
-//! The number of entries in two bytes, as every packed collection has it, then pieces, each with a byte that says which
-//! it is. An id, a time or a number is a varint, a name or a node such a length and its bytes.
+//! A two-byte entry count, as in every packed collection, then pieces, each with a type byte. Ids, times and
+//! numbers are varints; names and nodes are length-prefixed.
 
 use clock::Millis;
 
@@ -14,7 +14,7 @@ use crate::large::Large;
 use crate::packed::{Builder, COUNT, Packed, Shape};
 use crate::table::Table;
 
-/// A stream stays packed up to this many bytes: it is written anew with each entry.
+/// Maximum size of a packed stream in bytes; it is rewritten with each entry.
 const MOST: usize = 1 << 10;
 
 const HEAD: u8 = 0;
@@ -46,7 +46,7 @@ fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// Writes a number that may be missing: 1 and the number, or 0.
+/// Encodes an optional number: 1 and the number, or 0.
 fn put_option(out: &mut Vec<u8>, value: Option<u64>) {
     put(out, u64::from(value.is_some()));
     value.into_iter().for_each(|value| put(out, value));
@@ -111,7 +111,7 @@ fn push(out: &mut Vec<u8>, piece: Piece<'_>) {
     }
 }
 
-/// Pieces that were written here: nothing in them is wrong.
+/// Decodes pieces that this module wrote, so they are well-formed.
 struct Pieces<'a>(&'a [u8]);
 
 impl<'a> Pieces<'a> {
@@ -207,7 +207,7 @@ pub(super) fn unpack(packed: &[u8]) -> Stream {
     stream
 }
 
-/// Whether a stream is stored as these bytes: it has one node at most, no groups and no producers.
+/// Whether a stream is stored in this form: at most one node, no groups and no producers.
 pub(crate) fn stays_packed(packed: &[u8]) -> bool {
     let mut pieces = Pieces::of(packed);
     let mut next = pieces.next();
@@ -222,7 +222,7 @@ impl Stream {
         Pieces::of(packed.bytes()).all(|piece| self.add_piece(piece))
     }
 
-    /// The stream as bytes, if it is one that is stored so.
+    /// Encodes the stream if it qualifies for the packed form.
     fn pack(&self) -> Option<Vec<u8>> {
         let is_more = self.nodes.len() > 1 || self.group_count() > 0 || self.producers().is_some();
         if self.bytes > MOST || is_more {
@@ -238,7 +238,7 @@ impl Stream {
 }
 
 impl Builder {
-    /// Adds a piece to a stream, or to a part of one.
+    /// Adds a piece to a stream, or to one part of it.
     pub fn push_piece(&mut self, piece: Piece<'_>) {
         push(&mut self.bytes, piece);
         if let Piece::Head { head, .. } = piece {
@@ -248,7 +248,7 @@ impl Builder {
 }
 
 impl<'a> Packed<'a> {
-    /// The pieces of a packed stream, or of a part of one. Counts in them that would need a look ahead are 0.
+    /// The pieces of a packed stream, or of one part of it. Counts that would need lookahead are 0.
     pub fn pieces(&self) -> impl Iterator<Item = Piece<'a>> + use<'a> {
         debug_assert_eq!(self.kind(), Kind::Stream);
         Pieces::of(self.bytes())
@@ -256,13 +256,13 @@ impl<'a> Packed<'a> {
 }
 
 impl Table {
-    /// The stream at `place`, if it is one.
+    /// The stream at `place`, or `None` if the value has another type.
     #[must_use]
     pub fn stream(&self, place: Place) -> Option<StreamRef<'_>> {
         self.typed::<StreamRef<'_>>(place)
     }
 
-    /// Changes the stream at `place`.
+    /// Edits the stream at `place`.
     pub fn edit_stream<R>(
         &mut self,
         place: Place,

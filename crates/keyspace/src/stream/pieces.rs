@@ -1,8 +1,7 @@
-//! A stream as a row of pieces: how one goes to a file and comes from there, in parts if it is large.
+//! A stream as a sequence of pieces, the form in which it is saved and loaded, in parts if it is large.
 //!
-//! They stand in the order in which Redis's files have them: the nodes; the head of the stream; each group, with its
-//! pending entries and then, for each consumer, which of them are its own. The numbers of
-//! pieces that follow are given where they are known beforehand.
+//! The order is that of Redis's files: the nodes; the head; each group with its pending entries and then, per
+//! consumer, the entries it owns. Counts of following pieces are included where they are known in advance.
 
 use std::sync::Arc;
 
@@ -13,89 +12,89 @@ use super::producers::Producers;
 use super::{Consumer, Group, Head, IdempotenceBounds, IdempotenceTotals, Node, Pending, Stream, StreamId};
 use crate::tree::Map;
 
-/// One of them.
+/// A piece of a serialized stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// How many nodes follow.
+    /// Number of nodes that follow.
     Nodes(usize),
-    /// Entries that lie together.
+    /// A node with consecutive entries.
     Node {
-        /// From which the ids of the entries are counted.
+        /// Base id that the entry ids are relative to.
         id: StreamId,
-        /// The listpack.
+        /// The node's listpack.
         bytes: &'a [u8],
     },
-    /// The head of the stream, with what is to follow.
+    /// The head of the stream and the counts of what follows.
     Head {
-        /// The head itself.
+        /// The counters and ids.
         head: Head,
-        /// The first entry that is there.
+        /// Id of the first live entry.
         first: StreamId,
-        /// How many groups follow.
+        /// Number of groups that follow.
         groups: usize,
     },
-    /// A group.
+    /// A consumer group.
     Group {
-        /// Its name.
+        /// The group name.
         name: &'a [u8],
-        /// The id that it gave out last.
+        /// The last delivered id.
         last: StreamId,
-        /// How many entries it has read.
+        /// Number of entries read, if known.
         read: Option<u64>,
-        /// How many are pending, which follow.
+        /// Number of pending entries that follow.
         pending: usize,
     },
-    /// An entry that is pending in the group.
+    /// A pending entry of the group.
     Pending {
-        /// The entry.
+        /// The entry id.
         id: StreamId,
-        /// When it was delivered.
+        /// Time of the last delivery.
         delivered: Millis,
-        /// How often.
+        /// Number of deliveries.
         count: u64,
     },
-    /// How many consumers the group has, which follow.
+    /// Number of the group's consumers that follow.
     Consumers(usize),
-    /// One of them.
+    /// A consumer of the group.
     Consumer {
-        /// Its name.
+        /// The consumer name.
         name: &'a [u8],
-        /// When it tried something.
+        /// Time of the last attempt to read or claim.
         seen: Millis,
-        /// When it got something.
+        /// Time at which the consumer last received an entry.
         active: Option<Millis>,
-        /// How many of the group's entries are pending with it, which follow.
+        /// Number of pending entries of this consumer that follow.
         pending: usize,
     },
-    /// Is pending with this consumer.
+    /// A pending entry that the current consumer owns.
     Owned(StreamId),
     /// The idempotent producers.
     Producers {
-        /// For how long iids are kept, and how many.
+        /// Retention limits of iids.
         bounds: IdempotenceBounds,
-        /// How many producers follow.
+        /// Number of producers that follow.
         count: usize,
     },
-    /// One of them.
+    /// An idempotent producer.
     Producer {
-        /// Its name.
+        /// The producer name.
         name: &'a [u8],
-        /// How many iids follow.
+        /// Number of iids that follow.
         iids: usize,
     },
     /// An iid of the producer.
     Iid {
-        /// The iid itself.
+        /// The iid bytes.
         iid: &'a [u8],
-        /// Its entry.
+        /// Id of the entry added with it.
         id: StreamId,
     },
-    /// The messages of all producers so far, behind their iids.
+    /// Message totals of all producers; follows their iids.
     Totals(IdempotenceTotals),
 }
 
 impl Piece<'_> {
-    /// About how long it is.
+    /// Approximate size in bytes.
     pub(super) fn bytes(&self) -> usize {
         match self {
             Self::Node { bytes, .. } => bytes.len(),
@@ -114,45 +113,44 @@ impl Piece<'_> {
     }
 }
 
-/// Whether bytes that came from elsewhere are a node with this id; says how many entries are there, and which id is
-/// the last, deleted or not.
+/// Validates a node from outside. Returns the number of live entries and the last id, deleted or not.
 #[must_use]
 pub fn check_node(id: StreamId, bytes: &[u8]) -> Option<(u64, StreamId)> {
     node::check(id, bytes)
 }
 
-/// Visits the entries of a node that are not deleted. Bytes that are no node have none.
+/// Visits the live entries of a node; none if the bytes are malformed.
 pub fn node_entries(id: StreamId, bytes: &[u8], visit: &mut dyn FnMut(super::Entry<'_>)) {
     let Some(node) = NodeRef::read(id, bytes) else { return };
     node.records_from(id).filter(|record| !record.is_deleted).for_each(|record| visit(record.entry));
 }
 
-/// How far a reader is within the pieces of a stream.
+/// A reader's position within the pieces of a stream.
 #[derive(Debug, Clone, Default)]
 pub struct Cursor(Stage);
 
 type Name = Arc<[u8]>;
 
-/// The piece that was given last.
+/// The piece that was returned last.
 #[derive(Debug, Clone, Default)]
 enum Stage {
     #[default]
     Nothing,
     Nodes(Option<StreamId>),
-    /// All of a group.
+    /// Inside the groups, after all pieces of this one.
     Groups(Option<Name>),
     Pending(Name, Option<StreamId>),
-    /// All of a consumer.
+    /// Inside the consumers of a group, after all pieces of this one.
     Consumers(Name, Option<Name>),
     Owned(Name, Name, Option<StreamId>),
-    /// All of a producer.
+    /// Inside the producers, after all pieces of this one.
     Producers(Option<Name>),
     Iids(Name, Option<(StreamId, Name)>),
     All,
 }
 
 impl Cursor {
-    /// The next piece of the stream, which must not change meanwhile.
+    /// The next piece of the stream, which must not change between calls.
     pub fn next<'a>(&mut self, stream: &'a Stream) -> Option<Piece<'a>> {
         loop {
             let (stage, piece) = std::mem::replace(&mut self.0, Stage::All).step(stream)?;
@@ -222,7 +220,7 @@ impl Stage {
         })
     }
 
-    /// The producer behind this one, or what comes behind the last.
+    /// The next producer, or what follows the last one.
     fn step_producer<'a>(stream: &'a Stream, last: Option<&[u8]>) -> Option<(Self, Option<Piece<'a>>)> {
         let producers = stream.producers.as_ref()?;
         Some(match producers.by_name.after(last) {
@@ -235,7 +233,7 @@ impl Stage {
     }
 }
 
-/// Some pieces of a large stream, as a snapshot's walk comes to them.
+/// Some pieces of a large stream, visited by a snapshot walk.
 #[derive(Debug, Clone, Copy)]
 pub struct StreamPart<'a> {
     pub(super) stream: &'a Stream,
@@ -250,13 +248,13 @@ impl StreamPart<'_> {
         self.stream.has_active_times()
     }
 
-    /// Whether the stream has idempotent producers, or had any.
+    /// Whether the stream has or had idempotent producers.
     #[must_use]
     pub fn has_producers(&self) -> bool {
         self.stream.producers().is_some()
     }
 
-    /// Visits them.
+    /// Visits the pieces of this part.
     pub fn for_each(&self, visit: &mut dyn FnMut(Piece<'_>)) {
         let mut cursor = self.from.clone();
         for _ in 0..self.pieces {
@@ -266,15 +264,15 @@ impl StreamPart<'_> {
 }
 
 impl Stream {
-    /// Whether a consumer of a group was active at another time than it was seen.
+    /// Whether any consumer's active time differs from its seen time.
     #[must_use]
     pub fn has_active_times(&self) -> bool {
         let mut consumers = self.groups.iter().flat_map(|(_, group)| group.consumers.iter());
         consumers.any(|(_, consumer)| consumer.active != Some(consumer.seen))
     }
 
-    /// Adds a piece; says whether it fits behind those before it. Nodes must have been looked at ([`check_node`]).
-    /// Names and ids rise, an entry that is pending has one consumer, and the numbers are right.
+    /// Adds a piece. Returns false if it does not fit the previous ones: names and ids must ascend, a pending
+    /// entry has one consumer, and counts must match. Nodes must have been validated by [`check_node`].
     #[must_use]
     pub fn add_piece(&mut self, piece: Piece<'_>) -> bool {
         match piece {
@@ -292,7 +290,7 @@ impl Stream {
                 rises
             }
             Piece::Pending { id, delivered, count } => self.groups.last_mut().is_some_and(|group| {
-                // Without a consumer yet: those of the group come later.
+                // The owner is still unknown: the group's consumers follow later.
                 let pending = Pending { consumer: Name::default(), delivered, count };
                 let rises = group.pending.last().is_none_or(|(last, _)| *last < id);
                 group.pending.insert(id, pending);
@@ -319,13 +317,13 @@ impl Stream {
         }
     }
 
-    /// Says whether the producer comes behind those that are there.
+    /// Returns whether the producer sorts after the existing ones.
     fn add_producer(&mut self, name: &[u8]) -> bool {
         let Some(producers) = self.producers.as_mut() else { return false };
         Arc::make_mut(producers).add_producer(name)
     }
 
-    /// Adds an iid to the producer that was added last; says whether it was not there.
+    /// Adds an iid to the last producer. Returns whether it is new.
     fn add_iid_of_last(&mut self, iid: &[u8], id: StreamId) -> bool {
         let Some(producers) = self.producers.as_mut() else { return false };
         Arc::make_mut(producers).add_iid_of_last(iid, id)
@@ -344,12 +342,12 @@ impl Stream {
 }
 
 impl Group {
-    /// Gives this entry to the last consumer; says whether the entry had no consumer before.
+    /// Assigns this entry to the last consumer. Returns whether it had no owner before.
     fn own(&mut self, id: StreamId) -> bool {
         let Some((name, consumer)) = self.consumers.last() else { return false };
         let rises = consumer.pending.last().is_none_or(|(last, _)| *last < id);
         let Some(pending) = self.pending.get_mut(&id) else { return false };
-        // An empty name stands for no consumer, unless one of that name has the entry among its own.
+        // An empty name means no owner, unless a consumer with an empty name owns the entry.
         let owner = std::mem::replace(&mut pending.consumer, name.clone());
         let is_nobodys =
             owner.is_empty() && self.consumers.get(&*owner).is_none_or(|first| !first.pending.contains(&id));

@@ -1,8 +1,8 @@
-//! Idempotent producers: which of a producer's messages are in the stream already.
+//! Idempotent producers: detects messages that are already in the stream.
 //!
-//! A producer gives each message an id of its own, the iid, and sends a message again when it does not know whether it
-//! arrived. The stream keeps the iids of each producer with the ids of their entries for some time, at most so many for
-//! each. The age of an iid is that of its entry, whose id begins with the milliseconds of its time. Facts of Redis 8.6.
+//! A producer gives each message an id, the iid, and resends a message when it does not know whether it
+//! arrived. The stream keeps the iids of each producer with their entry ids, limited by time and by number.
+//! The age of an iid is that of its entry, whose id starts with its timestamp. Behaviour of Redis 8.6.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use crate::tree::Map;
 
 type Name = Arc<[u8]>;
 
-/// For how long iids are kept, and how many of each producer.
+/// Retention limits of iids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct IdempotenceBounds {
-    /// Seconds.
+    /// Retention time in seconds.
     pub duration: u64,
-    /// Iids of one producer.
+    /// Maximum number of iids per producer.
     pub most: u64,
 }
 
@@ -27,21 +27,21 @@ pub struct IdempotenceBounds {
 pub struct Producers {
     pub(super) bounds: IdempotenceBounds,
     pub(super) by_name: Map<Name, Producer>,
-    /// Each iid's entry and its producer, the oldest first.
+    /// Entry id and producer of each iid, oldest first.
     by_age: Map<(StreamId, Name), ()>,
     /// Bytes of names and iids.
     bytes: usize,
     pub(super) totals: IdempotenceTotals,
-    /// The producer that was read last, while a stream is read from a file.
+    /// The last producer read, while a stream is loaded from a file.
     last: Option<Name>,
 }
 
-/// Messages with an iid since the stream was made.
+/// Message counts since the stream was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct IdempotenceTotals {
-    /// Those that were added.
+    /// Messages that were added.
     pub added: u64,
-    /// Those that had been added before.
+    /// Messages that were duplicates.
     pub duplicates: u64,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Producer {
     pub(super) by_age: Map<(StreamId, Name), ()>,
 }
 
-/// About the bytes that an iid takes beside its own.
+/// Approximate overhead per iid in bytes.
 const OF_IID: usize = 160;
 
 impl Producers {
@@ -66,31 +66,31 @@ impl Producers {
         }
     }
 
-    /// For how long iids are kept, and how many.
+    /// The retention limits of iids.
     #[must_use]
     pub fn bounds(&self) -> IdempotenceBounds {
         self.bounds
     }
 
-    /// The messages with an iid so far.
+    /// The message counts so far.
     #[must_use]
     pub fn totals(&self) -> IdempotenceTotals {
         self.totals
     }
 
-    /// How many producers are known.
+    /// Number of known producers.
     #[must_use]
     pub fn producer_count(&self) -> usize {
         self.by_name.len()
     }
 
-    /// How many iids are known.
+    /// Number of known iids.
     #[must_use]
     pub fn iid_count(&self) -> usize {
         self.by_name.iter().map(|(_, producer)| producer.iids.len()).sum()
     }
 
-    /// The entry that a producer added with this iid.
+    /// The entry that the producer added with this iid.
     #[must_use]
     pub fn find(&self, producer: &[u8], iid: &[u8]) -> Option<StreamId> {
         self.by_name.get(producer)?.iids.get(iid).copied()
@@ -100,7 +100,7 @@ impl Producers {
         self.bytes + self.by_age.len() * OF_IID + size_of::<Self>()
     }
 
-    /// Notes the entry of an iid that is not known.
+    /// Records the entry of a new iid.
     pub(super) fn insert(&mut self, producer: &[u8], iid: &[u8], id: StreamId) {
         if !self.by_name.contains(producer) {
             self.by_name.insert(producer.into(), Producer::default());
@@ -116,7 +116,7 @@ impl Producers {
         self.shrink(producer, &(id, iid));
     }
 
-    /// Adds a producer that is still to be given its iids, from a file; says whether it was not there.
+    /// Adds a producer read from a file; its iids follow. Returns whether it is new.
     pub(super) fn add_producer(&mut self, name: &[u8]) -> bool {
         let name: Name = name.into();
         self.last = Some(name.clone());
@@ -124,7 +124,7 @@ impl Producers {
         self.by_name.insert(name, Producer::default()).is_none()
     }
 
-    /// Adds an iid to the producer that was added last; says whether it was not there.
+    /// Adds an iid to the last producer. Returns whether it is new.
     pub(super) fn add_iid_of_last(&mut self, iid: &[u8], id: StreamId) -> bool {
         let Some(name) = self.last.clone() else { return false };
         let is_new = self.find(&name, iid).is_none();
@@ -134,15 +134,15 @@ impl Producers {
         is_new
     }
 
-    /// Forgets the oldest iids of a producer that has too many, but not `newest`: two iids of one entry are of the same
-    /// age by its ID, and the one that was just inserted stays.
+    /// Removes the oldest surplus iids of a producer, but never `newest`: two iids can share one entry and
+    /// thus one age, and the one just inserted must stay.
     fn shrink(&mut self, name: &[u8], newest: &(StreamId, Name)) {
         while let Some(oldest) = self.oldest_surplus(name, newest) {
             self.forget(name, oldest);
         }
     }
 
-    /// The iid that a producer with too many is to forget next.
+    /// The next surplus iid to remove.
     fn oldest_surplus(&self, name: &[u8], newest: &(StreamId, Name)) -> Option<(StreamId, Name)> {
         let producer = self.by_name.get(name)?;
         if producer.iids.len() as u64 <= self.bounds.most {
@@ -170,7 +170,7 @@ impl Producers {
         }
     }
 
-    /// Forgets iids whose time has passed.
+    /// Removes expired iids.
     fn expire(&mut self, now: Millis) {
         let kept = self.bounds.duration.saturating_mul(1000);
         let Ok(now) = u64::try_from(now.0) else { return };
@@ -197,19 +197,19 @@ impl Stream {
         self.producers.as_deref()
     }
 
-    /// Sets for how long iids are kept and how many. Those that are known are forgotten.
+    /// Sets the retention limits. Known iids are discarded.
     pub fn set_idempotence(&mut self, bounds: IdempotenceBounds) {
         let totals = self.producers.as_ref().map_or_else(Default::default, |producers| producers.totals);
         self.producers = Some(Arc::new(Producers { totals, ..Producers::new(bounds) }));
     }
 
-    /// The producers, to be changed; `bounds` are those of a stream that has none yet.
+    /// The producers, for editing; created with `bounds` if there are none.
     fn producers_mut(&mut self, bounds: IdempotenceBounds) -> &mut Producers {
         Arc::make_mut(self.producers.get_or_insert_with(|| Arc::new(Producers::new(bounds))))
     }
 
-    /// The entry that a producer has added with this iid, which then counts as sent again. Iids whose time has passed
-    /// are forgotten first.
+    /// The entry that a producer added with this iid, counting the message as a duplicate. Expired iids are
+    /// removed first.
     pub fn find_duplicate(&mut self, producer: &[u8], iid: &[u8], now: Millis) -> Option<StreamId> {
         let producers = Arc::make_mut(self.producers.as_mut()?);
         producers.expire(now);
@@ -218,8 +218,7 @@ impl Stream {
         Some(found)
     }
 
-    /// Notes the entry that a producer added with an iid that is not known; `bounds` are those of a stream that has none
-    /// yet.
+    /// Records the entry added with a new iid; the producers are created with `bounds` if there are none.
     pub fn add_iid(&mut self, producer: &[u8], iid: &[u8], id: StreamId, bounds: IdempotenceBounds) {
         let producers = self.producers_mut(bounds);
         producers.totals.added += 1;

@@ -1,4 +1,4 @@
-//! Entries that are deleted together with what the groups know of them, or only once every group is done with them.
+//! Deletes entries together with their group references, or only after every group has acknowledged them.
 
 use std::sync::Arc;
 
@@ -6,14 +6,14 @@ use super::node::NodeRef;
 use super::{Exactness, Stream, StreamId, Trim, live};
 
 impl Stream {
-    /// Whether every group has given out the entry `id` and nobody has it pending. Without groups every entry counts as
-    /// acknowledged.
+    /// Whether every group has delivered entry `id` and none has it pending. Without groups every entry
+    /// counts as acknowledged.
     #[must_use]
     pub fn is_acknowledged(&self, id: StreamId) -> bool {
         self.groups.iter().all(|(_, group)| group.last >= id && !group.pending.contains(&id))
     }
 
-    /// Removes an entry from the pending entries of all groups; returns the groups that had it pending.
+    /// Removes an entry from the pending entries of all groups. Returns the groups that had it pending.
     pub fn forget_pending(&mut self, id: StreamId) -> Vec<Arc<[u8]>> {
         let with = self.groups.iter().filter(|(_, group)| group.pending.contains(&id));
         let names: Vec<Arc<[u8]>> = with.map(|(name, _)| name.clone()).collect();
@@ -25,8 +25,8 @@ impl Stream {
         names
     }
 
-    /// The entries that a trim deletes if it asks for each whether it may go. `limit` bounds how many entries are cut
-    /// off before a node that would take more is left alone; 0 is no bound.
+    /// The entries that a trim would delete if it checks each one. `limit` bounds the number of removed
+    /// entries before a node that would exceed it is left alone; 0 means unlimited.
     pub fn trimmable(
         &self,
         trim: Trim,
@@ -56,14 +56,15 @@ impl Stream {
         ids
     }
 
-    /// Whether the entries with these ids, which rise, are the first ones of the stream.
+    /// Whether these ascending ids are the first ones of the stream.
     #[must_use]
     pub fn begins_with(&self, ids: &[StreamId]) -> bool {
         let mut first = self.range(StreamId::MIN, StreamId::MAX);
         ids.iter().all(|id| first.next().is_some_and(|entry| entry.id == *id))
     }
 
-    /// Cuts off all entries up to this one; gives the nodes that went, to be dropped.
+    /// Removes all entries up to and including `last`. Returns the removed nodes, to be dropped by the
+    /// caller.
     pub fn trim_through(&mut self, last: StreamId) -> Self {
         let trim = last.next().map_or(Trim::MaxLen(0), Trim::MinId);
         self.trim(trim, Exactness::Exact).1

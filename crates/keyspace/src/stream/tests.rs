@@ -1,4 +1,4 @@
-//! Streams beside std maps, and the streams that snapshots see.
+//! Streams compared with std maps, including the streams that snapshots see.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::{Found, Keyspace};
 
 type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// The expected stream: entries, and pending ones of one group with consumer and count.
+/// The expected stream: its entries, and the pending entries of one group with consumer and delivery count.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Model {
     entries: BTreeMap<StreamId, Fields>,
@@ -23,7 +23,7 @@ struct Model {
 
 #[derive(Debug, Clone)]
 enum Step {
-    /// How far behind the last id, and which fields.
+    /// Distance after the last id, and the seed of the fields.
     Add(u64, u8),
     Delete(u64),
     MaxLen(u64, bool),
@@ -67,7 +67,7 @@ fn read(entry: &Entry<'_>) -> (StreamId, Fields) {
     (entry.id, fields)
 }
 
-/// Reads a stream into a model, and checks that its counts and both directions agree.
+/// Reads a stream into a model and checks that counts and both directions agree.
 fn model(stream: &Stream) -> Model {
     let entries: BTreeMap<_, _> =
         stream.range(StreamId::MIN, StreamId::MAX).map(|entry| read(&entry)).collect();
@@ -91,7 +91,7 @@ fn model(stream: &Stream) -> Model {
     Model { entries, pending }
 }
 
-/// The stream made anew of its pieces.
+/// Rebuilds the stream from its pieces.
 fn rebuilt(stream: &Stream) -> Stream {
     let (mut cursor, mut copy) = (Cursor::default(), Stream::default());
     while let Some(piece) = cursor.next(stream) {
@@ -166,7 +166,7 @@ impl Run {
                     let group = stream.group_mut(b"g").expect("it is there");
                     group.create_consumer(&name, Millis(1));
                     group.assign(id(number), &name, Millis(number as i64 * 7 % 11), number);
-                    // From now on it is kept, as long as the stream is not packed.
+                    // From now on the index by time is maintained, unless the stream is packed.
                     assert_eq!(group.pending_by_time().count(), group.pending_len());
                 });
                 self.model.pending.insert(id(number), (name.to_vec(), number));
@@ -182,7 +182,7 @@ impl Run {
         }
     }
 
-    /// Whole nodes go: the model forgets what went, which must be the first, and not too many.
+    /// Applies a node-wise trim to the model: the removed entries must be the first ones and not too many.
     fn trim_nodes(&mut self, trim: Trim, least: usize) {
         let before = self.model.entries.len();
         let cut = self.edit(|stream| stream.trim(trim, Exactness::Nodes(0)).0) as usize;
@@ -197,7 +197,7 @@ impl Run {
     }
 }
 
-/// The stream that a snapshot shows under the one key.
+/// The stream that a snapshot shows under its only key.
 fn shown(snapshot: &mut crate::Snapshot, keyspace: &Keyspace) -> Model {
     let (mut stream, mut packed) = (Stream::default(), Vec::new());
     snapshot.walk(keyspace.key(b"key").slot(), &mut |entry| match entry.value {
@@ -250,7 +250,7 @@ proptest! {
         let at = at.index(wrong.len());
         wrong[at] = with;
         if check_node(*first, &wrong).is_some() {
-            // Then it is one, and can be read and changed.
+            // If accepted, it must be readable and editable.
             let mut copy = Stream::default();
             let added = copy.add_piece(Piece::Node { id: *first, bytes: &wrong });
             prop_assert!(added);
@@ -287,7 +287,7 @@ fn what_does_not_fit_together_is_no_stream() {
         pieces.iter().all(|piece| stream.add_piece(*piece))
     };
     assert!(fits(&pieces));
-    // Any piece twice, but for the numbers, is one too many.
+    // Repeating any piece, except for the counts, must be rejected.
     for (index, piece) in pieces.iter().enumerate() {
         let mut twice = pieces.clone();
         twice.insert(index, *piece);

@@ -1,7 +1,7 @@
-//! Many entries at once, as a load has them.
+//! Stores many entries at once, as a load does.
 //!
-//! Storing them one by one, a table lays its index out anew every twenty entries, and its pages grow in steps. When
-//! it is known what comes, both get room for it at once.
+//! Inserting one at a time, a table rebuilds its index every twenty entries and its pages grow in steps. If
+//! the number of entries is known in advance, index and pages are sized once.
 
 use clock::Millis;
 
@@ -13,21 +13,21 @@ use crate::packed::Packed;
 use crate::pages::Crowding;
 use crate::usage::Usage;
 
-/// An entry that is to be stored.
+/// An entry to be stored.
 #[derive(Debug, Clone, Copy)]
 pub struct NewEntry<'a> {
     /// The key.
     pub key: Key<'a>,
-    /// Its value.
+    /// The value.
     pub value: Packed<'a>,
-    /// When it expires, if it does.
+    /// Expiry time, if any.
     pub expiry: Option<Millis>,
-    /// How it was used; `None` is as of now.
+    /// Usage counters; `None` means used now.
     pub usage: Option<Usage>,
 }
 
 impl NewEntry<'_> {
-    /// Bytes of a page that it will take, if it is sure to lie in one.
+    /// Bytes in a page, or 0 if the entry may go to overflow.
     fn bytes_here(&self) -> usize {
         let (key, value, form) = (self.key.bytes.len(), self.value.bytes().len(), self.value.form());
         let most = if form.is_collection() { ALWAYS_HERE } else { usize::MAX };
@@ -40,9 +40,8 @@ impl NewEntry<'_> {
 }
 
 impl Table {
-    /// Stores entries, most of whose keys are not there; of those that come twice, the last stays. `expected` is how
-    /// many entries the table may have in the end. A table that gets fewer keeps some room for nothing. Says
-    /// whether the table can hold them.
+    /// Stores entries, most of which are new; for duplicate keys the last one wins. `expected` is the final
+    /// size of the table; an estimate that is too high wastes memory. Returns false if the table is full.
     #[must_use]
     pub fn load(&mut self, entries: &[NewEntry<'_>], expected: usize) -> bool {
         if self.entries.crowding() == Crowding::Full {
@@ -77,7 +76,7 @@ mod tests {
     use crate::packed::Builder;
     use crate::value::Str;
 
-    /// The value, expiry and usage of a key, in a form that can be compared.
+    /// Value, expiry and usage of a key, in comparable form.
     fn stored(keyspace: &Keyspace, name: &[u8]) -> (Vec<u8>, Option<Millis>, Usage) {
         let key = keyspace.key(name);
         let mut slot = keyspace.lock(key.slot());
@@ -93,8 +92,8 @@ mod tests {
         (value, table.expiry(place), table.usage(place))
     }
 
-    /// Entries of all sorts, some of whose keys come twice, are stored that there will be none, just as many, and far
-    /// more than there are; they end up as they do one by one.
+    /// Loads a mix of entries, some with duplicate keys, with an `expected` of none, of the exact number and
+    /// of far more. The result must equal inserting them one at a time.
     #[test]
     fn what_is_loaded_at_once_is_as_if_stored_one_by_one() {
         let names: Vec<Vec<u8>> =

@@ -1,4 +1,4 @@
-//! Values that go from one key to another.
+//! Moves values between keys.
 
 use clock::Millis;
 
@@ -12,8 +12,8 @@ use crate::overflow::Outside;
 use crate::packed::Packed;
 use crate::usage::Usage;
 
-/// A value that lies in no table: it was taken out of one to be put into another (RENAME, MOVE), is a copy (COPY), or
-/// is being made before its key is (RESTORE, loading).
+/// A value that belongs to no table: taken out of one to be put into another (RENAME, MOVE), copied (COPY),
+/// or built before its key is created (RESTORE, loading).
 #[derive(Debug)]
 #[must_use = "the value lies nowhere else"]
 pub struct Detached {
@@ -27,13 +27,13 @@ impl Detached {
         Self { form, usage: Usage::of_new().0, value }
     }
 
-    /// A value without elements, to be filled with more than a packed one can have.
+    /// An empty value in the large form, for more elements than a packed one can hold.
     pub fn large(kind: Kind) -> Self {
         Self::of(Form::first_of(kind), Loose::Outside(Large::empty(kind)))
     }
 
-    /// Adds the elements of a part to a large value of its kind; says whether all of them were new. `limits` decides
-    /// how OBJECT ENCODING will call it.
+    /// Adds the elements of a part to a large value of its kind. Returns whether all were new. `limits`
+    /// decides the OBJECT ENCODING.
     #[must_use]
     pub fn add(&mut self, part: Packed<'_>, limits: &Limits) -> bool {
         debug_assert_eq!(self.form.kind(), part.kind());
@@ -48,21 +48,20 @@ impl Detached {
 }
 
 impl Table {
-    /// Takes the key out and gives its value, without copying what is large unless a snapshot needs it
-    /// where it is.
+    /// Removes the key and returns its value. A large value is copied only if a snapshot needs the original.
     pub fn detach(&mut self, place: Place, key: &Key<'_>) -> Detached {
         self.entries.forget_parts_due(key.bytes);
         let (marks, value) = self.entries.detach(place, key);
         Detached { form: Form::of(marks.code), usage: marks.usage, value }
     }
 
-    /// A copy of the value at `place`, for another key.
+    /// Copies the value at `place`.
     pub fn copy(&self, place: Place) -> Detached {
         let (marks, value) = self.entries.copy(place);
         Detached { form: Form::of(marks.code), usage: Usage::of_new().0, value }
     }
 
-    /// Stores a value that was taken out elsewhere under a key that is not there.
+    /// Stores a detached value under a key that does not exist.
     pub fn attach(&mut self, key: &Key<'_>, detached: Detached, expiry: Option<Millis>) -> Place {
         let Detached { form, usage, value } = detached;
         let place = self.entries.attach(key, Marks { code: form.code(), usage, expiry }, value);

@@ -1,6 +1,6 @@
-//! An ordered map that is copied at once.
+//! A persistent ordered map: copying it is O(1).
 //!
-//! A child of an inner node stands behind a key that none of the child's keys is below.
+//! The label of a child is a lower bound of its keys.
 
 use std::borrow::Borrow;
 use std::fmt::Debug;
@@ -18,7 +18,7 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Item for (K, V) {
         children[0].label.clone()
     }
 
-    /// A key that is too low does no harm, and need not be copied again.
+    /// A bound that is too low is harmless, so the key need not be cloned again.
     fn relabel(label: &mut K, below: &Items<Self>) {
         let least = match below {
             Items::Leaf(items) => &items[0].0,
@@ -30,7 +30,7 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Item for (K, V) {
     }
 }
 
-/// The way to a key.
+/// The path to a key.
 #[derive(Debug)]
 struct To<'a, Q: ?Sized>(&'a Q);
 
@@ -50,7 +50,7 @@ impl<K: Debug + Ord + Clone + Borrow<Q>, V: Debug + Clone, Q: Ord + ?Sized> Seek
     }
 }
 
-/// The same with the key itself, to be put there.
+/// The path to a key that will be inserted.
 #[derive(Debug, Clone)]
 struct Put<K>(K);
 
@@ -92,7 +92,7 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Map<K, V> {
         self.tree.find(&mut To(key)).map(|(_, value)| value)
     }
 
-    /// The value of a key, to be changed.
+    /// The value of a key, for editing.
     pub(crate) fn get_mut<Q: Ord + ?Sized>(&mut self, key: &Q) -> Option<&mut V>
     where
         K: Borrow<Q>,
@@ -107,7 +107,7 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Map<K, V> {
         self.get(key).is_some()
     }
 
-    /// Puts a value under a key; returns the one that was there.
+    /// Inserts a value and returns the previous one.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
         let before = self.tree.change(Put(key), |row, place, Put(key)| match place {
             Ok(index) => Some(std::mem::replace(&mut row.items()[index].1, value)),
@@ -141,12 +141,12 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Map<K, V> {
         self.tree.find(&mut End::Last).map(pair)
     }
 
-    /// The last value, to be changed.
+    /// The last value, for editing.
     pub(crate) fn last_mut(&mut self) -> Option<&mut V> {
         self.tree.find_mut(End::Last).map(|(_, value)| value)
     }
 
-    /// The item next behind a key, or the first of all.
+    /// The first item after `key`; without a key, the first of all.
     pub(crate) fn after<Q: Ord + ?Sized>(&self, key: Option<&Q>) -> Option<(&K, &V)>
     where
         K: Borrow<Q>,
@@ -161,7 +161,7 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Map<K, V> {
         self.tree.iter().map(pair)
     }
 
-    /// From a key on.
+    /// Iterates forward from a key.
     pub(crate) fn iter_from<Q: Ord + ?Sized>(
         &self,
         key: &Q,
@@ -172,7 +172,7 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Map<K, V> {
         self.tree.iter_from(&mut To(key)).map(pair)
     }
 
-    /// From a key on to the first.
+    /// Iterates backward from a key.
     pub(crate) fn backward_from<Q: Ord + ?Sized>(
         &self,
         key: &Q,
@@ -202,7 +202,7 @@ mod tests {
     enum Step {
         Insert(u16),
         Remove(u16),
-        /// The state is kept, and must not change any more.
+        /// Keeps a copy of the state, which must not change any more.
         Keep,
     }
 
@@ -259,7 +259,7 @@ mod tests {
             tree.insert(2 * key, ());
         }
         let kept = tree.clone();
-        // The root and the first leaf are the tree's own from here on, the others are shared.
+        // From here on the tree owns its root and first leaf; the other nodes are shared.
         tree.remove(&0);
         let before = tree.tree.top().1;
         assert_eq!(before[1..], kept.tree.top().1[1..]);

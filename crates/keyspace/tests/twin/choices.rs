@@ -1,4 +1,4 @@
-//! The decisions of a run, made out of bytes: those of a seed, without end, or those that a fuzzer has chosen.
+//! Turns bytes into test decisions: unlimited ones from a seed, or those chosen by a fuzzer.
 
 use std::iter::Peekable;
 
@@ -10,7 +10,7 @@ impl Choices {
         Self(bytes.peekable())
     }
 
-    /// A number below `bound`, which is at most 2^32, from as few bytes as can tell it. Zero once they are over.
+    /// A number below `bound` (at most 2^32), from as few bytes as needed. Zero when no bytes are left.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         let (mut number, mut told) = (0, 1);
         while told < bound {

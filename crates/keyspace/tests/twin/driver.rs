@@ -1,4 +1,4 @@
-//! Does random things to the keyspace and to its twin, and compares.
+//! Applies random operations to the keyspace and to a reference model, and compares them.
 
 use std::sync::Arc;
 
@@ -12,20 +12,20 @@ use slot_routing::Slot;
 use super::choices::Choices;
 use super::model::{Data, Entry, Fields, Model, Scan};
 
-/// The shape of a run: its steps, and how many keys and elements there are at most.
+/// The size of a run: its steps, and the maximum number of keys and elements.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     pub(crate) slots: u64,
-    /// How many different keys there are in a slot.
+    /// Distinct keys per slot.
     pub(crate) keys: u64,
     pub(crate) longest: u64,
-    /// How many different fields a hash has at most.
+    /// Maximum number of distinct fields per hash.
     pub(crate) fields: u64,
     pub(crate) steps: u64,
 }
 
 impl Shape {
-    /// Where its keys are.
+    /// The slots that the run uses.
     fn slots(self) -> impl Iterator<Item = Slot> {
         (0..self.slots).map(|slot| Slot::of_key(format!("{slot}").as_bytes()))
     }
@@ -47,34 +47,34 @@ pub(crate) struct Driver {
     now: Millis,
     scans: Vec<Scan>,
     snapshots: Vec<Pinned>,
-    /// Members of sorted sets, with those that are to be seen.
+    /// Pinned sorted-set members, with the expected members.
     members: Vec<(PinnedMembers, Expected)>,
-    /// Whether the run adds more than it removes at the moment.
+    /// Whether the run currently adds more than it removes.
     growing: bool,
 }
 
-/// Members of a sorted set as they are to be seen.
+/// Expected members of a sorted set.
 type Expected = Vec<(f64, Vec<u8>)>;
 
-/// A snapshot, the keys that it still has to show, and the slot that it is within.
+/// A snapshot, the keys it still has to visit, and the slot that it is in the middle of.
 struct Pinned {
     snapshot: Snapshot,
     model: Model,
     within: Option<(Slot, Walked)>,
-    /// It has one value, and nothing else.
+    /// It was taken of a single value.
     is_of_value: bool,
 }
 
-/// The keys of a slot that a walk has shown.
+/// The keys of a slot that a walk has visited so far.
 #[derive(Default)]
 struct Walked {
     model: Model,
-    /// The large value that was shown last, and how many elements of it are to come.
+    /// The large value visited last, and how many of its elements are still missing.
     open: Option<((u16, Vec<u8>), usize)>,
 }
 
 impl Driver {
-    /// `seed` decides where keys lie, `choices` all that is done.
+    /// `seed` determines the hashes, `choices` all operations.
     pub(crate) fn new(seed: u64, choices: Choices, shape: Shape) -> Self {
         let keyspace = Arc::new(Keyspace::new(seed, DATABASES));
         Self {
@@ -94,7 +94,7 @@ impl Driver {
         self.choices.below(below)
     }
 
-    /// All steps of the shape, or as many as there are choices for; then everything is compared.
+    /// Runs all steps, or until the choices are used up, then compares everything.
     pub(crate) fn run(mut self) {
         for step in 0..self.shape.steps {
             if self.choices.are_over() {
@@ -124,7 +124,7 @@ impl Driver {
         (self.random(3) == 0).then(|| Millis(self.now.0 + 1 + self.random(3000) as i64))
     }
 
-    /// A key's may be far beyond what six bytes hold.
+    /// An expiry that may not fit six bytes.
     fn any_key_expiry(&mut self) -> Option<Millis> {
         let far = if self.random(40) == 0 { i64::MAX / 2 } else { 0 };
         self.any_expiry().map(|time| Millis(time.0 + far))
@@ -176,7 +176,7 @@ impl Driver {
         }
     }
 
-    /// Everything is walked, scanned and compared.
+    /// Walks, scans and compares everything.
     fn finish(mut self) {
         while !self.snapshots.is_empty() {
             self.walk();
@@ -206,7 +206,7 @@ impl Driver {
         assert!(locked.try_lock_only(&self.keyspace, key.slot(), touched), "nobody else has it");
         let (found, usage) = locked.find(db, &key, self.now);
         let table = locked.slot_mut(key.slot()).table(db);
-        // A lookup that was touched ahead finds the same as one that was not.
+        // A prefetched lookup must agree with a plain one.
         assert_eq!((found, usage), table.find_with_usage(&key, self.now));
         let expected = self.model.get(&(db, bytes.to_vec()));
         match (found, expected) {
@@ -226,7 +226,7 @@ impl Driver {
         self.compare(db, &key);
     }
 
-    /// The table of a key and the key's place, if it is there.
+    /// Passes the key's table and its entry, if it exists, to the closure.
     fn with_key<R>(
         &self,
         db: u16,
@@ -243,7 +243,7 @@ impl Driver {
         work(table, &key, place)
     }
 
-    /// A value gets another name, in any slot and database.
+    /// Renames a key, across slots and databases.
     fn rename(&mut self) {
         let ((from_db, from), (to_db, to)) = (self.any_key(), self.any_key());
         let source = (from_db, from.clone());
@@ -287,7 +287,7 @@ impl Driver {
             }
             Data::Set(members, name) => {
                 members.iter().for_each(|member| assert!(builder.push_member(member)));
-                // Every name is the right one by some limits; the largest by none.
+                // Every small encoding is valid under some limits; the largest under none.
                 let entries = if *name == "hashtable" { 0 } else { usize::MAX };
                 let listpack = Bounds { entries, value: usize::MAX };
                 let intset = if *name == "intset" { usize::MAX } else { 0 };
@@ -441,7 +441,7 @@ impl Driver {
         self.scans.push(Scan { db, slot, position: 0, stayed, seen: Default::default() });
     }
 
-    /// Goes on with one of the scans.
+    /// Continues one of the scans.
     fn scan(&mut self) {
         let (count, which) = (self.random(20), self.random(3) as usize);
         let Some(which) = which.checked_rem(self.scans.len()) else { return };
@@ -482,7 +482,7 @@ impl Driver {
         }
     }
 
-    /// Bits that are in use.
+    /// Number of snapshot bits in use.
     fn pins(&self) -> usize {
         self.snapshots.len() + self.members.len()
     }
@@ -490,7 +490,7 @@ impl Driver {
     fn cut(&mut self) {
         let reads = self.snapshots.iter().any(|pinned| pinned.is_of_value) || !self.members.is_empty();
         if self.pins() == 3 && reads {
-            // It would wait.
+            // A cut would wait.
             return;
         }
         match self.keyspace.ready_to_cut().cut(&self.keyspace.script_turn(), || 7) {
@@ -503,7 +503,7 @@ impl Driver {
         }
     }
 
-    /// Takes a snapshot of one value, if that is large.
+    /// Takes a snapshot of one value, if it is large.
     fn pin_value(&mut self) {
         let (db, name) = self.any_key();
         let key = self.keyspace.key(&name);
@@ -517,7 +517,7 @@ impl Driver {
         }
     }
 
-    /// Walks a part of a slot of a snapshot, or all that is left.
+    /// Walks a part of a snapshot's slot, or everything that is left.
     fn walk(&mut self) {
         let Some(which) = (self.random(3) as usize).checked_rem(self.snapshots.len()) else { return };
         if self.random(3) > 0 {
@@ -597,7 +597,7 @@ impl Driver {
 }
 
 impl Pinned {
-    /// Walks the names of what is left of the slot.
+    /// Walks the names of the remaining keys of the slot.
     fn walk_names(&mut self, slot: Slot) {
         self.snapshot.walk_names(slot, |db, key, expiry| {
             let known = self.model.remove(&(db, key.to_vec()));
@@ -610,7 +610,7 @@ impl Pinned {
         assert!(!self.model.keys().any(|(_, key)| Slot::of_key(key) == slot));
     }
 
-    /// Walks a part of the slot that it is within, or of `slot`. Says whether there is more of it.
+    /// Walks a part of the current slot, or of `slot`. Returns whether there is more.
     fn walk_part(&mut self, slot: Slot) -> bool {
         let (slot, mut walked) = self.within.take().unwrap_or_else(|| (slot, Walked::default()));
         if self.snapshot.walk_part(slot, &mut |entry| walked.note(entry)) {
@@ -620,7 +620,7 @@ impl Pinned {
         walked.close();
         let model = walked.model;
         if model.is_empty() {
-            // Nothing there at the cut, or walked before: then the twin was emptied too.
+            // The slot was empty at the cut or was walked before, so the model must have no keys either.
             assert!(!self.model.keys().any(|(_, key)| Slot::of_key(key) == slot));
             return false;
         }
@@ -654,7 +654,7 @@ impl Walked {
         *left -= known.data.add(part.elements);
     }
 
-    /// Checks that the value which was open has been shown whole.
+    /// Checks that the open value was visited completely.
     fn close(&mut self) {
         let open = self.open.take();
         assert!(open.is_none_or(|(_, left)| left == 0), "the parts add up");

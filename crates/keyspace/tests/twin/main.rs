@@ -1,7 +1,7 @@
-//! The keyspace beside a naive twin: the same random operations on both, the same answers from both.
+//! Compares the keyspace with a naive reference model under random operations.
 //!
-//! A run is decided by its seed. `KEYSPACE_SEEDS=1000 cargo test -p keyspace --test twin --release` runs
-//! more seeds than CI does. `tests/fuzz` has runs whose shape too is by chance, or chosen by libFuzzer.
+//! Each run is determined by its seed. `KEYSPACE_SEEDS=1000 cargo test -p keyspace --test twin --release`
+//! runs more seeds than CI does. `tests/fuzz` also chooses the shape of a run, at random or by libFuzzer.
 mod choices;
 mod driver;
 mod model;
@@ -9,7 +9,7 @@ mod model;
 use choices::Choices;
 use driver::{Driver, Shape};
 
-/// Every decision is taken from `bytes`, the shape first. It ends with them.
+/// Takes every decision from `bytes`, the shape first. Ends when they are used up.
 pub(crate) fn run_given(bytes: &[u8]) {
     let mut choices = Choices::new(Vec::from(bytes).into_iter());
     let mut between = |few: u64, many: u64| few + choices.below(many - few);

@@ -1,4 +1,4 @@
-//! The naive twin: std maps.
+//! The reference model, based on std maps.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -19,23 +19,23 @@ pub(crate) type Scores = BTreeMap<Vec<u8>, u64>;
 pub(crate) enum Data {
     String(Vec<u8>, Naming),
     List(VecDeque<Vec<u8>>),
-    /// The members, and what the set is called.
+    /// The members and the expected encoding.
     Set(BTreeSet<Vec<u8>>, &'static str),
-    /// The bits of each member's score, and whether it is called a skiplist.
+    /// The bits of each member's score, and whether the encoding is `skiplist`.
     SortedSet(Scores, bool),
-    /// The fields, and whether it is called a table.
+    /// The fields, and whether the encoding is `hashtable`.
     Hash(Fields, bool),
     Stream(Entries),
 }
 
-/// The contents of a stream; of its groups one is looked at.
+/// The contents of a stream and of one of its groups.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Entries {
-    /// Names and values of each.
+    /// Field names and values by entry.
     pub(crate) words: BTreeMap<StreamId, Vec<Vec<u8>>>,
-    /// By entry: the consumer that it was given to, and how often.
+    /// Pending entries: the consumer and the delivery count.
     pub(crate) pending: BTreeMap<StreamId, (Vec<u8>, u64)>,
-    /// The stream that parts are put together to.
+    /// The stream assembled from parts.
     parts: Stream,
 }
 
@@ -48,7 +48,7 @@ impl PartialEq for Entries {
 impl Eq for Entries {}
 
 impl Entries {
-    /// The group that is looked at.
+    /// The group that is compared.
     pub(crate) const GROUP: &[u8] = b"group";
 
     fn read(stream: &Stream) -> Self {
@@ -63,7 +63,7 @@ impl Entries {
         entries
     }
 
-    /// Reads a stream that may not be whole yet.
+    /// Reads a stream that may still be incomplete.
     fn read_part(stream: &Stream) -> Self {
         let mut entries = Self::default();
         for entry in stream.range(StreamId::MIN, StreamId::MAX) {
@@ -84,7 +84,7 @@ impl Entry {
         Self { data: Data::String(bytes, naming), expiry }
     }
 
-    /// One that is put together from such parts.
+    /// An empty entry to be assembled from parts like this one.
     pub(crate) fn empty(part: Elements<'_>, expiry: Option<Millis>) -> Self {
         let data = match part {
             Elements::List(_) => Data::List(VecDeque::new()),
@@ -96,7 +96,7 @@ impl Entry {
         Self { data, expiry }
     }
 
-    /// The entry as the keyspace has it.
+    /// The entry as stored in the keyspace.
     pub(crate) fn read(value: Value<'_>, expiry: Option<Millis>) -> Self {
         let data = match value {
             Value::String(string) => Data::String(string.bytes.to_vec(), string.naming),
@@ -130,7 +130,7 @@ impl Entry {
         Self { data, expiry }
     }
 
-    /// A sorted set, which must be in its order from either side.
+    /// Reads a sorted set and checks its order in both directions.
     fn read_sorted_set(set: &SortedSetRef<'_>) -> Data {
         let mut listed = Vec::new();
         set.visit(0..usize::MAX, false, &mut |member| {
@@ -163,7 +163,7 @@ impl Data {
         }
     }
 
-    /// Takes a part of a large value in; says how many elements it has.
+    /// Adds a part of a large value. Returns the number of its elements.
     pub(crate) fn add(&mut self, part: Elements<'_>) -> usize {
         let mut added = 0;
         match (self, part) {
@@ -190,7 +190,7 @@ impl Data {
                 let mut parts = std::mem::take(&mut entries.parts);
                 part.for_each(&mut |piece| assert!(parts.add_piece(piece), "{piece:?}"));
                 let before = entries.words.len();
-                // An entry without a consumer gets one with a later part.
+                // Entries without a consumer get one with a later part.
                 let whole = parts.clone();
                 *entries = Entries { parts, ..Entries::read_part(&whole) };
                 added += entries.words.len() - before;
@@ -201,10 +201,10 @@ impl Data {
     }
 }
 
-/// By database and key.
+/// Entries by database and key.
 pub(crate) type Model = BTreeMap<(u16, Vec<u8>), Entry>;
 
-/// A scan under way: the names that were there all the time, and those that were seen.
+/// A scan in progress: the keys that existed throughout, and the keys visited.
 #[derive(Debug)]
 pub(crate) struct Scan {
     pub(crate) db: u16,

@@ -1,31 +1,31 @@
-//! Whether a file of commands is whole, without running them.
+//! Checks whether an AOF is complete, without running its commands.
 
 use std::io::{self, Read};
 
 use resp::{Batch, Limits, Parser, ProtocolError};
 
-/// So much is read at once, or a command if it is longer.
+/// Bytes read at once; a longer command extends the buffer.
 const PIECE: usize = 1 << 20;
-/// An annotation is no longer than this.
+/// Maximum length of an annotation line.
 const LONGEST_LINE: usize = 4096;
 
 /// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Checked {
-    /// How many commands there are up to `whole`.
+    /// Number of complete commands before `whole`.
     pub commands: u64,
-    /// Up to where commands and transactions are whole.
+    /// Offset up to which commands and transactions are complete.
     pub whole: u64,
-    /// How long the file is.
+    /// File length.
     pub len: u64,
-    /// The error behind `whole`, if it is more than a torn end.
+    /// The error at `whole`, unless the file merely ends in the middle of a command.
     pub error: Option<String>,
-    /// Where the first annotation stands that names a later time than was asked for.
+    /// Offset of the first annotation with a time later than the requested one.
     pub past: Option<u64>,
 }
 
 impl Checked {
-    /// The same of a file that has so many other bytes before.
+    /// Shifts all offsets by `bytes`, for a file with a prefix that was not part of the input.
     #[must_use]
     pub fn behind(self, bytes: u64) -> Self {
         Self {
@@ -36,17 +36,17 @@ impl Checked {
         }
     }
 
-    /// Whether there is nothing but whole commands.
+    /// Whether the file has nothing but complete commands.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.whole == self.len
     }
 }
 
-/// Reads the commands of a file. `until` are the Unix seconds behind which nothing is asked for.
+/// Reads the commands of a file. `until` limits the check to commands before these Unix seconds.
 ///
 /// # Errors
-/// If it cannot be read.
+/// The file cannot be read.
 pub fn check(input: impl Read, until: Option<i64>) -> io::Result<Checked> {
     let mut checker =
         Checker { input, buffer: Vec::new(), at: 0, until, found: Checked::default(), open: None };
@@ -56,13 +56,13 @@ pub fn check(input: impl Read, until: Option<i64>) -> io::Result<Checked> {
 
 struct Checker<R> {
     input: R,
-    /// Read and not yet looked at.
+    /// Bytes read and not yet parsed.
     buffer: Vec<u8>,
-    /// Where that begins.
+    /// File offset of `buffer`.
     at: u64,
     until: Option<i64>,
     found: Checked,
-    /// Commands since a MULTI without its EXEC.
+    /// Number of commands since a MULTI without EXEC.
     open: Option<u64>,
 }
 
@@ -85,7 +85,7 @@ impl<R: Read> Checker<R> {
         }
     }
 
-    /// Looks at what was read, up to the next annotation; says whether there was one.
+    /// Parses the buffer up to the next annotation. Returns whether there was one.
     fn look(&mut self, parser: &mut Parser) -> bool {
         let limits = Limits { max_bulk_len: i64::from(u32::MAX), inline: false, ..Limits::default() };
         let mut batch = Batch::default();
@@ -126,7 +126,7 @@ impl<R: Read> Checker<R> {
         annotation.is_some()
     }
 
-    /// A command that ends so far into what was read.
+    /// Counts a command that ends at `end` of the buffer.
     fn take(&mut self, bound: Bound, end: usize) {
         let ended = match &mut self.open {
             Some(inside) => {
@@ -147,7 +147,7 @@ impl<R: Read> Checker<R> {
     }
 }
 
-/// Whether a command begins or ends a transaction.
+/// Whether a command starts or ends a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bound {
     Begin,
@@ -165,7 +165,7 @@ impl Bound {
     }
 }
 
-/// Whether an annotation names a time behind `until`.
+/// Whether an annotation has a time later than `until`.
 fn is_past(line: &[u8], until: Option<i64>) -> bool {
     let time = line.strip_prefix(b"#TS:").map(<[u8]>::trim_ascii).and_then(resp::parse_i64);
     matches!((time, until), (Some(time), Some(until)) if time > until)

@@ -1,8 +1,9 @@
-//! A base as commands (`aof-use-rdb-preamble no`): those that make the data again, as every Redis since 7.0 runs them.
+//! Writes a base as commands (`aof-use-rdb-preamble no`) that recreate the data on any Redis since 7.0.
 //!
-//! A collection is added by so many elements a command, so that none is longer than a client's would be; that is also
-//! how a large value comes out of a snapshot. The time of a key follows its last element, for a time that has passed
-//! would delete what there is of it. Which commands those are is each kind's own ([`crate::value`]).
+//! A collection is written with a limited number of elements per command, which keeps each command short and
+//! also suits values that a snapshot delivers in parts. A key's expiry comes after its last element: an
+//! expired key would otherwise be deleted before it is complete. Each kind defines its own commands
+//! ([`crate::value`]).
 
 use std::io::{self, Write};
 
@@ -10,10 +11,10 @@ use keyspace::{Shown, SnapshotEntry};
 
 use crate::value::{Commands, add_commands, add_part_commands};
 
-/// So much is gathered before it is written.
+/// Buffer size before writing.
 const PIECE: usize = 64 << 10;
 
-/// Writes commands that make the entries of a snapshot.
+/// Writes commands that recreate the entries of a snapshot.
 #[derive(Debug)]
 pub struct CommandWriter<W> {
     out: W,
@@ -22,24 +23,24 @@ pub struct CommandWriter<W> {
 }
 
 impl<W: Write> CommandWriter<W> {
-    /// Writes to `out`. All errors are its own.
+    /// Creates a writer to `out`.
     pub fn new(out: W) -> Self {
         Self { out, selected: 0, commands: Commands::default() }
     }
 
-    /// Writes a library of functions. To be called before the first key.
+    /// Writes a function library. Must be called before the first key.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Errors of `out`.
     pub fn function(&mut self, code: &[u8]) -> io::Result<()> {
         self.commands.add(&[b"FUNCTION", b"LOAD", code]);
         self.write_ready(PIECE)
     }
 
-    /// Writes one key, or a further part of its value.
+    /// Writes a key, or a further part of its value.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Errors of `out`.
     pub fn entry(&mut self, entry: &SnapshotEntry<'_>) -> io::Result<()> {
         if !matches!(&entry.value, Shown::Part(part) if !part.first) {
             self.begin(entry);
@@ -52,10 +53,10 @@ impl<W: Write> CommandWriter<W> {
         self.write_ready(PIECE)
     }
 
-    /// Writes the rest. The caller makes it durable.
+    /// Writes the remaining commands. Making them durable is up to the caller.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Errors of `out`.
     pub fn finish(mut self) -> io::Result<W> {
         self.commands.end_key();
         self.write_ready(0)?;

@@ -1,38 +1,38 @@
-//! The manifest: the files of an append-only file, and how they change.
+//! The AOF manifest: the list of files and how it changes.
 
 use std::fmt::Write;
 
-/// No line is so long.
+/// Maximum length of a line.
 const LONGEST_LINE: usize = 1024;
-/// No manifest has more lines: an increment a rewrite that failed.
+/// Maximum number of files. Failed rewrites can add one increment each.
 const MOST_FILES: usize = 10_000;
 
-/// The kind of a file, as the letter after `type` in its line of the manifest.
+/// File type, stored as a letter after `type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileKind {
     /// `b`: the data at the moment of a rewrite.
     Base,
-    /// `i`: commands since then.
+    /// `i`: the commands since then.
     Increment,
-    /// `h`: replaced, and to be deleted.
+    /// `h`: replaced and to be deleted.
     History,
 }
 
-/// One file.
+/// One file of the AOF.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedFile {
-    /// Its name, without a folder.
+    /// File name without a directory.
     pub name: String,
-    /// Its number among those of its kind.
+    /// Sequence number among files of its type.
     pub seq: u64,
 }
 
-/// The files that an append-only file consists of.
+/// The files of an AOF.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Manifest {
-    /// The data that the increments begin with; there may be none.
+    /// The data that the increments build on, if any.
     pub base: Option<NamedFile>,
-    /// In the order in which they are loaded.
+    /// In loading order.
     pub increments: Vec<NamedFile>,
     /// Replaced files that are to be deleted.
     pub history: Vec<NamedFile>,
@@ -40,40 +40,40 @@ pub struct Manifest {
     increment_seq: u64,
 }
 
-/// A manifest that cannot be followed.
+/// Why a manifest was rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
-    /// It has no line.
+    /// It has no lines.
     #[error("Found an empty AOF manifest")]
     Empty,
-    /// A line that is none of a manifest.
+    /// A malformed line, by line number.
     #[error("Invalid AOF manifest file format, at line {0}")]
     Format(usize),
-    /// A line of a type that is not known.
+    /// A line with an unknown type.
     #[error("Unknown AOF file type, at line {0}")]
     UnknownType(usize),
-    /// A file elsewhere.
+    /// A file name with a directory.
     #[error("File can't be a path, just a filename, at line {0}")]
     Path(usize),
-    /// A line that no server writes.
+    /// A line beyond the maximum length.
     #[error("The AOF manifest file contains too long line, at line {0}")]
     TooLong(usize),
     /// A second base.
     #[error("Found duplicate base file information, at line {0}")]
     TwoBases(usize),
-    /// Increments that are not in order.
+    /// Increments with descending sequence numbers.
     #[error("Found a non-monotonic sequence number, at line {0}")]
     OutOfOrder(usize),
-    /// More files than a server could have written.
+    /// More files than the maximum.
     #[error("too many files")]
     TooMany,
 }
 
 impl Manifest {
-    /// Reads a manifest.
+    /// Parses a manifest.
     ///
     /// # Errors
-    /// The first fault of the manifest, with its line number where it has one.
+    /// The first fault, with its line number where it has one.
     pub fn parse(text: &str) -> Result<Self, ManifestError> {
         let mut manifest = Self::default();
         let mut lines = 0;
@@ -114,7 +114,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// As it is written.
+    /// Formats the manifest.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = String::new();
@@ -127,27 +127,27 @@ impl Manifest {
         text
     }
 
-    /// A name for another increment of the file that users call `filename`. No other gets it, also if this one never
-    /// comes to be: a manifest that could not be written may be on the disk all the same, and name it.
+    /// Reserves a name for a new increment of the AOF called `filename`. A reserved name is never reused,
+    /// even if the increment is abandoned: a manifest whose write failed may still be on disk and name it.
     pub fn reserve_increment(&mut self, filename: &str) -> NamedFile {
         self.increment_seq += 1;
         let seq = self.increment_seq;
         NamedFile { name: format!("{filename}.{seq}.incr.aof"), seq }
     }
 
-    /// `file` is the last increment from now on.
+    /// Makes `file` the last increment.
     pub fn append_increment(&mut self, file: NamedFile) {
         self.increments.push(file);
     }
 
-    /// A name for another base, reserved as that of an increment is.
+    /// Reserves a name for a new base; never reused, like the name of an increment.
     pub fn reserve_base(&mut self, filename: &str, rdb: bool) -> NamedFile {
         self.base_seq += 1;
         let seq = self.base_seq;
         NamedFile { name: format!("{filename}.{seq}.base.{}", if rdb { "rdb" } else { "aof" }), seq }
     }
 
-    /// `base` has everything up to where the increment `first` begins: what came before is history.
+    /// Installs a base that contains everything before increment `first`; older files become history.
     pub fn replace_base(&mut self, base: NamedFile, first: &str) {
         self.base_seq = self.base_seq.max(base.seq);
         self.history.extend(self.base.replace(base));
@@ -156,14 +156,14 @@ impl Manifest {
         self.history.extend(self.increments.drain(..kept));
     }
 
-    /// All files that count, in the order in which they are loaded.
+    /// The active files in loading order.
     pub fn files(&self) -> impl Iterator<Item = &NamedFile> {
         self.base.iter().chain(&self.increments)
     }
 }
 
-/// `file NAME seq NUMBER type LETTER`, the name in quotes where it has to be. Redis 8 adds where in the replication stream
-/// an increment begins and ends (`startoffset`, `endoffset`); pairs that are not known are passed over.
+/// Parses `file NAME seq NUMBER type LETTER`; the name may be quoted. Redis 8 adds the replication offsets of
+/// increments (`startoffset`, `endoffset`); unknown pairs are ignored.
 fn parse_line(line: &str) -> Result<(NamedFile, FileKind), fn(usize) -> ManifestError> {
     let bad: fn(usize) -> ManifestError = ManifestError::Format;
     let words = resp::split_words(line).ok_or(bad)?;
@@ -188,7 +188,7 @@ fn parse_line(line: &str) -> Result<(NamedFile, FileKind), fn(usize) -> Manifest
     Ok((NamedFile { name, seq }, kind))
 }
 
-/// A name with blanks, quotes or control characters stands in quotes, as in a configuration file.
+/// Quotes a name with blanks, quotes or control characters, like a configuration file does.
 fn quoted(name: &str) -> String {
     let is_plain = |letter: char| {
         !letter.is_whitespace() && !letter.is_control() && !matches!(letter, '"' | '\'' | '\\' | '#')

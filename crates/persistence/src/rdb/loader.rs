@@ -1,4 +1,4 @@
-//! Reading an RDB, item by item.
+//! Reads an RDB item by item.
 
 use std::io::Read;
 
@@ -14,18 +14,18 @@ use crate::error::{RdbError, Reason};
 use crate::value::{self, ValueBuffer};
 use crate::{Checks, VALKEY_WRITTEN_VERSION, Versions};
 
-/// The first version whose files end with a checksum.
+/// The first version with a trailing checksum.
 const FIRST_WITH_CHECKSUM: u16 = 5;
 const WINDOW: usize = 64 * 1024;
 
-/// Bounds on what is read.
+/// Limits and checks of a reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The longest string.
+    /// Maximum string length in bytes.
     pub max_string: u64,
     /// Whether a wrong checksum is an error (`rdbchecksum`).
     pub verify_checksum: bool,
-    /// The other checks.
+    /// Version and structure checks.
     pub checks: Checks,
 }
 
@@ -35,83 +35,83 @@ impl Default for Limits {
     }
 }
 
-/// A key whose collection has no elements. Some old versions left such keys, and no server keeps them.
+/// A key with an empty collection. Some old versions wrote such keys; no server stores them.
 #[derive(Debug, Clone, Copy)]
 pub struct EmptyKey<'a> {
-    /// Its database.
+    /// The database number.
     pub db: u16,
     /// The key.
     pub key: &'a [u8],
 }
 
-/// A key and what belongs to it.
+/// A key with its value and attributes.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry<'a> {
-    /// Its database.
+    /// The database number.
     pub db: u16,
     /// The key.
     pub key: &'a [u8],
     /// The value, or its first part.
     pub value: Packed<'a>,
-    /// Whether further parts follow, as [`Item::More`].
+    /// Whether further parts follow as [`Item::More`].
     pub is_part: bool,
-    /// When it expires, if it does.
+    /// Expiry time, if any.
     pub expiry: Option<Millis>,
-    /// How it was used.
+    /// Usage information, if the file has any.
     pub used: Used,
 }
 
-/// How a key was used, as the file says. Both are absent unless the server that wrote it evicts by them.
+/// Usage information of a key. A server writes at most the one that its eviction policy uses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Used {
-    /// For how many seconds it was not used (LRU).
+    /// Seconds since the last access (LRU).
     pub idle_seconds: Option<u64>,
-    /// The counter of its uses (LFU).
+    /// Access counter (LFU).
     pub frequency: Option<u8>,
 }
 
-/// One part of an RDB.
+/// An item of an RDB.
 #[derive(Debug, Clone, Copy)]
 pub enum Item<'a> {
-    /// A field about the file.
+    /// A field of file metadata.
     Aux {
-        /// The field's name.
+        /// The field name.
         name: &'a [u8],
-        /// Its value.
+        /// The field value.
         value: &'a [u8],
     },
-    /// How many keys database `db` has, and how many of them expire. A hint, not to be trusted.
+    /// Key counts of a database: a hint that must not be trusted.
     Sizes {
-        /// The database.
+        /// The database number.
         db: u16,
-        /// How many keys it has.
+        /// Number of keys.
         keys: u64,
-        /// How many of them expire.
+        /// Number of keys with an expiry.
         volatile: u64,
     },
-    /// A key with its value, or with the first part of it.
+    /// A key with its value, or the first part of it.
     Entry(Entry<'a>),
-    /// A key without a value, to be passed over.
+    /// A key with an empty collection, to be skipped.
     Empty(EmptyKey<'a>),
-    /// Further elements of the value that came last. Whether one was in an earlier part is for the caller to see.
+    /// Further elements of the last value. The caller must detect duplicates across parts.
     More {
         /// Some elements.
         part: Packed<'a>,
-        /// Whether they are the last.
+        /// Whether this is the last part.
         is_last: bool,
     },
-    /// A library of functions, as its source text.
+    /// The source text of a function library.
     Function(&'a [u8]),
 }
 
-/// The attributes that stand before a key.
+/// Attributes that precede a key.
 #[derive(Debug, Default)]
 struct Prelude {
     expiry: Option<Millis>,
     used: Used,
 }
 
-/// Reads an RDB from its start to its end.
+/// Reads an RDB from start to end.
 #[derive(Debug)]
 pub struct RdbLoader<R> {
     source: Source<R>,
@@ -128,7 +128,7 @@ impl<R: Read> RdbLoader<R> {
     /// Reads the header.
     ///
     /// # Errors
-    /// It is no RDB, of an unknown version, or cannot be read.
+    /// The input is not an RDB, has an unknown version, or cannot be read.
     pub fn new(input: R, limits: Limits) -> Result<Self, RdbError> {
         let mut source = Source::new(input, WINDOW, limits.max_string, limits.verify_checksum);
         let version = header(&mut source, limits.checks.versions)?;
@@ -137,12 +137,12 @@ impl<R: Read> RdbLoader<R> {
         Ok(Self { source, version, limits, db: 0, name: Vec::new(), value, text: Vec::new(), done: false })
     }
 
-    /// Decides up to where OBJECT ENCODING will call collections small.
+    /// Sets the thresholds for the OBJECT ENCODING of collections.
     pub fn set_limits(&mut self, limits: KindLimits) {
         self.value.set_limits(limits);
     }
 
-    /// The version that the header names.
+    /// The format version in the header.
     #[must_use]
     pub fn version(&self) -> u16 {
         self.version
@@ -154,10 +154,10 @@ impl<R: Read> RdbLoader<R> {
         self.source.offset()
     }
 
-    /// The next item; `None` once the end and its checksum have been read.
+    /// Returns the next item; `None` after the end and its checksum.
     ///
     /// # Errors
-    /// The first place in the input that cannot be read as an RDB, and the reason.
+    /// The first position that cannot be read, and the reason.
     pub fn next_item(&mut self) -> Result<Option<Item<'_>>, RdbError> {
         if self.value.is_part() {
             value::read_more(&mut self.source, &mut self.value)?;
@@ -185,7 +185,8 @@ impl<R: Read> RdbLoader<R> {
                 SLOT_IMPORT if self.version < VALKEY_WRITTEN_VERSION => {
                     value::pass_key_meta(&mut self.source)?;
                 }
-                // Of no use to a node that was not part of the import: its keys are keys like others.
+                // Irrelevant here: this node takes no part in the import, and its keys follow as ordinary
+                // keys.
                 SLOT_IMPORT => {
                     self.source.string(&mut self.text)?;
                     for _ in 0..self.source.len()? {
@@ -252,7 +253,7 @@ impl<R: Read> RdbLoader<R> {
         let actual = self.source.checksum();
         let expected = u64::from_le_bytes(self.source.array()?);
         match actual {
-            // Zero: the writer computed no checksum.
+            // Zero means that the writer computed no checksum.
             Some(actual) if expected != 0 && self.limits.verify_checksum && actual != expected => {
                 Err(self.source.error(Reason::WrongChecksum { expected, actual }))
             }
@@ -261,7 +262,7 @@ impl<R: Read> RdbLoader<R> {
     }
 }
 
-/// `REDIS` and four digits, or `VALKEY` and three.
+/// Reads `REDIS` and four digits, or `VALKEY` and three.
 fn header<R: Read>(source: &mut Source<R>, versions: Versions) -> Result<u16, RdbError> {
     let bytes: [u8; 9] = source.array()?;
     let (digits, is_valkey) = match (bytes.strip_prefix(b"REDIS"), bytes.strip_prefix(b"VALKEY")) {

@@ -12,7 +12,7 @@ use crate::ModuleType;
 use crate::checksum::Checksum;
 use crate::error::{RdbError, Reason};
 
-/// database, key, value, expiry
+/// Database, key, value, expiry.
 type Row = (u16, Vec<u8>, Vec<u8>, Option<Millis>);
 
 const OF_REDIS: &[u8] = include_bytes!("../../testdata/redis-7.0-string.rdb");
@@ -96,8 +96,8 @@ fn a_database_tells_its_sizes_once_however_often_it_is_selected() {
     assert_eq!(loaded(&bytes).as_deref(), Ok(&rows[..]));
 }
 
-/// Every byte of a small file, changed and cut: an error with a place in the file, or (where the byte
-/// belongs to nothing that matters) the same data, but never a panic. The checksum catches the rest.
+/// Changes and truncates a small file at every byte. Each case must give an error with a position, or
+/// unchanged data if the byte is irrelevant, but never a panic. The checksum catches the rest.
 #[test]
 fn a_corrupt_byte_anywhere_is_an_error() {
     let bytes = written(
@@ -159,7 +159,7 @@ fn items_of_every_sort_and_what_is_refused() {
         ),
         ("REDIS0010", b"\xf7\x03", Err(Reason::ModuleData)),
         ("REDIS0010", b"\x06\x01k", Err(Reason::ModuleData)),
-        // As Redis 8.6 writes a vector set.
+        // A vector set written by Redis 8.6.
         (
             "REDIS0013",
             b"\x07\x01v\x81\xbd\xe7\x2d\xa2\xbb\x1e\xb4\x00",
@@ -201,7 +201,7 @@ fn checksums_may_be_left_out_or_left_alone() {
     assert_eq!(checksum.value().to_le_bytes(), OF_REDIS[OF_REDIS.len() - 8..]);
 }
 
-/// A reader that gives its bytes in the pieces it is told.
+/// A reader that returns its bytes in pieces of a given size.
 struct Pieces<'a>(&'a [u8], usize);
 
 impl Read for Pieces<'_> {
@@ -269,7 +269,7 @@ proptest! {
     }
 }
 
-/// A large hash comes out of a snapshot in parts; in the file it is one.
+/// A large hash arrives from a snapshot in parts and is one value in the file.
 #[test]
 fn a_large_hash_is_written_in_parts_and_read_as_one() {
     for dialect in [Dialect::Redis, Dialect::Valkey] {
@@ -331,8 +331,8 @@ fn large_hash_in_parts(dialect: Dialect) {
     assert!(parts > 1 && largest < 200_000, "{parts} parts of at most {largest} bytes");
 }
 
-/// The story: a large hash has one field that expires, a save begins, the field loses its time, and only then does
-/// the walk come to the hash. The file is the state at the cut: the field still expires there.
+/// Regression test: a large hash with one expiring field is persisted after the cut, before the walk reaches
+/// it. The file must have the state at the cut, where the field still expires.
 #[test]
 fn a_large_hash_that_loses_its_last_time_after_the_cut_is_saved_with_it() {
     for dialect in [Dialect::Redis, Dialect::Valkey] {
@@ -369,8 +369,8 @@ fn a_large_hash_that_loses_its_last_time_after_the_cut_is_saved_with_it() {
     }
 }
 
-/// A file with a string that is compressed and hashes in every form that is read, with expiry, idle time and
-/// frequency before keys; its right checksum at the end.
+/// A file with a compressed string and hashes in every supported encoding, with expiry, idle time and
+/// frequency, and a valid checksum.
 fn of_every_form() -> Vec<u8> {
     let string = |bytes: &[u8]| [&[bytes.len() as u8][..], bytes].concat();
     let listpack = |count: u8, items: &[u8]| {
@@ -394,7 +394,7 @@ fn of_every_form() -> Vec<u8> {
     let mut bytes = b"REDIS0012\xfa\x04name\x05value\xfe\x00\xfb\x08\x01".to_vec();
     bytes.extend_from_slice(b"\xfc\x05\0\0\0\0\0\0\0");
     for (number, (code, body)) in bodies.iter().enumerate() {
-        // By turns: nothing, an idle time, a frequency.
+        // In turn: nothing, an idle time, a frequency.
         bytes.extend_from_slice([&b""[..], b"\xf8\x40\x64", b"\xf9\x2a"][number % 3]);
         bytes.extend_from_slice(&[*code, 1, b'0' + number as u8]);
         bytes.extend_from_slice(body);
@@ -406,10 +406,10 @@ fn of_every_form() -> Vec<u8> {
     bytes
 }
 
-/// Fields, each with its value and its time.
+/// Fields with their values and expiry.
 type Fields = Vec<(String, String, Option<i64>)>;
 
-/// Reads a file to its end, storing every hash; returns its keys with their use.
+/// Reads a file completely and stores every hash. Returns the keys with their usage.
 fn stored(
     keyspace: &keyspace::Keyspace,
     bytes: &[u8],
@@ -435,7 +435,7 @@ fn stored(
     Ok(keys)
 }
 
-/// Where keys go by their use, that is written as well.
+/// The usage is written if the eviction policy uses it.
 #[test]
 fn what_is_written_of_a_keys_use_is_read() {
     let now = Millis(1_700_000_000_000);
@@ -474,8 +474,8 @@ fn every_form_of_a_hash_and_what_is_said_of_its_use_are_read() {
     assert_eq!(read.len(), 8);
 }
 
-/// With the checksum every change is an error; where it is not looked at, none makes it panic, and each
-/// error has a place within the file.
+/// With the checksum, every change is an error. Without it, no change causes a panic, and each error has a
+/// position within the file.
 #[test]
 fn a_corrupt_byte_in_any_form_of_a_hash_is_an_error_or_another_value() {
     let keyspace = keyspace::Keyspace::new(1, 1);
@@ -487,7 +487,7 @@ fn a_corrupt_byte_in_any_form_of_a_hash_is_an_error_or_another_value() {
         for value in 0..=u8::MAX {
             let mut wrong = bytes.clone();
             wrong[at] = value;
-            // The first versions had no checksum yet.
+            // The first versions had no checksum.
             let version: Option<u16> =
                 std::str::from_utf8(&wrong[5..9]).ok().and_then(|text| text.parse().ok());
             if wrong != bytes && version.is_none_or(|version| version >= 5) {

@@ -1,4 +1,4 @@
-//! Writing an RDB.
+//! Writes an RDB.
 
 use std::io::{self, Write};
 
@@ -10,27 +10,27 @@ use crate::Dialect;
 use crate::encode::Encoder;
 use crate::value;
 
-/// How to write.
+/// Format options of a writer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WriteOptions {
-    /// Shorten long strings (`rdbcompression`).
+    /// Compress long strings (`rdbcompression`).
     pub compress: bool,
-    /// End with a checksum (`rdbchecksum`); without, with zeros.
+    /// Append a checksum (`rdbchecksum`); zeros otherwise.
     pub checksum: bool,
-    /// Whether it is said how keys were used.
+    /// Which usage information to write.
     pub uses: Uses,
-    /// The server whose format is written.
+    /// The format variant to write.
     pub dialect: Dialect,
 }
 
-/// The measure of each key's use that is written: the one that the server evicts by (`maxmemory-policy`).
+/// The usage information to write per key: the one used by the eviction policy (`maxmemory-policy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Uses {
-    /// Nothing.
+    /// None.
     NotKept,
-    /// For how long it was not used (LRU).
+    /// Idle time relative to this moment (LRU).
     Idle(Millis),
-    /// How often it was used (LFU).
+    /// Access frequency at this moment (LFU).
     Frequency(Millis, LfuSettings),
 }
 
@@ -40,22 +40,22 @@ impl Default for WriteOptions {
     }
 }
 
-/// Fields about the file itself, as Redis's files have them.
+/// Metadata of the file, as in Redis.
 #[derive(Debug, Clone, Copy)]
 pub struct Info<'a> {
-    /// The version of Redis that the server passes for.
+    /// The Redis version that the server reports.
     pub version: &'a str,
     /// Wall-clock time.
     pub created: Millis,
-    /// Bytes in use when it was made.
+    /// Used memory in bytes at that time.
     pub used_memory: u64,
-    /// Where in the replication stream the data stands: identifier, offset, and the database that the
-    /// stream had selected. For a replica that resumes from the file.
+    /// Position in the replication stream: replication id, offset and selected database. A replica can resume
+    /// from it.
     pub replication: Option<(&'a [u8], u64, u32)>,
     /// Whether the file is the base of an AOF.
     pub aof_base: bool,
-    /// The slots that are on the move, for a replica, as Valkey has them since version 8: `slot>node,` for each that
-    /// leaves and `slot<node,` for each that comes.
+    /// Migrating slots, for a replica, in the format of Valkey since version 8: `slot>node,` for each
+    /// outgoing and `slot<node,` for each incoming slot.
     pub slot_states: &'a str,
 }
 
@@ -66,17 +66,17 @@ pub struct RdbWriter<W> {
     uses: Uses,
     dialect: Dialect,
     selected: Option<u16>,
-    /// The type of the last key, for a value that comes in parts.
+    /// Type code of the last key, for a value written in parts.
     begun: u8,
-    /// Databases whose sizes have been told.
+    /// Databases whose key counts have been written.
     told: Vec<u16>,
 }
 
 impl<W: Write> RdbWriter<W> {
-    /// Starts an RDB. All errors are those of `out`.
+    /// Starts an RDB by writing the header.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Errors of `out`.
     pub fn new(out: W, options: WriteOptions, info: &Info<'_>) -> io::Result<Self> {
         let encoder = Encoder::new(out, options.compress, options.checksum);
         let WriteOptions { uses, dialect, .. } = options;
@@ -103,10 +103,10 @@ impl<W: Write> RdbWriter<W> {
         Ok(writer)
     }
 
-    /// Writes a library of functions. To be called before the first key.
+    /// Writes a function library. Must be called before the first key.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Errors of `out`.
     pub fn function(&mut self, code: &[u8]) -> io::Result<()> {
         self.encoder.byte(FUNCTION)?;
         self.encoder.string(code)
@@ -122,11 +122,12 @@ impl<W: Write> RdbWriter<W> {
         self.encoder.string(value)
     }
 
-    /// Writes one key, or a further part of its value. The database is selected when it changes; `sizes` tells how many
-    /// keys a database has and how many of them expire, and is asked once for each, so that a loader can reserve.
+    /// Writes a key, or a further part of its value, selecting its database if it changed. `sizes` returns
+    /// the number of keys and of keys with an expiry; it is called once per database and lets a loader
+    /// preallocate.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Errors of `out`.
     pub fn entry(
         &mut self,
         entry: &SnapshotEntry<'_>,
@@ -177,16 +178,16 @@ impl<W: Write> RdbWriter<W> {
         Ok(())
     }
 
-    /// How many bytes have been written so far.
+    /// Bytes written so far.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.encoder.written()
     }
 
-    /// Writes the end. The caller makes it durable.
+    /// Writes the end. Making the file durable is up to the caller.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Errors of `out`.
     pub fn finish(mut self) -> io::Result<W> {
         self.encoder.byte(END)?;
         let checksum = self.encoder.checksum()?;

@@ -1,27 +1,27 @@
-//! Commands that make values, as they are gathered.
+//! Collects the commands that recreate values.
 
 use clock::Millis;
 use resp::encode_request;
 
 use super::stream::StreamCommands;
 
-/// Elements a command, as in Redis.
+/// Elements per command, as in Redis.
 const MOST_ELEMENTS: usize = 64;
 
-/// The commands that make the values of keys, one key after another.
+/// The commands that recreate the values of keys, one key after another.
 #[derive(Debug, Default)]
 pub(crate) struct Commands {
-    /// Those that are not written yet.
+    /// Commands that have not been written yet.
     pub(crate) ready: Vec<u8>,
     key: Vec<u8>,
-    /// Of the key, to be said behind its last element.
+    /// Expiry of the current key, added after its last element.
     expiry: Option<Millis>,
     elements: Elements64,
-    /// How far the stream is that is being written, if the key has one.
+    /// Progress within the current key's stream, if it has one.
     pub(super) stream: StreamCommands,
 }
 
-/// A command for some elements that is being made.
+/// A command under construction that adds some elements.
 #[derive(Debug, Default)]
 struct Elements64 {
     name: &'static str,
@@ -29,7 +29,7 @@ struct Elements64 {
     elements: usize,
 }
 
-/// Words of a command, in the form of the protocol.
+/// Words of a command, as RESP bulk strings.
 #[derive(Debug, Default)]
 pub(super) struct Words {
     bytes: Vec<u8>,
@@ -49,20 +49,20 @@ impl Commands {
         encode_request(&mut self.ready, words.iter().copied());
     }
 
-    /// Adds a command whose second word is the key.
+    /// Adds a command whose first argument is the key.
     pub(super) fn about_key(&mut self, name: &str, words: &[&[u8]]) {
         let all = [name.as_bytes(), &self.key].into_iter().chain(words.iter().copied());
         encode_request(&mut self.ready, all.collect::<Vec<_>>());
     }
 
-    /// The same where the name of a subcommand stands between.
+    /// Adds a command with a subcommand before the key.
     pub(super) fn about_key_of(&mut self, name: &str, subcommand: &str, words: &[&[u8]]) {
         let all =
             [name.as_bytes(), subcommand.as_bytes(), &self.key].into_iter().chain(words.iter().copied());
         encode_request(&mut self.ready, all.collect::<Vec<_>>());
     }
 
-    /// The same with words that were gathered, which are taken.
+    /// Adds a command with the key and the collected words, which are consumed.
     pub(super) fn about_key_with(&mut self, name: &str, words: &mut Words) {
         self.ready.push(b'*');
         self.ready.extend_from_slice(itoa::Buffer::new().format(words.count + 2).as_bytes());
@@ -73,7 +73,7 @@ impl Commands {
         words.count = 0;
     }
 
-    /// Begins a key: the commands that follow are about it.
+    /// Starts a key: the following commands are about it.
     pub(crate) fn begin_key(&mut self, key: &[u8], expiry: Option<Millis>) {
         self.key.clear();
         self.key.extend_from_slice(key);
@@ -81,19 +81,19 @@ impl Commands {
         self.stream = StreamCommands::default();
     }
 
-    /// The time of the key, which is said behind its value unless it is taken.
+    /// Takes the expiry of the key, so that it is not added after the value.
     pub(super) fn take_expiry(&mut self) -> Option<Millis> {
         self.expiry.take()
     }
 
-    /// Nothing more comes of the key.
+    /// Completes the current key.
     pub(crate) fn end_key(&mut self) {
         if let Some(Millis(at)) = self.expiry.take() {
             self.about_key("PEXPIREAT", &[itoa::Buffer::new().format(at).as_bytes()]);
         }
     }
 
-    /// Adds an element to the command that is being made, or begins one.
+    /// Adds an element to the command under construction, or starts a new one.
     pub(super) fn element(&mut self, name: &'static str, words: &[&[u8]]) {
         if self.elements.elements == MOST_ELEMENTS {
             self.flush_elements();
@@ -104,7 +104,7 @@ impl Commands {
         words.iter().for_each(|word| elements.words.push(word));
     }
 
-    /// Ends the command that gathers elements, so that the next command stands behind it.
+    /// Completes the command under construction so that other commands can follow.
     pub(crate) fn flush_elements(&mut self) {
         let Elements64 { name, mut words, elements } = std::mem::take(&mut self.elements);
         if elements > 0 {

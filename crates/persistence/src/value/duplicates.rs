@@ -1,9 +1,9 @@
-//! Names that come twice in one value, which no server writes.
+//! Detects duplicate names in a value, which no server writes.
 
-/// Among so many names, one is looked for by looking at the tags of all.
+/// Up to this many names, duplicates are searched by comparing all tags.
 const FEW: usize = 32;
 
-/// Whether two of the names are the same.
+/// Whether two of the names are equal.
 pub(super) fn one_twice<'a>(names: impl Iterator<Item = &'a [u8]> + Clone, len: usize) -> bool {
     if len > FEW {
         let mut names: Vec<_> = names.collect();
@@ -21,7 +21,7 @@ pub(super) fn one_twice<'a>(names: impl Iterator<Item = &'a [u8]> + Clone, len: 
     false
 }
 
-/// The begin and the end of a name, and its length, which mostly differ.
+/// A tag of a name's first and last bytes and its length; mostly unique.
 fn tag(name: &[u8]) -> u64 {
     let (begin, end) = match (name.first_chunk(), name.last_chunk()) {
         (Some(begin), Some(end)) => (u32::from_le_bytes(*begin), u32::from_le_bytes(*end)),

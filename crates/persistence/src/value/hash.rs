@@ -1,16 +1,16 @@
-//! Hashes.
+//! The RDB encodings of hashes.
 //!
-//! Written as pairs of strings behind their number (type 4), which every version reads. One with fields
-//! that expire has a form that Redis 7.4 reads and Valkey does not (type 24): a base time, the number of
-//! fields, and each field as its time (0 for none, else from the base on, plus one), name, value; and one
-//! that is the other way round (type 22).
+//! A hash is written as pairs of strings (type 4), which every version reads. Hashes with expiring fields
+//! have two incompatible encodings: type 24 for Redis 7.4 (a base time, the number of fields, then per field
+//! its time, name and value; a time is 0 for none, else its distance from the base plus one) and type 22 for
+//! Valkey 9.
 //!
-//! | type | form |
+//! | type | encoding |
 //! | ---: | --- |
 //! | 4 | number of fields; name and value of each |
-//! | 9 | one string that is a zipmap (before Redis 2.6) |
-//! | 13 | one string that is a ziplist: name, value, name, value |
-//! | 16 | one string that is a listpack: name, value, name, value |
+//! | 9 | a zipmap string (before Redis 2.6) |
+//! | 13 | a ziplist string: name, value, name, value |
+//! | 16 | a listpack string: name, value, name, value |
 //! | 22 | (Valkey 9) number of fields; name, value and time of each, -1 for none |
 //! | 24 | (Redis 7.4) as above |
 //! | 25 | (Redis 7.4) base time; a listpack: name, value, time, 0 for none |
@@ -35,9 +35,9 @@ const VALKEY_TIMED: u8 = 22;
 const TIMED: u8 = 24;
 const TIMED_LISTPACK: u8 = 25;
 
-/// The base of times where not all of them are known beforehand.
+/// The base time when not all field times are known in advance.
 const FIRST_MILLISECOND: i64 = 1;
-/// In place of a time of Valkey's form.
+/// Valkey's encoding of a missing time.
 const NEVER: i64 = -1;
 const IMPOSSIBLE_TIME: Reason = Reason::BadValue("a field that expires at an impossible time");
 const TWICE: Reason = Reason::BadValue("a hash with the same field twice");
@@ -88,7 +88,7 @@ impl Codec for HashCodec {
         if fields.is_empty() {
             return Err(source.error(Reason::Empty("a hash without fields")));
         }
-        // In a value that comes in parts, the caller that joins them looks for names that come twice.
+        // In a value that arrives in parts, the caller that joins them detects duplicate names.
         let names = fields.fields().map(|field| field.name);
         if !buffer.is_part() && duplicates::one_twice(names, fields.len()) {
             return Err(source.error(TWICE));
@@ -158,7 +158,7 @@ impl InParts for HashCodec {
     }
 }
 
-/// Behind the fields of a part: a time that has passed deletes its field.
+/// Must follow the fields of a part, because an expired time deletes its field.
 fn add_time(field: &Field<'_>, out: &mut Commands) {
     out.flush_elements();
     if let Some(Millis(at)) = field.expiry {
@@ -181,7 +181,8 @@ fn write_base<W: Write>(base: i64, out: &mut Encoder<W>) -> io::Result<()> {
 
 fn write_field<W: Write>(code: u8, base: i64, field: &Field<'_>, out: &mut Encoder<W>) -> io::Result<()> {
     if code == TIMED {
-        // A field that expired before the base is written as expiring with it: both times have passed.
+        // A field that expired before the base is written as expiring at the base: both times are in the
+        // past.
         out.len(field.expiry.map_or(0, |Millis(expiry)| (expiry.max(base) - base + 1) as u64))?;
     }
     out.string(field.name)?;
@@ -192,7 +193,7 @@ fn write_field<W: Write>(code: u8, base: i64, field: &Field<'_>, out: &mut Encod
     Ok(())
 }
 
-/// A time that is written as its distance from `base`, plus one.
+/// Decodes a time that is stored as its distance from `base` plus one.
 fn time(base: i64, since: u64) -> Result<Option<Millis>, Reason> {
     let Some(distance) = since.checked_sub(1) else { return Ok(None) };
     match base.checked_add_unsigned(distance) {
@@ -203,7 +204,7 @@ fn time(base: i64, since: u64) -> Result<Option<Millis>, Reason> {
 
 fn read_flat<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
     if code == TIMED_LISTPACK {
-        // The earliest time; the fields say theirs themselves.
+        // Skips the minimum time; the fields have their own.
         let _: [u8; 8] = source.array()?;
     }
     let ValueBuffer { packed, first: blob, depth, .. } = buffer;

@@ -1,14 +1,14 @@
-//! Lists.
+//! The RDB encodings of lists.
 //!
-//! Written as Redis 7.0 and all since do (type 18): the number of nodes, then each as its kind and a string. A run
-//! of elements as it lies here is the content of a listpack; a long element is a node of its own.
+//! Lists are written as Redis 7.0 and later do (type 18): the number of nodes, then each node as its type and
+//! a string. A stored run of elements already has listpack format; a long element gets its own node.
 //!
-//! | type | form |
+//! | type | encoding |
 //! | ---: | --- |
 //! | 1 | number of elements; each as a string |
-//! | 10 | one string that is a ziplist |
-//! | 14 | number of nodes; each a string that is a ziplist |
-//! | 18 | number of nodes; each 1 and an element, or 2 and a string that is a listpack |
+//! | 10 | a ziplist string |
+//! | 14 | number of nodes; each a ziplist string |
+//! | 18 | number of nodes; each 1 and an element, or 2 and a listpack string |
 
 use std::io::{self, Read, Write};
 
@@ -26,11 +26,11 @@ const ZIPLIST: u8 = 10;
 const ZIPLISTS: u8 = 14;
 const NODES: u8 = 18;
 
-/// The kinds of node in [`NODES`]: one plain element, or a listpack of several.
+/// Node types of [`NODES`]: one plain element, or a listpack of several.
 const PLAIN: u64 = 1;
 const PACKED: u64 = 2;
 
-/// An element whose listpack would be longer is a node of its own, as in Redis since 7.2.
+/// An element whose listpack would be longer gets its own node, as in Redis since 7.2.
 const MOST_PACKED: usize = 8192;
 const EMPTY: Reason = Reason::Empty("a list without elements");
 
@@ -87,7 +87,7 @@ impl InParts for ListCodec {
         });
     }
 
-    /// Reads nodes until there are elements enough for a part.
+    /// Reads nodes until there are enough elements for a part.
     fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         let ValueBuffer { packed, first: string, rest, depth, .. } = buffer;
         while rest.elements > 0 && packed.packed().bytes().len() < PART {
@@ -119,7 +119,7 @@ impl InParts for ListCodec {
     }
 }
 
-/// Writes runs, which `visit_all` shows one after another, as nodes.
+/// Writes the runs that `visit_all` visits as nodes.
 fn write_runs<'a, W: Write>(
     out: &mut Encoder<W>,
     visit_all: impl FnOnce(&mut dyn FnMut(ListRun<'a>)),

@@ -1,14 +1,14 @@
-//! Redis's packed forms: many small items in one string.
+//! Redis's packed encodings: many small items in one string.
 //!
-//! Each reader goes forward once, looks at no byte outside of the string, and gives `None` where anything
-//! does not fit: an item that passes the end, an unknown form, a missing end mark. [`Depth::Deep`] also looks at what
-//! readers in the other direction go by.
+//! Each reader moves forward once, never reads outside the string, and returns `None` on malformed input: an
+//! item beyond the end, an unknown form, a missing terminator. [`Depth::Deep`] also validates what backward
+//! readers use.
 
 use smallvec::SmallVec;
 
 use crate::Depth;
 
-/// One item: a string, or a number that stands for its digits.
+/// An item: a string, or an integer that stands for its decimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Item<'a> {
     Bytes(&'a [u8]),
@@ -34,12 +34,12 @@ impl<'a> Item<'a> {
     }
 }
 
-/// The items of a string; no memory is taken for those of a small one.
+/// The items of a packed string; small ones need no heap allocation.
 pub(super) type Items<'a> = SmallVec<[Item<'a>; 64]>;
 
 const END: u8 = 0xFF;
 
-/// Bytes read forward.
+/// A forward reader.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -63,7 +63,7 @@ impl<'a> Reader<'a> {
         self.take(len).map(Item::Bytes)
     }
 
-    /// A little-endian number of three bytes.
+    /// Reads a three-byte little-endian integer.
     fn integer24(&mut self) -> Option<i64> {
         let [a, b, c] = self.array()?;
         Some(i64::from(i32::from_le_bytes([0, a, b, c]) >> 8))
@@ -82,7 +82,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A listpack: its length in 4 bytes, the number of items in 2, the items, 0xFF. An item is followed by
+/// Decodes a listpack: total length (4 bytes), number of items (2), the items, 0xFF. Each item is followed by
 /// its own length, for reading backwards.
 pub(super) fn listpack(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
     let mut reader = Reader(bytes);
@@ -133,8 +133,8 @@ pub(super) fn listpack(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
     }
 }
 
-/// The length behind an item of a listpack, read from its end: seven bits a byte, and whether there is one more before it.
-/// `None` if it does not take all of the bytes.
+/// Decodes the backward length at the end of an item: seven bits per byte plus a continuation bit. `None` if
+/// it does not use all bytes.
 fn length_backwards(bytes: &[u8]) -> Option<usize> {
     let mut value = 0;
     for (index, byte) in bytes.iter().rev().enumerate() {
@@ -147,15 +147,15 @@ fn length_backwards(bytes: &[u8]) -> Option<usize> {
     Some(value)
 }
 
-/// Whether the number of items in the head is theirs.
+/// Whether the header's item count is right.
 fn is_count_right(count: u16, items: usize, depth: Depth) -> bool {
     depth == Depth::AsRead || count == UNCOUNTED || usize::from(count) == items
 }
 
-/// A list with more items does not say how many.
+/// From this many items on, the header does not state the count.
 const UNCOUNTED: u16 = u16::MAX;
 
-/// Makes a listpack of so many items' entries.
+/// Wraps the entries of `count` items into a listpack.
 pub(super) fn frame_listpack(out: &mut Vec<u8>, count: usize, entries: &[u8]) {
     const FRAME: usize = 4 + 2 + 1;
     out.clear();
@@ -165,15 +165,15 @@ pub(super) fn frame_listpack(out: &mut Vec<u8>, count: usize, entries: &[u8]) {
     out.push(END);
 }
 
-/// A ziplist: its length and the place of its last item in 4 bytes each, the number of items in 2, the
-/// items, 0xFF. An item begins with the length of the one before it.
+/// Decodes a ziplist: total length and offset of the last item (4 bytes each), number of items (2), the
+/// items, 0xFF. Each item starts with the length of the previous one.
 pub(super) fn ziplist(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
     let mut reader = Reader(bytes);
     let len = u32::from_le_bytes(reader.array()?);
     let tail = u32::from_le_bytes(reader.array()?) as usize;
     let count = u16::from_le_bytes(reader.array()?);
     let mut items = Items::new();
-    // Where the last item begins, and how long it is.
+    // Offset and length of the last item.
     let (mut last, mut last_len) = (None, 0);
     loop {
         let begin = bytes.len() - reader.0.len();
@@ -214,8 +214,9 @@ pub(super) fn ziplist(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
     }
 }
 
-/// A zipmap: the number of its fields in one byte, then name and value in turn, each after its length
-/// (one byte, or 254 and four); behind a value's length, how many unused bytes follow the value; 0xFF.
+/// Decodes a zipmap: number of fields (one byte), then names and values, each after its length (one byte, or
+/// 254 and four bytes); a value's length is followed by the number of unused bytes after the value; 0xFF at
+/// the end.
 pub(super) fn zipmap(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
     let mut reader = Reader(bytes);
     let count = reader.byte()?;
@@ -227,12 +228,12 @@ pub(super) fn zipmap(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
         items.push(reader.bytes(value)?);
         reader.take(usize::from(unused))?;
     }
-    // 254: so many that they are not counted.
+    // 254 means that the fields are not counted.
     let is_count_right = depth == Depth::AsRead || count == 254 || usize::from(count) == items.len() / 2;
     (reader.0.is_empty() && is_count_right).then_some(items)
 }
 
-/// A length; the end mark gives `Some(None)`.
+/// Reads a length; `Some(None)` at the end mark.
 fn zipmap_len(reader: &mut Reader<'_>) -> Option<Option<usize>> {
     Some(match reader.byte()? {
         END => None,
@@ -311,23 +312,23 @@ mod tests {
         assert_eq!(zipmap(b"\x00\xff", Depth::Deep), Some(Items::new()));
     }
 
-    /// Packed forms that are read all the same, and refused where they are looked at closely.
+    /// Malformed encodings that are accepted normally and rejected with deep checks.
     #[test]
     fn damage_that_only_other_readers_would_notice() {
-        // "ab", 5
+        // The items "ab", 5.
         let sound = b"\x0d\0\0\0\x02\0\x82ab\x03\x05\x01\xff";
         assert!(listpack(sound, Depth::Deep).is_some());
-        // The count, the length behind each item, one that would go on.
+        // The count, and the length after each item, one of them with a stray continuation bit.
         for (at, byte) in [(4, 3), (4, 1), (9, 2), (9, 4), (9, 0x83), (11, 0), (11, 2)] {
             let mut bytes = sound.to_vec();
             bytes[at] = byte;
             assert!(listpack(&bytes, Depth::AsRead).is_some(), "{at} {byte}");
             assert!(listpack(&bytes, Depth::Deep).is_none(), "{at} {byte}");
         }
-        // "ab", 1
+        // The items "ab", 1.
         let sound = b"\x11\0\0\0\x0e\0\0\0\x02\0\x00\x02ab\x04\xf2\xff";
         assert!(ziplist(sound, Depth::Deep).is_some());
-        // The place of the last item, the count, the length before each item.
+        // The offset of the last item, the count, and the length before each item.
         for (at, byte) in [(4, 10), (4, 15), (5, 1), (8, 1), (8, 3), (10, 1), (14, 3), (14, 5)] {
             let mut bytes = sound.to_vec();
             bytes[at] = byte;
@@ -354,7 +355,7 @@ mod tests {
             let count = groups.iter().rposition(|group| *group > 0).unwrap_or(0) + 1;
             let length = groups[..count].iter().enumerate().rev();
             packed.extend(length.map(|(index, group)| if index + 1 < count { group | 0x80 } else { *group }));
-            // The first byte is the one that ends it, read backwards.
+            // The first byte is the last one when read backwards.
             let mut bytes = Vec::new();
             frame_listpack(&mut bytes, 1, &packed);
             assert!(listpack(&bytes, Depth::Deep).is_some(), "{len}");

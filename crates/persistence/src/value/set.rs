@@ -1,13 +1,13 @@
-//! Sets.
+//! The RDB encodings of sets.
 //!
-//! Written as strings behind their number (type 2), which every version reads; integers among them take their short
-//! form, and the reader makes an intset of them where they are few.
+//! Sets are written as strings (type 2), which every version reads; integers use their short form, and the
+//! reader turns few integers into an intset.
 //!
-//! | type | form |
+//! | type | encoding |
 //! | ---: | --- |
-//! | 2 | number of members; each |
-//! | 11 | one string that is an intset: bytes of an integer (2, 4 or 8), how many, the integers in rising order |
-//! | 20 | (Redis 7.2) one string that is a listpack |
+//! | 2 | number of members; each member |
+//! | 11 | an intset string: integer size (2, 4 or 8), number of integers, the integers in ascending order |
+//! | 20 | (Redis 7.2) a listpack string |
 
 use std::io::{self, Read, Write};
 
@@ -70,7 +70,7 @@ impl Codec for SetCodec {
         if set.is_empty() {
             return Err(source.error(Reason::Empty("a set without members")));
         }
-        // In a value that comes in parts, the caller that joins them looks for members that come twice.
+        // In a value that arrives in parts, the caller that joins them detects duplicate members.
         if !buffer.is_part() && duplicates::one_twice(set.unordered_members(), set.len()) {
             return Err(source.error(TWICE));
         }

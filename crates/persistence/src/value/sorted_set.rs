@@ -1,14 +1,13 @@
-//! Sorted sets.
+//! The RDB encodings of sorted sets.
 //!
-//! Written as their number of members, and each member with its score in eight bytes (type 5), which every version
-//! since Redis 4.0 reads.
+//! Sorted sets are written with eight-byte scores (type 5), which every version since Redis 4.0 reads.
 //!
-//! | type | form |
+//! | type | encoding |
 //! | ---: | --- |
-//! | 3 | number of members; each and its score as text behind one byte of length, 254 and 255 for the infinities |
-//! | 5 | number of members; each and its score in eight bytes |
-//! | 12 | one string that is a ziplist: member, score, member, score |
-//! | 17 | one string that is a listpack: member, score, member, score |
+//! | 3 | number of members; each with its score as length-prefixed text, lengths 254 and 255 for the infinities |
+//! | 5 | number of members; each with an eight-byte score |
+//! | 12 | a ziplist string: member, score, member, score |
+//! | 17 | a listpack string: member, score, member, score |
 
 use std::io::{self, Read, Write};
 
@@ -26,12 +25,12 @@ const BINARY: u8 = 5;
 const ZIPLIST: u8 = 12;
 const LISTPACK: u8 = 17;
 
-/// In place of the length of a score as text.
+/// Special values in place of a text score's length.
 const NAN: u8 = 253;
 const INFINITY: u8 = 254;
 const NEGATIVE_INFINITY: u8 = 255;
 
-/// One with more bytes than this is read in parts, so that it is not held twice as it is stored.
+/// Sorted sets with more bytes are read in parts, so that they are not held twice while being stored.
 const PART: usize = 128 << 10;
 const NO_SCORE: Reason = Reason::BadValue("a member whose score is no number");
 const TWICE: Reason = Reason::BadValue("a sorted set with the same member twice");
@@ -76,8 +75,8 @@ impl Codec for SortedSetCodec {
             return Err(source.error(Reason::Empty("a sorted set without members")));
         }
         if !buffer.is_part() {
-            // In a value that comes in parts, the caller that joins them looks for members that come twice, and orders
-            // them.
+            // In a value that arrives in parts, the caller that joins them sorts the members and detects
+            // duplicates.
             let names = members.scored().map(|member| member.name);
             if duplicates::one_twice(names, members.len()) {
                 return Err(source.error(TWICE));
@@ -131,7 +130,7 @@ impl InParts for SortedSetCodec {
 }
 
 fn add_member(member: &Scored<'_>, out: &mut Commands) {
-    // Either way the shortest digits that are this score again.
+    // Debug formatting gives the shortest digits that parse to this score.
     out.element("ZADD", &[format!("{:?}", member.score).as_bytes(), member.name]);
 }
 
@@ -140,7 +139,7 @@ fn write_member<W: Write>(member: &Scored<'_>, out: &mut Encoder<W>) -> io::Resu
     out.bytes(&member.score.to_le_bytes())
 }
 
-/// A score as text, as versions before Redis 4.0 wrote it.
+/// Reads a text score, as written before Redis 4.0.
 fn read_text<R: Read>(source: &mut Source<R>) -> Result<f64, RdbError> {
     match source.byte()? {
         NAN => Ok(f64::NAN),

@@ -1,25 +1,26 @@
-//! Streams.
+//! The RDB encodings of streams.
 //!
-//! | type | form |
+//! | type | encoding |
 //! | ---: | --- |
 //! | 15 | (Redis 5) nodes; number of entries, last id; groups |
-//! | 19 | (Redis 7.0) the same; behind the last id the first, the highest deleted, how many were added; a group has how many entries it read |
-//! | 21 | (Redis 7.2) the same; a consumer also has when it was last active |
-//! | 26 | (Redis 8.6) the same; behind the groups the idempotent producers |
+//! | 19 | (Redis 7.0) adds first id, highest deleted id and number of added entries after the last id; a group has its number of read entries |
+//! | 21 | (Redis 7.2) adds the last active time of a consumer |
+//! | 26 | (Redis 8.6) adds idempotent producers after the groups |
 //!
-//! Nodes are their number, and of each two strings: the id as sixteen bytes, high byte first, and the listpack. A group
-//! is its name and last id; how many entries are pending, and of each the id in sixteen bytes, the time in eight, how
-//! often it was delivered; how many consumers there are, and of each the name, the time at which it was seen, how many
-//! entries are pending with it and their ids. Other numbers are lengths, an id is two of them.
+//! Nodes are their count, then two strings each: the id as sixteen bytes, big-endian, and the listpack. A
+//! group is its name and last id; the number of pending entries, each with its id in sixteen bytes, its
+//! delivery time in eight, and its number of deliveries; the number of consumers, each with its name, seen
+//! time, number of pending entries and their ids. Other numbers are encoded as lengths, and an id as two of
+//! them.
 //!
-//! Idempotent producers are for how many seconds iids are kept, how many of each producer, how many producers there are;
-//! of each the name, how many iids, and each with the id of its entry; and last how many messages were added and how
-//! many were sent again.
+//! Idempotent producers are the retention time in seconds, the maximum number of iids per producer, and the
+//! number of producers; each has its name, its number of iids, and each iid with the id of its entry; finally
+//! the numbers of added and of duplicate messages.
 //!
-//! Type 19 is what is written: it is the newest that Redis 7.0 reads, and all later servers read it, too. A stream with a
-//! consumer that was active at another time than it was seen is written as type 21, which loses nothing, unless the reader
-//! may be a Redis 7.0. A stream with idempotent producers, which only Redis 8.6 has, is written as type 26; Valkey gets it
-//! without these.
+//! Streams are written as type 19, the newest that Redis 7.0 reads and all later servers accept. If the
+//! active time of a consumer differs from its seen time, type 21 is written to keep it, unless the reader may
+//! be Redis 7.0. A stream with idempotent producers, a feature of only Redis 8.6, is written as type 26; for
+//! Valkey they are left out.
 
 mod commands;
 
@@ -45,11 +46,11 @@ const COUNTED: u8 = 19;
 const TIMED: u8 = 21;
 const PRODUCED: u8 = 26;
 
-/// A part is about as long as this.
+/// Approximate size of a part.
 const PART: usize = 128 << 10;
-/// In place of a time.
+/// Encoding of a missing time.
 const NEVER: i64 = -1;
-/// As a length, a number that is not known.
+/// Encoding of an unknown number, as a length.
 const UNKNOWN: u64 = u64::MAX;
 const ID: usize = 16;
 
@@ -78,8 +79,8 @@ impl Codec for StreamCodec {
         }
     }
 
-    /// A stream that is not stored as it is read comes in two parts at least: the caller that joins the parts checks
-    /// that they fit.
+    /// A stream that is not stored in its serialized form arrives in at least two parts; the caller that
+    /// joins them checks that they fit.
     fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         let nodes = source.len()?;
         buffer.rest.code = code;
@@ -141,7 +142,8 @@ fn raw(id: StreamId) -> [u8; ID] {
     bytes
 }
 
-/// `are_timed`: whether something would be lost without the times at which consumers were active.
+/// Selects the type code. `are_timed` returns whether omitting the active times of consumers would lose
+/// information.
 fn code(dialect: Dialect, has_producers: bool, are_timed: impl FnOnce() -> bool) -> u8 {
     match dialect {
         Dialect::Redis | Dialect::Own if has_producers => PRODUCED,
@@ -216,27 +218,27 @@ fn write_piece<W: Write>(code: u8, piece: &Piece<'_>, out: &mut Encoder<W>) -> i
     }
 }
 
-/// The part of a stream that is still to be read.
+/// What is still to be read of a stream.
 #[derive(Debug, Default)]
 pub(super) struct Rest {
     stage: Stage,
-    /// How many entries its nodes have.
+    /// Number of live entries in the nodes read so far.
     live: u64,
     /// The last id in the last node.
     last: StreamId,
-    /// The first entry that is there, where that is of use.
+    /// The first live entry, where needed.
     first: Option<StreamId>,
-    /// How many entries were added, and the last id of all.
+    /// Number of entries ever added, and the last generated id.
     added: u64,
     last_of_all: StreamId,
     groups: u64,
-    /// How many pending entries of a group have no consumer yet.
+    /// Number of the group's pending entries that have no consumer yet.
     unowned: u64,
     consumers: u64,
     producers: u64,
 }
 
-/// The items that come next, and how many of them.
+/// The items that come next, with their count.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     #[default]
@@ -275,7 +277,7 @@ impl<R: Read> Reading<'_, R> {
         Ok(Millis(i64::from_le_bytes(self.source.array()?)))
     }
 
-    /// Reads what comes next.
+    /// Reads the next items.
     fn step(&mut self, packed: &mut Builder) -> Result<(), RdbError> {
         self.rest.stage = match self.rest.stage {
             Stage::Done => Stage::Done,
@@ -334,12 +336,12 @@ impl<R: Read> Reading<'_, R> {
     }
 
     fn head(&mut self, packed: &mut Builder) -> Result<Stage, RdbError> {
-        // The number is that of the entries, whatever the file says: old versions miscounted.
+        // Count the entries instead of trusting the file: old versions miscounted.
         let (_, last) = (self.source.len()?, self.id()?);
         let len = self.rest.live;
         let (mut max_deleted, mut added) = (StreamId::MIN, len);
         if self.code != FIRST {
-            // The first entry is seen.
+            // Skip the first id; it is derived from the entries.
             self.id()?;
             (max_deleted, added) = (self.id()?, self.source.len()?);
         }
@@ -371,7 +373,7 @@ impl<R: Read> Reading<'_, R> {
         Ok(Stage::Pending(self.rest.unowned))
     }
 
-    /// Begins with the idempotent producers, if the type has them.
+    /// Starts the idempotent producers if the type has them.
     fn after_groups(&mut self, packed: &mut Builder) -> Result<Stage, RdbError> {
         if self.code != PRODUCED {
             return Ok(Stage::Done);
@@ -412,7 +414,8 @@ impl<R: Read> Reading<'_, R> {
 }
 
 impl Rest {
-    /// How many entries a group has read up to this id, in a stream of which nothing is known but its entries.
+    /// Number of entries a group has read up to `id`, derived from the entries of a stream that does not
+    /// record it.
     fn read_up_to(&self, id: StreamId) -> Option<u64> {
         match self.first {
             _ if self.added == 0 => Some(0),

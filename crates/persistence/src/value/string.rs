@@ -1,4 +1,4 @@
-//! Strings: one type, its forms told by the length's prefix.
+//! The RDB encoding of strings: one type; the length prefix determines the form.
 
 use std::io::{self, Read, Write};
 

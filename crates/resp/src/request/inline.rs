@@ -1,10 +1,10 @@
-//! Splitting a typed line into words, with the quoting that `redis-cli` and configuration files use:
-//! `"..."` knows `\n \r \t \b \a \xHH` and a backslash before anything else, `'...'` knows only `\'`.
-//! Quoted and plain parts can stand together in one word.
+//! Splits an inline request into words, with the quoting of `redis-cli` and configuration files: `"..."`
+//! supports `\n \r \t \b \a \xHH` and a backslash before any other character, `'...'` only `\'`. Quoted and
+//! plain parts can be joined in one word.
 
 use super::{ProtocolError, Span};
 
-/// Unquotes the words of `line` in place and appends where they lie now, counted from `base` before it.
+/// Unquotes the words of `line` in place and appends their ranges, relative to `base` bytes before the line.
 pub(super) fn split(line: &mut [u8], base: u32, words: &mut Vec<Span>) -> Result<(), ProtocolError> {
     let mut read = 0;
     loop {
@@ -32,13 +32,13 @@ pub(super) fn split(line: &mut [u8], base: u32, words: &mut Vec<Span>) -> Result
     }
 }
 
-/// Unquotes the part that starts with the quote at `read`; returns where to read and write on.
+/// Unquotes the part that starts with the quote at `read`. Returns the next read and write offsets.
 fn quoted(line: &mut [u8], read: usize, mut write: usize) -> Result<(usize, usize), ProtocolError> {
     let quote = line[read];
     let mut read = read + 1;
     loop {
         let Some(&byte) = line.get(read) else { return Err(ProtocolError::UnbalancedQuotes) };
-        // A backslash before the last quote of a line is one.
+        // A backslash before the last quote of a line is a plain character.
         let next = line.get(read + 1).copied().filter(|_| line.len() > read + 2);
         let (value, taken) = match (byte, next) {
             (b'\\', Some(b'x')) if quote == b'"' => match hex_pair(line, read + 2) {
@@ -58,7 +58,7 @@ fn quoted(line: &mut [u8], read: usize, mut write: usize) -> Result<(usize, usiz
     }
 }
 
-/// Before a word. Of these the vertical tab and the form feed do not end one.
+/// Space that may precede a word. Vertical tab and form feed do not end one.
 fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
 }

@@ -13,7 +13,7 @@ fn requests(batch: &Batch, buffer: &[u8]) -> Vec<Vec<Vec<u8>>> {
     (0..batch.len()).map(|index| batch.args(index, buffer).iter().map(<[u8]>::to_vec).collect()).collect()
 }
 
-/// Feeds `input` in the given pieces, taking consumed bytes out after each, as a connection does.
+/// Parses `input` in the given pieces and removes consumed bytes after each, as a connection does.
 fn parse_pieces<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Vec<Vec<u8>>>, Option<ProtocolError>) {
     let (mut parser, mut buffer, mut all) = (Parser::new(), Vec::new(), Vec::new());
     for piece in pieces {
@@ -78,7 +78,7 @@ fn inline_quoting() {
         ("  a\tb  ", &[b"a", b"b"]),
         (r#"a "b"c 'd'e"#, &[b"a", b"bc", b"de"]),
         (r#""a"'b'"c" a"b'c"d"#, &[b"abc", b"ab'cd"]),
-        // There is nothing behind the quote that a backslash before it could keep open.
+        // At the end of a line, a backslash cannot escape the closing quote.
         (r#"a "b\""#, &[b"a", b"b\\"]),
         (r"a 'b\'", &[b"a", b"b\\"]),
     ];
@@ -129,7 +129,7 @@ fn what_cannot_be_understood_says_so() {
     }
 }
 
-/// A client that speaks TLS to the plain port hears nothing until it has sent too much.
+/// A client that starts TLS on the plain port gets no reply until it has sent too much.
 #[test]
 fn a_line_with_a_null_has_no_end() {
     let (found, parsed) = parse_all(b"\x16\x03\x01\x00\x05\r\nPING\r\n");
@@ -169,7 +169,7 @@ fn a_huge_promised_count_takes_no_memory() {
     assert_eq!(parser.spans.capacity(), 0);
 }
 
-/// Requests that came in the usual form are passed on byte by byte.
+/// Requests received in canonical form are forwarded byte by byte.
 #[test]
 fn the_wire_of_a_request_is_what_would_be_written() {
     let table: &[(&[u8], bool)] = &[
@@ -195,7 +195,7 @@ fn the_wire_of_a_request_is_what_would_be_written() {
     assert_eq!(request.args().wire(), None, "it keeps only the words");
 }
 
-/// A pause, or the end of a turn, leaves requests to be parsed again.
+/// A client pause or the end of a time slice leaves requests that are parsed again later.
 #[test]
 fn lines_with_quotes_that_were_not_run_are_put_back() {
     let came = b"GET 'a'\r\nSET \"a b\" '\\'1'\r\nPING\r\nSET \"x\\n\" 2\r\nGET \"open\r\n";
@@ -265,7 +265,7 @@ proptest! {
             0..200),
         piece in 1usize..20,
     ) {
-        // Unquoting in place changes bytes only up to a line's end, which is never read again.
+        // Unquoting in place changes bytes only within a line, which is never parsed again.
         let whole = parse_pieces(std::iter::once(input.as_slice()));
         let cut = parse_pieces(input.chunks(piece));
         prop_assert_eq!(whole, cut);

@@ -4,8 +4,8 @@ use keyspace::Keyspace;
 use super::*;
 use crate::host::Host;
 
-/// A file that ends in the middle of each of these, and how many keys there are up to the last whole command or
-/// transaction before.
+/// Commands at which a file may be torn, with the number of keys after the last complete command or
+/// transaction before each.
 const COMMANDS: [(&[&str], usize); 8] = [
     (&["SELECT", "0"], 0),
     (&["SET", "a", "1"], 1),
@@ -18,7 +18,8 @@ const COMMANDS: [(&[&str], usize); 8] = [
 ];
 const ANNOTATION: &[u8] = b"#TS:1700000000\r\n";
 
-/// The file, and where whole commands and transactions end with how many keys there are then.
+/// The file, and each offset where commands and transactions are complete with the number of keys at that
+/// point.
 fn file() -> (Vec<u8>, Vec<(usize, usize)>) {
     let (mut bytes, mut ends) = (Vec::new(), vec![(0, 0)]);
     for (words, keys) in COMMANDS {
@@ -40,7 +41,7 @@ struct Fixture {
     commands: Commands,
 }
 
-/// A host to which nothing is of interest.
+/// A host that ignores everything.
 struct Nowhere;
 
 impl Host for Nowhere {
@@ -71,13 +72,14 @@ impl Fixture {
         Self { engine, commands }
     }
 
-    /// Loads a file of these bytes. Gives up to where it is whole, and how many keys there are.
+    /// Loads a file with these bytes. Returns the offset up to which it is complete, and the number of keys.
     fn load(&self, bytes: &[u8]) -> (Result<u64, Stop>, usize) {
         let (outcome, _) = self.load_to_place(bytes);
         (outcome, self.engine.keyspace.sizes().iter().map(|size| size.keys).sum())
     }
 
-    /// Loads a file of these bytes. Gives up to where it is whole, and its place in the history.
+    /// Loads a file with these bytes. Returns the offset up to which it is complete, and the position in the
+    /// history.
     fn load_to_place(&self, bytes: &[u8]) -> (Result<u64, Stop>, Option<Position>) {
         let Self { engine, commands } = self;
         let host = &Nowhere;
@@ -118,8 +120,8 @@ fn a_byte_that_is_wrong_is_an_error_with_its_place_or_another_command() {
     }
 }
 
-/// A server is killed while it writes a transaction, and starts again: what it writes then says where in the history it
-/// is, and must be where the file ends.
+/// A server is killed while writing a transaction and restarts: the next annotation that it writes must match
+/// the position at which the truncated file ends.
 #[test]
 fn torn_within_a_transaction_the_place_in_the_history_is_where_it_is_cut_back_to() {
     let fixture = Fixture::new();
@@ -135,7 +137,8 @@ fn torn_within_a_transaction_the_place_in_the_history_is_where_it_is_cut_back_to
     }
 }
 
-/// As in Valkey: such a file was written by a server with other commands, and what else it means is not known.
+/// As in Valkey: such a file was written by a server with other commands, so its remaining contents are not
+/// understood either.
 #[test]
 fn a_command_that_there_is_not_ends_the_load_where_it_is() {
     let fixture = Fixture::new();
@@ -160,7 +163,7 @@ fn a_command_that_there_is_not_ends_the_load_where_it_is() {
             assert_eq!((offset, error.as_str()), ((before.len() + at) as u64, text), "{words:?}");
         }
     }
-    // One that fails when it runs is told of, and the load goes on.
+    // A command that fails when executed is reported, and the load continues.
     let bytes = [set("1"), request(&["RPUSH", "key", "x"]), request(&["SET", "other", "1"])].concat();
     let (outcome, keys) = fixture.load(&bytes);
     assert_eq!((outcome.ok(), keys), (Some(bytes.len() as u64), 2));
@@ -172,7 +175,7 @@ fn request(words: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// Some old versions left them in files.
+/// Some old versions wrote such collections.
 #[test]
 fn collections_without_elements_are_passed_over_and_counted() {
     let fixture = Fixture::new();
@@ -185,7 +188,8 @@ fn collections_without_elements_are_passed_over_and_counted() {
         kept: 0,
         host,
     };
-    // An empty hash, a string, a quicklist with one empty listpack, an empty set, sorted set and hash as a ziplist.
+    // An empty hash, a string, a quicklist with one empty listpack, an empty set, sorted set, and hash as a
+    // ziplist.
     let file =
         b"REDIS0009\xfe\x00\x04\x01h\x00\x00\x01k\x01v\x12\x01q\x01\x02\x07\x07\0\0\0\0\0\xff\x02\x01s\x00\
         \x05\x01z\x00\x0d\x01f\x0b\x0b\0\0\0\x0a\0\0\0\0\0\xff\xff\0\0\0\0\0\0\0\0";

@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use super::*;
 use crate::list::records::ItemDigits;
 
-/// A generator of numbers that is good enough to choose steps by.
+/// A pseudo-random generator that is good enough to choose test steps.
 struct Choices(u64);
 
 impl Choices {
@@ -28,7 +28,7 @@ fn all(tree: &Tree) -> Twin {
     seen
 }
 
-/// Looks at the sizes of all; returns how many nodes lie on each other.
+/// Checks the recorded sizes and returns the height of the tree.
 fn check_sizes(tree: &Tree) -> usize {
     for held in tree.tree.iter() {
         let segment = &*held.segment;
@@ -116,7 +116,7 @@ fn step(choices: &mut Choices, tree: &mut Tree, twin: &mut Twin, grows: bool) {
     }
 }
 
-/// All that is done to a tree is done to a deque; copies stay as they were, whatever happens to the tree.
+/// Applies the same operations to the tree and to a deque. Copies taken on the way must not change.
 #[test]
 fn it_is_as_a_deque_and_copies_stay() {
     for seed in 1..12u64 {
@@ -146,7 +146,7 @@ fn it_is_as_a_deque_and_copies_stay() {
     }
 }
 
-/// Where it always grows at the same place, it stays low and its branches are not empty.
+/// Growing at one place must keep the tree low and its nodes filled.
 #[test]
 fn it_stays_low_wherever_it_grows() {
     for end in [0usize, 1, 500, usize::MAX] {

@@ -44,7 +44,7 @@ fn what_is_given_back_joins_and_leaves() {
     let before = pool_use();
     assert!(purge_pool(0, 1) > 4_000_000, "what was freed in small blocks is given back in whole pages");
     assert!(pool_use().held < before.held);
-    // And it can be used again.
+    // The freed memory can be used again.
     let mut block = Block::new(Block::LARGEST);
     block.bytes_mut().fill(9);
     assert!(block.bytes().iter().all(|&byte| byte == 9));
@@ -61,7 +61,7 @@ fn blocks_sink_while_that_helps() {
     purge_pool(0, 1);
     let PoolUse { taken, held: resident, .. } = pool_use();
     assert!(resident <= taken + CHUNK, "the upper half is given back: {resident} for {taken}");
-    // Every second line is free now, which no larger block wants.
+    // Now every second line is free, too small a hole for larger blocks.
     let lines: Vec<Line> = (0..20 * CHUNK / Line::LEN).map(|_| Line::new()).collect();
     let lines: Vec<Line> =
         lines.into_iter().enumerate().filter_map(|(i, line)| (i % 2 == 0).then_some(line)).collect();
@@ -102,7 +102,7 @@ fn the_next_chunk_is_made_ready_when_the_last_is_nearly_full() {
     assert!(again.iter().enumerate().all(|(number, block)| block.bytes()[0] == number as u8));
 }
 
-/// A block of the largest size, full of the number's last byte.
+/// A block of maximum size, filled with the low byte of `number`.
 fn marked(number: usize) -> Block {
     let mut block = Block::new(Block::LARGEST);
     block.bytes_mut().fill(number as u8);

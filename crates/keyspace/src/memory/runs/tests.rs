@@ -1,6 +1,6 @@
 use super::*;
 
-/// The free runs of a chunk, by begin, as its granules show them.
+/// The free runs of a chunk in order, derived from the granule states.
 fn runs_in(free: &[bool]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for (granule, _) in free.iter().enumerate().filter(|(_, free)| **free) {
@@ -23,7 +23,7 @@ impl Random {
 
 struct Twin {
     runs: Runs,
-    /// By chunk: whether each granule is free.
+    /// Per chunk: whether each granule is free.
     free: Vec<Vec<bool>>,
     held: Vec<(usize, Run)>,
 }
@@ -45,7 +45,7 @@ impl Twin {
         }
     }
 
-    /// Length class, chunk and begin of the best fit.
+    /// Length class, chunk and start of the best fit.
     fn best(&self, granules: usize) -> Option<(usize, usize)> {
         let all = (0..self.free.len())
             .flat_map(|chunk| runs_in(&self.free[chunk]).into_iter().map(move |run| (run, chunk)));
@@ -87,7 +87,7 @@ impl Twin {
         self.mark(chunk, run, true);
     }
 
-    /// Checks that exactly the runs that there are can be found.
+    /// Checks that exactly the existing runs can be found.
     fn check(&self) {
         let (mut lengths, mut whole) = (0, 0);
         for (chunk, free) in self.free.iter().enumerate() {
@@ -112,7 +112,7 @@ impl Twin {
 
 #[test]
 fn blocks_come_from_the_best_fit_and_join_when_given_back() {
-    // Small blocks make many runs in a part, large ones fill the chunks.
+    // Small blocks create many runs per part; large ones fill the chunks.
     for (seed, most) in [3, 8, 30, 128, 128, 128].into_iter().enumerate() {
         let mut random = Random(seed as u64);
         let mut twin = Twin::new(2);

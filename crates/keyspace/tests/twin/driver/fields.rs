@@ -1,4 +1,4 @@
-//! Steps on hashes.
+//! Operations on hashes.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ impl Driver {
         format!("f{}", self.random(fields)).into_bytes()
     }
 
-    /// Sets some fields of a hash, which may be new.
+    /// Sets some fields of a new or existing hash.
     pub(super) fn hash_set(&mut self) {
         let (db, bytes) = self.any_key();
         let id = (db, bytes.clone());
@@ -76,7 +76,7 @@ impl Driver {
         self.note_hash(db, bytes, entry);
     }
 
-    /// The name follows the limits, whatever the shape.
+    /// The encoding must follow the limits, whatever the representation.
     fn note_hash(&mut self, db: u16, bytes: &[u8], entry: Entry) {
         let encoding = self.with_key(db, bytes, |table, _, place| {
             table.hash(place.expect("there")).expect("a hash").encoding()
@@ -130,7 +130,7 @@ impl Driver {
         self.check_hash(db, &bytes);
     }
 
-    /// Scan and random see what is there.
+    /// Compares scan and random access with the model.
     fn check_hash(&mut self, db: u16, bytes: &[u8]) {
         let count = self.random(10) as usize;
         let random = self.random(u64::from(u32::MAX)) << 20;

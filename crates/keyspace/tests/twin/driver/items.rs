@@ -1,4 +1,4 @@
-//! Steps on lists.
+//! Operations on lists.
 
 use std::collections::VecDeque;
 
@@ -6,11 +6,11 @@ use keyspace::{ItemDigits, ListEnd, ListLimit};
 
 use super::*;
 
-/// Small enough for lists of either shape to have either name.
+/// So small that both representations occur with both encodings.
 pub(super) const LIMIT: ListLimit = ListLimit(20);
 
 impl Driver {
-    /// Strings of all lengths, and integers; few of them differ, so that some are there more than once.
+    /// Strings of all lengths and integers, with few distinct values so that duplicates occur.
     fn any_item(&mut self) -> Vec<u8> {
         match self.random(3) {
             0 => self.any_value(),
@@ -34,7 +34,7 @@ impl Driver {
         if self.random(2) == 0 { ListEnd::Head } else { ListEnd::Tail }
     }
 
-    /// Puts elements to an end of a list, which may be new, or between others.
+    /// Pushes elements to an end of a new or existing list, or inserts them.
     pub(super) fn list_push(&mut self) {
         let Some((db, bytes, mut entry)) = self.any_list() else { return };
         let Data::List(twin) = &mut entry.data else { panic!("seen above") };
@@ -76,7 +76,7 @@ impl Driver {
         self.check_list(db, &bytes);
     }
 
-    /// Takes elements out of a list, from an end or by their value.
+    /// Removes elements of a list, from an end or by value.
     pub(super) fn list_take(&mut self) {
         let Some((db, bytes, mut entry)) = self.any_list() else { return };
         let Data::List(twin) = &mut entry.data else { panic!("seen above") };
@@ -126,7 +126,7 @@ impl Driver {
         self.check_list(db, &bytes);
     }
 
-    /// It is read in any way as the twin is, and has the name that it should have.
+    /// Compares all read operations and the encoding with the model.
     fn check_list(&mut self, db: u16, bytes: &[u8]) {
         let random = self.random(1 << 16) as usize;
         let Data::List(twin) = &self.model[&(db, bytes.to_vec())].data else { panic!("a list") };

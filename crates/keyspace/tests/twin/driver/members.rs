@@ -1,4 +1,4 @@
-//! Steps on sets.
+//! Operations on sets.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use super::*;
 
 const LIMITS: SetBounds = SetBounds { intset: 15, listpack: Bounds { entries: 20, value: 30 } };
 
-/// The encoding of a set that had the encoding `name` and gets a member.
+/// The encoding after a set with the encoding `name` gets a member.
 fn renamed(name: &'static str, members: &BTreeSet<Vec<u8>>, member: &[u8]) -> &'static str {
     let is_integer = |member: &[u8]| {
         let number = std::str::from_utf8(member).ok().and_then(|text| text.parse::<i64>().ok());
@@ -27,7 +27,7 @@ fn renamed(name: &'static str, members: &BTreeSet<Vec<u8>>, member: &[u8]) -> &'
 }
 
 impl Driver {
-    /// Most sets have integers, of one length or another, and few anything else.
+    /// Most sets have integers of one width; a few have other members.
     fn any_member(&mut self, key: &[u8]) -> Vec<u8> {
         let members = [3, 30, self.shape.fields][self.random(3) as usize];
         let number = self.random(members);
@@ -52,7 +52,7 @@ impl Driver {
         Some((db, bytes, entry))
     }
 
-    /// Adds members to a set, which may be new, one by one or at once.
+    /// Adds members to a new or existing set, one by one or at once.
     pub(super) fn set_add(&mut self) {
         let Some((db, bytes, mut entry)) = self.any_set() else { return };
         let times = if self.random(10) == 0 { self.shape.fields } else { 1 + self.random(5) };
@@ -100,7 +100,7 @@ impl Driver {
         self.note_added(db, &bytes, entry);
     }
 
-    /// Removes members, those that are named or any.
+    /// Removes named or random members.
     pub(super) fn set_remove(&mut self) {
         let (db, bytes) = self.any_key();
         let Some(mut entry) = self.model.get(&(db, bytes.clone())).cloned() else { return };
@@ -130,7 +130,7 @@ impl Driver {
         self.note_added(db, &bytes, entry);
     }
 
-    /// Checks a set against the model in each of the ways that it can be read.
+    /// Compares all read operations with the model.
     fn check_set(&mut self, db: u16, bytes: &[u8], entry: &Entry) {
         let count = self.random(10) as usize;
         let random = self.random(u64::from(u32::MAX)) << 20;

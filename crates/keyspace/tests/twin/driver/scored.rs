@@ -1,4 +1,4 @@
-//! Steps on sorted sets.
+//! Operations on sorted sets.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ impl Driver {
         name
     }
 
-    /// Few that come often, whole ones, any, and the ends.
+    /// Frequent scores, integral ones, arbitrary ones, and extremes.
     fn any_score(&mut self) -> f64 {
         let whole = self.random(1 << 32) as u32;
         match self.random(8) {
@@ -33,7 +33,7 @@ impl Driver {
         }
     }
 
-    /// Gives some members of a sorted set a score; it may be new.
+    /// Sets the scores of some members of a new or existing sorted set.
     pub(super) fn scored_set(&mut self) {
         let (db, bytes) = self.any_key();
         let old = self.model.get(&(db, bytes.clone())).cloned();
@@ -96,7 +96,7 @@ impl Driver {
         self.compare(db, &bytes);
     }
 
-    /// Removes those between two ranks.
+    /// Removes the members between two ranks.
     fn ranks_remove(&mut self, db: u16, bytes: &[u8], mut entry: Entry) {
         let Data::SortedSet(members, _) = &mut entry.data else { panic!("seen by the caller") };
         let sorted = in_order(members);
@@ -125,7 +125,7 @@ impl Driver {
         self.compare(db, bytes);
     }
 
-    /// Ranks, places in the order, scans.
+    /// Compares ranks, boundaries and scans with the model.
     fn check_scored(&mut self, db: u16, bytes: &[u8]) {
         let (count, which) = (self.random(10) as usize, self.random(1 << 20) as usize);
         let score = self.any_score();
@@ -152,7 +152,7 @@ impl Driver {
         });
     }
 
-    /// Pins members of the largest sorted set, if that is a large one.
+    /// Pins members of the largest sorted set, if it is in the large form.
     pub(super) fn pin_members(&mut self) {
         let sorted_sets = self.model.iter().filter_map(|(key, entry)| match &entry.data {
             Data::SortedSet(members, _) => Some((key, members)),
@@ -178,7 +178,7 @@ impl Driver {
         self.members.extend(pinned.map(|pinned| (pinned, expected)));
     }
 
-    /// Reads pinned members, or some of them.
+    /// Reads all or some pinned members.
     pub(super) fn read_members(&mut self) {
         let Some((pinned, mut expected)) = self.members.pop() else { return };
         if self.random(4) == 0 {

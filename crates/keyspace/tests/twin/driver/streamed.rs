@@ -1,11 +1,11 @@
-//! Steps on streams.
+//! Operations on streams.
 
 use keyspace::{Exactness, Group, NodeBounds, Stream, StreamId, Trim};
 
 use super::super::model::Entries;
 use super::*;
 
-/// Small enough for a stream to have many nodes.
+/// So small that streams have many nodes.
 const BOUNDS: NodeBounds = NodeBounds { bytes: 400, entries: 9 };
 
 impl Driver {
@@ -27,7 +27,7 @@ impl Driver {
         })
     }
 
-    /// Adds entries to a stream, which may be new, and gives some of them to consumers.
+    /// Adds entries to a new or existing stream, and assigns some of them to consumers.
     pub(super) fn stream_add(&mut self) {
         let Some((db, bytes, mut entry)) = self.any_stream() else { return };
         let Data::Stream(twin) = &mut entry.data else { panic!("seen above") };
@@ -65,7 +65,7 @@ impl Driver {
         self.compare(db, &bytes);
     }
 
-    /// Trims a stream, or deletes one of its entries, or says that one was dealt with.
+    /// Trims a stream, deletes an entry, or acknowledges one.
     pub(super) fn stream_take(&mut self) {
         let Some((db, bytes, mut entry)) = self.any_stream() else { return };
         let Data::Stream(twin) = &mut entry.data else { panic!("seen above") };

@@ -1,5 +1,5 @@
-//! Files that real servers wrote (scripts/make-rdb-files): the same data by Redis 7.0, Redis 8.0 and Valkey 9.1, each
-//! type in each form that the server has for it.
+//! Files written by real servers (scripts/make-rdb-files): equal data from Redis 7.0, Redis 8.0 and Valkey
+//! 9.1, with each type in each encoding of that server.
 
 use keyspace::{Detached, Key, Keyspace, Kind, Limits as KindLimits, StreamId, Table};
 
@@ -7,7 +7,7 @@ use super::*;
 
 const SERVERS: [&str; 4] = ["redis-7.0", "redis-8.0", "redis-8.6", "valkey-9.1"];
 
-/// The contents of a file: a line for each library and each key, in order.
+/// The contents of a file: one line per library and key, in order.
 fn shown(server: &str, name: &str) -> Option<Vec<String>> {
     let path = format!("{}/testdata/{server}-{name}.rdb", env!("CARGO_MANIFEST_DIR"));
     let file = std::fs::read(path).ok()?;
@@ -106,7 +106,7 @@ fn check(name: &str, expected: &[&str]) {
     for server in SERVERS {
         match shown(server, name) {
             Some(lines) => assert_eq!(lines, expected, "{server}"),
-            // Redis 7.0 has no fields that expire.
+            // Redis 7.0 has no field expiry.
             None => assert_eq!((server, name), ("redis-7.0", "fields")),
         }
     }

@@ -11,7 +11,7 @@ fn row(name: &str, value: &str, expiry: Option<i64>) -> Row {
     (name.into(), value.into(), expiry.map(Millis))
 }
 
-/// The fields that a table holds after storing `value`: sorted, since a hash has no order.
+/// The fields stored from `value`, sorted because hashes are unordered.
 fn stored(value: Packed<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<Row> {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");
@@ -34,7 +34,7 @@ fn decoded(code: u8, body: &[u8]) -> Result<Vec<Row>, Reason> {
     Ok(stored(buffer.value(), |_| {}))
 }
 
-/// A short string as RDB writes it.
+/// Encodes a short string.
 fn string(bytes: &[u8]) -> Vec<u8> {
     [&[bytes.len() as u8][..], bytes].concat()
 }

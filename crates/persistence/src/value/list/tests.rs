@@ -6,7 +6,7 @@ use crate::value::{read as read_value, read_more, type_code as code_of, write as
 
 type Row = Vec<Vec<u8>>;
 
-/// The list that a table holds after storing the parts of a value.
+/// The list stored from the parts of a value.
 fn stored(parts: &[Packed<'_>], then: impl FnOnce(&Value<'_>)) -> Row {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");
@@ -40,7 +40,7 @@ fn decoded(code: u8, body: &[u8]) -> Result<Row, Reason> {
     Ok(stored(&parts, |_| {}))
 }
 
-/// A short string as RDB writes it.
+/// Encodes a short string.
 fn string(bytes: &[u8]) -> Vec<u8> {
     [&[bytes.len() as u8][..], bytes].concat()
 }

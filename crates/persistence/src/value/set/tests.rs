@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::value::{ValueBuffer, read as read_value, type_code as code_of, write as write_value};
 
-/// The members that a table holds after storing `value`, and the set's encoding.
+/// The members stored from `value`, and the set's encoding.
 fn stored(value: Packed<'_>, then: impl FnOnce(&keyspace::Value<'_>)) -> (Vec<Vec<u8>>, &'static str) {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");
@@ -25,7 +25,7 @@ fn decoded(code: u8, body: &[u8]) -> Result<(Vec<Vec<u8>>, &'static str), Reason
     Ok(stored(buffer.value(), |_| {}))
 }
 
-/// A short string as RDB writes it.
+/// Encodes a short string.
 fn string(bytes: &[u8]) -> Vec<u8> {
     [&[bytes.len() as u8][..], bytes].concat()
 }

@@ -6,7 +6,7 @@ use crate::value::{ValueBuffer, read as read_value, type_code as code_of, write 
 
 type Row = (f64, Vec<u8>);
 
-/// The members and scores that a table holds after storing `value`, in order.
+/// The members and scores stored from `value`, in order.
 fn stored(value: Packed<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<Row> {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");
@@ -30,7 +30,7 @@ fn decoded(code: u8, body: &[u8]) -> Result<Vec<Row>, Reason> {
     Ok(stored(buffer.value(), |_| {}))
 }
 
-/// A short string as RDB writes it.
+/// Encodes a short string.
 fn string(bytes: &[u8]) -> Vec<u8> {
     [&[bytes.len() as u8][..], bytes].concat()
 }

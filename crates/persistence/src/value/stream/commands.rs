@@ -1,4 +1,4 @@
-//! The commands that make a stream.
+//! Collects the commands that recreate a stream.
 
 use std::collections::BTreeMap;
 
@@ -7,16 +7,16 @@ use keyspace::{Head, Piece, StreamId, node_entries};
 
 use crate::value::commands::{Commands, Words};
 
-/// How far the stream is that is being written.
+/// Progress within the stream being written.
 #[derive(Debug, Default)]
 pub(in crate::value) struct StreamCommands {
-    /// Entries so far.
+    /// Number of entries so far.
     entries: u64,
     group: Group,
     producer: Vec<u8>,
 }
 
-/// A group of it.
+/// The current consumer group.
 #[derive(Debug, Default)]
 struct Group {
     name: Vec<u8>,
@@ -24,7 +24,7 @@ struct Group {
     pending: BTreeMap<StreamId, (Millis, u64)>,
 }
 
-/// Adds the commands that make a piece.
+/// Adds the commands that recreate a piece.
 pub(super) fn add_piece(piece: &Piece<'_>, out: &mut Commands) {
     match *piece {
         Piece::Nodes(_) | Piece::Consumers(_) => {}
@@ -66,12 +66,12 @@ pub(super) fn add_piece(piece: &Piece<'_>, out: &mut Commands) {
             let producer = out.stream.producer.clone();
             out.about_key("XIDMPRECORD", &[&producer, iid, id.to_string().as_bytes()]);
         }
-        // No command sets them.
+        // No command can set them.
         Piece::Totals(_) => {}
     }
 }
 
-/// An empty stream is made by an entry that does not stay.
+/// An empty stream is created by an entry that is trimmed at once.
 fn add_head(head: &Head, out: &mut Commands) {
     if out.stream.entries == 0 {
         let first = StreamId { millis: 0, sequence: 1 };
@@ -84,7 +84,7 @@ fn add_head(head: &Head, out: &mut Commands) {
     out.about_key("XSETID", &[&[last.as_bytes()][..], &counts].concat());
 }
 
-/// An entry that is pending with the consumer.
+/// Adds a pending entry of the consumer.
 fn add_owned(id: StreamId, out: &mut Commands) {
     let group = &mut out.stream.group;
     let Some((Millis(delivered), count)) = group.pending.remove(&id) else { return };

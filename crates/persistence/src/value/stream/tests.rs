@@ -10,14 +10,15 @@ const OF_REDIS: &[u8] = b"\x13\x01\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01@BB\0\
     \x02\x81b\x02\0\x01\x02\x01\0\x01\0\x01\x01\x01\x83two\x04\x05\x01\x03\x01\0\x01\x01\x01\xc1,\x02\xdf\xfb\x02\x05\
     \x01\0\x01\x04\x01\xdf\xff\x02\x01\x01\x81c\x02\x01\x01\x06\x01\xff\x02\x05\0\x01\x01\x01\x02\x03\0\n\0`\xa96\"\xd9\
     \xac\xc4l";
-/// The same with a group `g`, whose consumer alice has 1-1 and bob 5-0, and a group `h` at 3 that has read seven.
+/// That stream with a group `g`, whose consumers alice and bob own 1-1 and 5-0, and a group `h` at 3 that has
+/// read seven entries.
 const WITH_GROUPS: &[u8] = b"\x13\x01\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01@BB\0\0\0\x19\0\x02\x01\x01\x01\x02\x01\
     \x81a\x02\x81b\x02\0\x01\x02\x01\0\x01\0\x01\x01\x01\x83two\x04\x05\x01\x03\x01\0\x01\x01\x01\xc1,\x02\xdf\xfb\x02\
     \x05\x01\0\x01\x04\x01\xdf\xff\x02\x01\x01\x81c\x02\x01\x01\x06\x01\xff\x02\x05\0\x01\x01\x01\x02\x03\x02\x01g\x05\
     \0\x03\x02\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01\xd0\x07\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\0\xe8\x03\0\0\
     \0\0\0\0\t\x02\x05alice\xa3N5\x05\xa2\x01\0\0\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01\x03bob\x9dN5\x05\xa2\x01\0\0\
     \x01\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\0\x01h\x03\0\x07\0\0\n\0<\x97$\x0eit\xc6\x13";
-/// Made in the same way by Valkey 9.1.
+/// An equal stream made by Valkey 9.1.
 const OF_VALKEY: &[u8] = b"\x15\x01\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01@BB\0\0\0\x19\0\x02\x01\x01\x01\x02\x01\x81a\
     \x02\x81b\x02\0\x01\x02\x01\0\x01\0\x01\x01\x01\x83two\x04\x05\x01\x03\x01\0\x01\x01\x01\xc1,\x02\xdf\xfb\x02\x05\
     \x01\0\x01\x04\x01\xdf\xff\x02\x01\x01\x81c\x02\x01\x01\x06\x01\xff\x02\x05\0\x01\x01\x01\x02\x03\x02\x01g\x05\0\
@@ -25,7 +26,7 @@ const OF_VALKEY: &[u8] = b"\x15\x01\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01@BB\0
     \0\0\0\t\x02\x05alice\x89Q5\x05\xa2\x01\0\0\x89Q5\x05\xa2\x01\0\0\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01\x03bobwQ5\
     \x05\xa2\x01\0\0wQ5\x05\xa2\x01\0\0\x01\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\0\x01h\x03\0\x07\0\0P\0^6\x94n~L\r<";
 
-/// Stores what a payload holds, and gives `then` the value.
+/// Stores a payload and passes the value to `then`.
 fn stored<R>(payload: &[u8], then: impl FnOnce(&Value<'_>) -> R) -> Result<R, RestoreError> {
     let keyspace = Keyspace::new(1, 1);
     let key: Key<'_> = keyspace.key(b"key");
@@ -119,7 +120,7 @@ fn a_large_stream_comes_in_parts_and_has_all_it_had() {
     assert_eq!(dumped(&again), payload);
 }
 
-/// A changed payload with a right checksum gives an error, or a stream that can be read and written.
+/// A changed payload with a valid checksum must give an error, or a stream that can be read and written.
 fn is_harmless(body: &[u8]) {
     let mut buffer = ValueBuffer::new();
     let mut source = Source::new(&body[1..], 64, 1 << 20, false);
@@ -160,7 +161,7 @@ fn a_payload_that_is_cut_anywhere_is_refused() {
 fn what_does_not_fit_together_is_refused() {
     let body = &OF_REDIS[..OF_REDIS.len() - 10];
     let head = body.len() - 9;
-    // The last id below the last entry, a node's id that is too short, lengths for reading backwards.
+    // The last id below the last entry, a node id that is too short, and backward lengths.
     for (at, with) in [(head + 1, 4), (2, 15), (35, 1), (35, 3), (40, 2)] {
         let mut wrong = body.to_vec();
         wrong[at] = with;
@@ -170,7 +171,7 @@ fn what_does_not_fit_together_is_refused() {
     }
 }
 
-/// Some old versions wrote another number of entries than there were.
+/// Some old versions wrote a wrong number of entries.
 #[test]
 fn entries_are_counted_whatever_number_is_stored() {
     let head = OF_REDIS.len() - 10 - 9;
@@ -188,8 +189,8 @@ fn entries_are_counted_whatever_number_is_stored() {
     }
 }
 
-/// Made by Redis 8.6: three entries added by producers `p1` (ids i1, twice, and i2) and `prod2` (abc); a group `g`, whose
-/// consumer `c` has the first, and whose consumer `idle` got nothing yet.
+/// Made by Redis 8.6: three entries added by producers `p1` (iids i1, sent twice, and i2) and `prod2` (abc);
+/// a group `g` whose consumer `c` owns the first entry and whose consumer `idle` has received nothing.
 const OF_REDIS_86: &[u8] = b"\x1a\x01\x10\0\0\x01\xa2\x1f\xfcl\xed\0\0\0\0\0\0\0\0\xc3/4\x114\0\0\0\x14\0\x03\x01\0\x01\x01\
     \x01\x81f\x02\0\x01\x02 \n\x05\0\x01\x81v\x02\x04 \n\0\n\xe0\x01\n\0\x0f \n\x06\x82v2\x03\x04\x01\xff\x03\x81\0\0\
     \x01\xa2\x1f\xfcl\xfc\0\x81\0\0\x01\xa2\x1f\xfcl\xed\0\0\0\x03\x01\x01g\x81\0\0\x01\xa2\x1f\xfcl\xed\0\x01\x01\0\0\x01\
@@ -219,7 +220,7 @@ fn streams_of_redis_86_are_read_and_keep_when_consumers_were_active() {
     assert!(producers.find(b"p1", b"i2").is_some() && producers.find(b"prod2", b"i2").is_none());
 }
 
-/// A stream of Redis 5 does not say what its groups have read.
+/// Redis 5 does not record what its groups have read.
 #[test]
 fn what_groups_of_redis_5_have_read_follows_from_where_they_are() {
     let rest = Rest { added: 3, first: Some(id(1, 0)), last_of_all: id(9, 0), ..Rest::default() };
