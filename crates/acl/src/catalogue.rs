@@ -10,20 +10,20 @@ pub struct CommandId(pub usize);
 
 /// All commands and subcommands of a server or a sentinel.
 #[derive(Debug, Default)]
-pub struct Catalogue {
-    commands: Vec<Listed>,
+pub struct CommandCatalogue {
+    commands: Vec<CatalogueEntry>,
     by_name: BTreeMap<String, CommandId>,
 }
 
 #[derive(Debug)]
-struct Listed {
+struct CatalogueEntry {
     /// Lower case: `name`, or `container|sub`.
     name: String,
     categories: Categories,
     subcommands: Vec<CommandId>,
 }
 
-impl Catalogue {
+impl CommandCatalogue {
     /// Builds a catalogue from full command names (`container|sub` for a subcommand, which must follow its
     /// container) and their categories.
     ///
@@ -39,7 +39,7 @@ impl Catalogue {
                 catalogue.commands[container.0].subcommands.push(id);
             }
             catalogue.by_name.insert(name.clone(), id);
-            catalogue.commands.push(Listed { name, categories, subcommands: Vec::new() });
+            catalogue.commands.push(CatalogueEntry { name, categories, subcommands: Vec::new() });
         }
         catalogue
     }
@@ -68,8 +68,8 @@ impl Catalogue {
     }
 
     /// The commands of a category, by index.
-    pub fn of(&self, category: Categories) -> impl Iterator<Item = CommandId> {
-        let within = move |listed: &Listed| listed.categories.intersects(category);
+    pub fn in_category(&self, category: Categories) -> impl Iterator<Item = CommandId> {
+        let within = move |listed: &CatalogueEntry| listed.categories.intersects(category);
         (0..self.commands.len()).map(CommandId).filter(move |id| within(&self.commands[id.0]))
     }
 

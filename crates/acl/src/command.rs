@@ -4,14 +4,14 @@ use clock::Millis;
 use resp::{Args, Writer};
 
 use crate::category::Categories;
-use crate::log::Log;
+use crate::log::AclLog;
 use crate::password::hex;
-use crate::selector::{Denial, Request, Selector};
+use crate::selector::{AclRequest, Denial, Selector};
 use crate::users::{DEFAULT, Users};
 
 /// The client that runs the command, and the time.
 #[derive(Debug, Clone, Copy)]
-pub struct Asker<'a> {
+pub struct AclClient<'a> {
     /// The user of the client.
     pub user: &'a [u8],
     /// The current time; ages of log entries are relative to it.
@@ -19,17 +19,17 @@ pub struct Asker<'a> {
 }
 
 /// Resolves the commands of a server or a sentinel, which this crate does not know.
-pub trait Host {
+pub trait CommandResolver {
     /// Returns the command, keys and channels of a request.
     ///
     /// # Errors
     /// The command does not exist or has the wrong number of arguments.
-    fn resolve<'a>(&self, request: Args<'a>) -> Result<Request<'a>, Unresolved>;
+    fn resolve<'a>(&self, request: Args<'a>) -> Result<AclRequest<'a>, ResolveError>;
 }
 
 /// Why a request could not be resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Unresolved {
+pub enum ResolveError {
     /// The command does not exist.
     NoSuchCommand,
     /// Wrong number of arguments; holds the command's full name.
@@ -38,7 +38,7 @@ pub enum Unresolved {
 
 /// The change made by a command, for the caller to act on.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Effect {
+pub enum UserChange {
     /// No user changed.
     Nothing,
     /// The rules of this user changed: subscribers to channels that are no longer permitted must be
@@ -81,7 +81,7 @@ pub const NO_FILE: &str = "ERR This instance is not configured to use an ACL fil
                            via the ACL SETUSER command and then issue a CONFIG REWRITE (assuming you have a \
                            configuration file set) in order to store users in the configuration.";
 
-const NO_INTEGER: &str = "ERR value is not an integer or out of range";
+const NOT_AN_INTEGER: &str = "ERR value is not an integer or out of range";
 
 /// Executes `ACL subcommand ...`. `request` is the complete request, with an arity that was already checked.
 /// The host must handle HELP, GENPASS, LOAD and SAVE, which need more than the users.
@@ -90,12 +90,12 @@ const NO_INTEGER: &str = "ERR value is not an integer or out of range";
 /// The error to reply.
 pub fn answer(
     users: &mut Users,
-    log: &mut Log,
-    asker: Asker<'_>,
-    host: &impl Host,
+    log: &mut AclLog,
+    client: AclClient<'_>,
+    host: &impl CommandResolver,
     request: Args<'_>,
     reply: &mut Writer<'_>,
-) -> Result<Effect, String> {
+) -> Result<UserChange, String> {
     let words: Vec<&[u8]> = request.iter().skip(2).collect();
     let name = request[1].to_ascii_lowercase();
     match (name.as_slice(), words.as_slice()) {
@@ -109,18 +109,18 @@ pub fn answer(
                 users.iter().map(|(name, user)| [b"user ", name, b" ", &user.describe()].concat()).collect();
             names(reply, lines.iter().map(Vec::as_slice));
         }
-        (b"log", []) => log.reply(asker.now, 10, reply),
+        (b"log", []) => log.reply(client.now, 10, reply),
         (b"log", [word]) if word.eq_ignore_ascii_case(b"reset") => {
             log.clear();
             reply.ok();
         }
         (b"log", [count]) => {
-            let count = resp::parse_i64(count).ok_or(NO_INTEGER)?;
-            log.reply(asker.now, usize::try_from(count).unwrap_or(0), reply);
+            let count = resp::parse_i64(count).ok_or(NOT_AN_INTEGER)?;
+            log.reply(client.now, usize::try_from(count).unwrap_or(0), reply);
         }
         (b"setuser", [user, rules @ ..]) => return setuser(users, user, rules, reply),
         (b"users", []) => names(reply, users.iter().map(|(name, _)| name)),
-        (b"whoami", []) => reply.bulk(asker.user),
+        (b"whoami", []) => reply.bulk(client.user),
         _ => {
             return Err(format!(
                 "ERR unknown subcommand or wrong number of arguments for '{}'. Try ACL HELP.",
@@ -128,7 +128,7 @@ pub fn answer(
             ));
         }
     }
-    Ok(Effect::Nothing)
+    Ok(UserChange::Nothing)
 }
 
 fn names<'a>(reply: &mut Writer<'_>, names: impl Iterator<Item = &'a [u8]> + Clone) {
@@ -144,19 +144,19 @@ fn cat(users: &Users, category: &[u8], reply: &mut Writer<'_>) -> Result<(), Str
         return Err(format!("ERR Unknown category '{shown}'"));
     };
     let catalogue = users.catalogue();
-    let within: Vec<&[u8]> = catalogue.of(found).map(|id| catalogue.name(id).as_bytes()).collect();
+    let within: Vec<&[u8]> = catalogue.in_category(found).map(|id| catalogue.name(id).as_bytes()).collect();
     names(reply, within.into_iter());
     Ok(())
 }
 
-fn deluser(users: &mut Users, names: &[&[u8]], reply: &mut Writer<'_>) -> Result<Effect, String> {
+fn deluser(users: &mut Users, names: &[&[u8]], reply: &mut Writer<'_>) -> Result<UserChange, String> {
     if names.contains(&DEFAULT) {
         return Err("ERR The 'default' user cannot be removed".to_owned());
     }
     let gone: Vec<Vec<u8>> =
         names.iter().filter(|name| users.delete(name)).map(|name| name.to_vec()).collect();
     reply.integer(gone.len() as i64);
-    Ok(if gone.is_empty() { Effect::Nothing } else { Effect::Deleted(gone) })
+    Ok(if gone.is_empty() { UserChange::Nothing } else { UserChange::Deleted(gone) })
 }
 
 fn setuser(
@@ -164,15 +164,15 @@ fn setuser(
     user: &[u8],
     rules: &[&[u8]],
     reply: &mut Writer<'_>,
-) -> Result<Effect, String> {
+) -> Result<UserChange, String> {
     users.set(user, rules).map_err(|error| format!("ERR {error}"))?;
     reply.ok();
-    Ok(Effect::Changed(user.to_vec()))
+    Ok(UserChange::Changed(user.to_vec()))
 }
 
 fn dryrun(
     users: &Users,
-    host: &impl Host,
+    host: &impl CommandResolver,
     user: &[u8],
     request: Args<'_>,
     reply: &mut Writer<'_>,
@@ -188,10 +188,10 @@ fn dryrun(
     };
     let resolved = match host.resolve(request) {
         Ok(resolved) => resolved,
-        Err(Unresolved::NoSuchCommand) => {
+        Err(ResolveError::NoSuchCommand) => {
             return Err(format!("ERR Command '{}' not found", shown(&request[0])));
         }
-        Err(Unresolved::Arity(name)) => {
+        Err(ResolveError::Arity(name)) => {
             return Err(format!("ERR wrong number of arguments for '{name}' command"));
         }
     };
@@ -230,7 +230,7 @@ pub fn genpass(
     random: impl FnOnce(&mut [u8]),
     reply: &mut Writer<'_>,
 ) -> Result<(), &'static str> {
-    let bits = match bits.map_or(Some(256), resp::parse_i64).ok_or(NO_INTEGER)? {
+    let bits = match bits.map_or(Some(256), resp::parse_i64).ok_or(NOT_AN_INTEGER)? {
         bits @ 1..=4096 => bits as usize,
         _ => {
             return Err("ERR ACL GENPASS argument must be the number of bits for the output password, a \

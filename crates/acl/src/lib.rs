@@ -33,13 +33,13 @@ mod selector;
 mod user;
 mod users;
 
-pub use catalogue::{Catalogue, CommandId};
+pub use catalogue::{CommandCatalogue, CommandId};
 pub use category::Categories;
-pub use command::{Asker, Effect, HELP, Host, NO_FILE, Unresolved, answer, genpass};
-pub use log::{Incident, Log, Reason};
-pub use selector::{Channel, Denial, Key, Need, Request, Touched};
+pub use command::{AclClient, CommandResolver, HELP, NO_FILE, ResolveError, UserChange, answer, genpass};
+pub use log::{AclDenial, AclLog, DenialReason};
+pub use selector::{AccessedDatabases, AclRequest, Channel, Denial, Key, KeyAccess};
 pub use user::{RuleError, User};
-pub use users::{DEFAULT, FileFault, LineError, Users};
+pub use users::{AclFileError, DEFAULT, UserRulesError, Users};
 
 #[cfg(test)]
 mod tests;

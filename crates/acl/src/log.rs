@@ -6,13 +6,13 @@ use clock::Millis;
 use resp::Writer;
 
 /// Default of `acllog-max-len`.
-const LENGTH: usize = 128;
+const DEFAULT_MAX_LEN: usize = 128;
 /// Denials that match within this time in milliseconds are merged into one entry.
-const TOGETHER: i64 = 60_000;
+const MERGE_WINDOW_MS: i64 = 60_000;
 
 /// Why access was denied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
+pub enum DenialReason {
     /// Wrong user name or password.
     Auth,
     /// The command is not permitted.
@@ -27,7 +27,7 @@ pub enum Reason {
     Certificate,
 }
 
-impl Reason {
+impl DenialReason {
     /// All reasons with their names in INFO, in INFO's order.
     pub const NAMED: [(Self, &'static str); 6] = [
         (Self::Auth, "auth"),
@@ -52,9 +52,9 @@ impl Reason {
 
 /// An access denial.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Incident {
+pub struct AclDenial {
     /// The missing permission.
-    pub reason: Reason,
+    pub reason: DenialReason,
     /// `toplevel`, `multi`, `lua` or `module`.
     pub context: &'static str,
     /// The command, key or channel.
@@ -65,8 +65,8 @@ pub struct Incident {
     pub client: String,
 }
 
-impl Incident {
-    fn is_like(&self, other: &Self) -> bool {
+impl AclDenial {
+    fn matches(&self, other: &Self) -> bool {
         (self.reason, self.context, &self.object, &self.username)
             == (other.reason, other.context, &other.object, &other.username)
     }
@@ -78,38 +78,43 @@ struct Entry {
     count: u64,
     first: Millis,
     last: Millis,
-    incident: Incident,
+    denial: AclDenial,
 }
 
 /// The most recent denials, newest first.
 #[derive(Debug)]
-pub struct Log {
+pub struct AclLog {
     entries: VecDeque<Entry>,
     length: usize,
     next_id: u64,
     /// Denials since the start, in the order of [`DenialReason::NAMED`].
-    refused: [u64; Reason::NAMED.len()],
+    refused: [u64; DenialReason::NAMED.len()],
 }
 
-impl Default for Log {
+impl Default for AclLog {
     fn default() -> Self {
-        Self { entries: VecDeque::new(), length: LENGTH, next_id: 0, refused: [0; Reason::NAMED.len()] }
+        Self {
+            entries: VecDeque::new(),
+            length: DEFAULT_MAX_LEN,
+            next_id: 0,
+            refused: [0; DenialReason::NAMED.len()],
+        }
     }
 }
 
-impl Log {
+impl AclLog {
     /// Records a denial, merging it with a matching one of the last minute.
-    pub fn add(&mut self, now: Millis, incident: Incident) {
-        if let Some(place) = Reason::NAMED.iter().position(|(reason, _)| *reason == incident.reason) {
+    pub fn add(&mut self, now: Millis, denial: AclDenial) {
+        if let Some(place) = DenialReason::NAMED.iter().position(|(reason, _)| *reason == denial.reason) {
             self.refused[place] += 1;
         }
-        let like = |entry: &Entry| now.0 - entry.last.0 <= TOGETHER && entry.incident.is_like(&incident);
+        let like = |entry: &Entry| now.0 - entry.last.0 <= MERGE_WINDOW_MS && entry.denial.matches(&denial);
         let before = self.entries.iter().position(like).and_then(|place| self.entries.remove(place));
         let entry = match before {
-            Some(entry) => Entry { count: entry.count + 1, last: now, incident, ..entry },
+            Some(entry) => Entry { count: entry.count + 1, last: now, denial, ..entry },
             None => {
                 self.next_id += 1;
-                Entry { id: self.next_id - 1, count: 1, first: now, last: now, incident }
+                Entry { id: self.next_id - 1, count: 1, first: now, last: now, denial }
             }
         };
         self.entries.push_front(entry);
@@ -124,7 +129,7 @@ impl Log {
 
     /// Denials since the start, by the reasons' INFO names.
     pub fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        Reason::NAMED.iter().zip(self.refused).map(|((_, name), count)| (*name, count))
+        DenialReason::NAMED.iter().zip(self.refused).map(|((_, name), count)| (*name, count))
     }
 
     pub(crate) fn clear(&mut self) {
@@ -133,22 +138,22 @@ impl Log {
 
     pub(crate) fn reply(&self, now: Millis, count: usize, reply: &mut Writer<'_>) {
         reply.array(count.min(self.entries.len()));
-        for Entry { id, count, first, last, incident } in self.entries.iter().take(count) {
+        for Entry { id, count, first, last, denial } in self.entries.iter().take(count) {
             reply.map(10);
             reply.bulk(b"count");
             reply.integer(i64::try_from(*count).unwrap_or(i64::MAX));
             reply.bulk(b"reason");
-            reply.bulk(incident.reason.name().as_bytes());
+            reply.bulk(denial.reason.name().as_bytes());
             reply.bulk(b"context");
-            reply.bulk(incident.context.as_bytes());
+            reply.bulk(denial.context.as_bytes());
             reply.bulk(b"object");
-            reply.bulk(&incident.object);
+            reply.bulk(&denial.object);
             reply.bulk(b"username");
-            reply.bulk(&incident.username);
+            reply.bulk(&denial.username);
             reply.bulk(b"age-seconds");
             reply.double((now.0 - last.0).max(0) as f64 / 1000.0);
             reply.bulk(b"client-info");
-            reply.bulk(incident.client.as_bytes());
+            reply.bulk(denial.client.as_bytes());
             reply.bulk(b"entry-id");
             reply.integer(i64::try_from(*id).unwrap_or(i64::MAX));
             reply.bulk(b"timestamp-created");

@@ -4,9 +4,9 @@ use sha2::{Digest, Sha256};
 
 /// The SHA-256 hash of a password.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Hashed([u8; 32]);
+pub(crate) struct PasswordHash([u8; 32]);
 
-impl Hashed {
+impl PasswordHash {
     pub(crate) fn of(password: &[u8]) -> Self {
         Self(Sha256::digest(password).into())
     }
@@ -33,7 +33,7 @@ impl Hashed {
     }
 
     /// Compares in constant time, so that timing does not reveal matching prefixes.
-    pub(crate) fn is(&self, other: &Self) -> bool {
+    pub(crate) fn equals(&self, other: &Self) -> bool {
         self.0.iter().zip(other.0).fold(0, |sum, (a, b)| sum | (a ^ b)) == 0
     }
 }

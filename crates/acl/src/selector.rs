@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use smallvec::SmallVec;
 
-use crate::catalogue::{Catalogue, CommandId};
+use crate::catalogue::{CommandCatalogue, CommandId};
 use crate::category::Categories;
 use crate::user::RuleError;
 
 /// The parts of a request that access control checks.
 #[derive(Debug, Clone, Default)]
-pub struct Request<'a> {
+pub struct AclRequest<'a> {
     /// `None` for a command that every user may run (AUTH, HELLO, QUIT).
     pub command: Option<CommandId>,
     /// The argument after the command name.
@@ -20,12 +20,12 @@ pub struct Request<'a> {
     /// The channels of the request.
     pub channels: SmallVec<[Channel<'a>; 4]>,
     /// The databases that the request accesses.
-    pub databases: Touched,
+    pub databases: AccessedDatabases,
 }
 
 /// The databases that a request accesses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum Touched {
+pub enum AccessedDatabases {
     /// The request does not access any database.
     #[default]
     Nothing,
@@ -41,12 +41,12 @@ pub struct Key<'a> {
     /// The key's bytes.
     pub name: &'a [u8],
     /// Required access.
-    pub need: Need,
+    pub access: KeyAccess,
 }
 
 /// The kind of access to a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Need {
+pub struct KeyAccess {
     /// Reads the value.
     pub read: bool,
     /// Writes the value.
@@ -69,15 +69,15 @@ pub enum Denial {
     Database(Option<u32>),
     /// The command.
     Command,
-    /// The key with this index in [`Request::keys`].
+    /// The key with this index in [`AclRequest::keys`].
     Key(usize),
-    /// The channel with this index in [`Request::channels`].
+    /// The channel with this index in [`AclRequest::channels`].
     Channel(usize),
 }
 
 /// The permitted keys or channels.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Patterns<P> {
+enum PermittedPatterns<P> {
     All,
     Some(Vec<P>),
 }
@@ -85,13 +85,13 @@ enum Patterns<P> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct KeyPattern {
     pattern: Vec<u8>,
-    need: Need,
+    access: KeyAccess,
 }
 
 impl KeyPattern {
     /// Formats the pattern as a rule.
     fn describe(&self) -> Vec<u8> {
-        let prefix: &[u8] = match (self.need.read, self.need.write) {
+        let prefix: &[u8] = match (self.access.read, self.access.write) {
             (true, true) => b"~",
             (true, false) => b"%R~",
             (false, _) => b"%W~",
@@ -102,7 +102,7 @@ impl KeyPattern {
 
 /// The commands that a rule covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Target {
+enum RuleTarget {
     Category(Categories),
     Command(CommandId),
     /// A command with this first argument.
@@ -112,7 +112,7 @@ enum Target {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Rule {
     allow: bool,
-    target: Target,
+    target: RuleTarget,
     text: String,
 }
 
@@ -120,64 +120,68 @@ struct Rule {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Selector {
     /// Whether commands without a matching rule are allowed: `+@all` or `-@all`.
-    every: bool,
+    default_allow: bool,
     rules: Vec<Rule>,
     /// The effective permission per command index; empty until there are rules.
     allowed: Vec<bool>,
     first_arguments: BTreeMap<CommandId, BTreeSet<Vec<u8>>>,
-    keys: Patterns<KeyPattern>,
-    channels: Patterns<Vec<u8>>,
+    keys: PermittedPatterns<KeyPattern>,
+    channels: PermittedPatterns<Vec<u8>>,
     /// The permitted databases; `None` means all.
     databases: Option<BTreeSet<u32>>,
 }
 
 /// The context for parsing rules.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Grammar<'a> {
-    pub(crate) catalogue: &'a Catalogue,
+pub(crate) struct RuleContext<'a> {
+    pub(crate) catalogue: &'a CommandCatalogue,
     /// Whether all channels are permitted unless a rule names some (`acl-pubsub-default`).
-    pub(crate) open_channels: bool,
+    pub(crate) all_channels_by_default: bool,
 }
 
 impl Selector {
     /// A selector that permits no commands and no keys.
-    pub(crate) fn new(open_channels: bool) -> Self {
+    pub(crate) fn new(all_channels_by_default: bool) -> Self {
         Self {
-            every: false,
+            default_allow: false,
             rules: Vec::new(),
             allowed: Vec::new(),
             first_arguments: BTreeMap::new(),
-            keys: Patterns::Some(Vec::new()),
-            channels: if open_channels { Patterns::All } else { Patterns::Some(Vec::new()) },
+            keys: PermittedPatterns::Some(Vec::new()),
+            channels: if all_channels_by_default {
+                PermittedPatterns::All
+            } else {
+                PermittedPatterns::Some(Vec::new())
+            },
             databases: None,
         }
     }
 
     /// Whether it permits everything.
-    pub(crate) fn admits_all(&self) -> bool {
-        self.every
+    pub(crate) fn permits_everything(&self) -> bool {
+        self.default_allow
             && self.rules.is_empty()
-            && self.keys == Patterns::All
-            && self.channels == Patterns::All
+            && self.keys == PermittedPatterns::All
+            && self.channels == PermittedPatterns::All
             && self.databases.is_none()
     }
 
     /// Whether it permits reading every key.
-    pub(crate) fn opens_all_keys(&self) -> bool {
-        let Patterns::Some(patterns) = &self.keys else { return true };
-        patterns.iter().any(|known| known.need.read && known.pattern == b"*")
+    pub(crate) fn permits_reading_all_keys(&self) -> bool {
+        let PermittedPatterns::Some(patterns) = &self.keys else { return true };
+        patterns.iter().any(|known| known.access.read && known.pattern == b"*")
     }
 
     /// Applies one rule; `None` if the rule is not about commands, keys, channels or databases.
-    pub(crate) fn apply(&mut self, grammar: Grammar<'_>, rule: &[u8]) -> Option<Result<(), RuleError>> {
+    pub(crate) fn apply(&mut self, grammar: RuleContext<'_>, rule: &[u8]) -> Option<Result<(), RuleError>> {
         let word = rule.to_ascii_lowercase();
         match word.as_slice() {
-            b"allcommands" | b"+@all" => self.set_every(true),
-            b"nocommands" | b"-@all" => self.set_every(false),
-            b"allkeys" | b"~*" => self.keys = Patterns::All,
-            b"resetkeys" => self.keys = Patterns::Some(Vec::new()),
-            b"allchannels" | b"&*" => self.channels = Patterns::All,
-            b"resetchannels" => self.channels = Patterns::Some(Vec::new()),
+            b"allcommands" | b"+@all" => self.set_default_allow(true),
+            b"nocommands" | b"-@all" => self.set_default_allow(false),
+            b"allkeys" | b"~*" => self.keys = PermittedPatterns::All,
+            b"resetkeys" => self.keys = PermittedPatterns::Some(Vec::new()),
+            b"allchannels" | b"&*" => self.channels = PermittedPatterns::All,
+            b"resetchannels" => self.channels = PermittedPatterns::Some(Vec::new()),
             b"alldbs" => self.databases = None,
             b"resetdbs" => self.databases = Some(BTreeSet::new()),
             [b'd', b'b', b'=', numbers @ ..] => return Some(self.set_databases(numbers)),
@@ -205,35 +209,39 @@ impl Selector {
         Ok(())
     }
 
-    fn set_every(&mut self, every: bool) {
-        self.every = every;
+    fn set_default_allow(&mut self, default_allow: bool) {
+        self.default_allow = default_allow;
         self.rules.clear();
         self.first_arguments.clear();
         self.allowed.clear();
     }
 
     fn add_key_pattern(&mut self, rule: &[u8]) -> Result<(), RuleError> {
-        let (need, pattern) = parse_key_pattern(rule).ok_or(RuleError::Syntax)?;
-        if pattern == b"*" && need.read && need.write {
-            self.keys = Patterns::All;
+        let (access, pattern) = parse_key_pattern(rule).ok_or(RuleError::Syntax)?;
+        if pattern == b"*" && access.read && access.write {
+            self.keys = PermittedPatterns::All;
             return Ok(());
         }
-        let Patterns::Some(patterns) = &mut self.keys else { return Err(RuleError::KeysAfterAll) };
+        let PermittedPatterns::Some(patterns) = &mut self.keys else { return Err(RuleError::KeysAfterAll) };
         match patterns.iter_mut().find(|known| known.pattern == pattern) {
             Some(known) => {
-                known.need =
-                    Need { read: known.need.read || need.read, write: known.need.write || need.write };
+                known.access = KeyAccess {
+                    read: known.access.read || access.read,
+                    write: known.access.write || access.write,
+                };
             }
-            None => patterns.push(KeyPattern { pattern: pattern.to_vec(), need }),
+            None => patterns.push(KeyPattern { pattern: pattern.to_vec(), access }),
         }
         Ok(())
     }
 
     fn add_channel(&mut self, pattern: &[u8]) -> Result<(), RuleError> {
-        if has_blank(pattern) {
+        if contains_blank(pattern) {
             return Err(RuleError::Syntax);
         }
-        let Patterns::Some(patterns) = &mut self.channels else { return Err(RuleError::ChannelsAfterAll) };
+        let PermittedPatterns::Some(patterns) = &mut self.channels else {
+            return Err(RuleError::ChannelsAfterAll);
+        };
         if !patterns.iter().any(|known| known == pattern) {
             patterns.push(pattern.to_vec());
         }
@@ -241,30 +249,35 @@ impl Selector {
     }
 
     /// Parses the target of a `+` or `-` rule: a category, a command, or a command with its first argument.
-    fn add_rule(&mut self, catalogue: &Catalogue, allow: bool, target: &[u8]) -> Result<(), RuleError> {
+    fn add_rule(
+        &mut self,
+        catalogue: &CommandCatalogue,
+        allow: bool,
+        target: &[u8],
+    ) -> Result<(), RuleError> {
         let target = match target.strip_prefix(b"@") {
-            Some(name) => Target::Category(Categories::named(name).ok_or(RuleError::Unknown)?),
+            Some(name) => RuleTarget::Category(Categories::named(name).ok_or(RuleError::Unknown)?),
             None => parse_command(catalogue, allow, target)?,
         };
         if self.allowed.is_empty() {
-            self.allowed = vec![self.every; catalogue.len()];
+            self.allowed = vec![self.default_allow; catalogue.len()];
         }
         let text = match &target {
-            Target::Category(category) => {
+            RuleTarget::Category(category) => {
                 let named = Categories::NAMED.iter().find(|(known, _)| known == category);
                 format!("@{}", named.map_or("", |(_, name)| *name))
             }
-            Target::Command(id) => catalogue.name(*id).to_owned(),
-            Target::FirstArgument(id, word) => {
+            RuleTarget::Command(id) => catalogue.name(*id).to_owned(),
+            RuleTarget::FirstArgument(id, word) => {
                 format!("{}|{}", catalogue.name(*id), String::from_utf8_lossy(word))
             }
         };
         // Drop the rules that this one overrides.
         self.rules.retain(|old| match (&old.target, &target) {
-            (Target::Command(old), Target::Command(new)) => {
+            (RuleTarget::Command(old), RuleTarget::Command(new)) => {
                 old != new && !catalogue.subcommands(*new).contains(old)
             }
-            (Target::FirstArgument(old, _), Target::Command(new)) => old != new,
+            (RuleTarget::FirstArgument(old, _), RuleTarget::Command(new)) => old != new,
             (old, new) => old != new,
         });
         self.take(catalogue, allow, &target);
@@ -272,13 +285,13 @@ impl Selector {
         Ok(())
     }
 
-    fn take(&mut self, catalogue: &Catalogue, allow: bool, target: &Target) {
+    fn take(&mut self, catalogue: &CommandCatalogue, allow: bool, target: &RuleTarget) {
         let commands: Vec<CommandId> = match target {
-            Target::Category(category) => catalogue.of(*category).collect(),
-            Target::Command(id) => {
+            RuleTarget::Category(category) => catalogue.in_category(*category).collect(),
+            RuleTarget::Command(id) => {
                 std::iter::once(*id).chain(catalogue.subcommands(*id).iter().copied()).collect()
             }
-            Target::FirstArgument(id, word) => {
+            RuleTarget::FirstArgument(id, word) => {
                 self.first_arguments.entry(*id).or_default().insert(word.clone());
                 return;
             }
@@ -290,10 +303,10 @@ impl Selector {
     }
 
     /// Checks a request.
-    pub(crate) fn check(&self, request: &Request<'_>) -> Result<(), Denial> {
+    pub(crate) fn check(&self, request: &AclRequest<'_>) -> Result<(), Denial> {
         self.check_databases(&request.databases)?;
         if let Some(id) = request.command
-            && !self.allowed.get(id.0).copied().unwrap_or(self.every)
+            && !self.allowed.get(id.0).copied().unwrap_or(self.default_allow)
         {
             let words = self.first_arguments.get(&id);
             let first = request.first_argument.unwrap_or_default().to_ascii_lowercase();
@@ -301,37 +314,40 @@ impl Selector {
                 return Err(Denial::Command);
             }
         }
-        if let Some(place) = request.keys.iter().position(|key| !self.opens_key(key)) {
+        if let Some(place) = request.keys.iter().position(|key| !self.permits_key(key)) {
             return Err(Denial::Key(place));
         }
-        if let Some(place) = request.channels.iter().position(|channel| !self.opens_channel(*channel)) {
+        if let Some(place) = request.channels.iter().position(|channel| !self.permits_channel(*channel)) {
             return Err(Denial::Channel(place));
         }
         Ok(())
     }
 
-    fn check_databases(&self, touched: &Touched) -> Result<(), Denial> {
+    fn check_databases(&self, touched: &AccessedDatabases) -> Result<(), Denial> {
         let Some(open) = &self.databases else { return Ok(()) };
         match touched {
-            Touched::Nothing => Ok(()),
-            Touched::Some(databases) => match databases.iter().find(|database| !open.contains(database)) {
-                Some(database) => Err(Denial::Database(Some(*database))),
-                None => Ok(()),
-            },
-            Touched::All => Err(Denial::Database(None)),
+            AccessedDatabases::Nothing => Ok(()),
+            AccessedDatabases::Some(databases) => {
+                match databases.iter().find(|database| !open.contains(database)) {
+                    Some(database) => Err(Denial::Database(Some(*database))),
+                    None => Ok(()),
+                }
+            }
+            AccessedDatabases::All => Err(Denial::Database(None)),
         }
     }
 
-    fn opens_key(&self, key: &Key<'_>) -> bool {
-        let Patterns::Some(patterns) = &self.keys else { return true };
-        let enough = |need: Need| (need.read || !key.need.read) && (need.write || !key.need.write);
-        patterns.iter().any(|known| enough(known.need) && glob::matches(&known.pattern, key.name))
+    fn permits_key(&self, key: &Key<'_>) -> bool {
+        let PermittedPatterns::Some(patterns) = &self.keys else { return true };
+        let enough =
+            |access: KeyAccess| (access.read || !key.access.read) && (access.write || !key.access.write);
+        patterns.iter().any(|known| enough(known.access) && glob::matches(&known.pattern, key.name))
     }
 
     /// A pattern is permitted only if it is literally one of the permitted ones: the set of channels it may
     /// match is unbounded.
-    pub(crate) fn opens_channel(&self, channel: Channel<'_>) -> bool {
-        let Patterns::Some(patterns) = &self.channels else { return true };
+    pub(crate) fn permits_channel(&self, channel: Channel<'_>) -> bool {
+        let PermittedPatterns::Some(patterns) = &self.channels else { return true };
         patterns.iter().any(|known| {
             if channel.is_pattern { known == channel.name } else { glob::matches(known, channel.name) }
         })
@@ -339,7 +355,7 @@ impl Selector {
 
     /// The command rules.
     pub(crate) fn commands(&self) -> String {
-        let mut text = if self.every { "+@all" } else { "-@all" }.to_owned();
+        let mut text = if self.default_allow { "+@all" } else { "-@all" }.to_owned();
         for rule in &self.rules {
             text.push_str(if rule.allow { " +" } else { " -" });
             text.push_str(&rule.text);
@@ -350,8 +366,8 @@ impl Selector {
     /// The key patterns as rules.
     pub(crate) fn key_patterns(&self) -> Vec<u8> {
         match &self.keys {
-            Patterns::All => b"~*".to_vec(),
-            Patterns::Some(patterns) => {
+            PermittedPatterns::All => b"~*".to_vec(),
+            PermittedPatterns::Some(patterns) => {
                 patterns.iter().map(KeyPattern::describe).collect::<Vec<_>>().join(&b' ')
             }
         }
@@ -360,8 +376,8 @@ impl Selector {
     /// The channel patterns as rules.
     pub(crate) fn channel_patterns(&self) -> Vec<u8> {
         match &self.channels {
-            Patterns::All => b"&*".to_vec(),
-            Patterns::Some(patterns) => patterns
+            PermittedPatterns::All => b"&*".to_vec(),
+            PermittedPatterns::Some(patterns) => patterns
                 .iter()
                 .map(|pattern| [b"&", pattern.as_slice()].concat())
                 .collect::<Vec<_>>()
@@ -382,7 +398,7 @@ impl Selector {
     /// All rules, in a form that recreates the selector from an empty one.
     pub(crate) fn describe(&self) -> Vec<u8> {
         let mut parts: Vec<Vec<u8>> = vec![self.key_patterns()];
-        if self.channels != Patterns::All {
+        if self.channels != PermittedPatterns::All {
             parts.push(b"resetchannels".to_vec());
         }
         parts.push(self.channel_patterns());
@@ -397,20 +413,20 @@ impl Selector {
     }
 }
 
-fn has_blank(pattern: &[u8]) -> bool {
+fn contains_blank(pattern: &[u8]) -> bool {
     pattern.iter().any(|byte| byte.is_ascii_whitespace() || matches!(byte, 0 | 11))
 }
 
 /// Parses `~pattern`, or `%` with `R`, `W` or both before it.
-fn parse_key_pattern(rule: &[u8]) -> Option<(Need, &[u8])> {
-    let (mut need, mut at) = (Need { read: true, write: true }, 1);
+fn parse_key_pattern(rule: &[u8]) -> Option<(KeyAccess, &[u8])> {
+    let (mut access, mut at) = (KeyAccess { read: true, write: true }, 1);
     if rule[0] == b'%' {
-        need = Need { read: false, write: false };
+        access = KeyAccess { read: false, write: false };
         // Without a tilde the pattern is empty, which Redis accepts too.
         while rule.get(at).is_some_and(|byte| *byte != b'~') {
             match rule[at].to_ascii_uppercase() {
-                b'R' => need.read = true,
-                b'W' => need.write = true,
+                b'R' => access.read = true,
+                b'W' => access.write = true,
                 _ => return None,
             }
             at += 1;
@@ -418,12 +434,12 @@ fn parse_key_pattern(rule: &[u8]) -> Option<(Need, &[u8])> {
         at += 1;
     }
     let pattern = rule.get(at..).unwrap_or_default();
-    ((need.read || need.write) && !has_blank(pattern)).then_some((need, pattern))
+    ((access.read || access.write) && !contains_blank(pattern)).then_some((access, pattern))
 }
 
-fn parse_command(catalogue: &Catalogue, allow: bool, name: &[u8]) -> Result<Target, RuleError> {
+fn parse_command(catalogue: &CommandCatalogue, allow: bool, name: &[u8]) -> Result<RuleTarget, RuleError> {
     if let Some(id) = catalogue.find(name) {
-        return Ok(Target::Command(id));
+        return Ok(RuleTarget::Command(id));
     }
     let bar = name.iter().rposition(|byte| *byte == b'|').ok_or(RuleError::Unknown)?;
     let (command, word) = (&name[..bar], &name[bar + 1..]);
@@ -433,6 +449,6 @@ fn parse_command(catalogue: &Catalogue, allow: bool, name: &[u8]) -> Result<Targ
         () if command.contains(&b'|') => Err(RuleError::FirstArgumentOfSubcommand),
         () if word.is_empty() => Err(RuleError::Syntax),
         () if !catalogue.subcommands(id).is_empty() => Err(RuleError::Unknown),
-        () => Ok(Target::FirstArgument(id, word.to_ascii_lowercase())),
+        () => Ok(RuleTarget::FirstArgument(id, word.to_ascii_lowercase())),
     }
 }

@@ -1,7 +1,7 @@
 //! A user: flags, passwords, a root selector, and further selectors that can permit more.
 
-use crate::password::Hashed;
-use crate::selector::{Channel, Denial, Grammar, Request, Selector};
+use crate::password::PasswordHash;
+use crate::selector::{AclRequest, Channel, Denial, RuleContext, Selector};
 
 /// Why a rule was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -46,25 +46,25 @@ pub struct User {
     enabled: bool,
     /// Any password is accepted.
     no_password: bool,
-    passwords: Vec<Hashed>,
+    passwords: Vec<PasswordHash>,
     first: Selector,
     more: Vec<Selector>,
 }
 
 impl User {
-    /// A user who cannot log in and has no permissions except the channels that `open_channels` grants.
-    pub(crate) fn new(open_channels: bool) -> Self {
+    /// A user who cannot log in and has no permissions except the channels that `all_channels_by_default` grants.
+    pub(crate) fn new(all_channels_by_default: bool) -> Self {
         Self {
             enabled: false,
             no_password: false,
             passwords: Vec::new(),
-            first: Selector::new(open_channels),
+            first: Selector::new(all_channels_by_default),
             more: Vec::new(),
         }
     }
 
     /// The user `default` of a new server: no password, all permissions.
-    pub(crate) fn everybody(grammar: Grammar<'_>) -> Self {
+    pub(crate) fn unrestricted(grammar: RuleContext<'_>) -> Self {
         let mut user = Self::new(true);
         for rule in [&b"on"[..], b"nopass", b"~*", b"+@all"] {
             user.apply(grammar, rule).expect("these are rules");
@@ -76,7 +76,7 @@ impl User {
     ///
     /// # Errors
     /// Why the rule was rejected.
-    pub(crate) fn apply(&mut self, grammar: Grammar<'_>, rule: &[u8]) -> Result<(), RuleError> {
+    pub(crate) fn apply(&mut self, grammar: RuleContext<'_>, rule: &[u8]) -> Result<(), RuleError> {
         match rule.to_ascii_lowercase().as_slice() {
             b"" => {}
             b"on" => self.enabled = true,
@@ -92,22 +92,22 @@ impl User {
             // Redis 7's rules for RESTORE have no effect: payloads are always validated.
             b"sanitize-payload" | b"skip-sanitize-payload" => {}
             b"clearselectors" => self.more.clear(),
-            b"reset" => *self = Self::new(grammar.open_channels),
+            b"reset" => *self = Self::new(grammar.all_channels_by_default),
             _ => return self.apply_marked(grammar, rule),
         }
         Ok(())
     }
 
     /// Applies a rule with a prefix character.
-    fn apply_marked(&mut self, grammar: Grammar<'_>, rule: &[u8]) -> Result<(), RuleError> {
-        let from_hex = |text| Hashed::from_hex(text).ok_or(RuleError::BadHash);
+    fn apply_marked(&mut self, grammar: RuleContext<'_>, rule: &[u8]) -> Result<(), RuleError> {
+        let from_hex = |text| PasswordHash::from_hex(text).ok_or(RuleError::BadHash);
         match (rule[0], &rule[1..]) {
-            (b'>', password) => self.add_password(Hashed::of(password)),
+            (b'>', password) => self.add_password(PasswordHash::of(password)),
             (b'#', hash) => self.add_password(from_hex(hash)?),
-            (b'<', password) => return self.remove_password(&Hashed::of(password)),
+            (b'<', password) => return self.remove_password(&PasswordHash::of(password)),
             (b'!', hash) => return self.remove_password(&from_hex(hash)?),
             (b'(', rules) if rule.ends_with(b")") => {
-                let mut selector = Selector::new(grammar.open_channels);
+                let mut selector = Selector::new(grammar.all_channels_by_default);
                 let words = rules[..rules.len() - 1].split(u8::is_ascii_whitespace);
                 for word in words.filter(|word| !word.is_empty()) {
                     selector.apply(grammar, word).unwrap_or(Err(RuleError::Syntax))?;
@@ -119,38 +119,39 @@ impl User {
         Ok(())
     }
 
-    fn add_password(&mut self, password: Hashed) {
+    fn add_password(&mut self, password: PasswordHash) {
         self.no_password = false;
         if !self.passwords.contains(&password) {
             self.passwords.push(password);
         }
     }
 
-    fn remove_password(&mut self, password: &Hashed) -> Result<(), RuleError> {
+    fn remove_password(&mut self, password: &PasswordHash) -> Result<(), RuleError> {
         let place = self.passwords.iter().position(|known| known == password);
         self.passwords.remove(place.ok_or(RuleError::NoSuchPassword)?);
         Ok(())
     }
 
     /// Replaces all passwords by this one, or by none if it is empty (`requirepass`).
-    pub fn set_only_password(&mut self, password: &[u8]) {
+    pub fn replace_passwords(&mut self, password: &[u8]) {
         self.no_password = password.is_empty();
         self.passwords.clear();
         if !password.is_empty() {
-            self.add_password(Hashed::of(password));
+            self.add_password(PasswordHash::of(password));
         }
     }
 
     /// Whether the user has every permission, so that requests need not be checked.
     #[must_use]
     pub fn is_unrestricted(&self) -> bool {
-        self.selectors().any(Selector::admits_all)
+        self.selectors().any(Selector::permits_everything)
     }
 
     /// Whether the user may read every key with this request.
     #[must_use]
-    pub fn may_read_all(&self, request: &Request<'_>) -> bool {
-        self.selectors().any(|selector| selector.opens_all_keys() && selector.check(request).is_ok())
+    pub fn may_read_all(&self, request: &AclRequest<'_>) -> bool {
+        self.selectors()
+            .any(|selector| selector.permits_reading_all_keys() && selector.check(request).is_ok())
     }
 
     /// Whether the user can log in.
@@ -175,9 +176,9 @@ impl User {
         if !self.enabled {
             return false;
         }
-        let given = Hashed::of(password);
+        let given = PasswordHash::of(password);
         // Compare all hashes, so that timing does not reveal which one matched.
-        let known = self.passwords.iter().fold(false, |found, known| found | known.is(&given));
+        let known = self.passwords.iter().fold(false, |found, known| found | known.equals(&given));
         self.no_password || known
     }
 
@@ -189,7 +190,7 @@ impl User {
     ///
     /// # Errors
     /// The denial that came closest to being allowed.
-    pub fn check(&self, request: &Request<'_>) -> Result<(), Denial> {
+    pub fn check(&self, request: &AclRequest<'_>) -> Result<(), Denial> {
         let mut nearest = Denial::Database(None);
         for selector in self.selectors() {
             match selector.check(request) {
@@ -202,8 +203,8 @@ impl User {
 
     /// Whether the user may subscribe to this channel.
     #[must_use]
-    pub fn may_hear(&self, channel: Channel<'_>) -> bool {
-        self.selectors().any(|selector| selector.opens_channel(channel))
+    pub fn may_subscribe(&self, channel: Channel<'_>) -> bool {
+        self.selectors().any(|selector| selector.permits_channel(channel))
     }
 
     /// The flags by name.
@@ -216,7 +217,7 @@ impl User {
     }
 
     pub(crate) fn passwords(&self) -> impl Iterator<Item = String> {
-        self.passwords.iter().map(Hashed::to_hex)
+        self.passwords.iter().map(PasswordHash::to_hex)
     }
 
     pub(crate) fn first(&self) -> &Selector {

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use crate::catalogue::Catalogue;
-use crate::selector::Grammar;
+use crate::catalogue::CommandCatalogue;
+use crate::selector::RuleContext;
 use crate::user::{RuleError, User};
 
 /// The user of clients that have not authenticated. It always exists.
@@ -13,15 +13,15 @@ pub const DEFAULT: &[u8] = b"default";
 /// Users by name. A user is replaced as a whole when its rules change.
 #[derive(Debug)]
 pub struct Users {
-    catalogue: Arc<Catalogue>,
+    catalogue: Arc<CommandCatalogue>,
     /// Whether new users may access all channels (`acl-pubsub-default`).
-    open_channels: bool,
+    all_channels_by_default: bool,
     by_name: BTreeMap<Vec<u8>, Arc<User>>,
 }
 
 /// Why the rules of a user were rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum LineError {
+pub enum UserRulesError {
     /// The name contains a space or NUL.
     #[error("Usernames can't contain spaces or null characters")]
     Name,
@@ -46,7 +46,7 @@ pub enum LineError {
 
 /// An error in a line of an ACL file, with the wording of Valkey 9.1 ([`AclFileError::text`]).
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum FileFault {
+pub enum AclFileError {
     /// The line does not define a user.
     NoUser {
         /// The line number.
@@ -64,11 +64,11 @@ pub enum FileFault {
         /// The line number.
         line: usize,
         /// Why they were rejected.
-        error: LineError,
+        error: UserRulesError,
     },
 }
 
-impl FileFault {
+impl AclFileError {
     /// The message, for the file at `path`.
     #[must_use]
     pub fn text(&self, path: &str) -> String {
@@ -79,7 +79,7 @@ impl FileFault {
             Self::Duplicate { line, name } => {
                 format!("WARNING: Duplicate user '{name}' found on line {line}. ")
             }
-            Self::Rules { line, error: LineError::Rule { rule, reason } } => {
+            Self::Rules { line, error: UserRulesError::Rule { rule, reason } } => {
                 format!("{path}:{line}: Error in applying operation '{rule}': {reason}. ")
             }
             Self::Rules { line, error } => format!("{path}:{line}: {error}. "),
@@ -90,29 +90,34 @@ impl FileFault {
 impl Users {
     /// Only the user `default`, with all permissions.
     #[must_use]
-    pub fn new(catalogue: impl Into<Arc<Catalogue>>) -> Self {
+    pub fn new(catalogue: impl Into<Arc<CommandCatalogue>>) -> Self {
         Self::with(catalogue.into(), false)
     }
 
-    fn with(catalogue: Arc<Catalogue>, open_channels: bool) -> Self {
-        let everybody = Arc::new(User::everybody(Grammar { catalogue: &catalogue, open_channels }));
-        Self { catalogue, open_channels, by_name: BTreeMap::from([(DEFAULT.to_vec(), everybody)]) }
+    fn with(catalogue: Arc<CommandCatalogue>, all_channels_by_default: bool) -> Self {
+        let unrestricted =
+            Arc::new(User::unrestricted(RuleContext { catalogue: &catalogue, all_channels_by_default }));
+        Self {
+            catalogue,
+            all_channels_by_default,
+            by_name: BTreeMap::from([(DEFAULT.to_vec(), unrestricted)]),
+        }
     }
 
     /// Only the user `default`, keeping the settings of this set of users.
     #[must_use]
-    pub fn afresh(&self) -> Self {
-        Self::with(self.catalogue.clone(), self.open_channels)
+    pub fn reset(&self) -> Self {
+        Self::with(self.catalogue.clone(), self.all_channels_by_default)
     }
 
     /// Sets whether new users may access all channels (`acl-pubsub-default`).
-    pub fn set_open_channels(&mut self, open: bool) {
-        self.open_channels = open;
+    pub fn set_all_channels_by_default(&mut self, open: bool) {
+        self.all_channels_by_default = open;
     }
 
     /// The commands that rules can name.
     #[must_use]
-    pub fn catalogue(&self) -> &Catalogue {
+    pub fn catalogue(&self) -> &CommandCatalogue {
         &self.catalogue
     }
 
@@ -145,15 +150,15 @@ impl Users {
     /// Sets the password of the user `default`; an empty one removes it (`requirepass`).
     pub fn set_default_password(&mut self, password: &[u8]) {
         let user = self.by_name.get_mut(DEFAULT).expect("there is always one");
-        Arc::make_mut(user).set_only_password(password);
+        Arc::make_mut(user).replace_passwords(password);
     }
 
     /// Applies rules to a user, who is created if missing. Either all rules take effect or none.
     ///
     /// # Errors
     /// The first rejected rule; no user has changed.
-    pub fn set(&mut self, name: &[u8], rules: &[&[u8]]) -> Result<(), LineError> {
-        let new = || User::new(self.open_channels);
+    pub fn set(&mut self, name: &[u8], rules: &[&[u8]]) -> Result<(), UserRulesError> {
+        let new = || User::new(self.all_channels_by_default);
         let before = self.find(name).map_or_else(new, |user| User::clone(user));
         self.put(name, before, rules)
     }
@@ -162,20 +167,23 @@ impl Users {
     ///
     /// # Errors
     /// The first rejected rule; no user has changed.
-    pub fn load(&mut self, name: &[u8], rules: &[&[u8]]) -> Result<(), LineError> {
+    pub fn load(&mut self, name: &[u8], rules: &[&[u8]]) -> Result<(), UserRulesError> {
         if name != DEFAULT && self.find(name).is_some() {
-            return Err(LineError::Duplicate);
+            return Err(UserRulesError::Duplicate);
         }
-        self.put(name, User::new(self.open_channels), rules)
+        self.put(name, User::new(self.all_channels_by_default), rules)
     }
 
-    fn put(&mut self, name: &[u8], mut user: User, rules: &[&[u8]]) -> Result<(), LineError> {
+    fn put(&mut self, name: &[u8], mut user: User, rules: &[&[u8]]) -> Result<(), UserRulesError> {
         if name.iter().any(|byte| byte.is_ascii_whitespace() || *byte == 0) {
-            return Err(LineError::Name);
+            return Err(UserRulesError::Name);
         }
-        for rule in merge_selectors(rules)? {
-            let grammar = Grammar { catalogue: &self.catalogue, open_channels: self.open_channels };
-            user.apply(grammar, &rule).map_err(|reason| LineError::Rule {
+        for rule in join_selectors(rules)? {
+            let grammar = RuleContext {
+                catalogue: &self.catalogue,
+                all_channels_by_default: self.all_channels_by_default,
+            };
+            user.apply(grammar, &rule).map_err(|reason| UserRulesError::Rule {
                 // Redis prints it as a C string, so cut at the first NUL.
                 rule: String::from_utf8_lossy(rule.split(|byte| *byte == 0).next().unwrap_or_default())
                     .into_owned(),
@@ -191,8 +199,8 @@ impl Users {
     ///
     /// # Errors
     /// All errors, by line number.
-    pub fn parse_file(&self, text: &[u8]) -> Result<Self, Vec<FileFault>> {
-        let mut users = self.afresh();
+    pub fn parse_file(&self, text: &[u8]) -> Result<Self, Vec<AclFileError>> {
+        let mut users = self.reset();
         let mut faults = Vec::new();
         let mut seen = BTreeSet::new();
         for (line, text) in (1..).zip(text.split(|byte| *byte == b'\n')) {
@@ -202,12 +210,12 @@ impl Users {
                 [] => continue,
                 [first, ..] if first.starts_with(b"#") => continue,
                 [b"user", name, ..] if !seen.insert(*name) => {
-                    Some(FileFault::Duplicate { line, name: String::from_utf8_lossy(name).into_owned() })
+                    Some(AclFileError::Duplicate { line, name: String::from_utf8_lossy(name).into_owned() })
                 }
                 [b"user", name, rules @ ..] => {
-                    users.load(name, rules).err().map(|error| FileFault::Rules { line, error })
+                    users.load(name, rules).err().map(|error| AclFileError::Rules { line, error })
                 }
-                _ => Some(FileFault::NoUser { line }),
+                _ => Some(AclFileError::NoUser { line }),
             };
             faults.extend(fault);
         }
@@ -225,7 +233,7 @@ impl Users {
     /// while `requirepass` describes it completely, unless `names_default` is set.
     #[must_use]
     pub fn lines(&self, required: &[u8], names_default: bool) -> Vec<Vec<Vec<u8>>> {
-        let mut plain = self.afresh();
+        let mut plain = self.reset();
         plain.set_default_password(required);
         let is_plain = |name: &[u8], user: &User| name == DEFAULT && *user == **plain.default_user();
         let words = |(name, user): (&[u8], &User)| {
@@ -262,7 +270,7 @@ impl Users {
 }
 
 /// Joins the words of each selector, which may contain blanks between its parentheses.
-fn merge_selectors(rules: &[&[u8]]) -> Result<Vec<Vec<u8>>, LineError> {
+fn join_selectors(rules: &[&[u8]]) -> Result<Vec<Vec<u8>>, UserRulesError> {
     let mut merged: Vec<Vec<u8>> = Vec::new();
     let mut open: Option<Vec<u8>> = None;
     for rule in rules {
@@ -280,7 +288,7 @@ fn merge_selectors(rules: &[&[u8]]) -> Result<Vec<Vec<u8>>, LineError> {
         None => Ok(merged),
         Some(begun) => {
             let start = begun.split(|byte| *byte == b' ').next().unwrap_or_default();
-            Err(LineError::Unmatched { start: String::from_utf8_lossy(start).into_owned() })
+            Err(UserRulesError::Unmatched { start: String::from_utf8_lossy(start).into_owned() })
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::process::Command;
 
 use clock::Millis;
-use keyspace::{Builder, Field, Key, Keyspace, Kind, Limits, Packed, Table, pool_use};
+use keyspace::{EncodingLimits, Field, Key, Keyspace, Kind, PackedBuilder, PackedValue, Table, pool_usage};
 
 #[derive(Clone, Copy)]
 enum Data {
@@ -46,22 +46,22 @@ fn fill(table: &mut Table, key: &Key<'_>, data: Data, number: u64) {
     match data {
         Data::String(_, value, expires) => {
             let expiry = expires.then(|| Millis(1_700_000_000_000 + number as i64));
-            let _ = table.insert(key, Packed::string(&vec![b'v'; value]), expiry);
+            let _ = table.insert(key, PackedValue::string(&vec![b'v'; value]), expiry);
         }
         Data::SmallHash => {
             // Ten fields of 2 + 9 bytes (110 in total), one of 12 + 144, and a 16-byte key: 282 bytes.
-            let mut hash = Builder::new(Kind::Hash);
+            let mut hash = PackedBuilder::new(Kind::Hash);
             (0..10).for_each(|field| hash.push_field(format!("f{field}").as_bytes(), b"123456789", None));
             hash.push_field(b"long-field-0", &[b'v'; 144], None);
-            hash.name_by(&Limits::default());
+            hash.choose_encoding(&EncodingLimits::default());
             let _ = table.insert(key, hash.packed(), None);
         }
         Data::Hash(fields) => {
-            let mut place = table.insert(key, Packed::empty(Kind::Hash), None);
+            let mut place = table.insert(key, PackedValue::empty(Kind::Hash), None);
             for field in 0..fields {
                 let name = format!("field-{field:08}");
                 let field = Field { name: name.as_bytes(), value: &[b'v'; 75], expiry: None };
-                place = table.hash_set(place, key, field, Limits::default().hash).0;
+                place = table.hash_set(place, key, field, EncodingLimits::default().hash).0;
             }
         }
     }
@@ -82,7 +82,7 @@ fn measure(row: usize, keys: u64) {
     println!(
         "{name:32} {keys:9} keys  {:6.1} resident  {:6.1} taken from the pool  (empty {} KB)",
         (resident() - before) as f64 / things as f64,
-        pool_use().taken as f64 / things as f64,
+        pool_usage().taken as f64 / things as f64,
         (before - before_all) / 1024,
     );
 }

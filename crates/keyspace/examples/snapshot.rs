@@ -9,7 +9,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clock::Millis;
-use keyspace::{Elements, Field, Found, Keyspace, Kind, Limits, Packed, Part, Shown, Value, pool_use};
+use keyspace::{
+    EncodingLimits, Field, KeyLookup, Keyspace, Kind, PackedValue, PartElements, SnapshotValue, Value,
+    ValuePart, pool_usage,
+};
 use slot_routing::Slot;
 
 fn set(keyspace: &Keyspace, name: &[u8], value: &[u8]) {
@@ -17,9 +20,9 @@ fn set(keyspace: &Keyspace, name: &[u8], value: &[u8]) {
     let mut guard = keyspace.lock(key.slot());
     let table = guard.table(0);
     match table.find(&key, Millis(0)) {
-        Found::Missing => drop(table.insert(&key, Packed::string(value), None)),
-        Found::Live(place) | Found::Expired(place) => {
-            drop(table.replace(place, &key, Packed::string(value), None));
+        KeyLookup::Missing => drop(table.insert(&key, PackedValue::string(value), None)),
+        KeyLookup::Live(place) | KeyLookup::Expired(place) => {
+            drop(table.replace(place, &key, PackedValue::string(value), None));
         }
     }
 }
@@ -29,10 +32,10 @@ fn hset(keyspace: &Keyspace, name: &[u8], value: &[u8]) {
     let mut guard = keyspace.lock(key.slot());
     let table = guard.table(0);
     let place = match table.find(&key, Millis(0)) {
-        Found::Missing => table.insert(&key, Packed::empty(Kind::Hash), None),
-        Found::Live(place) | Found::Expired(place) => place,
+        KeyLookup::Missing => table.insert(&key, PackedValue::empty(Kind::Hash), None),
+        KeyLookup::Live(place) | KeyLookup::Expired(place) => place,
     };
-    table.hash_set(place, &key, Field { name, value, expiry: None }, Limits::default().hash);
+    table.hash_set(place, &key, Field { name, value, expiry: None }, EncodingLimits::default().hash);
 }
 
 #[derive(Default)]
@@ -81,9 +84,10 @@ fn meet(keyspace: &Arc<Keyspace>) -> (Duration, Duration) {
         timed.max().expect("there are slots")
     };
     let (mut first, ()) =
-        keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ()).expect("no other snapshot");
+        keyspace.prepare_cut().cut(&keyspace.acquire_global_lock(), || ()).expect("no other snapshot");
     longest(&mut |slot| drop(keyspace.lock(slot)));
-    let (second, ()) = keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ()).expect("only one other");
+    let (second, ()) =
+        keyspace.prepare_cut().cut(&keyspace.acquire_global_lock(), || ()).expect("only one other");
     let pinned = longest(&mut |slot| drop(keyspace.lock(slot)));
     let written = longest(&mut |slot| first.walk(slot, &mut |_| {}));
     drop(second);
@@ -101,11 +105,12 @@ fn main() {
         std::thread::spawn(move || writer.run(&keyspace, keys, write))
     };
     let (alone, longest_alone, ()) = writer.rate(|| std::thread::sleep(Duration::from_secs(1)));
-    let before = pool_use().taken;
+    let before = pool_usage().taken;
     let (during, longest, (held, peak, visited, took)) = writer.rate(|| {
-        let ready = keyspace.ready_to_cut();
+        let ready = keyspace.prepare_cut();
         let start = Instant::now();
-        let (mut snapshot, ()) = ready.cut(&keyspace.script_turn(), || ()).expect("no other snapshot");
+        let (mut snapshot, ()) =
+            ready.cut(&keyspace.acquire_global_lock(), || ()).expect("no other snapshot");
         let held = start.elapsed();
         let (mut peak, mut visited) = (0, 0);
         let mut out: Vec<u8> = Vec::new();
@@ -114,18 +119,19 @@ fn main() {
                 out.clear();
                 out.extend_from_slice(entry.key);
                 match entry.value {
-                    Shown::Whole(Value::String(string)) => {
+                    SnapshotValue::Whole(Value::String(string)) => {
                         out.extend_from_slice(string.bytes);
                         visited += 1;
                     }
-                    Shown::Part(Part { elements: Elements::Hash(part), .. }) => part.for_each(&mut |field| {
-                        out.extend_from_slice(field.value);
-                        visited += 1;
-                    }),
+                    SnapshotValue::Part(ValuePart { elements: PartElements::Hash(part), .. }) => part
+                        .for_each(&mut |field| {
+                            out.extend_from_slice(field.value);
+                            visited += 1;
+                        }),
                     _ => {}
                 }
             });
-            peak = peak.max(pool_use().taken);
+            peak = peak.max(pool_usage().taken);
         }
         (held, peak, visited, start.elapsed())
     });

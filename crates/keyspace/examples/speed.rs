@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use clock::Millis;
-use keyspace::{Found, Key, Keyspace, Packed, Value};
+use keyspace::{Key, KeyLookup, Keyspace, PackedValue, Value};
 
 const BATCH: usize = 16;
 
@@ -26,7 +26,7 @@ fn get(keyspace: &Keyspace, key: &Key<'_>) -> usize {
     let mut guard = keyspace.lock(key.slot());
     let table = guard.table(0);
     match table.find(key, Millis(0)) {
-        Found::Live(place) => match table.value(place) {
+        KeyLookup::Live(place) => match table.value(place) {
             Value::String(string) => usize::from(string.bytes[0]),
             _ => 0,
         },
@@ -38,9 +38,9 @@ fn set(keyspace: &Keyspace, key: &Key<'_>, value: &[u8]) {
     let mut guard = keyspace.lock(key.slot());
     let table = guard.table(0);
     match table.find(key, Millis(0)) {
-        Found::Missing => drop(table.insert(key, Packed::string(value), None)),
-        Found::Live(place) | Found::Expired(place) => {
-            drop(table.replace(place, key, Packed::string(value), None));
+        KeyLookup::Missing => drop(table.insert(key, PackedValue::string(value), None)),
+        KeyLookup::Live(place) | KeyLookup::Expired(place) => {
+            drop(table.replace(place, key, PackedValue::string(value), None));
         }
     }
 }
@@ -64,8 +64,8 @@ fn run(keyspace: &Keyspace, keys: u64, count: usize, sweeps: bool, write: bool, 
         }
         let hashed: [Key<'_>; BATCH] = std::array::from_fn(|index| keyspace.key(&batch[index]));
         if sweeps {
-            hashed.iter().for_each(|key| keyspace.touch_slot(key));
-            keyspace.touch_entries(0, hashed.iter());
+            hashed.iter().for_each(|key| keyspace.prefetch_slot(key));
+            keyspace.prefetch_entries(0, hashed.iter());
         }
         for key in &hashed {
             if write {

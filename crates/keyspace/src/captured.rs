@@ -7,42 +7,42 @@
 
 use std::ops::Range;
 
-use crate::entry::{ALIVE, Header, Marks};
+use crate::entry::{ALIVE, Attributes, Header};
 use crate::fields::FieldsPart;
-use crate::kind::Form;
+use crate::kind::ValueEncoding;
 use crate::large::Large;
 use crate::list::segments::SegmentsPart;
 use crate::overflow::Record;
 use crate::page;
 use crate::snapshot::SnapshotEntry;
 use crate::usage::Usage;
-use crate::value::{Elements, Part, Shown, Value};
+use crate::value::{PartElements, SnapshotValue, Value, ValuePart};
 
 /// Buffers larger than this are freed after use instead of being reused.
-const KEPT_CAPACITY: usize = 256 << 10;
+const MAX_KEPT_CAPACITY: usize = 256 << 10;
 
 /// Copied pieces, in the order in which they will be visited.
 #[derive(Debug, Default)]
 pub(crate) struct Captured {
     bytes: Vec<u8>,
-    outside: Vec<Outside>,
-    pieces: Vec<Piece>,
+    overflow: Vec<OverflowRanges>,
+    pieces: Vec<CapturedPiece>,
     /// Number of pieces already visited.
-    shown: usize,
+    visited: usize,
     /// Records that only the snapshot still needed. The caller drops them after unlocking, because dropping
     /// is slow.
     pub(crate) dropped: Vec<Record<Large>>,
     /// `bytes` ends with the first chunks of a long value; the rest is copied under later locks.
-    pub(crate) within_value: bool,
+    pub(crate) in_long_value: bool,
     /// Some parts of a multi-part value have been visited and more will follow.
-    pub(crate) within_parts: bool,
+    pub(crate) in_multipart_value: bool,
     /// Visit keys with empty values, and skip values that have their own walk.
-    pub(crate) names_only: bool,
+    pub(crate) keys_only: bool,
 }
 
 /// Ranges in `bytes` of the key and value that an entry stores outside its page.
 #[derive(Debug)]
-struct Outside {
+struct OverflowRanges {
     /// The entry's offset in its page.
     at: usize,
     key: Option<Range<usize>>,
@@ -50,104 +50,104 @@ struct Outside {
 }
 
 #[derive(Debug)]
-struct Piece {
+struct CapturedPiece {
     db: u16,
-    content: Content,
+    content: PieceContent,
 }
 
 #[derive(Debug)]
-enum Content {
+enum PieceContent {
     /// A page of keys.
-    Page(Copied),
+    Page(CopiedPage),
     /// A page of collection elements stored as fields.
     Fields {
-        page: Copied,
-        of: Whole,
-        part: PartOf,
+        page: CopiedPage,
+        of: CopiedKey,
+        part: PartInfo,
     },
     /// Segments of a list. They are shared through `Arc`, so nothing is copied.
     Segments {
-        of: Whole,
+        of: CopiedKey,
         part: SegmentsPart,
     },
     Long {
-        of: Whole,
+        of: CopiedKey,
         value: Range<usize>,
     },
     Parts {
-        of: Whole,
-        parts: Box<dyn InParts>,
+        of: CopiedKey,
+        parts: Box<dyn MultipartWalk>,
     },
 }
 
 /// A large value that the walk took over in O(1). It is visited part by part with no slot locked.
-pub(crate) trait InParts: std::fmt::Debug + Send {
+pub(crate) trait MultipartWalk: std::fmt::Debug + Send {
     /// Returns the next part, or `None` at the end.
-    fn next_part(&mut self) -> Option<Part<'_>>;
+    fn next_part(&mut self) -> Option<ValuePart<'_>>;
 }
 
 /// A copied page.
 #[derive(Debug)]
-struct Copied {
+struct CopiedPage {
     /// The snapshot's bit in the state of an entry.
     bit: u32,
     page: Range<usize>,
-    outside: Range<usize>,
+    overflow: Range<usize>,
 }
 
 /// The key that a value belongs to, as ranges of the copy buffer.
 #[derive(Debug)]
-struct Whole {
+struct CopiedKey {
     key: Range<usize>,
-    marks: Marks,
+    attributes: Attributes,
 }
 
 /// The key and database that own a value with its own walk.
 #[derive(Clone, Copy)]
-pub(crate) struct Owner<'a> {
+pub(crate) struct ValueOwner<'a> {
     pub(crate) db: u16,
     pub(crate) key: &'a [u8],
-    pub(crate) marks: Marks,
+    pub(crate) attributes: Attributes,
 }
 
 /// Describes one part of a collection's fields.
 #[derive(Debug)]
-pub(crate) struct PartOf {
+pub(crate) struct PartInfo {
     pub(crate) total: usize,
     pub(crate) first: bool,
     pub(crate) any_expires: bool,
     /// Wraps the fields in the variant of their collection kind.
-    pub(crate) elements: for<'a> fn(FieldsPart<'a>) -> Elements<'a>,
+    pub(crate) elements: for<'a> fn(FieldsPart<'a>) -> PartElements<'a>,
 }
 
 /// The parts of an entry that lie outside its page. `key` is `None` if the key is in the page; `value` is
 /// `None` if the value has its own walk.
-pub(crate) struct External<'a> {
+pub(crate) struct OverflowParts<'a> {
     pub(crate) key: Option<&'a [u8]>,
     pub(crate) value: Option<&'a [u8]>,
 }
 
 /// Looks up the overflow key and value of an entry by its page offset and header; `None` if it has none.
-pub(crate) type FindExternal<'f, 'a> = dyn Fn(usize, Header) -> Option<External<'a>> + 'f;
+pub(crate) type FindOverflow<'f, 'a> = dyn Fn(usize, Header) -> Option<OverflowParts<'a>> + 'f;
 
 /// Whether the entry belongs to the snapshot with this bit.
-pub(crate) fn is_needed(header: Header, bit: u32) -> bool {
+pub(crate) fn is_in_snapshot(header: Header, bit: u32) -> bool {
     header.state() == ALIVE || header.state() & bit != 0
 }
 
 impl Captured {
-    /// Copies a page of keys and returns the number of bytes copied. `external` is `Some` if the table has
+    /// Copies a page of keys and returns the number of bytes copied. `overflow_parts` is `Some` if the table has
     /// overflow values.
     pub(crate) fn add_page<'a>(
         &mut self,
         db: u16,
         bit: u32,
         page: &'a [u8],
-        external: Option<&FindExternal<'_, 'a>>,
+        overflow_parts: Option<&FindOverflow<'_, 'a>>,
     ) -> usize {
         let before = self.bytes.len();
-        let page = self.copy(bit, page, external);
-        self.pieces.push(Piece { db, content: Content::Page(page) });
+        let page = self.copy(bit, page, overflow_parts);
+        self.pieces.push(CapturedPiece { db, content: PieceContent::Page(page) });
         self.bytes.len() - before
     }
 
@@ -156,79 +156,88 @@ impl Captured {
         &mut self,
         bit: u32,
         page: &'a [u8],
-        external: Option<&FindExternal<'_, 'a>>,
-        owner: Owner<'_>,
-        part: PartOf,
+        overflow_parts: Option<&FindOverflow<'_, 'a>>,
+        owner: ValueOwner<'_>,
+        part: PartInfo,
     ) -> usize {
         let before = self.bytes.len();
-        let page = self.copy(bit, page, external);
-        let of = self.whole(owner);
-        self.pieces.push(Piece { db: owner.db, content: Content::Fields { page, of, part } });
+        let page = self.copy(bit, page, overflow_parts);
+        let of = self.copy_key(owner);
+        self.pieces.push(CapturedPiece { db: owner.db, content: PieceContent::Fields { page, of, part } });
         self.bytes.len() - before
     }
 
     /// Adds segments of a list.
-    pub(crate) fn add_segments(&mut self, owner: Owner<'_>, part: SegmentsPart) {
-        let of = self.whole(owner);
-        self.pieces.push(Piece { db: owner.db, content: Content::Segments { of, part } });
+    pub(crate) fn add_segments(&mut self, owner: ValueOwner<'_>, part: SegmentsPart) {
+        let of = self.copy_key(owner);
+        self.pieces.push(CapturedPiece { db: owner.db, content: PieceContent::Segments { of, part } });
     }
 
     /// Copies the next chunk of a long value; the last chunk completes the value.
-    pub(crate) fn add_long_part(&mut self, part: &[u8], left: usize) {
+    pub(crate) fn add_long_chunk(&mut self, part: &[u8], left: usize) {
         self.bytes.reserve(part.len() + left);
         self.bytes.extend_from_slice(part);
-        self.within_value = left > 0;
+        self.in_long_value = left > 0;
     }
 
     /// Completes a long value made of the last `len` bytes copied.
-    pub(crate) fn complete_long(&mut self, owner: Owner<'_>, len: usize) {
+    pub(crate) fn finish_long_value(&mut self, owner: ValueOwner<'_>, len: usize) {
         let value = self.bytes.len() - len..self.bytes.len();
-        let of = self.whole(owner);
-        self.pieces.push(Piece { db: owner.db, content: Content::Long { of, value } });
+        let of = self.copy_key(owner);
+        self.pieces.push(CapturedPiece { db: owner.db, content: PieceContent::Long { of, value } });
     }
 
     /// Adds a value that will be visited in parts.
-    pub(crate) fn add_in_parts(&mut self, owner: Owner<'_>, parts: Box<dyn InParts>) {
-        let of = self.whole(owner);
-        self.pieces.push(Piece { db: owner.db, content: Content::Parts { of, parts } });
+    pub(crate) fn add_multipart(&mut self, owner: ValueOwner<'_>, parts: Box<dyn MultipartWalk>) {
+        let of = self.copy_key(owner);
+        self.pieces.push(CapturedPiece { db: owner.db, content: PieceContent::Parts { of, parts } });
     }
 
-    fn whole(&mut self, owner: Owner<'_>) -> Whole {
-        Whole { key: self.keep(owner.key), marks: owner.marks }
+    fn copy_key(&mut self, owner: ValueOwner<'_>) -> CopiedKey {
+        CopiedKey { key: self.copy_bytes(owner.key), attributes: owner.attributes }
     }
 
-    fn keep(&mut self, bytes: &[u8]) -> Range<usize> {
+    fn copy_bytes(&mut self, bytes: &[u8]) -> Range<usize> {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(bytes);
         start..self.bytes.len()
     }
 
-    fn copy<'a>(&mut self, bit: u32, page: &'a [u8], external: Option<&FindExternal<'_, 'a>>) -> Copied {
-        let first = self.outside.len();
-        let copy = self.keep(&page[..page::end(page)]);
-        let Some(external) = external else { return Copied { bit, page: copy, outside: first..first } };
-        for (at, header) in page::entries(page, page::HEAD).filter(|(_, header)| is_needed(*header, bit)) {
-            let Some(External { key, value }) = external(at, header) else { continue };
-            let value = if self.names_only { Some(&[][..]) } else { value };
+    fn copy<'a>(
+        &mut self,
+        bit: u32,
+        page: &'a [u8],
+        overflow_parts: Option<&FindOverflow<'_, 'a>>,
+    ) -> CopiedPage {
+        let first = self.overflow.len();
+        let copy = self.copy_bytes(&page[..page::end(page)]);
+        let Some(overflow_parts) = overflow_parts else {
+            return CopiedPage { bit, page: copy, overflow: first..first };
+        };
+        for (at, header) in
+            page::entries(page, page::HEADER_LEN).filter(|(_, header)| is_in_snapshot(*header, bit))
+        {
+            let Some(OverflowParts { key, value }) = overflow_parts(at, header) else { continue };
+            let value = if self.keys_only { Some(&[][..]) } else { value };
             if let Some(value) = value {
-                let (key, value) = (key.map(|key| self.keep(key)), self.keep(value));
-                self.outside.push(Outside { at, key, value });
+                let (key, value) = (key.map(|key| self.copy_bytes(key)), self.copy_bytes(value));
+                self.overflow.push(OverflowRanges { at, key, value });
             }
         }
-        Copied { bit, page: copy, outside: first..self.outside.len() }
+        CopiedPage { bit, page: copy, overflow: first..self.overflow.len() }
     }
 
     /// Visits the copied entries and clears the buffer. Stops after one part of a multi-part value.
-    pub(crate) fn show(&mut self, visit: &mut dyn FnMut(SnapshotEntry<'_>)) {
+    pub(crate) fn visit_captured(&mut self, visit: &mut dyn FnMut(SnapshotEntry<'_>)) {
         let mut pieces = std::mem::take(&mut self.pieces);
-        self.within_parts = false;
-        while let Some(piece) = pieces.get_mut(self.shown) {
-            if self.show_piece(piece, visit) {
-                self.within_parts = true;
+        self.in_multipart_value = false;
+        while let Some(piece) = pieces.get_mut(self.visited) {
+            if self.visit_piece(piece, visit) {
+                self.in_multipart_value = true;
                 self.pieces = pieces;
                 return;
             }
-            self.shown += 1;
+            self.visited += 1;
         }
         pieces.clear();
         self.pieces = pieces;
@@ -236,37 +245,41 @@ impl Captured {
     }
 
     /// Visits a piece, or the next part of a multi-part value. Returns whether more parts may follow.
-    fn show_piece(&self, piece: &mut Piece, visit: &mut dyn FnMut(SnapshotEntry<'_>)) -> bool {
-        let Piece { db, content } = piece;
-        let mut show = |of: &Whole, value| {
-            let Marks { expiry, usage, .. } = of.marks;
+    fn visit_piece(&self, piece: &mut CapturedPiece, visit: &mut dyn FnMut(SnapshotEntry<'_>)) -> bool {
+        let CapturedPiece { db, content } = piece;
+        let mut visit_captured = |of: &CopiedKey, value| {
+            let Attributes { expiry, usage, .. } = of.attributes;
             let (key, usage) = (&self.bytes[of.key.clone()], Usage(usage));
             visit(SnapshotEntry { db: *db, key, value, expiry, usage });
         };
         match content {
-            Content::Page(page) => {
-                self.view(page).for_each(&mut |key, bytes, Marks { code, usage, expiry }| {
-                    let (value, usage) = (Shown::Whole(Value::flat(Form::of(code), bytes)), Usage(usage));
+            PieceContent::Page(page) => {
+                self.page_view(page).for_each(&mut |key, bytes, Attributes { code, usage, expiry }| {
+                    let (value, usage) =
+                        (SnapshotValue::Whole(Value::flat(ValueEncoding::of(code), bytes)), Usage(usage));
                     visit(SnapshotEntry { db: *db, key, value, expiry, usage });
                 });
             }
-            Content::Fields { page, of, part } => {
-                let PartOf { total, first, any_expires, elements } = *part;
-                let elements = elements(FieldsPart { any_expires, page: self.view(page) });
-                show(of, Shown::Part(Part { total, first, elements }));
+            PieceContent::Fields { page, of, part } => {
+                let PartInfo { total, first, any_expires, elements } = *part;
+                let elements = elements(FieldsPart { any_expires, page: self.page_view(page) });
+                visit_captured(of, SnapshotValue::Part(ValuePart { total, first, elements }));
             }
-            Content::Segments { of, part } => {
+            PieceContent::Segments { of, part } => {
                 let SegmentsPart { of: size, first, .. } = *part;
-                show(of, Shown::Part(Part { total: size.len, first, elements: part.elements() }));
+                visit_captured(
+                    of,
+                    SnapshotValue::Part(ValuePart { total: size.len, first, elements: part.elements() }),
+                );
             }
-            Content::Long { of, value } => {
-                let form = Form::of(of.marks.code);
-                show(of, Shown::Whole(Value::flat(form, &self.bytes[value.clone()])));
+            PieceContent::Long { of, value } => {
+                let form = ValueEncoding::of(of.attributes.code);
+                visit_captured(of, SnapshotValue::Whole(Value::flat(form, &self.bytes[value.clone()])));
             }
-            Content::Parts { of, parts } => {
+            PieceContent::Parts { of, parts } => {
                 let part = parts.next_part();
                 let more = part.is_some();
-                part.into_iter().for_each(|part| show(of, Shown::Part(part)));
+                part.into_iter().for_each(|part| visit_captured(of, SnapshotValue::Part(part)));
                 return more;
             }
         }
@@ -275,52 +288,54 @@ impl Captured {
 
     pub(crate) fn clear(&mut self) {
         self.pieces.clear();
-        self.outside.clear();
+        self.overflow.clear();
         self.bytes.clear();
-        self.bytes.shrink_to(KEPT_CAPACITY);
+        self.bytes.shrink_to(MAX_KEPT_CAPACITY);
         self.dropped.clear();
-        self.within_value = false;
-        (self.shown, self.within_parts) = (0, false);
+        self.in_long_value = false;
+        (self.visited, self.in_multipart_value) = (0, false);
     }
 
-    fn view(&self, copied: &Copied) -> PageView<'_> {
+    fn page_view(&self, copied: &CopiedPage) -> PageView<'_> {
         PageView {
             bit: copied.bit,
             page: &self.bytes[copied.page.clone()],
-            outside: &self.outside[copied.outside.clone()],
+            overflow: &self.overflow[copied.overflow.clone()],
             bytes: &self.bytes,
         }
     }
 }
 
 /// Receives the key, the value and the attributes of an entry.
-type VisitEntry<'a> = dyn FnMut(&[u8], &[u8], Marks) + 'a;
+type VisitEntry<'a> = dyn FnMut(&[u8], &[u8], Attributes) + 'a;
 
 /// A read-only view of a copied page.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PageView<'a> {
     bit: u32,
     page: &'a [u8],
-    outside: &'a [Outside],
+    overflow: &'a [OverflowRanges],
     bytes: &'a [u8],
 }
 
 impl PageView<'_> {
     /// Visits the entries that existed at the cut.
     pub(crate) fn for_each(&self, visit: &mut VisitEntry<'_>) {
-        let mut outside = self.outside.iter().peekable();
-        for (at, header) in page::entries(self.page, page::HEAD) {
-            if !is_needed(header, self.bit) {
+        let mut overflow = self.overflow.iter().peekable();
+        for (at, header) in page::entries(self.page, page::HEADER_LEN) {
+            if !is_in_snapshot(header, self.bit) {
                 continue;
             }
             let (mut key, mut value) = (header.key(self.page, at), header.value(self.page, at));
-            if header.outside(self.page, at).is_some() {
+            if header.record_number(self.page, at).is_some() {
                 // An entry without a copied value has its own walk.
-                let Some(external) = outside.next_if(|external| external.at == at) else { continue };
-                key = external.key.clone().map_or(key, |key| &self.bytes[key]);
-                value = &self.bytes[external.value.clone()];
+                let Some(overflow_parts) = overflow.next_if(|overflow_parts| overflow_parts.at == at) else {
+                    continue;
+                };
+                key = overflow_parts.key.clone().map_or(key, |key| &self.bytes[key]);
+                value = &self.bytes[overflow_parts.value.clone()];
             }
-            visit(key, value, header.marks(self.page, at));
+            visit(key, value, header.attributes(self.page, at));
         }
     }
 }

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn behaves_as_a_vector() {
+    fn chunked_matches_vec() {
         let mut chunked = Chunked::default();
         for number in 0..1000u32 {
             chunked.push(number);

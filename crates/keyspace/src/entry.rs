@@ -27,14 +27,14 @@
 use clock::Millis;
 
 /// Header and usage bytes.
-const FIXED: usize = 6;
-const FIXED_OF_ELEMENT: usize = 4;
-pub(crate) const TIME: usize = 6;
+const FIXED_LEN: usize = 6;
+const FIXED_LEN_OF_ELEMENT: usize = 4;
+pub(crate) const TIME_LEN: usize = 6;
 pub(crate) const MAX_KEY: usize = (1 << 9) - 1;
 pub(crate) const MAX_VALUE: usize = (1 << 12) - 1;
 
 /// Length of an expiry time that does not fit six bytes.
-const WIDE_TIME: usize = 8;
+const WIDE_TIME_LEN: usize = 8;
 
 /// The largest time in milliseconds that fits six bytes (negated: the smallest). Page bounds and packed
 /// fields clamp times beyond it.
@@ -44,20 +44,20 @@ pub(crate) const ALIVE: u32 = 0;
 pub(crate) const DEAD: u32 = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Where {
-    Here,
-    ValueOutside,
-    /// The only placement with room for a time that [`is_wide`].
-    BothOutside,
+pub(crate) enum Placement {
+    Inline,
+    ValueOverflow,
+    /// The only placement with room for a time that [`needs_wide_time`].
+    KeyValueOverflow,
 }
 
 /// The placement bits of [`Placement::KeyValueOverflow`] with an eight-byte time.
-const WIDE: u32 = 3;
+const WIDE_PLACEMENT_BITS: u32 = 3;
 
 /// Whether the time needs more than six bytes.
 #[inline]
-pub(crate) fn is_wide(expiry: Option<Millis>) -> bool {
-    expiry.is_some_and(|time| kept_time(time) != time)
+pub(crate) fn needs_wide_time(expiry: Option<Millis>) -> bool {
+    expiry.is_some_and(|time| clamp_time(time) != time)
 }
 
 /// The type code of an entry, four bits. `ValueEncoding` defines the codes of keys; this module only
@@ -67,12 +67,12 @@ pub(crate) struct Code(u8);
 
 impl Code {
     /// Number of codes available for keys.
-    pub(crate) const OF_KEYS: usize = 15;
+    pub(crate) const KEY_CODES: usize = 15;
     /// An element of a large collection.
     pub(crate) const ELEMENT: Self = Self(15);
 
-    pub(crate) const fn of_key(number: u8) -> Self {
-        assert!((number as usize) < Self::OF_KEYS, "four bits, and one code is the elements'");
+    pub(crate) const fn for_key(number: u8) -> Self {
+        assert!((number as usize) < Self::KEY_CODES, "four bits, and one code is the elements'");
         Self(number)
     }
 
@@ -86,13 +86,19 @@ impl Code {
 pub(crate) struct Header(u32);
 
 impl Header {
-    pub(crate) fn new(code: Code, place: Where, expiry: Option<Millis>, key: usize, value: usize) -> Self {
+    pub(crate) fn new(
+        code: Code,
+        place: Placement,
+        expiry: Option<Millis>,
+        key: usize,
+        value: usize,
+    ) -> Self {
         debug_assert!(key <= MAX_KEY && value <= MAX_VALUE);
-        let wide = is_wide(expiry);
-        assert!(!wide || place == Where::BothOutside, "a wide time is with what lies outside");
+        let wide = needs_wide_time(expiry);
+        assert!(!wide || place == Placement::KeyValueOverflow, "a wide time needs overflow placement");
         Self(
             u32::from(code.0) << 4
-                | if wide { WIDE } else { place as u32 } << 8
+                | if wide { WIDE_PLACEMENT_BITS } else { place as u32 } << 8
                 | u32::from(expiry.is_some()) << 10
                 | (key as u32) << 11
                 | (value as u32) << 20,
@@ -134,41 +140,41 @@ impl Header {
     /// Offset of the expiry time, if present.
     #[inline]
     fn time_start(self) -> usize {
-        if self.is_element() { FIXED_OF_ELEMENT } else { FIXED }
+        if self.is_element() { FIXED_LEN_OF_ELEMENT } else { FIXED_LEN }
     }
 
     #[inline]
-    pub(crate) fn place(self) -> Where {
+    pub(crate) fn placement(self) -> Placement {
         match self.0 >> 8 & 3 {
-            0 => Where::Here,
-            1 => Where::ValueOutside,
-            _ => Where::BothOutside,
+            0 => Placement::Inline,
+            1 => Placement::ValueOverflow,
+            _ => Placement::KeyValueOverflow,
         }
     }
 
     #[inline]
-    pub(crate) fn volatile(self) -> bool {
+    pub(crate) fn has_expiry(self) -> bool {
         self.0 >> 10 & 1 == 1
     }
 
     /// Whether the expiry has eight bytes.
     #[inline]
-    fn wide(self) -> bool {
-        self.0 >> 8 & 3 == WIDE
+    fn has_wide_expiry(self) -> bool {
+        self.0 >> 8 & 3 == WIDE_PLACEMENT_BITS
     }
 
     /// Whether this expiry fits the entry without moving it.
     #[inline]
-    pub(crate) fn holds(self, expiry: Option<Millis>) -> bool {
-        self.volatile() == expiry.is_some() && (self.wide() || !is_wide(expiry))
+    pub(crate) fn fits_expiry(self, expiry: Option<Millis>) -> bool {
+        self.has_expiry() == expiry.is_some() && (self.has_wide_expiry() || !needs_wide_time(expiry))
     }
 
     #[inline]
     fn time_len(self) -> usize {
-        match (self.volatile(), self.wide()) {
+        match (self.has_expiry(), self.has_wide_expiry()) {
             (false, _) => 0,
-            (true, false) => TIME,
-            (true, true) => WIDE_TIME,
+            (true, false) => TIME_LEN,
+            (true, true) => WIDE_TIME_LEN,
         }
     }
 
@@ -189,8 +195,8 @@ impl Header {
 
     /// Length of an entry stored entirely inline, before padding.
     pub(crate) fn entry_len(code: Code, volatile: bool, key: usize, value: usize) -> usize {
-        let fixed = if code == Code::ELEMENT { FIXED_OF_ELEMENT } else { FIXED };
-        fixed + if volatile { TIME } else { 0 } + key + value
+        let fixed = if code == Code::ELEMENT { FIXED_LEN_OF_ELEMENT } else { FIXED_LEN };
+        fixed + if volatile { TIME_LEN } else { 0 } + key + value
     }
 
     /// Length of the entry in its page.
@@ -219,19 +225,19 @@ impl Header {
 
     #[inline]
     pub(crate) fn expiry(self, page: &[u8], at: usize) -> Option<Millis> {
-        self.volatile().then(|| {
+        self.has_expiry().then(|| {
             let start = at + self.time_start();
-            if self.wide() { read_wide_time(page, start) } else { read_time(page, start) }
+            if self.has_wide_expiry() { read_wide_time(page, start) } else { read_time(page, start) }
         })
     }
 
     /// Overwrites the expiry of an entry for which [`holds`](Self::holds) is true.
     #[inline]
     pub(crate) fn set_expiry(self, page: &mut [u8], at: usize, expiry: Millis) {
-        debug_assert!(self.holds(Some(expiry)));
+        debug_assert!(self.fits_expiry(Some(expiry)));
         let start = at + self.time_start();
-        if self.wide() {
-            page[start..start + WIDE_TIME].copy_from_slice(&expiry.0.to_le_bytes());
+        if self.has_wide_expiry() {
+            page[start..start + WIDE_TIME_LEN].copy_from_slice(&expiry.0.to_le_bytes());
         } else {
             write_time(page, start, expiry);
         }
@@ -246,25 +252,25 @@ impl Header {
     #[inline]
     pub(crate) fn set_usage(self, page: &mut [u8], at: usize, usage: u16) {
         if !self.is_element() {
-            page[at + 4..at + FIXED].copy_from_slice(&usage.to_le_bytes());
+            page[at + 4..at + FIXED_LEN].copy_from_slice(&usage.to_le_bytes());
         }
     }
 
     #[inline]
-    pub(crate) fn marks(self, page: &[u8], at: usize) -> Marks {
-        Marks { code: self.code(), usage: self.usage(page, at), expiry: self.expiry(page, at) }
+    pub(crate) fn attributes(self, page: &[u8], at: usize) -> Attributes {
+        Attributes { code: self.code(), usage: self.usage(page, at), expiry: self.expiry(page, at) }
     }
 
     /// The record number of an entry with overflow.
-    pub(crate) fn outside(self, page: &[u8], at: usize) -> Option<u32> {
-        let value = (self.place() != Where::Here).then(|| self.value(page, at))?;
+    pub(crate) fn record_number(self, page: &[u8], at: usize) -> Option<u32> {
+        let value = (self.placement() != Placement::Inline).then(|| self.value(page, at))?;
         Some(u32::from_le_bytes(value.try_into().expect("a number is four bytes")))
     }
 }
 
 /// The attributes of an entry besides its key and value.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Marks {
+pub(crate) struct Attributes {
     pub(crate) code: Code,
     pub(crate) usage: u16,
     pub(crate) expiry: Option<Millis>,
@@ -272,17 +278,17 @@ pub(crate) struct Marks {
 
 /// The components of an entry to be written.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Draft<'a> {
-    pub(crate) marks: Marks,
-    pub(crate) place: Where,
+pub(crate) struct EntryDraft<'a> {
+    pub(crate) attributes: Attributes,
+    pub(crate) place: Placement,
     /// Empty if the key is stored in overflow.
     pub(crate) key: &'a [u8],
     pub(crate) value: &'a [u8],
 }
 
-impl Draft<'_> {
+impl EntryDraft<'_> {
     pub(crate) fn header(&self, value_len: usize) -> Header {
-        Header::new(self.marks.code, self.place, self.marks.expiry, self.key.len(), value_len)
+        Header::new(self.attributes.code, self.place, self.attributes.expiry, self.key.len(), value_len)
     }
 
     /// Writes the entry with a value of `value_len` bytes: the draft's bytes first, then zeros.
@@ -290,8 +296,8 @@ impl Draft<'_> {
         let header = self.header(value_len);
         let entry = &mut page[at..at + header.len()];
         header.write(entry, 0);
-        header.set_usage(entry, 0, self.marks.usage);
-        if let Some(expiry) = self.marks.expiry {
+        header.set_usage(entry, 0, self.attributes.usage);
+        if let Some(expiry) = self.attributes.expiry {
             header.set_expiry(entry, 0, expiry);
         }
         let start = header.key_start();
@@ -306,23 +312,23 @@ impl Draft<'_> {
 #[inline]
 pub(crate) fn read_time(page: &[u8], at: usize) -> Millis {
     let mut bytes = [0; 8];
-    bytes[2..].copy_from_slice(&page[at..at + TIME]);
+    bytes[2..].copy_from_slice(&page[at..at + TIME_LEN]);
     Millis(i64::from_le_bytes(bytes) >> 16)
 }
 
 #[inline]
 pub(crate) fn write_time(page: &mut [u8], at: usize, time: Millis) {
-    let bytes = (kept_time(time).0 << 16).to_le_bytes();
-    page[at..at + TIME].copy_from_slice(&bytes[2..]);
+    let bytes = (clamp_time(time).0 << 16).to_le_bytes();
+    page[at..at + TIME_LEN].copy_from_slice(&bytes[2..]);
 }
 
 #[cold]
 fn read_wide_time(page: &[u8], at: usize) -> Millis {
-    Millis(i64::from_le_bytes(page[at..at + WIDE_TIME].try_into().expect("eight bytes")))
+    Millis(i64::from_le_bytes(page[at..at + WIDE_TIME_LEN].try_into().expect("eight bytes")))
 }
 
 /// Clamps a time to the six-byte range, about the years -2490 to 6429.
-pub(crate) fn kept_time(time: Millis) -> Millis {
+pub(crate) fn clamp_time(time: Millis) -> Millis {
     Millis(time.0.clamp(-TIME_LIMIT, TIME_LIMIT))
 }
 
@@ -331,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_reads_back_as_it_was_written() {
+    fn entry_round_trips() {
         let mut page = vec![0xff; 600];
         for (key, value, expiry, element) in [
             (&b"k"[..], &b"value"[..], None, false),
@@ -339,57 +345,62 @@ mod tests {
             (&[7; MAX_KEY], b"x", Some(Millis(-5)), false),
             (b"key", &[9; 300], Some(Millis(TIME_LIMIT)), true),
         ] {
-            let code = if element { Code::ELEMENT } else { Code::of_key(7) };
-            let marks = Marks { code, usage: 513, expiry };
-            let draft = Draft { marks, place: Where::Here, key, value };
+            let code = if element { Code::ELEMENT } else { Code::for_key(7) };
+            let attributes = Attributes { code, usage: 513, expiry };
+            let draft = EntryDraft { attributes, place: Placement::Inline, key, value };
             draft.write(&mut page, 10, value.len());
             let header = Header::read(&page, 10);
             assert_eq!(header, draft.header(value.len()));
             assert_eq!(header.len() % 2, 0);
             assert_eq!((header.key(&page, 10), header.value(&page, 10)), (key, value));
             assert_eq!((header.expiry(&page, 10), header.code()), (expiry, code));
-            assert_eq!((header.place(), header.state()), (Where::Here, ALIVE));
+            assert_eq!((header.placement(), header.state()), (Placement::Inline, ALIVE));
             assert_eq!(header.usage(&page, 10), if element { 0 } else { 513 });
         }
     }
 
     #[test]
-    fn another_code_changes_nothing_else() {
+    fn changing_the_code_keeps_the_rest_of_the_entry() {
         for (before, after) in (0..15).flat_map(|before| (0..15).map(move |after| (before, after))) {
             let time = Some(Millis(1));
-            let header = Header::new(Code::of_key(before), Where::ValueOutside, time, MAX_KEY, MAX_VALUE);
-            let changed = header.with_state(5).with_code(Code::of_key(after));
+            let header =
+                Header::new(Code::for_key(before), Placement::ValueOverflow, time, MAX_KEY, MAX_VALUE);
+            let changed = header.with_state(5).with_code(Code::for_key(after));
             assert_eq!((header.code().number(), changed.code().number()), (before, after));
             assert_eq!(
                 changed.with_state(0),
-                Header::new(changed.code(), Where::ValueOutside, time, MAX_KEY, MAX_VALUE)
+                Header::new(changed.code(), Placement::ValueOverflow, time, MAX_KEY, MAX_VALUE)
             );
             assert_eq!((changed.state(), changed.len()), (5, header.len()));
         }
     }
 
     #[test]
-    fn a_wide_time_is_kept_whole_and_gives_way_to_any_other() {
+    fn wide_expiry_is_exact_and_can_be_replaced() {
         let mut page = vec![0xff; 100];
         let number = 77u32.to_le_bytes();
         for time in [i64::MAX, i64::MIN, TIME_LIMIT + 1, -TIME_LIMIT - 1] {
-            let marks = Marks { code: Code::of_key(4), usage: 513, expiry: Some(Millis(time)) };
-            let draft = Draft { marks, place: Where::BothOutside, key: b"", value: &number };
+            let attributes = Attributes { code: Code::for_key(4), usage: 513, expiry: Some(Millis(time)) };
+            let draft =
+                EntryDraft { attributes, place: Placement::KeyValueOverflow, key: b"", value: &number };
             draft.write(&mut page, 10, number.len());
             let header = Header::read(&page, 10);
-            assert_eq!((header.place(), header.outside(&page, 10)), (Where::BothOutside, Some(77)));
+            assert_eq!(
+                (header.placement(), header.record_number(&page, 10)),
+                (Placement::KeyValueOverflow, Some(77))
+            );
             assert_eq!((header.expiry(&page, 10), header.usage(&page, 10)), (Some(Millis(time)), 513));
-            assert!(header.holds(Some(Millis(1))) && !header.holds(None));
+            assert!(header.fits_expiry(Some(Millis(1))) && !header.fits_expiry(None));
             header.set_expiry(&mut page, 10, Millis(5));
             assert_eq!(header.expiry(&page, 10), Some(Millis(5)));
-            let narrow = Marks { expiry: Some(Millis(5)), ..marks };
-            let narrow = Draft { marks: narrow, ..draft }.header(number.len());
-            assert!(!narrow.holds(Some(Millis(time))) && narrow.len() == header.len() - 2);
+            let narrow = Attributes { expiry: Some(Millis(5)), ..attributes };
+            let narrow = EntryDraft { attributes: narrow, ..draft }.header(number.len());
+            assert!(!narrow.fits_expiry(Some(Millis(time))) && narrow.len() == header.len() - 2);
         }
     }
 
     #[test]
-    fn times_that_do_not_fit_are_kept_as_the_nearest() {
+    fn out_of_range_times_are_clamped() {
         let mut page = [0; 6];
         for (time, kept) in [(i64::MAX, TIME_LIMIT), (i64::MIN, -TIME_LIMIT), (-1, -1), (0, 0)] {
             write_time(&mut page, 0, Millis(time));

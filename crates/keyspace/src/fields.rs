@@ -8,16 +8,16 @@ use std::marker::PhantomData;
 use clock::Millis;
 use slot_routing::Slot;
 
-use crate::captured::{Captured, Owner, PageView, PartOf};
-use crate::entries::{Content, Entries, Found, Place};
-use crate::entry::{Code, Marks, kept_time};
+use crate::captured::{Captured, PageView, PartInfo, ValueOwner};
+use crate::entries::{Entries, EntryRef, KeyLookup, NewValue};
+use crate::entry::{Attributes, Code, clamp_time};
 use crate::hashing;
 use crate::key::Key;
 use crate::large::{Collection, Large};
-use crate::overflow::{Outside, Record};
-use crate::packed::Packed;
-use crate::pages::Crowding;
-use crate::value::Elements;
+use crate::overflow::{OverflowValue, Record};
+use crate::packed::PackedValue;
+use crate::pages::FillLevel;
+use crate::value::PartElements;
 
 /// A named element: a field of a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,61 +33,61 @@ pub struct Field<'a> {
 impl Field<'_> {
     /// Whether the field has not expired at `now`.
     #[must_use]
-    pub fn lives_at(&self, now: Millis) -> bool {
+    pub fn is_live_at(&self, now: Millis) -> bool {
         self.expiry.is_none_or(|expiry| expiry > now)
     }
 }
 
 /// The previous state of a field that was overwritten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Replaced {
+pub struct ReplacedField {
     /// Expiry of the old field, if any.
     pub expiry: Option<Millis>,
 }
 
-impl Replaced {
+impl ReplacedField {
     /// Whether the old field had expired at `now`.
     #[must_use]
-    pub fn is_past(&self, now: Millis) -> bool {
+    pub fn was_expired_at(&self, now: Millis) -> bool {
         self.expiry.is_some_and(|expiry| expiry <= now)
     }
 }
 
 /// A collection kind whose elements are fields; defines what differs between the kinds.
-pub(crate) trait Of: std::fmt::Debug + Sized {
+pub(crate) trait FieldKind: std::fmt::Debug + Sized {
     /// Wraps a part of the fields for a snapshot visitor.
-    fn elements(part: FieldsPart<'_>) -> Elements<'_>;
+    fn elements(part: FieldsPart<'_>) -> PartElements<'_>;
 
     /// The type of values that are too long for a page. It also defines the secondary order of the fields.
-    type Outside: Outside;
+    type Overflow: OverflowValue;
 
     /// Wraps the fields as a value.
     fn large(fields: Box<Fields<Self>>) -> Large;
 
     /// Visits the elements of a packed value of this kind; their names need not be contiguous in it.
-    fn unpack(packed: &Packed<'_>, visit: &mut dyn FnMut(Field<'_>));
+    fn unpack(packed: &PackedValue<'_>, visit: &mut dyn FnMut(Field<'_>));
 }
 
 /// The fields of a large collection.
 #[derive(Debug)]
-pub(crate) struct Fields<T: Of> {
-    pub(crate) entries: Entries<T::Outside>,
+pub(crate) struct Fields<T: FieldKind> {
+    pub(crate) entries: Entries<T::Overflow>,
     of: PhantomData<T>,
 }
 
-impl<T: Of> Default for Fields<T> {
+impl<T: FieldKind> Default for Fields<T> {
     fn default() -> Self {
         Self { entries: Entries::default(), of: PhantomData }
     }
 }
 
 /// Up to this many fields are assumed to fit the near CPU caches.
-const NEAR: usize = 4096;
+const NEAR_CACHE_FIELDS: usize = 4096;
 
 /// A field name as a lookup key; its slot is irrelevant.
 #[inline]
-pub(crate) fn name_key(name: &[u8]) -> Key<'_> {
-    hashed_key(name, hashing::of(name))
+pub(crate) fn lookup_key(name: &[u8]) -> Key<'_> {
+    hashed_key(name, hashing::hash_bytes(name))
 }
 
 #[inline]
@@ -95,28 +95,28 @@ fn hashed_key(name: &[u8], hash: u64) -> Key<'_> {
     Key { bytes: name, slot: Slot::new(0).expect("the first slot"), hash }
 }
 
-impl<T: Of> Fields<T> {
+impl<T: FieldKind> Fields<T> {
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
 
     #[inline]
-    pub(crate) fn find(&self, key: &Key<'_>) -> Option<Place> {
+    pub(crate) fn find(&self, key: &Key<'_>) -> Option<EntryRef> {
         match self.entries.find(key, Millis(i64::MIN)) {
-            Found::Live(place) | Found::Expired(place) => Some(place),
-            Found::Missing => None,
+            KeyLookup::Live(place) | KeyLookup::Expired(place) => Some(place),
+            KeyLookup::Missing => None,
         }
     }
 
     #[inline]
-    pub(crate) fn at(&self, place: Place) -> Field<'_> {
+    pub(crate) fn at(&self, place: EntryRef) -> Field<'_> {
         let (name, value, expiry) = self.entries.flat_entry(place);
         Field { name, value, expiry }
     }
 
     #[inline]
     pub(crate) fn get(&self, name: &[u8]) -> Option<Field<'_>> {
-        self.find(&name_key(name)).map(|place| self.at(place))
+        self.find(&lookup_key(name)).map(|place| self.at(place))
     }
 
     /// Like [`Self::get`], for callers that already have the hash.
@@ -132,8 +132,8 @@ impl<T: Of> Fields<T> {
     }
 
     /// Prefetches the fields with these hashes if the collection is too large for the near caches.
-    pub(crate) fn touch(&self, hashes: impl Iterator<Item = u64> + Clone) {
-        if self.len() > NEAR {
+    pub(crate) fn prefetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
+        if self.len() > NEAR_CACHE_FIELDS {
             hashes.clone().for_each(|hash| self.entries.prefetch_index(hash));
             hashes.for_each(|hash| {
                 self.entries.prefetch_entry(hash);
@@ -166,8 +166,8 @@ impl<T: Of> Fields<T> {
         self.entries.random(random).map(|place| self.at(place))
     }
 
-    pub(crate) fn count_due(&self, now: Millis) -> usize {
-        self.entries.count_due(now)
+    pub(crate) fn count_expired(&self, now: Millis) -> usize {
+        self.entries.count_expired(now)
     }
 
     pub(crate) fn next_due(&self) -> Option<Millis> {
@@ -175,29 +175,35 @@ impl<T: Of> Fields<T> {
     }
 
     /// Sets a field and returns its previous state if it existed.
-    pub(crate) fn set(&mut self, name: &[u8], value: &[u8], expiry: Option<Millis>) -> Option<Replaced> {
-        let expiry = expiry.map(kept_time);
-        let key = name_key(name);
+    pub(crate) fn set(&mut self, name: &[u8], value: &[u8], expiry: Option<Millis>) -> Option<ReplacedField> {
+        let expiry = expiry.map(clamp_time);
+        let key = lookup_key(name);
         let found = self.find(&key);
-        let replaced = found.map(|place| Replaced { expiry: self.entries.expiry(place) });
+        let replaced = found.map(|place| ReplacedField { expiry: self.entries.expiry(place) });
         self.put(&key, found, value, expiry);
         replaced
     }
 
     /// Sets a field whose lookup result is `found`.
-    pub(crate) fn put(&mut self, key: &Key<'_>, found: Option<Place>, value: &[u8], expiry: Option<Millis>) {
+    pub(crate) fn put(
+        &mut self,
+        key: &Key<'_>,
+        found: Option<EntryRef>,
+        value: &[u8],
+        expiry: Option<Millis>,
+    ) {
         if let Some(place) = found {
             if self.entries.overwrite(place, value, Code::ELEMENT, expiry) {
                 return;
             }
-            drop(self.entries.remove_quietly(place, key.hash));
+            drop(self.entries.remove_without_compaction(place, key.hash));
         }
         self.insert(key, value, expiry);
     }
 
     /// Adds a name without a value. Returns whether it is new.
     pub(crate) fn insert_if_new(&mut self, name: &[u8]) -> bool {
-        let key = name_key(name);
+        let key = lookup_key(name);
         let is_new = self.find(&key).is_none();
         if is_new {
             self.insert(&key, &[], None);
@@ -211,13 +217,13 @@ impl<T: Of> Fields<T> {
     }
 
     fn insert(&mut self, key: &Key<'_>, value: &[u8], expiry: Option<Millis>) {
-        let marks = Marks { code: Code::ELEMENT, usage: 0, expiry };
-        self.entries.insert(key, Content { marks, bytes: value, len: value.len() });
+        let attributes = Attributes { code: Code::ELEMENT, usage: 0, expiry };
+        self.entries.insert(key, NewValue { attributes, bytes: value, len: value.len() });
     }
 
     /// Returns whether the field existed.
     pub(crate) fn remove(&mut self, name: &[u8]) -> bool {
-        let key = name_key(name);
+        let key = lookup_key(name);
         let found = self.find(&key);
         if let Some(place) = found {
             drop(self.entries.remove(place, &key));
@@ -229,42 +235,42 @@ impl<T: Of> Fields<T> {
     pub(crate) fn pop(&mut self, random: u64, name: &mut Vec<u8>) {
         if let Some(place) = self.entries.random(random) {
             name.extend_from_slice(self.entries.key(place));
-            drop(self.entries.remove(place, &name_key(name)));
+            drop(self.entries.remove(place, &lookup_key(name)));
         }
     }
 
     /// Sets or removes the expiry of a field, if it exists.
     pub(crate) fn set_expiry(&mut self, name: &[u8], expiry: Option<Millis>) {
-        let key = name_key(name);
+        let key = lookup_key(name);
         if let Some(place) = self.find(&key) {
-            self.entries.set_expiry(place, &key, expiry.map(kept_time));
+            self.entries.set_expiry(place, &key, expiry.map(clamp_time));
         }
     }
 
     /// Removes one expired field and puts its name into `name`. Returns whether there was one.
-    pub(crate) fn pop_due(&mut self, now: Millis, name: &mut Vec<u8>) -> bool {
-        self.entries.pop_due(now, name).is_some()
+    pub(crate) fn remove_expired(&mut self, now: Millis, name: &mut Vec<u8>) -> bool {
+        self.entries.remove_expired(now, name).is_some()
     }
 }
 
-impl<T: Of> Collection for Fields<T> {
+impl<T: FieldKind> Collection for Fields<T> {
     fn len(&self) -> usize {
         self.entries.len()
     }
 
-    fn rough_bytes(&self) -> usize {
-        self.entries.rough_bytes()
+    fn estimated_bytes(&self) -> usize {
+        self.entries.estimated_bytes()
     }
 
     fn held_bytes(&self) -> usize {
         self.entries.held_bytes()
     }
 
-    fn crowding(&self) -> Crowding {
-        self.entries.crowding()
+    fn fill_level(&self) -> FillLevel {
+        self.entries.fill_level()
     }
 
-    fn add(&mut self, elements: Packed<'_>) -> bool {
+    fn add(&mut self, elements: PackedValue<'_>) -> bool {
         let before = self.len();
         self.entries.reserve(before + elements.len());
         self.entries.announce(elements.bytes().len());
@@ -278,7 +284,7 @@ impl<T: Of> Collection for Fields<T> {
     fn copy(&self) -> Large {
         let mut copy = Box::<Self>::default();
         self.for_each(&mut |field| {
-            copy.insert(&name_key(field.name), field.value, field.expiry);
+            copy.insert(&lookup_key(field.name), field.value, field.expiry);
         });
         T::large(copy)
     }
@@ -289,10 +295,10 @@ impl<T: Of> Collection for Fields<T> {
         }
     }
 
-    fn walk(&mut self, bit: u32, of: Owner<'_>, captured: &mut Captured) -> Option<usize> {
+    fn walk(&mut self, bit: u32, of: ValueOwner<'_>, captured: &mut Captured) -> Option<usize> {
         let mut dropped = std::mem::take(&mut captured.dropped);
         let copied = self.entries.walk_page(bit, &mut dropped, |pin, page, beside| {
-            let part = PartOf {
+            let part = PartInfo {
                 total: pin.len as usize,
                 first: pin.is_new(),
                 any_expires: pin.volatile > 0,
@@ -332,20 +338,21 @@ pub struct FieldsPart<'a> {
 impl FieldsPart<'_> {
     /// Visits the fields of this part, which may be none.
     pub fn for_each(&self, visit: &mut dyn FnMut(Field<'_>)) {
-        self.page.for_each(&mut |name, value, marks| visit(Field { name, value, expiry: marks.expiry }));
+        self.page
+            .for_each(&mut |name, value, attributes| visit(Field { name, value, expiry: attributes.expiry }));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hash::OfHash;
+    use crate::hash::HashFields;
 
     /// Deviation of the observed picks from a uniform distribution, in standard deviations.
-    fn unfairness(fields: &Fields<OfHash>, choices: u64) -> f64 {
+    fn unfairness(fields: &Fields<HashFields>, choices: u64) -> f64 {
         let mut chosen = std::collections::BTreeMap::new();
         for number in 0..choices {
-            let field = fields.random(hashing::of(&number.to_le_bytes())).expect("there are fields");
+            let field = fields.random(hashing::hash_bytes(&number.to_le_bytes())).expect("there are fields");
             *chosen.entry(field.name).or_insert(0.0) += 1.0;
         }
         let (cells, expected) = (fields.len() as f64, choices as f64 / fields.len() as f64);
@@ -356,9 +363,9 @@ mod tests {
     }
 
     #[test]
-    fn every_element_is_chosen_as_often() {
+    fn random_picks_are_uniform() {
         for (len, left) in [(12, 12), (100, 100), (500, 500), (3000, 3000), (3000, 700), (20_000, 100)] {
-            let mut fields = Fields::<OfHash>::default();
+            let mut fields = Fields::<HashFields>::default();
             for number in 0..len {
                 fields.set(&u32::to_be_bytes(number), b"", None);
             }

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use parking_lot::MutexGuard;
 
-use crate::keyspace::{ASKED, Keyspace, Patience};
+use crate::keyspace::{Keyspace, POLL_INTERVAL, WaitPolicy};
 
 /// Held by the thread that waits for a slot while holding another. Must be acquired while holding no slot.
 #[derive(Debug)]
-pub struct ScriptTurn<'k> {
+pub struct GlobalLock<'k> {
     pub(crate) keyspace: &'k Keyspace,
     _held: MutexGuard<'k, ()>,
 }
@@ -21,17 +21,17 @@ pub struct ScriptTurn<'k> {
 impl Keyspace {
     /// Waits for the global lock. The caller must hold no slot.
     #[must_use]
-    pub fn script_turn(&self) -> ScriptTurn<'_> {
-        ScriptTurn { keyspace: self, _held: self.turn.lock() }
+    pub fn acquire_global_lock(&self) -> GlobalLock<'_> {
+        GlobalLock { keyspace: self, _held: self.turn.lock() }
     }
 
     /// Waits for the global lock as long as the policy allows.
     #[must_use]
-    pub fn script_turn_while(&self, patient: Patience<'_>) -> Option<ScriptTurn<'_>> {
-        let mut waited = ASKED;
+    pub fn acquire_global_lock_while(&self, wait_policy: WaitPolicy<'_>) -> Option<GlobalLock<'_>> {
+        let mut waited = POLL_INTERVAL;
         loop {
-            match self.script_turn_within(ASKED) {
-                None if patient(waited) => waited += ASKED,
+            match self.acquire_global_lock_within(POLL_INTERVAL) {
+                None if wait_policy(waited) => waited += POLL_INTERVAL,
                 turn => return turn,
             }
         }
@@ -39,7 +39,7 @@ impl Keyspace {
 
     /// Waits for the global lock for at most `time`. The caller may hold slots, because the wait is bounded.
     #[must_use]
-    pub fn script_turn_within(&self, time: Duration) -> Option<ScriptTurn<'_>> {
-        self.turn.try_lock_for(time).map(|held| ScriptTurn { keyspace: self, _held: held })
+    pub fn acquire_global_lock_within(&self, time: Duration) -> Option<GlobalLock<'_>> {
+        self.turn.try_lock_for(time).map(|held| GlobalLock { keyspace: self, _held: held })
     }
 }

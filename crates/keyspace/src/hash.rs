@@ -10,28 +10,28 @@ mod setting;
 
 use clock::Millis;
 
-use crate::fields::{Field, Fields, FieldsPart, Of};
-use crate::kind::{Form, Kind};
+use crate::fields::{Field, FieldKind, Fields, FieldsPart};
+use crate::kind::{Kind, ValueEncoding};
 use crate::large::Large;
-use crate::packed::{self, Builder, Packed, Shape};
-use crate::value::Elements;
+use crate::packed::{self, PackedBuilder, PackedValue, Shape};
+use crate::value::PartElements;
 
 /// Fields of a hash: each has a value and may expire.
 #[derive(Debug)]
-pub(crate) struct OfHash;
+pub(crate) struct HashFields;
 
-impl Of for OfHash {
-    type Outside = Vec<u8>;
+impl FieldKind for HashFields {
+    type Overflow = Vec<u8>;
 
-    fn elements(part: FieldsPart<'_>) -> Elements<'_> {
-        Elements::Hash(part)
+    fn elements(part: FieldsPart<'_>) -> PartElements<'_> {
+        PartElements::Hash(part)
     }
 
     fn large(fields: Box<Fields<Self>>) -> Large {
         Large::Hash(fields)
     }
 
-    fn unpack(packed: &Packed<'_>, visit: &mut dyn FnMut(Field<'_>)) {
+    fn unpack(packed: &PackedValue<'_>, visit: &mut dyn FnMut(Field<'_>)) {
         packed.fields().for_each(visit);
     }
 }
@@ -40,8 +40,8 @@ impl Of for OfHash {
 /// yet; the caller decides how to treat them.
 #[derive(Debug, Clone, Copy)]
 pub struct HashRef<'a> {
-    pub(crate) shape: Shape<'a, Fields<OfHash>>,
-    pub(crate) form: Form,
+    pub(crate) shape: Shape<'a, Fields<HashFields>>,
+    pub(crate) form: ValueEncoding,
 }
 
 impl<'a> From<records::Record<'a>> for Field<'a> {
@@ -66,7 +66,7 @@ impl<'a> HashRef<'a> {
     /// The OBJECT ENCODING name.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
-        if self.form == Form::TableHash { "hashtable" } else { "listpack" }
+        if self.form == ValueEncoding::TableHash { "hashtable" } else { "listpack" }
     }
 
     /// Looks up a field by name.
@@ -92,9 +92,9 @@ impl<'a> HashRef<'a> {
     pub fn len_at(&self, now: Millis) -> usize {
         match self.shape {
             Shape::Packed(packed) => {
-                records::records(packed).filter(|record| Field::from(*record).lives_at(now)).count()
+                records::records(packed).filter(|record| Field::from(*record).is_live_at(now)).count()
             }
-            Shape::Large(fields) => fields.len() - fields.count_due(now),
+            Shape::Large(fields) => fields.len() - fields.count_expired(now),
         }
     }
 
@@ -132,7 +132,7 @@ impl<'a> HashRef<'a> {
     }
 }
 
-impl Builder {
+impl PackedBuilder {
     /// Adds a field that does not exist yet to a hash.
     pub fn push_field(&mut self, name: &[u8], value: &[u8], expiry: Option<Millis>) {
         records::push(&mut self.bytes, name, value, expiry);
@@ -144,7 +144,7 @@ impl Builder {
     }
 }
 
-impl<'a> Packed<'a> {
+impl<'a> PackedValue<'a> {
     /// The fields of a packed hash, or of one part of it.
     pub fn fields(&self) -> impl Iterator<Item = Field<'a>> + Clone + use<'a> {
         debug_assert_eq!(self.kind(), Kind::Hash);

@@ -11,19 +11,19 @@ use rapidhash::v3::{RapidSecrets, rapidhash_v3_seeded};
 static SECRETS: OnceLock<RapidSecrets> = OnceLock::new();
 
 /// Mask for the position part of a hash. The low 16 bits stay free, with room for a slot number.
-pub(crate) const POSITION: u64 = !0xffff;
+pub(crate) const POSITION_MASK: u64 = !0xffff;
 
 /// Sets the secrets of this process unless they are already set.
-pub(crate) fn seed(seed: u64) {
+pub(crate) fn set_seed(seed: u64) {
     SECRETS.get_or_init(|| RapidSecrets::seed(seed));
 }
 
 /// Derives a seed from `text`; equal texts give equal seeds on every machine.
-pub(crate) fn seed_of(text: &[u8]) -> u64 {
+pub(crate) fn seed_from_text(text: &[u8]) -> u64 {
     rapidhash_v3_seeded(text, &RapidSecrets::seed(0))
 }
 
 #[inline]
-pub(crate) fn of(bytes: &[u8]) -> u64 {
+pub(crate) fn hash_bytes(bytes: &[u8]) -> u64 {
     rapidhash_v3_seeded(bytes, SECRETS.get_or_init(|| RapidSecrets::seed(0)))
 }

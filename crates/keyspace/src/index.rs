@@ -12,26 +12,26 @@ mod inline;
 mod map;
 mod segment;
 
-use inline::Few;
+use inline::InlineIndex;
 use map::Map;
-use segment::{Room, Segment, Taken};
+use segment::{GrowthStep, HashedRefs, Segment};
 
 use crate::chunked::Chunked;
-use crate::hashing::POSITION;
+use crate::hashing::POSITION_MASK;
 use crate::memory::prefetch;
-use crate::purge::A_PART;
+use crate::purge::PAGES_PER_LOCK;
 
 /// A segment that shrinks to this many entries goes back to the inline form.
-const FEW_AGAIN: usize = inline::MOST / 2;
+const INLINE_AGAIN: usize = inline::MAX / 2;
 
 /// Provides the hashes of entries.
-pub(crate) trait Hashes {
+pub(crate) trait HashSource {
     fn hash(&self, reference: u32) -> u64;
     /// Prefetches the entry.
     fn prefetch(&self, reference: u32);
 }
 
-fn hashes(of: &impl Hashes) -> impl FnMut(&[u32], &mut Taken) {
+fn hash_lookup(of: &impl HashSource) -> impl FnMut(&[u32], &mut HashedRefs) {
     |references, taken| {
         references.iter().for_each(|&reference| of.prefetch(reference));
         taken.extend(references.iter().map(|&reference| (of.hash(reference), reference)));
@@ -40,14 +40,14 @@ fn hashes(of: &impl Hashes) -> impl FnMut(&[u32], &mut Taken) {
 
 #[derive(Debug)]
 pub(crate) enum Index {
-    Few(Few),
-    One(Segment),
-    Many(Box<Directory>),
+    Inline(InlineIndex),
+    SingleSegment(Segment),
+    Directory(Box<Directory>),
 }
 
 impl Default for Index {
     fn default() -> Self {
-        Self::Few(Few::default())
+        Self::Inline(InlineIndex::default())
     }
 }
 
@@ -62,31 +62,31 @@ pub(crate) struct Directory {
 }
 
 /// Attempts per random pick. One in two or three succeeds, one in a hundred after many removals.
-const TRIES: usize = 1000;
+const MAX_ATTEMPTS: usize = 1000;
 
 /// The next SplitMix64 pseudo-random number.
-fn mixed(state: &mut u64) -> u64 {
+fn splitmix64(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut mixed = *state;
-    mixed = (mixed ^ mixed >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-    mixed ^ mixed >> 31
+    let mut splitmix64 = *state;
+    splitmix64 = (splitmix64 ^ splitmix64 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    splitmix64 = (splitmix64 ^ splitmix64 >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    splitmix64 ^ splitmix64 >> 31
 }
 
 /// Entries per segment when an index is sized in advance; leaves room so that few segments split soon.
-const AT_FIRST: usize = segment::MOST_ENTRIES * 3 / 4;
+const INITIAL_ENTRIES: usize = segment::MAX_ENTRIES * 3 / 4;
 /// Limit for pre-splitting an index, which takes some microseconds.
-const MOST_DEEP: u8 = 6;
+const MAX_INITIAL_DEPTH: u8 = 6;
 
 /// Two sibling segments with fewer entries than this in total are merged.
-const JOIN_BELOW: usize = 80;
+const MERGE_BELOW: usize = 80;
 
 /// Converts an inline index into a segment.
-fn segment_of(few: &Few, of: &impl Hashes) -> Segment {
-    let mut taken = Taken::new();
-    hashes(of)(few.references(), &mut taken);
+fn segment_from_inline(few: &InlineIndex, of: &impl HashSource) -> Segment {
+    let mut taken = HashedRefs::new();
+    hash_lookup(of)(few.references(), &mut taken);
     let mut segment = Segment::default();
-    segment.take_in(&taken);
+    segment.fill_empty(&taken);
     segment
 }
 
@@ -98,10 +98,10 @@ impl Directory {
         Self { map: Map::new(), segments, unused: Chunked::default(), depths: vec![1] }
     }
 
-    fn split(&mut self, hash: u64, of: &impl Hashes) {
+    fn split(&mut self, hash: u64, of: &impl HashSource) {
         let number = self.map.number(hash);
         let depth = self.segments[number].depth();
-        let other = self.segments[number].split(&mut hashes(of));
+        let other = self.segments[number].split(&mut hash_lookup(of));
         let upper = match self.unused.pop() {
             Some(number) => {
                 self.segments[number] = other;
@@ -112,24 +112,24 @@ impl Directory {
                 self.segments.len() as u32 - 1
             }
         };
-        self.map.divide(hash, depth, upper);
+        self.map.split_range(hash, depth, upper);
         let depth = usize::from(depth);
         self.depths.resize(self.depths.len().max(depth + 2), 0);
         self.depths[depth] -= 1;
         self.depths[depth + 1] += 2;
     }
 
-    /// Returns the entry at `position` and cell `place`, if that cell is taken. A segment is hit in
+    /// Returns the entry at `position` and cell `cell`, if that cell is taken. A segment is hit in
     /// proportion to the positions it covers, and rejects in the same proportion, which keeps picks uniform.
-    fn pick(&self, position: u64, place: u64) -> Option<u32> {
+    fn pick(&self, position: u64, cell: u64) -> Option<u32> {
         let deepest = self.depths.iter().rposition(|&segments| segments > 0)?;
         let segment = &self.segments[self.map.number(position)];
         let passes_by = (1u64 << (deepest - usize::from(segment.depth()))) - 1;
-        if position & passes_by == 0 { segment.pick(segment::MOST_BUCKETS, place as u32) } else { None }
+        if position & passes_by == 0 { segment.pick(segment::MAX_BUCKETS, cell as u32) } else { None }
     }
 
     /// Merges the segment of `hash` with its sibling if both are small. Returns whether it did.
-    fn join(&mut self, hash: u64, of: &impl Hashes) -> bool {
+    fn join(&mut self, hash: u64, of: &impl HashSource) -> bool {
         let number = self.map.number(hash);
         let depth = self.segments[number].depth();
         if depth == 0 {
@@ -137,12 +137,12 @@ impl Directory {
         }
         let other = self.map.number(hash ^ 1 << (64 - depth));
         let together = self.segments[number].len() + self.segments[other].len();
-        if self.segments[other].depth() != depth || together > JOIN_BELOW {
+        if self.segments[other].depth() != depth || together > MERGE_BELOW {
             return false;
         }
         let taken = std::mem::take(&mut self.segments[other]);
-        self.segments[number].join(taken, &mut hashes(of));
-        self.map.unite(hash, depth - 1, number);
+        self.segments[number].join(taken, &mut hash_lookup(of));
+        self.map.merge_ranges(hash, depth - 1, number);
         self.depths[usize::from(depth)] -= 2;
         self.depths[usize::from(depth) - 1] += 1;
         self.unused.push(other);
@@ -155,9 +155,9 @@ impl Index {
     #[inline]
     fn segment(&self, hash: u64) -> Option<&Segment> {
         match self {
-            Self::Few(_) => None,
-            Self::One(segment) => Some(segment),
-            Self::Many(directory) => Some(&directory.segments[directory.map.number(hash)]),
+            Self::Inline(_) => None,
+            Self::SingleSegment(segment) => Some(segment),
+            Self::Directory(directory) => Some(&directory.segments[directory.map.number(hash)]),
         }
     }
 
@@ -165,7 +165,7 @@ impl Index {
     /// cached.
     #[inline]
     pub(crate) fn prefetch_segment(&self, hash: u64) {
-        if let Self::Many(directory) = self {
+        if let Self::Directory(directory) = self {
             let segment = &directory.segments[directory.map.number(hash)];
             let segment = std::slice::from_ref(segment).as_ptr_range();
             prefetch(segment.start);
@@ -186,9 +186,9 @@ impl Index {
     #[inline]
     pub(crate) fn likely(&self, hash: u64) -> Option<u32> {
         match self {
-            Self::Few(few) => few.likely(hash),
-            Self::One(segment) => segment.likely(hash),
-            Self::Many(directory) => directory.segments[directory.map.number(hash)].likely(hash),
+            Self::Inline(few) => few.likely(hash),
+            Self::SingleSegment(segment) => segment.likely(hash),
+            Self::Directory(directory) => directory.segments[directory.map.number(hash)].likely(hash),
         }
     }
 
@@ -196,59 +196,63 @@ impl Index {
     #[inline]
     pub(crate) fn find(&self, hash: u64, is: impl FnMut(u32) -> bool) -> Option<u32> {
         match self {
-            Self::Few(few) => few.find(hash, is),
-            Self::One(segment) => segment.find(hash, is),
-            Self::Many(directory) => directory.segments[directory.map.number(hash)].find(hash, is),
+            Self::Inline(few) => few.find(hash, is),
+            Self::SingleSegment(segment) => segment.find(hash, is),
+            Self::Directory(directory) => directory.segments[directory.map.number(hash)].find(hash, is),
         }
     }
 
     /// Reserves space for this many entries in total: up to one segment, or several if the index is empty.
-    pub(crate) fn reserve(&mut self, entries: usize, of: &impl Hashes) {
-        if entries <= inline::MOST {
+    pub(crate) fn reserve(&mut self, entries: usize, of: &impl HashSource) {
+        if entries <= inline::MAX {
             return;
         }
         let mut segment = match self {
-            Self::Few(few) => segment_of(few, of),
-            Self::One(segment) => std::mem::take(segment),
-            Self::Many(_) => return,
+            Self::Inline(few) => segment_from_inline(few, of),
+            Self::SingleSegment(segment) => std::mem::take(segment),
+            Self::Directory(_) => return,
         };
-        if segment.len() > 0 || entries <= segment::MOST_ENTRIES {
-            segment.reserve(entries, &mut hashes(of));
-            *self = Self::One(segment);
+        if segment.len() > 0 || entries <= segment::MAX_ENTRIES {
+            segment.reserve(entries, &mut hash_lookup(of));
+            *self = Self::SingleSegment(segment);
             return;
         }
-        let deep = (1..MOST_DEEP).find(|&depth| entries >> depth <= AT_FIRST).unwrap_or(MOST_DEEP);
+        let deep = (1..MAX_INITIAL_DEPTH)
+            .find(|&depth| entries >> depth <= INITIAL_ENTRIES)
+            .unwrap_or(MAX_INITIAL_DEPTH);
         let mut directory = Directory::of(segment);
         for depth in 0..deep {
             (0..1u64 << depth).for_each(|number| directory.split(number.rotate_right(depth.into()), of));
         }
         for number in 0..directory.segments.len() {
-            directory.segments[number as u32].reserve(entries >> deep, &mut hashes(of));
+            directory.segments[number as u32].reserve(entries >> deep, &mut hash_lookup(of));
         }
-        *self = Self::Many(Box::new(directory));
+        *self = Self::Directory(Box::new(directory));
     }
 
-    pub(crate) fn add(&mut self, hash: u64, reference: u32, of: &impl Hashes) {
+    pub(crate) fn add(&mut self, hash: u64, reference: u32, of: &impl HashSource) {
         loop {
             match self {
-                Self::Few(few) if few.is_full() => *self = Self::One(segment_of(few, of)),
-                Self::Few(few) => return few.add(hash, reference),
-                Self::One(segment) => match segment.room() {
-                    Room::Enough => return segment.add(hash, reference),
-                    Room::Grow => segment.grow(&mut hashes(of)),
-                    Room::Split => {
+                Self::Inline(few) if few.is_full() => {
+                    *self = Self::SingleSegment(segment_from_inline(few, of))
+                }
+                Self::Inline(few) => return few.add(hash, reference),
+                Self::SingleSegment(segment) => match segment.growth_step() {
+                    GrowthStep::Enough => return segment.add(hash, reference),
+                    GrowthStep::Grow => segment.grow(&mut hash_lookup(of)),
+                    GrowthStep::Split => {
                         let mut directory = Directory::of(std::mem::take(segment));
                         directory.split(hash, of);
-                        *self = Self::Many(Box::new(directory));
+                        *self = Self::Directory(Box::new(directory));
                     }
                 },
-                Self::Many(directory) => {
+                Self::Directory(directory) => {
                     let number = directory.map.number(hash);
                     let segment = &mut directory.segments[number];
-                    match segment.room() {
-                        Room::Enough => return segment.add(hash, reference),
-                        Room::Grow => segment.grow(&mut hashes(of)),
-                        Room::Split => directory.split(hash, of),
+                    match segment.growth_step() {
+                        GrowthStep::Enough => return segment.add(hash, reference),
+                        GrowthStep::Grow => segment.grow(&mut hash_lookup(of)),
+                        GrowthStep::Split => directory.split(hash, of),
                     }
                 }
             }
@@ -256,30 +260,30 @@ impl Index {
     }
 
     /// Removes the reference of an entry with this hash.
-    pub(crate) fn remove(&mut self, hash: u64, reference: u32, of: &impl Hashes) {
+    pub(crate) fn remove(&mut self, hash: u64, reference: u32, of: &impl HashSource) {
         match self {
-            Self::Few(few) => few.remove(hash, reference),
-            Self::One(segment) => {
+            Self::Inline(few) => few.remove(hash, reference),
+            Self::SingleSegment(segment) => {
                 segment.remove(hash, reference);
-                if segment.len() <= FEW_AGAIN {
-                    let mut few = Few::default();
-                    let taken = segment.all(&mut hashes(of));
+                if segment.len() <= INLINE_AGAIN {
+                    let mut few = InlineIndex::default();
+                    let taken = segment.all(&mut hash_lookup(of));
                     taken.into_iter().for_each(|(hash, reference)| few.add(hash, reference));
-                    *self = Self::Few(few);
-                } else if segment.is_loose() {
-                    segment.shrink(&mut hashes(of));
+                    *self = Self::Inline(few);
+                } else if segment.is_sparse() {
+                    segment.shrink(&mut hash_lookup(of));
                 }
             }
-            Self::Many(directory) => {
+            Self::Directory(directory) => {
                 let number = directory.map.number(hash);
                 let segment = &mut directory.segments[number];
                 segment.remove(hash, reference);
-                if segment.is_loose() {
-                    segment.shrink(&mut hashes(of));
+                if segment.is_sparse() {
+                    segment.shrink(&mut hash_lookup(of));
                     while directory.join(hash, of) {}
                     if directory.map.segments() == 1 {
                         let number = directory.map.number(0);
-                        *self = Self::One(std::mem::take(&mut directory.segments[number]));
+                        *self = Self::SingleSegment(std::mem::take(&mut directory.segments[number]));
                     }
                 }
             }
@@ -287,32 +291,34 @@ impl Index {
     }
 
     /// Replaces the reference to an entry that moved.
-    pub(crate) fn redirect(&mut self, hash: u64, from: u32, to: u32) {
+    pub(crate) fn replace_reference(&mut self, hash: u64, from: u32, to: u32) {
         match self {
-            Self::Few(few) => few.redirect(hash, from, to),
-            Self::One(segment) => segment.redirect(hash, from, to),
-            Self::Many(directory) => {
+            Self::Inline(few) => few.replace_reference(hash, from, to),
+            Self::SingleSegment(segment) => segment.replace_reference(hash, from, to),
+            Self::Directory(directory) => {
                 let number = directory.map.number(hash);
-                directory.segments[number].redirect(hash, from, to);
+                directory.segments[number].replace_reference(hash, from, to);
             }
         }
     }
 
     /// Visits the entries of one bucket at `position` or above. Returns the next position, or `None` at the
     /// end.
-    pub(crate) fn visit(&self, position: u64, of: &impl Hashes, visit: impl FnMut(u32)) -> Option<u64> {
+    pub(crate) fn visit(&self, position: u64, of: &impl HashSource, visit: impl FnMut(u32)) -> Option<u64> {
         let segment = match self {
-            Self::Few(few) => {
+            Self::Inline(few) => {
                 let references = few.references().iter().copied();
-                references.filter(|&reference| of.hash(reference) & POSITION >= position).for_each(visit);
+                references
+                    .filter(|&reference| of.hash(reference) & POSITION_MASK >= position)
+                    .for_each(visit);
                 return None;
             }
-            Self::One(segment) => segment,
-            Self::Many(directory) => &directory.segments[directory.map.number(position)],
+            Self::SingleSegment(segment) => segment,
+            Self::Directory(directory) => &directory.segments[directory.map.number(position)],
         };
         let depth = segment.depth();
         let start = if depth == 0 { 0 } else { position & !(u64::MAX >> depth) };
-        match segment.visit_bucket(position & POSITION, |reference| of.hash(reference), visit) {
+        match segment.visit_bucket(position & POSITION_MASK, |reference| of.hash(reference), visit) {
             Some(offset) => Some(start + offset),
             None if depth == 0 => None,
             None => start.checked_add(1 << (64 - depth)),
@@ -321,14 +327,14 @@ impl Index {
 
     /// Visits all entries in arbitrary order until `visit` returns false. Returns whether all were visited.
     /// Needs no hashes.
-    pub(crate) fn visit_all(&self, of: &impl Hashes, mut visit: impl FnMut(u32) -> bool) -> bool {
+    pub(crate) fn visit_all(&self, of: &impl HashSource, mut visit: impl FnMut(u32) -> bool) -> bool {
         match self {
-            Self::Few(few) => {
+            Self::Inline(few) => {
                 few.references().iter().for_each(|&reference| of.prefetch(reference));
                 few.references().iter().copied().all(visit)
             }
-            Self::One(segment) => segment.visit_all(of, &mut visit),
-            Self::Many(directory) => {
+            Self::SingleSegment(segment) => segment.visit_all(of, &mut visit),
+            Self::Directory(directory) => {
                 directory.segments.iter().all(|segment| segment.visit_all(of, &mut visit))
             }
         }
@@ -337,12 +343,12 @@ impl Index {
     /// Picks a uniformly random entry by probing random cells until one is taken.
     pub(crate) fn pick(&self, random: u64) -> Option<u32> {
         let mut state = random;
-        let found = (0..TRIES).find_map(|_| {
-            let (position, place) = (mixed(&mut state), mixed(&mut state));
+        let found = (0..MAX_ATTEMPTS).find_map(|_| {
+            let (position, cell) = (splitmix64(&mut state), splitmix64(&mut state));
             match self {
-                Self::Few(few) => few.pick(place),
-                Self::One(segment) => segment.pick(segment.len_buckets(), place as u32),
-                Self::Many(directory) => directory.pick(position, place),
+                Self::Inline(few) => few.pick(cell),
+                Self::SingleSegment(segment) => segment.pick(segment.bucket_count(), cell as u32),
+                Self::Directory(directory) => directory.pick(position, cell),
             }
         });
         found.or_else(|| self.first())
@@ -350,17 +356,17 @@ impl Index {
 
     fn first(&self) -> Option<u32> {
         match self {
-            Self::Few(few) => few.references().first().copied(),
-            Self::One(segment) => segment.any(),
-            Self::Many(directory) => directory.segments.iter().find_map(Segment::any),
+            Self::Inline(few) => few.references().first().copied(),
+            Self::SingleSegment(segment) => segment.any(),
+            Self::Directory(directory) => directory.segments.iter().find_map(Segment::any),
         }
     }
 
     pub(crate) fn bytes(&self) -> usize {
         match self {
-            Self::Few(_) => 0,
-            Self::One(segment) => segment.bytes(),
-            Self::Many(directory) => {
+            Self::Inline(_) => 0,
+            Self::SingleSegment(segment) => segment.bytes(),
+            Self::Directory(directory) => {
                 let segments: usize = directory.segments.iter().map(Segment::bytes).sum();
                 let lists = directory.segments.bytes() + directory.unused.bytes();
                 let lists = lists + directory.depths.capacity() * size_of::<u32>();
@@ -371,18 +377,18 @@ impl Index {
 
     /// Moves one chunk of the lines to lower addresses of the pool, if there is room. Returns whether more
     /// chunks follow.
-    pub(crate) fn sink(&mut self, part: usize) -> bool {
+    pub(crate) fn move_lower(&mut self, part: usize) -> bool {
         match self {
-            Self::Few(_) => false,
-            Self::One(segment) => {
-                segment.sink();
+            Self::Inline(_) => false,
+            Self::SingleSegment(segment) => {
+                segment.move_lower();
                 false
             }
-            Self::Many(directory) => {
+            Self::Directory(directory) => {
                 let count = directory.segments.len();
-                let some = part * A_PART..count.min((part + 1) * A_PART);
-                some.for_each(|number| directory.segments[number as u32].sink());
-                count > (part + 1) * A_PART
+                let some = part * PAGES_PER_LOCK..count.min((part + 1) * PAGES_PER_LOCK);
+                some.for_each(|number| directory.segments[number as u32].move_lower());
+                count > (part + 1) * PAGES_PER_LOCK
             }
         }
     }

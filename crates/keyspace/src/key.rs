@@ -27,8 +27,8 @@ impl<'a> Key<'a> {
     /// Reuses the hash for another copy of the key: `None` if `bytes` differ.
     #[must_use]
     #[inline]
-    pub fn again<'b>(&self, bytes: &'b [u8]) -> Option<Key<'b>> {
-        same(self.bytes, bytes).then_some(Key { bytes, slot: self.slot, hash: self.hash })
+    pub fn rebind<'b>(&self, bytes: &'b [u8]) -> Option<Key<'b>> {
+        bytes_equal(self.bytes, bytes).then_some(Key { bytes, slot: self.slot, hash: self.hash })
     }
 
     /// The key's hash; independent of its slot.
@@ -41,7 +41,7 @@ impl<'a> Key<'a> {
 /// Compares two byte strings. Most keys are so short that a `memcmp` call would cost more than the
 /// comparison.
 #[inline]
-pub(crate) fn same(one: &[u8], other: &[u8]) -> bool {
+pub(crate) fn bytes_equal(one: &[u8], other: &[u8]) -> bool {
     if one.len() != other.len() {
         return false;
     }
@@ -61,15 +61,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_of_keys_of_all_lengths_is_compared() {
+    fn key_comparison_covers_every_byte() {
         for len in 0..50 {
             let key: Vec<u8> = (0..len).collect();
-            assert!(same(&key, &key.clone()));
-            assert!(!same(&key, &[&key[..], b"x"].concat()));
+            assert!(bytes_equal(&key, &key.clone()));
+            assert!(!bytes_equal(&key, &[&key[..], b"x"].concat()));
             for at in 0..key.len() {
                 let mut other = key.clone();
                 other[at] ^= 0x80;
-                assert!(!same(&key, &other), "byte {at} of {len}");
+                assert!(!bytes_equal(&key, &other), "byte {at} of {len}");
             }
         }
     }

@@ -8,42 +8,42 @@ use parking_lot::{Mutex, MutexGuard};
 use slot_routing::{SLOT_COUNT, Slot, SlotSet};
 use smallvec::SmallVec;
 
-use crate::global_lock::ScriptTurn;
+use crate::global_lock::GlobalLock;
 use crate::hashing;
 use crate::key::Key;
 use crate::locked_slots::LockedSlots;
 use crate::memory::{FullChunk, prefetch};
 use crate::page;
-use crate::prefetched::Touched;
+use crate::prefetched::PrefetchedSlot;
 use crate::published::Published;
 use crate::slot::{SlotData, SlotGuard};
-use crate::snapshot::Cuts;
+use crate::snapshot::ActiveCuts;
 use crate::table::Table;
 
 /// Prefetch distance, in slots, while locking all slots in order.
-const LOCKS_AHEAD: usize = 16;
+const PREFETCH_DISTANCE: usize = 16;
 
 /// Spin attempts before a waiter sleeps: about as long as a worker holds a slot for one batch of commands.
-const SPINS: usize = 200;
+const SPIN_ATTEMPTS: usize = 200;
 /// A slot held longer than this is awaited without holding all others.
-const SOON: Duration = Duration::from_millis(1);
+const SHORT_WAIT: Duration = Duration::from_millis(1);
 /// How often a thread that waits for a slot consults its wait policy.
-pub(crate) const ASKED: Duration = Duration::from_millis(2);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(2);
 /// Called every two milliseconds with the time waited so far; returns whether to keep waiting.
-pub(crate) type Patience<'a> = &'a dyn Fn(Duration) -> bool;
+pub(crate) type WaitPolicy<'a> = &'a dyn Fn(Duration) -> bool;
 /// Up to this many keys, prefetching needs no heap allocation.
-const AT_ONCE: usize = 32;
+const PREFETCH_BATCH: usize = 32;
 /// Guards of all slots.
-pub(crate) type Holding<'k> = Vec<Option<MutexGuard<'k, SlotData>>>;
+pub(crate) type AllGuards<'k> = Vec<Option<MutexGuard<'k, SlotData>>>;
 
 /// A slot aligned to its own cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Aligned(Mutex<SlotData>);
+struct AlignedSlot(Mutex<SlotData>);
 
 /// Key counts of a database.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Size {
+pub struct DatabaseSize {
     /// Total number of keys.
     pub keys: usize,
     /// Keys with an expiry.
@@ -52,7 +52,7 @@ pub struct Size {
     pub timed: usize,
 }
 
-impl Size {
+impl DatabaseSize {
     /// Adds the keys of one slot.
     pub fn add(&mut self, table: &Table) {
         self.keys += table.len();
@@ -64,11 +64,11 @@ impl Size {
 /// All slots of a node.
 #[derive(Debug)]
 pub struct Keyspace {
-    slots: FullChunk<Aligned>,
+    slots: FullChunk<AlignedSlot>,
     /// Slots that can hold keys, in ascending order.
     in_use: Box<[Slot]>,
     published: Published,
-    pub(crate) cuts: Cuts,
+    pub(crate) cuts: ActiveCuts,
     pub(crate) turn: Mutex<()>,
     databases: u16,
 }
@@ -76,31 +76,31 @@ pub struct Keyspace {
 impl Keyspace {
     /// Derives a hash seed from `text`. Servers with the same text share SCAN cursors.
     #[must_use]
-    pub fn seed_of(text: &[u8]) -> u64 {
-        hashing::seed_of(text)
+    pub fn seed_from_text(text: &[u8]) -> u64 {
+        hashing::seed_from_text(text)
     }
 
     /// An empty keyspace with this many databases. `seed` makes hashes unpredictable; the first keyspace
     /// created in a process sets it for all.
     #[must_use]
     pub fn new(seed: u64, databases: u16) -> Self {
-        Self::made_of(seed, databases, Slot::all().collect())
+        Self::with_slots(seed, databases, Slot::all().collect())
     }
 
     /// Like [`Self::new`], restricted to these slots: loops over all slots skip the others, and keys of other
     /// slots must not be written.
     #[must_use]
-    pub fn of_slots(seed: u64, databases: u16, slots: &SlotSet) -> Self {
-        Self::made_of(seed, databases, slots.iter().collect())
+    pub fn restricted_to(seed: u64, databases: u16, slots: &SlotSet) -> Self {
+        Self::with_slots(seed, databases, slots.iter().collect())
     }
 
-    fn made_of(seed: u64, databases: u16, in_use: Box<[Slot]>) -> Self {
-        hashing::seed(seed);
+    fn with_slots(seed: u64, databases: u16, in_use: Box<[Slot]>) -> Self {
+        hashing::set_seed(seed);
         Self {
             slots: FullChunk::default(),
             in_use,
             published: Published::default(),
-            cuts: Cuts::default(),
+            cuts: ActiveCuts::default(),
             turn: Mutex::new(()),
             databases,
         }
@@ -119,8 +119,8 @@ impl Keyspace {
 
     /// An empty keyspace with the same databases and slots.
     #[must_use]
-    pub fn empty_alike(&self, seed: u64) -> Self {
-        Self::made_of(seed, self.databases, self.in_use.clone())
+    pub fn empty_like(&self, seed: u64) -> Self {
+        Self::with_slots(seed, self.databases, self.in_use.clone())
     }
 
     /// Number of databases.
@@ -133,7 +133,7 @@ impl Keyspace {
     #[must_use]
     #[inline]
     pub fn key<'a>(&self, bytes: &'a [u8]) -> Key<'a> {
-        Key { bytes, slot: Slot::of_key(bytes), hash: hashing::of(bytes) }
+        Key { bytes, slot: Slot::of_key(bytes), hash: hashing::hash_bytes(bytes) }
     }
 
     /// Like [`Self::key`], for callers that know the slot.
@@ -141,12 +141,12 @@ impl Keyspace {
     #[inline]
     pub fn key_in<'a>(&self, slot: Slot, bytes: &'a [u8]) -> Key<'a> {
         debug_assert_eq!(slot, Slot::of_key(bytes));
-        Key { bytes, slot, hash: hashing::of(bytes) }
+        Key { bytes, slot, hash: hashing::hash_bytes(bytes) }
     }
 
     /// Prefetches the slot's lock and header (first pass over a batch).
     #[inline]
-    pub fn touch_slot(&self, key: &Key<'_>) {
+    pub fn prefetch_slot(&self, key: &Key<'_>) {
         let slot = &self.slots[key.slot.index()..];
         prefetch(slot.as_ptr());
         prefetch(slot.as_ptr().cast::<u8>().wrapping_add(64));
@@ -155,24 +155,24 @@ impl Keyspace {
     /// Prefetches the key's index line (second pass). Locks the slot; `None` if it is locked by another
     /// thread.
     #[inline]
-    pub fn touch_index(&self, db: u16, key: &Key<'_>) -> Option<Touched<'_>> {
+    pub fn prefetch_index(&self, db: u16, key: &Key<'_>) -> Option<PrefetchedSlot<'_>> {
         let data = self.slots[key.slot.index()].0.try_lock()?;
         data.table_if(db)?.entries.prefetch_index(key.hash);
-        Some(Touched { data, likely: None })
+        Some(PrefetchedSlot { data, likely: None })
     }
 
     /// Runs the second and third prefetch pass over keys whose slots must not stay locked.
-    pub fn touch_entries<'a>(&self, db: u16, keys: impl Iterator<Item = &'a Key<'a>>) {
-        let touched = keys.filter_map(|key| Some((self.touch_index(db, key)?, key)));
-        let touched: SmallVec<[(Touched<'_>, &Key<'_>); AT_ONCE]> = touched.collect();
-        touched.into_iter().for_each(|(mut touched, key)| touched.touch_entry(db, key));
+    pub fn prefetch_entries<'a>(&self, db: u16, keys: impl Iterator<Item = &'a Key<'a>>) {
+        let touched = keys.filter_map(|key| Some((self.prefetch_index(db, key)?, key)));
+        let touched: SmallVec<[(PrefetchedSlot<'_>, &Key<'_>); PREFETCH_BATCH]> = touched.collect();
+        touched.into_iter().for_each(|(mut touched, key)| touched.prefetch_entry(db, key));
     }
 
     /// Hashes the name of a part of a value, such as a hash field.
     #[must_use]
     #[inline]
-    pub fn hash_part(&self, name: &[u8]) -> u64 {
-        hashing::of(name)
+    pub fn hash_element_name(&self, name: &[u8]) -> u64 {
+        hashing::hash_bytes(name)
     }
 
     /// Locks one slot, waiting if necessary. The caller must hold no other slot (see
@@ -193,7 +193,7 @@ impl Keyspace {
 
     fn spin_for(&self, slot: Slot) -> Option<MutexGuard<'_, SlotData>> {
         let lock = &self.slots[slot.index()].0;
-        (0..SPINS).find_map(|_| {
+        (0..SPIN_ATTEMPTS).find_map(|_| {
             std::hint::spin_loop();
             lock.try_lock()
         })
@@ -209,19 +209,19 @@ impl Keyspace {
     }
 
     /// Waits for a slot as long as the policy allows.
-    pub fn lock_while(&self, slot: Slot, patient: Patience<'_>) -> Option<SlotGuard<'_>> {
-        self.try_lock(slot).or_else(|| Some(self.guard(slot, self.data_while(slot, patient)?)))
+    pub fn lock_while(&self, slot: Slot, wait_policy: WaitPolicy<'_>) -> Option<SlotGuard<'_>> {
+        self.try_lock(slot).or_else(|| Some(self.guard(slot, self.lock_data_while(slot, wait_policy)?)))
     }
 
-    fn data_while(&self, slot: Slot, patient: Patience<'_>) -> Option<MutexGuard<'_, SlotData>> {
+    fn lock_data_while(&self, slot: Slot, wait_policy: WaitPolicy<'_>) -> Option<MutexGuard<'_, SlotData>> {
         let spun = self.spin_for(slot);
         let mut waited = Duration::ZERO;
         spun.or_else(|| {
-            while patient(waited) {
-                if let Some(data) = self.slots[slot.index()].0.try_lock_for(ASKED) {
+            while wait_policy(waited) {
+                if let Some(data) = self.slots[slot.index()].0.try_lock_for(POLL_INTERVAL) {
                     return Some(data);
                 }
-                waited += ASKED;
+                waited += POLL_INTERVAL;
             }
             None
         })
@@ -231,42 +231,42 @@ impl Keyspace {
     /// more than a moment is awaited with all others released. `held` has one place per slot. Returns whether
     /// all are locked; false if the wait policy gave up. Only for the holder of the global lock, which may
     /// hold other slots.
-    pub(crate) fn lock_every<'k, G>(
+    pub(crate) fn lock_all_slots<'k, G>(
         &'k self,
-        _turn: &ScriptTurn<'_>,
+        _turn: &GlobalLock<'_>,
         slots: &[Slot],
         held: &mut [Option<G>],
-        patient: Patience<'_>,
+        wait_policy: WaitPolicy<'_>,
         guard: impl Fn(Slot, MutexGuard<'k, SlotData>) -> G,
     ) -> bool {
         let mut awaited: SmallVec<[usize; 8]> = SmallVec::new();
         loop {
             let busy = slots.iter().zip(&mut *held).position(|(slot, held)| {
                 if held.is_none() {
-                    self.touch_lock(slot.index() + LOCKS_AHEAD);
-                    *held = self.lock_soon(*slot).map(|data| guard(*slot, data));
+                    self.prefetch_lock(slot.index() + PREFETCH_DISTANCE);
+                    *held = self.try_lock_briefly(*slot).map(|data| guard(*slot, data));
                 }
                 held.is_none()
             });
             let Some(busy) = busy else { return true };
             let others = held.iter_mut().enumerate().filter(|(place, _)| !awaited.contains(place));
             others.for_each(|(_, held)| *held = None);
-            let Some(data) = self.data_while(slots[busy], patient) else { return false };
+            let Some(data) = self.lock_data_while(slots[busy], wait_policy) else { return false };
             held[busy] = Some(guard(slots[busy], data));
             awaited.push(busy);
         }
     }
 
-    fn lock_soon(&self, slot: Slot) -> Option<MutexGuard<'_, SlotData>> {
+    fn try_lock_briefly(&self, slot: Slot) -> Option<MutexGuard<'_, SlotData>> {
         let lock = &self.slots[slot.index()].0;
-        lock.try_lock().or_else(|| self.spin_for(slot)).or_else(|| lock.try_lock_for(SOON))
+        lock.try_lock().or_else(|| self.spin_for(slot)).or_else(|| lock.try_lock_for(SHORT_WAIT))
     }
 
     /// Prepares for locking all slots: allocates the guards and prefetches the lock cache lines. Fetching the
     /// lines from other cores takes the time, not the locking.
-    pub(crate) fn ready_to_hold_all(&self) -> Holding<'_> {
+    pub(crate) fn prepare_to_lock_all(&self) -> AllGuards<'_> {
         for slot in self.slots() {
-            self.touch_lock(slot.index() + LOCKS_AHEAD);
+            self.prefetch_lock(slot.index() + PREFETCH_DISTANCE);
             drop(self.slots[slot.index()].0.try_lock());
         }
         self.slots().map(|_| None).collect()
@@ -274,19 +274,19 @@ impl Keyspace {
 
     /// Runs `at_that_moment` while all slots are locked. It does not read the slots, so only the cache line
     /// with each lock is touched.
-    pub(crate) fn with_all_held<'k, R>(
+    pub(crate) fn with_all_locked<'k, R>(
         &'k self,
-        turn: &ScriptTurn<'_>,
-        mut held: Holding<'k>,
+        turn: &GlobalLock<'_>,
+        mut held: AllGuards<'k>,
         at_that_moment: impl FnOnce() -> R,
     ) -> R {
-        self.lock_every(turn, &self.in_use, &mut held, &|_| true, |_, data| data);
+        self.lock_all_slots(turn, &self.in_use, &mut held, &|_| true, |_, data| data);
         let outcome = at_that_moment();
         held.iter_mut().for_each(|guard| *guard = None);
         outcome
     }
 
-    fn touch_lock(&self, number: usize) {
+    fn prefetch_lock(&self, number: usize) {
         if let Some(slot) = self.slots.get(number) {
             prefetch(slot);
         }
@@ -300,22 +300,22 @@ impl Keyspace {
 
     /// Yields the slot to waiting threads and locks it again. Long operations on a slot must call this
     /// regularly: a plain unlock and lock would nearly always win against a waiting thread.
-    pub(crate) fn let_others(&self, guard: &mut SlotGuard<'_>) {
+    pub(crate) fn yield_to_waiters(&self, guard: &mut SlotGuard<'_>) {
         guard.publish();
         MutexGuard::bump(&mut guard.data);
-        self.cuts.meet(guard.slot, &mut guard.data);
+        self.cuts.pin_unseen(guard.slot, &mut guard.data);
         guard.likely = None;
     }
 
     #[inline]
     pub(crate) fn guard<'k>(&'k self, slot: Slot, data: MutexGuard<'k, SlotData>) -> SlotGuard<'k> {
-        self.guard_touched(slot, Touched { data, likely: None })
+        self.guard_prefetched(slot, PrefetchedSlot { data, likely: None })
     }
 
     #[inline(always)]
-    pub(crate) fn guard_touched<'k>(&'k self, slot: Slot, touched: Touched<'k>) -> SlotGuard<'k> {
-        let Touched { mut data, likely } = touched;
-        self.cuts.meet(slot, &mut data);
+    pub(crate) fn guard_prefetched<'k>(&'k self, slot: Slot, touched: PrefetchedSlot<'k>) -> SlotGuard<'k> {
+        let PrefetchedSlot { mut data, likely } = touched;
+        self.cuts.pin_unseen(slot, &mut data);
         SlotGuard { data, published: &self.published, slot, last_published: None, likely }
     }
 
@@ -360,12 +360,12 @@ impl Keyspace {
         if db == 0 {
             return self.slot_len(slot);
         }
-        if !self.has_others(slot) { 0 } else { self.lock(slot).table_if(db).map_or(0, Table::len) }
+        if !self.has_other_databases(slot) { 0 } else { self.lock(slot).table_if(db).map_or(0, Table::len) }
     }
 
     /// Whether databases other than 0 have keys in `slot`, as of the last unlock.
     #[must_use]
-    pub fn has_others(&self, slot: Slot) -> bool {
+    pub fn has_other_databases(&self, slot: Slot) -> bool {
         self.published.others[slot.index()].load(Ordering::Relaxed) > 0
     }
 
@@ -378,10 +378,10 @@ impl Keyspace {
     /// Key counts per database. Slots are counted one after another while other threads may write. A slot is
     /// locked only if databases other than 0 have keys in it.
     #[must_use]
-    pub fn sizes(&self) -> Vec<Size> {
-        let mut sizes = vec![Size::default(); usize::from(self.databases())];
+    pub fn sizes(&self) -> Vec<DatabaseSize> {
+        let mut sizes = vec![DatabaseSize::default(); usize::from(self.databases())];
         for slot in self.filled_slots() {
-            if self.has_others(slot) {
+            if self.has_other_databases(slot) {
                 for (db, table) in self.lock(slot).tables() {
                     sizes[usize::from(db)].add(table);
                 }
@@ -415,14 +415,14 @@ impl Keyspace {
         Some(self.published.next_due()).filter(|next| *next != page::NEVER)
     }
 
-    /// Registers `ring`, called with the slot locked whenever a key gets an expiry earlier than
+    /// Registers `notify`, called with the slot locked whenever a key gets an expiry earlier than
     /// [`Keyspace::next_due`].
     ///
     /// # Panics
     /// If called twice.
-    pub fn call_when_due_sooner(&self, ring: impl Fn() + Send + Sync + 'static) {
-        self.published.call_when_due_sooner(Box::new(ring));
+    pub fn on_earlier_expiry(&self, notify: impl Fn() + Send + Sync + 'static) {
+        self.published.on_earlier_expiry(Box::new(notify));
     }
 }
 
-const _: () = assert!(SLOT_COUNT <= u16::MAX as usize && FullChunk::<Aligned>::LEN == SLOT_COUNT);
+const _: () = assert!(SLOT_COUNT <= u16::MAX as usize && FullChunk::<AlignedSlot>::LEN == SLOT_COUNT);

@@ -4,7 +4,7 @@
 //! kind is added").
 
 use crate::entry::Code;
-use crate::packed::{About, MOST_BYTES, MOST_ELEMENTS};
+use crate::packed::{MAX_BYTES, MAX_ELEMENTS, ValueSummary};
 use crate::stream;
 
 /// The type of a value, as reported by TYPE.
@@ -51,7 +51,7 @@ impl Kind {
 
 /// How a string was produced, which decides its OBJECT ENCODING name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub enum Naming {
+pub enum EncodingHint {
     /// Set as a whole: the content decides the name.
     #[default]
     ByContent,
@@ -65,12 +65,12 @@ pub enum Naming {
 /// The discriminant is the code in an entry's header; fifteen are available.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Form {
+pub(crate) enum ValueEncoding {
     /// Encoding name decided by the content.
     String,
     RawString,
     /// A result of INCRBYFLOAT.
-    SumString,
+    FloatSumString,
     ListpackHash,
     TableHash,
     ListpackList,
@@ -83,10 +83,10 @@ pub(crate) enum Form {
     Stream = 12,
 }
 
-impl Form {
+impl ValueEncoding {
     #[inline]
     pub(crate) const fn code(self) -> Code {
-        Code::of_key(self as u8)
+        Code::for_key(self as u8)
     }
 
     /// The encoding for the code of a key's entry.
@@ -95,7 +95,7 @@ impl Form {
         match code.number() {
             0 => Self::String,
             1 => Self::RawString,
-            2 => Self::SumString,
+            2 => Self::FloatSumString,
             3 => Self::ListpackHash,
             4 => Self::TableHash,
             5 => Self::ListpackList,
@@ -113,7 +113,7 @@ impl Form {
     #[inline]
     pub(crate) fn kind(self) -> Kind {
         match self {
-            Self::String | Self::RawString | Self::SumString => Kind::String,
+            Self::String | Self::RawString | Self::FloatSumString => Kind::String,
             Self::ListpackList | Self::QuicklistList => Kind::List,
             Self::IntsetSet | Self::ListpackSet | Self::TableSet => Kind::Set,
             Self::ListpackSortedSet | Self::SkiplistSortedSet => Kind::SortedSet,
@@ -132,7 +132,7 @@ impl Form {
     }
 
     /// The initial encoding of a value of this kind.
-    pub(crate) fn first_of(kind: Kind) -> Self {
+    pub(crate) fn initial_for(kind: Kind) -> Self {
         match kind {
             Kind::String => Self::String,
             Kind::List => Self::ListpackList,
@@ -145,24 +145,26 @@ impl Form {
 
     /// The encoding after elements described by `about` were added. An encoding never reverts to a smaller
     /// one.
-    pub(crate) fn renamed(self, about: &About, limits: &Limits) -> Self {
+    pub(crate) fn encoding_after_adding(self, about: &ValueSummary, limits: &EncodingLimits) -> Self {
         match self {
-            Self::String | Self::RawString | Self::SumString | Self::Stream => self,
+            Self::String | Self::RawString | Self::FloatSumString | Self::Stream => self,
             Self::ListpackSortedSet if about.passes(limits.sorted_set) => Self::SkiplistSortedSet,
             Self::ListpackSortedSet | Self::SkiplistSortedSet => self,
-            Self::ListpackList if limits.list.is_passed(about.bytes as usize, about.count as usize) => {
+            Self::ListpackList if limits.list.is_exceeded_by(about.bytes as usize, about.count as usize) => {
                 Self::QuicklistList
             }
             Self::ListpackList | Self::QuicklistList => self,
             Self::ListpackHash if about.passes(limits.hash) => Self::TableHash,
             Self::ListpackHash | Self::TableHash => self,
-            Self::IntsetSet | Self::ListpackSet | Self::TableSet => self.renamed_set(about, limits.set),
+            Self::IntsetSet | Self::ListpackSet | Self::TableSet => {
+                self.set_encoding_after_adding(about, limits.set)
+            }
         }
     }
 
-    /// Like [`Self::renamed`] for a set, which stays an intset while it has only integers within the limit,
+    /// Like [`Self::encoding_after_adding`] for a set, which stays an intset while it has only integers within the limit,
     /// and becomes a hash table beyond it.
-    pub(crate) fn renamed_set(self, about: &About, bounds: SetBounds) -> Self {
+    pub(crate) fn set_encoding_after_adding(self, about: &ValueSummary, bounds: SetBounds) -> Self {
         match (self, about.form()) {
             (Self::TableSet, _) | (_, Self::TableSet) => Self::TableSet,
             (Self::IntsetSet, Self::IntsetSet) if about.count as usize <= bounds.intset => Self::IntsetSet,
@@ -178,46 +180,46 @@ impl Form {
         match self.kind() {
             Kind::String => true,
             Kind::List | Kind::Set | Kind::SortedSet | Kind::Hash => {
-                bytes.len() <= MOST_BYTES && len <= self.most_packed()
+                bytes.len() <= MAX_BYTES && len <= self.max_packed()
             }
             Kind::Stream => stream::stays_packed(bytes),
         }
     }
 
     /// Maximum number of elements of a packed value, because lookups scan them linearly.
-    pub(crate) fn most_packed(self) -> usize {
+    pub(crate) fn max_packed(self) -> usize {
         match self {
             // An intset is sorted and searched by bisection.
-            Self::IntsetSet => MOST_ELEMENTS,
+            Self::IntsetSet => MAX_ELEMENTS,
             Self::ListpackSet | Self::TableSet => 128,
             Self::String
             | Self::RawString
-            | Self::SumString
+            | Self::FloatSumString
             | Self::ListpackHash
             | Self::TableHash
             | Self::ListpackList
             | Self::QuicklistList
             | Self::ListpackSortedSet
             | Self::SkiplistSortedSet
-            | Self::Stream => MOST_ELEMENTS,
+            | Self::Stream => MAX_ELEMENTS,
         }
     }
 }
 
-impl From<Naming> for Form {
+impl From<EncodingHint> for ValueEncoding {
     #[inline]
-    fn from(naming: Naming) -> Self {
-        match naming {
-            Naming::ByContent => Self::String,
-            Naming::Raw => Self::RawString,
-            Naming::NeverInt => Self::SumString,
+    fn from(encoding_hint: EncodingHint) -> Self {
+        match encoding_hint {
+            EncodingHint::ByContent => Self::String,
+            EncodingHint::Raw => Self::RawString,
+            EncodingHint::NeverInt => Self::FloatSumString,
         }
     }
 }
 
 /// Thresholds up to which OBJECT ENCODING reports a compact encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Bounds {
+pub struct ListpackBounds {
     /// Maximum number of elements.
     pub entries: usize,
     /// Maximum length of an element, field name or value.
@@ -231,9 +233,9 @@ pub struct ListLimit(pub i32);
 
 impl ListLimit {
     /// Bytes of a listpack besides its entries.
-    const FRAME: usize = 7;
+    const LISTPACK_OVERHEAD: usize = 7;
     /// Byte limit that applies in addition to an element count.
-    const MOST_COUNTED: usize = 8192;
+    const MAX_COUNTED_BYTES: usize = 8192;
 
     /// The limit: `Ok` bytes or `Err` elements.
     fn most(self) -> Result<usize, usize> {
@@ -244,19 +246,19 @@ impl ListLimit {
     }
 
     /// Whether a list of this many bytes and elements exceeds the limit.
-    pub(crate) fn is_passed(self, bytes: usize, len: usize) -> bool {
-        let bytes = bytes + Self::FRAME;
+    pub(crate) fn is_exceeded_by(self, bytes: usize, len: usize) -> bool {
+        let bytes = bytes + Self::LISTPACK_OVERHEAD;
         match self.most() {
             Ok(most) => bytes > most,
-            Err(most) => bytes > Self::MOST_COUNTED || len > most,
+            Err(most) => bytes > Self::MAX_COUNTED_BYTES || len > most,
         }
     }
 
     /// Whether a quicklist has shrunk enough to be a listpack again: to half the limit, which avoids
     /// flapping.
-    pub(crate) fn is_far(self, bytes: usize, len: usize) -> bool {
+    pub(crate) fn permits_listpack_again(self, bytes: usize, len: usize) -> bool {
         match self.most() {
-            Ok(most) => bytes + Self::FRAME <= most / 2,
+            Ok(most) => bytes + Self::LISTPACK_OVERHEAD <= most / 2,
             Err(most) => len <= most / 2,
         }
     }
@@ -268,12 +270,12 @@ pub struct SetBounds {
     /// Maximum number of integers of an `intset`.
     pub intset: usize,
     /// Thresholds of the `listpack` encoding.
-    pub listpack: Bounds,
+    pub listpack: ListpackBounds,
 }
 
 /// Limits for the entries that share a stream node; 0 means unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NodeBounds {
+pub struct StreamNodeBounds {
     /// `stream-node-max-bytes`
     pub bytes: usize,
     /// `stream-node-max-entries`
@@ -282,25 +284,31 @@ pub struct NodeBounds {
 
 /// Thresholds of the compact encodings, by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct EncodingLimits {
     /// `list-max-listpack-size`.
     pub list: ListLimit,
     /// `set-max-intset-entries`, `set-max-listpack-entries` and `set-max-listpack-value`.
     pub set: SetBounds,
     /// `zset-max-listpack-entries` and `zset-max-listpack-value`.
-    pub sorted_set: Bounds,
+    pub sorted_set: ListpackBounds,
     /// `hash-max-listpack-entries` and `hash-max-listpack-value`.
-    pub hash: Bounds,
+    pub hash: ListpackBounds,
     /// `stream-node-max-bytes` and `stream-node-max-entries`.
-    pub stream: NodeBounds,
+    pub stream: StreamNodeBounds,
 }
 
-impl Default for Limits {
+impl Default for EncodingLimits {
     fn default() -> Self {
-        let set = SetBounds { intset: 512, listpack: Bounds { entries: 128, value: 64 } };
-        let sorted_set = Bounds { entries: 128, value: 64 };
-        let stream = NodeBounds { bytes: 4096, entries: 100 };
-        Self { list: ListLimit(-2), set, sorted_set, hash: Bounds { entries: 512, value: 64 }, stream }
+        let set = SetBounds { intset: 512, listpack: ListpackBounds { entries: 128, value: 64 } };
+        let sorted_set = ListpackBounds { entries: 128, value: 64 };
+        let stream = StreamNodeBounds { bytes: 4096, entries: 100 };
+        Self {
+            list: ListLimit(-2),
+            set,
+            sorted_set,
+            hash: ListpackBounds { entries: 512, value: 64 },
+            stream,
+        }
     }
 }
 
@@ -309,25 +317,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_code_reads_back_as_its_form() {
+    fn code_decodes_to_its_encoding() {
         let forms = [
-            Form::String,
-            Form::RawString,
-            Form::SumString,
-            Form::ListpackHash,
-            Form::TableHash,
-            Form::ListpackList,
-            Form::QuicklistList,
-            Form::IntsetSet,
-            Form::ListpackSet,
-            Form::TableSet,
-            Form::ListpackSortedSet,
-            Form::SkiplistSortedSet,
-            Form::Stream,
+            ValueEncoding::String,
+            ValueEncoding::RawString,
+            ValueEncoding::FloatSumString,
+            ValueEncoding::ListpackHash,
+            ValueEncoding::TableHash,
+            ValueEncoding::ListpackList,
+            ValueEncoding::QuicklistList,
+            ValueEncoding::IntsetSet,
+            ValueEncoding::ListpackSet,
+            ValueEncoding::TableSet,
+            ValueEncoding::ListpackSortedSet,
+            ValueEncoding::SkiplistSortedSet,
+            ValueEncoding::Stream,
         ];
         for form in forms {
-            assert_eq!(Form::of(form.code()), form);
-            assert_eq!(Form::first_of(form.kind()).kind(), form.kind());
+            assert_eq!(ValueEncoding::of(form.code()), form);
+            assert_eq!(ValueEncoding::initial_for(form.kind()).kind(), form.kind());
             assert!(Kind::ALL.contains(&form.kind()));
         }
     }

@@ -4,17 +4,17 @@
 //! structure behind the [`Collection`] trait, which is all that storing, pinning, walking, counting and
 //! dropping needs.
 
-use crate::captured::{Captured, Owner};
+use crate::captured::{Captured, ValueOwner};
 use crate::entry::{Code, MAX_VALUE};
 use crate::fields::Fields;
-use crate::hash::OfHash;
-use crate::kind::{Form, Kind};
+use crate::hash::HashFields;
+use crate::kind::{Kind, ValueEncoding};
 use crate::list::segments::Segments;
-use crate::overflow::{Outside, Record, Shape, ShapeMut};
-use crate::packed::{Packed, elements_len};
-use crate::pages::Crowding;
-use crate::set::OfSet;
-use crate::sorted_set::OfSortedSet;
+use crate::overflow::{OverflowShape, OverflowShapeMut, OverflowValue, Record};
+use crate::packed::{PackedValue, elements_len};
+use crate::pages::FillLevel;
+use crate::set::SetFields;
+use crate::sorted_set::SortedSetFields;
 use crate::stream::LargeStream;
 
 /// A large collection.
@@ -27,15 +27,15 @@ pub(crate) trait Collection: std::fmt::Debug {
     fn len(&self) -> usize;
 
     /// Estimates the bytes freed by dropping it, in O(1).
-    fn rough_bytes(&self) -> usize;
+    fn estimated_bytes(&self) -> usize;
 
     /// Heap bytes used.
     fn held_bytes(&self) -> usize;
 
-    fn crowding(&self) -> Crowding;
+    fn fill_level(&self) -> FillLevel;
 
     /// Adds the elements of a packed value of its kind. Returns whether all were new.
-    fn add(&mut self, elements: Packed<'_>) -> bool;
+    fn add(&mut self, elements: PackedValue<'_>) -> bool;
 
     /// A deep copy without pins.
     fn copy(&self) -> Large;
@@ -45,7 +45,7 @@ pub(crate) trait Collection: std::fmt::Debug {
 
     /// Copies the next pinned part together with its key, unpins it, and returns its bytes. `None` when
     /// finished.
-    fn walk(&mut self, bit: u32, of: Owner<'_>, captured: &mut Captured) -> Option<usize>;
+    fn walk(&mut self, bit: u32, of: ValueOwner<'_>, captured: &mut Captured) -> Option<usize>;
 
     /// Unpins the next part without copying it and returns its bytes. `None` when finished.
     fn skip(&mut self, bit: u32, dropped: &mut Vec<Record<Large>>) -> Option<usize>;
@@ -67,9 +67,9 @@ pub(crate) enum Large {
     /// A string or packed collection.
     Bytes(Vec<u8>),
     List(Box<Segments>),
-    Set(Box<Fields<OfSet>>),
-    SortedSet(Box<Fields<OfSortedSet>>),
-    Hash(Box<Fields<OfHash>>),
+    Set(Box<Fields<SetFields>>),
+    SortedSet(Box<Fields<SortedSetFields>>),
+    Hash(Box<Fields<HashFields>>),
     Stream(Box<LargeStream>),
 }
 
@@ -96,13 +96,13 @@ impl Large {
     }
 
     /// Adds a part. Returns whether all its elements were new.
-    pub(crate) fn add(&mut self, part: Packed<'_>) -> bool {
+    pub(crate) fn add(&mut self, part: PackedValue<'_>) -> bool {
         match self.shape_mut() {
-            ShapeMut::Flat(bytes) => {
+            OverflowShapeMut::Flat(bytes) => {
                 bytes.extend_from_slice(part.bytes());
                 true
             }
-            ShapeMut::Collection(collection) => collection.add(part),
+            OverflowShapeMut::Collection(collection) => collection.add(part),
         }
     }
 }
@@ -114,75 +114,75 @@ impl From<Vec<u8>> for Large {
 }
 
 /// Tuned for pages of keys: measured with strings of 18 to 3000 bytes and hashes, 15 to 170 keys per slot.
-const SQUARE_OF_KEYS: u64 = 450;
+const KEY_PAGE_LEN_FACTOR: u64 = 450;
 /// Tuned for elements: large collections do not grow in step, so holes in the pool are reused at once.
-pub(crate) const SQUARE_OF_ELEMENTS: u64 = 4800;
+pub(crate) const ELEMENT_PAGE_LEN_FACTOR: u64 = 4800;
 
-impl Outside for Large {
-    const SQUARE: u64 = SQUARE_OF_KEYS;
-    type Order = ();
+impl OverflowValue for Large {
+    const PAGE_LEN_FACTOR: u64 = KEY_PAGE_LEN_FACTOR;
+    type SecondaryOrder = ();
 
     #[inline]
-    fn may_grow(code: Code) -> bool {
-        Form::of(code).is_collection()
+    fn may_outgrow_packed(code: Code) -> bool {
+        ValueEncoding::of(code).is_collection()
     }
 
-    fn waits(&self) -> bool {
+    fn has_own_walk(&self) -> bool {
         match self.shape() {
-            Shape::Flat(bytes) => bytes.len() > MAX_VALUE,
-            Shape::Collection(_) => true,
+            OverflowShape::Flat(bytes) => bytes.len() > MAX_VALUE,
+            OverflowShape::Collection(_) => true,
         }
     }
 
-    fn shape(&self) -> Shape<'_> {
+    fn shape(&self) -> OverflowShape<'_> {
         match self {
-            Self::Bytes(bytes) => Shape::Flat(bytes),
-            Self::List(segments) => Shape::Collection(&**segments),
-            Self::Set(fields) => Shape::Collection(&**fields),
-            Self::SortedSet(members) => Shape::Collection(&**members),
-            Self::Hash(fields) => Shape::Collection(&**fields),
-            Self::Stream(stream) => Shape::Collection(&**stream),
+            Self::Bytes(bytes) => OverflowShape::Flat(bytes),
+            Self::List(segments) => OverflowShape::Collection(&**segments),
+            Self::Set(fields) => OverflowShape::Collection(&**fields),
+            Self::SortedSet(members) => OverflowShape::Collection(&**members),
+            Self::Hash(fields) => OverflowShape::Collection(&**fields),
+            Self::Stream(stream) => OverflowShape::Collection(&**stream),
         }
     }
 
-    fn shape_mut(&mut self) -> ShapeMut<'_> {
+    fn shape_mut(&mut self) -> OverflowShapeMut<'_> {
         match self {
-            Self::Bytes(bytes) => ShapeMut::Flat(bytes),
-            Self::List(segments) => ShapeMut::Collection(&mut **segments),
-            Self::Set(fields) => ShapeMut::Collection(&mut **fields),
-            Self::SortedSet(members) => ShapeMut::Collection(&mut **members),
-            Self::Hash(fields) => ShapeMut::Collection(&mut **fields),
-            Self::Stream(stream) => ShapeMut::Collection(&mut **stream),
+            Self::Bytes(bytes) => OverflowShapeMut::Flat(bytes),
+            Self::List(segments) => OverflowShapeMut::Collection(&mut **segments),
+            Self::Set(fields) => OverflowShapeMut::Collection(&mut **fields),
+            Self::SortedSet(members) => OverflowShapeMut::Collection(&mut **members),
+            Self::Hash(fields) => OverflowShapeMut::Collection(&mut **fields),
+            Self::Stream(stream) => OverflowShapeMut::Collection(&mut **stream),
         }
     }
 
     fn copy(&self) -> Self {
         match self.shape() {
-            Shape::Flat(bytes) => Self::Bytes(bytes.clone()),
-            Shape::Collection(collection) => collection.copy(),
+            OverflowShape::Flat(bytes) => Self::Bytes(bytes.clone()),
+            OverflowShape::Collection(collection) => collection.copy(),
         }
     }
 }
 
 /// A long element value: always bytes, copied together with its page.
-impl Outside for Vec<u8> {
-    const SQUARE: u64 = SQUARE_OF_ELEMENTS;
-    type Order = ();
+impl OverflowValue for Vec<u8> {
+    const PAGE_LEN_FACTOR: u64 = ELEMENT_PAGE_LEN_FACTOR;
+    type SecondaryOrder = ();
 
-    fn may_grow(_: Code) -> bool {
+    fn may_outgrow_packed(_: Code) -> bool {
         false
     }
 
-    fn waits(&self) -> bool {
+    fn has_own_walk(&self) -> bool {
         false
     }
 
-    fn shape(&self) -> Shape<'_> {
-        Shape::Flat(self)
+    fn shape(&self) -> OverflowShape<'_> {
+        OverflowShape::Flat(self)
     }
 
-    fn shape_mut(&mut self) -> ShapeMut<'_> {
-        ShapeMut::Flat(self)
+    fn shape_mut(&mut self) -> OverflowShapeMut<'_> {
+        OverflowShapeMut::Flat(self)
     }
 
     fn copy(&self) -> Self {

@@ -43,28 +43,29 @@ mod usage;
 mod value;
 mod varint;
 
-pub use entries::{Found, Place};
-pub use fields::{Field, FieldsPart, Replaced};
-pub use global_lock::ScriptTurn;
+pub use entries::{EntryRef, KeyLookup};
+pub use fields::{Field, FieldsPart, ReplacedField};
+pub use global_lock::GlobalLock;
 pub use key::Key;
-pub use keyspace::{Keyspace, Size};
-pub use kind::{Bounds, Kind, Limits, ListLimit, Naming, NodeBounds, SetBounds};
+pub use keyspace::{DatabaseSize, Keyspace};
+pub use kind::{EncodingHint, EncodingLimits, Kind, ListLimit, ListpackBounds, SetBounds, StreamNodeBounds};
 pub use list::{ItemDigits, ListEnd, ListItem, ListPart, ListRun};
 pub use locked_slots::LockedSlots;
-pub use memory::{PoolUse, in_wide_vectors, keep_chunk_ready, pool_taken, pool_use, purge_pool};
+pub use memory::{PoolUsage, in_wide_vectors, keep_chunk_ready, pool_usage, pool_used_bytes, purge_pool};
 pub use overflow::kept_bytes;
-pub use packed::{About, Builder, Packed};
-pub use pages::{Crowding, any_crowded, bound_pages};
-pub use prefetched::Touched;
-pub use set::{Digits, Member, NewSet};
-pub use slot::{SlotData, SlotGuard, Taken};
-pub use snapshot::{ReadyToCut, Snapshot, SnapshotEntry};
-pub use sorted_set::{Between, PinnedMembers, Scored, ScoredPart};
+pub use packed::{PackedBuilder, PackedValue, ValueSummary};
+pub use pages::{FillLevel, limit_pages, was_ever_crowded};
+pub use prefetched::PrefetchedSlot;
+pub use set::{Digits, SetBuilder, SetMember};
+pub use slot::{RemovedKeys, SlotData, SlotGuard};
+pub use snapshot::{PreparedCut, Snapshot, SnapshotEntry};
+pub use sorted_set::{OrderBoundary, PinnedMembers, ScoredMember, ScoredPart};
 pub use stream::{
-    Consumer, Cursor, Entry, Exactness, Group, Head, IdempotenceBounds, IdempotenceTotals, Pending, Piece,
-    Producers, Stream, StreamId, StreamPart, Trim, check_node, node_entries,
+    Consumer, Group, IdempotenceBounds, IdempotenceTotals, PendingEntry, Producers, Stream, StreamCursor,
+    StreamEntry, StreamHead, StreamId, StreamPart, StreamPiece, StreamTrim, TrimPrecision, check_node,
+    node_entries,
 };
-pub use table::{Detached, Dropped, NewEntry, ScanItem, Table};
+pub use table::{DetachedValue, NewEntry, RemovedValue, ScanItem, Table};
 pub use usage::{LfuSettings, Usage};
 // The kinds and their read-only views.
 pub use value::*;

@@ -10,9 +10,9 @@ mod segment;
 pub(crate) mod segments;
 mod tree;
 
-use crate::kind::{Form, Kind};
-use crate::packed::{self, Builder, COUNT, Packed, Shape};
-use crate::value::Elements;
+use crate::kind::{Kind, ValueEncoding};
+use crate::packed::{self, COUNT_LEN, PackedBuilder, PackedValue, Shape};
+use crate::value::PartElements;
 pub use records::{ItemDigits, ListItem};
 use segments::{Segments, SegmentsPart};
 
@@ -29,7 +29,7 @@ pub enum ListEnd {
 #[derive(Debug, Clone, Copy)]
 pub struct ListRef<'a> {
     pub(crate) shape: Shape<'a, Segments>,
-    pub(crate) form: Form,
+    pub(crate) form: ValueEncoding,
 }
 
 /// Consecutive elements encoded as listpack entries.
@@ -65,13 +65,13 @@ impl<'a> ListRef<'a> {
     /// The OBJECT ENCODING name.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
-        if self.form == Form::QuicklistList { "quicklist" } else { "listpack" }
+        if self.form == ValueEncoding::QuicklistList { "quicklist" } else { "listpack" }
     }
 
     /// Bytes of the records.
     pub(crate) fn bytes(&self) -> usize {
         match self.shape {
-            Shape::Packed(packed) => packed.len() - COUNT,
+            Shape::Packed(packed) => packed.len() - COUNT_LEN,
             Shape::Large(segments) => segments.bytes(),
         }
     }
@@ -82,7 +82,7 @@ impl<'a> ListRef<'a> {
     pub fn get(&self, index: usize) -> Option<ListItem<'a>> {
         (index < self.len()).then(|| match self.shape {
             Shape::Packed(packed) => {
-                let run = &packed[COUNT..];
+                let run = &packed[COUNT_LEN..];
                 records::read(run, records::offset(run, packed::count(packed), index)).item
             }
             Shape::Large(segments) => segments.tree().item(index),
@@ -96,7 +96,7 @@ impl<'a> ListRef<'a> {
         }
         match self.shape {
             Shape::Packed(packed) => {
-                let run = &packed[COUNT..];
+                let run = &packed[COUNT_LEN..];
                 let from = records::offset(run, packed::count(packed), index);
                 records::items(&run[from..]).all(visit);
             }
@@ -113,7 +113,7 @@ impl<'a> ListRef<'a> {
         }
         match self.shape {
             Shape::Packed(packed) => {
-                let run = &packed[COUNT..];
+                let run = &packed[COUNT_LEN..];
                 let to = records::offset(run, packed::count(packed), index + 1);
                 records::items_back(&run[..to]).all(visit);
             }
@@ -144,7 +144,7 @@ impl<'a> ListRef<'a> {
     pub fn for_each_run(&self, visit: &mut dyn FnMut(ListRun<'a>)) {
         match self.shape {
             Shape::Packed(packed) => {
-                visit(ListRun { len: packed::count(packed), entries: &packed[COUNT..] });
+                visit(ListRun { len: packed::count(packed), entries: &packed[COUNT_LEN..] });
             }
             Shape::Large(segments) => segments.tree().visit_segments(&mut |segment| {
                 visit(ListRun { len: segment.len(), entries: segment.records() });
@@ -160,8 +160,8 @@ pub struct ListPart<'a> {
 }
 
 impl SegmentsPart {
-    pub(crate) fn elements(&self) -> Elements<'_> {
-        Elements::List(ListPart { part: self })
+    pub(crate) fn elements(&self) -> PartElements<'_> {
+        PartElements::List(ListPart { part: self })
     }
 }
 
@@ -180,7 +180,7 @@ impl<'a> ListPart<'a> {
     }
 }
 
-impl Builder {
+impl PackedBuilder {
     /// Appends an element to a list.
     pub fn push_item(&mut self, element: &[u8]) {
         records::push(&mut self.bytes, element.into());
@@ -189,10 +189,10 @@ impl Builder {
     }
 }
 
-impl<'a> Packed<'a> {
+impl<'a> PackedValue<'a> {
     /// The elements of a packed list, or of one part of it.
     pub fn items(&self) -> impl Iterator<Item = ListItem<'a>> + Clone + use<'a> {
         debug_assert_eq!(self.kind(), Kind::List);
-        records::items(&self.bytes()[COUNT..])
+        records::items(&self.bytes()[COUNT_LEN..])
     }
 }

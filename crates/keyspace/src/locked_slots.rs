@@ -6,36 +6,36 @@ use clock::Millis;
 use slot_routing::Slot;
 use smallvec::SmallVec;
 
-use crate::entries::Found;
-use crate::global_lock::ScriptTurn;
+use crate::entries::KeyLookup;
+use crate::global_lock::GlobalLock;
 use crate::key::Key;
-use crate::keyspace::{Keyspace, Patience};
-use crate::prefetched::Touched;
+use crate::keyspace::{Keyspace, WaitPolicy};
+use crate::prefetched::PrefetchedSlot;
 use crate::slot::{SlotData, SlotGuard};
 use crate::usage::Usage;
 
 /// Up to this many slots are locked without a heap allocation besides the guards.
-const MANY: usize = 16;
+const MAX_INLINE_SLOTS: usize = 16;
 /// With at most this many keys, prefetched lines are still cached when they are used.
-const MOST_TOUCHED: usize = 512;
+const MAX_PREFETCHED_KEYS: usize = 512;
 
 /// Locked slots in ascending order.
 #[derive(Debug, Default)]
 pub struct LockedSlots<'k> {
     /// The single locked slot, the most common case.
-    one: Option<SlotGuard<'k>>,
+    single: Option<SlotGuard<'k>>,
     /// All locked slots, if there are several.
-    several: Several<'k>,
+    several: SlotGuards<'k>,
     /// Slots borrowed from another owner; exclusive with the two fields above.
-    lent: Loan<'k>,
+    borrowed: BorrowedSlots<'k>,
 }
 
 /// Slots that are unlocked together. All are published before the first is unlocked, so a thread that then
 /// locks one of them and reads the key counts of the others ([`Keyspace::slot_len`]) sees every change.
 #[derive(Debug, Default)]
-struct Several<'k>(Vec<SlotGuard<'k>>);
+struct SlotGuards<'k>(Vec<SlotGuard<'k>>);
 
-impl Several<'_> {
+impl SlotGuards<'_> {
     /// Inlined check: there is usually nothing to unlock.
     #[inline]
     fn clear(&mut self) {
@@ -46,19 +46,19 @@ impl Several<'_> {
 
     fn publish(&mut self) {
         // Publish gains first: a key that moves between slots is always visible in at least one of them.
-        self.0.iter_mut().filter(|guard| guard.gets_first_key()).for_each(SlotGuard::publish);
+        self.0.iter_mut().filter(|guard| guard.becomes_non_empty()).for_each(SlotGuard::publish);
         self.0.iter_mut().for_each(SlotGuard::publish);
         self.0.clear();
     }
 }
 
-impl Drop for Several<'_> {
+impl Drop for SlotGuards<'_> {
     fn drop(&mut self) {
         self.clear();
     }
 }
 
-impl<'k> Deref for Several<'k> {
+impl<'k> Deref for SlotGuards<'k> {
     type Target = Vec<SlotGuard<'k>>;
 
     fn deref(&self) -> &Self::Target {
@@ -66,7 +66,7 @@ impl<'k> Deref for Several<'k> {
     }
 }
 
-impl DerefMut for Several<'_> {
+impl DerefMut for SlotGuards<'_> {
     fn deref_mut(&mut self) -> &mut Self::Target {
         &mut self.0
     }
@@ -74,46 +74,46 @@ impl DerefMut for Several<'_> {
 
 /// Slots that another owner has locked; usually one.
 #[derive(Debug, Default)]
-enum Loan<'k> {
+enum BorrowedSlots<'k> {
     #[default]
     None,
-    One(Lent<'k>),
+    One(BorrowedLock<'k>),
     /// In ascending order.
-    Several(Vec<Lent<'k>>),
+    Several(Vec<BorrowedLock<'k>>),
     /// All slots of the owner, borrowed as a whole: lending every slot does not touch them one by one.
-    All(Box<dyn Lender + 'k>),
+    All(Box<dyn SlotLender + 'k>),
 }
 
 /// Several locked slots in ascending order.
-trait Lender: std::fmt::Debug {
+trait SlotLender: std::fmt::Debug {
     fn data(&self, slot: Slot) -> Option<&SlotData>;
     fn data_mut(&mut self, slot: Slot) -> Option<&mut SlotData>;
-    fn each<'a>(&'a mut self) -> Box<dyn Iterator<Item = &'a mut SlotData> + 'a>;
+    fn iter_slots<'a>(&'a mut self) -> Box<dyn Iterator<Item = &'a mut SlotData> + 'a>;
 }
 
-impl Lender for &mut Vec<SlotGuard<'_>> {
+impl SlotLender for &mut Vec<SlotGuard<'_>> {
     fn data(&self, slot: Slot) -> Option<&SlotData> {
-        place_among(self, slot, SlotGuard::slot).map(|place| &*self[place])
+        position_in(self, slot, SlotGuard::slot).map(|place| &*self[place])
     }
 
     fn data_mut(&mut self, slot: Slot) -> Option<&mut SlotData> {
-        place_among(self, slot, SlotGuard::slot).map(|place| &mut *self[place])
+        position_in(self, slot, SlotGuard::slot).map(|place| &mut *self[place])
     }
 
-    fn each<'a>(&'a mut self) -> Box<dyn Iterator<Item = &'a mut SlotData> + 'a> {
+    fn iter_slots<'a>(&'a mut self) -> Box<dyn Iterator<Item = &'a mut SlotData> + 'a> {
         Box::new(self.iter_mut().map(|guard| &mut **guard))
     }
 }
 
 /// The data of a slot that another owner has locked.
 #[derive(Debug)]
-struct Lent<'k> {
+struct BorrowedLock<'k> {
     slot: Slot,
     data: &'k mut SlotData,
 }
 
 /// Index of `slot` in an ascending list; equals the slot number if the list holds every slot.
-fn place_among<T>(rising: &[T], slot: Slot, slot_of: impl Fn(&T) -> Slot) -> Option<usize> {
+fn position_in<T>(rising: &[T], slot: Slot, slot_of: impl Fn(&T) -> Slot) -> Option<usize> {
     let own = slot.index();
     if rising.get(own).is_some_and(|there| slot_of(there) == slot) {
         return Some(own);
@@ -121,7 +121,7 @@ fn place_among<T>(rising: &[T], slot: Slot, slot_of: impl Fn(&T) -> Slot) -> Opt
     rising.binary_search_by_key(&slot, slot_of).ok()
 }
 
-impl Loan<'_> {
+impl BorrowedSlots<'_> {
     fn is_none(&self) -> bool {
         matches!(self, Self::None)
     }
@@ -129,9 +129,9 @@ impl Loan<'_> {
     fn data(&self, slot: Slot) -> Option<&SlotData> {
         match self {
             Self::None => None,
-            Self::One(lent) => (lent.slot == slot).then_some(&*lent.data),
+            Self::One(borrowed) => (borrowed.slot == slot).then_some(&*borrowed.data),
             Self::Several(several) => {
-                place_among(several, slot, |lent| lent.slot).map(|place| &*several[place].data)
+                position_in(several, slot, |borrowed| borrowed.slot).map(|place| &*several[place].data)
             }
             Self::All(lender) => lender.data(slot),
         }
@@ -140,35 +140,40 @@ impl Loan<'_> {
     fn data_mut(&mut self, slot: Slot) -> Option<&mut SlotData> {
         match self {
             Self::None => None,
-            Self::One(lent) => (lent.slot == slot).then_some(&mut *lent.data),
+            Self::One(borrowed) => (borrowed.slot == slot).then_some(&mut *borrowed.data),
             Self::Several(several) => {
-                place_among(several, slot, |lent| lent.slot).map(|place| &mut *several[place].data)
+                position_in(several, slot, |borrowed| borrowed.slot).map(|place| &mut *several[place].data)
             }
             Self::All(lender) => lender.data_mut(slot),
         }
     }
 
     fn iter_mut(&mut self) -> impl Iterator<Item = &mut SlotData> {
-        let (lent, all) = match self {
+        let (borrowed, all) = match self {
             Self::None => (&mut [][..], None),
-            Self::One(lent) => (std::slice::from_mut(lent), None),
+            Self::One(borrowed) => (std::slice::from_mut(borrowed), None),
             Self::Several(several) => (&mut several[..], None),
-            Self::All(lender) => (&mut [][..], Some(lender.each())),
+            Self::All(lender) => (&mut [][..], Some(lender.iter_slots())),
         };
-        lent.iter_mut().map(|lent| &mut *lent.data).chain(all.into_iter().flatten())
+        borrowed.iter_mut().map(|borrowed| &mut *borrowed.data).chain(all.into_iter().flatten())
     }
 }
 
 impl<'k> LockedSlots<'k> {
     /// Replaces the current locks by these slots: all of them, or none if one stays locked elsewhere and the
     /// policy gives up. Returns whether they are locked.
-    pub fn lock_while(&mut self, keyspace: &'k Keyspace, slots: &[Slot], patient: Patience<'_>) -> bool {
+    pub fn lock_while(
+        &mut self,
+        keyspace: &'k Keyspace,
+        slots: &[Slot],
+        wait_policy: WaitPolicy<'_>,
+    ) -> bool {
         self.release();
         if let &[only] = slots {
-            self.one = keyspace.lock_while(only, patient);
-            return self.one.is_some();
+            self.single = keyspace.lock_while(only, wait_policy);
+            return self.single.is_some();
         }
-        let mut wanted: SmallVec<[Slot; MANY]> = slots.into();
+        let mut wanted: SmallVec<[Slot; MAX_INLINE_SLOTS]> = slots.into();
         wanted.sort_unstable();
         wanted.dedup();
         // Never wait while holding a lock: wait for the busy slot first, then try the others.
@@ -176,7 +181,7 @@ impl<'k> LockedSlots<'k> {
         'again: loop {
             self.several.clear();
             let Some(&waited_for) = wanted.get(first) else { return true };
-            let Some(guard) = keyspace.lock_while(waited_for, patient) else { return false };
+            let Some(guard) = keyspace.lock_while(waited_for, wait_policy) else { return false };
             self.several.push(guard);
             for (index, &slot) in wanted.iter().enumerate().filter(|&(index, _)| index != first) {
                 match keyspace.try_lock(slot) {
@@ -195,14 +200,14 @@ impl<'k> LockedSlots<'k> {
     }
 
     /// Prefetches the lookups of these keys in locked slots so that the cache misses overlap.
-    pub fn touch(&mut self, db: u16, keys: &[Key<'_>]) {
-        let guards = match &mut self.one {
+    pub fn prefetch(&mut self, db: u16, keys: &[Key<'_>]) {
+        let guards = match &mut self.single {
             Some(guard) => std::slice::from_mut(guard),
             None => &mut self.several[..],
         };
-        let keys = &keys[..keys.len().min(MOST_TOUCHED)];
+        let keys = &keys[..keys.len().min(MAX_PREFETCHED_KEYS)];
         let place = |key: &Key<'_>| guards.binary_search_by_key(&key.slot(), SlotGuard::slot);
-        let places: SmallVec<[_; MANY]> = keys.iter().map(place).collect();
+        let places: SmallVec<[_; MAX_INLINE_SLOTS]> = keys.iter().map(place).collect();
         let at = || keys.iter().zip(&places).filter_map(|(key, place)| Some((key, (*place).ok()?)));
         for (key, place) in at() {
             if let Some(table) = guards[place].data.table_if(db) {
@@ -210,56 +215,56 @@ impl<'k> LockedSlots<'k> {
             }
         }
         for (key, place) in at() {
-            guards[place].touch_entry(db, key);
+            guards[place].prefetch_entry(db, key);
         }
     }
 
     /// Locks every slot.
     #[must_use]
-    pub fn all(turn: &ScriptTurn<'k>) -> Self {
+    pub fn all(turn: &GlobalLock<'k>) -> Self {
         let mut locked = Self::default();
         locked.add_all(turn, &|_| true);
         locked
     }
 
     /// Locks all slots. While it waits for one, the others are released; the policy bounds each wait.
-    pub fn all_while(turn: &ScriptTurn<'k>, patient: Patience<'_>) -> Option<Self> {
+    pub fn all_while(turn: &GlobalLock<'k>, wait_policy: WaitPolicy<'_>) -> Option<Self> {
         let mut locked = Self::default();
-        locked.add_all(turn, patient).then_some(locked)
+        locked.add_all(turn, wait_policy).then_some(locked)
     }
 
     /// Locks one more slot unless it is already locked here. Returns false if the wait policy gave up.
-    pub fn add(&mut self, turn: &ScriptTurn<'k>, slot: Slot, patient: Patience<'_>) -> bool {
-        self.several.extend(self.one.take());
+    pub fn add(&mut self, turn: &GlobalLock<'k>, slot: Slot, wait_policy: WaitPolicy<'_>) -> bool {
+        self.several.extend(self.single.take());
         let Err(place) = self.several.binary_search_by_key(&slot, SlotGuard::slot) else { return true };
-        let Some(guard) = turn.keyspace.lock_while(slot, patient) else { return false };
+        let Some(guard) = turn.keyspace.lock_while(slot, wait_policy) else { return false };
         self.several.insert(place, guard);
         true
     }
 
     /// Locks every remaining slot, or none. While it waits for a busy slot, only the slots that were locked
     /// before are held. Returns whether all are locked.
-    pub fn add_all(&mut self, turn: &ScriptTurn<'k>, patient: Patience<'_>) -> bool {
-        self.add_each(turn, turn.keyspace.slots(), patient)
+    pub fn add_all(&mut self, turn: &GlobalLock<'k>, wait_policy: WaitPolicy<'_>) -> bool {
+        self.add_each(turn, turn.keyspace.slots(), wait_policy)
     }
 
     /// Like [`Self::add_all`], for these slots in ascending order.
     pub fn add_each(
         &mut self,
-        turn: &ScriptTurn<'k>,
+        turn: &GlobalLock<'k>,
         slots: impl Iterator<Item = Slot>,
-        patient: Patience<'_>,
+        wait_policy: WaitPolicy<'_>,
     ) -> bool {
-        self.several.extend(self.one.take());
+        self.several.extend(self.single.take());
         let (keyspace, is_first) = (turn.keyspace, self.several.is_empty());
         let missing: Vec<Slot> = slots.filter(|slot| is_first || !self.has(*slot)).collect();
         let mut held: Vec<Option<SlotGuard<'k>>> = missing.iter().map(|_| None).collect();
         let guard = |slot, data| keyspace.guard(slot, data);
-        if !keyspace.lock_every(turn, &missing, &mut held, patient, guard) {
+        if !keyspace.lock_all_slots(turn, &missing, &mut held, wait_policy, guard) {
             return false;
         }
         // Collects in place: an optional guard has the size of a guard.
-        let all = held.into_iter().map(|guard| guard.expect("each is locked")).collect();
+        let all = held.into_iter().map(|guard| guard.expect("each slot is locked")).collect();
         let before = std::mem::replace(&mut self.several.0, all);
         if !is_first {
             self.several.extend(before);
@@ -271,7 +276,7 @@ impl<'k> LockedSlots<'k> {
     /// Number of slots locked here.
     #[must_use]
     pub fn len(&self) -> usize {
-        usize::from(self.one.is_some()) + self.several.len()
+        usize::from(self.single.is_some()) + self.several.len()
     }
 
     /// Locks one more slot if no other thread holds it. Returns whether it is locked here.
@@ -280,7 +285,7 @@ impl<'k> LockedSlots<'k> {
             return true;
         }
         let Some(guard) = keyspace.try_lock(slot) else { return false };
-        self.several.extend(self.one.take());
+        self.several.extend(self.single.take());
         let place = self.several.partition_point(|other| other.slot() < slot);
         self.several.insert(place, guard);
         true
@@ -288,42 +293,44 @@ impl<'k> LockedSlots<'k> {
 
     /// Lends those of `slots` that are locked here, such as to one command of a script.
     pub fn lend(&mut self, slots: &[Slot]) -> LockedSlots<'_> {
-        let lent = match (&mut self.one, slots) {
-            (Some(guard), slots) if slots.contains(&guard.slot()) => Loan::One(Lent::of(guard)),
-            (Some(_), _) => Loan::None,
-            (None, &[only]) => match place_among(&self.several, only, SlotGuard::slot) {
-                Some(place) => Loan::One(Lent::of(&mut self.several[place])),
-                None => Loan::None,
+        let borrowed = match (&mut self.single, slots) {
+            (Some(guard), slots) if slots.contains(&guard.slot()) => {
+                BorrowedSlots::One(BorrowedLock::of(guard))
+            }
+            (Some(_), _) => BorrowedSlots::None,
+            (None, &[only]) => match position_in(&self.several, only, SlotGuard::slot) {
+                Some(place) => BorrowedSlots::One(BorrowedLock::of(&mut self.several[place])),
+                None => BorrowedSlots::None,
             },
             (None, slots) => {
                 let wanted = |guard: &&mut SlotGuard<'k>| slots.contains(&guard.slot());
-                Loan::Several(self.several.iter_mut().filter(wanted).map(Lent::of).collect())
+                BorrowedSlots::Several(self.several.iter_mut().filter(wanted).map(BorrowedLock::of).collect())
             }
         };
-        LockedSlots { lent, ..LockedSlots::default() }
+        LockedSlots { borrowed, ..LockedSlots::default() }
     }
 
     /// Lends all locked slots.
     pub fn lend_all(&mut self) -> LockedSlots<'_> {
-        let lent = match &mut self.one {
-            Some(guard) => Loan::One(Lent::of(guard)),
-            None => Loan::All(Box::new(&mut self.several.0)),
+        let borrowed = match &mut self.single {
+            Some(guard) => BorrowedSlots::One(BorrowedLock::of(guard)),
+            None => BorrowedSlots::All(Box::new(&mut self.several.0)),
         };
-        LockedSlots { lent, ..LockedSlots::default() }
+        LockedSlots { borrowed, ..LockedSlots::default() }
     }
 
     /// Unlocks all slots.
     #[inline]
     pub fn release(&mut self) {
-        self.one = None;
+        self.single = None;
         self.several.clear();
-        self.lent = Loan::None;
+        self.borrowed = BorrowedSlots::None;
     }
 
     /// Whether no slot is locked here.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.one.is_none() && self.several.is_empty() && self.lent.is_none()
+        self.single.is_none() && self.several.is_empty() && self.borrowed.is_none()
     }
 
     /// Makes `slot` the only slot locked here, without waiting. It may be locked here already or, since its
@@ -333,67 +340,67 @@ impl<'k> LockedSlots<'k> {
         &mut self,
         keyspace: &'k Keyspace,
         slot: Slot,
-        touched: Option<Touched<'k>>,
+        touched: Option<PrefetchedSlot<'k>>,
     ) -> bool {
-        if self.one.as_ref().is_some_and(|guard| guard.slot() == slot) {
+        if self.single.as_ref().is_some_and(|guard| guard.slot() == slot) {
             return true;
         }
         self.release();
-        self.one = match touched {
-            Some(touched) => Some(keyspace.guard_touched(slot, touched)),
+        self.single = match touched {
+            Some(touched) => Some(keyspace.guard_prefetched(slot, touched)),
             None => keyspace.try_lock(slot),
         };
-        self.one.is_some()
+        self.single.is_some()
     }
 
     /// Removes and returns the guard if exactly one slot is locked.
     #[must_use]
-    pub fn take_only(&mut self) -> Option<SlotGuard<'k>> {
-        self.one.take()
+    pub fn take_single(&mut self) -> Option<SlotGuard<'k>> {
+        self.single.take()
     }
 
     /// Takes back a guard as the only locked slot.
-    pub fn put_only(&mut self, guard: SlotGuard<'k>) {
+    pub fn put_single(&mut self, guard: SlotGuard<'k>) {
         self.release();
-        self.one = Some(guard);
+        self.single = Some(guard);
     }
 
     /// Waits for `slot` as long as the policy allows and returns whether it is locked. The thread must hold
     /// no slot.
     #[cold]
-    pub fn wait_for(&mut self, keyspace: &'k Keyspace, slot: Slot, patient: Patience<'_>) -> bool {
+    pub fn wait_for(&mut self, keyspace: &'k Keyspace, slot: Slot, wait_policy: WaitPolicy<'_>) -> bool {
         debug_assert!(self.is_empty());
-        self.one = keyspace.lock_while(slot, patient);
-        self.one.is_some()
+        self.single = keyspace.lock_while(slot, wait_policy);
+        self.single.is_some()
     }
 
     /// The guard of a slot that is not borrowed.
     #[inline(always)]
     fn guard(&self, slot: Slot) -> Option<&SlotGuard<'k>> {
-        match &self.one {
+        match &self.single {
             Some(guard) => {
                 assert_eq!(guard.slot(), slot, "a command touches only the slots it locked");
                 Some(guard)
             }
-            None if !self.several.is_empty() => Some(&self.several[Self::place_among(&self.several, slot)]),
+            None if !self.several.is_empty() => Some(&self.several[Self::position_in(&self.several, slot)]),
             None => None,
         }
     }
 
-    fn place_among(several: &[SlotGuard<'k>], slot: Slot) -> usize {
-        place_among(several, slot, SlotGuard::slot).expect("a command touches only the slots it locked")
+    fn position_in(several: &[SlotGuard<'k>], slot: Slot) -> usize {
+        position_in(several, slot, SlotGuard::slot).expect("a command touches only the slots it locked")
     }
 
-    fn lent(&self, slot: Slot) -> &SlotData {
-        self.lent.data(slot).expect("a command touches only the slots it locked")
+    fn borrowed(&self, slot: Slot) -> &SlotData {
+        self.borrowed.data(slot).expect("a command touches only the slots it locked")
     }
 
     /// Whether `slot` is locked here.
     #[must_use]
     pub fn has(&self, slot: Slot) -> bool {
-        self.one.as_ref().is_some_and(|guard| guard.slot() == slot)
-            || place_among(&self.several, slot, SlotGuard::slot).is_some()
-            || self.lent.data(slot).is_some()
+        self.single.as_ref().is_some_and(|guard| guard.slot() == slot)
+            || position_in(&self.several, slot, SlotGuard::slot).is_some()
+            || self.borrowed.data(slot).is_some()
     }
 
     /// The data of `slot`, which must be locked here.
@@ -401,19 +408,19 @@ impl<'k> LockedSlots<'k> {
     pub fn slot(&self, slot: Slot) -> &SlotData {
         match self.guard(slot) {
             Some(guard) => guard,
-            None => self.lent(slot),
+            None => self.borrowed(slot),
         }
     }
 
     /// Mutable data of `slot`, which must be locked here.
     #[inline]
     pub fn slot_mut(&mut self, slot: Slot) -> &mut SlotData {
-        match &mut self.one {
+        match &mut self.single {
             Some(guard) => {
                 assert_eq!(guard.slot(), slot, "a command touches only the slots it locked");
                 guard
             }
-            None => Self::slot_among(&mut self.several, &mut self.lent, slot),
+            None => Self::slot_among(&mut self.several, &mut self.borrowed, slot),
         }
     }
 
@@ -421,33 +428,33 @@ impl<'k> LockedSlots<'k> {
     #[inline(never)]
     fn slot_among<'s>(
         several: &'s mut [SlotGuard<'k>],
-        lent: &'s mut Loan<'k>,
+        borrowed: &'s mut BorrowedSlots<'k>,
         slot: Slot,
     ) -> &'s mut SlotData {
         if several.is_empty() {
-            return lent.data_mut(slot).expect("a command touches only the slots it locked");
+            return borrowed.data_mut(slot).expect("a command touches only the slots it locked");
         }
-        let place = Self::place_among(several, slot);
+        let place = Self::position_in(several, slot);
         &mut several[place]
     }
 
     /// Looks up a key of a locked slot in database `db`, and its usage.
     #[inline(always)]
-    pub fn find(&self, db: u16, key: &Key<'_>, now: Millis) -> (Found, Usage) {
+    pub fn find(&self, db: u16, key: &Key<'_>, now: Millis) -> (KeyLookup, Usage) {
         match self.guard(key.slot()) {
             Some(guard) => guard.find(db, key, now),
-            None => self.lent(key.slot()).view(db).find_with_usage(key, now),
+            None => self.borrowed(key.slot()).view(db).find_with_usage(key, now),
         }
     }
 
     /// The locked slots in ascending order.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut SlotData> {
-        let own = self.one.iter_mut().chain(self.several.iter_mut()).map(|guard| &mut **guard);
-        own.chain(self.lent.iter_mut())
+        let own = self.single.iter_mut().chain(self.several.iter_mut()).map(|guard| &mut **guard);
+        own.chain(self.borrowed.iter_mut())
     }
 }
 
-impl<'k> Lent<'k> {
+impl<'k> BorrowedLock<'k> {
     fn of(guard: &'k mut SlotGuard<'_>) -> Self {
         Self { slot: guard.slot(), data: &mut **guard }
     }
@@ -458,44 +465,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_others_are_locked_around_those_that_are_and_lent_as_they_lie() {
+    fn add_all_keeps_held_locks_and_lends_every_slot() {
         let keyspace = Keyspace::new(1, 1);
         let slot = |number| Slot::new(number).unwrap();
         let mut locked = keyspace.lock_many(&[slot(3), slot(9000)]);
         let key = keyspace.key(b"k");
         {
-            let turn = keyspace.script_turn();
+            let turn = keyspace.acquire_global_lock();
             assert!(locked.add_all(&turn, &|_| true));
         }
         assert_eq!(locked.len(), slot_routing::SLOT_COUNT);
         assert!(Slot::all().all(|slot| locked.has(slot) && keyspace.try_lock(slot).is_none()));
         assert!(locked.several.is_sorted_by_key(SlotGuard::slot));
         {
-            let mut lent = locked.lend_all();
-            assert!(!lent.is_empty() && lent.has(slot(9000)));
-            lent.slot_mut(key.slot()).table(0).insert(&key, crate::Packed::string(b"v"), None);
-            assert_eq!(lent.slot(key.slot()).table_if(0).map(crate::Table::len), Some(1));
-            assert_eq!(lent.iter_mut().count(), slot_routing::SLOT_COUNT);
+            let mut borrowed = locked.lend_all();
+            assert!(!borrowed.is_empty() && borrowed.has(slot(9000)));
+            borrowed.slot_mut(key.slot()).table(0).insert(&key, crate::PackedValue::string(b"v"), None);
+            assert_eq!(borrowed.slot(key.slot()).table_if(0).map(crate::Table::len), Some(1));
+            assert_eq!(borrowed.iter_mut().count(), slot_routing::SLOT_COUNT);
         }
         locked.release();
         assert_eq!(keyspace.slot_len(key.slot()), 1, "what was done under a loan is published");
     }
 
     #[test]
-    fn a_keyspace_of_few_slots_locks_counts_and_cuts_these_alone() {
+    fn restricted_keyspace_only_uses_its_slots() {
         let key = |keyspace: &Keyspace| keyspace.key(b"k").slot();
-        let of_key = key(&Keyspace::new(1, 1));
-        let slots = [of_key, Slot::new(3).unwrap()].into_iter().collect();
-        let keyspace = std::sync::Arc::new(Keyspace::of_slots(1, 1, &slots));
+        let for_key = key(&Keyspace::new(1, 1));
+        let slots = [for_key, Slot::new(3).unwrap()].into_iter().collect();
+        let keyspace = std::sync::Arc::new(Keyspace::restricted_to(1, 1, &slots));
         let key = keyspace.key(b"k");
-        keyspace.lock(of_key).table(0).insert(&key, crate::Packed::string(b"v"), None);
+        keyspace.lock(for_key).table(0).insert(&key, crate::PackedValue::string(b"v"), None);
         assert_eq!(keyspace.len(0), 1);
-        let turn = keyspace.script_turn();
+        let turn = keyspace.acquire_global_lock();
         let mut locked = LockedSlots::all(&turn);
         assert_eq!(locked.len(), 2);
-        assert_eq!(locked.slot_mut(of_key).table_if(0).map(crate::Table::len), Some(1));
+        assert_eq!(locked.slot_mut(for_key).table_if(0).map(crate::Table::len), Some(1));
         locked.release();
-        let (mut snapshot, ()) = keyspace.ready_to_cut().cut(&turn, || ()).unwrap();
+        let (mut snapshot, ()) = keyspace.prepare_cut().cut(&turn, || ()).unwrap();
         let mut keys = Vec::new();
         for slot in keyspace.slots() {
             snapshot.walk(slot, &mut |entry| keys.push(entry.key.to_vec()));

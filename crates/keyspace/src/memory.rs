@@ -10,5 +10,5 @@ mod runs;
 
 pub use block::in_wide_vectors;
 pub(crate) use block::{Block, FullChunk, Line, prefetch};
-pub use pool::{PoolUse, keep_chunk_ready, pool_taken, pool_use, purge_pool};
-pub(crate) use pool::{begin_round, is_sinking};
+pub use pool::{PoolUsage, keep_chunk_ready, pool_usage, pool_used_bytes, purge_pool};
+pub(crate) use pool::{begin_purge_round, is_moving_lower};

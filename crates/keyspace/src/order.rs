@@ -16,10 +16,10 @@ mod tree;
 use std::fmt::Debug;
 use std::vec::IntoIter;
 
-use crate::overflow::Outside;
-use crate::pages::Names;
+use crate::overflow::OverflowValue;
+use crate::pages::EntryKeys;
 use crate::score;
-use crate::sorted_set::Scores;
+use crate::sorted_set::ScoreBytes;
 
 use tree::Position;
 pub(crate) use tree::Tree;
@@ -27,37 +27,37 @@ pub(crate) use tree::Tree;
 /// An index that keeps the entries of a store in a secondary order; `()` keeps none.
 ///
 /// It holds references, so it is notified of every entry that is inserted, removed or moved.
-pub(crate) trait Order<V: Outside>: Debug + Default {
+pub(crate) trait SecondaryOrder<V: OverflowValue>: Debug + Default {
     /// Positions of entries that are about to move.
-    type Places;
+    type Positions;
 
     /// Called after an entry was inserted.
-    fn add(&mut self, reference: u32, names: &Names<'_, V>);
+    fn add(&mut self, reference: u32, names: &EntryKeys<'_, V>);
 
     /// Called before an entry is removed or changed.
-    fn remove(&mut self, reference: u32, names: &Names<'_, V>);
+    fn remove(&mut self, reference: u32, names: &EntryKeys<'_, V>);
 
     /// Called before these entries are moved.
-    fn places(&self, references: impl Iterator<Item = u32>, names: &Names<'_, V>) -> Self::Places;
+    fn places(&self, references: impl Iterator<Item = u32>, names: &EntryKeys<'_, V>) -> Self::Positions;
 
     /// Called for each moved entry, in the order given to `places`.
-    fn redirect(&mut self, places: &mut Self::Places, from: u32, to: u32);
+    fn redirect(&mut self, places: &mut Self::Positions, from: u32, to: u32);
 
     /// Heap bytes used.
     fn bytes(&self) -> usize;
 }
 
-impl<V: Outside> Order<V> for () {
-    type Places = ();
+impl<V: OverflowValue> SecondaryOrder<V> for () {
+    type Positions = ();
 
     #[inline(always)]
-    fn add(&mut self, _: u32, _: &Names<'_, V>) {}
+    fn add(&mut self, _: u32, _: &EntryKeys<'_, V>) {}
 
     #[inline(always)]
-    fn remove(&mut self, _: u32, _: &Names<'_, V>) {}
+    fn remove(&mut self, _: u32, _: &EntryKeys<'_, V>) {}
 
     #[inline(always)]
-    fn places(&self, _: impl Iterator<Item = u32>, _: &Names<'_, V>) {}
+    fn places(&self, _: impl Iterator<Item = u32>, _: &EntryKeys<'_, V>) {}
 
     #[inline(always)]
     fn redirect(&mut self, (): &mut (), _: u32, _: u32) {}
@@ -68,7 +68,7 @@ impl<V: Outside> Order<V> for () {
 }
 
 /// Access to the scores and names of elements by reference.
-pub(crate) trait Elements {
+pub(crate) trait ElementSource {
     /// The score as an integer with the same ordering.
     fn bits(&self, reference: u32) -> u64;
     fn name(&self, reference: u32) -> &[u8];
@@ -76,15 +76,15 @@ pub(crate) trait Elements {
     fn prefetch(&self, reference: u32);
 }
 
-impl Elements for Names<'_, Scores> {
+impl ElementSource for EntryKeys<'_, ScoreBytes> {
     #[inline]
     fn bits(&self, reference: u32) -> u64 {
-        score::ordered(score::read(self.value(reference)))
+        score::order_bits(score::read(self.value(reference)))
     }
 
     #[inline]
     fn name(&self, reference: u32) -> &[u8] {
-        Names::name(*self, reference)
+        EntryKeys::name(*self, reference)
     }
 
     #[inline]
@@ -95,7 +95,7 @@ impl Elements for Names<'_, Scores> {
 
 /// A boundary between two elements of the order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Cut<'a> {
+pub(crate) enum Boundary<'a> {
     /// Before or after all elements with a score.
     Score { bits: u64, after: bool },
     /// Before or after one element.
@@ -104,10 +104,10 @@ pub(crate) enum Cut<'a> {
     Name { name: &'a [u8], after: bool },
 }
 
-impl<'a> Cut<'a> {
+impl<'a> Boundary<'a> {
     /// Whether an element lies before the boundary.
     #[inline]
-    pub(crate) fn passes<'n>(&self, element: u64, its_name: impl FnOnce() -> &'n [u8]) -> bool {
+    pub(crate) fn is_after<'n>(&self, element: u64, its_name: impl FnOnce() -> &'n [u8]) -> bool {
         match *self {
             Self::Score { bits, after } => element < bits || after && element == bits,
             Self::Element { bits, name, after } => {
@@ -141,29 +141,33 @@ impl<'a> Cut<'a> {
 
     /// The boundary directly after the element.
     #[inline]
-    fn behind(bits: u64, name: &'a [u8]) -> Self {
+    fn after(bits: u64, name: &'a [u8]) -> Self {
         Self::Element { bits, name, after: true }
     }
 }
 
-impl Order<Scores> for Tree {
-    type Places = IntoIter<Position>;
+impl SecondaryOrder<ScoreBytes> for Tree {
+    type Positions = IntoIter<Position>;
 
-    fn add(&mut self, reference: u32, names: &Names<'_, Scores>) {
+    fn add(&mut self, reference: u32, names: &EntryKeys<'_, ScoreBytes>) {
         self.insert(reference, names);
     }
 
-    fn remove(&mut self, reference: u32, names: &Names<'_, Scores>) {
+    fn remove(&mut self, reference: u32, names: &EntryKeys<'_, ScoreBytes>) {
         self.take(reference, names);
     }
 
-    fn places(&self, references: impl Iterator<Item = u32>, names: &Names<'_, Scores>) -> Self::Places {
+    fn places(
+        &self,
+        references: impl Iterator<Item = u32>,
+        names: &EntryKeys<'_, ScoreBytes>,
+    ) -> Self::Positions {
         references.map(|reference| self.position(reference, names)).collect::<Vec<_>>().into_iter()
     }
 
-    fn redirect(&mut self, places: &mut Self::Places, from: u32, to: u32) {
+    fn redirect(&mut self, places: &mut Self::Positions, from: u32, to: u32) {
         let position = places.next().expect("each entry that is moved had a place");
-        self.exchange(&position, from, to);
+        self.replace_reference(&position, from, to);
     }
 
     fn bytes(&self) -> usize {

@@ -6,98 +6,98 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::chunked::Chunked;
 use crate::entry::Code;
 use crate::large::{Collection, Large};
-use crate::order::Order;
+use crate::order::SecondaryOrder;
 
 /// Bytes of all overflow records of the process and of the sorted-set orders, excluding the pages of
 /// collections.
-static OUTSIDE: AtomicUsize = AtomicUsize::new(0);
+static OVERFLOW_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 /// Bytes that only snapshots still need, process-wide.
-static KEPT: AtomicUsize = AtomicUsize::new(0);
+static SNAPSHOT_ONLY_BYTES: AtomicUsize = AtomicUsize::new(0);
 
 thread_local! {
     /// Bytes of tree nodes that edits on this thread copied or removed; only the snapshots that shared them
     /// still own them.
-    static SHED: Cell<usize> = const { Cell::new(0) };
+    static SHED_BYTES: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Bytes that only snapshots still need: page entries, long strings and packed collections, and nodes that
 /// lists and streams no longer share with them.
 #[must_use]
 pub fn kept_bytes() -> usize {
-    KEPT.load(Ordering::Relaxed)
+    SNAPSHOT_ONLY_BYTES.load(Ordering::Relaxed)
 }
 
 /// Adds `more` and subtracts `less` bytes that only snapshots still need.
 pub(crate) fn count_kept(more: usize, less: usize) {
-    KEPT.fetch_add(more, Ordering::Relaxed);
-    KEPT.fetch_sub(less, Ordering::Relaxed);
+    SNAPSHOT_ONLY_BYTES.fetch_add(more, Ordering::Relaxed);
+    SNAPSHOT_ONLY_BYTES.fetch_sub(less, Ordering::Relaxed);
 }
 
 /// Adds `more` and subtracts `less` overflow bytes.
-pub(crate) fn count_outside(more: usize, less: usize) {
-    OUTSIDE.fetch_add(more, Ordering::Relaxed);
-    OUTSIDE.fetch_sub(less, Ordering::Relaxed);
+pub(crate) fn count_overflow(more: usize, less: usize) {
+    OVERFLOW_BYTES.fetch_add(more, Ordering::Relaxed);
+    OVERFLOW_BYTES.fetch_sub(less, Ordering::Relaxed);
 }
 
 /// Total overflow bytes, excluding the pages of large collections.
-pub(crate) fn outside_bytes() -> usize {
-    OUTSIDE.load(Ordering::Relaxed)
+pub(crate) fn overflow_bytes() -> usize {
+    OVERFLOW_BYTES.load(Ordering::Relaxed)
 }
 
 /// Accounts for bytes of a large value that lie neither in pages nor in a record. They are counted while this
 /// exists; a clone is counted separately.
 #[derive(Debug, Default)]
-pub(crate) struct Counted(usize);
+pub(crate) struct CountedBytes(usize);
 
-impl Counted {
+impl CountedBytes {
     /// Updates the counted bytes.
     #[inline]
     pub(crate) fn set(&mut self, bytes: usize) {
         if bytes != self.0 {
-            OUTSIDE.fetch_add(bytes, Ordering::Relaxed);
-            OUTSIDE.fetch_sub(self.0, Ordering::Relaxed);
+            OVERFLOW_BYTES.fetch_add(bytes, Ordering::Relaxed);
+            OVERFLOW_BYTES.fetch_sub(self.0, Ordering::Relaxed);
             self.0 = bytes;
         }
     }
 }
 
-impl Clone for Counted {
+impl Clone for CountedBytes {
     fn clone(&self) -> Self {
-        note_shed(self.0);
+        record_shed(self.0);
         let mut copy = Self::default();
         copy.set(self.0);
         copy
     }
 }
 
-impl Drop for Counted {
+impl Drop for CountedBytes {
     fn drop(&mut self) {
         self.set(0);
     }
 }
 
 /// Records that an edit copied or removed nodes of this many bytes.
-pub(crate) fn note_shed(bytes: usize) {
-    SHED.set(SHED.get().wrapping_add(bytes));
+pub(crate) fn record_shed(bytes: usize) {
+    SHED_BYTES.set(SHED_BYTES.get().wrapping_add(bytes));
 }
 
 /// Total bytes ever shed by edits on this thread.
 pub(crate) fn shed() -> usize {
-    SHED.get()
+    SHED_BYTES.get()
 }
 
 /// Counts the bytes that only a snapshot still owns of a value with shared nodes, capped by the size of the
 /// value.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct KeptBytes {
     bytes: usize,
     most: usize,
 }
 
-impl Kept {
+impl KeptBytes {
     /// A zero count for a value of `most` bytes.
-    pub(crate) fn nothing_of(most: usize) -> Self {
+    pub(crate) fn zero_for(most: usize) -> Self {
         Self { bytes: 0, most }
     }
 
@@ -109,7 +109,7 @@ impl Kept {
     }
 }
 
-impl Drop for Kept {
+impl Drop for KeptBytes {
     fn drop(&mut self) {
         count_kept(0, self.bytes);
     }
@@ -117,22 +117,22 @@ impl Drop for Kept {
 
 /// A value that can be stored outside the pages of an entry store. For keys: a string, a packed collection or
 /// a large one ([`crate::large::Large`]); for elements of a large collection: only bytes.
-pub(crate) trait Outside: std::fmt::Debug + From<Vec<u8>> + Into<Large> {
+pub(crate) trait OverflowValue: std::fmt::Debug + From<Vec<u8>> + Into<Large> {
     /// A page grows up to the square root of this times the store's bytes.
-    const SQUARE: u64;
+    const PAGE_LEN_FACTOR: u64;
 
     /// The secondary order of the store; usually none.
-    type Order: Order<Self>;
+    type SecondaryOrder: SecondaryOrder<Self>;
 
     /// Whether a value with this code is packed and can outgrow that form. The dead bytes it leaves when it
     /// moves must then be few compared to the store.
-    fn may_grow(code: Code) -> bool;
+    fn may_outgrow_packed(code: Code) -> bool;
 
     /// Whether a snapshot walks the value separately, after its page.
-    fn waits(&self) -> bool;
+    fn has_own_walk(&self) -> bool;
 
-    fn shape(&self) -> Shape<'_>;
-    fn shape_mut(&mut self) -> ShapeMut<'_>;
+    fn shape(&self) -> OverflowShape<'_>;
+    fn shape_mut(&mut self) -> OverflowShapeMut<'_>;
 
     /// An independent copy.
     fn copy(&self) -> Self;
@@ -140,19 +140,19 @@ pub(crate) trait Outside: std::fmt::Debug + From<Vec<u8>> + Into<Large> {
     /// Heap bytes used.
     fn bytes(&self) -> usize {
         match self.shape() {
-            Shape::Flat(bytes) => bytes.capacity(),
-            Shape::Collection(collection) => collection.rough_bytes(),
+            OverflowShape::Flat(bytes) => bytes.capacity(),
+            OverflowShape::Collection(collection) => collection.estimated_bytes(),
         }
     }
 }
 
 /// An overflow value: flat bytes or a data structure.
-pub(crate) enum Shape<'a> {
+pub(crate) enum OverflowShape<'a> {
     Flat(&'a Vec<u8>),
     Collection(&'a dyn Collection),
 }
 
-impl Shape<'_> {
+impl OverflowShape<'_> {
     /// Number of elements; 0 for flat bytes, which do not know it.
     pub(crate) fn len(&self) -> usize {
         match self {
@@ -163,7 +163,7 @@ impl Shape<'_> {
 }
 
 /// A mutable overflow value.
-pub(crate) enum ShapeMut<'a> {
+pub(crate) enum OverflowShapeMut<'a> {
     Flat(&'a mut Vec<u8>),
     Collection(&'a mut dyn Collection),
 }
@@ -180,17 +180,17 @@ pub(crate) struct Record<V> {
     pub(crate) kept: usize,
 }
 
-impl<V: Outside> Record<V> {
+impl<V: OverflowValue> Record<V> {
     /// A record for a value that belongs to no store.
-    pub(crate) fn loose(value: V) -> Self {
+    pub(crate) fn unstored(value: V) -> Self {
         Self { key: None, value, shared: 0, kept: 0 }
     }
 
     /// Accounted bytes, excluding a collection's pages.
     fn flat_bytes(&self) -> usize {
         let value = match self.value.shape() {
-            Shape::Flat(bytes) => bytes.capacity(),
-            Shape::Collection(collection) => size_of_val(collection),
+            OverflowShape::Flat(bytes) => bytes.capacity(),
+            OverflowShape::Collection(collection) => size_of_val(collection),
         };
         size_of::<Option<Self>>() + self.key.as_ref().map_or(0, |key| key.len()) + value
     }
@@ -198,8 +198,8 @@ impl<V: Outside> Record<V> {
     /// All bytes held.
     pub(crate) fn held_bytes(&self) -> usize {
         let collection = match self.value.shape() {
-            Shape::Flat(_) => 0,
-            Shape::Collection(collection) => collection.held_bytes(),
+            OverflowShape::Flat(_) => 0,
+            OverflowShape::Collection(collection) => collection.held_bytes(),
         };
         self.flat_bytes() + collection
     }
@@ -214,7 +214,7 @@ impl<V: Outside> Record<V> {
     }
 
     fn is_collection(&self) -> bool {
-        matches!(self.value.shape(), Shape::Collection(_))
+        matches!(self.value.shape(), OverflowShape::Collection(_))
     }
 
     /// Converts the record for dropping elsewhere.
@@ -232,7 +232,7 @@ impl From<Large> for Record<Large> {
 
 /// The overflow records of an entry store, by number.
 #[derive(Debug)]
-pub(crate) struct Store<V: Outside> {
+pub(crate) struct RecordStore<V: OverflowValue> {
     records: Chunked<Option<Record<V>>>,
     unused: Vec<u32>,
     /// Bytes of the records, excluding the pages of collections.
@@ -241,13 +241,13 @@ pub(crate) struct Store<V: Outside> {
     collections: usize,
 }
 
-impl<V: Outside> Default for Store<V> {
+impl<V: OverflowValue> Default for RecordStore<V> {
     fn default() -> Self {
         Self { records: Chunked::default(), unused: Vec::new(), flat: 0, collections: 0 }
     }
 }
 
-impl<V: Outside> Store<V> {
+impl<V: OverflowValue> RecordStore<V> {
     pub(crate) fn put(&mut self, record: Record<V>) -> u32 {
         self.count(0, record.flat_bytes());
         self.collections += usize::from(record.is_collection());
@@ -273,18 +273,18 @@ impl<V: Outside> Store<V> {
         self.records[number].as_ref().expect("an entry's record is there")
     }
 
-    /// The bytes of a flat value; their number must not change (see [`Store::resize`]). Empty for a
+    /// The bytes of a flat value; their number must not change (see [`RecordStore::resize`]). Empty for a
     /// collection.
     pub(crate) fn flat_mut(&mut self, number: u32) -> &mut [u8] {
         match self.record_mut(number).value.shape_mut() {
-            ShapeMut::Flat(bytes) => bytes,
-            ShapeMut::Collection(_) => &mut [],
+            OverflowShapeMut::Flat(bytes) => bytes,
+            OverflowShapeMut::Collection(_) => &mut [],
         }
     }
 
     /// Changes the length of a flat value.
     pub(crate) fn resize(&mut self, number: u32, change: impl FnOnce(&mut Vec<u8>)) {
-        let ShapeMut::Flat(bytes) = self.record_mut(number).value.shape_mut() else { return };
+        let OverflowShapeMut::Flat(bytes) = self.record_mut(number).value.shape_mut() else { return };
         let before = bytes.capacity();
         change(bytes);
         let after = bytes.capacity();
@@ -293,7 +293,7 @@ impl<V: Outside> Store<V> {
 
     fn count(&mut self, less: usize, more: usize) {
         self.flat = self.flat + more - less;
-        count_outside(more, less);
+        count_overflow(more, less);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -324,7 +324,7 @@ impl<V: Outside> Store<V> {
     }
 
     /// Marks a record that only snapshots still need.
-    pub(crate) fn keep(&mut self, number: u32) {
+    pub(crate) fn mark_kept(&mut self, number: u32) {
         let record = self.record_mut(number);
         if record.kept == 0 {
             record.kept = record.flat_bytes();
@@ -354,7 +354,7 @@ impl<V: Outside> Store<V> {
     }
 }
 
-impl<V: Outside> Drop for Store<V> {
+impl<V: OverflowValue> Drop for RecordStore<V> {
     fn drop(&mut self) {
         self.count(self.flat, 0);
     }

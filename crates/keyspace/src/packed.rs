@@ -5,15 +5,15 @@
 //! [`MAX_ELEMENTS`] and then becomes a data structure ([`crate::large`]). Code that copies, moves, loads or
 //! renames packed values is independent of kinds.
 
-use crate::kind::{Bounds, Form, Kind, Limits, Naming};
+use crate::kind::{EncodingHint, EncodingLimits, Kind, ListpackBounds, ValueEncoding};
 use crate::large::Collection;
 use crate::value::Value;
 
 /// Length of the element count in bytes.
-pub(crate) const COUNT: usize = 2;
+pub(crate) const COUNT_LEN: usize = 2;
 /// Limits of a packed collection ([`ValueEncoding::max_packed`]); a lookup scans all elements.
-pub(crate) const MOST_BYTES: usize = 8 << 10;
-pub(crate) const MOST_ELEMENTS: usize = 512;
+pub(crate) const MAX_BYTES: usize = 8 << 10;
+pub(crate) const MAX_ELEMENTS: usize = 512;
 
 pub(crate) fn count(packed: &[u8]) -> usize {
     usize::from(u16::from_le_bytes([packed[0], packed[1]]))
@@ -21,11 +21,11 @@ pub(crate) fn count(packed: &[u8]) -> usize {
 
 /// Bytes of the elements, saturating at `u32::MAX`.
 pub(crate) fn elements_len(packed: &[u8]) -> u32 {
-    u32::try_from(packed.len().saturating_sub(COUNT)).unwrap_or(u32::MAX)
+    u32::try_from(packed.len().saturating_sub(COUNT_LEN)).unwrap_or(u32::MAX)
 }
 
 pub(crate) fn set_count(packed: &mut [u8], count: usize) {
-    packed[..COUNT].copy_from_slice(&(count as u16).to_le_bytes());
+    packed[..COUNT_LEN].copy_from_slice(&(count as u16).to_le_bytes());
 }
 
 /// A collection to be read: packed bytes or a large structure.
@@ -56,16 +56,16 @@ impl<L: Collection> Shape<'_, L> {
 
 /// A value, or a part of a large value, to be stored.
 #[derive(Debug, Clone, Copy)]
-pub struct Packed<'a> {
+pub struct PackedValue<'a> {
     /// A collection's count prefix is valid only if it can stay packed.
     bytes: &'a [u8],
-    about: About,
+    about: ValueSummary,
 }
 
-/// Facts about a [`Packed`] value that are collected while it is built.
+/// Facts about a [`PackedValue`] value that are collected while it is built.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct About {
-    pub(crate) form: Form,
+pub struct ValueSummary {
+    pub(crate) form: ValueEncoding,
     /// Number of elements; 0 for a string.
     pub(crate) count: u32,
     /// Length of the longest element, field name or value.
@@ -76,32 +76,32 @@ pub struct About {
     pub(crate) bytes: u32,
 }
 
-impl<'a> Packed<'a> {
+impl<'a> PackedValue<'a> {
     /// A string that was set as a whole.
     #[must_use]
     #[inline]
     pub fn string(bytes: &'a [u8]) -> Self {
-        Self::named_string(bytes, Naming::ByContent)
+        Self::string_with_hint(bytes, EncodingHint::ByContent)
     }
 
     /// A string with an explicit encoding hint.
     #[must_use]
     #[inline]
-    pub fn named_string(bytes: &'a [u8], naming: Naming) -> Self {
-        Self { bytes, about: About::of(naming.into()) }
+    pub fn string_with_hint(bytes: &'a [u8], encoding_hint: EncodingHint) -> Self {
+        Self { bytes, about: ValueSummary::of(encoding_hint.into()) }
     }
 
     /// An empty value, to be filled after it is stored.
     #[must_use]
     pub fn empty(kind: Kind) -> Self {
-        let form = Form::first_of(kind);
-        let bytes: &[u8] = if form.is_collection() { &[0; COUNT] } else { &[] };
-        Self { bytes, about: About::of(form) }
+        let form = ValueEncoding::initial_for(kind);
+        let bytes: &[u8] = if form.is_collection() { &[0; COUNT_LEN] } else { &[] };
+        Self { bytes, about: ValueSummary::of(form) }
     }
 
     /// Reassembles a value from its [`bytes`](Self::bytes) and [`about`](Self::about).
     #[must_use]
-    pub fn of(bytes: &'a [u8], about: About) -> Self {
+    pub fn of(bytes: &'a [u8], about: ValueSummary) -> Self {
         Self { bytes, about }
     }
 
@@ -114,7 +114,7 @@ impl<'a> Packed<'a> {
 
     /// The facts collected while the value was built.
     #[must_use]
-    pub fn about(&self) -> About {
+    pub fn about(&self) -> ValueSummary {
         self.about
     }
 
@@ -125,7 +125,7 @@ impl<'a> Packed<'a> {
     }
 
     #[inline]
-    pub(crate) fn form(&self) -> Form {
+    pub(crate) fn form(&self) -> ValueEncoding {
         self.about.form
     }
 
@@ -161,57 +161,57 @@ impl<'a> Packed<'a> {
     }
 }
 
-impl About {
+impl ValueSummary {
     #[inline]
-    pub(crate) fn of(form: Form) -> Self {
+    pub(crate) fn of(form: ValueEncoding) -> Self {
         Self { form, count: 0, longest: 0, timed: false, bytes: 0 }
     }
 
     #[inline]
-    pub(crate) fn form(&self) -> Form {
+    pub(crate) fn form(&self) -> ValueEncoding {
         self.form
     }
 
     /// Whether the element count or the longest element exceeds the bounds.
-    pub(crate) fn passes(&self, bounds: Bounds) -> bool {
+    pub(crate) fn passes(&self, bounds: ListpackBounds) -> bool {
         self.count as usize > bounds.entries || self.longest as usize > bounds.value
     }
 }
 
 /// Builds a packed value from a dump or a file. The modules of the kinds add methods for their elements.
 #[derive(Debug, Clone)]
-pub struct Builder {
+pub struct PackedBuilder {
     pub(crate) bytes: Vec<u8>,
-    pub(crate) about: About,
+    pub(crate) about: ValueSummary,
 }
 
 /// An empty string.
-impl Default for Builder {
+impl Default for PackedBuilder {
     fn default() -> Self {
         Self::new(Kind::String)
     }
 }
 
-impl Builder {
+impl PackedBuilder {
     /// Starts an empty value of this kind.
     #[must_use]
     pub fn new(kind: Kind) -> Self {
-        let empty = Packed::empty(kind);
+        let empty = PackedValue::empty(kind);
         Self { bytes: empty.bytes.to_vec(), about: empty.about }
     }
 
     /// Resets to an empty value of this kind, keeping the memory.
     pub fn begin(&mut self, kind: Kind) {
-        let empty = Packed::empty(kind);
+        let empty = PackedValue::empty(kind);
         self.bytes.clear();
         self.bytes.extend_from_slice(empty.bytes);
         self.about = empty.about;
     }
 
     /// Decides the OBJECT ENCODING by the configured limits.
-    pub fn name_by(&mut self, limits: &Limits) {
+    pub fn choose_encoding(&mut self, limits: &EncodingLimits) {
         self.about.bytes = elements_len(&self.bytes);
-        self.about.form = self.about.form.renamed(&self.about, limits);
+        self.about.form = self.about.form.encoding_after_adding(&self.about, limits);
     }
 
     /// Makes a string from the bytes that `fill` writes into the builder's buffer.
@@ -225,7 +225,7 @@ impl Builder {
 
     /// The value built so far.
     #[must_use]
-    pub fn packed(&self) -> Packed<'_> {
-        Packed { bytes: &self.bytes, about: self.about }
+    pub fn packed(&self) -> PackedValue<'_> {
+        PackedValue { bytes: &self.bytes, about: self.about }
     }
 }

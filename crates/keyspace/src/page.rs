@@ -15,13 +15,13 @@ use clock::Millis;
 
 use crate::entry::{DEAD, Header, read_time, write_time};
 
-pub(crate) const HEAD: usize = 10;
-const EARLIEST: usize = 4;
+pub(crate) const HEADER_LEN: usize = 10;
+const EARLIEST_OFFSET: usize = 4;
 /// The `earliest` of a page without expiring entries.
 pub(crate) const NEVER: Millis = Millis((1 << 47) - 1);
 
 pub(crate) fn format(page: &mut [u8]) {
-    set_end(page, HEAD);
+    set_end(page, HEADER_LEN);
     set_dead(page, 0);
     set_earliest(page, NEVER);
 }
@@ -46,22 +46,22 @@ pub(crate) fn set_dead(page: &mut [u8], dead: usize) {
 
 /// Bytes of live or kept entries.
 pub(crate) fn live(page: &[u8]) -> usize {
-    end(page) - HEAD - dead(page)
+    end(page) - HEADER_LEN - dead(page)
 }
 
 /// Free bytes at the end.
 #[inline]
-pub(crate) fn room(page: &[u8]) -> usize {
+pub(crate) fn free_len(page: &[u8]) -> usize {
     page.len() - end(page)
 }
 
 #[inline]
 pub(crate) fn earliest(page: &[u8]) -> Millis {
-    read_time(page, EARLIEST)
+    read_time(page, EARLIEST_OFFSET)
 }
 
 pub(crate) fn set_earliest(page: &mut [u8], time: Millis) {
-    write_time(page, EARLIEST, time);
+    write_time(page, EARLIEST_OFFSET, time);
 }
 
 /// Iterates over the entries from `at` on that are not dead, with their headers.

@@ -2,51 +2,51 @@
 //!
 //! A reference is a page number and, in its low 12 bits, half the offset in the page (entries have even
 //! lengths). A store therefore addresses 2^20 pages of at most 8 KB, 8 GB in total. To never reach that
-//! limit, a store counts as crowded from half of it and as full from three quarters ([`Crowding`]), and the
+//! limit, a store counts as crowded from half of it and as full from three quarters ([`FillLevel`]), and the
 //! server rejects commands that would grow it.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use smallvec::SmallVec;
 
-use crate::entry::{Header, Where};
+use crate::entry::{Header, Placement};
 use crate::hashing;
-use crate::index::Hashes;
+use crate::index::HashSource;
 use crate::memory::{Block, prefetch};
-use crate::overflow::{Outside, Shape, Store};
+use crate::overflow::{OverflowShape, OverflowValue, RecordStore};
 use crate::page;
-use crate::purge::A_PART;
+use crate::purge::PAGES_PER_LOCK;
 
 const OFFSET_BITS: u32 = 12;
 /// Bytes prefetched of a page before a sequential read; the hardware prefetcher does the rest.
-const PREFETCHED: usize = 512;
-const MOST_PAGES: usize = 1 << (32 - OFFSET_BITS);
-/// A search for a free page number probes this many numbers at each of 1 + `ELSEWHERE` positions.
-const LOOK_AT: usize = 64;
-const ELSEWHERE: usize = 3;
+const PREFETCH_BYTES: usize = 512;
+const ADDRESSABLE_PAGES: usize = 1 << (32 - OFFSET_BITS);
+/// A search for a free page number probes this many numbers at each of 1 + `EXTRA_SEARCHES` positions.
+const SEARCH_LIMIT: usize = 64;
+const EXTRA_SEARCHES: usize = 3;
 
 /// Maximum pages per store; lowered by tests.
-static MOST: AtomicUsize = AtomicUsize::new(MOST_PAGES);
+static MAX_PAGES: AtomicUsize = AtomicUsize::new(ADDRESSABLE_PAGES);
 /// Whether any store was ever crowded.
-static ANY_CROWDED: AtomicBool = AtomicBool::new(false);
+static EVER_CROWDED: AtomicBool = AtomicBool::new(false);
 /// Start of the next search for a free page number.
-static TURN: AtomicUsize = AtomicUsize::new(0);
+static NEXT_SEARCH_START: AtomicUsize = AtomicUsize::new(0);
 
 /// Limits the number of pages per store in this process, for tests.
-pub fn bound_pages(most: usize) {
-    MOST.store(most.min(MOST_PAGES), Ordering::Relaxed);
+pub fn limit_pages(most: usize) {
+    MAX_PAGES.store(most.min(ADDRESSABLE_PAGES), Ordering::Relaxed);
 }
 
-/// Whether any store of this process was ever crowded. While false, callers can skip checking [`Crowding`].
+/// Whether any store of this process was ever crowded. While false, callers can skip checking [`FillLevel`].
 #[must_use]
 #[inline]
-pub fn any_crowded() -> bool {
-    ANY_CROWDED.load(Ordering::Relaxed)
+pub fn was_ever_crowded() -> bool {
+    EVER_CROWDED.load(Ordering::Relaxed)
 }
 
 /// How full a store is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Crowding {
+pub enum FillLevel {
     /// Less than half full.
     Free,
     /// At least half full; the store should not grow.
@@ -68,7 +68,7 @@ pub(crate) fn split(reference: u32) -> (usize, usize) {
 
 /// Rounds up to a block length: short blocks by granules, others by pairs, like index lines. Freed blocks of
 /// growing pages then fit others.
-pub(crate) fn whole(len: usize) -> usize {
+pub(crate) fn round_up_len(len: usize) -> usize {
     const SHORT: usize = 4 * Block::STEP;
     len.next_multiple_of(if len <= SHORT { Block::STEP } else { 2 * Block::STEP })
 }
@@ -137,7 +137,7 @@ impl Pages {
     /// Prefetches the start of a page; the hardware prefetcher does the rest.
     pub(crate) fn prefetch_page(&self, number: usize) {
         if let Some(Some(block)) = self.list.get(number) {
-            (0..block.len().min(PREFETCHED)).step_by(64).for_each(|at| block.prefetch(at));
+            (0..block.len().min(PREFETCH_BYTES)).step_by(64).for_each(|at| block.prefetch(at));
         }
     }
 
@@ -149,11 +149,11 @@ impl Pages {
     }
 
     /// Detaches a page, to work on it and on other pages together.
-    pub(crate) fn lift(&mut self, number: usize) -> Block {
+    pub(crate) fn take_page(&mut self, number: usize) -> Block {
         self.list[number].take().expect("a page that is referred to is there")
     }
 
-    pub(crate) fn put_back(&mut self, number: usize, block: Block) {
+    pub(crate) fn put_page(&mut self, number: usize, block: Block) {
         self.list[number] = Some(block);
     }
 
@@ -167,10 +167,10 @@ impl Pages {
                 number
             }
             None => {
-                assert!(self.list.len() < MOST.load(Ordering::Relaxed), "a full store is not added to");
+                assert!(self.list.len() < MAX_PAGES.load(Ordering::Relaxed), "a full store is not added to");
                 self.list.push(Some(block));
-                if self.crowding() > Crowding::Free {
-                    ANY_CROWDED.store(true, Ordering::Relaxed);
+                if self.fill_level() > FillLevel::Free {
+                    EVER_CROWDED.store(true, Ordering::Relaxed);
                 }
                 self.list.len() - 1
             }
@@ -181,24 +181,25 @@ impl Pages {
     /// positions rotate, so if many numbers are free, one is soon found and their count stays small.
     fn unused(&self, from: usize) -> Option<usize> {
         let numbers = self.list.len().saturating_sub(from);
-        let turn = TURN.fetch_add(1, Ordering::Relaxed) * ELSEWHERE;
-        let elsewhere = (turn..turn + ELSEWHERE).map(|turn| turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32);
+        let turn = NEXT_SEARCH_START.fetch_add(1, Ordering::Relaxed) * EXTRA_SEARCHES;
+        let elsewhere =
+            (turn..turn + EXTRA_SEARCHES).map(|turn| turn.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32);
         std::iter::once(0).chain(elsewhere.filter_map(|any| any.checked_rem(numbers))).find_map(|start| {
-            let some = self.list.iter().enumerate().skip(from + start).take(LOOK_AT);
+            let some = self.list.iter().enumerate().skip(from + start).take(SEARCH_LIMIT);
             some.into_iter().find_map(|(number, block)| block.is_none().then_some(number))
         })
     }
 
     /// How much of the addressable page list is in use.
     #[inline]
-    pub(crate) fn crowding(&self) -> Crowding {
-        let (pages, most) = (self.list.len() * 4, MOST.load(Ordering::Relaxed));
+    pub(crate) fn fill_level(&self) -> FillLevel {
+        let (pages, most) = (self.list.len() * 4, MAX_PAGES.load(Ordering::Relaxed));
         if pages < 2 * most {
-            Crowding::Free
+            FillLevel::Free
         } else if pages < 3 * most {
-            Crowding::Crowded
+            FillLevel::Crowded
         } else {
-            Crowding::Full
+            FillLevel::Full
         }
     }
 
@@ -207,13 +208,13 @@ impl Pages {
         let mut block = Block::new(len);
         let page = self.page(number);
         block.bytes_mut()[..page::end(page)].copy_from_slice(&page[..page::end(page)]);
-        self.put_back(number, block);
+        self.put_page(number, block);
     }
 
     /// Releases the free bytes at the end of a page.
     pub(crate) fn trim(&mut self, number: usize) {
         if let Some(Some(block)) = self.list.get_mut(number) {
-            block.truncate(whole(page::end(block.bytes())).min(block.len()));
+            block.truncate(round_up_len(page::end(block.bytes())).min(block.len()));
         }
     }
 
@@ -243,28 +244,28 @@ impl Pages {
 
     /// Moves one chunk of the pages to lower addresses of the pool, if there is room. Returns whether more
     /// chunks follow.
-    pub(crate) fn sink(&mut self, part: usize) -> bool {
-        let some = self.list.iter_mut().skip(part * A_PART).take(A_PART);
-        some.flatten().for_each(Block::sink);
-        self.list.len() > (part + 1) * A_PART
+    pub(crate) fn move_lower(&mut self, part: usize) -> bool {
+        let some = self.list.iter_mut().skip(part * PAGES_PER_LOCK).take(PAGES_PER_LOCK);
+        some.flatten().for_each(Block::move_lower);
+        self.list.len() > (part + 1) * PAGES_PER_LOCK
     }
 }
 
 /// Access to entry keys by reference, for the index.
-pub(crate) struct Names<'a, V: Outside> {
+pub(crate) struct EntryKeys<'a, V: OverflowValue> {
     pub(crate) pages: &'a Pages,
-    pub(crate) store: Option<&'a Store<V>>,
+    pub(crate) store: Option<&'a RecordStore<V>>,
 }
 
-impl<V: Outside> Clone for Names<'_, V> {
+impl<V: OverflowValue> Clone for EntryKeys<'_, V> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<V: Outside> Copy for Names<'_, V> {}
+impl<V: OverflowValue> Copy for EntryKeys<'_, V> {}
 
-impl<'a, V: Outside> Names<'a, V> {
+impl<'a, V: OverflowValue> EntryKeys<'a, V> {
     #[inline]
     pub(crate) fn name(self, reference: u32) -> &'a [u8] {
         let (header, page, at) = self.pages.entry(reference);
@@ -283,10 +284,10 @@ impl<'a, V: Outside> Names<'a, V> {
     where
         'a: 'p,
     {
-        let Some(number) = header.outside(page, at) else { return header.value(page, at) };
+        let Some(number) = header.record_number(page, at) else { return header.value(page, at) };
         match self.store.expect("an entry with a record is where a store is").record(number).value.shape() {
-            Shape::Flat(bytes) => bytes,
-            Shape::Collection(_) => &[],
+            OverflowShape::Flat(bytes) => bytes,
+            OverflowShape::Collection(_) => &[],
         }
     }
 
@@ -295,9 +296,9 @@ impl<'a, V: Outside> Names<'a, V> {
     where
         'a: 'p,
     {
-        match header.place() {
-            Where::BothOutside => {
-                let number = header.outside(page, at).expect("its value is a number");
+        match header.placement() {
+            Placement::KeyValueOverflow => {
+                let number = header.record_number(page, at).expect("its value is a number");
                 let record = self.store.expect("an entry with a record is where a store is").record(number);
                 record.key.as_deref().expect("the record has the key")
             }
@@ -306,9 +307,9 @@ impl<'a, V: Outside> Names<'a, V> {
     }
 }
 
-impl<V: Outside> Hashes for Names<'_, V> {
+impl<V: OverflowValue> HashSource for EntryKeys<'_, V> {
     fn hash(&self, reference: u32) -> u64 {
-        hashing::of(self.name(reference))
+        hashing::hash_bytes(self.name(reference))
     }
 
     fn prefetch(&self, reference: u32) {
@@ -323,7 +324,7 @@ mod tests {
     /// Regression test: searching only the lowest numbers made the list grow forever when pages in the middle
     /// came and went.
     #[test]
-    fn numbers_without_a_page_are_used_again_wherever_they_are() {
+    fn free_page_numbers_are_reused() {
         let mut pages = Pages::default();
         for _ in 0..2000 {
             pages.add(Block::STEP, 0);

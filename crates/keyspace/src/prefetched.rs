@@ -9,37 +9,37 @@ use crate::slot::SlotData;
 /// A slot that has been locked since one of its keys was prefetched. A thread that holds one must not wait
 /// for another slot.
 #[derive(Debug)]
-pub struct Touched<'k> {
+pub struct PrefetchedSlot<'k> {
     pub(crate) data: MutexGuard<'k, SlotData>,
-    pub(crate) likely: Option<Likely>,
+    pub(crate) likely: Option<LikelyEntry>,
 }
 
 /// The entry that the index most likely has for a key; nearly always right. Valid until the slot changes.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Likely {
+pub(crate) struct LikelyEntry {
     pub(crate) db: u16,
     pub(crate) reference: u32,
 }
 
-impl Likely {
+impl LikelyEntry {
     /// Prefetches the entry that a key most likely has.
     #[inline]
-    pub(crate) fn touch(data: &SlotData, db: u16, key: &Key<'_>) -> Option<Self> {
+    pub(crate) fn prefetch(data: &SlotData, db: u16, key: &Key<'_>) -> Option<Self> {
         let reference = data.table_if(db)?.entries.prefetch_entry(key.hash)?;
         Some(Self { db, reference })
     }
 }
 
-impl Touched<'_> {
+impl PrefetchedSlot<'_> {
     /// Prefetches the key's entry (third pass of a batch).
     #[inline]
-    pub fn touch_entry(&mut self, db: u16, key: &Key<'_>) {
-        self.likely = Likely::touch(&self.data, db, key);
+    pub fn prefetch_entry(&mut self, db: u16, key: &Key<'_>) {
+        self.likely = LikelyEntry::prefetch(&self.data, db, key);
     }
 
     /// Prefetches the index lines of the elements that a command names, and before that the segments leading
     /// to them, if the value is large (fourth pass). Returns whether it is.
-    pub fn touch_part_indexes(
+    pub fn prefetch_element_indexes(
         &self,
         db: u16,
         key: &Key<'_>,
@@ -54,7 +54,7 @@ impl Touched<'_> {
     }
 
     /// Prefetches the elements (fifth pass).
-    pub fn touch_parts(&self, db: u16, key: &Key<'_>, parts: impl Iterator<Item = u64>) {
+    pub fn prefetch_elements(&self, db: u16, key: &Key<'_>, parts: impl Iterator<Item = u64>) {
         if let Some(large) = self.large(db, key) {
             parts.for_each(|part| {
                 large.prefetch_element(part);

@@ -55,7 +55,7 @@ pub(crate) struct Published {
     due: Box<[AtomicI64]>,
     /// Lower bound over all slots.
     next_due: AtomicI64,
-    ring: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    notify: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 impl Default for Published {
@@ -69,7 +69,7 @@ impl Default for Published {
             timed: AtomicUsize::new(0),
             due: Slot::all().map(|_| AtomicI64::new(page::NEVER.0)).collect(),
             next_due: AtomicI64::new(page::NEVER.0),
-            ring: OnceLock::new(),
+            notify: OnceLock::new(),
         }
     }
 }
@@ -100,21 +100,21 @@ impl Published {
             self.timed.fetch_add(change, Ordering::Relaxed);
         }
         if new.due < old.due {
-            self.on_due_sooner(new.due);
+            self.notify_earlier_expiry(new.due);
         }
     }
 
     #[inline(never)]
-    fn on_due_sooner(&self, due: Millis) {
+    fn notify_earlier_expiry(&self, due: Millis) {
         fence(Ordering::SeqCst);
         if due.0 >= self.next_due.load(Ordering::Relaxed) {
             return;
         }
         let before = self.next_due.fetch_min(due.0, Ordering::Relaxed);
         if due.0 < before
-            && let Some(ring) = self.ring.get()
+            && let Some(notify) = self.notify.get()
         {
-            ring();
+            notify();
         }
     }
 
@@ -138,8 +138,8 @@ impl Published {
         due
     }
 
-    pub(crate) fn call_when_due_sooner(&self, ring: Box<dyn Fn() + Send + Sync>) {
-        assert!(self.ring.set(ring).is_ok(), "one shell expires keys");
+    pub(crate) fn on_earlier_expiry(&self, notify: Box<dyn Fn() + Send + Sync>) {
+        assert!(self.notify.set(notify).is_ok(), "one shell expires keys");
     }
 }
 
@@ -157,10 +157,10 @@ mod tests {
     }
 
     #[test]
-    fn the_first_time_of_all_is_known_and_an_earlier_one_rings() {
+    fn earlier_expiry_updates_bound_and_notifies() {
         let (published, rung) = (Published::default(), Arc::new(AtomicUsize::new(0)));
         let counter = rung.clone();
-        published.call_when_due_sooner(Box::new(move || {
+        published.on_earlier_expiry(Box::new(move || {
             counter.fetch_add(1, Ordering::Relaxed);
         }));
         let slot = |number| Slot::new(number).unwrap();
@@ -182,7 +182,7 @@ mod tests {
 
     /// However a scan and new times interleave, afterwards no slot's time is below the bound.
     #[test]
-    fn no_time_is_missed_by_a_look_that_crosses_with_it() {
+    fn concurrent_scan_does_not_miss_an_earlier_expiry() {
         const TIMES: i64 = 20_000;
         let published = Published::default();
         std::thread::scope(|scope| {

@@ -9,15 +9,15 @@
 use slot_routing::{SLOT_COUNT, Slot};
 
 use crate::keyspace::Keyspace;
-use crate::memory::{begin_round, is_sinking, pool_use, purge_pool};
-use crate::overflow::outside_bytes;
+use crate::memory::{begin_purge_round, is_moving_lower, pool_usage, purge_pool};
+use crate::overflow::overflow_bytes;
 use crate::slot::SlotData;
 use crate::usage::Usage;
 
 /// Pages or index segments that are moved under one lock.
-pub(crate) const A_PART: usize = 64;
+pub(crate) const PAGES_PER_LOCK: usize = 64;
 /// Pages that are compacted under one lock.
-const TIDY_AT_ONCE: usize = 16;
+const COMPACTED_PER_LOCK: usize = 16;
 
 impl Keyspace {
     /// Number of steps of a full purge.
@@ -30,13 +30,13 @@ impl Keyspace {
     #[must_use]
     pub fn used_bytes(&self) -> usize {
         const SLOT: usize = 128 + size_of::<u32>() + size_of::<u64>();
-        pool_use().taken + outside_bytes() + SLOT_COUNT * SLOT
+        pool_usage().taken + overflow_bytes() + SLOT_COUNT * SLOT
     }
 
     /// Ages the usage counters of a share of the slots with `age` (see [`Usage`]). Calling every step within
     /// two hours is sufficient.
     pub fn age_step(&self, step: usize, age: &mut dyn FnMut(Usage) -> Usage) {
-        for slot in share(step, Self::AGE_STEPS) {
+        for slot in slots_of_step(step, Self::AGE_STEPS) {
             let mut part = 0;
             while self.try_lock(slot).is_some_and(|mut data| data.age(part, age)) {
                 part += 1;
@@ -51,19 +51,19 @@ impl Keyspace {
         let mut part = 0;
         while guard.age(part, &mut |_| usage) {
             part += 1;
-            self.let_others(&mut guard);
+            self.yield_to_waiters(&mut guard);
         }
     }
 
     /// Runs purge step `step`, which wraps around. Returns the bytes returned to the kernel.
     pub fn purge_step(&self, step: usize) -> usize {
         let step = step % Self::PURGE_STEPS;
-        let sinking = if step == 0 { begin_round() } else { is_sinking() };
-        for slot in share(step, Self::PURGE_STEPS) {
-            while self.try_lock(slot).is_some_and(|mut data| data.tidy(TIDY_AT_ONCE)) {}
+        let sinking = if step == 0 { begin_purge_round() } else { is_moving_lower() };
+        for slot in slots_of_step(step, Self::PURGE_STEPS) {
+            while self.try_lock(slot).is_some_and(|mut data| data.compact(COMPACTED_PER_LOCK)) {}
             if sinking {
                 let mut part = 0;
-                while self.try_lock(slot).is_some_and(|mut data| data.sink(part)) {
+                while self.try_lock(slot).is_some_and(|mut data| data.move_lower(part)) {
                     part += 1;
                 }
             }
@@ -73,17 +73,17 @@ impl Keyspace {
 }
 
 /// The slots of step `step` (wrapping around) of `steps`.
-fn share(step: usize, steps: usize) -> impl Iterator<Item = Slot> {
-    let share = SLOT_COUNT / steps;
-    Slot::all().skip(step % steps * share).take(share)
+fn slots_of_step(step: usize, steps: usize) -> impl Iterator<Item = Slot> {
+    let slots_of_step = SLOT_COUNT / steps;
+    Slot::all().skip(step % steps * slots_of_step).take(slots_of_step)
 }
 
 impl SlotData {
     /// Compacts up to `pages` pages. Returns whether more remain.
-    fn tidy(&mut self, pages: usize) -> bool {
+    fn compact(&mut self, pages: usize) -> bool {
         let mut left = pages;
         for (_, table) in self.tables() {
-            left = table.tidy(left);
+            left = table.compact(left);
         }
         left == 0
     }
@@ -94,7 +94,7 @@ impl SlotData {
 
     /// Moves one chunk of the slot's pages and index lines to lower pool addresses. Returns whether more
     /// chunks follow.
-    fn sink(&mut self, part: usize) -> bool {
-        self.tables().fold(false, |more, (_, table)| table.entries.sink(part) | more)
+    fn move_lower(&mut self, part: usize) -> bool {
+        self.tables().fold(false, |more, (_, table)| table.entries.move_lower(part) | more)
     }
 }

@@ -4,16 +4,16 @@
 //! the identical bits.
 
 /// Maximum encoded length.
-pub(crate) const MOST: usize = 8;
+pub(crate) const MAX_LEN: usize = 8;
 
 /// A score encoded in the shortest form that has at least a given length.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Kept {
-    bytes: [u8; MOST],
+pub(crate) struct EncodedScore {
+    bytes: [u8; MAX_LEN],
     len: u8,
 }
 
-impl Kept {
+impl EncodedScore {
     /// Encodes the score in at least `least` bytes; lengths are 1, 2, 4 and 8.
     #[inline]
     pub(crate) fn new(score: f64, least: usize) -> Self {
@@ -21,13 +21,13 @@ impl Kept {
         // Negative zero is not encoded as an integer.
         let is_whole = f64::from(whole).to_bits() == score.to_bits();
         let len = match whole {
-            _ if !is_whole => MOST,
+            _ if !is_whole => MAX_LEN,
             -0x80..0x80 => 1,
             -0x8000..0x8000 => 2,
             _ => 4,
         };
         let len = len.max(least);
-        let bytes = if len == MOST { score.to_le_bytes() } else { i64::from(whole).to_le_bytes() };
+        let bytes = if len == MAX_LEN { score.to_le_bytes() } else { i64::from(whole).to_le_bytes() };
         Self { bytes, len: len as u8 }
     }
 
@@ -50,7 +50,7 @@ pub(crate) fn read(bytes: &[u8]) -> f64 {
 
 /// An integer with the ordering of the score. Both zeros map to one value.
 #[inline]
-pub(crate) fn ordered(score: f64) -> u64 {
+pub(crate) fn order_bits(score: f64) -> u64 {
     let bits = (score + 0.0).to_bits();
     if bits >> 63 == 1 { !bits } else { bits | 1 << 63 }
 }
@@ -85,21 +85,21 @@ mod tests {
     ];
 
     #[test]
-    fn a_score_is_read_back_bit_by_bit() {
+    fn scores_round_trip_bit_by_bit() {
         for score in SCORES.into_iter().chain([-0.0]) {
             for least in [1, 2, 4, 8] {
-                let kept = Kept::new(score, least);
+                let kept = EncodedScore::new(score, least);
                 assert!(kept.bytes().len() >= least);
                 assert_eq!(read(kept.bytes()).to_bits(), score.to_bits(), "{score} in {least}");
             }
         }
         let lens = [0.0, -128.0, 128.0, 32_768.0, 2_147_483_648.0, 0.5, -0.0];
-        assert_eq!(lens.map(|score| Kept::new(score, 1).bytes().len()), [1, 1, 2, 4, 8, 8, 8]);
+        assert_eq!(lens.map(|score| EncodedScore::new(score, 1).bytes().len()), [1, 1, 2, 4, 8, 8, 8]);
     }
 
     #[test]
-    fn numbers_are_in_the_order_of_the_scores() {
-        assert!(SCORES.windows(2).all(|two| ordered(two[0]) < ordered(two[1])));
-        assert_eq!(ordered(-0.0), ordered(0.0));
+    fn order_bits_sort_like_scores() {
+        assert!(SCORES.windows(2).all(|two| order_bits(two[0]) < order_bits(two[1])));
+        assert_eq!(order_bits(-0.0), order_bits(0.0));
     }
 }

@@ -7,33 +7,33 @@ mod builder;
 mod editing;
 pub(crate) mod members;
 
-use crate::fields::{Field, Fields, FieldsPart, Of, name_key};
-use crate::kind::{Form, Kind};
+use crate::fields::{Field, FieldKind, Fields, FieldsPart, lookup_key};
+use crate::kind::{Kind, ValueEncoding};
 use crate::large::Large;
-use crate::packed::{self, Builder, MOST_ELEMENTS, Packed, Shape};
-use crate::value::Elements;
+use crate::packed::{self, MAX_ELEMENTS, PackedBuilder, PackedValue, Shape};
+use crate::value::PartElements;
 
-pub use builder::NewSet;
-use members::Members;
-pub use members::{Digits, Member};
+pub use builder::SetBuilder;
+use members::PackedMembers;
+pub use members::{Digits, SetMember};
 
 /// Members of a set: names without values.
 #[derive(Debug)]
-pub(crate) struct OfSet;
+pub(crate) struct SetFields;
 
-impl Of for OfSet {
-    type Outside = Vec<u8>;
+impl FieldKind for SetFields {
+    type Overflow = Vec<u8>;
 
-    fn elements(part: FieldsPart<'_>) -> Elements<'_> {
-        Elements::Set(part)
+    fn elements(part: FieldsPart<'_>) -> PartElements<'_> {
+        PartElements::Set(part)
     }
 
     fn large(fields: Box<Fields<Self>>) -> Large {
         Large::Set(fields)
     }
 
-    fn unpack(packed: &Packed<'_>, visit: &mut dyn FnMut(Field<'_>)) {
-        Members::of(packed.bytes())
+    fn unpack(packed: &PackedValue<'_>, visit: &mut dyn FnMut(Field<'_>)) {
+        PackedMembers::of(packed.bytes())
             .for_each(&mut |member| visit(Field { name: &member, value: b"", expiry: None }));
     }
 }
@@ -41,8 +41,8 @@ impl Of for OfSet {
 /// A read-only view of a set, borrowed from its slot.
 #[derive(Debug, Clone, Copy)]
 pub struct SetRef<'a> {
-    pub(crate) shape: Shape<'a, Fields<OfSet>>,
-    pub(crate) form: Form,
+    pub(crate) shape: Shape<'a, Fields<SetFields>>,
+    pub(crate) form: ValueEncoding,
 }
 
 impl<'a> SetRef<'a> {
@@ -62,8 +62,8 @@ impl<'a> SetRef<'a> {
     #[must_use]
     pub fn encoding(&self) -> &'static str {
         match self.form {
-            Form::IntsetSet => "intset",
-            Form::ListpackSet => "listpack",
+            ValueEncoding::IntsetSet => "intset",
+            ValueEncoding::ListpackSet => "listpack",
             _ => "hashtable",
         }
     }
@@ -73,74 +73,76 @@ impl<'a> SetRef<'a> {
     #[inline]
     pub fn contains(&self, member: &[u8]) -> bool {
         match self.shape {
-            Shape::Packed(packed) => Members::of(packed).find(member).is_some(),
-            Shape::Large(fields) => fields.find(&name_key(member)).is_some(),
+            Shape::Packed(packed) => PackedMembers::of(packed).find(member).is_some(),
+            Shape::Large(fields) => fields.find(&lookup_key(member)).is_some(),
         }
     }
 
-    /// Like [`Self::contains`], for callers that have the member's hash ([`crate::Keyspace::hash_part`]).
+    /// Like [`Self::contains`], for callers that have the member's hash ([`crate::Keyspace::hash_element_name`]).
     #[must_use]
     #[inline]
     pub fn contains_hashed(&self, member: &[u8], hash: u64) -> bool {
         match self.shape {
-            Shape::Packed(packed) => Members::of(packed).find(member).is_some(),
+            Shape::Packed(packed) => PackedMembers::of(packed).find(member).is_some(),
             Shape::Large(fields) => fields.has_hashed(member, hash),
         }
     }
 
     /// Prefetches the members with these hashes if the set is too large for the near caches.
-    pub fn touch(&self, hashes: impl Iterator<Item = u64> + Clone) {
+    pub fn prefetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
         if let Shape::Large(fields) = self.shape {
-            fields.touch(hashes);
+            fields.prefetch(hashes);
         }
     }
 
     /// Visits members in arbitrary order until `visit` returns false. Returns whether all were visited.
-    pub fn visit(&self, visit: &mut dyn FnMut(Member<'a>) -> bool) -> bool {
+    pub fn visit(&self, visit: &mut dyn FnMut(SetMember<'a>) -> bool) -> bool {
         match self.shape {
             Shape::Packed(packed) => {
                 let mut goes_on = true;
-                Members::of(packed).for_each(&mut |member| goes_on = goes_on && visit(member));
+                PackedMembers::of(packed).for_each(&mut |member| goes_on = goes_on && visit(member));
                 goes_on
             }
-            Shape::Large(fields) => fields.visit_all(&mut |field| visit(Member::Bytes(field.name))),
+            Shape::Large(fields) => fields.visit_all(&mut |field| visit(SetMember::Bytes(field.name))),
         }
     }
 
     /// Visits all members.
-    pub fn for_each(&self, visit: &mut dyn FnMut(Member<'a>)) {
+    pub fn for_each(&self, visit: &mut dyn FnMut(SetMember<'a>)) {
         match self.shape {
-            Shape::Packed(packed) => Members::of(packed).for_each(visit),
-            Shape::Large(fields) => fields.for_each(&mut |field| visit(Member::Bytes(field.name))),
+            Shape::Packed(packed) => PackedMembers::of(packed).for_each(visit),
+            Shape::Large(fields) => fields.for_each(&mut |field| visit(SetMember::Bytes(field.name))),
         }
     }
 
     /// Visits about `count` members from position `from`, like [`crate::Table::scan`]; a packed set is
     /// visited whole.
-    pub fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(Member<'a>)) -> Option<u64> {
+    pub fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(SetMember<'a>)) -> Option<u64> {
         match self.shape {
             Shape::Packed(_) => {
                 self.for_each(visit);
                 None
             }
-            Shape::Large(fields) => fields.scan(from, count, &mut |field| visit(Member::Bytes(field.name))),
+            Shape::Large(fields) => {
+                fields.scan(from, count, &mut |field| visit(SetMember::Bytes(field.name)))
+            }
         }
     }
 
     /// Picks a member by `random`, a uniform random number.
     #[must_use]
-    pub fn random(&self, random: u64) -> Option<Member<'a>> {
+    pub fn random(&self, random: u64) -> Option<SetMember<'a>> {
         match self.shape {
             Shape::Packed(packed) => {
                 let index = random.checked_rem(packed::count(packed) as u64)? as usize;
-                Members::of(packed).nth(index).map(|(_, member)| member)
+                PackedMembers::of(packed).nth(index).map(|(_, member)| member)
             }
-            Shape::Large(fields) => fields.random(random).map(|field| Member::Bytes(field.name)),
+            Shape::Large(fields) => fields.random(random).map(|field| SetMember::Bytes(field.name)),
         }
     }
 }
 
-impl Builder {
+impl PackedBuilder {
     /// Adds a member to a set. Returns false if it is a duplicate, which is only detected among integers.
     #[must_use]
     pub fn push_member(&mut self, member: &[u8]) -> bool {
@@ -149,37 +151,37 @@ impl Builder {
         about.longest = about.longest.max(member.len() as u32);
         let is_integer = resp::parse_i64(member).is_some();
         if !is_integer {
-            about.form = Form::ListpackSet;
+            about.form = ValueEncoding::ListpackSet;
         }
         let mut is_new = true;
-        match Members::of(&self.bytes) {
-            Members::Integers(_) if is_integer && about.count as usize <= MOST_ELEMENTS => {
-                match members::Addition::of(&self.bytes, member) {
+        match PackedMembers::of(&self.bytes) {
+            PackedMembers::Integers(_) if is_integer && about.count as usize <= MAX_ELEMENTS => {
+                match members::MemberAddition::of(&self.bytes, member) {
                     Some(addition) => drop(self.bytes.splice(addition.range, addition.with)),
                     None => is_new = false,
                 }
             }
-            Members::Integers(_) => {
+            PackedMembers::Integers(_) => {
                 members::as_strings(&mut self.bytes);
                 members::append_string(&mut self.bytes, member);
             }
-            Members::Strings(_) => members::append_string(&mut self.bytes, member),
+            PackedMembers::Strings(_) => members::append_string(&mut self.bytes, member),
         }
         packed::set_count(&mut self.bytes, about.count as usize);
         is_new
     }
 }
 
-impl<'a> Packed<'a> {
+impl<'a> PackedValue<'a> {
     /// Visits the members of a packed set, or of one part of it.
-    pub fn for_each_member(&self, visit: &mut dyn FnMut(Member<'a>)) {
+    pub fn for_each_member(&self, visit: &mut dyn FnMut(SetMember<'a>)) {
         debug_assert_eq!(self.kind(), Kind::Set);
-        Members::of(self.bytes()).for_each(visit);
+        PackedMembers::of(self.bytes()).for_each(visit);
     }
 
     /// The members that may contain duplicates: none if they are stored sorted.
     pub fn unordered_members(&self) -> impl Iterator<Item = &'a [u8]> + Clone + use<'a> {
         debug_assert_eq!(self.kind(), Kind::Set);
-        Members::of(self.bytes()).unordered()
+        PackedMembers::of(self.bytes()).unordered()
     }
 }

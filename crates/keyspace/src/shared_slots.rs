@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_told_in_order_and_changes_are_counted() {
+    fn shared_slots_iterate_in_order_and_count_changes() {
         let slots = SharedSlots::default();
         let wanted = [0, 1, 63, 64, 447, 448, 9000, 16383].map(|number| Slot::new(number).unwrap());
         wanted.iter().rev().for_each(|slot| slots.set(*slot, true));

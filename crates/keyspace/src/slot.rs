@@ -8,13 +8,13 @@ use slot_routing::{Ownership, Slot};
 use smallvec::SmallVec;
 
 use crate::captured::Captured;
-use crate::entries::{Found, Place};
+use crate::entries::{EntryRef, KeyLookup};
 use crate::key::Key;
 use crate::large::Large;
 use crate::overflow::Record;
 use crate::page;
-use crate::pages::Crowding;
-use crate::prefetched::Likely;
+use crate::pages::FillLevel;
+use crate::prefetched::LikelyEntry;
 use crate::published::{Published, Summary};
 use crate::table::Table;
 use crate::usage::Usage;
@@ -24,23 +24,23 @@ use crate::usage::Usage;
 pub struct SlotData {
     /// The table of database 0.
     table: Table,
-    more: Option<Box<More>>,
+    extra_tables: Option<Box<ExtraTables>>,
     /// The last snapshot that the slot has been pinned for.
-    pub(crate) seen: u32,
+    pub(crate) last_cut: u32,
     ownership: Ownership,
     /// Number of callers that hold back client writes.
-    holds: u8,
+    hold_count: u8,
     /// The slot is being imported: its keys must not be shown, expired or evicted.
     is_hidden: bool,
 }
 
 /// Tables that few slots have.
 #[derive(Debug, Default)]
-struct More {
+struct ExtraTables {
     /// The non-empty tables of databases 1 and up, in ascending order.
     tables: Vec<OtherDatabase>,
     /// Tables that were flushed while a snapshot needed them.
-    parted: Vec<Table>,
+    flushed: Vec<Table>,
 }
 
 /// The slot's keys in a database other than 0.
@@ -50,7 +50,7 @@ struct OtherDatabase {
     table: Table,
 }
 
-impl More {
+impl ExtraTables {
     fn position(&self, db: u16) -> Result<usize, usize> {
         self.tables.binary_search_by_key(&db, |other| other.db)
     }
@@ -77,7 +77,7 @@ impl More {
 
     /// All tables, including those that only snapshots need.
     fn all(&self) -> impl Iterator<Item = &Table> {
-        self.each().chain(&self.parted)
+        self.each().chain(&self.flushed)
     }
 }
 
@@ -96,15 +96,15 @@ impl SlotData {
     /// Whether client writes wait because a frequently written key is being migrated.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        self.holds > 0
+        self.hold_count > 0
     }
 
     /// Holds back client writes until [`SlotData::free`] was called equally often. Returns false if the
     /// counter is at its maximum.
     pub fn hold(&mut self) -> bool {
-        let holds = self.holds.checked_add(1);
-        self.holds = holds.unwrap_or(self.holds);
-        holds.is_some()
+        let hold_count = self.hold_count.checked_add(1);
+        self.hold_count = hold_count.unwrap_or(self.hold_count);
+        hold_count.is_some()
     }
 
     /// Ends one [`SlotData::hold`].
@@ -112,7 +112,7 @@ impl SlotData {
     /// # Panics
     /// If the slot is not held.
     pub fn free(&mut self) {
-        self.holds = self.holds.checked_sub(1).expect("who frees a slot has held it");
+        self.hold_count = self.hold_count.checked_sub(1).expect("who frees a slot has held it");
     }
 
     /// Whether the slot's keys are hidden.
@@ -130,7 +130,7 @@ impl SlotData {
     /// The slot's table of database `db`.
     #[inline]
     pub fn table(&mut self, db: u16) -> &mut Table {
-        if db == 0 { &mut self.table } else { self.more.get_or_insert_default().table(db) }
+        if db == 0 { &mut self.table } else { self.extra_tables.get_or_insert_default().table(db) }
     }
 
     /// Read-only access to the slot's keys in database `db`.
@@ -144,20 +144,20 @@ impl SlotData {
     /// The table of database `db`, if it exists.
     #[must_use]
     pub fn table_if(&self, db: u16) -> Option<&Table> {
-        if db == 0 { Some(&self.table) } else { self.more.as_ref()?.table_if(db) }
+        if db == 0 { Some(&self.table) } else { self.extra_tables.as_ref()?.table_if(db) }
     }
 
     /// The slot's tables and their databases, in ascending order.
     pub fn tables(&mut self) -> impl Iterator<Item = (u16, &mut Table)> {
-        let others = self.more.iter_mut().flat_map(|more| more.tables.iter_mut());
+        let others = self.extra_tables.iter_mut().flat_map(|extra_tables| extra_tables.tables.iter_mut());
         std::iter::once((0, &mut self.table)).chain(others.map(|other| (other.db, &mut other.table)))
     }
 
     /// How full the slot's tables are, or the value of `key` if that is fuller.
     #[must_use]
-    pub fn crowding(&self, key: &Key<'_>) -> Crowding {
-        let others = self.more.iter().flat_map(|more| more.each());
-        others.fold(self.table.crowding(key), |most, table| most.max(table.crowding(key)))
+    pub fn fill_level(&self, key: &Key<'_>) -> FillLevel {
+        let others = self.extra_tables.iter().flat_map(|extra_tables| extra_tables.each());
+        others.fold(self.table.fill_level(key), |most, table| most.max(table.fill_level(key)))
     }
 
     /// Swaps two databases (SWAPDB).
@@ -174,49 +174,52 @@ impl SlotData {
     /// Database 0 and the databases with data in this slot, in ascending order.
     #[must_use]
     pub fn databases(&self) -> SmallVec<[u16; 4]> {
-        let others = self.more.iter().flat_map(|more| more.tables.iter().map(|other| other.db));
+        let others = self
+            .extra_tables
+            .iter()
+            .flat_map(|extra_tables| extra_tables.tables.iter().map(|other| other.db));
         std::iter::once(0).chain(others).collect()
     }
 
-    /// Whether [`SlotData::release_unused`] may have something to free.
+    /// Whether [`SlotData::release_unused_memory`] may have something to free.
     #[inline]
-    fn may_hold_unused(&self) -> bool {
-        self.more.is_some() || self.table.entries.may_hold_unused()
+    fn may_have_unused_memory(&self) -> bool {
+        self.extra_tables.is_some() || self.table.entries.may_have_unused_memory()
     }
 
     /// Frees memory left behind by the last keys of a database, so that short-lived data does not cost memory
     /// forever.
     #[cold]
     #[inline(never)]
-    fn release_unused(&mut self) {
-        self.table.entries.release_unused();
-        let Some(more) = &mut self.more else { return };
-        more.tables.retain_mut(|other| {
-            other.table.entries.release_unused();
+    fn release_unused_memory(&mut self) {
+        self.table.entries.release_unused_memory();
+        let Some(extra_tables) = &mut self.extra_tables else { return };
+        extra_tables.tables.retain_mut(|other| {
+            other.table.entries.release_unused_memory();
             !other.table.entries.is_vacant()
         });
-        if more.tables.is_empty() && more.parted.is_empty() {
-            self.more = None;
+        if extra_tables.tables.is_empty() && extra_tables.flushed.is_empty() {
+            self.extra_tables = None;
         } else {
-            more.tables.shrink_to_fit();
-            more.parted.shrink_to_fit();
+            extra_tables.tables.shrink_to_fit();
+            extra_tables.flushed.shrink_to_fit();
         }
     }
 
     /// Removes and returns all keys of database `db`; dropping them takes time. Entries that a snapshot needs
     /// stay until they are walked.
-    pub fn take(&mut self, db: u16) -> Taken {
+    pub fn take(&mut self, db: u16) -> RemovedKeys {
         // FLUSHALL visits every slot, and most are empty: they must not allocate or touch a table.
         if self.table_if(db).is_none_or(|table| table.entries.is_vacant()) {
-            return Taken::default();
+            return RemovedKeys::default();
         }
         let table = std::mem::take(self.table(db));
         let keys = table.len();
         if table.entries.is_pinned() {
-            self.more.get_or_insert_default().parted.push(table);
-            return Taken { keys, table: None };
+            self.extra_tables.get_or_insert_default().flushed.push(table);
+            return RemovedKeys { keys, table: None };
         }
-        Taken { keys, table: Some(table) }
+        RemovedKeys { keys, table: Some(table) }
     }
 
     /// Pins all tables for a snapshot. Returns whether there was anything to pin.
@@ -225,14 +228,14 @@ impl SlotData {
     }
 
     /// Pins one large value for a snapshot.
-    pub(crate) fn pin_value(&mut self, bit: u32, db: u16, place: Place) {
+    pub(crate) fn pin_value(&mut self, bit: u32, db: u16, place: EntryRef) {
         self.table(db).entries.pin_value(bit, db, place);
     }
 
     /// The next value that a snapshot will walk.
     pub(crate) fn pinned_value(&self, bit: u32) -> Option<&Large> {
-        let more = self.more.iter().flat_map(|more| more.all());
-        std::iter::once(&self.table).chain(more).find_map(|table| table.entries.pinned_value(bit))
+        let extra_tables = self.extra_tables.iter().flat_map(|extra_tables| extra_tables.all());
+        std::iter::once(&self.table).chain(extra_tables).find_map(|table| table.entries.pinned_value(bit))
     }
 
     /// Copies a part of the slot's pinned data. Returns whether it was the last part.
@@ -246,20 +249,20 @@ impl SlotData {
     }
 
     fn each_pinned(&mut self, bit: u32, mut step: impl FnMut(&mut Table) -> bool) -> bool {
-        let (others, parted) = match &mut self.more {
-            Some(more) => (more.tables.as_mut_slice(), more.parted.as_mut_slice()),
+        let (others, flushed) = match &mut self.extra_tables {
+            Some(extra_tables) => (extra_tables.tables.as_mut_slice(), extra_tables.flushed.as_mut_slice()),
             None => (&mut [][..], &mut [][..]),
         };
         let others = others.iter_mut().map(|other| &mut other.table);
         let mut tables: SmallVec<[&mut Table; 2]> =
-            std::iter::once(&mut self.table).chain(others).chain(parted).collect();
+            std::iter::once(&mut self.table).chain(others).chain(flushed).collect();
         tables.retain(|table| table.entries.is_pinned_for(bit));
         // Continue with a partially walked table first: FLUSHALL or SWAPDB may have reordered the tables, and
         // the parts of a value must stay adjacent.
-        tables.sort_by_key(|table| !table.entries.is_within(bit));
+        tables.sort_by_key(|table| !table.entries.is_inside_page(bit));
         let done = tables.into_iter().all(&mut step);
-        if let Some(more) = &mut self.more {
-            more.parted.retain(|table| table.entries.is_pinned());
+        if let Some(extra_tables) = &mut self.extra_tables {
+            extra_tables.flushed.retain(|table| table.entries.is_pinned());
         }
         done
     }
@@ -267,15 +270,15 @@ impl SlotData {
     /// Bytes of entries that only snapshots still need.
     #[must_use]
     pub fn leftover_bytes(&self) -> usize {
-        let more = self.more.iter().flat_map(|more| more.all());
-        std::iter::once(&self.table).chain(more).map(|table| table.entries.leftover_bytes()).sum()
+        let extra_tables = self.extra_tables.iter().flat_map(|extra_tables| extra_tables.all());
+        std::iter::once(&self.table).chain(extra_tables).map(|table| table.entries.leftover_bytes()).sum()
     }
 
     /// Bytes of the slot's pages, index lines and overflow values.
     #[must_use]
     pub fn held_bytes(&self) -> usize {
-        let more = self.more.iter().flat_map(|more| more.all());
-        std::iter::once(&self.table).chain(more).map(Table::held_bytes).sum()
+        let extra_tables = self.extra_tables.iter().flat_map(|extra_tables| extra_tables.all());
+        std::iter::once(&self.table).chain(extra_tables).map(Table::held_bytes).sum()
     }
 
     /// The summary to publish. It is computed twice per change, so rare features are handled out of line to
@@ -283,8 +286,8 @@ impl SlotData {
     #[inline(always)]
     pub(crate) fn summary(&self) -> Summary {
         let entries = &self.table.entries;
-        if self.more.is_some() || self.is_hidden || entries.may_have_parts_due() {
-            return self.whole_summary();
+        if self.extra_tables.is_some() || self.is_hidden || entries.may_have_element_expiry() {
+            return self.full_summary();
         }
         let (keys, volatile) = (entries.len() as u32, entries.volatile_len() as u32);
         Summary { keys, others: 0, volatile, timed: 0, due: entries.next_entry_due() }
@@ -292,18 +295,18 @@ impl SlotData {
 
     #[cold]
     #[inline(never)]
-    fn whole_summary(&self) -> Summary {
+    fn full_summary(&self) -> Summary {
         if self.is_hidden {
             return Summary { keys: 0, others: 0, volatile: 0, timed: 0, due: page::NEVER };
         }
         let mut due = self.table.next_due().unwrap_or(page::NEVER);
         let (mut others, mut volatile) = (0, self.table.volatile_len());
         let mut timed = self.table.timed_len();
-        if let Some(more) = &self.more {
-            due = more.each().filter_map(Table::next_due).fold(due, Millis::min);
-            others = more.each().map(Table::len).sum();
-            volatile += more.each().map(Table::volatile_len).sum::<usize>();
-            timed += more.each().map(Table::timed_len).sum::<usize>();
+        if let Some(extra_tables) = &self.extra_tables {
+            due = extra_tables.each().filter_map(Table::next_due).fold(due, Millis::min);
+            others = extra_tables.each().map(Table::len).sum();
+            volatile += extra_tables.each().map(Table::volatile_len).sum::<usize>();
+            timed += extra_tables.each().map(Table::timed_len).sum::<usize>();
         }
         let (keys, others, volatile) = (self.table.len() as u32, others as u32, volatile as u32);
         Summary { keys, others, volatile, timed: timed as u32, due }
@@ -312,7 +315,7 @@ impl SlotData {
 
 /// The keys of one database, removed from a slot.
 #[derive(Debug, Default)]
-pub struct Taken {
+pub struct RemovedKeys {
     /// Number of keys.
     pub keys: usize,
     /// The table to drop.
@@ -328,7 +331,7 @@ pub struct SlotGuard<'k> {
     /// The published summary, if the slot may have changed since.
     pub(crate) last_published: Option<Summary>,
     /// The likely entry of the key that the slot was prefetched for.
-    pub(crate) likely: Option<Likely>,
+    pub(crate) likely: Option<LikelyEntry>,
 }
 
 impl SlotGuard<'_> {
@@ -340,19 +343,19 @@ impl SlotGuard<'_> {
 
     /// Prefetches the entry of `key`; its index line must have been prefetched before.
     #[inline]
-    pub(crate) fn touch_entry(&mut self, db: u16, key: &Key<'_>) {
-        self.likely = Likely::touch(&self.data, db, key);
+    pub(crate) fn prefetch_entry(&mut self, db: u16, key: &Key<'_>) {
+        self.likely = LikelyEntry::prefetch(&self.data, db, key);
     }
 
     /// Looks up `key` in database `db` and also returns its usage if it exists.
     #[inline(always)]
-    pub(crate) fn find(&self, db: u16, key: &Key<'_>, now: Millis) -> (Found, Usage) {
+    pub(crate) fn find(&self, db: u16, key: &Key<'_>, now: Millis) -> (KeyLookup, Usage) {
         let likely = self.likely.filter(|likely| likely.db == db);
         self.data.view(db).entries.find_likely(likely.map(|likely| likely.reference), key, now)
     }
 
     /// Whether the slot holds keys and is published as empty.
-    pub(crate) fn gets_first_key(&self) -> bool {
+    pub(crate) fn becomes_non_empty(&self) -> bool {
         self.last_published.is_some_and(|last| last.is_empty() && !self.data.summary().is_empty())
     }
 
@@ -361,8 +364,8 @@ impl SlotGuard<'_> {
     #[inline]
     pub(crate) fn publish(&mut self) {
         let Some(last_published) = self.last_published.take() else { return };
-        if self.data.may_hold_unused() {
-            self.data.release_unused();
+        if self.data.may_have_unused_memory() {
+            self.data.release_unused_memory();
         }
         let summary = self.data.summary();
         if summary != last_published {
@@ -403,40 +406,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_with_its_lock_takes_two_lines() {
+    fn slot_with_lock_fits_two_cache_lines() {
         assert_eq!(size_of::<parking_lot::Mutex<SlotData>>(), 128);
     }
 
     #[test]
-    fn taking_what_was_never_used_makes_nothing() {
+    fn flushing_an_unused_database_allocates_nothing() {
         let mut slot = SlotData::default();
         assert!((0..16).all(|db| slot.take(db).table.is_none()));
-        assert!(slot.more.is_none());
+        assert!(slot.extra_tables.is_none());
     }
 
     #[test]
-    fn last_keys_of_a_database_leave_nothing_behind() {
+    fn removing_last_keys_frees_all_memory() {
         let keyspace = crate::Keyspace::new(1, 16);
         let (key, now) = (keyspace.key(b"k"), Millis(0));
         let large = vec![b'x'; 100_000];
         let fill = |db, value: &[u8]| {
-            keyspace.lock(key.slot()).table(db).insert(&key, crate::Packed::string(value), Some(Millis(5)));
+            keyspace.lock(key.slot()).table(db).insert(
+                &key,
+                crate::PackedValue::string(value),
+                Some(Millis(5)),
+            );
         };
         let is_bare = || {
             let slot = keyspace.lock(key.slot());
-            slot.more.is_none() && slot.table.entries.is_vacant()
+            slot.extra_tables.is_none() && slot.table.entries.is_vacant()
         };
         for (db, value) in [(0, &b"v"[..]), (0, &large), (15, b"v"), (15, &large)] {
             fill(db, value);
             assert!(!is_bare());
             assert_eq!(keyspace.lock(key.slot()).databases().last(), Some(&db));
             let mut slot = keyspace.lock(key.slot());
-            let Found::Live(place) = slot.view(db).find(&key, now) else { panic!("the key is there") };
+            let KeyLookup::Live(place) = slot.view(db).find(&key, now) else { panic!("the key is there") };
             drop(slot.table(db).remove(place, &key));
             drop(slot);
             assert!(is_bare(), "after a deletion in {db}");
             fill(db, value);
-            assert!(keyspace.lock(key.slot()).table(db).pop_due(Millis(5), &mut Vec::new()).is_some());
+            assert!(keyspace.lock(key.slot()).table(db).remove_expired(Millis(5), &mut Vec::new()).is_some());
             assert!(is_bare(), "after expiry in {db}");
             fill(db, value);
             drop(keyspace.lock(key.slot()).take(db));
@@ -451,9 +458,9 @@ mod tests {
     }
 
     #[test]
-    fn exchanging_two_databases_that_were_never_used_makes_nothing() {
+    fn swapping_unused_databases_allocates_nothing() {
         let mut slot = SlotData::default();
         slot.swap(0, 1);
-        assert!(slot.more.is_none());
+        assert!(slot.extra_tables.is_none());
     }
 }

@@ -12,45 +12,45 @@ use parking_lot::{Condvar, Mutex};
 use slot_routing::{SLOT_COUNT, Slot};
 
 use crate::captured::Captured;
-use crate::entries::Place;
-use crate::global_lock::ScriptTurn;
-use crate::keyspace::{Holding, Keyspace};
+use crate::entries::EntryRef;
+use crate::global_lock::GlobalLock;
+use crate::keyspace::{AllGuards, Keyspace};
 use crate::large::Large;
 use crate::locked_slots::LockedSlots;
 use crate::shared_slots::SharedSlots;
 use crate::slot::SlotData;
 use crate::usage::Usage;
-use crate::value::Shown;
+use crate::value::SnapshotValue;
 
 /// Maximum number of concurrent snapshots; each has a bit in an entry's state.
-const MOST: usize = 3;
+const MAX_SNAPSHOTS: usize = 3;
 
 /// Page bytes copied under one lock: some microseconds.
-const BUDGET: usize = 32 << 10;
+const BYTES_PER_LOCK: usize = 32 << 10;
 
 /// The cuts that slots must be pinned for.
 #[derive(Debug, Default)]
-pub(crate) struct Cuts {
+pub(crate) struct ActiveCuts {
     /// Number of the last cut.
     last: AtomicU32,
     /// Per bit: the number of the active snapshot's cut, or 0.
-    active: [AtomicU32; MOST],
+    active: [AtomicU32; MAX_SNAPSHOTS],
     /// Per bit: the pinned slots.
-    pinned: [SharedSlots; MOST],
+    pinned: [SharedSlots; MAX_SNAPSHOTS],
     /// Bits in use. A bit stays in use until its snapshot is unpinned everywhere.
     bits: AtomicU32,
     /// Bits used by commands that read a snapshot, which they hold only while they run.
     reading: Mutex<u32>,
     /// Signalled when such a command ends.
-    has_been_read: Condvar,
+    reader_done: Condvar,
 }
 
-impl Cuts {
+impl ActiveCuts {
     /// Pins a newly locked slot for all cuts that it has not seen.
     #[inline]
-    pub(crate) fn meet(&self, slot: Slot, data: &mut SlotData) {
+    pub(crate) fn pin_unseen(&self, slot: Slot, data: &mut SlotData) {
         // Relaxed is enough: the cutting thread holds the slot's lock while it stores.
-        if data.seen != self.last.load(Ordering::Relaxed) {
+        if data.last_cut != self.last.load(Ordering::Relaxed) {
             self.pin(slot, data);
         }
     }
@@ -58,22 +58,22 @@ impl Cuts {
     #[cold]
     fn pin(&self, slot: Slot, data: &mut SlotData) {
         for (number, active) in self.active.iter().enumerate() {
-            if active.load(Ordering::Relaxed) <= data.seen {
+            if active.load(Ordering::Relaxed) <= data.last_cut {
                 continue;
             }
             // Announce before pinning: either the thread that ends the snapshot finds the slot, or this
             // thread sees the end.
             self.pinned[number].set(slot, true);
             fence(Ordering::SeqCst);
-            if active.load(Ordering::Relaxed) <= data.seen || !data.pin(1 << number) {
+            if active.load(Ordering::Relaxed) <= data.last_cut || !data.pin(1 << number) {
                 self.pinned[number].set(slot, false);
             }
         }
-        data.seen = self.last.load(Ordering::Relaxed);
+        data.last_cut = self.last.load(Ordering::Relaxed);
     }
 
     fn reserve(&self) -> Option<usize> {
-        let free = |bits: u32| (!bits & ((1 << MOST) - 1) != 0).then(|| bits | (bits + 1));
+        let free = |bits: u32| (!bits & ((1 << MAX_SNAPSHOTS) - 1) != 0).then(|| bits | (bits + 1));
         let before = self.bits.fetch_update(Ordering::Acquire, Ordering::Relaxed, free).ok()?;
         Some(before.trailing_ones() as usize)
     }
@@ -94,7 +94,7 @@ impl Cuts {
             if number.is_some() || *reading == 0 {
                 return number;
             }
-            self.has_been_read.wait(&mut reading);
+            self.reader_done.wait(&mut reading);
         }
     }
 }
@@ -107,7 +107,7 @@ pub struct SnapshotEntry<'a> {
     /// The key.
     pub key: &'a [u8],
     /// The value, or a part of it.
-    pub value: Shown<'a>,
+    pub value: SnapshotValue<'a>,
     /// Expiry time, if any.
     pub expiry: Option<Millis>,
     /// Usage counters; may be newer than the cut.
@@ -128,17 +128,21 @@ pub struct Snapshot {
 
 /// The resources of a cut, allocated before any slot is locked.
 #[derive(Debug)]
-pub struct ReadyToCut<'k> {
+pub struct PreparedCut<'k> {
     keyspace: &'k Arc<Keyspace>,
     walked: Box<[bool]>,
-    held: Holding<'k>,
+    held: AllGuards<'k>,
 }
 
 impl Keyspace {
     /// Allocates the resources of a cut in advance, so that no command waits for it.
     #[must_use]
-    pub fn ready_to_cut(self: &Arc<Self>) -> ReadyToCut<'_> {
-        ReadyToCut { keyspace: self, walked: vec![false; SLOT_COUNT].into(), held: self.ready_to_hold_all() }
+    pub fn prepare_cut(self: &Arc<Self>) -> PreparedCut<'_> {
+        PreparedCut {
+            keyspace: self,
+            walked: vec![false; SLOT_COUNT].into(),
+            held: self.prepare_to_lock_all(),
+        }
     }
 }
 
@@ -149,11 +153,11 @@ impl Keyspace {
         self: &Arc<Self>,
         slots: &mut LockedSlots<'_>,
         db: u16,
-        values: &[(Slot, Place)],
+        values: &[(Slot, EntryRef)],
     ) -> Option<Snapshot> {
-        let is_in_parts =
-            |(slot, place): &(Slot, Place)| slots.slot(*slot).view(db).entries.is_in_parts(*place);
-        if values.is_empty() || !values.iter().all(is_in_parts) {
+        let is_walked_in_parts =
+            |(slot, place): &(Slot, EntryRef)| slots.slot(*slot).view(db).entries.is_walked_in_parts(*place);
+        if values.is_empty() || !values.iter().all(is_walked_in_parts) {
             return None;
         }
         let number = self.cuts.reserve_to_read()?;
@@ -165,10 +169,10 @@ impl Keyspace {
     }
 }
 
-impl ReadyToCut<'_> {
+impl PreparedCut<'_> {
     /// Takes a snapshot; `None` if three are active. Waits for snapshots that are read by commands. `at_cut`
     /// runs while every slot is locked, to record state of that moment such as the log offset.
-    pub fn cut<R>(self, turn: &ScriptTurn<'_>, at_cut: impl FnOnce() -> R) -> Option<(Snapshot, R)> {
+    pub fn cut<R>(self, turn: &GlobalLock<'_>, at_cut: impl FnOnce() -> R) -> Option<(Snapshot, R)> {
         let cuts = &self.keyspace.cuts;
         let number = cuts.reserve().or_else(|| cuts.await_reader())?;
         Some(self.cut_as(number, false, turn, at_cut))
@@ -176,7 +180,7 @@ impl ReadyToCut<'_> {
 
     /// Like [`Self::cut`], for a command that reads the snapshot while it runs. Does not wait for other
     /// snapshots.
-    pub fn cut_to_read<R>(self, turn: &ScriptTurn<'_>, at_cut: impl FnOnce() -> R) -> Option<(Snapshot, R)> {
+    pub fn cut_to_read<R>(self, turn: &GlobalLock<'_>, at_cut: impl FnOnce() -> R) -> Option<(Snapshot, R)> {
         let number = self.keyspace.cuts.reserve_to_read()?;
         Some(self.cut_as(number, true, turn, at_cut))
     }
@@ -185,12 +189,12 @@ impl ReadyToCut<'_> {
         self,
         number: usize,
         reads: bool,
-        turn: &ScriptTurn<'_>,
+        turn: &GlobalLock<'_>,
         at_cut: impl FnOnce() -> R,
     ) -> (Snapshot, R) {
         let Self { keyspace, walked, held } = self;
         let cuts = &keyspace.cuts;
-        let noted = keyspace.with_all_held(turn, held, || {
+        let noted = keyspace.with_all_locked(turn, held, || {
             let cut = cuts.last.load(Ordering::Relaxed) + 1;
             cuts.active[number].store(cut, Ordering::Relaxed);
             cuts.last.store(cut, Ordering::Relaxed);
@@ -208,10 +212,10 @@ impl Snapshot {
     /// Passes the slot's next value to be walked, in its current state, to `look`.
     pub(crate) fn with_next_value<R>(&self, slot: Slot, look: impl FnOnce(&Large) -> R) -> Option<R> {
         let mut guard = self.keyspace.lock(slot);
-        let seen = guard.pinned_value(1 << self.number).map(look);
+        let last_cut = guard.pinned_value(1 << self.number).map(look);
         // The caller locks the slot again at once, so let waiting threads go first.
-        self.keyspace.let_others(&mut guard);
-        seen
+        self.keyspace.yield_to_waiters(&mut guard);
+        last_cut
     }
 
     /// Visits the keys of `slot` at the cut and unpins them.
@@ -221,34 +225,34 @@ impl Snapshot {
 
     /// Visits database, name and expiry of the keys of `slot` at the cut, and unpins them.
     pub fn walk_names(&mut self, slot: Slot, mut visit: impl FnMut(u16, &[u8], Option<Millis>)) {
-        self.captured.names_only = true;
+        self.captured.keys_only = true;
         self.walk(slot, &mut |entry| visit(entry.db, entry.key, entry.expiry));
-        self.captured.names_only = false;
+        self.captured.keys_only = false;
     }
 
     /// Visits some keys of `slot` at the cut and unpins them. Returns whether there are more. No slot is
     /// locked while `visit` runs.
     pub fn walk_part(&mut self, slot: Slot, visit: &mut dyn FnMut(SnapshotEntry<'_>)) -> bool {
-        if self.captured.within_parts {
-            self.captured.show(visit);
-            return self.captured.within_parts || !self.walked[slot.index()];
+        if self.captured.in_multipart_value {
+            self.captured.visit_captured(visit);
+            return self.captured.in_multipart_value || !self.walked[slot.index()];
         }
         if self.walked[slot.index()] {
             return false;
         }
         let mut guard = self.keyspace.lock(slot);
-        let mut more = !guard.walk(1 << self.number, BUDGET, &mut self.captured);
-        while self.captured.within_value {
-            self.keyspace.let_others(&mut guard);
-            more = !guard.walk(1 << self.number, BUDGET, &mut self.captured);
+        let mut more = !guard.walk(1 << self.number, BYTES_PER_LOCK, &mut self.captured);
+        while self.captured.in_long_value {
+            self.keyspace.yield_to_waiters(&mut guard);
+            more = !guard.walk(1 << self.number, BYTES_PER_LOCK, &mut self.captured);
         }
         if !more {
             self.walked[slot.index()] = true;
             self.keyspace.cuts.pinned[self.number].set(slot, false);
         }
         drop(guard);
-        self.captured.show(visit);
-        more || self.captured.within_parts
+        self.captured.visit_captured(visit);
+        more || self.captured.in_multipart_value
     }
 }
 
@@ -262,8 +266,8 @@ impl Drop for Snapshot {
         fence(Ordering::SeqCst);
         for slot in pinned.iter() {
             let mut guard = self.keyspace.lock(slot);
-            while !guard.unpin(1 << self.number, BUDGET, &mut self.captured.dropped) {
-                self.keyspace.let_others(&mut guard);
+            while !guard.unpin(1 << self.number, BYTES_PER_LOCK, &mut self.captured.dropped) {
+                self.keyspace.yield_to_waiters(&mut guard);
             }
             pinned.set(slot, false);
             drop(guard);
@@ -272,7 +276,7 @@ impl Drop for Snapshot {
         cuts.bits.fetch_and(!(1 << self.number), Ordering::Release);
         if self.reads {
             *cuts.reading.lock() -= 1;
-            cuts.has_been_read.notify_all();
+            cuts.reader_done.notify_all();
         }
     }
 }

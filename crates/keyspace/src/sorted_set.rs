@@ -10,26 +10,26 @@ pub(crate) mod records;
 
 use std::ops::Range;
 
-use crate::entries::Place;
+use crate::entries::EntryRef;
 use crate::entry::Code;
-use crate::fields::{Field, Fields, FieldsPart, Of};
-use crate::kind::{Form, Kind};
-use crate::large::{Large, SQUARE_OF_ELEMENTS};
-use crate::order::{Cut, Tree};
-use crate::overflow::{Outside, Shape as OutsideShape, ShapeMut};
-use crate::packed::{self, Builder, Packed, Shape};
-use crate::score::{self, Kept};
-use crate::value::Elements;
+use crate::fields::{Field, FieldKind, Fields, FieldsPart};
+use crate::kind::{Kind, ValueEncoding};
+use crate::large::{ELEMENT_PAGE_LEN_FACTOR, Large};
+use crate::order::{Boundary, Tree};
+use crate::overflow::{OverflowShape, OverflowShapeMut, OverflowValue};
+use crate::packed::{self, PackedBuilder, PackedValue, Shape};
+use crate::score::{self, EncodedScore};
+use crate::value::PartElements;
 
 pub use pinned::PinnedMembers;
 
 /// Minimum score length in a store: integral scores take four bytes and others eight, so most updates keep
 /// the size.
-const LEAST_KEPT: usize = 4;
+const MIN_STORED_SCORE_LEN: usize = 4;
 
 /// A member and its score, which is never NaN.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Scored<'a> {
+pub struct ScoredMember<'a> {
     /// The member.
     pub name: &'a [u8],
     /// The score.
@@ -38,7 +38,7 @@ pub struct Scored<'a> {
 
 /// A boundary in the member order: between two members or at an end.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Between<'a> {
+pub enum OrderBoundary<'a> {
     /// Before all members with this score.
     BeforeScore(f64),
     /// After all members with this score.
@@ -50,35 +50,35 @@ pub enum Between<'a> {
     AfterName(&'a [u8]),
 }
 
-impl<'a> Between<'a> {
-    fn cut(self) -> Cut<'a> {
+impl<'a> OrderBoundary<'a> {
+    fn boundary(self) -> Boundary<'a> {
         match self {
-            Self::BeforeScore(score) => Cut::Score { bits: score::ordered(score), after: false },
-            Self::AfterScore(score) => Cut::Score { bits: score::ordered(score), after: true },
-            Self::BeforeName(name) => Cut::Name { name, after: false },
-            Self::AfterName(name) => Cut::Name { name, after: true },
+            Self::BeforeScore(score) => Boundary::Score { bits: score::order_bits(score), after: false },
+            Self::AfterScore(score) => Boundary::Score { bits: score::order_bits(score), after: true },
+            Self::BeforeName(name) => Boundary::Name { name, after: false },
+            Self::AfterName(name) => Boundary::Name { name, after: true },
         }
     }
 }
 
 /// Members of a sorted set: each has a score.
 #[derive(Debug)]
-pub(crate) struct OfSortedSet;
+pub(crate) struct SortedSetFields;
 
-impl Of for OfSortedSet {
-    type Outside = Scores;
+impl FieldKind for SortedSetFields {
+    type Overflow = ScoreBytes;
 
-    fn elements(part: FieldsPart<'_>) -> Elements<'_> {
-        Elements::SortedSet(ScoredPart(part))
+    fn elements(part: FieldsPart<'_>) -> PartElements<'_> {
+        PartElements::SortedSet(ScoredPart(part))
     }
 
     fn large(fields: Box<Fields<Self>>) -> Large {
         Large::SortedSet(fields)
     }
 
-    fn unpack(packed: &Packed<'_>, visit: &mut dyn FnMut(Field<'_>)) {
+    fn unpack(packed: &PackedValue<'_>, visit: &mut dyn FnMut(Field<'_>)) {
         packed.scored().for_each(|member| {
-            let kept = Kept::new(member.score, LEAST_KEPT);
+            let kept = EncodedScore::new(member.score, MIN_STORED_SCORE_LEN);
             visit(Field { name: member.name, value: kept.bytes(), expiry: None });
         });
     }
@@ -87,38 +87,38 @@ impl Of for OfSortedSet {
 /// The score of a member whose name is too long for a page. Stores with such values keep their entries
 /// ordered.
 #[derive(Debug)]
-pub(crate) struct Scores(Vec<u8>);
+pub(crate) struct ScoreBytes(Vec<u8>);
 
-impl From<Vec<u8>> for Scores {
+impl From<Vec<u8>> for ScoreBytes {
     fn from(bytes: Vec<u8>) -> Self {
         Self(bytes)
     }
 }
 
-impl From<Scores> for Large {
-    fn from(scores: Scores) -> Self {
+impl From<ScoreBytes> for Large {
+    fn from(scores: ScoreBytes) -> Self {
         Self::Bytes(scores.0)
     }
 }
 
-impl Outside for Scores {
-    const SQUARE: u64 = SQUARE_OF_ELEMENTS;
-    type Order = Tree;
+impl OverflowValue for ScoreBytes {
+    const PAGE_LEN_FACTOR: u64 = ELEMENT_PAGE_LEN_FACTOR;
+    type SecondaryOrder = Tree;
 
-    fn may_grow(_: Code) -> bool {
+    fn may_outgrow_packed(_: Code) -> bool {
         false
     }
 
-    fn waits(&self) -> bool {
+    fn has_own_walk(&self) -> bool {
         false
     }
 
-    fn shape(&self) -> OutsideShape<'_> {
-        OutsideShape::Flat(&self.0)
+    fn shape(&self) -> OverflowShape<'_> {
+        OverflowShape::Flat(&self.0)
     }
 
-    fn shape_mut(&mut self) -> ShapeMut<'_> {
-        ShapeMut::Flat(&mut self.0)
+    fn shape_mut(&mut self) -> OverflowShapeMut<'_> {
+        OverflowShapeMut::Flat(&mut self.0)
     }
 
     fn copy(&self) -> Self {
@@ -126,14 +126,14 @@ impl Outside for Scores {
     }
 }
 
-impl<'a> From<Field<'a>> for Scored<'a> {
+impl<'a> From<Field<'a>> for ScoredMember<'a> {
     #[inline]
     fn from(field: Field<'a>) -> Self {
         Self { name: field.name, score: score::read(field.value) }
     }
 }
 
-impl<'a> From<records::Record<'a>> for Scored<'a> {
+impl<'a> From<records::Record<'a>> for ScoredMember<'a> {
     #[inline]
     fn from(record: records::Record<'a>) -> Self {
         Self { name: record.member, score: record.score }
@@ -143,8 +143,8 @@ impl<'a> From<records::Record<'a>> for Scored<'a> {
 /// A read-only view of a sorted set, borrowed from its slot.
 #[derive(Debug, Clone, Copy)]
 pub struct SortedSetRef<'a> {
-    pub(crate) shape: Shape<'a, Fields<OfSortedSet>>,
-    pub(crate) form: Form,
+    pub(crate) shape: Shape<'a, Fields<SortedSetFields>>,
+    pub(crate) form: ValueEncoding,
 }
 
 impl<'a> SortedSetRef<'a> {
@@ -163,7 +163,7 @@ impl<'a> SortedSetRef<'a> {
     /// The OBJECT ENCODING name.
     #[must_use]
     pub fn encoding(&self) -> &'static str {
-        if self.form == Form::SkiplistSortedSet { "skiplist" } else { "listpack" }
+        if self.form == ValueEncoding::SkiplistSortedSet { "skiplist" } else { "listpack" }
     }
 
     /// The score of a member, if it exists.
@@ -176,7 +176,7 @@ impl<'a> SortedSetRef<'a> {
         }
     }
 
-    /// Like [`Self::score`], for callers that have the name's hash ([`crate::Keyspace::hash_part`]).
+    /// Like [`Self::score`], for callers that have the name's hash ([`crate::Keyspace::hash_element_name`]).
     #[must_use]
     #[inline]
     pub fn score_hashed(&self, name: &[u8], hash: u64) -> Option<f64> {
@@ -187,9 +187,9 @@ impl<'a> SortedSetRef<'a> {
     }
 
     /// Prefetches the members with these hashes if the set is too large for the near caches.
-    pub fn touch(&self, hashes: impl Iterator<Item = u64> + Clone) {
+    pub fn prefetch(&self, hashes: impl Iterator<Item = u64> + Clone) {
         if let Shape::Large(members) = self.shape {
-            members.touch(hashes);
+            members.prefetch(hashes);
         }
     }
 
@@ -204,37 +204,37 @@ impl<'a> SortedSetRef<'a> {
             }
             Shape::Large(members) => {
                 let score = self.score(name)?;
-                let cut = Cut::Element { bits: score::ordered(score), name, after: false };
-                Some((members.entries.order.rank(&cut, &members.entries.names()), score))
+                let cut = Boundary::Element { bits: score::order_bits(score), name, after: false };
+                Some((members.entries.order.rank(&cut, &members.entries.entry_keys()), score))
             }
         }
     }
 
     /// Number of members before this boundary.
     #[must_use]
-    pub fn count_before(&self, place: Between<'_>) -> usize {
-        let cut = place.cut();
+    pub fn count_before(&self, place: OrderBoundary<'_>) -> usize {
+        let cut = place.boundary();
         match self.shape {
             Shape::Packed(packed) => {
                 records::records(packed).take_while(|record| record.is_before(&cut)).count()
             }
-            Shape::Large(members) => members.entries.order.rank(&cut, &members.entries.names()),
+            Shape::Large(members) => members.entries.order.rank(&cut, &members.entries.entry_keys()),
         }
     }
 
     /// The member with this ascending rank.
     #[must_use]
-    pub fn at(&self, rank: usize) -> Option<Scored<'a>> {
+    pub fn at(&self, rank: usize) -> Option<ScoredMember<'a>> {
         match self.shape {
-            Shape::Packed(packed) => records::records(packed).nth(rank).map(Scored::from),
+            Shape::Packed(packed) => records::records(packed).nth(rank).map(ScoredMember::from),
             Shape::Large(members) => {
                 let (entries, mut found) = (&members.entries, None);
                 entries.order.visit(
                     rank..rank.saturating_add(1),
                     false,
-                    &entries.names(),
+                    &entries.entry_keys(),
                     &mut |reference| {
-                        found = Some(Place(reference));
+                        found = Some(EntryRef(reference));
                         false
                     },
                 );
@@ -244,7 +244,12 @@ impl<'a> SortedSetRef<'a> {
     }
 
     /// Visits the members with these ranks, ascending or descending, until `visit` returns false.
-    pub fn visit(&self, ranks: Range<usize>, reversed: bool, visit: &mut dyn FnMut(Scored<'a>) -> bool) {
+    pub fn visit(
+        &self,
+        ranks: Range<usize>,
+        reversed: bool,
+        visit: &mut dyn FnMut(ScoredMember<'a>) -> bool,
+    ) {
         let (start, count) = (ranks.start, ranks.end.saturating_sub(ranks.start));
         match self.shape {
             Shape::Packed(packed) if reversed => {
@@ -258,15 +263,15 @@ impl<'a> SortedSetRef<'a> {
             }
             Shape::Large(members) => {
                 let entries = &members.entries;
-                entries.order.visit(ranks, reversed, &entries.names(), &mut |reference| {
-                    visit(members.at(Place(reference)).into())
+                entries.order.visit(ranks, reversed, &entries.entry_keys(), &mut |reference| {
+                    visit(members.at(EntryRef(reference)).into())
                 });
             }
         }
     }
 
     /// Visits all members in arbitrary order.
-    pub fn for_each(&self, visit: &mut dyn FnMut(Scored<'_>)) {
+    pub fn for_each(&self, visit: &mut dyn FnMut(ScoredMember<'_>)) {
         match self.shape {
             Shape::Packed(packed) => records::records(packed).for_each(|record| visit(record.into())),
             Shape::Large(members) => members.for_each(&mut |field| visit(field.into())),
@@ -275,7 +280,7 @@ impl<'a> SortedSetRef<'a> {
 
     /// Visits about `count` members from position `from`, like [`crate::Table::scan`]; a packed sorted set is
     /// visited whole.
-    pub fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(Scored<'_>)) -> Option<u64> {
+    pub fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(ScoredMember<'_>)) -> Option<u64> {
         match self.shape {
             Shape::Packed(_) => {
                 self.for_each(visit);
@@ -292,14 +297,14 @@ pub struct ScoredPart<'a>(FieldsPart<'a>);
 
 impl ScoredPart<'_> {
     /// Visits the members of this part, which may be none.
-    pub fn for_each(&self, visit: &mut dyn FnMut(Scored<'_>)) {
+    pub fn for_each(&self, visit: &mut dyn FnMut(ScoredMember<'_>)) {
         self.0.for_each(&mut |field| visit(field.into()));
     }
 }
 
-impl Builder {
+impl PackedBuilder {
     /// Adds a new member to a sorted set. Callers that do not add members in order must call
-    /// [`Builder::order_scored`] at the end.
+    /// [`PackedBuilder::sort_scored`] at the end.
     pub fn push_scored(&mut self, name: &[u8], score: f64) {
         debug_assert!(!score.is_nan());
         records::push(&mut self.bytes, name, score);
@@ -310,9 +315,9 @@ impl Builder {
     }
 
     /// Sorts the members of a sorted set.
-    pub fn order_scored(&mut self) {
+    pub fn sort_scored(&mut self) {
         let mut members: Vec<_> =
-            records::records(&self.bytes).map(|record| (score::ordered(record.score), record)).collect();
+            records::records(&self.bytes).map(|record| (score::order_bits(record.score), record)).collect();
         let is_before = |one: &(u64, records::Record<'_>), other: &(u64, records::Record<'_>)| {
             (one.0, one.1.member) <= (other.0, other.1.member)
         };
@@ -320,19 +325,19 @@ impl Builder {
             return;
         }
         members.sort_unstable_by(|one, other| (one.0, one.1.member).cmp(&(other.0, other.1.member)));
-        let mut ordered = Vec::with_capacity(self.bytes.len());
-        ordered.extend_from_slice(&self.bytes[..packed::COUNT]);
+        let mut order_bits = Vec::with_capacity(self.bytes.len());
+        order_bits.extend_from_slice(&self.bytes[..packed::COUNT_LEN]);
         members
             .iter()
-            .for_each(|(_, record)| ordered.extend_from_slice(&self.bytes[record.start..record.end]));
-        self.bytes = ordered;
+            .for_each(|(_, record)| order_bits.extend_from_slice(&self.bytes[record.start..record.end]));
+        self.bytes = order_bits;
     }
 }
 
-impl<'a> Packed<'a> {
+impl<'a> PackedValue<'a> {
     /// The members of a packed sorted set, or of one part of it.
-    pub fn scored(&self) -> impl Iterator<Item = Scored<'a>> + Clone + use<'a> {
+    pub fn scored(&self) -> impl Iterator<Item = ScoredMember<'a>> + Clone + use<'a> {
         debug_assert_eq!(self.kind(), Kind::SortedSet);
-        records::records(self.bytes()).map(Scored::from)
+        records::records(self.bytes()).map(ScoredMember::from)
     }
 }

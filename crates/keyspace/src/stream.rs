@@ -6,7 +6,7 @@
 //! change afterwards.
 //!
 //! A stream without groups whose entries fit one short node is packed ([`packed`]); reading or changing it
-//! decodes it into a [`Stream`]. Streams are moved, saved and loaded as a sequence of [`Piece`]s.
+//! decodes it into a [`Stream`]. Streams are moved, saved and loaded as a sequence of [`StreamPiece`]s.
 mod groups;
 mod large;
 mod listpack;
@@ -21,16 +21,16 @@ mod tests;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-pub use groups::{Consumer, Group, Pending};
+pub use groups::{Consumer, Group, PendingEntry};
 pub(crate) use large::LargeStream;
-pub use node::Entry;
-use node::{Fields, Marking, NodeRef, Record};
+pub use node::StreamEntry;
+use node::{DeletionDecision, Fields, NodeRef, Record};
 pub(crate) use packed::stays_packed;
-pub use pieces::{Cursor, Piece, StreamPart, check_node, node_entries};
+pub use pieces::{StreamCursor, StreamPart, StreamPiece, check_node, node_entries};
 pub use producers::{IdempotenceBounds, IdempotenceTotals, Producers};
 
-use crate::kind::NodeBounds;
-use crate::overflow::{Counted, note_shed};
+use crate::kind::StreamNodeBounds;
+use crate::overflow::{CountedBytes, record_shed};
 use crate::packed::Shape;
 use crate::tree::Map;
 
@@ -76,7 +76,7 @@ impl std::fmt::Display for StreamId {
 
 /// Counters and ids of a stream as a whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Head {
+pub struct StreamHead {
     /// Number of entries.
     pub len: u64,
     /// The last generated id.
@@ -88,11 +88,11 @@ pub struct Head {
 }
 
 /// Redis's hard limit for the size of a node.
-const MOST_NODE_BYTES: usize = 1 << 30;
+const MAX_NODE_BYTES: usize = 1 << 30;
 
 /// Which entries a trim removes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Trim {
+pub enum StreamTrim {
     /// All but this many of the newest entries.
     MaxLen(u64),
     /// Entries below this id.
@@ -101,7 +101,7 @@ pub enum Trim {
 
 /// How precisely a trim applies its threshold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exactness {
+pub enum TrimPrecision {
     /// Remove every entry beyond the threshold.
     Exact,
     /// Remove only whole nodes, and at most this many entries.
@@ -111,12 +111,12 @@ pub enum Exactness {
 #[derive(Debug, Clone)]
 struct Node {
     bytes: Vec<u8>,
-    counted: Counted,
+    counted: CountedBytes,
 }
 
 impl Node {
     fn new(bytes: Vec<u8>) -> Arc<Self> {
-        let mut node = Self { bytes, counted: Counted::default() };
+        let mut node = Self { bytes, counted: CountedBytes::default() };
         node.count();
         Arc::new(node)
     }
@@ -129,7 +129,7 @@ impl Node {
 /// A stream. Cloning is O(1).
 #[derive(Debug, Clone, Default)]
 pub struct Stream {
-    head: Head,
+    head: StreamHead,
     nodes: Map<StreamId, Arc<Node>>,
     /// Bytes of the nodes.
     bytes: usize,
@@ -140,7 +140,7 @@ pub struct Stream {
 impl Stream {
     /// The counters and ids of the stream.
     #[must_use]
-    pub fn head(&self) -> Head {
+    pub fn head(&self) -> StreamHead {
         self.head
     }
 
@@ -163,7 +163,7 @@ impl Stream {
     }
 
     /// The entries with ids from `from` to `to`, inclusive.
-    pub fn range(&self, from: StreamId, to: StreamId) -> impl Iterator<Item = Entry<'_>> {
+    pub fn range(&self, from: StreamId, to: StreamId) -> impl Iterator<Item = StreamEntry<'_>> {
         let start = self.node_of(from).map_or(from, |(id, _)| id);
         let nodes = self.nodes.iter_from(&start).take_while(move |(id, _)| **id <= to);
         let nodes = nodes.filter_map(|(id, node)| NodeRef::read(*id, &node.bytes));
@@ -173,7 +173,7 @@ impl Stream {
     }
 
     /// The entries with ids from `from` to `to`, inclusive, in reverse.
-    pub fn backward(&self, from: StreamId, to: StreamId) -> impl Iterator<Item = Entry<'_>> {
+    pub fn backward(&self, from: StreamId, to: StreamId) -> impl Iterator<Item = StreamEntry<'_>> {
         let nodes = self.nodes.backward_from(&to);
         let records =
             nodes.filter_map(|(id, node)| NodeRef::read(*id, &node.bytes)).flat_map(NodeRef::backward);
@@ -183,7 +183,7 @@ impl Stream {
 
     /// The entry with this id.
     #[must_use]
-    pub fn get(&self, id: StreamId) -> Option<Entry<'_>> {
+    pub fn get(&self, id: StreamId) -> Option<StreamEntry<'_>> {
         self.range(id, id).next()
     }
 
@@ -194,7 +194,7 @@ impl Stream {
 
     /// Appends an entry; `words` alternates field names and values. The id must be higher than all ids
     /// generated before.
-    pub fn append(&mut self, id: StreamId, words: &[&[u8]], bounds: NodeBounds) {
+    pub fn append(&mut self, id: StreamId, words: &[&[u8]], bounds: StreamNodeBounds) {
         debug_assert!(id > self.head.last && words.len() >= 2 && words.len().is_multiple_of(2));
         let fields = Fields(words);
         self.head.len += 1;
@@ -231,9 +231,9 @@ impl Stream {
             self.remove_node(node_id);
         } else {
             self.mark_deleted(node_id, |other| match other.cmp(&id) {
-                std::cmp::Ordering::Less => Marking::Keep,
-                std::cmp::Ordering::Equal => Marking::Delete,
-                std::cmp::Ordering::Greater => Marking::Stop,
+                std::cmp::Ordering::Less => DeletionDecision::Keep,
+                std::cmp::Ordering::Equal => DeletionDecision::Delete,
+                std::cmp::Ordering::Greater => DeletionDecision::Stop,
             });
         }
         self.head.len -= 1;
@@ -244,11 +244,11 @@ impl Stream {
     fn remove_node(&mut self, id: StreamId) -> Option<Arc<Node>> {
         let node = self.nodes.remove(&id)?;
         self.bytes -= node.bytes.len();
-        note_shed(node.bytes.len());
+        record_shed(node.bytes.len());
         Some(node)
     }
 
-    fn mark_deleted(&mut self, node: StreamId, which: impl FnMut(StreamId) -> Marking) -> u64 {
+    fn mark_deleted(&mut self, node: StreamId, which: impl FnMut(StreamId) -> DeletionDecision) -> u64 {
         let Some(found) = self.nodes.get_mut(&node) else { return 0 };
         let found = Arc::make_mut(found);
         let before = found.bytes.len();
@@ -259,19 +259,19 @@ impl Stream {
 
     /// Removes entries from the start. Returns their number, and the removed nodes to be dropped by the
     /// caller.
-    pub fn trim(&mut self, trim: Trim, exactness: Exactness) -> (u64, Self) {
+    pub fn trim(&mut self, trim: StreamTrim, exactness: TrimPrecision) -> (u64, Self) {
         let (mut cut, mut gone) = (0, Self::default());
         while let Some((&id, node)) = self.nodes.first() {
-            if matches!(trim, Trim::MaxLen(most) if self.head.len <= most) {
+            if matches!(trim, StreamTrim::MaxLen(most) if self.head.len <= most) {
                 break;
             }
             let Some(read) = NodeRef::read(id, &node.bytes) else { break };
-            if matches!(exactness, Exactness::Nodes(most) if most > 0 && cut + read.live > most) {
+            if matches!(exactness, TrimPrecision::Nodes(most) if most > 0 && cut + read.live > most) {
                 break;
             }
             let whole = match trim {
-                Trim::MaxLen(most) => self.head.len - read.live >= most,
-                Trim::MinId(least) => read.last_id() < least,
+                StreamTrim::MaxLen(most) => self.head.len - read.live >= most,
+                StreamTrim::MinId(least) => read.last_id() < least,
             };
             if whole {
                 (cut, self.head.len) = (cut + read.live, self.head.len - read.live);
@@ -281,15 +281,15 @@ impl Stream {
                 self.remove_node(id);
                 continue;
             }
-            if exactness == Exactness::Exact {
+            if exactness == TrimPrecision::Exact {
                 let mut len = self.head.len;
                 let marked = self.mark_deleted(id, |entry| {
                     let stays = match trim {
-                        Trim::MaxLen(most) => len <= most,
-                        Trim::MinId(least) => entry >= least,
+                        StreamTrim::MaxLen(most) => len <= most,
+                        StreamTrim::MinId(least) => entry >= least,
                     };
                     len -= u64::from(!stays);
-                    if stays { Marking::Stop } else { Marking::Delete }
+                    if stays { DeletionDecision::Stop } else { DeletionDecision::Delete }
                 });
                 (cut, self.head.len) = (cut + marked, self.head.len - marked);
             }
@@ -300,17 +300,17 @@ impl Stream {
 
     /// Sets the last generated id, the number of entries ever added and the highest deleted id.
     pub fn set_head(&mut self, last: StreamId, added: u64, max_deleted: StreamId) {
-        self.head = Head { len: self.head.len, last, max_deleted, added };
+        self.head = StreamHead { len: self.head.len, last, max_deleted, added };
     }
 }
 
-fn live<'a>(records: impl Iterator<Item = Record<'a>>) -> impl Iterator<Item = Entry<'a>> {
+fn live<'a>(records: impl Iterator<Item = Record<'a>>) -> impl Iterator<Item = StreamEntry<'a>> {
     records.filter(|record| !record.is_deleted).map(|record| record.entry)
 }
 
 /// Whether Redis would add another entry to this node.
-fn has_room(id: StreamId, bytes: &[u8], fields: &Fields<'_>, bounds: NodeBounds) -> bool {
-    let most = if bounds.bytes == 0 { MOST_NODE_BYTES } else { bounds.bytes.min(MOST_NODE_BYTES) };
+fn has_room(id: StreamId, bytes: &[u8], fields: &Fields<'_>, bounds: StreamNodeBounds) -> bool {
+    let most = if bounds.bytes == 0 { MAX_NODE_BYTES } else { bounds.bytes.min(MAX_NODE_BYTES) };
     let Some(node) = NodeRef::read(id, bytes) else { return false };
     bytes.len() + fields.bytes() < most
         && (bounds.entries == 0 || node.live + node.deleted < bounds.entries as u64)
@@ -325,7 +325,7 @@ pub struct StreamRef<'a> {
 impl<'a> StreamRef<'a> {
     /// The counters and ids of the stream.
     #[must_use]
-    pub fn head(&self) -> Head {
+    pub fn head(&self) -> StreamHead {
         match self.shape {
             Shape::Packed(bytes) => packed::head(bytes),
             Shape::Large(large) => large.stream().head,

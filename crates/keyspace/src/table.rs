@@ -7,39 +7,39 @@ mod detached;
 
 use clock::Millis;
 
-use crate::entries::{Body, Content, Entries, Found, Place};
-use crate::entry::Marks;
+use crate::entries::{Entries, EntryRef, KeyLookup, NewValue, StoredValue};
+use crate::entry::Attributes;
 use crate::key::Key;
-use crate::kind::{Form, Kind, Naming};
+use crate::kind::{EncodingHint, Kind, ValueEncoding};
 use crate::large::{Collection, Large};
-use crate::overflow::{Outside, Record, Shape};
-use crate::packed::Packed;
-use crate::pages::Crowding;
+use crate::overflow::{OverflowShape, OverflowValue, Record};
+use crate::packed::PackedValue;
+use crate::pages::FillLevel;
 use crate::usage::Usage;
-use crate::value::{Typed, Value};
+use crate::value::{TypedView, Value};
 
 pub use bulk_load::NewEntry;
-pub use detached::Detached;
+pub use detached::DetachedValue;
 
 /// A value removed from the table. Dropping it frees the memory, which takes time for a large value, so the
 /// caller may drop it on another thread.
 #[derive(Debug, Default)]
 #[must_use = "dropping a large value takes time: decide where"]
-pub struct Dropped {
+pub struct RemovedValue {
     record: Option<Record<Large>>,
 }
 
 /// Part of a value; the rest stays in the table.
-impl From<Large> for Dropped {
+impl From<Large> for RemovedValue {
     fn from(value: Large) -> Self {
         Self { record: Some(value.into()) }
     }
 }
 
-impl Dropped {
+impl RemovedValue {
     /// A value that had no entry of its own.
     pub(crate) fn of(value: Large) -> Self {
-        Self { record: Some(Record::loose(value)) }
+        Self { record: Some(Record::unstored(value)) }
     }
 
     /// Heap bytes freed by dropping it.
@@ -91,64 +91,64 @@ impl Table {
     #[must_use]
     #[inline]
     pub fn timed_len(&self) -> usize {
-        self.entries.parts_due_len()
+        self.entries.element_expiry_len()
     }
 
     /// Looks up a key.
     #[must_use]
     #[inline]
-    pub fn find(&self, key: &Key<'_>, now: Millis) -> Found {
+    pub fn find(&self, key: &Key<'_>, now: Millis) -> KeyLookup {
         self.entries.find(key, now)
     }
 
     /// Looks up a key and also returns its usage if it exists.
     #[must_use]
     #[inline]
-    pub fn find_with_usage(&self, key: &Key<'_>, now: Millis) -> (Found, Usage) {
+    pub fn find_with_usage(&self, key: &Key<'_>, now: Millis) -> (KeyLookup, Usage) {
         self.entries.find_with_usage(key, now)
     }
 
     /// The value at `place`.
     #[must_use]
     #[inline(always)]
-    pub fn value(&self, place: Place) -> Value<'_> {
+    pub fn value(&self, place: EntryRef) -> Value<'_> {
         let (code, body) = self.entries.value(place);
         match body {
-            Body::Here(bytes) => Value::flat(Form::of(code), bytes),
-            Body::Outside(large) => Value::outside(Form::of(code), large),
+            StoredValue::Inline(bytes) => Value::flat(ValueEncoding::of(code), bytes),
+            StoredValue::Overflow(large) => Value::from_overflow(ValueEncoding::of(code), large),
         }
     }
 
     /// The kind of the value at `place`.
     #[must_use]
     #[inline]
-    pub fn kind(&self, place: Place) -> Kind {
-        Form::of(self.entries.code(place)).kind()
+    pub fn kind(&self, place: EntryRef) -> Kind {
+        ValueEncoding::of(self.entries.code(place)).kind()
     }
 
     /// The value as a typed view, or `None` if it has another kind.
     #[must_use]
     #[inline]
-    pub fn typed<T: Typed>(&self, place: Place) -> Option<T::At<'_>> {
+    pub fn typed<T: TypedView>(&self, place: EntryRef) -> Option<T::At<'_>> {
         T::of(self.value(place))
     }
 
     /// Expiry time of the key.
     #[must_use]
     #[inline]
-    pub fn expiry(&self, place: Place) -> Option<Millis> {
+    pub fn expiry(&self, place: EntryRef) -> Option<Millis> {
         self.entries.expiry(place)
     }
 
     /// Usage counters of the key.
     #[must_use]
-    pub fn usage(&self, place: Place) -> Usage {
+    pub fn usage(&self, place: EntryRef) -> Usage {
         self.entries.usage(place)
     }
 
     /// Sets the usage counters. Writes only if the value changes, so that clean cache lines stay clean.
     #[inline]
-    pub fn set_usage(&mut self, place: Place, usage: Usage) {
+    pub fn set_usage(&mut self, place: EntryRef, usage: Usage) {
         self.entries.set_usage(place, usage);
     }
 
@@ -176,27 +176,33 @@ impl Table {
         self.entries.random_volatile(random).map(|place| self.item(place))
     }
 
-    fn item(&self, place: Place) -> ScanItem<'_> {
+    fn item(&self, place: EntryRef) -> ScanItem<'_> {
         let (kind, expiry, usage) = (self.kind(place), self.expiry(place), self.usage(place));
         ScanItem { key: self.entries.key(place), kind, expiry, usage }
     }
 
     /// Stores a value under a key that does not exist.
-    pub fn insert(&mut self, key: &Key<'_>, value: Packed<'_>, expiry: Option<Millis>) -> Place {
-        self.insert_used(key, value, expiry, Usage::of_new().0)
+    pub fn insert(&mut self, key: &Key<'_>, value: PackedValue<'_>, expiry: Option<Millis>) -> EntryRef {
+        self.insert_used(key, value, expiry, Usage::for_new_keys().0)
     }
 
-    fn insert_used(&mut self, key: &Key<'_>, value: Packed<'_>, expiry: Option<Millis>, usage: u16) -> Place {
-        let (marks, bytes) = (Marks { code: value.form().code(), usage, expiry }, value.bytes());
+    fn insert_used(
+        &mut self,
+        key: &Key<'_>,
+        value: PackedValue<'_>,
+        expiry: Option<Millis>,
+        usage: u16,
+    ) -> EntryRef {
+        let (attributes, bytes) = (Attributes { code: value.form().code(), usage, expiry }, value.bytes());
         let place = if value.stays_packed() {
-            self.entries.insert(key, Content { marks, bytes, len: bytes.len() })
+            self.entries.insert(key, NewValue { attributes, bytes, len: bytes.len() })
         } else {
             let mut large = Large::empty(value.kind());
             large.add(value);
-            self.entries.insert_outside(key, marks, large)
+            self.entries.insert_overflow(key, attributes, large)
         };
         if value.any_expires() {
-            self.note_parts_due(place, key);
+            self.record_element_expiry(place, key);
         }
         place
     }
@@ -204,24 +210,24 @@ impl Table {
     /// Replaces the value and expiry of the key at `place`.
     pub fn replace(
         &mut self,
-        place: Place,
+        place: EntryRef,
         key: &Key<'_>,
-        value: Packed<'_>,
+        value: PackedValue<'_>,
         expiry: Option<Millis>,
-    ) -> (Place, Dropped) {
+    ) -> (EntryRef, RemovedValue) {
         // A string of equal length is overwritten in place.
         let form = value.form();
         if !form.is_collection() && self.entries.overwrite(place, value.bytes(), form.code(), expiry) {
-            return (place, Dropped::default());
+            return (place, RemovedValue::default());
         }
         let usage = self.usage(place);
-        self.entries.forget_parts_due(key.bytes);
-        let record = self.entries.remove_quietly(place, key.hash);
-        (self.insert_used(key, value, expiry, usage.0), Dropped { record })
+        self.entries.clear_element_expiry(key.bytes);
+        let record = self.entries.remove_without_compaction(place, key.hash);
+        (self.insert_used(key, value, expiry, usage.0), RemovedValue { record })
     }
 
     /// Sets or removes (`None`) the key's expiry.
-    pub fn set_expiry(&mut self, place: Place, key: &Key<'_>, expiry: Option<Millis>) -> Place {
+    pub fn set_expiry(&mut self, place: EntryRef, key: &Key<'_>, expiry: Option<Millis>) -> EntryRef {
         self.entries.set_expiry(place, key, expiry)
     }
 
@@ -229,31 +235,31 @@ impl Table {
     /// expiry is kept.
     pub fn edit_string(
         &mut self,
-        place: Place,
+        place: EntryRef,
         key: &Key<'_>,
         len: usize,
-        naming: Naming,
-    ) -> (Place, &mut [u8]) {
-        self.entries.edit(place, key, len, Form::from(naming).code())
+        encoding_hint: EncodingHint,
+    ) -> (EntryRef, &mut [u8]) {
+        self.entries.edit(place, key, len, ValueEncoding::from(encoding_hint).code())
     }
 
     /// Removes the key.
-    pub fn remove(&mut self, place: Place, key: &Key<'_>) -> Dropped {
-        self.entries.forget_parts_due(key.bytes);
-        Dropped { record: self.entries.remove(place, key) }
+    pub fn remove(&mut self, place: EntryRef, key: &Key<'_>) -> RemovedValue {
+        self.entries.clear_element_expiry(key.bytes);
+        RemovedValue { record: self.entries.remove(place, key) }
     }
 
     /// Like [`Table::remove`], for callers that need the memory now: the key's page is compacted at once.
-    pub fn evict(&mut self, place: Place, key: &Key<'_>) -> Dropped {
-        self.entries.forget_parts_due(key.bytes);
-        Dropped { record: self.entries.evict(place, key) }
+    pub fn evict(&mut self, place: EntryRef, key: &Key<'_>) -> RemovedValue {
+        self.entries.clear_element_expiry(key.bytes);
+        RemovedValue { record: self.entries.evict(place, key) }
     }
 
     /// Removes one expired key and puts its name into `key`. `None` if nothing has expired.
-    pub fn pop_due(&mut self, now: Millis, key: &mut Vec<u8>) -> Option<Dropped> {
-        let record = self.entries.pop_due(now, key)?;
-        self.entries.forget_parts_due(key);
-        Some(Dropped { record })
+    pub fn remove_expired(&mut self, now: Millis, key: &mut Vec<u8>) -> Option<RemovedValue> {
+        let record = self.entries.remove_expired(now, key)?;
+        self.entries.clear_element_expiry(key);
+        Some(RemovedValue { record })
     }
 
     /// Lower bound of the next expiry of a key or of an element inside a value.
@@ -264,32 +270,32 @@ impl Table {
     }
 
     /// Records when the next element of the value at `place` expires.
-    pub(crate) fn note_parts_due(&mut self, place: Place, key: &Key<'_>) {
+    pub(crate) fn record_element_expiry(&mut self, place: EntryRef, key: &Key<'_>) {
         if let Some(due) = self.value(place).next_due() {
-            self.entries.note_parts_due(key.bytes, due);
+            self.entries.record_element_expiry(key.bytes, due);
         }
     }
 
     /// Updates that record after elements were removed or persisted: none may be left that expire.
     #[inline]
-    pub(crate) fn update_parts_due(&mut self, place: Place, key: &Key<'_>) {
-        if self.entries.has_parts_due(key.bytes) && self.value(place).next_due().is_none() {
-            self.entries.forget_parts_due(key.bytes);
+    pub(crate) fn refresh_element_expiry(&mut self, place: EntryRef, key: &Key<'_>) {
+        if self.entries.has_element_expiry(key.bytes) && self.value(place).next_due().is_none() {
+            self.entries.clear_element_expiry(key.bytes);
         }
     }
 
     /// Replaces a packed value by a large one, keeping the entry's other attributes.
-    pub(crate) fn make_large(&mut self, place: Place, key: &Key<'_>, large: Large) -> Place {
-        let marks = self.entries.marks(place);
-        drop(self.entries.remove_quietly(place, key.hash));
-        self.entries.insert_outside(key, marks, large)
+    pub(crate) fn make_large(&mut self, place: EntryRef, key: &Key<'_>, large: Large) -> EntryRef {
+        let attributes = self.entries.attributes(place);
+        drop(self.entries.remove_without_compaction(place, key.hash));
+        self.entries.insert_overflow(key, attributes, large)
     }
 
     /// Bytes freed by deleting the key, at once or at the next compaction of its page: the entry, its share
     /// of the index and of free page space, and its overflow record. The sum over all keys equals the bytes
     /// that the table holds, without its dead bytes.
     #[must_use]
-    pub fn entry_bytes(&self, place: Place) -> usize {
+    pub fn entry_bytes(&self, place: EntryRef) -> usize {
         self.entries.entry_bytes(place)
     }
 
@@ -313,9 +319,9 @@ impl Table {
 
     /// Compacts up to `pages` pages if enough bytes are dead to justify it. Returns how many of `pages` are
     /// left.
-    pub fn tidy(&mut self, pages: usize) -> usize {
+    pub fn compact(&mut self, pages: usize) -> usize {
         let mut left = pages;
-        while left > 0 && self.entries.is_untidy() && self.entries.tidy() {
+        while left > 0 && self.entries.needs_compaction() && self.entries.compact() {
             left -= 1;
         }
         left
@@ -330,32 +336,32 @@ impl Table {
 
     /// Estimates the bytes freed by dropping the table, in O(1).
     #[must_use]
-    pub fn rough_bytes(&self) -> usize {
-        self.entries.rough_bytes()
+    pub fn estimated_bytes(&self) -> usize {
+        self.entries.estimated_bytes()
     }
 
     /// How full the table is, or the value of `key` if that is fuller.
-    pub(crate) fn crowding(&self, key: &Key<'_>) -> Crowding {
+    pub(crate) fn fill_level(&self, key: &Key<'_>) -> FillLevel {
         let value = match self.find(key, Millis(i64::MIN)) {
-            Found::Live(place) | Found::Expired(place) => self.entries.value(place).1,
-            Found::Missing => Body::Here(&[]),
+            KeyLookup::Live(place) | KeyLookup::Expired(place) => self.entries.value(place).1,
+            KeyLookup::Missing => StoredValue::Inline(&[]),
         };
         let of_value = match value {
-            Body::Here(_) => Crowding::Free,
-            Body::Outside(large) => match large.shape() {
-                Shape::Flat(_) => Crowding::Free,
-                Shape::Collection(collection) => collection.crowding(),
+            StoredValue::Inline(_) => FillLevel::Free,
+            StoredValue::Overflow(large) => match large.shape() {
+                OverflowShape::Flat(_) => FillLevel::Free,
+                OverflowShape::Collection(collection) => collection.fill_level(),
             },
         };
-        self.entries.crowding().max(of_value)
+        self.entries.fill_level().max(of_value)
     }
 
     /// The large collection that a key with this hash most likely has. Only a hint: the key is not compared.
     #[inline]
     pub(crate) fn likely_collection(&self, hash: u64) -> Option<&dyn Collection> {
-        match self.entries.likely_outside(hash)? {
-            Shape::Collection(collection) => Some(collection),
-            Shape::Flat(_) => None,
+        match self.entries.likely_overflow(hash)? {
+            OverflowShape::Collection(collection) => Some(collection),
+            OverflowShape::Flat(_) => None,
         }
     }
 }

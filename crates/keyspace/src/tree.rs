@@ -23,13 +23,13 @@ use smallvec::SmallVec;
 
 pub(crate) use map::Map;
 
-use crate::overflow::Counted;
+use crate::overflow::CountedBytes;
 
 /// Maximum items per node.
-const MOST: usize = 32;
-/// A node with fewer items is merged with a neighbour if both have at most `MERGED` together.
-const FEW: usize = MOST / 4;
-const MERGED: usize = MOST * 3 / 4;
+const MAX_ITEMS: usize = 32;
+/// A node with fewer items is merged with a neighbour if both have at most `MAX_MERGED_ITEMS` together.
+const MIN_ITEMS: usize = MAX_ITEMS / 4;
+const MAX_MERGED_ITEMS: usize = MAX_ITEMS * 3 / 4;
 
 /// An item of a leaf.
 pub(crate) trait Item: Debug + Clone {
@@ -59,12 +59,12 @@ pub(crate) trait Seek<T: Item>: Clone {
 
 /// A path to the first or last item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum TreeEnd {
     First,
     Last,
 }
 
-impl<T: Item> Seek<T> for End {
+impl<T: Item> Seek<T> for TreeEnd {
     fn child(&mut self, children: &[Child<T>]) -> usize {
         if *self == Self::First { 0 } else { children.len() - 1 }
     }
@@ -132,7 +132,7 @@ impl<T: Item> Items<T> {
 struct Node<T: Item> {
     items: Items<T>,
     /// Bytes of the items, as accounted to used memory.
-    counted: Counted,
+    counted: CountedBytes,
 }
 
 #[derive(Debug, Clone)]
@@ -148,21 +148,21 @@ impl<T: Item> Default for Tree<T> {
 
 /// Whether a node is the first or last at its depth.
 #[derive(Debug, Clone, Copy)]
-struct Ends {
+struct NodeEdges {
     first: bool,
     last: bool,
 }
 
 /// The items of a node during a change, with an overflow that becomes its right sibling.
 #[derive(Debug)]
-pub(crate) struct Row<'a, I> {
+pub(crate) struct NodeEdit<'a, I> {
     items: &'a mut Vec<I>,
     behind: Vec<I>,
-    ends: Ends,
+    ends: NodeEdges,
 }
 
-impl<'a, I> Row<'a, I> {
-    fn new(items: &'a mut Vec<I>, ends: Ends) -> Self {
+impl<'a, I> NodeEdit<'a, I> {
+    fn new(items: &'a mut Vec<I>, ends: NodeEdges) -> Self {
         Self { items, behind: Vec::new(), ends }
     }
 
@@ -179,13 +179,13 @@ impl<'a, I> Row<'a, I> {
     pub(crate) fn insert(&mut self, index: usize, item: I) {
         let len = self.items.len();
         let is_last = index == len && (self.ends.last || !self.behind.is_empty());
-        if len == MOST && index <= len && !is_last {
+        if len == MAX_ITEMS && index <= len && !is_last {
             let keep = if self.ends.first && index <= 1 { index } else { len / 2 };
             let rest = self.items.split_off(keep);
             self.behind.splice(..0, rest);
         }
         let len = self.items.len();
-        if index <= len && len < MOST {
+        if index <= len && len < MAX_ITEMS {
             self.items.insert(index, item);
         } else {
             self.behind.insert(index - len, item);
@@ -195,7 +195,7 @@ impl<'a, I> Row<'a, I> {
 
 impl<T: Item> Node<T> {
     fn new(items: Items<T>) -> Self {
-        let mut node = Self { items, counted: Counted::default() };
+        let mut node = Self { items, counted: CountedBytes::default() };
         node.count();
         node
     }
@@ -233,7 +233,7 @@ impl<T: Item> Node<T> {
     }
 
     /// See [`Tree::change`]. Returns whether anything changed.
-    fn change<S: Seek<T>>(&mut self, way: &mut Way<T, S>, change: &mut impl Change<T, S>) -> bool {
+    fn change<S: Seek<T>>(&mut self, way: &mut ChangePath<T, S>, change: &mut impl Change<T, S>) -> bool {
         let ends = way.ends;
         match &mut self.items {
             Items::Leaf(items) => {
@@ -241,7 +241,7 @@ impl<T: Item> Node<T> {
                 if way.found && place.is_err() {
                     return false;
                 }
-                let mut row = Row::new(items, ends);
+                let mut row = NodeEdit::new(items, ends);
                 change(&mut row, place, &way.seek);
                 if !row.behind.is_empty() {
                     way.behind = Some(Items::Leaf(row.behind));
@@ -262,12 +262,12 @@ impl<T: Item> Node<T> {
                     child.relabel();
                 }
                 if let Some(behind) = way.behind.take() {
-                    let mut row = Row::new(children, ends);
+                    let mut row = NodeEdit::new(children, ends);
                     row.insert(index + 1, Child::of(behind));
                     if !row.behind.is_empty() {
                         way.behind = Some(Items::Inner(row.behind));
                     }
-                } else if after < before.min(FEW) {
+                } else if after < before.min(MIN_ITEMS) {
                     merge(children, index);
                 }
             }
@@ -316,12 +316,12 @@ impl<T: Item> Node<T> {
 
 /// Removes an empty child, or merges a small one with a neighbour if they fit into one node.
 fn merge<T: Item>(children: &mut Vec<Child<T>>, index: usize) {
-    let len = |index: usize| children.get(index).map_or(MOST, |child| child.node.items.len());
+    let len = |index: usize| children.get(index).map_or(MAX_ITEMS, |child| child.node.items.len());
     if len(index) == 0 {
         children.remove(index);
         return;
     }
-    let fits = |left: usize| len(left) + len(left + 1) <= MERGED;
+    let fits = |left: usize| len(left) + len(left + 1) <= MAX_MERGED_ITEMS;
     let left = if fits(index) { Some(index) } else { index.checked_sub(1).filter(|left| fits(*left)) };
     if let Some(left) = left {
         let behind = children.remove(left + 1);
@@ -332,17 +332,17 @@ fn merge<T: Item>(children: &mut Vec<Child<T>>, index: usize) {
 }
 
 /// An edit of a leaf: its items, the position found, and the remaining path.
-trait Change<T, S>: FnMut(&mut Row<'_, T>, Result<usize, usize>, &S) {}
-impl<T, S, F: FnMut(&mut Row<'_, T>, Result<usize, usize>, &S)> Change<T, S> for F {}
+trait Change<T, S>: FnMut(&mut NodeEdit<'_, T>, Result<usize, usize>, &S) {}
+impl<T, S, F: FnMut(&mut NodeEdit<'_, T>, Result<usize, usize>, &S)> Change<T, S> for F {}
 
 /// The state of a change. It is passed from node to node by reference: moving it by value would cost as much
 /// as a search.
-struct Way<T: Item, S> {
+struct ChangePath<T: Item, S> {
     seek: S,
     /// Whether the item must exist.
     found: bool,
     /// Position of the current node at its depth.
-    ends: Ends,
+    ends: NodeEdges,
     /// On the way back: items that did not fit the node.
     behind: Option<Items<T>>,
 }
@@ -367,7 +367,7 @@ impl<T: Item> Tree<T> {
     pub(crate) fn change<S: Seek<T>, R>(
         &mut self,
         seek: S,
-        change: impl FnOnce(&mut Row<'_, T>, Result<usize, usize>, &S) -> R,
+        change: impl FnOnce(&mut NodeEdit<'_, T>, Result<usize, usize>, &S) -> R,
     ) -> Option<R> {
         self.root.get_or_insert_with(|| Arc::new(Node::new(Items::Leaf(Vec::with_capacity(1)))));
         self.change_by(seek, false, change)
@@ -377,7 +377,7 @@ impl<T: Item> Tree<T> {
     pub(crate) fn change_found<S: Seek<T>, R>(
         &mut self,
         seek: S,
-        change: impl FnOnce(&mut Row<'_, T>, Result<usize, usize>, &S) -> R,
+        change: impl FnOnce(&mut NodeEdit<'_, T>, Result<usize, usize>, &S) -> R,
     ) -> Option<R> {
         self.change_by(seek, true, change)
     }
@@ -386,10 +386,10 @@ impl<T: Item> Tree<T> {
         &mut self,
         seek: S,
         found: bool,
-        change: impl FnOnce(&mut Row<'_, T>, Result<usize, usize>, &S) -> R,
+        change: impl FnOnce(&mut NodeEdit<'_, T>, Result<usize, usize>, &S) -> R,
     ) -> Option<R> {
         let root = Node::own(self.root.as_mut()?, &seek, found)?;
-        let mut way = Way { seek, found, ends: Ends { first: true, last: true }, behind: None };
+        let mut way = ChangePath { seek, found, ends: NodeEdges { first: true, last: true }, behind: None };
         let (mut change, mut result) = (Some(change), None);
         root.change(&mut way, &mut |row, place, seek| {
             result = change.take().map(|change| change(row, place, seek));
@@ -400,7 +400,7 @@ impl<T: Item> Tree<T> {
             let children = first.into_iter().chain([Child::of(behind)]).collect();
             self.root = Some(Arc::new(Node::new(Items::Inner(children))));
         }
-        self.lower();
+        self.collapse_root();
         result
     }
 
@@ -409,13 +409,13 @@ impl<T: Item> Tree<T> {
         let Some(root) = &mut self.root else { return Self::default() };
         let rest = Arc::make_mut(root).split_off(seek);
         let mut rest = Self { root: Some(Arc::new(Node::new(rest))) };
-        self.lower();
-        rest.lower();
+        self.collapse_root();
+        rest.collapse_root();
         rest
     }
 
     /// Removes an empty root, and replaces a root with one child by that child.
-    fn lower(&mut self) {
+    fn collapse_root(&mut self) {
         while let Some(root) = &self.root {
             self.root = match &root.items {
                 Items::Leaf(items) if items.is_empty() => None,
@@ -427,7 +427,7 @@ impl<T: Item> Tree<T> {
     }
 
     pub(crate) fn iter(&self) -> Iter<'_, T> {
-        self.iter_from(&mut End::First)
+        self.iter_from(&mut TreeEnd::First)
     }
 
     /// Iterates forward from a position.
@@ -500,7 +500,7 @@ impl<'a, T: Item> Iterator for Iter<'a, T> {
 #[cfg(test)]
 impl<T: Item> Tree<T> {
     /// Number of items in the root, and the addresses of its child nodes.
-    pub(crate) fn top(&self) -> (usize, Vec<*const ()>) {
+    pub(crate) fn root_children(&self) -> (usize, Vec<*const ()>) {
         match self.root.as_ref().map(|root| &root.items) {
             None => (0, Vec::new()),
             Some(Items::Leaf(items)) => (items.len(), Vec::new()),
@@ -515,7 +515,7 @@ impl<T: Item> Tree<T> {
     /// Returns the height.
     pub(crate) fn check(&self, fits: &impl Fn(&T::Label, &Items<T>) -> bool) -> usize {
         fn height<T: Item>(items: &Items<T>, fits: &impl Fn(&T::Label, &Items<T>) -> bool) -> usize {
-            assert!((1..=MOST).contains(&items.len()), "{} items", items.len());
+            assert!((1..=MAX_ITEMS).contains(&items.len()), "{} items", items.len());
             let Items::Inner(children) = items else { return 1 };
             let mut heights = children.iter().map(|child| {
                 assert!(fits(&child.label, &child.node.items), "a label is wrong");

@@ -11,12 +11,12 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use clock::Millis;
 
 /// The usage of newly created keys.
-static OF_NEW: AtomicU16 = AtomicU16::new(0);
+static NEW_KEY_USAGE: AtomicU16 = AtomicU16::new(0);
 
 /// Initial LFU counter of a new key, so that it is not evicted first.
-const LFU_START: u8 = 5;
+const INITIAL_LFU_COUNTER: u8 = 5;
 /// Idle times saturate here, in seconds.
-const MOST_IDLE: u16 = 1 << 15;
+const MAX_IDLE: u16 = 1 << 15;
 
 /// The raw counter bytes; see the module for their meaning.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -51,7 +51,7 @@ impl Usage {
     pub fn idle(now: Millis, seconds: u64) -> Self {
         Self(
             second(now)
-                .wrapping_sub(u16::try_from(seconds).map_or(MOST_IDLE, |seconds| seconds.min(MOST_IDLE))),
+                .wrapping_sub(u16::try_from(seconds).map_or(MAX_IDLE, |seconds| seconds.min(MAX_IDLE))),
         )
     }
 
@@ -61,16 +61,16 @@ impl Usage {
         Self::of(counter, now)
     }
 
-    /// The usage for a newly created key. It must be refreshed with [`Self::set_of_new`] regularly, since
+    /// The usage for a newly created key. It must be refreshed with [`Self::set_for_new_keys`] regularly, since
     /// this crate reads no clock.
     #[must_use]
-    pub fn of_new() -> Self {
-        Self(OF_NEW.load(Ordering::Relaxed))
+    pub fn for_new_keys() -> Self {
+        Self(NEW_KEY_USAGE.load(Ordering::Relaxed))
     }
 
     /// Makes this the usage of newly created keys.
-    pub fn set_of_new(self) {
-        OF_NEW.store(self.0, Ordering::Relaxed);
+    pub fn set_for_new_keys(self) {
+        NEW_KEY_USAGE.store(self.0, Ordering::Relaxed);
     }
 
     /// Seconds since the last access.
@@ -82,8 +82,8 @@ impl Usage {
     /// The usage at `now`, protected from clock wrap-around for another 9 hours.
     #[must_use]
     pub fn aged_lru(self, now: Millis) -> Self {
-        if second(now).wrapping_sub(self.0) > MOST_IDLE {
-            Self(second(now).wrapping_sub(MOST_IDLE))
+        if second(now).wrapping_sub(self.0) > MAX_IDLE {
+            Self(second(now).wrapping_sub(MAX_IDLE))
         } else {
             self
         }
@@ -92,7 +92,7 @@ impl Usage {
     /// LFU usage of a new key.
     #[must_use]
     pub fn lfu(now: Millis) -> Self {
-        Self::of(LFU_START, now)
+        Self::of(INITIAL_LFU_COUNTER, now)
     }
 
     fn of(counter: u8, now: Millis) -> Self {
@@ -111,7 +111,7 @@ impl Usage {
     #[must_use]
     pub fn used_lfu(self, now: Millis, settings: LfuSettings, random: u32) -> Self {
         let counter = self.frequency(now, settings);
-        let above = u64::from(counter.saturating_sub(LFU_START));
+        let above = u64::from(counter.saturating_sub(INITIAL_LFU_COUNTER));
         let chance = u64::from(u32::MAX) / (above * u64::from(settings.log_factor) + 1);
         let counter = counter.saturating_add(u8::from(u64::from(random) <= chance));
         Self::of(counter, now)
@@ -135,7 +135,7 @@ mod tests {
     const SETTINGS: LfuSettings = LfuSettings { log_factor: 10, decay_minutes: 1 };
 
     #[test]
-    fn idle_times_count_seconds_and_stop_at_nine_hours() {
+    fn idle_time_is_exact_and_saturates_at_nine_hours() {
         let start = Millis(1_700_000_000_000);
         let later = |seconds: i64| Millis(start.0 + seconds * 1000);
         let mut usage = Usage::lru(start);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_counter_grows_ever_slower_and_sinks_by_the_minute() {
+    fn lfu_counter_grows_logarithmically_and_decays() {
         let now = Millis(1_700_000_000_000);
         let mut usage = Usage::lfu(now);
         assert_eq!(usage.frequency(now, SETTINGS), 5);

@@ -4,7 +4,7 @@ use clock::Millis;
 
 use crate::fields::FieldsPart;
 pub use crate::hash::HashRef;
-use crate::kind::{Form, Kind, Naming};
+use crate::kind::{EncodingHint, Kind, ValueEncoding};
 use crate::large::Large;
 pub use crate::list::ListRef;
 use crate::list::{ItemDigits, ListPart};
@@ -16,30 +16,30 @@ use crate::stream::StreamPart;
 pub use crate::stream::StreamRef;
 
 /// Redis stores strings up to this length together with their object header and reports `embstr`.
-const MOST_EMBEDDED: usize = 44;
+const MAX_EMBEDDED: usize = 44;
 
 /// A string and its OBJECT ENCODING hint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Str<'a> {
+pub struct StringRef<'a> {
     /// The string bytes.
     pub bytes: &'a [u8],
     /// How the string was produced.
-    pub naming: Naming,
+    pub encoding_hint: EncodingHint,
 }
 
-impl Str<'_> {
+impl StringRef<'_> {
     /// The integer value if the encoding is `int`.
     #[must_use]
     pub fn integer(&self) -> Option<i64> {
-        if self.naming == Naming::ByContent { resp::parse_i64(self.bytes) } else { None }
+        if self.encoding_hint == EncodingHint::ByContent { resp::parse_i64(self.bytes) } else { None }
     }
 
     fn encoding(&self) -> &'static str {
-        match self.naming {
-            Naming::Raw => "raw",
-            Naming::ByContent if self.integer().is_some() => "int",
-            Naming::ByContent | Naming::NeverInt if self.bytes.len() <= MOST_EMBEDDED => "embstr",
-            Naming::ByContent | Naming::NeverInt => "raw",
+        match self.encoding_hint {
+            EncodingHint::Raw => "raw",
+            EncodingHint::ByContent if self.integer().is_some() => "int",
+            EncodingHint::ByContent | EncodingHint::NeverInt if self.bytes.len() <= MAX_EMBEDDED => "embstr",
+            EncodingHint::ByContent | EncodingHint::NeverInt => "raw",
         }
     }
 }
@@ -48,7 +48,7 @@ impl Str<'_> {
 #[derive(Debug, Clone, Copy)]
 pub enum Value<'a> {
     /// A string.
-    String(Str<'a>),
+    String(StringRef<'a>),
     /// A list.
     List(ListRef<'a>),
     /// A set.
@@ -64,28 +64,34 @@ pub enum Value<'a> {
 impl<'a> Value<'a> {
     /// A view of a value stored as bytes.
     #[inline(always)]
-    pub(crate) fn flat(form: Form, bytes: &'a [u8]) -> Self {
+    pub(crate) fn flat(form: ValueEncoding, bytes: &'a [u8]) -> Self {
         match form {
-            Form::String => Self::String(Str { bytes, naming: Naming::ByContent }),
-            Form::RawString => Self::String(Str { bytes, naming: Naming::Raw }),
-            Form::SumString => Self::String(Str { bytes, naming: Naming::NeverInt }),
-            Form::ListpackList | Form::QuicklistList => {
+            ValueEncoding::String => {
+                Self::String(StringRef { bytes, encoding_hint: EncodingHint::ByContent })
+            }
+            ValueEncoding::RawString => Self::String(StringRef { bytes, encoding_hint: EncodingHint::Raw }),
+            ValueEncoding::FloatSumString => {
+                Self::String(StringRef { bytes, encoding_hint: EncodingHint::NeverInt })
+            }
+            ValueEncoding::ListpackList | ValueEncoding::QuicklistList => {
                 Self::List(ListRef { shape: Shape::Packed(bytes), form })
             }
-            Form::IntsetSet | Form::ListpackSet | Form::TableSet => {
+            ValueEncoding::IntsetSet | ValueEncoding::ListpackSet | ValueEncoding::TableSet => {
                 Self::Set(SetRef { shape: Shape::Packed(bytes), form })
             }
-            Form::ListpackSortedSet | Form::SkiplistSortedSet => {
+            ValueEncoding::ListpackSortedSet | ValueEncoding::SkiplistSortedSet => {
                 Self::SortedSet(SortedSetRef { shape: Shape::Packed(bytes), form })
             }
-            Form::ListpackHash | Form::TableHash => Self::Hash(HashRef { shape: Shape::Packed(bytes), form }),
-            Form::Stream => Self::Stream(StreamRef { shape: Shape::Packed(bytes) }),
+            ValueEncoding::ListpackHash | ValueEncoding::TableHash => {
+                Self::Hash(HashRef { shape: Shape::Packed(bytes), form })
+            }
+            ValueEncoding::Stream => Self::Stream(StreamRef { shape: Shape::Packed(bytes) }),
         }
     }
 
     /// A view of an overflow value.
     #[inline(always)]
-    pub(crate) fn outside(form: Form, large: &'a Large) -> Self {
+    pub(crate) fn from_overflow(form: ValueEncoding, large: &'a Large) -> Self {
         match large {
             Large::Bytes(bytes) => Self::flat(form, bytes),
             Large::List(large) => Self::List(ListRef { shape: Shape::Large(large), form }),
@@ -158,7 +164,7 @@ impl<'a> Value<'a> {
 }
 
 /// A view for one kind of value; commands use it to check the type.
-pub trait Typed {
+pub trait TypedView {
     /// The view with its lifetime.
     type At<'a>;
     /// The kind of value that the view reads.
@@ -168,17 +174,17 @@ pub trait Typed {
     fn of(value: Value<'_>) -> Option<Self::At<'_>>;
 }
 
-impl Typed for Str<'_> {
-    type At<'a> = Str<'a>;
+impl TypedView for StringRef<'_> {
+    type At<'a> = StringRef<'a>;
     const KIND: Kind = Kind::String;
 
     #[inline]
-    fn of(value: Value<'_>) -> Option<Str<'_>> {
+    fn of(value: Value<'_>) -> Option<StringRef<'_>> {
         if let Value::String(string) = value { Some(string) } else { None }
     }
 }
 
-impl Typed for ListRef<'_> {
+impl TypedView for ListRef<'_> {
     type At<'a> = ListRef<'a>;
     const KIND: Kind = Kind::List;
 
@@ -188,7 +194,7 @@ impl Typed for ListRef<'_> {
     }
 }
 
-impl Typed for SetRef<'_> {
+impl TypedView for SetRef<'_> {
     type At<'a> = SetRef<'a>;
     const KIND: Kind = Kind::Set;
 
@@ -198,7 +204,7 @@ impl Typed for SetRef<'_> {
     }
 }
 
-impl Typed for SortedSetRef<'_> {
+impl TypedView for SortedSetRef<'_> {
     type At<'a> = SortedSetRef<'a>;
     const KIND: Kind = Kind::SortedSet;
 
@@ -208,7 +214,7 @@ impl Typed for SortedSetRef<'_> {
     }
 }
 
-impl Typed for HashRef<'_> {
+impl TypedView for HashRef<'_> {
     type At<'a> = HashRef<'a>;
     const KIND: Kind = Kind::Hash;
 
@@ -218,7 +224,7 @@ impl Typed for HashRef<'_> {
     }
 }
 
-impl Typed for StreamRef<'_> {
+impl TypedView for StreamRef<'_> {
     type At<'a> = StreamRef<'a>;
     const KIND: Kind = Kind::Stream;
 
@@ -230,27 +236,27 @@ impl Typed for StreamRef<'_> {
 
 /// A value, or a part of one, passed to a snapshot visitor.
 #[derive(Debug, Clone, Copy)]
-pub enum Shown<'a> {
+pub enum SnapshotValue<'a> {
     /// A complete value.
     Whole(Value<'a>),
     /// Some elements of a value that is too large to visit at once.
-    Part(Part<'a>),
+    Part(ValuePart<'a>),
 }
 
 /// Some elements of a large value.
 #[derive(Debug, Clone, Copy)]
-pub struct Part<'a> {
+pub struct ValuePart<'a> {
     /// Number of elements of the whole value at the cut; the parts add up to it.
     pub total: usize,
     /// Whether this is the first part of the value. The others follow without other keys in between.
     pub first: bool,
     /// The elements of this part.
-    pub elements: Elements<'a>,
+    pub elements: PartElements<'a>,
 }
 
 /// The elements of a part, possibly none.
 #[derive(Debug, Clone, Copy)]
-pub enum Elements<'a> {
+pub enum PartElements<'a> {
     /// Elements of a list.
     List(ListPart<'a>),
     /// Members of a set.
@@ -263,7 +269,7 @@ pub enum Elements<'a> {
     Stream(StreamPart<'a>),
 }
 
-impl Elements<'_> {
+impl PartElements<'_> {
     /// Visits list elements, or the names of the elements of other collections.
     pub fn visit_names(&self, visit: &mut dyn FnMut(&[u8])) {
         match self {

@@ -1,7 +1,7 @@
 //! Variable-length integers: seven bits per byte, lowest first; the high bit marks that more bytes follow.
 
 /// Maximum encoded length.
-pub(crate) const MOST: usize = usize::BITS.div_ceil(7) as usize;
+pub(crate) const MAX: usize = usize::BITS.div_ceil(7) as usize;
 
 /// Decodes the integer at `at` and advances `at`.
 #[inline]

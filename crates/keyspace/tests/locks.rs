@@ -13,7 +13,7 @@ fn slot(number: u16) -> Slot {
 /// Threads that lock declared slots, take slots one by one under the global lock, or lock all slots must all
 /// finish.
 #[test]
-fn nobody_waits_in_a_circle() {
+fn lock_users_do_not_deadlock() {
     const ROUNDS: u16 = 200;
     let keyspace = Keyspace::new(1, 1);
     std::thread::scope(|scope| {
@@ -27,7 +27,7 @@ fn nobody_waits_in_a_circle() {
             });
             scope.spawn(move || {
                 for round in 0..ROUNDS {
-                    let turn = keyspace.script_turn();
+                    let turn = keyspace.acquire_global_lock();
                     let mut locked = keyspace.lock_many(&[slot((round + number) % 7)]);
                     for other in [3, 0, 6, 3] {
                         assert!(locked.add(&turn, slot(other), &|_| true));
@@ -36,13 +36,13 @@ fn nobody_waits_in_a_circle() {
                 }
             });
         }
-        scope.spawn(|| (0..20).for_each(|_| drop(LockedSlots::all(&keyspace.script_turn()))));
+        scope.spawn(|| (0..20).for_each(|_| drop(LockedSlots::all(&keyspace.acquire_global_lock()))));
     });
 }
 
 /// While one slot stays locked, a thread that wants all slots, to lock them or for a cut, must hold none.
 #[test]
-fn all_slots_are_waited_for_with_empty_hands() {
+fn waiting_for_all_slots_holds_none() {
     let keyspace = Arc::new(Keyspace::new(1, 1));
     let busy = [slot(9000), slot(40), slot(16383)].map(|slot| keyspace.lock(slot));
     let wanting = |want: fn(&Arc<Keyspace>)| {
@@ -50,20 +50,20 @@ fn all_slots_are_waited_for_with_empty_hands() {
         std::thread::spawn(move || want(&keyspace))
     };
     let both = [
-        wanting(|keyspace| drop(LockedSlots::all(&keyspace.script_turn()))),
-        wanting(|keyspace| drop(keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ()))),
+        wanting(|keyspace| drop(LockedSlots::all(&keyspace.acquire_global_lock()))),
+        wanting(|keyspace| drop(keyspace.prepare_cut().cut(&keyspace.acquire_global_lock(), || ()))),
     ];
     // While these slots stay locked, the others become free again and again.
     for round in 0..100 {
         for other in [0, 39, 41, 8999, 9001, 16382] {
-            let patient = |waited| waited < Duration::from_secs(20);
-            assert!(keyspace.lock_while(slot(other), &patient).is_some(), "round {round}");
+            let wait_policy = |waited| waited < Duration::from_secs(20);
+            assert!(keyspace.lock_while(slot(other), &wait_policy).is_some(), "round {round}");
         }
         std::thread::sleep(Duration::from_micros(100));
     }
     busy.into_iter().for_each(drop);
     both.into_iter().for_each(|thread| thread.join().unwrap());
-    let turn = keyspace.script_turn();
+    let turn = keyspace.acquire_global_lock();
     let impatient = |_| false;
     let one = keyspace.lock(slot(7));
     assert!(LockedSlots::all_while(&turn, &impatient).is_none());
@@ -76,7 +76,7 @@ fn all_slots_are_waited_for_with_empty_hands() {
 
 /// Slots that were locked together are published before any is unlocked, so the next owner sees exact counts.
 #[test]
-fn slots_that_are_unlocked_together_are_published_before() {
+fn slots_unlocked_together_are_published_first() {
     let keyspace = Keyspace::new(1, 1);
     let [first, second] = [b"a", b"b"].map(|key| keyspace.key(key));
     let moved = std::sync::Barrier::new(2);
@@ -85,9 +85,9 @@ fn slots_that_are_unlocked_together_are_published_before() {
             for round in 0..2000 {
                 let [to, from] = if round % 2 == 0 { [&first, &second] } else { [&second, &first] };
                 let mut locked = keyspace.lock_many(&[first.slot(), second.slot()]);
-                locked.slot_mut(to.slot()).table(0).insert(to, keyspace::Packed::string(b"v"), None);
+                locked.slot_mut(to.slot()).table(0).insert(to, keyspace::PackedValue::string(b"v"), None);
                 let table = locked.slot_mut(from.slot()).table(0);
-                if let keyspace::Found::Live(place) = table.find(from, clock::Millis(0)) {
+                if let keyspace::KeyLookup::Live(place) = table.find(from, clock::Millis(0)) {
                     drop(table.remove(place, from));
                 }
                 drop(locked);

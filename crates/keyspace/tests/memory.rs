@@ -4,25 +4,25 @@ use std::sync::Arc;
 
 use clock::Millis;
 use keyspace::{
-    Builder, Exactness, Found, Key, Keyspace, Kind, ListEnd, ListLimit, NodeBounds, Packed, Place, Shown,
-    Stream, StreamId, Table, Trim, Value, kept_bytes, pool_use,
+    EntryRef, Key, KeyLookup, Keyspace, Kind, ListEnd, ListLimit, PackedBuilder, PackedValue, SnapshotValue,
+    Stream, StreamId, StreamNodeBounds, StreamTrim, Table, TrimPrecision, Value, kept_bytes, pool_usage,
 };
 use slot_routing::Slot;
 
 const KEYS: usize = 200_000;
 
-fn insert(keyspace: &Keyspace, name: &str, value: Packed<'_>) {
+fn insert(keyspace: &Keyspace, name: &str, value: PackedValue<'_>) {
     let key = keyspace.key(name.as_bytes());
     let mut guard = keyspace.lock(key.slot());
     guard.table(0).insert(&key, value, None);
 }
 
 /// The bytes that deleting the key would free, as reported by the table.
-fn said(keyspace: &Keyspace, name: &str) -> usize {
+fn reported_bytes(keyspace: &Keyspace, name: &str) -> usize {
     let key = keyspace.key(name.as_bytes());
     let mut guard = keyspace.lock(key.slot());
     let table = guard.table(0);
-    let Found::Live(place) = table.find(&key, Millis(0)) else { panic!("the key is there") };
+    let KeyLookup::Live(place) = table.find(&key, Millis(0)) else { panic!("the key is there") };
     table.entry_bytes(place)
 }
 
@@ -30,16 +30,16 @@ fn delete(keyspace: &Keyspace, name: &str) {
     let key = keyspace.key(name.as_bytes());
     let mut guard = keyspace.lock(key.slot());
     let table = guard.table(0);
-    if let Found::Live(place) = table.find(&key, Millis(0)) {
+    if let KeyLookup::Live(place) = table.find(&key, Millis(0)) {
         drop(table.remove(place, &key));
     }
 }
 
 #[test]
-fn memory_is_counted_and_given_back() {
-    what_a_snapshot_keeps_is_counted();
-    what_a_snapshot_keeps_of_lists_and_streams_is_counted();
-    keys_say_what_deleting_them_gives_back();
+fn memory_is_counted_exactly_and_freed() {
+    bytes_kept_for_snapshots_are_counted();
+    nodes_kept_for_snapshots_are_counted();
+    entry_bytes_match_memory_freed_by_deletion();
     // Few slots, so that each has many keys, as with millions of keys.
     let name = |number: usize| format!("{{{}}}{number:012}", number % 1000);
     let keyspace = Keyspace::new(1, 16);
@@ -47,18 +47,18 @@ fn memory_is_counted_and_given_back() {
         let keys = if len > 1000 { KEYS / 20 } else { KEYS };
         let value = vec![7; len];
         let before = keyspace.used_bytes();
-        (0..keys).for_each(|number| insert(&keyspace, &name(number), Packed::string(&value)));
-        let said: usize = (0..keys).map(|number| said(&keyspace, &name(number))).sum();
-        let full = pool_use();
+        (0..keys).for_each(|number| insert(&keyspace, &name(number), PackedValue::string(&value)));
+        let reported_bytes: usize = (0..keys).map(|number| reported_bytes(&keyspace, &name(number))).sum();
+        let full = pool_usage();
         let used = keyspace.used_bytes() - before;
-        let off = (said as f64 - used as f64) / used as f64;
-        assert!(off.abs() < 0.05, "keys of {len} bytes say {said}, the keyspace {used}");
+        let off = (reported_bytes as f64 - used as f64) / used as f64;
+        assert!(off.abs() < 0.05, "keys of {len} bytes say {reported_bytes}, the keyspace {used}");
 
         (0..keys).filter(|number| number % 10 != 3).for_each(|number| delete(&keyspace, &name(number)));
         (0..2 * Keyspace::PURGE_STEPS).for_each(|step| {
             keyspace.purge_step(step);
         });
-        let left = pool_use();
+        let left = pool_usage();
         if len < 1000 {
             assert!(left.taken < full.taken / 6, "a tenth of the keys takes {left:?} of {full:?}");
             assert!(left.held < full.held / 3, "the system got back all but {left:?} of {full:?}");
@@ -69,17 +69,18 @@ fn memory_is_counted_and_given_back() {
 }
 
 /// Overwritten and deleted strings are kept exactly until the snapshot has passed them.
-fn what_a_snapshot_keeps_is_counted() {
+fn bytes_kept_for_snapshots_are_counted() {
     let keyspace = Arc::new(Keyspace::new(1, 16));
     let (small, large) = (vec![1; 40], vec![2; 50_000]);
     let names: Vec<String> = (0..100).map(|number| format!("{number}")).collect();
     for name in &names {
-        insert(&keyspace, name, Packed::string(if name.len() == 1 { &large } else { &small }));
+        insert(&keyspace, name, PackedValue::string(if name.len() == 1 { &large } else { &small }));
     }
-    let (mut snapshot, ()) = keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ()).expect("no other");
+    let (mut snapshot, ()) =
+        keyspace.prepare_cut().cut(&keyspace.acquire_global_lock(), || ()).expect("no other");
     for name in &names {
         delete(&keyspace, name);
-        insert(&keyspace, name, Packed::string(&small));
+        insert(&keyspace, name, PackedValue::string(&small));
     }
     let kept = kept_bytes();
     assert!((10 * 50_000 + 90 * 50..10 * 51_000 + 90 * 60).contains(&kept), "{kept}");
@@ -88,7 +89,7 @@ fn what_a_snapshot_keeps_is_counted() {
     Slot::all().for_each(|slot| {
         snapshot.walk(slot, &mut |entry| {
             long += usize::from(
-                matches!(entry.value, Shown::Whole(Value::String(string)) if string.bytes == large),
+                matches!(entry.value, SnapshotValue::Whole(Value::String(string)) if string.bytes == large),
             );
         });
     });
@@ -97,13 +98,13 @@ fn what_a_snapshot_keeps_is_counted() {
 
 /// Nodes that a list or stream no longer shares with a snapshot are counted until the snapshot has walked
 /// them.
-fn what_a_snapshot_keeps_of_lists_and_streams_is_counted() {
+fn nodes_kept_for_snapshots_are_counted() {
     const ITEMS: usize = 2000;
     const BYTES: usize = ITEMS * 100;
     const LIMIT: ListLimit = ListLimit(-2);
-    const BOUNDS: NodeBounds = NodeBounds { bytes: 4096, entries: 100 };
+    const BOUNDS: StreamNodeBounds = StreamNodeBounds { bytes: 4096, entries: 100 };
     let item = [b'a'; 100];
-    let changes: [fn(&mut Table, &Key<'_>, Place); 3] = [
+    let changes: [fn(&mut Table, &Key<'_>, EntryRef); 3] = [
         |table, key, mut place| {
             for index in 0..ITEMS {
                 place = table.list_set(place, key, index, b"b", LIMIT);
@@ -111,7 +112,7 @@ fn what_a_snapshot_keeps_of_lists_and_streams_is_counted() {
         },
         |table, key, place| drop(table.list_take(place, key, ListEnd::Head, ITEMS - 1, LIMIT).1),
         |table, key, place| {
-            let trim = |stream: &mut Stream| stream.trim(Trim::MaxLen(1), Exactness::Exact).1;
+            let trim = |stream: &mut Stream| stream.trim(StreamTrim::MaxLen(1), TrimPrecision::Exact).1;
             drop(table.edit_stream(place, key, trim).1.into_dropped());
         },
     ];
@@ -124,7 +125,7 @@ fn what_a_snapshot_keeps_of_lists_and_streams_is_counted() {
             if which < 2 {
                 table.list_create(&key, ListEnd::Tail, std::iter::repeat_n(&item[..], ITEMS), LIMIT)
             } else {
-                let place = table.insert(&key, Packed::empty(Kind::Stream), None);
+                let place = table.insert(&key, PackedValue::empty(Kind::Stream), None);
                 let fill = |stream: &mut Stream| {
                     for sequence in 1..=ITEMS as u64 {
                         stream.append(StreamId { millis: 1, sequence }, &[b"f", &item], BOUNDS);
@@ -134,7 +135,7 @@ fn what_a_snapshot_keeps_of_lists_and_streams_is_counted() {
             }
         };
         let (mut snapshot, ()) =
-            keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ()).expect("no other");
+            keyspace.prepare_cut().cut(&keyspace.acquire_global_lock(), || ()).expect("no other");
         assert_eq!(kept_bytes(), 0, "what is shared costs nothing");
         change(keyspace.lock(key.slot()).table(0), &key, place);
         let kept = kept_bytes();
@@ -145,30 +146,30 @@ fn what_a_snapshot_keeps_of_lists_and_streams_is_counted() {
 }
 
 /// Strings and hashes of many sizes, each among others of similar size.
-fn keys_say_what_deleting_them_gives_back() {
+fn entry_bytes_match_memory_freed_by_deletion() {
     let keyspace = Keyspace::new(1, 16);
-    let check = |what: &str, keys: usize, value: Packed<'_>| {
+    let check = |what: &str, keys: usize, value: PackedValue<'_>| {
         let name = |number: usize| format!("{{{}}}{number:06}", number % 20);
         let before = keyspace.used_bytes();
         (0..keys).for_each(|number| insert(&keyspace, &name(number), value));
-        let said: usize = (0..keys).map(|number| said(&keyspace, &name(number))).sum();
+        let reported_bytes: usize = (0..keys).map(|number| reported_bytes(&keyspace, &name(number))).sum();
         let full = keyspace.used_bytes();
         (0..keys).for_each(|number| delete(&keyspace, &name(number)));
         let gave = full - keyspace.used_bytes();
-        let off = (said as f64 - gave as f64) / gave as f64;
+        let off = (reported_bytes as f64 - gave as f64) / gave as f64;
         assert!(
             off.abs() < 0.05,
-            "{what}: the keys say {said}, deleting them gave {gave} of {}",
+            "{what}: the keys say {reported_bytes}, deleting them gave {gave} of {}",
             full - before
         );
     };
     for len in [1, 7, 20, 44, 117, 118, 300, 1000, 3000, 4095, 4096, 10_000, 100_000] {
-        check(&format!("strings of {len}"), 2000, Packed::string(&vec![1; len]));
+        check(&format!("strings of {len}"), 2000, PackedValue::string(&vec![1; len]));
     }
     for (fields, len) in
         [(1, 5), (11, 20), (100, 10), (500, 15), (513, 15), (3000, 75), (20, 1000), (2000, 1)]
     {
-        let mut hash = Builder::new(Kind::Hash);
+        let mut hash = PackedBuilder::new(Kind::Hash);
         (0..fields)
             .for_each(|field| hash.push_field(format!("field:{field:05}").as_bytes(), &vec![1; len], None));
         check(&format!("hashes of {fields} times {len}"), 200, hash.packed());

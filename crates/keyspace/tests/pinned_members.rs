@@ -4,10 +4,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use clock::Millis;
-use keyspace::{Bounds, Found, Keyspace, Kind, LockedSlots, Packed, PinnedMembers, Place, Scored};
+use keyspace::{
+    EntryRef, KeyLookup, Keyspace, Kind, ListpackBounds, LockedSlots, PackedValue, PinnedMembers,
+    ScoredMember,
+};
 use slot_routing::Slot;
 
-const LIMITS: Bounds = Bounds { entries: 128, value: 64 };
+const LIMITS: ListpackBounds = ListpackBounds { entries: 128, value: 64 };
 
 struct Set {
     keyspace: Arc<Keyspace>,
@@ -36,12 +39,12 @@ impl Set {
         self.random % below
     }
 
-    fn with_slots<R>(&self, work: impl FnOnce(&mut LockedSlots<'_>, Slot, Option<Place>) -> R) -> R {
+    fn with_slots<R>(&self, work: impl FnOnce(&mut LockedSlots<'_>, Slot, Option<EntryRef>) -> R) -> R {
         let key = self.keyspace.key(b"key");
         let mut slots = self.keyspace.lock_many(&[key.slot()]);
         let place = match slots.find(0, &key, Millis(0)).0 {
-            Found::Live(place) | Found::Expired(place) => Some(place),
-            Found::Missing => None,
+            KeyLookup::Live(place) | KeyLookup::Expired(place) => Some(place),
+            KeyLookup::Missing => None,
         };
         work(&mut slots, key.slot(), place)
     }
@@ -54,7 +57,8 @@ impl Set {
         self.twin.retain(|(_, other)| *other != name);
         self.with_slots(|slots, slot, place| {
             let table = slots.slot_mut(slot).table(0);
-            let place = place.unwrap_or_else(|| table.insert(&key, Packed::empty(Kind::SortedSet), None));
+            let place =
+                place.unwrap_or_else(|| table.insert(&key, PackedValue::empty(Kind::SortedSet), None));
             if leaves {
                 table.sorted_set_remove(place, &key, &name);
             } else {
@@ -82,7 +86,7 @@ impl Set {
             expected.reverse();
         }
         let keyspace = &self.keyspace;
-        let pin = |slots: &mut LockedSlots<'_>, slot, place: Option<Place>| {
+        let pin = |slots: &mut LockedSlots<'_>, slot, place: Option<EntryRef>| {
             keyspace.pin_members(slots, 0, (slot, place?), ranks, reversed)
         };
         self.with_slots(pin).map(|pinned| (pinned, expected))
@@ -90,7 +94,7 @@ impl Set {
 }
 
 #[test]
-fn they_are_seen_as_they_were_whatever_is_done_meanwhile() {
+fn pinned_members_are_unaffected_by_later_changes() {
     let keyspace = Arc::new(Keyspace::new(1, 1));
     let mut set = Set { keyspace, twin: BTreeSet::new(), random: 0x9E37_79B9_7F4A_7C15 };
     let mut seen = 0;
@@ -103,7 +107,7 @@ fn they_are_seen_as_they_were_whatever_is_done_meanwhile() {
             set.flush();
         }
         let mut left = expected.iter();
-        pinned.visit(&mut |Scored { name, score }| {
+        pinned.visit(&mut |ScoredMember { name, score }| {
             assert_eq!(left.next(), Some(&(score as u64, name.to_vec())));
             seen += 1;
             if seen % 50 == 0 {

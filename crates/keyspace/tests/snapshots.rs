@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use clock::Millis;
-use keyspace::{Found, Keyspace, Packed, Shown, Snapshot, Value};
+use keyspace::{KeyLookup, Keyspace, PackedValue, Snapshot, SnapshotValue, Value};
 use slot_routing::Slot;
 
 fn set(keyspace: &Keyspace, name: &str, value: &[u8]) {
@@ -12,9 +12,9 @@ fn set(keyspace: &Keyspace, name: &str, value: &[u8]) {
     let mut guard = keyspace.lock(key.slot());
     let table = guard.table(0);
     match table.find(&key, Millis(0)) {
-        Found::Missing => drop(table.insert(&key, Packed::string(value), None)),
-        Found::Live(place) | Found::Expired(place) => {
-            drop(table.replace(place, &key, Packed::string(value), None));
+        KeyLookup::Missing => drop(table.insert(&key, PackedValue::string(value), None)),
+        KeyLookup::Live(place) | KeyLookup::Expired(place) => {
+            drop(table.replace(place, &key, PackedValue::string(value), None));
         }
     }
 }
@@ -23,7 +23,9 @@ fn all(snapshot: &mut Snapshot) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut seen = BTreeMap::new();
     for slot in Slot::all() {
         snapshot.walk(slot, &mut |entry| {
-            let Shown::Whole(Value::String(string)) = entry.value else { panic!("only strings were stored") };
+            let SnapshotValue::Whole(Value::String(string)) = entry.value else {
+                panic!("only strings were stored")
+            };
             assert!(seen.insert(entry.key.to_vec(), string.bytes.to_vec()).is_none());
         });
     }
@@ -33,7 +35,7 @@ fn all(snapshot: &mut Snapshot) -> BTreeMap<Vec<u8>, Vec<u8>> {
 /// A slot that is pinned for one snapshot is pinned for the next too: snapshots do not wait for each other's
 /// walks.
 #[test]
-fn a_second_snapshot_that_meets_pinned_slots_has_a_cut_of_its_own() {
+fn concurrent_snapshots_see_their_own_cut() {
     let keyspace = Arc::new(Keyspace::new(1, 1));
     let names: Vec<String> = (0..3000).map(|number| format!("{{{}}}{number}", number % 7)).collect();
     let (mut snapshots, mut states) = (Vec::new(), Vec::new());
@@ -43,7 +45,7 @@ fn a_second_snapshot_that_meets_pinned_slots_has_a_cut_of_its_own() {
             set(&keyspace, name, &vec![round; 1 + number % 300]);
         }
         let (snapshot, ()) =
-            keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ()).expect("three at a time");
+            keyspace.prepare_cut().cut(&keyspace.acquire_global_lock(), || ()).expect("three at a time");
         snapshots.push(snapshot);
         let state = names.iter().enumerate().map(|(number, name)| {
             (name.clone().into_bytes(), vec![round.min((number % 3) as u8); 1 + number % 300])
@@ -51,7 +53,7 @@ fn a_second_snapshot_that_meets_pinned_slots_has_a_cut_of_its_own() {
         states.push(state.collect::<BTreeMap<_, _>>());
     }
     assert!(
-        keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ()).is_none(),
+        keyspace.prepare_cut().cut(&keyspace.acquire_global_lock(), || ()).is_none(),
         "a fourth is refused, not waited for"
     );
     names.iter().for_each(|name| set(&keyspace, name, b"later"));
@@ -59,23 +61,25 @@ fn a_second_snapshot_that_meets_pinned_slots_has_a_cut_of_its_own() {
         assert_eq!(all(&mut snapshots[which]), states[which]);
     }
     snapshots.pop();
-    assert!(keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ()).is_some());
+    assert!(keyspace.prepare_cut().cut(&keyspace.acquire_global_lock(), || ()).is_some());
 }
 
 /// A walk visits copies: the visitor may lock the slot being walked, and long values arrive whole.
 #[test]
-fn the_slot_is_free_while_its_keys_are_shown() {
+fn slot_is_unlocked_while_walk_visits_keys() {
     let keyspace = Arc::new(Keyspace::new(1, 1));
     let long: Vec<u8> = (0..1_000_000u32).map(|number| (number % 251) as u8).collect();
     set(&keyspace, "{a}short", b"value");
     set(&keyspace, "{a}long", &long);
     let (mut snapshot, ()) =
-        keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ()).expect("no other snapshot");
+        keyspace.prepare_cut().cut(&keyspace.acquire_global_lock(), || ()).expect("no other snapshot");
     let mut seen = Vec::new();
     snapshot.walk(Slot::of_key(b"a"), &mut |entry| {
         set(&keyspace, "{a}short", b"other");
         set(&keyspace, "{a}long", b"no longer");
-        let Shown::Whole(Value::String(string)) = entry.value else { panic!("only strings were stored") };
+        let SnapshotValue::Whole(Value::String(string)) = entry.value else {
+            panic!("only strings were stored")
+        };
         seen.push((entry.key.to_vec(), string.bytes.to_vec()));
     });
     seen.sort();
@@ -85,12 +89,12 @@ fn the_slot_is_free_while_its_keys_are_shown() {
 /// Snapshots read by commands do not take up a permanent place: a cut waits for them, but for no other
 /// snapshot.
 #[test]
-fn a_cut_waits_for_what_commands_read() {
+fn cut_waits_for_snapshots_read_by_commands() {
     let keyspace = Arc::new(Keyspace::new(1, 1));
-    let cut = |keyspace: &Arc<Keyspace>| keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ());
+    let cut = |keyspace: &Arc<Keyspace>| keyspace.prepare_cut().cut(&keyspace.acquire_global_lock(), || ());
     let read = || {
-        let turn = keyspace.script_turn();
-        keyspace.ready_to_cut().cut_to_read(&turn, || ()).map(|(snapshot, ())| snapshot)
+        let turn = keyspace.acquire_global_lock();
+        keyspace.prepare_cut().cut_to_read(&turn, || ()).map(|(snapshot, ())| snapshot)
     };
     let reads = [read(), read(), read()].map(|read| read.expect("three at a time"));
     assert!(read().is_none(), "who reads waits for nobody");

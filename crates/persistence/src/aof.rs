@@ -22,9 +22,9 @@ mod check;
 mod commands;
 mod manifest;
 
-pub use check::{Checked, check};
+pub use check::{AofCheck, check};
 pub use commands::CommandWriter;
-pub use manifest::{FileKind, Manifest, ManifestError, NamedFile};
+pub use manifest::{FileKind, Manifest, ManifestError, AofFile};
 
 /// A position in the replication stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl fmt::Display for ReplAnnotation {
 impl ReplAnnotation {
     /// Parses an annotation line; `None` if it is another annotation.
     #[must_use]
-    pub fn of_annotation(line: &[u8]) -> Option<Self> {
+    pub fn parse(line: &[u8]) -> Option<Self> {
         let mut words = std::str::from_utf8(line).ok()?.trim_end().strip_prefix("#REPL:")?.split(' ');
         let history =
             words.next().filter(|id| id.len() == 40 && id.bytes().all(|byte| byte.is_ascii_hexdigit()))?;
@@ -59,10 +59,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_read_as_it_is_written() {
+    fn repl_annotation_round_trips() {
         let place =
             ReplAnnotation { history: "0123456789abcdef0123456789abcdef01234567".to_owned(), offset: 77 };
-        assert_eq!(ReplAnnotation::of_annotation(place.to_string().as_bytes()), Some(place));
+        assert_eq!(ReplAnnotation::parse(place.to_string().as_bytes()), Some(place));
         for line in [
             "#TS:1700000000\r\n",
             "#REPL:x 1 0\r\n",
@@ -70,7 +70,7 @@ mod tests {
             "",
             "#REPL:0123456789abcdef0123456789abcdef01234567 x\r\n",
         ] {
-            assert_eq!(ReplAnnotation::of_annotation(line.as_bytes()), None, "{line}");
+            assert_eq!(ReplAnnotation::parse(line.as_bytes()), None, "{line}");
         }
     }
 }

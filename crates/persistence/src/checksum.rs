@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_catalogue_value_in_any_pieces() {
+    fn checksum_matches_reference_value_in_any_pieces() {
         for cut in 0..9 {
             let mut checksum = Checksum::new();
             checksum.update(&b"123456789"[..cut]);

@@ -11,10 +11,10 @@
 
 const TABLE_BITS: u32 = 13;
 /// Short strings use only the start of the table, which then stays in the L1 cache.
-const FEW_BITS: u32 = 9;
-const SHORT: usize = 1 << FEW_BITS;
+const SHORT_TABLE_BITS: u32 = 9;
+const SHORT: usize = 1 << SHORT_TABLE_BITS;
 /// Positions recorded inside a repetition; recording all of a long one is not worth the time.
-const NOTED_INSIDE: usize = 2;
+const RECORDED_INSIDE: usize = 2;
 const MAX_DISTANCE: usize = 1 << 13;
 const MAX_REFERENCE: usize = 264;
 const MAX_LITERALS: usize = 32;
@@ -50,19 +50,19 @@ impl Compressor {
     }
 
     fn references(&mut self, data: &[u8], max_len: usize, out: &mut Vec<u8>) -> bool {
-        let shift = 32 - if data.len() <= SHORT { FEW_BITS } else { TABLE_BITS };
+        let shift = 32 - if data.len() <= SHORT { SHORT_TABLE_BITS } else { TABLE_BITS };
         let (mut at, mut literals_from) = (0, 0);
         while at + 3 <= data.len() {
-            let found = self.look_up(data, at, shift);
+            let found = self.find_match(data, at, shift);
             let Some(earlier) = found else {
                 at += 1;
                 continue;
             };
             literals(&data[literals_from..at], out);
-            let len = common(&data[earlier..], &data[at..]);
+            let len = common_prefix_len(&data[earlier..], &data[at..]);
             reference(at - earlier, len, out);
-            for inside in at + 1..=(at + NOTED_INSIDE).min(data.len() - 3) {
-                self.note(data, inside, shift);
+            for inside in at + 1..=(at + RECORDED_INSIDE).min(data.len() - 3) {
+                self.record_position(data, inside, shift);
             }
             at += len;
             literals_from = at;
@@ -76,14 +76,14 @@ impl Compressor {
 
     /// An earlier position in reach with the same three bytes as `at`; records `at` in its place.
     #[inline]
-    fn look_up(&mut self, data: &[u8], at: usize, shift: u32) -> Option<usize> {
-        let earlier = self.note(data, at, shift).checked_sub(self.base)? as usize;
+    fn find_match(&mut self, data: &[u8], at: usize, shift: u32) -> Option<usize> {
+        let earlier = self.record_position(data, at, shift).checked_sub(self.base)? as usize;
         (at - earlier <= MAX_DISTANCE && data[earlier..earlier + 3] == data[at..at + 3]).then_some(earlier)
     }
 
     /// Records a position by its three bytes and returns the previous one.
     #[inline]
-    fn note(&mut self, data: &[u8], at: usize, shift: u32) -> u32 {
+    fn record_position(&mut self, data: &[u8], at: usize, shift: u32) -> u32 {
         let word = u32::from_be_bytes([0, data[at], data[at + 1], data[at + 2]]);
         let hash = word.wrapping_mul(0x9E37_79B1) >> shift;
         std::mem::replace(&mut self.positions[hash as usize], self.base + at as u32)
@@ -91,7 +91,7 @@ impl Compressor {
 }
 
 /// Length of the common prefix, up to the maximum reference length. The ranges may overlap.
-fn common(earlier: &[u8], here: &[u8]) -> usize {
+fn common_prefix_len(earlier: &[u8], here: &[u8]) -> usize {
     let most = here.len().min(MAX_REFERENCE);
     let (earlier, here) = (&earlier[..most], &here[..most]);
     let (mut of_earlier, mut of_here) = (earlier.chunks_exact(8), here.chunks_exact(8));
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_gets_short() {
+    fn repetitive_strings_shrink() {
         let mut compressor = Compressor::default();
         assert!(round_trip(&mut compressor, &[b'x'; 10_000]).unwrap() < 150);
         let text = b"the quick brown fox jumps over the lazy dog. ".repeat(20);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_earlier_string_left_in_the_table_means_nothing() {
+    fn entries_of_earlier_strings_are_ignored() {
         let data = b"abcabcabcabcabcabcabcabcabcabc";
         let fresh = compressed(&mut Compressor::default(), data, 100);
         let mut used = Compressor::default();
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_start_again_before_they_overflow() {
+    fn positions_reset_before_overflow() {
         let mut compressor = Compressor { base: u32::MAX - 40, ..Compressor::default() };
         for _ in 0..5 {
             round_trip(&mut compressor, &[7; 30]);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_that_the_bytes_cannot_hold_is_refused() {
+    fn impossible_length_is_rejected() {
         assert_eq!(decompress(&[0, 1], u64::MAX), None);
         assert_eq!(decompress(&[0, 1], 1 << 30), None);
         assert_eq!(decompress(&[0, 1], 2), None);
@@ -198,7 +198,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(data in prop::collection::vec(any::<u8>(), 0..200), len in 0u64..20_000) {
+        fn arbitrary_bytes_do_not_panic(data in prop::collection::vec(any::<u8>(), 0..200), len in 0u64..20_000) {
             let _ = decompress(&data, len);
         }
     }

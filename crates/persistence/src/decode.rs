@@ -7,7 +7,7 @@ use std::io::{self, Read};
 use crate::checksum::Checksum;
 use crate::compress::decompress;
 use crate::encode::{LEN_32_BITS, LEN_64_BITS, STRING_INT8, STRING_INT16, STRING_INT32, STRING_LZF};
-use crate::error::{RdbError, Reason};
+use crate::error::{RdbError, RdbErrorReason};
 
 /// Read size, and the step by which a string buffer grows.
 const WINDOW: usize = 64 * 1024;
@@ -30,7 +30,7 @@ pub(crate) struct Source<R> {
     before: u64,
     checksum: Option<Checksum>,
     /// Window offset up to which the checksum is computed.
-    summed: usize,
+    checksummed: usize,
     max_string: u64,
     /// Buffer for a compressed string.
     compressed: Vec<u8>,
@@ -45,7 +45,7 @@ impl<R: Read> Source<R> {
             filled: 0,
             before: 0,
             checksum: checksum.then(Checksum::new),
-            summed: 0,
+            checksummed: 0,
             max_string,
             compressed: Vec::new(),
         }
@@ -56,15 +56,15 @@ impl<R: Read> Source<R> {
         self.before + self.position as u64
     }
 
-    pub(crate) fn error(&self, reason: Reason) -> RdbError {
+    pub(crate) fn error(&self, reason: RdbErrorReason) -> RdbError {
         RdbError { offset: self.offset(), reason }
     }
 
     /// The checksum of everything read so far, if enabled.
     pub(crate) fn checksum(&mut self) -> Option<u64> {
         let checksum = self.checksum.as_mut()?;
-        checksum.update(&self.window[self.summed..self.position]);
-        self.summed = self.position;
+        checksum.update(&self.window[self.checksummed..self.position]);
+        self.checksummed = self.position;
         Some(checksum.value())
     }
 
@@ -89,7 +89,7 @@ impl<R: Read> Source<R> {
     pub(crate) fn len(&mut self) -> Result<u64, RdbError> {
         match self.prefix()? {
             Prefix::Len(len) => Ok(len),
-            Prefix::Special(_) => Err(self.error(Reason::NotALength("special string form"))),
+            Prefix::Special(_) => Err(self.error(RdbErrorReason::NotALength("special string form"))),
         }
     }
 
@@ -101,7 +101,7 @@ impl<R: Read> Source<R> {
             1 => Prefix::Len(u64::from(low) << 8 | u64::from(self.byte()?)),
             2 if first == LEN_32_BITS => Prefix::Len(u64::from(u32::from_be_bytes(self.array()?))),
             2 if first == LEN_64_BITS => Prefix::Len(u64::from_be_bytes(self.array()?)),
-            2 => return Err(self.error(Reason::NotALength("reserved byte"))),
+            2 => return Err(self.error(RdbErrorReason::NotALength("reserved byte"))),
             _ => Prefix::Special(first),
         })
     }
@@ -115,7 +115,7 @@ impl<R: Read> Source<R> {
             Prefix::Special(STRING_INT8) => i32::from(i8::from_le_bytes(self.array()?)),
             Prefix::Special(STRING_INT16) => i32::from(i16::from_le_bytes(self.array()?)),
             Prefix::Special(STRING_INT32) => i32::from_le_bytes(self.array()?),
-            Prefix::Special(other) => return Err(self.error(Reason::UnknownStringEncoding(other & 0x3F))),
+            Prefix::Special(other) => return Err(self.error(RdbErrorReason::UnknownStringEncoding(other & 0x3F))),
         };
         out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
         Ok(())
@@ -125,7 +125,7 @@ impl<R: Read> Source<R> {
         let compressed_len = self.len()?;
         let claimed = self.len()?;
         if claimed > self.max_string {
-            return Err(self.error(Reason::StringTooLong(claimed)));
+            return Err(self.error(RdbErrorReason::StringTooLong(claimed)));
         }
         let mut compressed = std::mem::take(&mut self.compressed);
         compressed.clear();
@@ -133,15 +133,15 @@ impl<R: Read> Source<R> {
         let expanded = decompress(&compressed, claimed);
         compressed.shrink_to(WINDOW);
         self.compressed = compressed;
-        let bad = Reason::BadCompression { compressed: compressed_len, claimed };
-        *out = expanded.ok_or_else(|| self.error(bad))?;
+        let bad_value = RdbErrorReason::BadCompression { compressed: compressed_len, claimed };
+        *out = expanded.ok_or_else(|| self.error(bad_value))?;
         Ok(())
     }
 
     /// Appends `len` bytes, growing `out` as they arrive.
     fn append(&mut self, len: u64, out: &mut Vec<u8>) -> Result<(), RdbError> {
         if len > self.max_string {
-            return Err(self.error(Reason::StringTooLong(len)));
+            return Err(self.error(RdbErrorReason::StringTooLong(len)));
         }
         let mut missing = len as usize;
         while missing > 0 {
@@ -160,19 +160,19 @@ impl<R: Read> Source<R> {
     fn refill(&mut self) -> Result<(), RdbError> {
         debug_assert_eq!(self.position, self.filled);
         if let Some(checksum) = &mut self.checksum {
-            checksum.update(&self.window[self.summed..self.filled]);
+            checksum.update(&self.window[self.checksummed..self.filled]);
         }
         self.before += self.filled as u64;
-        (self.position, self.filled, self.summed) = (0, 0, 0);
+        (self.position, self.filled, self.checksummed) = (0, 0, 0);
         loop {
             match self.input.read(&mut self.window) {
-                Ok(0) => return Err(self.error(Reason::UnexpectedEnd)),
+                Ok(0) => return Err(self.error(RdbErrorReason::UnexpectedEnd)),
                 Ok(read) => {
                     self.filled = read;
                     return Ok(());
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.error(Reason::Io(error.kind()))),
+                Err(error) => return Err(self.error(RdbErrorReason::Io(error.kind()))),
             }
         }
     }
@@ -183,13 +183,13 @@ mod tests {
     use super::*;
     use crate::encode::Encoder;
 
-    fn decoded(bytes: &[u8]) -> Result<Vec<u8>, Reason> {
+    fn decoded(bytes: &[u8]) -> Result<Vec<u8>, RdbErrorReason> {
         let mut out = Vec::new();
         Source::new(bytes, 16, 1000, false).string(&mut out).map(|()| out).map_err(|error| error.reason)
     }
 
     #[test]
-    fn strings_come_back_as_they_were() {
+    fn strings_round_trip() {
         let strings: [&[u8]; 9] =
             [b"", b"a", b"0", b"-5", b"300", b"70000", b"-2147483648", b"12345678901", &[b'x'; 900]];
         for string in strings {
@@ -204,17 +204,17 @@ mod tests {
     }
 
     #[test]
-    fn bad_lengths_say_what_is_wrong() {
-        let table: &[(&[u8], Reason)] = &[
-            (&[], Reason::UnexpectedEnd),
-            (&[5, 1, 2], Reason::UnexpectedEnd),
-            (&[0x82], Reason::NotALength("reserved byte")),
-            (&[0xC4], Reason::UnknownStringEncoding(4)),
-            (&[0x80, 0xFF, 0, 0, 0], Reason::StringTooLong(0xFF00_0000)),
-            (&[0x81, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF], Reason::StringTooLong(u64::MAX)),
-            (&[0xC3, 0xC0, 1], Reason::NotALength("special string form")),
-            (&[0xC3, 1, 0x80, 0, 1, 0, 0, 0], Reason::StringTooLong(65536)),
-            (&[0xC3, 1, 60, 0], Reason::BadCompression { compressed: 1, claimed: 60 }),
+    fn bad_lengths_give_specific_errors() {
+        let table: &[(&[u8], RdbErrorReason)] = &[
+            (&[], RdbErrorReason::UnexpectedEnd),
+            (&[5, 1, 2], RdbErrorReason::UnexpectedEnd),
+            (&[0x82], RdbErrorReason::NotALength("reserved byte")),
+            (&[0xC4], RdbErrorReason::UnknownStringEncoding(4)),
+            (&[0x80, 0xFF, 0, 0, 0], RdbErrorReason::StringTooLong(0xFF00_0000)),
+            (&[0x81, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF], RdbErrorReason::StringTooLong(u64::MAX)),
+            (&[0xC3, 0xC0, 1], RdbErrorReason::NotALength("special string form")),
+            (&[0xC3, 1, 0x80, 0, 1, 0, 0, 0], RdbErrorReason::StringTooLong(65536)),
+            (&[0xC3, 1, 60, 0], RdbErrorReason::BadCompression { compressed: 1, claimed: 60 }),
         ];
         for (bytes, reason) in table {
             assert_eq!(decoded(bytes), Err(*reason), "{bytes:?}");
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_checksum_covers_what_was_read_whatever_the_window() {
+    fn checksum_does_not_depend_on_window_size() {
         let bytes: Vec<u8> = (0..100).collect();
         for window in [16, 17, 99, 100, 1000] {
             let mut source = Source::new(bytes.as_slice(), window, 1000, true);

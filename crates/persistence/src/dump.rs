@@ -1,12 +1,12 @@
 //! The payload of DUMP and RESTORE: a type code, the value, the format version (two bytes, little-endian) and
 //! the CRC64 of everything before it.
 
-use keyspace::{Detached, Limits, Packed, Value};
+use keyspace::{Detached, ReadLimits, Packed, Value};
 
 use crate::checksum::Checksum;
 use crate::decode::Source;
 use crate::encode::Encoder;
-use crate::error::{RdbError, Reason};
+use crate::error::{RdbError, RdbErrorReason};
 use crate::rdb::FUNCTION;
 use crate::rdb::KEY_META;
 use crate::value::{self, ValueBuffer};
@@ -23,7 +23,7 @@ pub enum RestoreError {
     VersionOrChecksum,
     /// The value is malformed.
     #[error("ERR Bad data format")]
-    BadData(Reason),
+    BadData(RdbErrorReason),
 }
 
 impl From<RdbError> for RestoreError {
@@ -48,7 +48,7 @@ pub fn dump(value: &Value<'_>, dialect: Dialect, compress: bool) -> Vec<u8> {
 
 /// A deserialized value.
 #[derive(Debug)]
-pub enum Restored<'a> {
+pub enum RestoredValue<'a> {
     /// A complete value in packed form.
     Whole(Packed<'a>),
     /// A value too large to be held twice, already in its large form.
@@ -63,31 +63,31 @@ pub enum Restored<'a> {
 pub fn restore<'a>(
     payload: &[u8],
     max_string: u64,
-    limits: Limits,
+    limits: ReadLimits,
     checks: Checks,
     buffer: &'a mut ValueBuffer,
-) -> Result<Restored<'a>, RestoreError> {
+) -> Result<RestoredValue<'a>, RestoreError> {
     buffer.set_limits(limits);
     buffer.set_depth(checks.depth);
     let (body, version) = verified(payload, checks.versions).ok_or(RestoreError::VersionOrChecksum)?;
     let mut source = Source::new(body, body.len(), max_string, false);
     let mut code = source.byte()?;
     if code == KEY_META && version < VALKEY_WRITTEN_VERSION {
-        value::pass_key_meta(&mut source)?;
+        value::skip_key_metadata(&mut source)?;
         code = source.byte()?;
     }
     value::read(code, &mut source, buffer)?;
     if !buffer.is_part() {
-        return Ok(Restored::Whole(buffer.value()));
+        return Ok(RestoredValue::Whole(buffer.value()));
     }
     let mut large = Detached::large(buffer.value().kind());
     loop {
         if !large.add(buffer.value(), &limits) {
-            let reason = Reason::BadValue("a value with the same element twice, or out of order");
+            let reason = RdbErrorReason::BadValue("a value with the same element twice, or out of order");
             return Err(RestoreError::BadData(reason));
         }
         if !buffer.is_part() {
-            return Ok(Restored::Large(large));
+            return Ok(RestoredValue::Large(large));
         }
         value::read_more(&mut source, buffer)?;
     }
@@ -95,7 +95,7 @@ pub fn restore<'a>(
 
 /// Serializes function libraries as FUNCTION DUMP does.
 #[must_use]
-pub fn dump_functions<'a>(codes: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
+pub fn dump_functions<'a>(codes: impl Iterator<RdbItem = &'a [u8]>) -> Vec<u8> {
     const NEVER: &str = "writing to memory does not fail";
     let mut encoder = Encoder::new(Vec::new(), true, true);
     for code in codes {
@@ -123,7 +123,7 @@ pub fn restore_functions(
     while source.offset() < body.len() as u64 {
         let item = source.byte()?;
         if item != FUNCTION {
-            return Err(RestoreError::BadData(Reason::UnknownType(item)));
+            return Err(RestoreError::BadData(RdbErrorReason::UnknownType(item)));
         }
         let mut code = Vec::new();
         source.string(&mut code)?;
@@ -135,7 +135,7 @@ pub fn restore_functions(
 /// Corrects the checksum of a payload (DEBUG SET-SKIP-CHECKSUM-VALIDATION); `None` if it is too short to have
 /// one.
 #[must_use]
-pub fn with_right_checksum(payload: &[u8]) -> Option<Vec<u8>> {
+pub fn with_corrected_checksum(payload: &[u8]) -> Option<Vec<u8>> {
     let (covered, _) = payload.split_last_chunk::<CHECKSUM_LEN>()?;
     let mut expected = Checksum::new();
     expected.update(covered);
@@ -166,15 +166,15 @@ mod tests {
 
     fn read<'a>(
         payload: &[u8],
-        limits: Limits,
+        limits: ReadLimits,
         buffer: &'a mut ValueBuffer,
-    ) -> Result<Restored<'a>, RestoreError> {
+    ) -> Result<RestoredValue<'a>, RestoreError> {
         restore(payload, 1 << 29, limits, Checks::default(), buffer)
     }
 
     fn restored(payload: &[u8]) -> Result<Vec<u8>, RestoreError> {
-        match read(payload, Limits::default(), &mut ValueBuffer::new())? {
-            Restored::Whole(value) if value.kind() == Kind::String => Ok(value.bytes().to_vec()),
+        match read(payload, ReadLimits::default(), &mut ValueBuffer::new())? {
+            RestoredValue::Whole(value) if value.kind() == Kind::String => Ok(value.bytes().to_vec()),
             _ => panic!("only strings are tested here"),
         }
     }
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn payloads_are_those_of_redis() {
+    fn payloads_match_redis() {
         // Replies of DUMP on Redis 7.0.
         let table: &[(&[u8], &[u8])] = &[
             (b"10", b"\x00\xc0\n\n\x00n\x9fWE\x0e\xaec\xbb"),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_byte_anywhere_is_noticed() {
+    fn corrupted_payloads_are_rejected() {
         let payload = dumped(b"some value");
         for at in 0..payload.len() {
             let mut wrong = payload.clone();
@@ -222,14 +222,14 @@ mod tests {
     }
 
     #[test]
-    fn versions_of_the_future_and_bad_bodies_are_refused() {
+    fn newer_versions_and_malformed_bodies_are_rejected() {
         assert_eq!(restored(&sealed(b"\x00\x01a", 13)), Ok(b"a".to_vec()));
         for version in [14, 79, 82] {
             let payload = sealed(b"\x00\x01a", version);
             assert_eq!(restored(&payload), Err(RestoreError::VersionOrChecksum));
             let checks = Checks { versions: Versions::Any, ..Checks::default() };
             let mut buffer = ValueBuffer::new();
-            assert!(restore(&payload, 1 << 29, Limits::default(), checks, &mut buffer).is_ok(), "{version}");
+            assert!(restore(&payload, 1 << 29, ReadLimits::default(), checks, &mut buffer).is_ok(), "{version}");
         }
         for body in [&b""[..], b"\x00", b"\x00\x05a", b"\xff\x01a", b"\x07\x01a", b"\x00\xc3\x01\x50\x00"] {
             assert!(matches!(restored(&sealed(body, 10)), Err(RestoreError::BadData(_))), "{body:?}");
@@ -250,12 +250,12 @@ mod tests {
     }
 
     #[test]
-    fn a_large_hash_is_restored_by_parts_and_has_each_field_once() {
+    fn large_hash_restores_in_parts_without_duplicates() {
         let keyspace = keyspace::Keyspace::new(1, 1);
         let key = keyspace.key(b"key");
         let payload = of_hash(20_000, "last");
         let mut buffer = ValueBuffer::new();
-        let Ok(Restored::Large(hash)) = read(&payload, Limits::default(), &mut buffer) else {
+        let Ok(RestoredValue::Large(hash)) = read(&payload, ReadLimits::default(), &mut buffer) else {
             panic!("it is large")
         };
         let mut slot = keyspace.lock(key.slot());
@@ -268,10 +268,10 @@ mod tests {
             assert_eq!(field.value, [&number.to_le_bytes()[..]; 20].concat());
         }
         let twice = of_hash(20_000, "field:1");
-        let refused = read(&twice, Limits::default(), &mut buffer).map(|_| ());
+        let refused = read(&twice, ReadLimits::default(), &mut buffer).map(|_| ());
         assert!(matches!(refused, Err(RestoreError::BadData(_))));
-        let few = Limits { hash: Bounds { entries: 1 << 20, value: 100 }, ..Limits::default() };
-        let Ok(Restored::Large(hash)) = read(&payload, few, &mut buffer) else { panic!("it is large") };
+        let few = ReadLimits { hash: Bounds { entries: 1 << 20, value: 100 }, ..ReadLimits::default() };
+        let Ok(RestoredValue::Large(hash)) = read(&payload, few, &mut buffer) else { panic!("it is large") };
         let other = keyspace.key(b"{key}2");
         let place = slot.table(0).attach(&other, hash, None);
         assert_eq!(slot.table(0).hash(place).map(|hash| hash.encoding()), Some("listpack"));
@@ -284,7 +284,7 @@ mod tests {
         }
 
         #[test]
-        fn no_sealed_body_makes_it_panic(body in prop::collection::vec(any::<u8>(), 0..60)) {
+        fn arbitrary_bodies_with_valid_trailer_do_not_panic(body in prop::collection::vec(any::<u8>(), 0..60)) {
             let _ = restored(&sealed(&body, 10));
         }
     }

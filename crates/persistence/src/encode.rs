@@ -22,10 +22,10 @@ pub(crate) const STRING_LZF: u8 = 0xC3;
 /// Shorter strings are not compressed, and compression must save at least four bytes; both as in Redis.
 const MIN_COMPRESSED: usize = 21;
 const MIN_GAIN: usize = 4;
-/// After `MISSES` futile attempts, only one in `ONE_OF` strings shorter than `ALWAYS_TRIED` is compressed.
-const MISSES: u32 = 64;
-const ONE_OF: u32 = 8;
-const ALWAYS_TRIED: usize = 512;
+/// After `MISSES_BEFORE_SAMPLING` futile attempts, only one in `SAMPLE_INTERVAL` strings shorter than `MIN_ALWAYS_COMPRESSED` is compressed.
+const MISSES_BEFORE_SAMPLING: u32 = 64;
+const SAMPLE_INTERVAL: u32 = 8;
+const MIN_ALWAYS_COMPRESSED: usize = 512;
 /// Length of the longest integer with a special form: `-2147483648`.
 const MAX_INTEGER_LEN: usize = 11;
 /// Buffer size before writing.
@@ -42,7 +42,7 @@ pub(crate) struct Encoder<W> {
     compressed: Vec<u8>,
     /// Consecutive futile compression attempts, and strings skipped since the last attempt.
     misses: u32,
-    passed: u32,
+    skipped: u32,
     written: u64,
 }
 
@@ -55,7 +55,7 @@ impl<W: Write> Encoder<W> {
             compressor: compress.then(Compressor::default),
             compressed: Vec::new(),
             misses: 0,
-            passed: 0,
+            skipped: 0,
             written: 0,
         }
     }
@@ -66,7 +66,7 @@ impl<W: Write> Encoder<W> {
 
     pub(crate) fn bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.buffer.len() + bytes.len() > BUFFER {
-            self.hand_on()?;
+            self.flush_buffer()?;
         }
         if bytes.len() >= BUFFER {
             return self.emit(bytes);
@@ -98,7 +98,7 @@ impl<W: Write> Encoder<W> {
             return self.integer(value);
         }
         if bytes.len() >= MIN_COMPRESSED
-            && self.is_worth_a_try(bytes.len())
+            && self.should_compress(bytes.len())
             && let Some(compressor) = &mut self.compressor
         {
             let mut compressed = std::mem::take(&mut self.compressed);
@@ -122,12 +122,12 @@ impl<W: Write> Encoder<W> {
     }
 
     /// Short strings of one server are similar: after many futile attempts only a sample is tried.
-    fn is_worth_a_try(&mut self, len: usize) -> bool {
-        if self.misses < MISSES || len >= ALWAYS_TRIED {
+    fn should_compress(&mut self, len: usize) -> bool {
+        if self.misses < MISSES_BEFORE_SAMPLING || len >= MIN_ALWAYS_COMPRESSED {
             return true;
         }
-        self.passed = (self.passed + 1) % ONE_OF;
-        self.passed == 0
+        self.skipped = (self.skipped + 1) % SAMPLE_INTERVAL;
+        self.skipped == 0
     }
 
     fn integer(&mut self, value: i32) -> io::Result<()> {
@@ -148,7 +148,7 @@ impl<W: Write> Encoder<W> {
     }
 
     /// Flushes the buffer and adds it to the checksum.
-    fn hand_on(&mut self) -> io::Result<()> {
+    fn flush_buffer(&mut self) -> io::Result<()> {
         let buffer = std::mem::take(&mut self.buffer);
         let result = self.emit(&buffer);
         self.buffer = buffer;
@@ -158,12 +158,12 @@ impl<W: Write> Encoder<W> {
 
     /// The checksum of everything written; zero if disabled.
     pub(crate) fn checksum(&mut self) -> io::Result<u64> {
-        self.hand_on()?;
+        self.flush_buffer()?;
         Ok(self.checksum.as_ref().map_or(0, Checksum::value))
     }
 
     pub(crate) fn into_out(mut self) -> io::Result<W> {
-        self.hand_on()?;
+        self.flush_buffer()?;
         Ok(self.out)
     }
 
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_take_as_few_bytes_as_they_can() {
+    fn lengths_use_the_shortest_encoding() {
         let table: &[(u64, &[u8])] = &[
             (0, &[0]),
             (63, &[63]),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_take_their_shortest_form() {
+    fn strings_use_the_shortest_encoding() {
         let table: &[(&[u8], &[u8])] = &[
             (b"", &[0]),
             (b"ab", &[2, b'a', b'b']),
@@ -218,11 +218,11 @@ mod tests {
         for &(string, bytes) in table {
             assert_eq!(encoded(true, |e| e.string(string)), bytes, "{string:?}");
         }
-        assert_eq!(encoded(false, |e| e.string(&[b'x'; 21]))[..2], [21, b'x'], "not if told so");
+        assert_eq!(encoded(false, |e| e.string(&[b'x'; 21]))[..2], [21, b'x'], "compression is disabled");
     }
 
     #[test]
-    fn what_shrinks_is_found_again_after_much_that_does_not() {
+    fn compression_resumes_after_many_misses() {
         let mut encoder = Encoder::new(Vec::new(), true, false);
         for number in 0..1000u64 {
             let bytes: Vec<u8> = (1..6)
@@ -232,11 +232,11 @@ mod tests {
         }
         let before = encoder.written();
         (0..1000).for_each(|_| encoder.string(&[b'x'; 40]).unwrap());
-        assert!(encoder.written() - before < 9 * 1000 + 40 * u64::from(ONE_OF));
+        assert!(encoder.written() - before < 9 * 1000 + 40 * u64::from(SAMPLE_INTERVAL));
     }
 
     #[test]
-    fn long_strings_pass_the_buffer_by_in_order() {
+    fn long_strings_bypass_the_buffer_in_order() {
         let long = vec![b'q'; 3 * BUFFER];
         let out = encoded(false, |e| {
             e.byte(1)?;

@@ -5,7 +5,7 @@ use std::{fmt, io};
 /// Why the input was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Reason {
+pub enum RdbErrorReason {
     /// Reading failed.
     #[error("{}", io::Error::from(*.0))]
     Io(io::ErrorKind),
@@ -78,7 +78,7 @@ pub struct ModuleType([u8; 9]);
 impl ModuleType {
     /// Decodes the number before a module value: nine letters of six bits, and a ten-bit version.
     #[must_use]
-    pub fn of_number(number: u64) -> Self {
+    pub fn from_number(number: u64) -> Self {
         const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
         let letter = |index: u32| LETTERS[(number >> (64 - 6 * (index + 1)) & 0x3F) as usize];
         Self(std::array::from_fn(|index| letter(index as u32)))
@@ -98,5 +98,5 @@ pub struct RdbError {
     /// Bytes from the start of the input.
     pub offset: u64,
     /// Why reading failed there.
-    pub reason: Reason,
+    pub reason: RdbErrorReason,
 }

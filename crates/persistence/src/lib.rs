@@ -27,11 +27,11 @@ mod value;
 
 pub use disk::Disk;
 pub use dump::{
-    RestoreError, Restored, dump, dump_functions, restore, restore_functions, with_right_checksum,
+    RestoreError, RestoredValue, dump, dump_functions, restore, restore_functions, with_corrected_checksum,
 };
-pub use error::{ModuleType, RdbError, Reason};
-pub use rdb::{EmptyKey, Entry, Info, Item, Limits, RdbLoader, RdbWriter, Used, Uses, WriteOptions};
-pub use snapshot_file::{SavedFile, TEMP_PREFIX};
+pub use error::{ModuleType, RdbError, RdbErrorReason};
+pub use rdb::{EmptyRdbKey, RdbEntry, RdbInfo, RdbItem, ReadLimits, RdbLoader, RdbWriter, KeyUsage, UsageFormat, WriteOptions};
+pub use snapshot_file::{SnapshotFile, TEMP_PREFIX};
 pub use value::ValueBuffer;
 
 /// The version that is written. Version 10 is read by every Redis since 7.0 and every Valkey, and covers

@@ -18,8 +18,8 @@ mod loader;
 mod tests;
 mod writer;
 
-pub use loader::{EmptyKey, Entry, Item, Limits, RdbLoader, Used};
-pub use writer::{Info, RdbWriter, Uses, WriteOptions};
+pub use loader::{EmptyRdbKey, RdbEntry, RdbItem, ReadLimits, RdbLoader, KeyUsage};
+pub use writer::{RdbInfo, RdbWriter, UsageFormat, WriteOptions};
 
 const SLOT_IMPORT: u8 = 243;
 /// Redis assigns this opcode to key metadata.

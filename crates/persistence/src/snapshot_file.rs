@@ -11,12 +11,12 @@ const TEMP_SUFFIX: &str = ".rdb";
 
 /// The snapshot file, which may not exist yet, and its directory.
 #[derive(Debug, Clone)]
-pub struct SavedFile<D> {
+pub struct SnapshotFile<D> {
     disk: D,
     name: String,
 }
 
-impl<D: Disk> SavedFile<D> {
+impl<D: Disk> SnapshotFile<D> {
     /// The file called `name` in the directory of `disk`.
     pub fn new(disk: D, name: &str) -> Self {
         Self { disk, name: name.to_owned() }

@@ -1,6 +1,6 @@
 //! Value types: their type codes and encodings in an RDB.
 //!
-//! Each kind has one file with all encodings it ever had: a [`Codec`], plus [`InParts`] if its values can be
+//! Each kind has one file with all encodings it ever had: a [`Codec`], plus [`MultipartCodec`] if its values can be
 //! large, and the commands that recreate a value in a base of commands. Differences between kinds are
 //! confined to this module.
 
@@ -18,7 +18,7 @@ use std::io::{self, Read, Write};
 
 pub(crate) use commands::Commands;
 use hash::HashCodec;
-use keyspace::{Builder, Elements, Kind, Limits, Packed, Part, Shown, Value};
+use keyspace::{Builder, Elements, Kind, ReadLimits, Packed, Part, Shown, Value};
 use list::ListCodec;
 use set::SetCodec;
 use sorted_set::SortedSetCodec;
@@ -27,11 +27,11 @@ use string::StringCodec;
 
 use crate::decode::Source;
 use crate::encode::Encoder;
-use crate::error::{ModuleType, RdbError, Reason};
+use crate::error::{ModuleType, RdbError, RdbErrorReason};
 use crate::{Depth, Dialect};
 
 /// Type codes that are rejected, with their names.
-const UNSUPPORTED: &[(u8, &str)] = &[(23, "hash with expiring fields")];
+const UNSUPPORTED_TYPES: &[(u8, &str)] = &[(23, "hash with expiring fields")];
 /// Type tags of the values in module metadata of a key; zero ends the list.
 const META_END: u64 = 0;
 const META_SIGNED: u64 = 1;
@@ -40,7 +40,7 @@ const META_FLOAT: u64 = 3;
 const META_DOUBLE: u64 = 4;
 const META_STRING: u64 = 5;
 /// Values with more bytes are read in parts, so that they are not held twice while being stored.
-const PART: usize = 128 << 10;
+const PART_BYTES: usize = 128 << 10;
 /// Type codes of module values.
 const MODULE: [u8; 2] = [6, NAMED_MODULE];
 /// The module value starts with the number of its type.
@@ -62,12 +62,12 @@ trait Codec {
     /// Adds the commands that recreate the value.
     fn add_commands(value: &Self::Value<'_>, out: &mut Commands);
 
-    /// Reads the value after the key: all of it, or the first part if it is [`InParts`].
+    /// Reads the value after the key: all of it, or the first part if it is [`MultipartCodec`].
     fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError>;
 }
 
 /// A kind whose values can be too large to be held twice.
-trait InParts: Codec {
+trait MultipartCodec: Codec {
     /// A part to be written.
     type Part<'a>;
 
@@ -98,15 +98,15 @@ pub struct ValueBuffer {
     /// Two strings of an element, such as name and value.
     first: Vec<u8>,
     second: Vec<u8>,
-    rest: Rest,
-    of_stream: stream::Rest,
-    limits: Limits,
+    remaining: Remaining,
+    stream_remaining: stream::Remaining,
+    limits: ReadLimits,
     depth: Depth,
 }
 
 /// What is still to be read of a large value.
 #[derive(Debug, Default)]
-struct Rest {
+struct Remaining {
     code: u8,
     /// Base of relative element times, in milliseconds.
     base: i64,
@@ -121,7 +121,7 @@ impl ValueBuffer {
     }
 
     /// Sets the thresholds for the OBJECT ENCODING of collections.
-    pub fn set_limits(&mut self, limits: Limits) {
+    pub fn set_limits(&mut self, limits: ReadLimits) {
         self.limits = limits;
     }
 
@@ -133,7 +133,7 @@ impl ValueBuffer {
     /// Whether the last read returned a part and more parts follow.
     #[must_use]
     pub fn is_part(&self) -> bool {
-        self.rest.elements > 0
+        self.remaining.elements > 0
     }
 
     /// The value, or the part, that was read last.
@@ -203,7 +203,7 @@ pub(crate) fn add_part_commands(part: &Part<'_>, out: &mut Commands) {
 }
 
 /// The type code of a value, whole or in parts.
-pub(crate) fn shown_code(shown: &Shown<'_>, dialect: Dialect) -> u8 {
+pub(crate) fn snapshot_type_code(shown: &Shown<'_>, dialect: Dialect) -> u8 {
     match shown {
         Shown::Whole(value) => type_code(value, dialect),
         Shown::Part(part) => match &part.elements {
@@ -218,7 +218,7 @@ pub(crate) fn shown_code(shown: &Shown<'_>, dialect: Dialect) -> u8 {
 
 /// Writes one part of a value; before the first one, also the value's head.
 pub(crate) fn write_part<W: Write>(code: u8, part: &Part<'_>, out: &mut Encoder<W>) -> io::Result<()> {
-    fn write<C: InParts, W: Write>(
+    fn write<C: MultipartCodec, W: Write>(
         (code, part): (u8, &Part<'_>),
         elements: &C::Part<'_>,
         out: &mut Encoder<W>,
@@ -238,26 +238,26 @@ pub(crate) fn write_part<W: Write>(code: u8, part: &Part<'_>, out: &mut Encoder<
 }
 
 /// The kind of a type code.
-pub(crate) fn kind_of(code: u8) -> Result<Kind, Reason> {
+pub(crate) fn kind_of_type(code: u8) -> Result<Kind, RdbErrorReason> {
     if let Some(kind) = Kind::ALL.iter().copied().find(|kind| codes(*kind).contains(&code)) {
         return Ok(kind);
     }
     if MODULE.contains(&code) {
-        return Err(Reason::ModuleData);
+        return Err(RdbErrorReason::ModuleData);
     }
-    match UNSUPPORTED.iter().find(|(unsupported, _)| *unsupported == code) {
-        Some(&(code, name)) => Err(Reason::UnsupportedType { code, name }),
-        None => Err(Reason::UnknownType(code)),
+    match UNSUPPORTED_TYPES.iter().find(|(unsupported, _)| *unsupported == code) {
+        Some(&(code, name)) => Err(RdbErrorReason::UnsupportedType { code, name }),
+        None => Err(RdbErrorReason::UnknownType(code)),
     }
 }
 
 /// Whether a type code belongs to a module type.
-pub(crate) fn is_of_module(code: u8) -> bool {
+pub(crate) fn is_module_type(code: u8) -> bool {
     MODULE.contains(&code)
 }
 
 /// Skips the module metadata of the next key (Redis 8.6): this server has no modules.
-pub(crate) fn pass_key_meta<R: Read>(source: &mut Source<R>) -> Result<(), RdbError> {
+pub(crate) fn skip_key_metadata<R: Read>(source: &mut Source<R>) -> Result<(), RdbError> {
     let mut text = Vec::new();
     for _ in 0..source.len()? {
         let _class: [u8; 4] = source.array()?;
@@ -268,7 +268,7 @@ pub(crate) fn pass_key_meta<R: Read>(source: &mut Source<R>) -> Result<(), RdbEr
                 META_FLOAT => drop(source.array::<4>()?),
                 META_DOUBLE => drop(source.array::<8>()?),
                 META_STRING => source.string(&mut text)?,
-                _ => return Err(source.error(Reason::BadValue("Corrupted metadata of a key"))),
+                _ => return Err(source.error(RdbErrorReason::BadValue("Corrupted metadata of a key"))),
             }
         }
     }
@@ -282,11 +282,11 @@ pub(crate) fn read<R: Read>(
     buffer: &mut ValueBuffer,
 ) -> Result<(), RdbError> {
     if code == NAMED_MODULE {
-        let name = ModuleType::of_number(source.len()?);
-        return Err(source.error(Reason::ModuleType(name)));
+        let name = ModuleType::from_number(source.len()?);
+        return Err(source.error(RdbErrorReason::ModuleType(name)));
     }
-    let kind = kind_of(code).map_err(|reason| source.error(reason))?;
-    buffer.rest = Rest::default();
+    let kind = kind_of_type(code).map_err(|reason| source.error(reason))?;
+    buffer.remaining = Remaining::default();
     buffer.packed.begin(kind);
     match kind {
         Kind::String => StringCodec::read(code, source, buffer),

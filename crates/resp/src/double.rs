@@ -80,10 +80,10 @@ impl Double {
     /// The integer as which the value is printed, if it is integral and in range.
     #[must_use]
     #[inline]
-    pub fn whole(self) -> Option<i64> {
+    pub fn as_integer(self) -> Option<i64> {
         let Self(value) = self;
         let whole = value as i64;
-        let is_whole = value.abs() <= MOST_WHOLE && (whole as f64).to_bits() == value.to_bits();
+        let is_whole = value.abs() <= MAX_INTEGRAL && (whole as f64).to_bits() == value.to_bits();
         is_whole.then_some(whole)
     }
 }
@@ -93,15 +93,15 @@ impl Double {
 pub struct Double(pub f64);
 
 /// Integral values up to this magnitude are printed as integers.
-const MOST_WHOLE: f64 = (i64::MAX / 2) as f64;
+const MAX_INTEGRAL: f64 = (i64::MAX / 2) as f64;
 /// Zeros that may be added before or after the digits before exponent notation is used.
-const MOST_ZEROS: i32 = 7;
+const MAX_PADDING_ZEROS: i32 = 7;
 
 impl fmt::Display for Double {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.whole() {
+        match self.as_integer() {
             Some(whole) => write!(f, "{whole}"),
-            None => Shortest(self.0).fmt(f),
+            None => ShortestDouble(self.0).fmt(f),
         }
     }
 }
@@ -109,9 +109,9 @@ impl fmt::Display for Double {
 /// Displays a double by its shortest digits even if it is integral: `1e+17`. Used by DEBUG DIGEST, never in
 /// replies.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Shortest(pub f64);
+pub struct ShortestDouble(pub f64);
 
-impl fmt::Display for Shortest {
+impl fmt::Display for ShortestDouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let value = self.0;
         if value.is_nan() {
@@ -131,10 +131,10 @@ impl fmt::Display for Shortest {
         if value < 0.0 {
             f.write_str("-")?;
         }
-        if scale >= 0 && exponent < count + MOST_ZEROS {
+        if scale >= 0 && exponent < count + MAX_PADDING_ZEROS {
             return write!(f, "{digits}{:0<width$}", "", width = scale as usize);
         }
-        if scale < 0 && (scale > -MOST_ZEROS || exponent.abs() < 4) {
+        if scale < 0 && (scale > -MAX_PADDING_ZEROS || exponent.abs() < 4) {
             let whole = count + scale;
             return if whole > 0 {
                 let (whole, fraction) = digits.split_at(whole as usize);
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doubles_are_printed_as_servers_of_today_do() {
+    fn doubles_print_like_current_servers() {
         let table: &[(f64, &str)] = &[
             (0.0, "0"),
             (-0.0, "-0"),
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_number_has_no_more_digits_than_it_takes() {
+    fn integral_doubles_print_without_exponent() {
         let table: &[(f64, &str)] = &[
             (0.0, "0"),
             (-0.0, "-0"),
@@ -195,12 +195,12 @@ mod tests {
             (0.5, "0.5"),
         ];
         for (value, text) in table {
-            assert_eq!(Shortest(*value).to_string(), *text);
+            assert_eq!(ShortestDouble(*value).to_string(), *text);
         }
     }
 
     #[test]
-    fn what_is_printed_reads_back() {
+    fn printed_doubles_parse_to_the_same_value() {
         let mut bits = 1u64;
         for _ in 0..10_000 {
             bits = bits.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_redis_7_0_also_reads_hexadecimal_and_passes_space() {
+    fn strtod_accepts_hexadecimal_and_leading_space() {
         let table: &[(&str, Option<f64>)] = &[
             ("0x10", Some(16.0)),
             (" -0x1.8p1", Some(-3.0)),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn doubles_are_decimal() {
+    fn parse_double_accepts_only_decimal() {
         let table: &[(&str, Option<f64>)] = &[
             ("1", Some(1.0)),
             ("+1.5", Some(1.5)),

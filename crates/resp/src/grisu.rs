@@ -14,7 +14,7 @@ pub(crate) struct Decimal {
 
 /// The binary number `fraction` * 2^`exponent`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Binary {
+struct BinaryFloat {
     fraction: u64,
     exponent: i32,
 }
@@ -25,28 +25,28 @@ const EXPONENT_BIAS: i32 = 1075;
 
 /// Decimal exponent of the first cached power, and the step between powers.
 const FIRST_POWER: i32 = -348;
-const STEP: u32 = 8;
-const COUNT: usize = 87;
+const POWER_STEP: u32 = 8;
+const POWER_COUNT: usize = 87;
 /// Allowed binary exponents of a scaled value: its integer part then fits 32 bits.
-const PRODUCT: std::ops::RangeInclusive<i32> = -60..=-32;
+const PRODUCT_EXPONENTS: std::ops::RangeInclusive<i32> = -60..=-32;
 
-static POWERS: [Binary; COUNT] = powers();
+static POWERS: [BinaryFloat; POWER_COUNT] = compute_powers();
 
 /// The decimal digits of a finite positive number.
 pub(crate) fn digits(value: f64) -> Decimal {
-    let value = Binary::of(value);
+    let value = BinaryFloat::of(value);
     let (lower, upper) = value.boundaries();
-    let (power, decimal) = power_for(upper.exponent);
-    let value = value.normalized().times(power).fraction;
-    let upper = upper.times(power);
+    let (power, decimal) = select_power(upper.exponent);
+    let value = value.normalized().multiply(power).fraction;
+    let upper = upper.multiply(power);
     // A number strictly between the boundaries parses to the value, even with the rounding errors of the
     // products.
-    let ceiling = Binary { fraction: upper.fraction - 1, ..upper };
-    let floor = lower.times(power).fraction + 1;
-    shortest(ceiling, ceiling.fraction - floor, ceiling.fraction - value, -decimal)
+    let ceiling = BinaryFloat { fraction: upper.fraction - 1, ..upper };
+    let floor = lower.multiply(power).fraction + 1;
+    shortest_digits(ceiling, ceiling.fraction - floor, ceiling.fraction - value, -decimal)
 }
 
-impl Binary {
+impl BinaryFloat {
     fn of(value: f64) -> Self {
         let bits = value.to_bits();
         let fraction = bits & (HIDDEN_BIT - 1);
@@ -72,39 +72,41 @@ impl Binary {
     }
 
     /// The upper 64 bits of the product.
-    fn times(self, other: Self) -> Self {
+    fn multiply(self, other: Self) -> Self {
         let halves = |fraction: u64| (fraction >> 32, fraction & u64::from(u32::MAX));
         let ((high, low), (other_high, other_low)) = (halves(self.fraction), halves(other.fraction));
-        let crossed = [high * other_low, low * other_high];
+        let cross_products = [high * other_low, low * other_high];
         // Round to nearest as in the paper: add half a unit to the discarded part. The lowest of the four
         // partial products is truncated before that.
-        let fallen =
-            ((low * other_low) >> 32) + crossed.iter().map(|part| halves(*part).1).sum::<u64>() + (1 << 31);
-        let fraction =
-            high * other_high + crossed.iter().map(|part| halves(*part).0).sum::<u64>() + (fallen >> 32);
+        let discarded = ((low * other_low) >> 32)
+            + cross_products.iter().map(|part| halves(*part).1).sum::<u64>()
+            + (1 << 31);
+        let fraction = high * other_high
+            + cross_products.iter().map(|part| halves(*part).0).sum::<u64>()
+            + (discarded >> 32);
         Self { fraction, exponent: self.exponent + other.exponent + 64 }
     }
 }
 
 /// A power of ten that scales a number with this exponent into `PRODUCT_EXPONENTS`, and its decimal exponent.
-fn power_for(exponent: i32) -> (Binary, i32) {
-    let guess = f64::from(-(exponent + COUNT as i32)) * std::f64::consts::LOG10_2;
-    let mut index = (guess as i32 - FIRST_POWER) as usize / STEP as usize;
+fn select_power(exponent: i32) -> (BinaryFloat, i32) {
+    let guess = f64::from(-(exponent + POWER_COUNT as i32)) * std::f64::consts::LOG10_2;
+    let mut index = (guess as i32 - FIRST_POWER) as usize / POWER_STEP as usize;
     loop {
         let product = exponent + POWERS[index].exponent + 64;
-        if product < *PRODUCT.start() {
+        if product < *PRODUCT_EXPONENTS.start() {
             index += 1;
-        } else if product > *PRODUCT.end() {
+        } else if product > *PRODUCT_EXPONENTS.end() {
             index -= 1;
         } else {
-            return (POWERS[index], FIRST_POWER + index as i32 * STEP as i32);
+            return (POWERS[index], FIRST_POWER + index as i32 * POWER_STEP as i32);
         }
     }
 }
 
 /// The shortest digits of a number within `range` below `ceiling`; among those, the nearest to `target` below
 /// it.
-fn shortest(ceiling: Binary, mut range: u64, mut target: u64, decimal: i32) -> Decimal {
+fn shortest_digits(ceiling: BinaryFloat, mut range: u64, mut target: u64, decimal: i32) -> Decimal {
     let point = -ceiling.exponent;
     let one = 1u64 << point;
     let (mut whole, mut part) = (ceiling.fraction >> point, ceiling.fraction & (one - 1));
@@ -147,38 +149,39 @@ fn steps_down(range: u64, mut rest: u64, unit: u64, target: u64) -> u64 {
 }
 
 /// Every eighth power of ten from 1e-348 to 1e340, to 64 bits, computed at compile time with exact integers.
-const fn powers() -> [Binary; COUNT] {
-    let mut powers = [Binary { fraction: 0, exponent: 0 }; COUNT];
+const fn compute_powers() -> [BinaryFloat; POWER_COUNT] {
+    let mut compute_powers = [BinaryFloat { fraction: 0, exponent: 0 }; POWER_COUNT];
     let zero = (-FIRST_POWER) as usize;
     let mut index = 0;
     // First 10^n as it grows, then 2^BITS / 10^n as it shrinks.
-    let mut number = Wide::one();
+    let mut number = WideInteger::one();
     let mut n = 0;
-    while n <= FIRST_POWER + (COUNT as i32 - 1) * STEP as i32 {
-        if (n - FIRST_POWER) % STEP as i32 == 0 {
-            powers[(n - FIRST_POWER) as usize / STEP as usize] = number.rounded(0);
+    while n <= FIRST_POWER + (POWER_COUNT as i32 - 1) * POWER_STEP as i32 {
+        if (n - FIRST_POWER) % POWER_STEP as i32 == 0 {
+            compute_powers[(n - FIRST_POWER) as usize / POWER_STEP as usize] = number.rounded(0);
         }
         number.multiply_by_ten();
         n += 1;
     }
-    number = Wide::largest();
+    number = WideInteger::largest();
     while index <= zero {
         let n = -(index as i32);
-        if n < 0 && (n - FIRST_POWER) % STEP as i32 == 0 {
-            powers[(n - FIRST_POWER) as usize / STEP as usize] = number.rounded(-Wide::TOP);
+        if n < 0 && (n - FIRST_POWER) % POWER_STEP as i32 == 0 {
+            compute_powers[(n - FIRST_POWER) as usize / POWER_STEP as usize] =
+                number.rounded(-WideInteger::TOP_BIT);
         }
         number.divide_by_ten();
         index += 1;
     }
-    powers
+    compute_powers
 }
 
 /// A 2048-bit integer, lowest limb first.
-struct Wide([u64; 32]);
+struct WideInteger([u64; 32]);
 
-impl Wide {
+impl WideInteger {
     /// Binary exponent of the top bit.
-    const TOP: i32 = 2047;
+    const TOP_BIT: i32 = 2047;
 
     const fn one() -> Self {
         let mut limbs = [0; 32];
@@ -213,7 +216,7 @@ impl Wide {
     }
 
     /// The highest 64 bits of this number times 2^`exponent`, rounded.
-    const fn rounded(&self, exponent: i32) -> Binary {
+    const fn rounded(&self, exponent: i32) -> BinaryFloat {
         let mut top = self.0.len() - 1;
         while top > 0 && self.0[top] == 0 {
             top -= 1;
@@ -223,7 +226,7 @@ impl Wide {
         let both = (((self.0[top] as u128) << 64) | below as u128) << shift;
         let exponent = exponent + 64 * top as i32 - shift as i32;
         let (fraction, next) = ((both >> 64) as u64, both as u64 >> 63);
-        Binary { fraction: fraction + next, exponent }
+        BinaryFloat { fraction: fraction + next, exponent }
     }
 }
 
@@ -233,14 +236,14 @@ mod tests {
 
     #[test]
     fn powers_are_exact_to_64_bits() {
-        assert_eq!(POWERS[0], Binary { fraction: 18_054_884_314_459_144_840, exponent: -1220 });
-        assert_eq!(POWERS[44], Binary { fraction: 0x9C40_0000_0000_0000, exponent: -50 });
+        assert_eq!(POWERS[0], BinaryFloat { fraction: 18_054_884_314_459_144_840, exponent: -1220 });
+        assert_eq!(POWERS[44], BinaryFloat { fraction: 0x9C40_0000_0000_0000, exponent: -50 });
         assert!(POWERS.iter().all(|power| power.fraction >> 63 == 1));
         assert!(POWERS.windows(2).all(|pair| matches!(pair[1].exponent - pair[0].exponent, 26 | 27)));
     }
 
     #[test]
-    fn digits_are_those_of_the_servers() {
+    fn digits_match_redis() {
         let table: &[(f64, u64, i32)] = &[
             (1.0, 1, 0),
             (0.5, 5, -1),

@@ -19,11 +19,12 @@ mod writer;
 /// The Redis version reported to clients, tools and files; its commands and formats are supported.
 pub const REDIS_VERSION: &str = "7.4.0";
 
-pub use double::{Double, Shortest, parse_double, parse_strtod};
+pub use double::{Double, ShortestDouble, parse_double, parse_strtod};
 pub use number::parse_i64;
-pub use queue::{ByteQueue, SharedBytes, charged};
+pub use queue::{ByteQueue, SharedBytes, charged_bytes};
 pub use request::{
-    Args, Batch, Limits, Parsed, Parser, ProtocolError, Request, encode_request, split_bytes, split_words,
+    Args, Batch, ParseLimits, ParseProgress, Parser, ProtocolError, Request, encode_request, split_words,
+    split_words_bytes,
 };
 pub use value::{Value, ValueError, parse_value};
 pub use writer::{Protocol, Writer};

@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_canonical_form_is_an_integer() {
+    fn only_canonical_integers_parse() {
         let table: &[(&str, Option<i64>)] = &[
             ("0", Some(0)),
             ("7", Some(7)),

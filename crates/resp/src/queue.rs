@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// An empty buffer larger than this is freed.
-const KEEP_BUFFER: usize = 16 * 1024;
+const MAX_IDLE_BUFFER: usize = 16 * 1024;
 /// A chunk of at least this length is closed before more is appended.
-const CLOSE_FROM: usize = 64 * 1024;
+const MIN_CLOSED_CHUNK: usize = 64 * 1024;
 /// A message of at least this length is shared between its receivers. A shorter one is copied: a chunk of its
 /// own would cost a separate socket write.
-const SHARE_FROM: usize = 16 * 1024;
+const MIN_SHARED_MESSAGE: usize = 16 * 1024;
 
 /// An immutable message for any number of receivers.
 #[derive(Debug, Clone)]
@@ -35,7 +35,7 @@ impl SharedBytes {
 
 impl From<Vec<u8>> for SharedBytes {
     fn from(mut bytes: Vec<u8>) -> Self {
-        if bytes.len() >= SHARE_FROM {
+        if bytes.len() >= MIN_SHARED_MESSAGE {
             bytes.shrink_to_fit();
         }
         Self(Arc::new(bytes))
@@ -43,12 +43,12 @@ impl From<Vec<u8>> for SharedBytes {
 }
 
 #[derive(Debug)]
-enum Piece {
+enum Chunk {
     Own(Vec<u8>),
     Shared(SharedBytes),
 }
 
-impl Piece {
+impl Chunk {
     fn bytes(&self) -> &[u8] {
         match self {
             Self::Own(bytes) => bytes,
@@ -69,7 +69,7 @@ impl Piece {
 #[derive(Debug, Default)]
 pub struct ByteQueue {
     /// The non-empty chunks before the last one.
-    closed: VecDeque<Piece>,
+    closed: VecDeque<Chunk>,
     /// Bytes in `closed`, including those already sent, and their memory.
     closed_len: usize,
     closed_memory: usize,
@@ -103,8 +103,8 @@ impl ByteQueue {
     /// The memory that counts against the output buffer limit: [`Self::memory`] without the buffer that an
     /// idle queue keeps, but at least the pending bytes.
     #[must_use]
-    pub fn charged(&self) -> usize {
-        charged(self.len(), self.memory())
+    pub fn charged_bytes(&self) -> usize {
+        charged_bytes(self.len(), self.memory())
     }
 
     /// The length that [`Self::buffer`] may reach before the queue uses `limit` bytes of memory.
@@ -117,9 +117,9 @@ impl ByteQueue {
     /// The last chunk, for appending.
     pub fn buffer(&mut self) -> &mut Vec<u8> {
         if self.closed.is_empty() && self.sent > 0 {
-            self.give_back_sent(KEEP_BUFFER);
+            self.release_sent(MAX_IDLE_BUFFER);
         }
-        if self.last.len() >= CLOSE_FROM {
+        if self.last.len() >= MIN_CLOSED_CHUNK {
             self.close_last();
         }
         &mut self.last
@@ -127,18 +127,18 @@ impl ByteQueue {
 
     /// Restores the buffer taken out of [`Self::buffer`], possibly extended; any buffer if nothing is
     /// pending.
-    pub fn put_buffer(&mut self, mut bytes: Vec<u8>) {
+    pub fn restore_buffer(&mut self, mut bytes: Vec<u8>) {
         shrink(&mut bytes);
         self.last = bytes;
     }
 
     /// Appends a message; a long one is shared with other receivers.
     pub fn push_message(&mut self, message: &SharedBytes) {
-        if message.len() < SHARE_FROM {
+        if message.len() < MIN_SHARED_MESSAGE {
             self.buffer().extend_from_slice(&message.0);
         } else {
             self.close_last();
-            self.push(Piece::Shared(message.clone()));
+            self.push(Chunk::Shared(message.clone()));
         }
     }
 
@@ -155,7 +155,7 @@ impl ByteQueue {
     }
 
     /// Moves all pending bytes to `out`.
-    pub fn take_into(&mut self, out: &mut Vec<u8>) {
+    pub fn drain_into(&mut self, out: &mut Vec<u8>) {
         while !self.is_empty() {
             let first = self.first();
             out.extend_from_slice(first);
@@ -192,7 +192,7 @@ impl ByteQueue {
                 self.sent = 0;
                 self.pop();
             }
-            _ => self.give_back_sent(CLOSE_FROM),
+            _ => self.release_sent(MIN_CLOSED_CHUNK),
         }
     }
 
@@ -201,7 +201,7 @@ impl ByteQueue {
     pub fn copy_from(&self, skip: usize) -> Vec<u8> {
         let mut skip = skip + self.sent;
         let mut copy = Vec::with_capacity((self.closed_len + self.last.len()).saturating_sub(skip));
-        for bytes in self.closed.iter().map(Piece::bytes).chain([self.last.as_slice()]) {
+        for bytes in self.closed.iter().map(Chunk::bytes).chain([self.last.as_slice()]) {
             let here = skip.min(bytes.len());
             copy.extend_from_slice(&bytes[here..]);
             skip -= here;
@@ -223,7 +223,7 @@ impl ByteQueue {
             let kept = piece.bytes().len().saturating_sub(surplus);
             surplus -= piece.bytes().len() - kept;
             if kept > 0 {
-                self.push(Piece::Own(piece.bytes()[..kept].to_vec()));
+                self.push(Chunk::Own(piece.bytes()[..kept].to_vec()));
             }
         }
         if self.is_empty() {
@@ -234,7 +234,7 @@ impl ByteQueue {
 
     fn clear_last(&mut self) {
         self.last.clear();
-        if self.last.capacity() > KEEP_BUFFER {
+        if self.last.capacity() > MAX_IDLE_BUFFER {
             self.last = Vec::new();
         }
     }
@@ -243,11 +243,11 @@ impl ByteQueue {
         if !self.last.is_empty() {
             let mut last = std::mem::take(&mut self.last);
             shrink(&mut last);
-            self.push(Piece::Own(last));
+            self.push(Chunk::Own(last));
         }
     }
 
-    fn push(&mut self, piece: Piece) {
+    fn push(&mut self, piece: Chunk) {
         self.closed_len += piece.bytes().len();
         self.closed_memory += piece.memory();
         self.closed.push_back(piece);
@@ -265,18 +265,18 @@ impl ByteQueue {
 
     /// Drops the sent bytes of the first chunk if there are at least `from` and at least as many as remain.
     /// Every byte moved for that is paid for by one that was sent.
-    fn give_back_sent(&mut self, from: usize) {
+    fn release_sent(&mut self, from: usize) {
         let (bytes, is_closed) = match self.closed.front_mut() {
             None => (&mut self.last, false),
-            Some(Piece::Own(bytes)) => (bytes, true),
-            Some(Piece::Shared(_)) => return,
+            Some(Chunk::Own(bytes)) => (bytes, true),
+            Some(Chunk::Shared(_)) => return,
         };
         if self.sent < from.max(bytes.len() - self.sent) {
             return;
         }
         let (len, memory) = (bytes.len(), bytes.capacity());
         bytes.drain(..self.sent);
-        if bytes.capacity() > CLOSE_FROM {
+        if bytes.capacity() > MIN_CLOSED_CHUNK {
             shrink(bytes);
         }
         if is_closed {
@@ -289,14 +289,14 @@ impl ByteQueue {
 
 /// The bytes that count against the output buffer limit, given `waiting` pending bytes in `memory` bytes.
 #[must_use]
-pub fn charged(waiting: usize, memory: usize) -> usize {
-    waiting.max(memory.saturating_sub(KEEP_BUFFER))
+pub fn charged_bytes(waiting: usize, memory: usize) -> usize {
+    waiting.max(memory.saturating_sub(MAX_IDLE_BUFFER))
 }
 
 /// Frees the spare capacity if it is large.
 fn shrink(bytes: &mut Vec<u8>) {
     let spare = bytes.capacity() - bytes.len();
-    if spare > KEEP_BUFFER && spare > bytes.len() / 4 {
+    if spare > MAX_IDLE_BUFFER && spare > bytes.len() / 4 {
         bytes.shrink_to_fit();
     }
 }
@@ -308,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_message_is_in_memory_once_for_all_receivers() {
+    fn long_message_is_shared_between_receivers() {
         let message = SharedBytes::from(vec![b'x'; 1 << 20]);
         let mut queues: Vec<ByteQueue> = (0..40).map(|_| ByteQueue::default()).collect();
         for queue in &mut queues {
@@ -320,13 +320,13 @@ mod tests {
         }
         assert_eq!(Arc::strong_count(&message.0), 41);
         let mut sent = Vec::new();
-        queues[0].take_into(&mut sent);
+        queues[0].drain_into(&mut sent);
         assert!(sent.starts_with(b"beforex") && sent.ends_with(b"xbehind"));
         assert_eq!((sent.len(), Arc::strong_count(&message.0)), ((1 << 20) + 12, 40));
     }
 
     #[test]
-    fn slow_reader_gets_memory_given_back_as_it_reads() {
+    fn queue_frees_memory_as_a_slow_reader_reads() {
         // Many replies, and one large reply.
         for pieces in [20_000, 1] {
             let mut queue = ByteQueue::default();
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn buffer_limit_counts_closed_pieces() {
+    fn buffer_limit_counts_closed_chunks() {
         let mut queue = ByteQueue::default();
         assert_eq!(queue.buffer_limit(100_000), 100_000);
         queue.push_message(&SharedBytes::from(vec![0; 60_000]));
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[derive(Debug, Clone)]
-    enum Step {
+    enum QueueOp {
         Reply(usize),
         Message(usize),
         Append(usize, usize),
@@ -360,39 +360,39 @@ mod tests {
         Truncate(usize),
     }
 
-    fn steps() -> impl Strategy<Value = Vec<Step>> {
+    fn steps() -> impl Strategy<Value = Vec<QueueOp>> {
         let len = || 0..90_000_usize;
         let step = prop_oneof![
-            len().prop_map(Step::Reply),
-            len().prop_map(Step::Message),
-            (len(), len()).prop_map(|(message, reply)| Step::Append(message, reply)),
-            len().prop_map(Step::Send),
-            len().prop_map(Step::Send),
-            (0..400_000_usize).prop_map(Step::Truncate),
+            len().prop_map(QueueOp::Reply),
+            len().prop_map(QueueOp::Message),
+            (len(), len()).prop_map(|(message, reply)| QueueOp::Append(message, reply)),
+            len().prop_map(QueueOp::Send),
+            len().prop_map(QueueOp::Send),
+            (0..400_000_usize).prop_map(QueueOp::Truncate),
         ];
         prop::collection::vec(step, 1..40)
     }
 
     proptest! {
         #[test]
-        fn same_bytes_leave_as_from_one_buffer(steps in steps()) {
+        fn queue_matches_a_single_buffer(steps in steps()) {
             let (mut queue, mut twin, mut next) = (ByteQueue::default(), VecDeque::<u8>::new(), 0_u8);
             let mut fresh = |len: usize| -> Vec<u8> {
                 (0..len).map(|_| { next = next.wrapping_add(1); next }).collect()
             };
             for step in steps {
                 match step {
-                    Step::Reply(len) => {
+                    QueueOp::Reply(len) => {
                         let bytes = fresh(len);
                         queue.buffer().extend_from_slice(&bytes);
                         twin.extend(bytes);
                     }
-                    Step::Message(len) => {
+                    QueueOp::Message(len) => {
                         let bytes = fresh(len);
                         queue.push_message(&SharedBytes::from(bytes.clone()));
                         twin.extend(bytes);
                     }
-                    Step::Append(message, reply) => {
+                    QueueOp::Append(message, reply) => {
                         let (message, reply) = (fresh(message), fresh(reply));
                         let mut other = ByteQueue::default();
                         other.push_message(&SharedBytes::from(message.clone()));
@@ -402,13 +402,13 @@ mod tests {
                         twin.extend(message);
                         twin.extend(reply);
                     }
-                    Step::Send(most) => {
+                    QueueOp::Send(most) => {
                         let first = queue.first().len().min(most);
                         let sent: Vec<u8> = twin.drain(..first).collect();
                         prop_assert_eq!(&queue.first()[..first], sent.as_slice());
                         queue.consume(first);
                     }
-                    Step::Truncate(len) => {
+                    QueueOp::Truncate(len) => {
                         queue.truncate(len);
                         twin.truncate(len);
                     }

@@ -22,14 +22,14 @@ const MAX_LINE: usize = 64 * 1024;
 const MAX_ARGS_BEFORE_AUTH: i64 = 10;
 const MAX_BULK_BEFORE_AUTH: i64 = 16 * 1024;
 /// Argument ranges beyond this number are freed after a request, and after a batch of requests.
-const KEEP_SPANS: usize = 1024;
-const KEEP_BATCH_SPANS: usize = 16 * 1024;
+const MAX_KEPT_SPANS: usize = 1024;
+const MAX_KEPT_BATCH_SPANS: usize = 16 * 1024;
 /// An argument's offset and length in the buffer.
-type Span = (u32, u32);
+type ArgSpan = (u32, u32);
 
 /// Limits on what a client may send.
 #[derive(Debug, Clone, Copy)]
-pub struct Limits {
+pub struct ParseLimits {
     /// Maximum argument length in bytes (`proto-max-bulk-len`).
     pub max_bulk_len: i64,
     /// Whether the client is authenticated or authentication is disabled.
@@ -40,7 +40,7 @@ pub struct Limits {
     pub requests: usize,
 }
 
-impl Default for Limits {
+impl Default for ParseLimits {
     fn default() -> Self {
         Self { max_bulk_len: 512 * 1024 * 1024, authenticated: true, inline: true, requests: usize::MAX }
     }
@@ -107,7 +107,7 @@ impl std::error::Error for ProtocolError {}
 #[derive(Clone, Copy, Default)]
 pub struct Args<'a> {
     buffer: &'a [u8],
-    spans: &'a [Span],
+    spans: &'a [ArgSpan],
 }
 
 impl<'a> Args<'a> {
@@ -132,7 +132,7 @@ impl<'a> Args<'a> {
 
     /// Number of bytes that the arguments span in the read buffer.
     #[must_use]
-    pub fn span(&self) -> usize {
+    pub fn span_len(&self) -> usize {
         match (self.spans.first(), self.spans.last()) {
             (Some((start, _)), Some((last, len))) => (last + len - start) as usize,
             _ => 0,
@@ -142,22 +142,22 @@ impl<'a> Args<'a> {
     /// Whether the request was sent inline, not as an array of bulk strings. True for a [`Request`], which
     /// keeps only the words.
     #[must_use]
-    pub fn is_typed(&self) -> bool {
+    pub fn is_inline(&self) -> bool {
         let first = self.spans.first();
         first.is_some_and(|&(start, len)| {
-            number_before(self.buffer, start as usize, b'$', len as usize).is_none()
+            find_number_line_before(self.buffer, start as usize, b'$', len as usize).is_none()
         })
     }
 
     /// The bytes of the request as received, if they equal what [`encode_request`] writes.
     #[must_use]
-    pub fn wire(&self) -> Option<&'a [u8]> {
+    pub fn wire_bytes(&self) -> Option<&'a [u8]> {
         let (&(first, len), rest) = self.spans.split_first()?;
-        let bulk = number_before(self.buffer, first as usize, b'$', len as usize)?;
-        let start = number_before(self.buffer, bulk, b'*', self.spans.len())?;
+        let bulk = find_number_line_before(self.buffer, first as usize, b'$', len as usize)?;
+        let start = find_number_line_before(self.buffer, bulk, b'*', self.spans.len())?;
         let mut end = first as usize + len as usize;
         for &(place, len) in rest {
-            let bulk = number_before(self.buffer, place as usize, b'$', len as usize)?;
+            let bulk = find_number_line_before(self.buffer, place as usize, b'$', len as usize)?;
             if bulk != end + 2 || &self.buffer[end..bulk] != b"\r\n" {
                 return None;
             }
@@ -202,7 +202,7 @@ impl std::fmt::Debug for Args<'_> {
 /// The requests of one read, as ranges of the read buffer.
 #[derive(Debug, Default)]
 pub struct Batch {
-    spans: Vec<Span>,
+    spans: Vec<ArgSpan>,
     /// End of each request, as an index into the spans and an offset in the buffer.
     ends: Vec<(u32, u32)>,
     /// Original bytes of inline requests with quotes, and their offsets.
@@ -225,7 +225,7 @@ impl Batch {
     /// Removes all requests.
     pub fn clear(&mut self) {
         self.spans.clear();
-        if self.spans.capacity() > KEEP_BATCH_SPANS {
+        if self.spans.capacity() > MAX_KEPT_BATCH_SPANS {
             self.spans = Vec::new();
         }
         self.ends.clear();
@@ -234,14 +234,14 @@ impl Batch {
 
     /// Removes all requests and frees the memory if they had many arguments.
     pub fn release_large(&mut self) {
-        if self.spans.capacity() > KEEP_BATCH_SPANS {
+        if self.spans.capacity() > MAX_KEPT_BATCH_SPANS {
             self.clear();
         }
     }
 
     /// Restores the original bytes of `buffer` from offset `from` on, so that the requests there can be
     /// parsed again.
-    pub fn put_back(&self, from: usize, buffer: &mut [u8]) {
+    pub fn restore_inline_requests(&self, from: usize, buffer: &mut [u8]) {
         for (start, line) in self.quoted.iter().filter(|(start, _)| *start as usize >= from) {
             buffer[*start as usize..][..line.len()].copy_from_slice(line);
         }
@@ -279,7 +279,7 @@ impl Batch {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Request {
     bytes: Vec<u8>,
-    spans: Vec<Span>,
+    spans: Vec<ArgSpan>,
 }
 
 impl Request {
@@ -304,7 +304,7 @@ impl Request {
     /// Heap bytes used.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.bytes.capacity() + self.spans.capacity() * size_of::<Span>()
+        self.bytes.capacity() + self.spans.capacity() * size_of::<ArgSpan>()
     }
 
     /// The arguments.
@@ -335,7 +335,7 @@ impl From<Args<'_>> for Request {
 
 /// The result of [`Parser::parse`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Parsed {
+pub struct ParseProgress {
     /// Number of bytes that hold complete requests.
     pub consumed: usize,
     /// The error in the bytes after them, if any.
@@ -348,20 +348,20 @@ pub struct Parser {
     /// Number of missing arguments, once the request's count is known.
     missing: Option<u32>,
     /// Arguments parsed so far and the offset to continue at, relative to the start of the request.
-    spans: Vec<Span>,
+    spans: Vec<ArgSpan>,
     position: usize,
 }
 
 /// One request while it is parsed into a batch.
-struct Cursor<'a> {
+struct RequestCursor<'a> {
     buffer: &'a [u8],
     /// Offset of the request's start, and of the parse progress.
     start: usize,
     position: usize,
-    spans: &'a mut Vec<Span>,
+    spans: &'a mut Vec<ArgSpan>,
 }
 
-enum Step {
+enum ParseStep {
     Done,
     NeedMore,
 }
@@ -376,13 +376,13 @@ impl Parser {
     /// Heap bytes used.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.spans.capacity() * size_of::<Span>()
+        self.spans.capacity() * size_of::<ArgSpan>()
     }
 
     /// Number of bytes missing at the end of `buffer` to complete its last argument; 0 if unknown. `buffer`
     /// must be the unconsumed rest of what was parsed last.
     #[must_use]
-    pub fn missing_of_argument(&self, buffer: &[u8]) -> usize {
+    pub fn missing_argument_bytes(&self, buffer: &[u8]) -> usize {
         if self.missing.is_none() || buffer.get(self.position) != Some(&b'$') {
             return 0;
         }
@@ -394,7 +394,7 @@ impl Parser {
 
     /// Appends every complete request in `buffer` to `batch`. The buffer must continue where the last call
     /// stopped, with its `consumed` bytes removed, and be shorter than 4 GiB.
-    pub fn parse(&mut self, buffer: &mut [u8], batch: &mut Batch, limits: &Limits) -> Parsed {
+    pub fn parse(&mut self, buffer: &mut [u8], batch: &mut Batch, limits: &ParseLimits) -> ParseProgress {
         debug_assert!(u32::try_from(buffer.len()).is_ok(), "the query buffer's limit is far below 4 GiB");
         let mut consumed = 0;
         while consumed < buffer.len() && batch.ends.len() < limits.requests {
@@ -407,18 +407,18 @@ impl Parser {
                 Err(ProtocolError::ExpectedAsterisk(buffer[consumed]))
             };
             match step {
-                Ok((Step::Done, end)) => consumed = end,
-                Ok((Step::NeedMore, _)) => break,
+                Ok((ParseStep::Done, end)) => consumed = end,
+                Ok((ParseStep::NeedMore, _)) => break,
                 Err(error) => {
                     batch.spans.truncate(first_span);
-                    return Parsed { consumed, error: Some(error) };
+                    return ParseProgress { consumed, error: Some(error) };
                 }
             }
             if batch.spans.len() > first_span {
                 batch.ends.push((batch.spans.len() as u32, consumed as u32));
             }
         }
-        Parsed { consumed, error: None }
+        ParseProgress { consumed, error: None }
     }
 
     /// Continues the request that starts with the `*` at `start`. Also returns where it stopped.
@@ -426,52 +426,52 @@ impl Parser {
         &mut self,
         buffer: &[u8],
         start: usize,
-        spans: &mut Vec<Span>,
-        limits: &Limits,
-    ) -> Result<(Step, usize), ProtocolError> {
+        spans: &mut Vec<ArgSpan>,
+        limits: &ParseLimits,
+    ) -> Result<(ParseStep, usize), ProtocolError> {
         let first_span = spans.len();
         if !self.spans.is_empty() {
             spans.extend(self.spans.drain(..).map(|(place, len)| (place + start as u32, len)));
         }
-        let mut cursor = Cursor { buffer, start, position: start + self.position, spans };
+        let mut cursor = RequestCursor { buffer, start, position: start + self.position, spans };
         let mut missing = match self.missing {
             Some(missing) => missing,
             None => match cursor.count(limits)? {
                 Some(count) => count,
-                None => return Ok((Step::NeedMore, start)),
+                None => return Ok((ParseStep::NeedMore, start)),
             },
         };
         while missing > 0 {
-            if let Some((start, length)) = short_bulk(buffer, cursor.position) {
+            if let Some((start, length)) = parse_short_bulk(buffer, cursor.position) {
                 cursor.spans.push((start as u32, length as u32));
                 cursor.position = start + length + 2;
                 missing -= 1;
                 continue;
             }
             match cursor.bulk(limits)? {
-                Step::Done => missing -= 1,
-                Step::NeedMore => {
+                ParseStep::Done => missing -= 1,
+                ParseStep::NeedMore => {
                     self.missing = Some(missing);
                     self.position = cursor.position - start;
                     self.spans
                         .extend(spans.drain(first_span..).map(|(place, len)| (place - start as u32, len)));
-                    return Ok((Step::NeedMore, start));
+                    return Ok((ParseStep::NeedMore, start));
                 }
             }
         }
         self.missing = None;
         self.position = 0;
-        if self.spans.capacity() > KEEP_SPANS {
+        if self.spans.capacity() > MAX_KEPT_SPANS {
             self.spans = Vec::new();
         }
-        Ok((Step::Done, cursor.position))
+        Ok((ParseStep::Done, cursor.position))
     }
 }
 
-impl Cursor<'_> {
+impl RequestCursor<'_> {
     /// Reads the number of arguments.
-    fn count(&mut self, limits: &Limits) -> Result<Option<u32>, ProtocolError> {
-        if let Some((count, next)) = short_line(self.buffer, self.start)
+    fn count(&mut self, limits: &ParseLimits) -> Result<Option<u32>, ProtocolError> {
+        if let Some((count, next)) = parse_short_line(self.buffer, self.start)
             && limits.authenticated
         {
             self.position = next;
@@ -490,14 +490,14 @@ impl Cursor<'_> {
     }
 
     /// Reads one argument: `$`, its length, its bytes.
-    fn bulk(&mut self, limits: &Limits) -> Result<Step, ProtocolError> {
-        let Some(&first) = self.buffer.get(self.position) else { return Ok(Step::NeedMore) };
+    fn bulk(&mut self, limits: &ParseLimits) -> Result<ParseStep, ProtocolError> {
+        let Some(&first) = self.buffer.get(self.position) else { return Ok(ParseStep::NeedMore) };
         if first != b'$' {
             return Err(ProtocolError::ExpectedDollar(first));
         }
         let too_long = ProtocolError::TooBigBulkCountString;
         let Some((length, start)) = number(self.buffer, self.position + 1, too_long)? else {
-            return Ok(Step::NeedMore);
+            return Ok(ParseStep::NeedMore);
         };
         let length = length
             .filter(|length| (0..=limits.max_bulk_len).contains(length))
@@ -507,27 +507,27 @@ impl Cursor<'_> {
         }
         let length = length as usize;
         if self.buffer.len() < start + length + 2 {
-            return Ok(Step::NeedMore);
+            return Ok(ParseStep::NeedMore);
         }
         if self.buffer[start + length..start + length + 2] != *b"\r\n" {
             return Err(ProtocolError::InvalidCrlf);
         }
         self.spans.push((start as u32, length as u32));
         self.position = start + length + 2;
-        Ok(Step::Done)
+        Ok(ParseStep::Done)
     }
 }
 
 /// Splits a line into words with the quotes and escapes of inline requests. `None` if a quote is not closed.
 #[must_use]
 pub fn split_words(line: &str) -> Option<Vec<String>> {
-    let words = split_bytes(line.as_bytes())?;
+    let words = split_words_bytes(line.as_bytes())?;
     Some(words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect())
 }
 
 /// Like [`split_words`], for arbitrary bytes.
 #[must_use]
-pub fn split_bytes(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+pub fn split_words_bytes(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let (mut line, mut spans) = (line.to_vec(), Vec::new());
     inline::split(&mut line, 0, &mut spans).ok()?;
     let args = Args { buffer: &line, spans: &spans };
@@ -535,13 +535,17 @@ pub fn split_bytes(line: &[u8]) -> Option<Vec<Vec<u8>>> {
 }
 
 /// Parses the inline request that starts at `start`.
-fn inline(buffer: &mut [u8], start: usize, batch: &mut Batch) -> Result<(Step, usize), ProtocolError> {
+fn inline(buffer: &mut [u8], start: usize, batch: &mut Batch) -> Result<(ParseStep, usize), ProtocolError> {
     let line = &mut buffer[start..];
     // As in Redis, a NUL hides the end of the line, so a client that starts another protocol (TLS) gets no
     // reply.
     let Some(end) = memchr2(b'\n', 0, line).filter(|end| line[*end] == b'\n') else {
         let too_big = line.len() > MAX_LINE;
-        return if too_big { Err(ProtocolError::TooBigInlineRequest) } else { Ok((Step::NeedMore, start)) };
+        return if too_big {
+            Err(ProtocolError::TooBigInlineRequest)
+        } else {
+            Ok((ParseStep::NeedMore, start))
+        };
     };
     let text_end = if end > 0 && line[end - 1] == b'\r' { end - 1 } else { end };
     let line = &mut line[..text_end];
@@ -549,14 +553,14 @@ fn inline(buffer: &mut [u8], start: usize, batch: &mut Batch) -> Result<(Step, u
         batch.quoted.push((start as u32, (&*line).into()));
     }
     inline::split(line, start as u32, &mut batch.spans)?;
-    Ok((Step::Done, start + end + 1))
+    Ok((ParseStep::Done, start + end + 1))
 }
 
 /// Fast path for a count or length line from 1 to 999, which nearly all are: the number after a type byte,
 /// and the offset of the next line. Such numbers are within every limit of an authenticated client. `None` if
 /// the line is incomplete or has another form.
 #[inline]
-fn short_line(buffer: &[u8], start: usize) -> Option<(usize, usize)> {
+fn parse_short_line(buffer: &[u8], start: usize) -> Option<(usize, usize)> {
     let &[_, first @ b'1'..=b'9', second, third, fourth] = buffer.get(start..)?.first_chunk()? else {
         return None;
     };
@@ -575,14 +579,14 @@ fn short_line(buffer: &[u8], start: usize) -> Option<(usize, usize)> {
 
 /// Fast path: start and length of the argument at `position`, if its length is short and it is complete.
 #[inline]
-fn short_bulk(buffer: &[u8], position: usize) -> Option<(usize, usize)> {
-    let (length, start) = short_line(buffer, position)?;
+fn parse_short_bulk(buffer: &[u8], position: usize) -> Option<(usize, usize)> {
+    let (length, start) = parse_short_line(buffer, position)?;
     let end = buffer.get(start + length..)?.first_chunk()?;
     (buffer[position] == b'$' && end == b"\r\n").then_some((start, length))
 }
 
 /// The start of the line that ends at `end` and consists of `mark` and `number`, if there is one.
-fn number_before(buffer: &[u8], end: usize, mark: u8, number: usize) -> Option<usize> {
+fn find_number_line_before(buffer: &[u8], end: usize, mark: u8, number: usize) -> Option<usize> {
     let digits = buffer[..end].strip_suffix(b"\r\n")?;
     let before = digits.strip_suffix(itoa::Buffer::new().format(number).as_bytes())?;
     before.strip_suffix(&[mark]).map(<[u8]>::len)

@@ -106,17 +106,17 @@ impl std::error::Error for ValueError {}
 /// # Errors
 /// Malformed bytes: the connection must be closed.
 pub fn parse_value(buffer: &[u8]) -> Result<Option<(Value, usize)>, ValueError> {
-    let mut reader = Reader { buffer, position: 0 };
-    Ok(reader.value(0)?.map(|value| (value, reader.position)))
+    let mut reader = ReplyReader { buffer, position: 0 };
+    Ok(reader.read_value(0)?.map(|value| (value, reader.position)))
 }
 
-struct Reader<'a> {
+struct ReplyReader<'a> {
     buffer: &'a [u8],
     position: usize,
 }
 
-impl<'a> Reader<'a> {
-    fn value(&mut self, depth: usize) -> Result<Option<Value>, ValueError> {
+impl<'a> ReplyReader<'a> {
+    fn read_value(&mut self, depth: usize) -> Result<Option<Value>, ValueError> {
         if depth > MAX_DEPTH {
             return Err(ValueError::TooDeep);
         }
@@ -124,22 +124,22 @@ impl<'a> Reader<'a> {
         if !b"+-:$*_,#(!=~>%".contains(&kind) {
             return Err(ValueError::UnknownType(kind));
         }
-        let Some(line) = self.line()? else { return Ok(None) };
+        let Some(line) = self.read_line()? else { return Ok(None) };
         let value = match kind {
-            b'+' => Value::Simple(text(line)?),
-            b'-' => Value::Error(text(line)?),
-            b':' => Value::Integer(integer(line)?),
+            b'+' => Value::Simple(parse_text(line)?),
+            b'-' => Value::Error(parse_text(line)?),
+            b':' => Value::Integer(parse_integer(line)?),
             b'_' => Value::Null,
-            b',' => Value::Double(text(line)?.parse().map_err(|_| ValueError::BadNumber)?),
+            b',' => Value::Double(parse_text(line)?.parse().map_err(|_| ValueError::BadNumber)?),
             b'#' => Value::Boolean(line == b"t"),
-            b'(' => Value::BigNumber(text(line)?),
-            b'$' | b'!' | b'=' => return self.string(kind, integer(line)?),
-            _ => return self.aggregate(kind, integer(line)?, depth),
+            b'(' => Value::BigNumber(parse_text(line)?),
+            b'$' | b'!' | b'=' => return self.read_string(kind, parse_integer(line)?),
+            _ => return self.read_aggregate(kind, parse_integer(line)?, depth),
         };
         Ok(Some(value))
     }
 
-    fn string(&mut self, kind: u8, len: i64) -> Result<Option<Value>, ValueError> {
+    fn read_string(&mut self, kind: u8, len: i64) -> Result<Option<Value>, ValueError> {
         if len < 0 {
             return Ok(Some(Value::Null));
         }
@@ -153,14 +153,14 @@ impl<'a> Reader<'a> {
         let bytes = &self.buffer[start..start + len];
         self.position = start + len + 2;
         Ok(Some(match kind {
-            b'!' => Value::Error(text(bytes)?),
-            b'=' if len >= 4 => Value::Verbatim(text(&bytes[..3])?, bytes[4..].to_vec()),
+            b'!' => Value::Error(parse_text(bytes)?),
+            b'=' if len >= 4 => Value::Verbatim(parse_text(&bytes[..3])?, bytes[4..].to_vec()),
             b'=' => return Err(ValueError::NotText),
             _ => Value::Bulk(bytes.to_vec()),
         }))
     }
 
-    fn aggregate(&mut self, kind: u8, len: i64, depth: usize) -> Result<Option<Value>, ValueError> {
+    fn read_aggregate(&mut self, kind: u8, len: i64, depth: usize) -> Result<Option<Value>, ValueError> {
         if len < 0 {
             return Ok(Some(Value::Null));
         }
@@ -168,7 +168,7 @@ impl<'a> Reader<'a> {
         // An element takes at least three bytes, so an announced count alone reserves no memory.
         let mut values = Vec::with_capacity((count as usize).min(self.buffer.len() / 3));
         for _ in 0..count {
-            let Some(value) = self.value(depth + 1)? else { return Ok(None) };
+            let Some(value) = self.read_value(depth + 1)? else { return Ok(None) };
             values.push(value);
         }
         Ok(Some(match kind {
@@ -187,7 +187,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The rest of the current line, without its type byte and CR LF.
-    fn line(&mut self) -> Result<Option<&'a [u8]>, ValueError> {
+    fn read_line(&mut self) -> Result<Option<&'a [u8]>, ValueError> {
         let rest = &self.buffer[self.position + 1..];
         match memmem::find(&rest[..rest.len().min(MAX_LINE + 2)], b"\r\n") {
             Some(end) => {
@@ -200,11 +200,11 @@ impl<'a> Reader<'a> {
     }
 }
 
-fn text(bytes: &[u8]) -> Result<String, ValueError> {
+fn parse_text(bytes: &[u8]) -> Result<String, ValueError> {
     String::from_utf8(bytes.to_vec()).map_err(|_| ValueError::NotText)
 }
 
-fn integer(bytes: &[u8]) -> Result<i64, ValueError> {
+fn parse_integer(bytes: &[u8]) -> Result<i64, ValueError> {
     parse_i64(bytes.strip_prefix(b"+").unwrap_or(bytes)).ok_or(ValueError::BadNumber)
 }
 
@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn replies_of_every_type() {
+    fn parses_replies_of_every_type() {
         let bulk = |text: &str| Value::Bulk(text.as_bytes().to_vec());
         let table: Vec<(&str, Value)> = vec![
             ("+OK\r\n", Value::Simple("OK".into())),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_replies_are_refused() {
+    fn malformed_replies_are_rejected() {
         assert_eq!(parse_value(b"?\r\n"), Err(ValueError::UnknownType(b'?')));
         assert_eq!(parse_value(b":x\r\n"), Err(ValueError::BadNumber));
         assert_eq!(parse_value(b"$1000000000000\r\n"), Err(ValueError::TooLong));
@@ -256,7 +256,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_bytes_make_it_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
+        fn arbitrary_bytes_do_not_panic(bytes in proptest::collection::vec(any::<u8>(), 0..100)) {
             let _ = parse_value(&bytes);
         }
     }

@@ -21,19 +21,19 @@ pub struct Writer<'a> {
     /// Maximum length of the output.
     limit: usize,
     /// Output was discarded because it exceeded the limit.
-    full: bool,
+    is_truncated: bool,
 }
 
 impl<'a> Writer<'a> {
     /// A writer that appends to `out`.
     pub fn new(out: &'a mut Vec<u8>, protocol: Protocol) -> Self {
-        Self { out, protocol, limit: usize::MAX, full: false }
+        Self { out, protocol, limit: usize::MAX, is_truncated: false }
     }
 
     /// Limits the total length of the buffer. Output beyond `limit` is discarded; the caller must then
     /// disconnect the client (see [`Writer::is_over_limit`]).
     #[must_use]
-    pub fn bounded(mut self, limit: usize) -> Self {
+    pub fn with_limit(mut self, limit: usize) -> Self {
         self.limit = limit;
         self
     }
@@ -41,13 +41,13 @@ impl<'a> Writer<'a> {
     /// Whether output was discarded because of the limit.
     #[must_use]
     #[inline]
-    pub fn is_full(&self) -> bool {
-        self.full || self.out.len() > self.limit
+    pub fn is_over_limit(&self) -> bool {
+        self.is_truncated || self.out.len() > self.limit
     }
 
     /// A writer with a shorter lifetime.
     pub fn reborrow(&mut self) -> Writer<'_> {
-        Writer { out: self.out, protocol: self.protocol, limit: self.limit, full: self.full }
+        Writer { out: self.out, protocol: self.protocol, limit: self.limit, is_truncated: self.is_truncated }
     }
 
     /// The current protocol version.
@@ -96,14 +96,14 @@ impl<'a> Writer<'a> {
     fn grow(&mut self, more: usize) -> bool {
         let len = self.out.len();
         let needed = len.saturating_add(more);
-        self.full |= needed > self.limit;
-        if !self.full {
+        self.is_truncated |= needed > self.limit;
+        if !self.is_truncated {
             // Include the CR LF after a long string: growing again for it would copy the string.
             let with_end = needed.saturating_add(b"\r\n".len());
             let room = self.out.capacity().saturating_mul(2).max(with_end).min(self.limit);
             self.out.reserve_exact(room - len);
         }
-        !self.full
+        !self.is_truncated
     }
 
     /// `+OK`.
@@ -212,7 +212,7 @@ impl<'a> Writer<'a> {
 
     /// A double in the format of [`Double`].
     pub fn double(&mut self, value: f64) {
-        match (Double(value).whole(), self.protocol) {
+        match (Double(value).as_integer(), self.protocol) {
             (Some(whole), Protocol::Resp2) => self.bulk_integer(whole),
             (Some(whole), Protocol::Resp3) => self.number(b',', whole),
             (None, Protocol::Resp2) => self.bulk(Double(value).to_string().as_bytes()),
@@ -273,27 +273,27 @@ mod tests {
 
     /// An endless reply uses no more memory than the client's output limit.
     #[test]
-    fn no_more_is_collected_than_may_be() {
+    fn output_stops_at_the_limit() {
         let mut out = b"before".to_vec();
-        let mut writer = Writer::new(&mut out, Protocol::Resp2).bounded(1000);
+        let mut writer = Writer::new(&mut out, Protocol::Resp2).with_limit(1000);
         writer.array(100_000);
         for _ in 0..100_000 {
             writer.bulk(b"value");
         }
         writer.bulk(&[b'x'; 5000]);
-        assert!(writer.is_full() && writer.reborrow().is_full());
+        assert!(writer.is_over_limit() && writer.reborrow().is_over_limit());
         assert!(out.len() <= 1000 && out.capacity() <= 1000, "{} of {}", out.len(), out.capacity());
 
         let mut out = Vec::new();
-        let mut writer = Writer::new(&mut out, Protocol::Resp2).bounded(1000);
+        let mut writer = Writer::new(&mut out, Protocol::Resp2).with_limit(1000);
         writer.bulk(&[b'x'; 992]);
-        assert!(!writer.is_full());
+        assert!(!writer.is_over_limit());
         writer.integer(1);
-        assert!(writer.is_full());
+        assert!(writer.is_over_limit());
     }
 
     #[test]
-    fn each_reply_in_both_versions() {
+    fn replies_in_both_protocol_versions() {
         type Case = (&'static str, fn(&mut Writer<'_>), &'static str, &'static str);
         let table: &[Case] = &[
             ("ok", |w| w.ok(), "+OK\r\n", "+OK\r\n"),

@@ -3,7 +3,7 @@
 //! New entries go to the open page. When it is full, a page with many dead bytes is compacted and becomes the
 //! open one, or a new page is allocated. A new page is as long as its first entry and grows as entries are
 //! added; it keeps its number, so entry references stay valid. When another page becomes the open one, the
-//! old one gives back its free space. The maximum page size depends on the store ([`OverflowValue::SQUARE`]):
+//! old one gives back its free space. The maximum page size depends on the store ([`OverflowValue::PAGE_LEN_FACTOR`]):
 //! more pages waste more on headers and rounding, longer pages leave larger holes in the pool as they grow.
 //! Every step works on one page of at most 8 KB, so no command waits longer than that.
 //!
@@ -13,30 +13,32 @@ use super::{Entries, NO_PAGE};
 use crate::entry::Header;
 use crate::hashing;
 use crate::memory::Block;
-use crate::order::Order;
-use crate::overflow::Outside;
+use crate::order::SecondaryOrder;
+use crate::overflow::OverflowValue;
 use crate::page;
-use crate::pages::{self, Names, Pages};
+use crate::pages::{self, EntryKeys, Pages};
 
 /// Pages examined by one search for a page to compact.
-const LOOK_AT: usize = 32;
+const SEARCH_LIMIT: usize = 32;
 
 /// Page size for `len` used bytes: sixteen size classes per power of two.
 fn page_size(len: usize) -> usize {
-    pages::whole(len).next_multiple_of(Block::STEP.max(len.next_power_of_two() / 16)).min(Block::LARGEST)
+    pages::round_up_len(len)
+        .next_multiple_of(Block::STEP.max(len.next_power_of_two() / 16))
+        .min(Block::LARGEST)
 }
 
-impl<V: Outside> Entries<V> {
+impl<V: OverflowValue> Entries<V> {
     /// The page and offset for a new entry of `need` bytes.
-    pub(super) fn room_for(&mut self, need: usize) -> (usize, usize) {
-        if let Some(at) = self.fits(self.open as usize, need) {
+    pub(super) fn allocate_space(&mut self, need: usize) -> (usize, usize) {
+        if let Some(at) = self.offset_if_fits(self.open as usize, need) {
             return (self.open as usize, at);
         }
         if self.dead > self.live / 6
-            && let Some(number) = self.victim(need)
+            && let Some(number) = self.compaction_victim(need)
         {
-            self.compact(number);
-            if let Some(at) = self.fits(number, need) {
+            self.compact_page(number);
+            if let Some(at) = self.offset_if_fits(number, need) {
                 self.set_open(number);
                 return (number, at);
             }
@@ -54,19 +56,19 @@ impl<V: Outside> Entries<V> {
         }
     }
 
-    fn fits(&self, number: usize, need: usize) -> Option<usize> {
+    fn offset_if_fits(&self, number: usize, need: usize) -> Option<usize> {
         let page = self.pages.page_if(number)?;
-        (page::room(page) >= need && self.pinned(number) == 0).then(|| page::end(page))
+        (page::free_len(page) >= need && self.pinned(number) == 0).then(|| page::end(page))
     }
 
     /// Maximum page length for a store that grows by `need` bytes.
-    fn longest_page(&self, need: usize) -> usize {
-        let live = (self.live_bytes() + self.ahead(need)) as u64;
-        Block::LARGEST.min((V::SQUARE * live).isqrt() as usize)
+    fn max_page_len(&self, need: usize) -> usize {
+        let live = (self.live_bytes() + self.with_announced(need)) as u64;
+        Block::LARGEST.min((V::PAGE_LEN_FACTOR * live).isqrt() as usize)
     }
 
     /// `need` plus the bytes announced to follow.
-    fn ahead(&self, need: usize) -> usize {
+    fn with_announced(&self, need: usize) -> usize {
         need.max(usize::from(self.announced))
     }
 
@@ -77,7 +79,7 @@ impl<V: Outside> Entries<V> {
 
     /// Sizes the index for this many entries.
     pub(crate) fn reserve(&mut self, entries: usize) {
-        let names = Names { pages: &self.pages, store: self.rare.as_ref().map(|rare| &rare.store) };
+        let names = EntryKeys { pages: &self.pages, store: self.extras.as_ref().map(|extras| &extras.store) };
         self.index.reserve(entries, &names);
     }
 
@@ -85,47 +87,48 @@ impl<V: Outside> Entries<V> {
     fn grow_open(&mut self, need: usize) -> Option<usize> {
         let number = self.open as usize;
         let end = page::end(self.pages.page_if(number)?);
-        let most = self.longest_page(need);
+        let most = self.max_page_len(need);
         let grows = end + need <= most && self.pinned(number) == 0;
-        grows.then(|| self.pages.grow(number, page_size((end + self.ahead(need)).min(most))))?;
+        grows.then(|| self.pages.grow(number, page_size((end + self.with_announced(need)).min(most))))?;
         Some(number)
     }
 
     /// Adds a page with room for `need` bytes plus the announced ones.
     fn add_page(&mut self, need: usize) -> usize {
-        let most = self.longest_page(need).max(page::HEAD + need);
-        let len = page_size((page::HEAD + self.ahead(need)).min(most));
+        let most = self.max_page_len(need).max(page::HEADER_LEN + need);
+        let len = page_size((page::HEADER_LEN + self.with_announced(need)).min(most));
         let number = self.pages.add(len, self.first_free_number());
-        self.due_page_added(number);
+        self.add_page_to_expiry_tree(number);
         number
     }
 
     /// Page numbers after `number`, wrapping around and ending with it; only a few of them.
-    fn others(&self, number: usize) -> impl Iterator<Item = usize> + use<V> {
+    fn following_pages(&self, number: usize) -> impl Iterator<Item = usize> + use<V> {
         let count = self.pages.count();
         let start = if number < count { number + 1 } else { 0 };
-        (0..count.min(LOOK_AT)).map(move |step| (start + step) % count)
+        (0..count.min(SEARCH_LIMIT)).map(move |step| (start + step) % count)
     }
 
     /// The page with the most dead bytes among the next few after the open one, if it has enough to be worth
     /// compacting.
-    fn victim(&self, need: usize) -> Option<usize> {
+    fn compaction_victim(&self, need: usize) -> Option<usize> {
         let open = self.open as usize;
-        let candidates = self.others(open).filter_map(|number| Some((number, self.pages.page_if(number)?)));
+        let candidates =
+            self.following_pages(open).filter_map(|number| Some((number, self.pages.page_if(number)?)));
         let (number, page) = candidates
             .filter(|&(number, _)| self.pinned(number) == 0)
             .max_by_key(|(_, page)| page::dead(page))?;
         let dead = page::dead(page);
-        (dead >= page.len() / 8 && dead + page::room(page) >= need).then_some(number)
+        (dead >= page.len() / 8 && dead + page::free_len(page) >= need).then_some(number)
     }
 
     /// Compacts a page.
-    fn compact(&mut self, number: usize) {
+    fn compact_page(&mut self, number: usize) {
         debug_assert_eq!(self.pinned(number), 0);
-        let mut places = self.places_of(number);
-        let mut block = self.pages.lift(number);
+        let mut places = self.order_positions_of(number);
+        let mut block = self.pages.take_page(number);
         let page = block.bytes_mut();
-        let (mut from, mut to, end) = (page::HEAD, page::HEAD, page::end(page));
+        let (mut from, mut to, end) = (page::HEADER_LEN, page::HEADER_LEN, page::end(page));
         let mut earliest = page::NEVER;
         while from < end {
             let header = Header::read(page, from);
@@ -134,8 +137,8 @@ impl<V: Outside> Entries<V> {
                 let (before, after) = (pages::reference(number, from), pages::reference(number, to));
                 if from != to {
                     page.copy_within(from..from + len, to);
-                    let hash = self.hash_in(header, page, to);
-                    self.index.redirect(hash, before, after);
+                    let hash = self.hash_in_detached_page(header, page, to);
+                    self.index.replace_reference(hash, before, after);
                 }
                 self.order.redirect(&mut places, before, after);
                 earliest = earliest.min(header.expiry(page, to).unwrap_or(page::NEVER));
@@ -146,65 +149,65 @@ impl<V: Outside> Entries<V> {
         self.dead -= (page::dead(page) / 2) as u32;
         page::set_dead(page, 0);
         page::set_end(page, to);
-        self.pages.put_back(number, block);
-        self.set_earliest(number, earliest);
+        self.pages.put_page(number, block);
+        self.set_page_expiry(number, earliest);
     }
 
     /// Moves the live entries of page `from` to the end of page `to` and frees `from`.
-    fn evacuate(&mut self, from: usize, to: usize) {
+    fn merge_page_into(&mut self, from: usize, to: usize) {
         debug_assert_eq!(self.pinned(from) | self.pinned(to), 0);
-        let mut places = self.places_of(from);
-        let (source, mut target) = (self.pages.lift(from), self.pages.lift(to));
+        let mut places = self.order_positions_of(from);
+        let (source, mut target) = (self.pages.take_page(from), self.pages.take_page(to));
         let (page, into) = (source.bytes(), target.bytes_mut());
         let mut end = page::end(into);
         let mut earliest = page::earliest(into);
-        for (at, header) in page::entries(page, page::HEAD) {
+        for (at, header) in page::entries(page, page::HEADER_LEN) {
             let len = header.len();
             into[end..end + len].copy_from_slice(&page[at..at + len]);
-            let hash = self.hash_in(header, page, at);
+            let hash = self.hash_in_detached_page(header, page, at);
             let (before, after) = (pages::reference(from, at), pages::reference(to, end));
-            self.index.redirect(hash, before, after);
+            self.index.replace_reference(hash, before, after);
             self.order.redirect(&mut places, before, after);
             earliest = earliest.min(header.expiry(page, at).unwrap_or(page::NEVER));
             end += len;
         }
         page::set_end(into, end);
-        self.pages.put_back(from, source);
-        self.pages.put_back(to, target);
-        self.set_earliest(to, earliest);
+        self.pages.put_page(from, source);
+        self.pages.put_page(to, target);
+        self.set_page_expiry(to, earliest);
         self.free_page(from);
     }
 
     /// The ordered references to the entries of a page. None of these entries may be kept for a snapshot.
-    fn places_of(&self, number: usize) -> <V::Order as Order<V>>::Places {
-        let entries = page::entries(self.pages.page(number), page::HEAD);
-        self.order.places(entries.map(|(at, _)| pages::reference(number, at)), &self.names())
+    fn order_positions_of(&self, number: usize) -> <V::SecondaryOrder as SecondaryOrder<V>>::Positions {
+        let entries = page::entries(self.pages.page(number), page::HEADER_LEN);
+        self.order.places(entries.map(|(at, _)| pages::reference(number, at)), &self.entry_keys())
     }
 
     /// The key hash of an entry in a page that is detached from the page list.
-    fn hash_in(&self, header: Header, page: &[u8], at: usize) -> u64 {
+    fn hash_in_detached_page(&self, header: Header, page: &[u8], at: usize) -> u64 {
         let nothing = Pages::default();
-        let names = Names { pages: &nothing, store: self.rare.as_ref().map(|rare| &rare.store) };
-        hashing::of(names.name_of(header, page, at))
+        let names = EntryKeys { pages: &nothing, store: self.extras.as_ref().map(|extras| &extras.store) };
+        hashing::hash_bytes(names.name_of(header, page, at))
     }
 
     /// Compacts one page per removal while most bytes of the store are dead.
-    pub(super) fn tidy_after_removal(&mut self) {
+    pub(super) fn compact_after_removal(&mut self) {
         if self.dead > self.live / 2 + 512 {
-            self.tidy();
+            self.compact();
         }
     }
 
     /// Compacts one page. Returns whether there was anything to do.
-    pub(crate) fn tidy(&mut self) -> bool {
-        let Some(number) = self.victim(0) else { return false };
+    pub(crate) fn compact(&mut self) -> bool {
+        let Some(number) = self.compaction_victim(0) else { return false };
         let live = page::live(self.pages.page(number));
         let open = self.open as usize;
-        if number != open && self.fits(open, live).is_some() {
-            self.evacuate(number, open);
+        if number != open && self.offset_if_fits(open, live).is_some() {
+            self.merge_page_into(number, open);
         } else {
-            self.compact(number);
-            let room = |number| self.pages.page_if(number).map_or(0, page::room);
+            self.compact_page(number);
+            let room = |number| self.pages.page_if(number).map_or(0, page::free_len);
             if self.open == NO_PAGE || self.pinned(open) != 0 || room(number) > room(open) {
                 self.set_open(number);
             } else {
@@ -215,10 +218,10 @@ impl<V: Outside> Entries<V> {
     }
 
     /// Compacts a page if it has enough dead bytes.
-    pub(super) fn squeeze(&mut self, number: usize) {
+    pub(super) fn compact_if_worthwhile(&mut self, number: usize) {
         let Some(page) = self.pages.page_if(number) else { return };
         if self.pinned(number) == 0 && page::dead(page) >= page.len() / 16 {
-            self.compact(number);
+            self.compact_page(number);
             if self.open as usize != number {
                 self.pages.trim(number);
             }
@@ -226,13 +229,13 @@ impl<V: Outside> Entries<V> {
     }
 
     /// Whether enough bytes are dead to justify a pass over the store.
-    pub(crate) fn is_untidy(&self) -> bool {
+    pub(crate) fn needs_compaction(&self) -> bool {
         self.dead > self.live / 8 + 64
     }
 
     /// Moves one chunk of the pages and index lines to lower addresses of the pool, if there is room. Returns
     /// whether more chunks follow.
-    pub(crate) fn sink(&mut self, part: usize) -> bool {
-        self.pages.sink(part) | self.index.sink(part)
+    pub(crate) fn move_lower(&mut self, part: usize) -> bool {
+        self.pages.move_lower(part) | self.index.move_lower(part)
     }
 }

@@ -5,19 +5,19 @@ use std::ops::Range;
 use clock::Millis;
 use smallvec::SmallVec;
 
-use super::{Content, Entries, Place};
-use crate::entry::{Code, Draft, Marks, Where, is_wide};
+use super::{Entries, EntryRef, NewValue};
+use crate::entry::{Attributes, Code, EntryDraft, Placement, needs_wide_time};
 use crate::key::Key;
-use crate::order::Order;
-use crate::overflow::Outside;
+use crate::order::SecondaryOrder;
+use crate::overflow::OverflowValue;
 use crate::packed;
-use crate::pages::{self, Names};
+use crate::pages::{self, EntryKeys};
 
-impl<V: Outside> Entries<V> {
+impl<V: OverflowValue> Entries<V> {
     /// Overwrites a value of equal length in place, if no snapshot needs the old bytes.
     pub(crate) fn overwrite(
         &mut self,
-        place: Place,
+        place: EntryRef,
         bytes: &[u8],
         code: Code,
         expiry: Option<Millis>,
@@ -27,54 +27,56 @@ impl<V: Outside> Entries<V> {
             return false;
         }
         let (header, page, at) = self.pages.entry(place.0);
-        let fits = header.place() == Where::Here
-            && header.holds(expiry)
+        let fits = header.placement() == Placement::Inline
+            && header.fits_expiry(expiry)
             && header.value(page, at).len() == bytes.len();
         if fits {
-            let names = Names { pages: &self.pages, store: self.rare.as_ref().map(|rare| &rare.store) };
+            let names =
+                EntryKeys { pages: &self.pages, store: self.extras.as_ref().map(|extras| &extras.store) };
             self.order.remove(place.0, &names);
             let (header, page, at) = self.pages.entry_mut(place.0);
             header.with_code(code).write(page, at);
             header.value_mut(page, at).copy_from_slice(bytes);
             if let Some(expiry) = expiry {
                 header.set_expiry(page, at, expiry);
-                self.note_due(number, expiry);
+                self.lower_page_expiry(number, expiry);
             }
-            let names = Names { pages: &self.pages, store: self.rare.as_ref().map(|rare| &rare.store) };
+            let names =
+                EntryKeys { pages: &self.pages, store: self.extras.as_ref().map(|extras| &extras.store) };
             self.order.add(place.0, &names);
         }
         fits
     }
 
     /// Sets or removes (`None`) the entry's expiry.
-    pub(crate) fn set_expiry(&mut self, place: Place, key: &Key<'_>, expiry: Option<Millis>) -> Place {
+    pub(crate) fn set_expiry(&mut self, place: EntryRef, key: &Key<'_>, expiry: Option<Millis>) -> EntryRef {
         let place = self.copy_on_write(place, key);
         let number = pages::split(place.0).0;
         let (header, page, at) = self.pages.entry_mut(place.0);
         match expiry {
-            None if !header.volatile() => place,
-            Some(expiry) if header.holds(Some(expiry)) => {
+            None if !header.has_expiry() => place,
+            Some(expiry) if header.fits_expiry(Some(expiry)) => {
                 header.set_expiry(page, at, expiry);
-                self.note_due(number, expiry);
+                self.lower_page_expiry(number, expiry);
                 place
             }
             _ => {
-                let marks = Marks { expiry, ..header.marks(page, at) };
+                let attributes = Attributes { expiry, ..header.attributes(page, at) };
                 let value: SmallVec<[u8; 512]> = header.value(page, at).into();
                 self.unlink(place, key.hash);
                 self.kill(place);
-                if header.place() == Where::Here {
-                    return self.insert(key, Content { marks, bytes: &value, len: value.len() });
+                if header.placement() == Placement::Inline {
+                    return self.insert(key, NewValue { attributes, bytes: &value, len: value.len() });
                 }
-                let mut place = header.place();
-                if place == Where::ValueOutside && is_wide(expiry) {
+                let mut place = header.placement();
+                if place == Placement::ValueOverflow && needs_wide_time(expiry) {
                     let number = u32::from_le_bytes(value[..].try_into().expect("a number is four bytes"));
-                    self.rare().store.set_key(number, key.bytes);
-                    place = Where::BothOutside;
+                    self.extras().store.set_key(number, key.bytes);
+                    place = Placement::KeyValueOverflow;
                 }
-                let key_here = if place == Where::BothOutside { &[] } else { key.bytes };
-                let draft = Draft { marks, place, key: key_here, value: &value };
-                self.count_in(expiry);
+                let key_here = if place == Placement::KeyValueOverflow { &[] } else { key.bytes };
+                let draft = EntryDraft { attributes, place, key: key_here, value: &value };
+                self.count_expiry(expiry);
                 self.put(key.hash, &draft, value.len())
             }
         }
@@ -82,28 +84,34 @@ impl<V: Outside> Entries<V> {
 
     /// Resizes a flat value to `len` bytes, zero-filling new bytes, and returns it for editing. The expiry is
     /// kept.
-    pub(crate) fn edit(&mut self, place: Place, key: &Key<'_>, len: usize, code: Code) -> (Place, &mut [u8]) {
+    pub(crate) fn edit(
+        &mut self,
+        place: EntryRef,
+        key: &Key<'_>,
+        len: usize,
+        code: Code,
+    ) -> (EntryRef, &mut [u8]) {
         let mut place = self.copy_on_write(place, key);
         self.set_code(place, code);
         let (header, page, at) = self.pages.entry(place.0);
-        if header.place() == Where::Here && header.value(page, at).len() != len {
-            let marks = header.marks(page, at);
+        if header.placement() == Placement::Inline && header.value(page, at).len() != len {
+            let attributes = header.attributes(page, at);
             let value: SmallVec<[u8; 512]> = header.value(page, at).into();
             self.unlink(place, key.hash);
             self.kill(place);
             let bytes = &value[..value.len().min(len)];
-            place = self.insert(key, Content { marks, bytes, len });
+            place = self.insert(key, NewValue { attributes, bytes, len });
         }
         let (header, page, at) = self.pages.entry(place.0);
-        if let Some(number) = header.outside(page, at) {
-            let number = self.own_record(place, number);
-            self.rare().store.resize(number, |bytes| {
+        if let Some(number) = header.record_number(page, at) {
+            let number = self.make_record_unique(place, number);
+            self.extras().store.resize(number, |bytes| {
                 bytes.resize(len, 0);
                 if bytes.capacity() > 2 * len + 64 {
                     bytes.shrink_to_fit();
                 }
             });
-            return (place, self.rare().store.flat_mut(number));
+            return (place, self.extras().store.flat_mut(number));
         }
         let (header, page, at) = self.pages.entry_mut(place.0);
         (place, header.value_mut(page, at))
@@ -111,7 +119,7 @@ impl<V: Outside> Entries<V> {
 
     /// Sets the entry's code. Safe even if a snapshot needs the entry: the code only names the encoding and
     /// is not written to files.
-    pub(crate) fn set_code(&mut self, place: Place, code: Code) {
+    pub(crate) fn set_code(&mut self, place: EntryRef, code: Code) {
         let (header, page, at) = self.pages.entry_mut(place.0);
         if header.code() != code {
             header.with_code(code).write(page, at);
@@ -120,12 +128,12 @@ impl<V: Outside> Entries<V> {
 
     /// The bytes of a flat value, for editing in place. The caller must have copied the entry if a snapshot
     /// needs it.
-    pub(crate) fn flat_mut(&mut self, place: Place) -> &mut [u8] {
+    pub(crate) fn flat_mut(&mut self, place: EntryRef) -> &mut [u8] {
         let (header, page, at) = self.pages.entry(place.0);
-        match header.outside(page, at) {
+        match header.record_number(page, at) {
             Some(number) => {
-                let number = self.own_record(place, number);
-                self.rare().store.flat_mut(number)
+                let number = self.make_record_unique(place, number);
+                self.extras().store.flat_mut(number)
             }
             None => {
                 let (header, page, at) = self.pages.entry_mut(place.0);
@@ -136,11 +144,11 @@ impl<V: Outside> Entries<V> {
 
     /// Replaces a byte range of a packed collection, in the page or in its overflow record, and sets its
     /// element count.
-    pub(crate) fn splice(&mut self, place: Place, key: &Key<'_>, splice: &Splice<'_>) -> Place {
+    pub(crate) fn splice(&mut self, place: EntryRef, key: &Key<'_>, splice: &Splice<'_>) -> EntryRef {
         let Splice { range, with, count, code } = splice;
         let (header, page, at) = self.pages.entry(place.0);
-        if header.place() == Where::Here {
-            let marks = Marks { code: *code, ..header.marks(page, at) };
+        if header.placement() == Placement::Inline {
+            let attributes = Attributes { code: *code, ..header.attributes(page, at) };
             let old = header.value(page, at);
             let mut bytes: SmallVec<[u8; 1024]> = SmallVec::with_capacity(old.len() + with.len());
             bytes.extend_from_slice(&old[..range.start]);
@@ -149,14 +157,14 @@ impl<V: Outside> Entries<V> {
             packed::set_count(&mut bytes, *count);
             self.unlink(place, key.hash);
             self.kill(place);
-            return self.insert(key, Content { marks, bytes: &bytes, len: bytes.len() });
+            return self.insert(key, NewValue { attributes, bytes: &bytes, len: bytes.len() });
         }
         let place = self.copy_on_write(place, key);
         self.set_code(place, *code);
         let (header, page, at) = self.pages.entry(place.0);
-        let number = header.outside(page, at).expect("it lies outside");
-        let number = self.own_record(place, number);
-        self.rare().store.resize(number, |bytes| {
+        let number = header.record_number(page, at).expect("the value is in overflow");
+        let number = self.make_record_unique(place, number);
+        self.extras().store.resize(number, |bytes| {
             let need = bytes.len() - range.len() + with.len();
             if need > bytes.capacity() {
                 bytes.reserve_exact(need + need / 16 - bytes.len());

@@ -7,31 +7,31 @@
 //! found to have nothing expired gets its exact minimum.
 //!
 //! Keys whose values have expiring elements are tracked by key, with a lower bound of the element times
-//! ([`PartsDue`]). Deleted keys, and keys without such elements, are removed at once.
+//! ([`ElementExpiryIndex`]). Deleted keys, and keys without such elements, are removed at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use clock::Millis;
 
-use super::{Entries, Place};
+use super::{Entries, EntryRef};
 use crate::entry;
 use crate::hashing;
-use crate::overflow::{Outside, Record};
+use crate::overflow::{OverflowValue, Record};
 use crate::page;
 use crate::pages;
 
 const FANOUT: usize = 64;
 /// Stores with at least this many pages keep a tree.
-const TREE_FROM: usize = 64;
+const MIN_TREE_PAGES: usize = 64;
 
 /// Minima of page expiry times. Each level holds minima over the level below.
 #[derive(Debug, Default)]
-pub(super) struct DueTree {
+pub(super) struct PageExpiryTree {
     levels: Vec<Vec<Millis>>,
 }
 
-impl DueTree {
+impl PageExpiryTree {
     fn set(&mut self, number: usize, time: Millis) {
         let (mut index, mut time) = (number, time);
         for level in 0.. {
@@ -73,12 +73,12 @@ impl DueTree {
 
 /// Keys whose values contain expiring elements.
 #[derive(Debug, Default)]
-pub(crate) struct PartsDue {
+pub(crate) struct ElementExpiryIndex {
     by_time: BTreeSet<(Millis, Arc<[u8]>)>,
     by_key: BTreeMap<Arc<[u8]>, Millis>,
 }
 
-impl PartsDue {
+impl ElementExpiryIndex {
     fn first(&self) -> Option<Millis> {
         self.by_time.first().map(|(time, _)| *time)
     }
@@ -115,10 +115,10 @@ impl PartsDue {
     }
 }
 
-impl<V: Outside> Entries<V> {
+impl<V: OverflowValue> Entries<V> {
     /// Removes one expired entry, puts its key into `key` and returns its overflow record. `None` if nothing
     /// has expired.
-    pub(crate) fn pop_due(&mut self, now: Millis, key: &mut Vec<u8>) -> Option<Option<Record<V>>> {
+    pub(crate) fn remove_expired(&mut self, now: Millis, key: &mut Vec<u8>) -> Option<Option<Record<V>>> {
         while self.next_due <= now {
             let (number, earliest) = self.earliest_page();
             self.next_due = earliest;
@@ -127,21 +127,21 @@ impl<V: Outside> Entries<V> {
             }
             let page = self.pages.page(number);
             let mut exact = page::NEVER;
-            let due = page::entries(page, page::HEAD).find(|&(at, header)| {
+            let due = page::entries(page, page::HEADER_LEN).find(|&(at, header)| {
                 let expiry = header.expiry(page, at).filter(|_| header.state() == entry::ALIVE);
                 exact = exact.min(expiry.unwrap_or(page::NEVER));
                 expiry.is_some_and(|expiry| expiry <= now)
             });
             let Some((at, _)) = due else {
-                self.set_earliest(number, exact);
+                self.set_page_expiry(number, exact);
                 self.next_due = self.earliest_page().1;
                 continue;
             };
             let reference = pages::reference(number, at);
             key.clear();
-            key.extend_from_slice(self.names().name(reference));
-            let record = self.remove_quietly(Place(reference), hashing::of(key));
-            self.tidy_after_removal();
+            key.extend_from_slice(self.entry_keys().name(reference));
+            let record = self.remove_without_compaction(EntryRef(reference), hashing::hash_bytes(key));
+            self.compact_after_removal();
             return Some(record);
         }
         None
@@ -150,10 +150,10 @@ impl<V: Outside> Entries<V> {
     /// Lower bound of the next expiry of an entry or of an element inside a value.
     #[inline]
     pub(crate) fn next_due(&self) -> Option<Millis> {
-        if self.volatile == 0 && self.rare.is_none() {
+        if self.volatile == 0 && self.extras.is_none() {
             return None;
         }
-        let parts = self.rare.as_ref().and_then(|rare| rare.parts_due.as_ref()?.first());
+        let parts = self.extras.as_ref().and_then(|extras| extras.element_expiry.as_ref()?.first());
         let entries = (self.volatile > 0).then_some(self.next_due);
         parts.into_iter().chain(entries).min()
     }
@@ -166,50 +166,51 @@ impl<V: Outside> Entries<V> {
 
     /// Whether any value may have expiring elements.
     #[inline(always)]
-    pub(crate) fn may_have_parts_due(&self) -> bool {
-        self.rare.as_ref().is_some_and(|rare| rare.parts_due.is_some())
+    pub(crate) fn may_have_element_expiry(&self) -> bool {
+        self.extras.as_ref().is_some_and(|extras| extras.element_expiry.is_some())
     }
 
     /// Records that elements of this key's value start to expire at `due`.
-    pub(crate) fn note_parts_due(&mut self, key: &[u8], due: Millis) {
-        self.rare().parts_due.get_or_insert_default().note(key, due);
+    pub(crate) fn record_element_expiry(&mut self, key: &[u8], due: Millis) {
+        self.extras().element_expiry.get_or_insert_default().note(key, due);
     }
 
     /// Records that this key's value has no expiring elements.
     #[inline]
-    pub(crate) fn forget_parts_due(&mut self, key: &[u8]) {
-        if let Some(parts) = self.rare.as_mut().and_then(|rare| rare.parts_due.as_mut()) {
+    pub(crate) fn clear_element_expiry(&mut self, key: &[u8]) {
+        if let Some(parts) = self.extras.as_mut().and_then(|extras| extras.element_expiry.as_mut()) {
             parts.forget(key);
         }
     }
 
     /// Whether this key's value is recorded as having expiring elements.
     #[inline]
-    pub(crate) fn has_parts_due(&self, key: &[u8]) -> bool {
-        let parts = self.rare.as_ref().and_then(|rare| rare.parts_due.as_ref());
+    pub(crate) fn has_element_expiry(&self, key: &[u8]) -> bool {
+        let parts = self.extras.as_ref().and_then(|extras| extras.element_expiry.as_ref());
         parts.is_some_and(|parts| parts.by_key.contains_key(key))
     }
 
     /// Number of keys whose values have expiring elements.
     #[inline]
-    pub(crate) fn parts_due_len(&self) -> usize {
-        let parts = self.rare.as_ref().and_then(|rare| rare.parts_due.as_ref());
+    pub(crate) fn element_expiry_len(&self) -> usize {
+        let parts = self.extras.as_ref().and_then(|extras| extras.element_expiry.as_ref());
         parts.map_or(0, |parts| parts.by_key.len())
     }
 
     /// Removes and returns a key whose value may have an expired element.
-    pub(crate) fn pop_parts_due(&mut self, now: Millis) -> Option<Arc<[u8]>> {
-        self.rare.as_mut()?.parts_due.as_mut()?.pop(now)
+    pub(crate) fn pop_element_expiry(&mut self, now: Millis) -> Option<Arc<[u8]>> {
+        self.extras.as_mut()?.element_expiry.as_mut()?.pop(now)
     }
 
     /// Number of expired entries.
-    pub(crate) fn count_due(&self, now: Millis) -> usize {
+    pub(crate) fn count_expired(&self, now: Millis) -> usize {
         if self.volatile == 0 || self.next_due > now {
             return 0;
         }
         let pages = (0..self.pages.count()).filter_map(|number| self.pages.page_if(number));
         let due = pages.filter(|page| page::earliest(page) <= now).map(|page| {
-            let alive = page::entries(page, page::HEAD).filter(|(_, header)| header.state() == entry::ALIVE);
+            let alive =
+                page::entries(page, page::HEADER_LEN).filter(|(_, header)| header.state() == entry::ALIVE);
             alive.filter(|&(at, header)| header.expiry(page, at).is_some_and(|expiry| expiry <= now)).count()
         });
         due.sum()
@@ -217,7 +218,7 @@ impl<V: Outside> Entries<V> {
 
     /// The page with the lowest expiry bound, and that bound.
     pub(super) fn earliest_page(&self) -> (usize, Millis) {
-        if let Some(tree) = self.rare.as_ref().and_then(|rare| rare.due.as_ref()) {
+        if let Some(tree) = self.extras.as_ref().and_then(|extras| extras.due.as_ref()) {
             return tree.first();
         }
         let times = (0..self.pages.count()).map(|number| (number, self.pages.page_if(number)));
@@ -226,30 +227,30 @@ impl<V: Outside> Entries<V> {
     }
 
     /// Lowers the page's bound to `expiry` if needed.
-    pub(super) fn note_due(&mut self, number: usize, expiry: Millis) {
-        let expiry = entry::kept_time(expiry);
+    pub(super) fn lower_page_expiry(&mut self, number: usize, expiry: Millis) {
+        let expiry = entry::clamp_time(expiry);
         self.next_due = self.next_due.min(expiry);
         if expiry < page::earliest(self.pages.page(number)) {
-            self.set_earliest(number, expiry);
+            self.set_page_expiry(number, expiry);
         }
     }
 
-    pub(super) fn set_earliest(&mut self, number: usize, time: Millis) {
+    pub(super) fn set_page_expiry(&mut self, number: usize, time: Millis) {
         page::set_earliest(self.pages.page_mut(number), time);
-        if let Some(tree) = self.rare.as_mut().and_then(|rare| rare.due.as_mut()) {
+        if let Some(tree) = self.extras.as_mut().and_then(|extras| extras.due.as_mut()) {
             tree.set(number, time);
         }
     }
 
-    /// Builds the tree when the store reaches `TREE_FROM` pages.
-    pub(super) fn due_page_added(&mut self, number: usize) {
-        let has_tree = self.rare.as_ref().is_some_and(|rare| rare.due.is_some());
-        if number >= TREE_FROM && !has_tree {
-            let mut tree = DueTree::default();
+    /// Builds the tree when the store reaches `MIN_TREE_PAGES` pages.
+    pub(super) fn add_page_to_expiry_tree(&mut self, number: usize) {
+        let has_tree = self.extras.as_ref().is_some_and(|extras| extras.due.is_some());
+        if number >= MIN_TREE_PAGES && !has_tree {
+            let mut tree = PageExpiryTree::default();
             for number in 0..self.pages.count() {
                 tree.set(number, self.pages.page_if(number).map_or(page::NEVER, page::earliest));
             }
-            self.rare().due = Some(Box::new(tree));
+            self.extras().due = Some(Box::new(tree));
         }
     }
 }
@@ -259,8 +260,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tree_knows_the_least_of_many() {
-        let mut tree = DueTree::default();
+    fn expiry_tree_finds_the_minimum() {
+        let mut tree = PageExpiryTree::default();
         let mut times = vec![page::NEVER; 10_000];
         let mut seed = 1u64;
         for _ in 0..30_000 {

@@ -3,42 +3,42 @@
 use clock::Millis;
 use smallvec::SmallVec;
 
-use super::{Entries, Place};
-use crate::entry::{self, Code, Header, Marks};
+use super::{Entries, EntryRef};
+use crate::entry::{self, Attributes, Code, Header};
 use crate::key::{self, Key};
-use crate::overflow::{Outside, Shape};
+use crate::overflow::{OverflowShape, OverflowValue};
 use crate::page;
 use crate::pages;
 use crate::usage::Usage;
 
 /// The result of a key lookup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Found {
+pub enum KeyLookup {
     /// The key does not exist.
     Missing,
     /// The key exists but has expired. A master deletes it; a replica treats it as missing.
-    Expired(Place),
+    Expired(EntryRef),
     /// The key exists and has not expired.
-    Live(Place),
+    Live(EntryRef),
 }
 
 /// A stored value: bytes in the page, or an overflow value.
-pub(crate) enum Body<'a, V> {
-    Here(&'a [u8]),
-    Outside(&'a V),
+pub(crate) enum StoredValue<'a, V> {
+    Inline(&'a [u8]),
+    Overflow(&'a V),
 }
 
-impl<V: Outside> Entries<V> {
+impl<V: OverflowValue> Entries<V> {
     /// Looks `key` up.
     #[inline]
-    pub(crate) fn find(&self, key: &Key<'_>, now: Millis) -> Found {
+    pub(crate) fn find(&self, key: &Key<'_>, now: Millis) -> KeyLookup {
         self.find_with_usage(key, now).0
     }
 
     /// Looks up `key` and also returns its usage counters if it exists.
     #[inline]
-    pub(crate) fn find_with_usage(&self, key: &Key<'_>, now: Millis) -> (Found, Usage) {
-        let mut found = (Found::Missing, Usage(0));
+    pub(crate) fn find_with_usage(&self, key: &Key<'_>, now: Millis) -> (KeyLookup, Usage) {
+        let mut found = (KeyLookup::Missing, Usage(0));
         self.index.find(key.hash, |reference| match self.seen_at(reference, key, now) {
             None => false,
             Some(seen) => {
@@ -51,7 +51,7 @@ impl<V: Outside> Entries<V> {
 
     /// Like [`Self::find_with_usage`], and checks the entry `likely` first.
     #[inline(always)]
-    pub(crate) fn find_likely(&self, likely: Option<u32>, key: &Key<'_>, now: Millis) -> (Found, Usage) {
+    pub(crate) fn find_likely(&self, likely: Option<u32>, key: &Key<'_>, now: Millis) -> (KeyLookup, Usage) {
         match likely.and_then(|reference| self.seen_at(reference, key, now)) {
             Some(found) => found,
             None => self.find_with_usage(key, now),
@@ -60,73 +60,73 @@ impl<V: Outside> Entries<V> {
 
     /// Returns the lookup result if the entry `reference` has this key.
     #[inline(always)]
-    fn seen_at(&self, reference: u32, key: &Key<'_>, now: Millis) -> Option<(Found, Usage)> {
+    fn seen_at(&self, reference: u32, key: &Key<'_>, now: Millis) -> Option<(KeyLookup, Usage)> {
         let (header, page, at) = self.pages.entry(reference);
-        if !key::same(self.names().name_of(header, page, at), key.bytes) {
+        if !key::bytes_equal(self.entry_keys().name_of(header, page, at), key.bytes) {
             return None;
         }
-        let place = Place(reference);
+        let place = EntryRef(reference);
         let expired = header.expiry(page, at).is_some_and(|expiry| expiry <= now);
-        let found = if expired { Found::Expired(place) } else { Found::Live(place) };
+        let found = if expired { KeyLookup::Expired(place) } else { KeyLookup::Live(place) };
         Some((found, Usage(header.usage(page, at))))
     }
 
     /// The entry's code and value.
     #[inline(always)]
-    pub(crate) fn value(&self, place: Place) -> (Code, Body<'_, V>) {
+    pub(crate) fn value(&self, place: EntryRef) -> (Code, StoredValue<'_, V>) {
         let (header, page, at) = self.pages.entry(place.0);
         (header.code(), self.body_of(header, page, at))
     }
 
     #[inline(always)]
-    pub(super) fn body_of<'a>(&'a self, header: Header, page: &'a [u8], at: usize) -> Body<'a, V> {
-        match header.outside(page, at) {
-            None => Body::Here(header.value(page, at)),
-            Some(number) => Body::Outside(&self.store().record(number).value),
+    pub(super) fn body_of<'a>(&'a self, header: Header, page: &'a [u8], at: usize) -> StoredValue<'a, V> {
+        match header.record_number(page, at) {
+            None => StoredValue::Inline(header.value(page, at)),
+            Some(number) => StoredValue::Overflow(&self.store().record(number).value),
         }
     }
 
     /// Key, flat value and expiry of the entry.
     #[inline]
-    pub(crate) fn flat_entry(&self, place: Place) -> (&[u8], &[u8], Option<Millis>) {
+    pub(crate) fn flat_entry(&self, place: EntryRef) -> (&[u8], &[u8], Option<Millis>) {
         let (header, page, at) = self.pages.entry(place.0);
-        let names = self.names();
+        let names = self.entry_keys();
         (names.name_of(header, page, at), names.value_of(header, page, at), header.expiry(page, at))
     }
 
     /// Expiry time of the entry.
     #[inline]
-    pub(crate) fn expiry(&self, place: Place) -> Option<Millis> {
+    pub(crate) fn expiry(&self, place: EntryRef) -> Option<Millis> {
         let (header, page, at) = self.pages.entry(place.0);
         header.expiry(page, at)
     }
 
     /// All attributes of the entry besides key and value.
-    pub(crate) fn marks(&self, place: Place) -> Marks {
+    pub(crate) fn attributes(&self, place: EntryRef) -> Attributes {
         let (header, page, at) = self.pages.entry(place.0);
-        header.marks(page, at)
+        header.attributes(page, at)
     }
 
     /// The entry's code, which identifies its type.
     #[inline]
-    pub(crate) fn code(&self, place: Place) -> Code {
+    pub(crate) fn code(&self, place: EntryRef) -> Code {
         self.pages.entry(place.0).0.code()
     }
 
     #[inline]
-    pub(crate) fn key(&self, place: Place) -> &[u8] {
-        self.names().name(place.0)
+    pub(crate) fn key(&self, place: EntryRef) -> &[u8] {
+        self.entry_keys().name(place.0)
     }
 
     /// Visits about `count` entries in hash order, starting at position `from`. Returns the next position, or
     /// `None` at the end. An entry that exists during the whole scan is visited at least once, however the
     /// store grows or shrinks. The low 16 bits of a position are zero.
-    pub(crate) fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(Place)) -> Option<u64> {
+    pub(crate) fn scan(&self, from: u64, count: usize, visit: &mut dyn FnMut(EntryRef)) -> Option<u64> {
         let (mut position, mut visited) = (from, 0);
         loop {
-            let next = self.index.visit(position, &self.names(), |reference| {
+            let next = self.index.visit(position, &self.entry_keys(), |reference| {
                 visited += 1;
-                visit(Place(reference));
+                visit(EntryRef(reference));
             });
             match next {
                 Some(next) if visited < count => position = next,
@@ -136,33 +136,33 @@ impl<V: Outside> Entries<V> {
     }
 
     /// Visits all entries in arbitrary order until `visit` returns false. Returns whether all were visited.
-    pub(crate) fn visit_all(&self, visit: &mut dyn FnMut(Place) -> bool) -> bool {
-        self.index.visit_all(&self.names(), |reference| visit(Place(reference)))
+    pub(crate) fn visit_all(&self, visit: &mut dyn FnMut(EntryRef) -> bool) -> bool {
+        self.index.visit_all(&self.entry_keys(), |reference| visit(EntryRef(reference)))
     }
 
     /// Picks an entry by `random`, a uniform random number.
-    pub(crate) fn random(&self, random: u64) -> Option<Place> {
-        self.index.pick(random).map(Place)
+    pub(crate) fn random(&self, random: u64) -> Option<EntryRef> {
+        self.index.pick(random).map(EntryRef)
     }
 
     /// Visits one entry per random number. The memory reads overlap, which hides cache misses.
-    pub(crate) fn sample(&self, randoms: &[u64], visit: &mut dyn FnMut(Place)) {
+    pub(crate) fn sample(&self, randoms: &[u64], visit: &mut dyn FnMut(EntryRef)) {
         randoms.iter().for_each(|&random| self.index.prefetch(random));
         let found = randoms.iter().filter_map(|&random| self.index.pick(random));
         let found: SmallVec<[u32; 8]> = found.inspect(|&reference| self.pages.prefetch(reference)).collect();
-        found.into_iter().for_each(|reference| visit(Place(reference)));
+        found.into_iter().for_each(|reference| visit(EntryRef(reference)));
     }
 
     /// Picks a random entry that has an expiry. If such entries are rare, it picks from a page that has some;
     /// in a large store with very few it may find none.
-    pub(crate) fn random_volatile(&self, random: u64) -> Option<Place> {
-        const TRIES: usize = 8;
-        const LOOK_AT: usize = 256;
+    pub(crate) fn random_volatile(&self, random: u64) -> Option<EntryRef> {
+        const MAX_ATTEMPTS: usize = 8;
+        const SEARCH_LIMIT: usize = 256;
         if self.volatile == 0 {
             return None;
         }
         let mut seed = random;
-        for _ in 0..TRIES {
+        for _ in 0..MAX_ATTEMPTS {
             let found = self.random(seed).filter(|place| self.expiry(*place).is_some());
             if found.is_some() {
                 return found;
@@ -171,7 +171,7 @@ impl<V: Outside> Entries<V> {
         }
         let count = self.pages.count();
         let start = ((seed >> 32) as usize).checked_rem(count)?;
-        let some = || (start..count).chain(0..start).take(LOOK_AT);
+        let some = || (start..count).chain(0..start).take(SEARCH_LIMIT);
         let may_have = |number: &usize| {
             self.pages.page_if(*number).is_some_and(|page| page::earliest(page) < page::NEVER)
         };
@@ -182,13 +182,13 @@ impl<V: Outside> Entries<V> {
     }
 
     /// Picks an entry with an expiry from one page.
-    fn volatile_in(&self, number: usize, random: u64) -> Option<Place> {
+    fn volatile_in(&self, number: usize, random: u64) -> Option<EntryRef> {
         let page = self.pages.page_if(number)?;
-        let expires = |&(_, header): &(usize, Header)| header.state() == entry::ALIVE && header.volatile();
-        let count = page::entries(page, page::HEAD).filter(expires).count() as u64;
+        let expires = |&(_, header): &(usize, Header)| header.state() == entry::ALIVE && header.has_expiry();
+        let count = page::entries(page, page::HEADER_LEN).filter(expires).count() as u64;
         let chosen = (random >> 32).checked_rem(count)?;
-        let (at, _) = page::entries(page, page::HEAD).filter(expires).nth(chosen as usize)?;
-        Some(Place(pages::reference(number, at)))
+        let (at, _) = page::entries(page, page::HEADER_LEN).filter(expires).nth(chosen as usize)?;
+        Some(EntryRef(pages::reference(number, at)))
     }
 
     /// Prefetches the index segment of `hash`. Batches do this before the second pass if the store is large.
@@ -210,15 +210,15 @@ impl<V: Outside> Entries<V> {
         likely
     }
 
-    pub(crate) fn prefetch_at(&self, place: Place) {
+    pub(crate) fn prefetch_at(&self, place: EntryRef) {
         self.pages.prefetch(place.0);
     }
 
     /// The overflow value that a key with this hash most likely has. Only a hint: the key is not compared.
     #[inline]
-    pub(crate) fn likely_outside(&self, hash: u64) -> Option<Shape<'_>> {
-        let store = &self.rare.as_ref()?.store;
+    pub(crate) fn likely_overflow(&self, hash: u64) -> Option<OverflowShape<'_>> {
+        let store = &self.extras.as_ref()?.store;
         let (header, page, at) = self.pages.entry(self.index.likely(hash)?);
-        Some(store.record(header.outside(page, at)?).value.shape())
+        Some(store.record(header.record_number(page, at)?).value.shape())
     }
 }

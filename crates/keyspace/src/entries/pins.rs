@@ -18,17 +18,17 @@
 //!
 //! Up to three snapshots can pin a store at a time, one bit each, and they do not wait for each other.
 
-use super::{Entries, Place, Rare};
-use crate::captured::{Captured, External, FindExternal, Owner, is_needed};
-use crate::entry::{self, Draft, Header, Marks, Where};
+use super::{Entries, EntryRef, Extras};
+use crate::captured::{Captured, FindOverflow, OverflowParts, ValueOwner, is_in_snapshot};
+use crate::entry::{self, Attributes, EntryDraft, Header, Placement};
 use crate::key::Key;
 use crate::large::Large;
-use crate::overflow::{Outside, Record, Shape, ShapeMut, count_kept};
+use crate::overflow::{OverflowShape, OverflowShapeMut, OverflowValue, Record, count_kept};
 use crate::page;
 use crate::pages;
 
 /// Bytes of a long value that are copied under one lock.
-const PIECE: usize = 64 << 10;
+const LONG_VALUE_CHUNK: usize = 64 << 10;
 
 /// The range of pages that one snapshot pins.
 #[derive(Debug, Clone, Copy)]
@@ -53,26 +53,26 @@ impl Pin {
 
 /// An overflow value that waits for its walk after its entry was passed.
 #[derive(Debug)]
-pub(super) struct Pending {
+pub(super) struct PendingValue {
     bit: u32,
     db: u16,
-    marks: Marks,
+    attributes: Attributes,
     key: Box<[u8]>,
     record: u32,
     /// Bytes of a long value copied so far.
     walked: usize,
 }
 
-impl<V: Outside> Entries<V> {
+impl<V: OverflowValue> Entries<V> {
     /// Bits of the snapshots that still need this page.
     #[inline]
     pub(super) fn pinned(&self, number: usize) -> u32 {
-        self.rare.as_ref().map_or(0, |rare| rare.pinned(number))
+        self.extras.as_ref().map_or(0, |extras| extras.pinned(number))
     }
 
     /// Lowest page number that new pages may take.
     pub(super) fn first_free_number(&self) -> usize {
-        let pins = self.rare.as_ref().map_or(&[][..], |rare| &rare.pins);
+        let pins = self.extras.as_ref().map_or(&[][..], |extras| &extras.pins);
         pins.iter().map(|pin| pin.mark as usize).max().unwrap_or(0)
     }
 
@@ -80,50 +80,51 @@ impl<V: Outside> Entries<V> {
     pub(crate) fn pin(&mut self, bit: u32, db: u16) -> bool {
         let (mark, len, volatile) = (self.pages.count() as u32, self.len, self.volatile);
         if mark > 0 {
-            self.rare().pins.push(Pin { bit, db, walked: 0, mark, len, volatile });
+            self.extras().pins.push(Pin { bit, db, walked: 0, mark, len, volatile });
         }
         mark > 0
     }
 
     /// The overflow record of an entry if its value is walked in parts. A long string is not: it is copied in
     /// chunks and visited whole.
-    fn record_in_parts(&self, place: Place) -> Option<u32> {
+    fn multipart_record(&self, place: EntryRef) -> Option<u32> {
         let (header, page, at) = self.pages.entry(place.0);
-        let record = header.outside(page, at)?;
-        matches!(self.store().record(record).value.shape(), Shape::Collection(_)).then_some(record)
+        let record = header.record_number(page, at)?;
+        matches!(self.store().record(record).value.shape(), OverflowShape::Collection(_)).then_some(record)
     }
 
     /// Whether the entry's value is walked in parts.
-    pub(crate) fn is_in_parts(&self, place: Place) -> bool {
-        self.record_in_parts(place).is_some()
+    pub(crate) fn is_walked_in_parts(&self, place: EntryRef) -> bool {
+        self.multipart_record(place).is_some()
     }
 
     /// Pins a value that is walked in parts.
-    pub(crate) fn pin_value(&mut self, bit: u32, db: u16, place: Place) {
-        let Some(record) = self.record_in_parts(place) else { return };
+    pub(crate) fn pin_value(&mut self, bit: u32, db: u16, place: EntryRef) {
+        let Some(record) = self.multipart_record(place) else { return };
         let (header, page, at) = self.pages.entry(place.0);
-        let key = self.names().name_of(header, page, at).into();
-        let pending = Pending { bit, db, marks: header.marks(page, at), key, record, walked: 0 };
-        self.let_wait(vec![pending]);
+        let key = self.entry_keys().name_of(header, page, at).into();
+        let pending =
+            PendingValue { bit, db, attributes: header.attributes(page, at), key, record, walked: 0 };
+        self.queue_pending(vec![pending]);
     }
 
     /// The next pending value of this snapshot.
     pub(crate) fn pinned_value(&self, bit: u32) -> Option<&V> {
-        let pending = &self.rare.as_ref()?.pending[self.pending_for(bit)?];
+        let pending = &self.extras.as_ref()?.pending[self.pending_for(bit)?];
         Some(&self.store().record(pending.record).value)
     }
 
     /// Pins values and queues them for their walk.
-    fn let_wait(&mut self, values: Vec<Pending>) {
+    fn queue_pending(&mut self, values: Vec<PendingValue>) {
         for value in &values {
             self.pin_record(value.record, value.bit);
-            self.rare().store.record_mut(value.record).shared += 1;
+            self.extras().store.record_mut(value.record).shared += 1;
         }
-        self.rare().pending.extend(values);
+        self.extras().pending.extend(values);
     }
 
     pub(crate) fn pin_of(&self, bit: u32) -> Option<Pin> {
-        self.rare.as_ref()?.pins.iter().find(|pin| pin.bit == bit).copied()
+        self.extras.as_ref()?.pins.iter().find(|pin| pin.bit == bit).copied()
     }
 
     pub(crate) fn is_pinned_for(&self, bit: u32) -> bool {
@@ -131,18 +132,18 @@ impl<V: Outside> Entries<V> {
     }
 
     /// Whether the walk is in the middle of a page's overflow values.
-    pub(crate) fn is_within(&self, bit: u32) -> bool {
+    pub(crate) fn is_inside_page(&self, bit: u32) -> bool {
         self.pending_for(bit).is_some()
     }
 
     /// Whether any snapshot still needs entries of this store.
     pub(crate) fn is_pinned(&self) -> bool {
-        self.rare.as_ref().is_some_and(|rare| !rare.pins.is_empty() || !rare.pending.is_empty())
+        self.extras.as_ref().is_some_and(|extras| !extras.pins.is_empty() || !extras.pending.is_empty())
     }
 
     /// Bytes of entries that only snapshots still need.
     pub(crate) fn leftover_bytes(&self) -> usize {
-        self.rare.as_ref().map_or(0, |rare| rare.leftover)
+        self.extras.as_ref().map_or(0, |extras| extras.leftover)
     }
 
     /// Copies pinned pages until about `budget` bytes are done, and unpins them. Returns whether the pin is
@@ -158,65 +159,69 @@ impl<V: Outside> Entries<V> {
             let number = pin.walked as usize;
             self.pages.prefetch_page(number + 1);
             if let Some(page) = self.pages.page_if(number) {
-                passed += self.with_beside(page, |external| captured.add_page(pin.db, bit, page, external));
+                passed += self.with_overflow_lookup(page, |overflow_parts| {
+                    captured.add_page(pin.db, bit, page, overflow_parts)
+                });
             }
-            self.pin_external_of(bit, pin.db, number);
-            self.pass(bit, number, &mut captured.dropped);
+            self.pin_overflow_values(bit, pin.db, number);
+            self.unpin_page(bit, number, &mut captured.dropped);
         }
         !self.is_pinned_for(bit)
     }
 
-    fn has_outside(&self) -> bool {
-        self.rare.as_ref().is_some_and(|rare| !rare.store.is_empty())
+    fn has_overflow(&self) -> bool {
+        self.extras.as_ref().is_some_and(|extras| !extras.store.is_empty())
     }
 
     /// Calls `work` with a lookup function for overflow keys and values of a page, or `None` if the store has
     /// none.
-    fn with_beside<'a, R>(
+    fn with_overflow_lookup<'a, R>(
         &'a self,
         page: &'a [u8],
-        work: impl FnOnce(Option<&FindExternal<'_, 'a>>) -> R,
+        work: impl FnOnce(Option<&FindOverflow<'_, 'a>>) -> R,
     ) -> R {
-        if !self.has_outside() {
+        if !self.has_overflow() {
             return work(None);
         }
-        work(Some(&|at, header| self.external(page, at, header)))
+        work(Some(&|at, header| self.overflow_parts(page, at, header)))
     }
 
     /// The overflow key and value of an entry.
-    fn external<'a>(&'a self, page: &'a [u8], at: usize, header: Header) -> Option<External<'a>> {
-        let record = self.store().record(header.outside(page, at)?);
+    fn overflow_parts<'a>(&'a self, page: &'a [u8], at: usize, header: Header) -> Option<OverflowParts<'a>> {
+        let record = self.store().record(header.record_number(page, at)?);
         let value = match record.value.shape() {
-            Shape::Flat(bytes) if !record.value.waits() => Some(&bytes[..]),
-            Shape::Flat(_) | Shape::Collection(_) => None,
+            OverflowShape::Flat(bytes) if !record.value.has_own_walk() => Some(&bytes[..]),
+            OverflowShape::Flat(_) | OverflowShape::Collection(_) => None,
         };
-        Some(External { key: record.key.as_deref(), value })
+        Some(OverflowParts { key: record.key.as_deref(), value })
     }
 
     /// Copies a chunk of a long value or the next part of a collection. Returns the bytes copied.
     fn walk_pending(&mut self, index: usize, captured: &mut Captured) -> usize {
-        if captured.names_only {
+        if captured.keys_only {
             return self.skip_pending(index, &mut captured.dropped);
         }
-        let rare = self.rare();
-        let pending = &mut rare.pending[index];
-        let copied = match rare.store.record_mut(pending.record).value.shape_mut() {
-            ShapeMut::Collection(collection) => collection.walk(pending.bit, pending.owner(), captured),
-            ShapeMut::Flat(bytes) => {
+        let extras = self.extras();
+        let pending = &mut extras.pending[index];
+        let copied = match extras.store.record_mut(pending.record).value.shape_mut() {
+            OverflowShapeMut::Collection(collection) => {
+                collection.walk(pending.bit, pending.owner(), captured)
+            }
+            OverflowShapeMut::Flat(bytes) => {
                 let left = &bytes[pending.walked..];
-                let (piece, left) = left.split_at(left.len().min(PIECE));
-                captured.add_long_part(piece, left.len());
+                let (piece, left) = left.split_at(left.len().min(LONG_VALUE_CHUNK));
+                captured.add_long_chunk(piece, left.len());
                 pending.walked += piece.len();
                 let (copied, done) = (piece.len(), left.is_empty());
                 if done {
-                    captured.complete_long(pending.owner(), pending.walked);
-                    self.end_pending(index, &mut captured.dropped);
+                    captured.finish_long_value(pending.owner(), pending.walked);
+                    self.remove_pending(index, &mut captured.dropped);
                 }
                 return copied;
             }
         };
         copied.unwrap_or_else(|| {
-            self.end_pending(index, &mut captured.dropped);
+            self.remove_pending(index, &mut captured.dropped);
             0
         })
     }
@@ -227,16 +232,16 @@ impl<V: Outside> Entries<V> {
         &mut self,
         bit: u32,
         dropped: &mut Vec<Record<Large>>,
-        copy: impl for<'a> FnOnce(&Pin, &'a [u8], Option<&FindExternal<'_, 'a>>) -> usize,
+        copy: impl for<'a> FnOnce(&Pin, &'a [u8], Option<&FindOverflow<'_, 'a>>) -> usize,
     ) -> Option<usize> {
         let pin = self.pin_of(bit)?;
         let number = pin.walked as usize;
-        let mut empty = [0; page::HEAD];
+        let mut empty = [0; page::HEADER_LEN];
         page::format(&mut empty);
         let page = self.pages.page_if(number).unwrap_or(&empty);
-        let copied = self.with_beside(page, |external| copy(&pin, page, external));
+        let copied = self.with_overflow_lookup(page, |overflow_parts| copy(&pin, page, overflow_parts));
         self.pages.prefetch_page(number + 1);
-        self.pass(bit, number, dropped);
+        self.unpin_page(bit, number, dropped);
         Some(copied)
     }
 
@@ -245,26 +250,26 @@ impl<V: Outside> Entries<V> {
     pub(crate) fn skip_page(&mut self, bit: u32, dropped: &mut Vec<Record<Large>>) -> Option<usize> {
         let number = self.pin_of(bit)?.walked as usize;
         let size = self.pages.size_if(number).unwrap_or(0);
-        self.pass(bit, number, dropped);
+        self.unpin_page(bit, number, dropped);
         Some(size)
     }
 
     /// Removes in order, because the same snapshot may already have started the next value.
-    fn end_pending(&mut self, index: usize, dropped: &mut Vec<Record<Large>>) {
-        let pending = self.rare().pending.remove(index);
-        dropped.extend(self.rare().store.release(pending.record).map(Record::into_dropped));
+    fn remove_pending(&mut self, index: usize, dropped: &mut Vec<Record<Large>>) {
+        let pending = self.extras().pending.remove(index);
+        dropped.extend(self.extras().store.release(pending.record).map(Record::into_dropped));
     }
 
     /// Skips a long value or the next part of a collection. Returns its bytes.
     fn skip_pending(&mut self, index: usize, dropped: &mut Vec<Record<Large>>) -> usize {
-        let rare = self.rare();
-        let Pending { bit, record, .. } = rare.pending[index];
-        let passed = match rare.store.record_mut(record).value.shape_mut() {
-            ShapeMut::Flat(_) => None,
-            ShapeMut::Collection(collection) => collection.skip(bit, dropped),
+        let extras = self.extras();
+        let PendingValue { bit, record, .. } = extras.pending[index];
+        let passed = match extras.store.record_mut(record).value.shape_mut() {
+            OverflowShapeMut::Flat(_) => None,
+            OverflowShapeMut::Collection(collection) => collection.skip(bit, dropped),
         };
         passed.unwrap_or_else(|| {
-            self.end_pending(index, dropped);
+            self.remove_pending(index, dropped);
             0
         })
     }
@@ -278,75 +283,88 @@ impl<V: Outside> Entries<V> {
                 continue;
             }
             let Some(pin) = self.pin_of(bit) else { return true };
-            let nothing =
-                self.rare.as_ref().is_none_or(|rare| rare.leftover == 0 && !rare.store.has_collections());
+            let nothing = self
+                .extras
+                .as_ref()
+                .is_none_or(|extras| extras.leftover == 0 && !extras.store.has_collections());
             if nothing {
-                self.rare().pins.retain(|pin| pin.bit != bit);
+                self.extras().pins.retain(|pin| pin.bit != bit);
                 return true;
             }
             let number = pin.walked as usize;
             passed += self.pages.size_if(number).unwrap_or(0);
-            self.pin_external_of(bit, pin.db, number);
-            self.pass(bit, number, dropped);
+            self.pin_overflow_values(bit, pin.db, number);
+            self.unpin_page(bit, number, dropped);
         }
         !self.is_pinned_for(bit)
     }
 
     fn pending_for(&self, bit: u32) -> Option<usize> {
-        self.rare.as_ref()?.pending.iter().position(|pending| pending.bit == bit)
+        self.extras.as_ref()?.pending.iter().position(|pending| pending.bit == bit)
     }
 
     /// Unpins a page that the walk has passed.
-    fn pass(&mut self, bit: u32, number: usize, dropped: &mut Vec<Record<Large>>) {
-        let rare = self.rare();
-        let index = rare.pins.iter().position(|pin| pin.bit == bit).expect("a pin passes pages");
-        rare.pins[index].walked += 1;
-        if rare.pins[index].walked == rare.pins[index].mark {
-            rare.pins.swap_remove(index);
+    fn unpin_page(&mut self, bit: u32, number: usize, dropped: &mut Vec<Record<Large>>) {
+        let extras = self.extras();
+        let index = extras.pins.iter().position(|pin| pin.bit == bit).expect("a pin passes pages");
+        extras.pins[index].walked += 1;
+        if extras.pins[index].walked == extras.pins[index].mark {
+            extras.pins.swap_remove(index);
         }
         if self.pages.size_if(number).is_some() {
-            self.let_go(bit, number, dropped);
+            self.kill_kept_entries(bit, number, dropped);
         }
     }
 
     /// Pins the long overflow values of a page and queues them for their walk.
-    fn pin_external_of(&mut self, bit: u32, db: u16, number: usize) {
-        let Some(page) = self.pages.page_if(number).filter(|_| self.has_outside()) else { return };
+    fn pin_overflow_values(&mut self, bit: u32, db: u16, number: usize) {
+        let Some(page) = self.pages.page_if(number).filter(|_| self.has_overflow()) else { return };
         let mut pending = Vec::new();
-        for (at, header) in page::entries(page, page::HEAD) {
-            let Some(record) = header.outside(page, at).filter(|_| is_needed(header, bit)) else { continue };
-            if self.store().record(record).value.waits() {
-                let key = self.names().name_of(header, page, at).into();
-                pending.push(Pending { bit, db, marks: header.marks(page, at), key, record, walked: 0 });
+        for (at, header) in page::entries(page, page::HEADER_LEN) {
+            let Some(record) = header.record_number(page, at).filter(|_| is_in_snapshot(header, bit)) else {
+                continue;
+            };
+            if self.store().record(record).value.has_own_walk() {
+                let key = self.entry_keys().name_of(header, page, at).into();
+                pending.push(PendingValue {
+                    bit,
+                    db,
+                    attributes: header.attributes(page, at),
+                    key,
+                    record,
+                    walked: 0,
+                });
             }
         }
-        self.let_wait(pending);
+        self.queue_pending(pending);
     }
 
     /// Pins a collection record for each snapshot in `bits` that has not pinned it yet.
     fn pin_record(&mut self, record: u32, bits: u32) {
-        if let ShapeMut::Collection(collection) = self.rare().store.record_mut(record).value.shape_mut() {
+        if let OverflowShapeMut::Collection(collection) =
+            self.extras().store.record_mut(record).value.shape_mut()
+        {
             [1, 2, 4].into_iter().filter(|bit| bits & bit != 0).for_each(|bit| collection.pin(bit));
         }
     }
 
     /// The overflow value of an entry, for editing. Snapshots that need the entry pin the value first.
-    pub(crate) fn outside_mut(&mut self, place: Place) -> Option<&mut V> {
+    pub(crate) fn overflow_mut(&mut self, place: EntryRef) -> Option<&mut V> {
         let pinned = self.pinned(pages::split(place.0).0);
         let (header, page, at) = self.pages.entry(place.0);
-        let number = header.outside(page, at)?;
+        let number = header.record_number(page, at)?;
         if pinned != 0 {
             self.pin_record(number, pinned);
         }
-        Some(&mut self.rare().store.record_mut(number).value)
+        Some(&mut self.extras().store.record_mut(number).value)
     }
 
     /// Kills the entries of a page that only this pin kept.
-    fn let_go(&mut self, bit: u32, number: usize, dropped: &mut Vec<Record<Large>>) {
-        if self.rare().leftover == 0 {
+    fn kill_kept_entries(&mut self, bit: u32, number: usize, dropped: &mut Vec<Record<Large>>) {
+        if self.extras().leftover == 0 {
             return;
         }
-        let mut at = page::HEAD;
+        let mut at = page::HEADER_LEN;
         while let Some((here, header)) =
             self.pages.page_if(number).and_then(|page| page::entries(page, at).next())
         {
@@ -359,59 +377,59 @@ impl<V: Outside> Entries<V> {
                 header.with_state(left).write(self.pages.page_mut(number), here);
                 continue;
             }
-            self.rare().leftover -= header.len();
+            self.extras().leftover -= header.len();
             count_kept(0, header.len());
-            if let Some(record) = header.outside(self.pages.page(number), here) {
-                dropped.extend(self.rare().store.release(record).map(Record::into_dropped));
+            if let Some(record) = header.record_number(self.pages.page(number), here) {
+                dropped.extend(self.extras().store.release(record).map(Record::into_dropped));
             }
             self.leave_tombstone(number, here);
         }
     }
 
     /// Makes an entry editable: copies it if a snapshot needs the original.
-    pub(crate) fn copy_on_write(&mut self, place: Place, key: &Key<'_>) -> Place {
+    pub(crate) fn copy_on_write(&mut self, place: EntryRef, key: &Key<'_>) -> EntryRef {
         let pinned = self.pinned(pages::split(place.0).0);
         if pinned == 0 {
             return place;
         }
         let (header, page, at) = self.pages.entry(place.0);
         let value: smallvec::SmallVec<[u8; 512]> = header.value(page, at).into();
-        let marks = header.marks(page, at);
-        if let Some(number) = header.outside(page, at) {
+        let attributes = header.attributes(page, at);
+        if let Some(number) = header.record_number(page, at) {
             self.pin_record(number, pinned);
-            self.rare().store.record_mut(number).shared += 1;
+            self.extras().store.record_mut(number).shared += 1;
         }
-        let key_here = if header.place() == Where::BothOutside { &[] } else { key.bytes };
-        let draft = Draft { marks, place: header.place(), key: key_here, value: &value };
+        let key_here = if header.placement() == Placement::KeyValueOverflow { &[] } else { key.bytes };
+        let draft = EntryDraft { attributes, place: header.placement(), key: key_here, value: &value };
         self.unlink(place, key.hash);
         self.kill(place);
-        self.count_in(marks.expiry);
+        self.count_expiry(attributes.expiry);
         self.put(key.hash, &draft, value.len())
     }
 
     /// Makes an entry's record editable: copies it if another entry shares it. Returns the record number. The
     /// entry itself must already be editable.
-    pub(super) fn own_record(&mut self, place: Place, number: u32) -> u32 {
-        let store = &mut self.rare().store;
+    pub(super) fn make_record_unique(&mut self, place: EntryRef, number: u32) -> u32 {
+        let store = &mut self.extras().store;
         if store.record(number).shared == 0 {
             return number;
         }
         store.record_mut(number).shared -= 1;
         let copied = store.put_copy(number);
-        store.keep(number);
+        store.mark_kept(number);
         let (header, page, at): (Header, _, _) = self.pages.entry_mut(place.0);
         header.value_mut(page, at).copy_from_slice(&copied.to_le_bytes());
         copied
     }
 }
 
-impl Pending {
-    fn owner(&self) -> Owner<'_> {
-        Owner { db: self.db, key: &self.key, marks: self.marks }
+impl PendingValue {
+    fn owner(&self) -> ValueOwner<'_> {
+        ValueOwner { db: self.db, key: &self.key, attributes: self.attributes }
     }
 }
 
-impl<V: Outside> Rare<V> {
+impl<V: OverflowValue> Extras<V> {
     #[inline]
     fn pinned(&self, number: usize) -> u32 {
         let holding = self.pins.iter().filter(|pin| (pin.walked..pin.mark).contains(&(number as u32)));

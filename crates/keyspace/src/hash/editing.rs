@@ -3,59 +3,59 @@
 use clock::Millis;
 use smallvec::SmallVec;
 
-use super::{HashRef, OfHash, records};
-use crate::entries::{Found, Place, Splice};
-use crate::fields::{Field, Fields, name_key};
+use super::{HashFields, HashRef, records};
+use crate::entries::{EntryRef, KeyLookup, Splice};
+use crate::fields::{Field, Fields, lookup_key};
 use crate::key::Key;
-use crate::kind::Bounds;
+use crate::kind::ListpackBounds;
 use crate::large::Large;
 use crate::packed::{self, Shape};
-use crate::table::{Dropped, Table};
+use crate::table::{RemovedValue, Table};
 
 impl Table {
     /// The hash at `place`, or `None` if the value has another type.
     #[must_use]
     #[inline]
-    pub fn hash(&self, place: Place) -> Option<HashRef<'_>> {
+    pub fn hash(&self, place: EntryRef) -> Option<HashRef<'_>> {
         self.typed::<HashRef<'_>>(place)
     }
 
-    pub(super) fn known_hash(&self, place: Place) -> HashRef<'_> {
+    pub(super) fn known_hash(&self, place: EntryRef) -> HashRef<'_> {
         self.hash(place).expect("the caller has seen that it is a hash")
     }
 
     /// The fields of a large hash, for editing. Snapshots that need the entry pin it first.
-    pub(super) fn large_hash(&mut self, place: Place) -> Option<&mut Fields<OfHash>> {
-        if let Large::Hash(fields) = self.entries.outside_mut(place)? { Some(fields) } else { None }
+    pub(super) fn large_hash(&mut self, place: EntryRef) -> Option<&mut Fields<HashFields>> {
+        if let Large::Hash(fields) = self.entries.overflow_mut(place)? { Some(fields) } else { None }
     }
 
     /// Removes a field of the hash at `place`. Returns whether it existed. The caller must delete the key
     /// when the hash becomes empty.
-    pub fn hash_remove(&mut self, place: Place, key: &Key<'_>, name: &[u8]) -> (Place, bool) {
+    pub fn hash_remove(&mut self, place: EntryRef, key: &Key<'_>, name: &[u8]) -> (EntryRef, bool) {
         let hash = self.known_hash(place);
         let Shape::Packed(packed) = hash.shape else {
             // Look up first: removing a missing field must not pin the hash.
             let found = hash.get(name).is_some();
             let removed = found && self.large_hash(place).is_some_and(|fields| fields.remove(name));
-            self.update_parts_due(place, key);
+            self.refresh_element_expiry(place, key);
             return (place, removed);
         };
         let Some(record) = records::find(packed, name) else { return (place, false) };
         let (range, count) = (record.start..record.end, packed::count(packed) - 1);
         let splice = Splice { range, with: &[], count, code: hash.form.code() };
         let place = self.entries.splice(place, key, &splice);
-        self.update_parts_due(place, key);
+        self.refresh_element_expiry(place, key);
         (place, true)
     }
 
     /// Sets or removes the expiry of a field of the hash at `place`. Returns whether the field exists.
     pub fn hash_set_expiry(
         &mut self,
-        place: Place,
+        place: EntryRef,
         key: &Key<'_>,
         name: &[u8],
         expiry: Option<Millis>,
-    ) -> (Place, bool) {
+    ) -> (EntryRef, bool) {
         let hash = self.known_hash(place);
         let Some(field) = hash.get(name) else { return (place, false) };
         if field.expiry == expiry {
@@ -65,7 +65,7 @@ impl Table {
             Shape::Packed(_) => {
                 let value: SmallVec<[u8; 512]> = field.value.into();
                 // Unlimited bounds keep the current encoding name: an expiry must not change it.
-                let bounds = Bounds { entries: usize::MAX, value: usize::MAX };
+                let bounds = ListpackBounds { entries: usize::MAX, value: usize::MAX };
                 self.hash_set(place, key, Field { name, value: &value, expiry }, bounds).0
             }
             Shape::Large(_) => {
@@ -76,41 +76,47 @@ impl Table {
             }
         };
         match expiry {
-            Some(_) => self.note_parts_due(place, key),
-            None => self.update_parts_due(place, key),
+            Some(_) => self.record_element_expiry(place, key),
+            None => self.refresh_element_expiry(place, key),
         }
         (place, true)
     }
 
     /// Removes one expired field from any hash, and the hash itself if it was the last field. Puts the hash's
     /// key into `key` and the field's name into `name`. `None` if nothing has expired.
-    pub fn pop_due_field(&mut self, now: Millis, key: &mut Vec<u8>, name: &mut Vec<u8>) -> Option<Dropped> {
-        while let Some(bytes) = self.entries.pop_parts_due(now) {
-            let hashed = name_key(&bytes);
-            let (Found::Live(place) | Found::Expired(place)) = self.find(&hashed, Millis(i64::MIN)) else {
+    pub fn remove_expired_field(
+        &mut self,
+        now: Millis,
+        key: &mut Vec<u8>,
+        name: &mut Vec<u8>,
+    ) -> Option<RemovedValue> {
+        while let Some(bytes) = self.entries.pop_element_expiry(now) {
+            let hashed = lookup_key(&bytes);
+            let (KeyLookup::Live(place) | KeyLookup::Expired(place)) = self.find(&hashed, Millis(i64::MIN))
+            else {
                 continue;
             };
             let Some(hash) = self.hash(place) else { continue };
             name.clear();
             let (place, found) = match hash.shape {
                 Shape::Packed(packed) => {
-                    let past = |record: &records::Record<'_>| !Field::from(*record).lives_at(now);
+                    let past = |record: &records::Record<'_>| !Field::from(*record).is_live_at(now);
                     let due = records::records(packed).find(past);
                     due.iter().for_each(|record| name.extend_from_slice(record.field));
                     if due.is_some() { self.hash_remove(place, &hashed, name) } else { (place, false) }
                 }
                 Shape::Large(_) => {
-                    (place, self.large_hash(place).is_some_and(|fields| fields.pop_due(now, name)))
+                    (place, self.large_hash(place).is_some_and(|fields| fields.remove_expired(now, name)))
                 }
             };
             let emptied = self.known_hash(place).is_empty();
             if !emptied {
-                self.note_parts_due(place, &hashed);
+                self.record_element_expiry(place, &hashed);
             }
             if found {
                 key.clear();
                 key.extend_from_slice(&bytes);
-                return Some(if emptied { self.remove(place, &hashed) } else { Dropped::default() });
+                return Some(if emptied { self.remove(place, &hashed) } else { RemovedValue::default() });
             }
         }
         None

@@ -14,8 +14,8 @@
 use clock::Millis;
 use smallvec::{Array, SmallVec};
 
-use crate::entry::{TIME, read_time, write_time};
-use crate::packed::COUNT;
+use crate::entry::{TIME_LEN, read_time, write_time};
+use crate::packed::COUNT_LEN;
 use crate::varint;
 
 /// A field of a packed hash and its byte range.
@@ -31,33 +31,33 @@ pub(crate) struct Record<'a> {
 }
 
 /// A byte buffer that supports appending.
-pub(crate) trait Bytes {
+pub(crate) trait AppendBytes {
     fn append(&mut self, bytes: &[u8]);
 }
 
-impl Bytes for Vec<u8> {
+impl AppendBytes for Vec<u8> {
     fn append(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
     }
 }
 
-impl<A: Array<Item = u8>> Bytes for SmallVec<A> {
+impl<A: Array<Item = u8>> AppendBytes for SmallVec<A> {
     fn append(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
     }
 }
 
 /// Records up to this length are assembled on the stack.
-const SHORT: usize = 96;
+const MAX_STACK_RECORD: usize = 96;
 /// Maximum number of bytes of a record before its field name.
-const MOST_HEAD: usize = 2 * varint::MOST + TIME;
+const MAX_HEAD: usize = 2 * varint::MAX + TIME_LEN;
 
 #[inline]
 pub(crate) fn record(packed: &[u8], start: usize) -> Record<'_> {
     let mut at = start;
     let (field_len, value_len) = (varint::read(packed, &mut at), varint::read(packed, &mut at));
     let expiry = (field_len & 1 == 1).then(|| read_time(packed, at));
-    at += if expiry.is_some() { TIME } else { 0 };
+    at += if expiry.is_some() { TIME_LEN } else { 0 };
     let value_at = at + field_len / 2;
     let end = value_at + value_len;
     Record { start, end, value_at, field: &packed[at..value_at], value: &packed[value_at..end], expiry }
@@ -66,7 +66,7 @@ pub(crate) fn record(packed: &[u8], start: usize) -> Record<'_> {
 /// The fields of a packed hash, including the count prefix.
 #[inline]
 pub(crate) fn records(packed: &[u8]) -> impl Iterator<Item = Record<'_>> + Clone {
-    let mut at = COUNT;
+    let mut at = COUNT_LEN;
     std::iter::from_fn(move || {
         let record = (at < packed.len()).then(|| record(packed, at))?;
         at = record.end;
@@ -76,7 +76,7 @@ pub(crate) fn records(packed: &[u8]) -> impl Iterator<Item = Record<'_>> + Clone
 
 #[inline]
 pub(crate) fn find<'a>(packed: &'a [u8], field: &[u8]) -> Option<Record<'a>> {
-    let mut at = COUNT;
+    let mut at = COUNT_LEN;
     while at < packed.len() {
         let record = record(packed, at);
         if record.field == field {
@@ -87,19 +87,19 @@ pub(crate) fn find<'a>(packed: &'a [u8], field: &[u8]) -> Option<Record<'a>> {
     None
 }
 
-pub(crate) fn push(out: &mut impl Bytes, field: &[u8], value: &[u8], expiry: Option<Millis>) {
-    let (mut head, mut len) = ([0; MOST_HEAD], 0);
+pub(crate) fn push(out: &mut impl AppendBytes, field: &[u8], value: &[u8], expiry: Option<Millis>) {
+    let (mut head, mut len) = ([0; MAX_HEAD], 0);
     varint::write(&mut head, &mut len, field.len() * 2 + usize::from(expiry.is_some()));
     varint::write(&mut head, &mut len, value.len());
     if let Some(expiry) = expiry {
         write_time(&mut head, len, expiry);
-        len += TIME;
+        len += TIME_LEN;
     }
     let (value_at, end) = (len + field.len(), len + field.len() + value.len());
-    let mut record = [0; SHORT];
-    if end <= SHORT {
+    let mut record = [0; MAX_STACK_RECORD];
+    if end <= MAX_STACK_RECORD {
         // Assemble on the stack and append once: three appends would cost more than the copying itself.
-        record[..MOST_HEAD].copy_from_slice(&head);
+        record[..MAX_HEAD].copy_from_slice(&head);
         copy(&mut record[len..value_at], field);
         copy(&mut record[value_at..end], value);
         out.append(&record[..end]);
@@ -142,7 +142,7 @@ mod tests {
     use crate::packed::{count, set_count};
 
     #[test]
-    fn fields_read_back_as_they_were_pushed() {
+    fn packed_fields_round_trip() {
         let long = vec![7; 70_000];
         let fields: &[(&[u8], &[u8], Option<Millis>)] = &[
             (b"", b"", None),
@@ -153,7 +153,7 @@ mod tests {
             (&[3; 64], &[4; 128], Some(Millis(-1))),
             (b"long", &long, None),
         ];
-        let mut packed = vec![0; COUNT];
+        let mut packed = vec![0; COUNT_LEN];
         for (field, value, expiry) in fields {
             push(&mut packed, field, value, *expiry);
         }

@@ -5,18 +5,18 @@
 
 use smallvec::SmallVec;
 
-use super::{OfHash, records};
-use crate::entries::{Place, Splice};
-use crate::fields::{Field, Fields, Replaced};
+use super::{HashFields, records};
+use crate::entries::{EntryRef, Splice};
+use crate::fields::{Field, Fields, ReplacedField};
 use crate::key::Key;
-use crate::kind::{Bounds, Form};
+use crate::kind::{ListpackBounds, ValueEncoding};
 use crate::large::Large;
-use crate::packed::{self, MOST_BYTES, MOST_ELEMENTS, Shape};
+use crate::packed::{self, MAX_BYTES, MAX_ELEMENTS, Shape};
 use crate::table::Table;
 
 /// Whether a hash with `count` fields, including this one, exceeds the `listpack` bounds.
 #[inline]
-fn passes(field: &Field<'_>, count: usize, bounds: Bounds) -> bool {
+fn exceeds_bounds(field: &Field<'_>, count: usize, bounds: ListpackBounds) -> bool {
     field.name.len().max(field.value.len()) > bounds.value || count > bounds.entries
 }
 
@@ -24,45 +24,45 @@ impl Table {
     /// Sets a field of the hash at `place`, with its expiry. Returns the previous state if the field existed.
     pub fn hash_set(
         &mut self,
-        place: Place,
+        place: EntryRef,
         key: &Key<'_>,
         field: Field<'_>,
-        bounds: Bounds,
-    ) -> (Place, Option<Replaced>) {
-        let (place, replaced) = match self.set_where_it_is(place, key, field, bounds) {
+        bounds: ListpackBounds,
+    ) -> (EntryRef, Option<ReplacedField>) {
+        let (place, replaced) = match self.set_in_place(place, key, field, bounds) {
             Some(done) => done,
-            None => self.set_moving(place, key, field, bounds),
+            None => self.set_by_splice(place, key, field, bounds),
         };
-        self.update_parts_due(place, key);
+        self.refresh_element_expiry(place, key);
         (place, replaced)
     }
 
     /// Sets a field of a packed hash that is new or changes its size.
-    fn set_moving(
+    fn set_by_splice(
         &mut self,
-        place: Place,
+        place: EntryRef,
         key: &Key<'_>,
         field: Field<'_>,
-        bounds: Bounds,
-    ) -> (Place, Option<Replaced>) {
+        bounds: ListpackBounds,
+    ) -> (EntryRef, Option<ReplacedField>) {
         let hash = self.known_hash(place);
         let Shape::Packed(packed) = hash.shape else { return self.set_in_large(place, key, field, bounds) };
         let Field { name, value, expiry } = field;
         let found = records::find(packed, name);
         let count = packed::count(packed) + usize::from(found.is_none());
-        let form = if passes(&field, count, bounds) { Form::TableHash } else { hash.form };
-        let replaced = found.map(|record| Replaced { expiry: record.expiry });
+        let form = if exceeds_bounds(&field, count, bounds) { ValueEncoding::TableHash } else { hash.form };
+        let replaced = found.map(|record| ReplacedField { expiry: record.expiry });
         let range = found.map_or(packed.len()..packed.len(), |record| record.start..record.end);
         let mut bytes = SmallVec::<[u8; 256]>::new();
         records::push(&mut bytes, name, value, expiry);
-        if packed.len() - range.len() + bytes.len() > MOST_BYTES || count > MOST_ELEMENTS {
+        if packed.len() - range.len() + bytes.len() > MAX_BYTES || count > MAX_ELEMENTS {
             let place = self.make_hash_large(place, key);
             return self.set_in_large(place, key, field, bounds);
         }
         let splice = Splice { range, with: &bytes, count, code: form.code() };
         let place = self.entries.splice(place, key, &splice);
         if expiry.is_some() {
-            self.note_parts_due(place, key);
+            self.record_element_expiry(place, key);
         }
         (place, replaced)
     }
@@ -70,61 +70,61 @@ impl Table {
     /// Sets a field of a large hash.
     fn set_in_large(
         &mut self,
-        place: Place,
+        place: EntryRef,
         key: &Key<'_>,
         field: Field<'_>,
-        bounds: Bounds,
-    ) -> (Place, Option<Replaced>) {
+        bounds: ListpackBounds,
+    ) -> (EntryRef, Option<ReplacedField>) {
         let form = self.known_hash(place).form;
         let Some(fields) = self.large_hash(place) else { return (place, None) };
         let replaced = fields.set(field.name, field.value, field.expiry);
-        if form != Form::TableHash && passes(&field, fields.len(), bounds) {
-            self.entries.set_code(place, Form::TableHash.code());
+        if form != ValueEncoding::TableHash && exceeds_bounds(&field, fields.len(), bounds) {
+            self.entries.set_code(place, ValueEncoding::TableHash.code());
         }
         if field.expiry.is_some() {
-            self.note_parts_due(place, key);
+            self.record_element_expiry(place, key);
         }
         (place, replaced)
     }
 
-    /// Sets several fields of the hash at `place`. For each one, `told` receives the previous state. A packed
+    /// Sets several fields of the hash at `place`. For each one, `on_replaced` receives the previous state. A packed
     /// hash is rewritten once for all of them.
     pub fn hash_set_all<'f>(
         &mut self,
-        mut place: Place,
+        mut place: EntryRef,
         key: &Key<'_>,
         mut fields: impl Iterator<Item = Field<'f>>,
-        bounds: Bounds,
-        mut visit_replaced: impl FnMut(Option<Replaced>),
-    ) -> Place {
+        bounds: ListpackBounds,
+        mut visit_replaced: impl FnMut(Option<ReplacedField>),
+    ) -> EntryRef {
         while let Some(field) = fields.next() {
-            match self.set_where_it_is(place, key, field, bounds) {
+            match self.set_in_place(place, key, field, bounds) {
                 Some((set, replaced)) => {
                     place = set;
                     visit_replaced(replaced);
                 }
                 None => {
                     let all = [field].into_iter().chain(fields.by_ref());
-                    place = self.set_rewriting(place, key, all, bounds, &mut visit_replaced);
+                    place = self.set_by_rewrite(place, key, all, bounds, &mut visit_replaced);
                 }
             }
         }
-        self.update_parts_due(place, key);
+        self.refresh_element_expiry(place, key);
         place
     }
 
     /// Applies the fields to a copy of a packed hash while it stays packed, and stores the copy.
-    fn set_rewriting<'f>(
+    fn set_by_rewrite<'f>(
         &mut self,
-        place: Place,
+        place: EntryRef,
         key: &Key<'_>,
         mut fields: impl Iterator<Item = Field<'f>>,
-        bounds: Bounds,
-        visit_replaced: &mut impl FnMut(Option<Replaced>),
-    ) -> Place {
+        bounds: ListpackBounds,
+        visit_replaced: &mut impl FnMut(Option<ReplacedField>),
+    ) -> EntryRef {
         let Some(first) = fields.next() else { return place };
         let Some(second) = fields.next() else {
-            let (place, replaced) = self.set_moving(place, key, first, bounds);
+            let (place, replaced) = self.set_by_splice(place, key, first, bounds);
             visit_replaced(replaced);
             return place;
         };
@@ -133,7 +133,7 @@ impl Table {
         let hash = self.known_hash(place);
         if let Shape::Packed(packed) = hash.shape {
             let (whole, mut timed) = (0..packed.len(), false);
-            let mut draft = Rewriting { bytes: packed.into(), form: hash.form, bounds };
+            let mut draft = HashRewrite { bytes: packed.into(), form: hash.form, bounds };
             for field in fields.by_ref() {
                 let Some(replaced) = draft.set(&field) else {
                     too_much = Some(field);
@@ -146,7 +146,7 @@ impl Table {
             let splice = Splice { range: whole, with: &draft.bytes, count, code };
             place = self.entries.splice(place, key, &splice);
             if timed {
-                self.note_parts_due(place, key);
+                self.record_element_expiry(place, key);
             }
         }
         // The hash no longer fits the packed form: convert it and set the remaining fields one by one.
@@ -160,13 +160,13 @@ impl Table {
 
     /// Sets a field in place, if its size does not change.
     #[inline]
-    fn set_where_it_is(
+    fn set_in_place(
         &mut self,
-        place: Place,
+        place: EntryRef,
         key: &Key<'_>,
         field: Field<'_>,
-        bounds: Bounds,
-    ) -> Option<(Place, Option<Replaced>)> {
+        bounds: ListpackBounds,
+    ) -> Option<(EntryRef, Option<ReplacedField>)> {
         let Field { name, value, expiry } = field;
         let hash = self.known_hash(place);
         let Shape::Packed(packed) = hash.shape else {
@@ -175,24 +175,24 @@ impl Table {
         let record = records::find(packed, name)
             .filter(|record| record.value.len() == value.len())
             .filter(|record| record.expiry.is_some() == expiry.is_some())?;
-        let passes = passes(&field, packed::count(packed), bounds);
-        let form = if passes { Form::TableHash } else { hash.form };
-        let replaced = Replaced { expiry: record.expiry };
+        let exceeds_bounds = exceeds_bounds(&field, packed::count(packed), bounds);
+        let form = if exceeds_bounds { ValueEncoding::TableHash } else { hash.form };
+        let replaced = ReplacedField { expiry: record.expiry };
         let (start, value_at) = (record.start, record.value_at);
         let place = self.entries.copy_on_write(place, key);
         let packed = self.entries.flat_mut(place);
         packed[value_at..value_at + value.len()].copy_from_slice(value);
         if let Some(expiry) = expiry {
             records::set_time(packed, start, expiry);
-            self.note_parts_due(place, key);
+            self.record_element_expiry(place, key);
         }
         self.entries.set_code(place, form.code());
         Some((place, Some(replaced)))
     }
 
     /// Converts a packed hash into a large one.
-    fn make_hash_large(&mut self, place: Place, key: &Key<'_>) -> Place {
-        let mut fields = Box::<Fields<OfHash>>::default();
+    fn make_hash_large(&mut self, place: EntryRef, key: &Key<'_>) -> EntryRef {
+        let mut fields = Box::<Fields<HashFields>>::default();
         self.known_hash(place).for_each(&mut |field| {
             fields.set(field.name, field.value, field.expiry);
         });
@@ -201,31 +201,31 @@ impl Table {
 }
 
 /// A packed hash that is being rewritten.
-struct Rewriting {
+struct HashRewrite {
     bytes: SmallVec<[u8; 1024]>,
-    form: Form,
-    bounds: Bounds,
+    form: ValueEncoding,
+    bounds: ListpackBounds,
 }
 
-impl Rewriting {
+impl HashRewrite {
     /// Sets a field and returns its previous state if it existed. `None` if the hash would outgrow the packed
     /// form.
-    fn set(&mut self, field: &Field<'_>) -> Option<Option<Replaced>> {
+    fn set(&mut self, field: &Field<'_>) -> Option<Option<ReplacedField>> {
         let found = records::find(&self.bytes, field.name);
-        let replaced = found.map(|record| Replaced { expiry: record.expiry });
+        let replaced = found.map(|record| ReplacedField { expiry: record.expiry });
         let range = found.map_or(self.bytes.len()..self.bytes.len(), |record| record.start..record.end);
         let count = packed::count(&self.bytes) + usize::from(found.is_none());
         let mut bytes = SmallVec::<[u8; 256]>::new();
         records::push(&mut bytes, field.name, field.value, field.expiry);
-        if self.bytes.len() - range.len() + bytes.len() > MOST_BYTES || count > MOST_ELEMENTS {
+        if self.bytes.len() - range.len() + bytes.len() > MAX_BYTES || count > MAX_ELEMENTS {
             return None;
         }
         let at = range.start;
         self.bytes.drain(range);
         self.bytes.insert_from_slice(at, &bytes);
         packed::set_count(&mut self.bytes, count);
-        if passes(field, count, self.bounds) {
-            self.form = Form::TableHash;
+        if exceeds_bounds(field, count, self.bounds) {
+            self.form = ValueEncoding::TableHash;
         }
         Some(replaced)
     }

@@ -14,18 +14,18 @@
 
 use wide::u8x16;
 
-pub(crate) const PLACES: usize = 12;
-pub(crate) const LINE: usize = 64;
-const PASSED: usize = 12;
-const REFERENCES: usize = 16;
+pub(crate) const CELLS: usize = 12;
+pub(crate) const BUCKET_LEN: usize = 64;
+const OVERFLOW_OFFSET: usize = 12;
+const REFERENCES_OFFSET: usize = 16;
 
 /// A read-only bucket.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Bucket<'a>(pub(crate) &'a [u8; LINE]);
+pub(crate) struct Bucket<'a>(pub(crate) &'a [u8; BUCKET_LEN]);
 
 /// A mutable bucket.
 #[derive(Debug)]
-pub(crate) struct BucketMut<'a>(pub(crate) &'a mut [u8; LINE]);
+pub(crate) struct BucketMut<'a>(pub(crate) &'a mut [u8; BUCKET_LEN]);
 
 /// The tag of a hash, never 0.
 #[inline]
@@ -35,69 +35,71 @@ pub(crate) fn tag(hash: u64) -> u8 {
 
 /// Bit mask of the cells that hold `tag`.
 #[inline]
-fn places_with(line: &[u8; LINE], tag: u8) -> u32 {
+fn cells_with_tag(line: &[u8; BUCKET_LEN], tag: u8) -> u32 {
     let head: [u8; 16] = *line.first_chunk().expect("a line is longer");
-    u8x16::new(head).simd_eq(u8x16::splat(tag)).to_bitmask() & ((1 << PLACES) - 1)
+    u8x16::new(head).simd_eq(u8x16::splat(tag)).to_bitmask() & ((1 << CELLS) - 1)
 }
 
 /// The numbers of the set bits in ascending order.
 #[inline]
-fn places(mut bits: u32) -> impl Iterator<Item = usize> {
+fn set_bits(mut bits: u32) -> impl Iterator<Item = usize> {
     std::iter::from_fn(move || {
-        let place = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
+        let cell = (bits != 0).then(|| bits.trailing_zeros() as usize)?;
         bits &= bits - 1;
-        Some(place)
+        Some(cell)
     })
 }
 
 impl<'a> Bucket<'a> {
     #[inline]
-    pub(crate) fn reference(self, place: usize) -> u32 {
-        let at = REFERENCES + place * 4;
+    pub(crate) fn reference(self, cell: usize) -> u32 {
+        let at = REFERENCES_OFFSET + cell * 4;
         u32::from_le_bytes(self.0[at..at + 4].try_into().expect("four bytes"))
     }
 
     #[inline]
-    pub(crate) fn passed(self) -> u16 {
-        u16::from_le_bytes([self.0[PASSED], self.0[PASSED + 1]])
+    pub(crate) fn overflow_count(self) -> u16 {
+        u16::from_le_bytes([self.0[OVERFLOW_OFFSET], self.0[OVERFLOW_OFFSET + 1]])
     }
 
     /// The cells that hold `tag`, with their references.
     #[inline]
     pub(crate) fn tagged(self, tag: u8) -> impl Iterator<Item = (usize, u32)> + 'a {
-        places(places_with(self.0, tag)).map(move |place| (place, self.reference(place)))
+        set_bits(cells_with_tag(self.0, tag)).map(move |cell| (cell, self.reference(cell)))
     }
 
     pub(crate) fn references(self) -> impl Iterator<Item = u32> + 'a {
-        (0..PLACES).filter(move |&place| self.0[place] != 0).map(move |place| self.reference(place))
+        (0..CELLS).filter(move |&cell| self.0[cell] != 0).map(move |cell| self.reference(cell))
     }
 
     /// The reference in the cell, if it is taken.
-    pub(crate) fn at(self, place: usize) -> Option<u32> {
-        (self.0[place] != 0).then(|| self.reference(place))
+    pub(crate) fn at(self, cell: usize) -> Option<u32> {
+        (self.0[cell] != 0).then(|| self.reference(cell))
     }
 
     #[inline]
-    pub(crate) fn free_place(self) -> Option<usize> {
-        places(places_with(self.0, 0)).next()
+    pub(crate) fn free_cell(self) -> Option<usize> {
+        set_bits(cells_with_tag(self.0, 0)).next()
     }
 }
 
 impl BucketMut<'_> {
-    pub(crate) fn set(&mut self, place: usize, tag: u8, reference: u32) {
-        self.0[place] = tag;
-        let at = REFERENCES + place * 4;
+    pub(crate) fn set(&mut self, cell: usize, tag: u8, reference: u32) {
+        self.0[cell] = tag;
+        let at = REFERENCES_OFFSET + cell * 4;
         self.0[at..at + 4].copy_from_slice(&reference.to_le_bytes());
     }
 
-    pub(crate) fn clear(&mut self, place: usize) {
-        self.0[place] = 0;
+    pub(crate) fn clear(&mut self, cell: usize) {
+        self.0[cell] = 0;
     }
 
-    pub(crate) fn pass(&mut self, by: i32) {
-        let passed = i32::from(u16::from_le_bytes([self.0[PASSED], self.0[PASSED + 1]])) + by;
-        let passed = u16::try_from(passed).expect("a segment has fewer entries, and each leaves as it came");
-        self.0[PASSED..PASSED + 2].copy_from_slice(&passed.to_le_bytes());
+    pub(crate) fn add_overflow(&mut self, by: i32) {
+        let overflow_count =
+            i32::from(u16::from_le_bytes([self.0[OVERFLOW_OFFSET], self.0[OVERFLOW_OFFSET + 1]])) + by;
+        let overflow_count =
+            u16::try_from(overflow_count).expect("a segment has fewer entries, and each leaves as it came");
+        self.0[OVERFLOW_OFFSET..OVERFLOW_OFFSET + 2].copy_from_slice(&overflow_count.to_le_bytes());
     }
 }
 
@@ -106,19 +108,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_found_by_tag() {
-        let mut line = [0; LINE];
+    fn cells_are_found_by_tag() {
+        let mut line = [0; BUCKET_LEN];
         let mut bucket = BucketMut(&mut line);
-        for place in 0..PLACES {
-            bucket.set(place, [7, 9][place % 2], place as u32 * 1000);
+        for cell in 0..CELLS {
+            bucket.set(cell, [7, 9][cell % 2], cell as u32 * 1000);
         }
         bucket.clear(4);
-        bucket.pass(3);
-        bucket.pass(-1);
+        bucket.add_overflow(3);
+        bucket.add_overflow(-1);
         let bucket = Bucket(&line);
-        assert_eq!(bucket.tagged(7).map(|(place, _)| place).collect::<Vec<_>>(), [0, 2, 6, 8, 10]);
+        assert_eq!(bucket.tagged(7).map(|(cell, _)| cell).collect::<Vec<_>>(), [0, 2, 6, 8, 10]);
         assert_eq!(bucket.tagged(9).last(), Some((11, 11_000)));
         assert_eq!(bucket.references().count(), 11);
-        assert_eq!((bucket.free_place(), bucket.passed()), (Some(4), 2));
+        assert_eq!((bucket.free_cell(), bucket.overflow_count()), (Some(4), 2));
     }
 }

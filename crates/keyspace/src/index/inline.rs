@@ -6,23 +6,23 @@
 use super::bucket::tag;
 
 /// Capacity: takes as many bytes as a segment header.
-pub(super) const MOST: usize = 7;
+pub(super) const MAX: usize = 7;
 
 #[derive(Debug, Default)]
-pub(crate) struct Few {
-    references: [u32; MOST],
-    tags: [u8; MOST],
+pub(crate) struct InlineIndex {
+    references: [u32; MAX],
+    tags: [u8; MAX],
     len: u8,
 }
 
-impl Few {
+impl InlineIndex {
     #[inline]
     pub(super) fn len(&self) -> usize {
         usize::from(self.len)
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.len() == MOST
+        self.len() == MAX
     }
 
     #[inline]
@@ -34,8 +34,8 @@ impl Few {
     #[inline]
     fn tagged(&self, hash: u64) -> impl Iterator<Item = (usize, u32)> {
         let tag = tag(hash);
-        let places = self.tags[..self.len()].iter().enumerate();
-        places.filter(move |&(_, &other)| other == tag).map(|(place, _)| (place, self.references[place]))
+        let set_bits = self.tags[..self.len()].iter().enumerate();
+        set_bits.filter(move |&(_, &other)| other == tag).map(|(cell, _)| (cell, self.references[cell]))
     }
 
     #[inline]
@@ -55,28 +55,28 @@ impl Few {
         self.len += 1;
     }
 
-    fn place_of(&self, hash: u64, reference: u32) -> usize {
+    fn cell_of(&self, hash: u64, reference: u32) -> usize {
         let found = self.tagged(hash).find(|&(_, other)| other == reference);
         found.expect("what is alive is indexed").0
     }
 
     pub(super) fn remove(&mut self, hash: u64, reference: u32) {
-        let place = self.place_of(hash, reference);
+        let cell = self.cell_of(hash, reference);
         self.len -= 1;
-        self.references[place] = self.references[self.len()];
-        self.tags[place] = self.tags[self.len()];
+        self.references[cell] = self.references[self.len()];
+        self.tags[cell] = self.tags[self.len()];
     }
 
     /// Replaces a reference by another one to the same entry.
-    pub(super) fn redirect(&mut self, hash: u64, from: u32, to: u32) {
-        let place = self.place_of(hash, from);
-        self.references[place] = to;
+    pub(super) fn replace_reference(&mut self, hash: u64, from: u32, to: u32) {
+        let cell = self.cell_of(hash, from);
+        self.references[cell] = to;
     }
 
     /// Picks a uniformly random reference.
     pub(super) fn pick(&self, random: u64) -> Option<u32> {
-        let place = (u128::from(random) * u128::from(self.len)) >> 64;
-        self.references().get(place as usize).copied()
+        let cell = (u128::from(random) * u128::from(self.len)) >> 64;
+        self.references().get(cell as usize).copied()
     }
 }
 
@@ -85,9 +85,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn references_are_found_by_tag_and_leave_no_gap() {
-        let mut few = Few::default();
-        for number in 0..MOST as u64 {
+    fn inline_references_are_found_by_tag() {
+        let mut few = InlineIndex::default();
+        for number in 0..MAX as u64 {
             assert!(!few.is_full());
             few.add(number % 3, number as u32 * 10);
         }
@@ -95,9 +95,9 @@ mod tests {
         assert_eq!(few.find(2, |_| true), Some(20));
         assert_eq!(few.find(2, |reference| reference == 50), Some(50));
         few.remove(2, 20);
-        few.redirect(2, 50, 55);
+        few.replace_reference(2, 50, 55);
         assert_eq!((few.likely(2), few.find(2, |reference| reference == 20)), (Some(55), None));
-        assert_eq!(few.references().len(), MOST - 1);
+        assert_eq!(few.references().len(), MAX - 1);
         let picked: std::collections::BTreeSet<_> =
             (0..100u64).filter_map(|turn| few.pick(turn.wrapping_mul(u64::MAX / 100))).collect();
         assert_eq!(picked.into_iter().collect::<Vec<_>>(), [0, 10, 30, 40, 55, 60]);

@@ -9,9 +9,9 @@ use std::ops::Range;
 /// Elements copied to the doubled map per split. The map doubles when nearly every element has its own
 /// segment, so from [`Map::is_nearly_full`] on, four times as many splits remain as are needed to finish the
 /// copy.
-const AT_ONCE: usize = 16;
+const ELEMENTS_PER_SPLIT: usize = 16;
 /// Smaller maps are doubled at once.
-const MANY: usize = 4096;
+const MIN_INCREMENTAL_LEN: usize = 4096;
 
 #[derive(Debug)]
 pub(super) struct Map {
@@ -35,13 +35,13 @@ impl Map {
 
     /// Splits the range of positions that share `depth` bits with this one: its upper half now leads to
     /// segment `upper`.
-    pub(super) fn divide(&mut self, position: u64, depth: u8, upper: u32) {
+    pub(super) fn split_range(&mut self, position: u64, depth: u8, upper: u32) {
         if depth == self.depth {
-            self.make_ready(self.numbers.len());
+            self.extend_doubled(self.numbers.len());
             self.numbers = std::mem::take(&mut self.next);
             self.depth += 1;
         } else if self.is_nearly_full() {
-            self.make_ready(AT_ONCE);
+            self.extend_doubled(ELEMENTS_PER_SPLIT);
         }
         let range = self.range(position, depth);
         self.lead(range.start.midpoint(range.end)..range.end, upper);
@@ -49,7 +49,7 @@ impl Map {
     }
 
     /// Merges two ranges: all positions that share `depth` bits with this one now lead to segment `number`.
-    pub(super) fn unite(&mut self, position: u64, depth: u8, number: u32) {
+    pub(super) fn merge_ranges(&mut self, position: u64, depth: u8, number: u32) {
         self.lead(self.range(position, depth), number);
         self.segments -= 1;
     }
@@ -60,11 +60,11 @@ impl Map {
     }
 
     fn is_nearly_full(&self) -> bool {
-        self.numbers.len() >= MANY && self.segments > self.numbers.len() / 4 * 3
+        self.numbers.len() >= MIN_INCREMENTAL_LEN && self.segments > self.numbers.len() / 4 * 3
     }
 
     /// Copies this many more elements to the doubled map.
-    fn make_ready(&mut self, elements: usize) {
+    fn extend_doubled(&mut self, elements: usize) {
         self.next.reserve_exact(self.numbers.len() * 2 - self.next.len());
         let done = self.next.len() / 2;
         self.next.extend(self.numbers.iter().skip(done).take(elements).flat_map(|&number| [number, number]));
@@ -120,7 +120,7 @@ mod tests {
 
     /// Splits and merges segments at random, up to ten thousand and back to one.
     #[test]
-    fn every_position_leads_to_the_segment_that_covers_it() {
+    fn map_leads_to_covering_segment() {
         let mut map = Map::new();
         let mut twin = Twin(BTreeMap::from([(0, (0, 0))]));
         let (mut random, mut made) = (7, 0);
@@ -129,7 +129,7 @@ mod tests {
                 let position = next(&mut random);
                 let (start, depth, number) = twin.of(position);
                 made += 1;
-                map.divide(position, depth, made);
+                map.split_range(position, depth, made);
                 twin.0.insert(start, (depth + 1, number));
                 twin.0.insert(start | 1 << (63 - depth), (depth + 1, made));
             }
@@ -142,7 +142,7 @@ mod tests {
                     if halves && next(&mut random).is_multiple_of(2) && twin.0.len() > goal {
                         twin.0.remove(&start.max(other));
                         twin.0.insert(start.min(other), (depth - 1, number));
-                        map.unite(start, depth - 1, number);
+                        map.merge_ranges(start, depth - 1, number);
                     }
                 }
             }
@@ -153,12 +153,12 @@ mod tests {
     /// All segments fill about equally, so all segments of one depth split before the next depth starts. The
     /// map prepared ahead must be ready in time, whatever was split and merged while it was built.
     #[test]
-    fn a_large_map_is_doubled_before_that_is_needed() {
+    fn large_map_is_doubled_ahead_of_time() {
         let mut map = Map::new();
         let mut twin = Twin(BTreeMap::from([(0, (0, 0))]));
         let mut made = 0;
         for depth in 0..16u8 {
-            if depth == map.depth && map.numbers.len() >= MANY {
+            if depth == map.depth && map.numbers.len() >= MIN_INCREMENTAL_LEN {
                 assert_eq!(map.next.len(), 2 * map.numbers.len());
             }
             let count = 1u64 << depth;
@@ -168,12 +168,12 @@ mod tests {
                 let start = if depth == 0 { 0 } else { number << (64 - depth) };
                 let lower = twin.0[&start].1;
                 made += 1;
-                map.divide(start, depth, made);
+                map.split_range(start, depth, made);
                 if turn.is_multiple_of(3) {
-                    map.unite(start | 1 << (63 - depth), depth, made);
-                    map.divide(start, depth, made);
-                    map.unite(start, depth, lower);
-                    map.divide(start, depth, made);
+                    map.merge_ranges(start | 1 << (63 - depth), depth, made);
+                    map.split_range(start, depth, made);
+                    map.merge_ranges(start, depth, lower);
+                    map.split_range(start, depth, made);
                 }
                 twin.0.insert(start, (depth + 1, lower));
                 twin.0.insert(start | 1 << (63 - depth), (depth + 1, made));

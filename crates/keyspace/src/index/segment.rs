@@ -11,24 +11,24 @@
 
 use smallvec::SmallVec;
 
-use super::Hashes;
-use super::bucket::{Bucket, BucketMut, LINE, PLACES, tag};
-use crate::hashing::POSITION;
+use super::HashSource;
+use super::bucket::{BUCKET_LEN, Bucket, BucketMut, CELLS, tag};
+use crate::hashing::POSITION_MASK;
 use crate::memory::Line;
 
 /// Buckets per block.
-const A_BLOCK: usize = Line::LEN / LINE;
-const MOST_BLOCKS: usize = 8;
-pub(super) const MOST_BUCKETS: usize = MOST_BLOCKS * A_BLOCK;
+const BUCKETS_PER_BLOCK: usize = Line::LEN / BUCKET_LEN;
+const MAX_BLOCKS: usize = 8;
+pub(super) const MAX_BUCKETS: usize = MAX_BLOCKS * BUCKETS_PER_BLOCK;
 /// Maximum number of entries in a segment.
-pub(super) const MOST_ENTRIES: usize = MOST_BUCKETS * (PLACES - 1);
+pub(super) const MAX_ENTRIES: usize = MAX_BUCKETS * (CELLS - 1);
 
 /// References with their hashes, on the stack.
-pub(super) type Taken = SmallVec<[(u64, u32); MOST_BUCKETS * PLACES]>;
+pub(super) type HashedRefs = SmallVec<[(u64, u32); MAX_BUCKETS * CELLS]>;
 
 #[derive(Debug, Default)]
 pub(crate) struct Segment {
-    blocks: [Option<Line>; MOST_BLOCKS],
+    blocks: [Option<Line>; MAX_BLOCKS],
     len: u16,
     buckets: u8,
     depth: u8,
@@ -36,28 +36,28 @@ pub(crate) struct Segment {
 
 /// Maximum number of entries for this many buckets.
 fn capacity(buckets: usize) -> usize {
-    if buckets == 1 { PLACES } else { buckets * (PLACES - 1) }
+    if buckets == 1 { CELLS } else { buckets * (CELLS - 1) }
 }
 
 /// Number of buckets for this many entries.
 fn buckets_for(len: usize) -> usize {
     match len {
         0 => 0,
-        1..=PLACES => 1,
-        _ => len.div_ceil(PLACES - 1).next_multiple_of(A_BLOCK).min(MOST_BUCKETS),
+        1..=CELLS => 1,
+        _ => len.div_ceil(CELLS - 1).next_multiple_of(BUCKETS_PER_BLOCK).min(MAX_BUCKETS),
     }
 }
 
 /// What a segment must do before it can take another entry.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Room {
+pub(super) enum GrowthStep {
     Enough,
     Grow,
     Split,
 }
 
 impl Segment {
-    pub(super) fn of_depth(depth: u8) -> Self {
+    pub(super) fn with_depth(depth: u8) -> Self {
         Self { depth, ..Self::default() }
     }
 
@@ -73,8 +73,8 @@ impl Segment {
         self.blocks.iter().flatten().count() * Line::LEN
     }
 
-    pub(super) fn sink(&mut self) {
-        self.blocks.iter_mut().flatten().for_each(Line::sink);
+    pub(super) fn move_lower(&mut self) {
+        self.blocks.iter_mut().flatten().for_each(Line::move_lower);
     }
 
     fn buckets(&self) -> usize {
@@ -83,8 +83,8 @@ impl Segment {
 
     /// The home bucket of a hash. The segment must have buckets.
     #[inline]
-    fn home(&self, hash: u64) -> usize {
-        let local = (hash & POSITION) << self.depth;
+    fn home_bucket(&self, hash: u64) -> usize {
+        let local = (hash & POSITION_MASK) << self.depth;
         ((u128::from(local) * self.buckets as u128) >> 64) as usize
     }
 
@@ -95,32 +95,32 @@ impl Segment {
 
     #[inline]
     fn bucket(&self, number: usize) -> Bucket<'_> {
-        let block = self.blocks[number / A_BLOCK].as_ref().expect("a bucket has its block");
-        let lines: &[[u8; LINE]] = block.bytes().as_chunks().0;
-        Bucket(&lines[number % A_BLOCK])
+        let block = self.blocks[number / BUCKETS_PER_BLOCK].as_ref().expect("a bucket has its block");
+        let lines: &[[u8; BUCKET_LEN]] = block.bytes().as_chunks().0;
+        Bucket(&lines[number % BUCKETS_PER_BLOCK])
     }
 
     #[inline]
     fn bucket_mut(&mut self, number: usize) -> BucketMut<'_> {
-        let block = self.blocks[number / A_BLOCK].as_mut().expect("a bucket has its block");
-        let lines: &mut [[u8; LINE]] = block.bytes_mut().as_chunks_mut().0;
-        BucketMut(&mut lines[number % A_BLOCK])
+        let block = self.blocks[number / BUCKETS_PER_BLOCK].as_mut().expect("a bucket has its block");
+        let lines: &mut [[u8; BUCKET_LEN]] = block.bytes_mut().as_chunks_mut().0;
+        BucketMut(&mut lines[number % BUCKETS_PER_BLOCK])
     }
 
     /// Prefetches the line where a search for `hash` starts.
     #[inline]
     pub(super) fn prefetch(&self, hash: u64) {
         if self.buckets > 0 {
-            let home = self.home(hash);
-            let block = self.blocks[home / A_BLOCK].as_ref().expect("a bucket has its block");
-            block.prefetch(home % A_BLOCK * LINE);
+            let home = self.home_bucket(hash);
+            let block = self.blocks[home / BUCKETS_PER_BLOCK].as_ref().expect("a bucket has its block");
+            block.prefetch(home % BUCKETS_PER_BLOCK * BUCKET_LEN);
         }
     }
 
     /// The reference in the home bucket with the tag of `hash`: nearly always the right one.
     #[inline]
     pub(super) fn likely(&self, hash: u64) -> Option<u32> {
-        let bucket = (self.buckets > 0).then(|| self.bucket(self.home(hash)))?;
+        let bucket = (self.buckets > 0).then(|| self.bucket(self.home_bucket(hash)))?;
         bucket.tagged(tag(hash)).next().map(|(_, reference)| reference)
     }
 
@@ -131,13 +131,13 @@ impl Segment {
             return None;
         }
         let tag = tag(hash);
-        let mut number = self.home(hash);
+        let mut number = self.home_bucket(hash);
         for _ in 0..self.buckets {
             let bucket = self.bucket(number);
-            if let Some((place, reference)) = bucket.tagged(tag).find(|&(_, reference)| is(reference)) {
-                return Some((number, place, reference));
+            if let Some((cell, reference)) = bucket.tagged(tag).find(|&(_, reference)| is(reference)) {
+                return Some((number, cell, reference));
             }
-            if bucket.passed() == 0 {
+            if bucket.overflow_count() == 0 {
                 return None;
             }
             number = self.next(number);
@@ -150,100 +150,100 @@ impl Segment {
         self.locate(hash, is).map(|(_, _, reference)| reference)
     }
 
-    pub(super) fn room(&self) -> Room {
+    pub(super) fn growth_step(&self) -> GrowthStep {
         match self.buckets() {
-            buckets if buckets > 0 && self.len() < capacity(buckets) => Room::Enough,
-            MOST_BUCKETS => Room::Split,
-            _ => Room::Grow,
+            buckets if buckets > 0 && self.len() < capacity(buckets) => GrowthStep::Enough,
+            MAX_BUCKETS => GrowthStep::Split,
+            _ => GrowthStep::Grow,
         }
     }
 
     /// Adds a reference. The segment must have room.
     pub(super) fn add(&mut self, hash: u64, reference: u32) {
-        let mut number = self.home(hash);
+        let mut number = self.home_bucket(hash);
         loop {
-            if let Some(place) = self.bucket(number).free_place() {
-                self.bucket_mut(number).set(place, tag(hash), reference);
+            if let Some(cell) = self.bucket(number).free_cell() {
+                self.bucket_mut(number).set(cell, tag(hash), reference);
                 self.len += 1;
                 return;
             }
-            self.bucket_mut(number).pass(1);
+            self.bucket_mut(number).add_overflow(1);
             number = self.next(number);
         }
     }
 
     pub(super) fn remove(&mut self, hash: u64, reference: u32) {
-        let (found, place, _) =
+        let (found, cell, _) =
             self.locate(hash, |other| other == reference).expect("what is alive is indexed");
-        self.bucket_mut(found).clear(place);
+        self.bucket_mut(found).clear(cell);
         self.len -= 1;
-        let mut number = self.home(hash);
+        let mut number = self.home_bucket(hash);
         while number != found {
-            self.bucket_mut(number).pass(-1);
+            self.bucket_mut(number).add_overflow(-1);
             number = self.next(number);
         }
     }
 
     /// Replaces the reference to an entry that moved.
-    pub(super) fn redirect(&mut self, hash: u64, from: u32, to: u32) {
-        let (number, place, _) = self.locate(hash, |other| other == from).expect("what is alive is indexed");
-        self.bucket_mut(number).set(place, tag(hash), to);
+    pub(super) fn replace_reference(&mut self, hash: u64, from: u32, to: u32) {
+        let (number, cell, _) = self.locate(hash, |other| other == from).expect("what is alive is indexed");
+        self.bucket_mut(number).set(cell, tag(hash), to);
     }
 
     /// Whether the segment has far more buckets than it needs.
-    pub(super) fn is_loose(&self) -> bool {
+    pub(super) fn is_sparse(&self) -> bool {
         self.buckets() > buckets_for(self.len() * 2)
     }
 
-    pub(super) fn grow(&mut self, hash_of: &mut dyn FnMut(&[u32], &mut Taken)) {
-        let more = if self.buckets == 0 { 1 } else { (self.buckets() + 1).next_multiple_of(A_BLOCK) };
-        let more = if more == self.buckets() { more + A_BLOCK } else { more };
-        self.lay_out(more, hash_of);
+    pub(super) fn grow(&mut self, hash_of: &mut dyn FnMut(&[u32], &mut HashedRefs)) {
+        let more =
+            if self.buckets == 0 { 1 } else { (self.buckets() + 1).next_multiple_of(BUCKETS_PER_BLOCK) };
+        let more = if more == self.buckets() { more + BUCKETS_PER_BLOCK } else { more };
+        self.redistribute(more, hash_of);
     }
 
     /// Resizes to the number of buckets for this many entries.
-    pub(super) fn reserve(&mut self, entries: usize, hash_of: &mut dyn FnMut(&[u32], &mut Taken)) {
+    pub(super) fn reserve(&mut self, entries: usize, hash_of: &mut dyn FnMut(&[u32], &mut HashedRefs)) {
         let buckets = buckets_for(entries);
         if buckets > self.buckets() {
-            self.lay_out(buckets, hash_of);
+            self.redistribute(buckets, hash_of);
         }
     }
 
-    pub(super) fn shrink(&mut self, hash_of: &mut dyn FnMut(&[u32], &mut Taken)) {
-        self.lay_out(buckets_for(self.len()), hash_of);
+    pub(super) fn shrink(&mut self, hash_of: &mut dyn FnMut(&[u32], &mut HashedRefs)) {
+        self.redistribute(buckets_for(self.len()), hash_of);
     }
 
-    fn lay_out(&mut self, buckets: usize, hash_of: &mut dyn FnMut(&[u32], &mut Taken)) {
+    fn redistribute(&mut self, buckets: usize, hash_of: &mut dyn FnMut(&[u32], &mut HashedRefs)) {
         let taken = self.empty(hash_of);
         self.fill(buckets, &taken);
     }
 
     /// All references with their hashes.
-    pub(super) fn all(&self, hash_of: &mut dyn FnMut(&[u32], &mut Taken)) -> Taken {
+    pub(super) fn all(&self, hash_of: &mut dyn FnMut(&[u32], &mut HashedRefs)) -> HashedRefs {
         let buckets = (0..self.buckets()).map(|number| self.bucket(number));
-        let references: SmallVec<[u32; MOST_BUCKETS * PLACES]> =
-            buckets.flat_map(Bucket::references).collect();
-        let mut taken = Taken::new();
+        let references: SmallVec<[u32; MAX_BUCKETS * CELLS]> = buckets.flat_map(Bucket::references).collect();
+        let mut taken = HashedRefs::new();
         hash_of(&references, &mut taken);
         taken
     }
 
     /// Removes and returns all references with their hashes.
-    pub(super) fn empty(&mut self, hash_of: &mut dyn FnMut(&[u32], &mut Taken)) -> Taken {
+    pub(super) fn empty(&mut self, hash_of: &mut dyn FnMut(&[u32], &mut HashedRefs)) -> HashedRefs {
         let taken = self.all(hash_of);
         self.len = 0;
         taken
     }
 
     /// Fills an empty segment.
-    pub(super) fn take_in(&mut self, references: &[(u64, u32)]) {
+    pub(super) fn fill_empty(&mut self, references: &[(u64, u32)]) {
         self.fill(buckets_for(references.len()), references);
     }
 
     /// Distributes the references over this many buckets.
     pub(super) fn fill(&mut self, buckets: usize, references: &[(u64, u32)]) {
         for (number, block) in self.blocks.iter_mut().enumerate() {
-            if number * A_BLOCK < buckets {
+            if number * BUCKETS_PER_BLOCK < buckets {
                 block.get_or_insert_with(Line::new).bytes_mut().fill(0);
             } else {
                 *block = None;
@@ -254,24 +254,25 @@ impl Segment {
     }
 
     /// Splits in two by the next bit of the hash.
-    pub(super) fn split(&mut self, hash_of: &mut dyn FnMut(&[u32], &mut Taken)) -> Self {
+    pub(super) fn split(&mut self, hash_of: &mut dyn FnMut(&[u32], &mut HashedRefs)) -> Self {
         let taken = self.empty(hash_of);
         let bit = 63 - self.depth;
-        let (low, high): (Taken, Taken) = taken.into_iter().partition(|(hash, _)| hash >> bit & 1 == 0);
-        let mut other = Self::of_depth(self.depth + 1);
+        let (low, high): (HashedRefs, HashedRefs) =
+            taken.into_iter().partition(|(hash, _)| hash >> bit & 1 == 0);
+        let mut other = Self::with_depth(self.depth + 1);
         self.depth += 1;
         // The upper half takes over the blocks at the end.
         let (for_low, for_high) = (buckets_for(low.len() + 1), buckets_for(high.len() + 1));
-        let own = for_low.div_ceil(A_BLOCK);
+        let own = for_low.div_ceil(BUCKETS_PER_BLOCK);
         let rest = self.blocks[own..].iter_mut().filter_map(Option::take);
-        other.blocks.iter_mut().zip(rest).for_each(|(place, block)| *place = Some(block));
+        other.blocks.iter_mut().zip(rest).for_each(|(cell, block)| *cell = Some(block));
         self.fill(for_low, &low);
         other.fill(for_high, &high);
         other
     }
 
     /// Takes over the references of its sibling.
-    pub(super) fn join(&mut self, mut other: Self, hash_of: &mut dyn FnMut(&[u32], &mut Taken)) {
+    pub(super) fn join(&mut self, mut other: Self, hash_of: &mut dyn FnMut(&[u32], &mut HashedRefs)) {
         let mut taken = self.empty(hash_of);
         taken.extend(other.empty(hash_of));
         self.depth -= 1;
@@ -289,17 +290,17 @@ impl Segment {
         if self.buckets == 0 {
             return None;
         }
-        let home = self.home(position);
+        let home = self.home_bucket(position);
         let mut number = home;
         for _ in 0..self.buckets {
             let bucket = self.bucket(number);
             for reference in bucket.references() {
                 let hash = hash_of(reference);
-                if self.home(hash) == home && hash & POSITION >= position {
+                if self.home_bucket(hash) == home && hash & POSITION_MASK >= position {
                     visit(reference);
                 }
             }
-            if bucket.passed() == 0 {
+            if bucket.overflow_count() == 0 {
                 break;
             }
             number = self.next(number);
@@ -307,14 +308,14 @@ impl Segment {
         (home + 1 < self.buckets()).then(|| {
             let start = ((home as u128 + 1) << 64).div_ceil(self.buckets as u128) as u64;
             let start = (start >> self.depth) + u64::from(start & ((1 << self.depth) - 1) != 0);
-            start.saturating_add(!POSITION) & POSITION
+            start.saturating_add(!POSITION_MASK) & POSITION_MASK
         })
     }
 
     /// Visits all references until `visit` returns false. Returns whether all were visited.
-    pub(super) fn visit_all(&self, of: &impl Hashes, visit: &mut impl FnMut(u32) -> bool) -> bool {
+    pub(super) fn visit_all(&self, of: &impl HashSource, visit: &mut impl FnMut(u32) -> bool) -> bool {
         (0..self.buckets()).all(|number| {
-            let references: SmallVec<[u32; PLACES]> = self.bucket(number).references().collect();
+            let references: SmallVec<[u32; CELLS]> = self.bucket(number).references().collect();
             references.iter().for_each(|&reference| of.prefetch(reference));
             references.into_iter().all(&mut *visit)
         })
@@ -327,11 +328,11 @@ impl Segment {
     /// Returns the reference in the cell that `random` selects among all cells of `buckets` buckets, if that
     /// cell exists and is taken. Every reference has equal probability.
     pub(super) fn pick(&self, buckets: usize, random: u32) -> Option<u32> {
-        let place = ((u64::from(random) * (buckets * PLACES) as u64) >> 32) as usize;
-        (place / PLACES < self.buckets()).then(|| self.bucket(place / PLACES).at(place % PLACES))?
+        let cell = ((u64::from(random) * (buckets * CELLS) as u64) >> 32) as usize;
+        (cell / CELLS < self.buckets()).then(|| self.bucket(cell / CELLS).at(cell % CELLS))?
     }
 
-    pub(super) fn len_buckets(&self) -> usize {
+    pub(super) fn bucket_count(&self) -> usize {
         self.buckets()
     }
 }

@@ -7,15 +7,15 @@ use smallvec::SmallVec;
 
 use super::segments::Segments;
 use super::{ListEnd, ListItem, ListRef, records};
-use crate::entries::{Place, Splice};
+use crate::entries::{EntryRef, Splice};
 use crate::key::Key;
-use crate::kind::{Form, Kind, ListLimit};
+use crate::kind::{Kind, ListLimit, ValueEncoding};
 use crate::large::Large;
-use crate::packed::{Builder, COUNT, MOST_ELEMENTS, Shape};
-use crate::table::{Dropped, Table};
+use crate::packed::{COUNT_LEN, MAX_ELEMENTS, PackedBuilder, Shape};
+use crate::table::{RemovedValue, Table};
 
 /// A list that grows beyond this many bytes becomes large.
-const MOST_PACKED: usize = 2048;
+const MAX_PACKED: usize = 2048;
 
 /// Replaces a range of elements of a packed list by `count` others.
 struct Exchange<'a> {
@@ -28,17 +28,17 @@ impl Table {
     /// The list at `place`, or `None` if the value has another type.
     #[must_use]
     #[inline]
-    pub fn list(&self, place: Place) -> Option<ListRef<'_>> {
+    pub fn list(&self, place: EntryRef) -> Option<ListRef<'_>> {
         self.typed::<ListRef<'_>>(place)
     }
 
-    fn known_list(&self, place: Place) -> ListRef<'_> {
+    fn known_list(&self, place: EntryRef) -> ListRef<'_> {
         self.list(place).expect("the caller has seen that it is a list")
     }
 
     /// The segments of a large list, for editing. Snapshots that need the entry pin it first.
-    fn segments(&mut self, place: Place) -> Option<&mut Segments> {
-        if let Large::List(segments) = self.entries.outside_mut(place)? { Some(segments) } else { None }
+    fn segments(&mut self, place: EntryRef) -> Option<&mut Segments> {
+        if let Large::List(segments) = self.entries.overflow_mut(place)? { Some(segments) } else { None }
     }
 
     /// Creates a list under a key that does not exist, pushing the elements one by one at `end`.
@@ -48,8 +48,8 @@ impl Table {
         end: ListEnd,
         elements: impl DoubleEndedIterator<Item = &'e [u8]>,
         limit: ListLimit,
-    ) -> Place {
-        let mut list = Builder::new(Kind::List);
+    ) -> EntryRef {
+        let mut list = PackedBuilder::new(Kind::List);
         let mut raw = 0;
         let mut push = |element: &[u8]| {
             raw += element.len();
@@ -61,8 +61,8 @@ impl Table {
         }
         let list = list.packed();
         let place = self.insert(key, list, None);
-        if limit.is_passed(raw, list.len()) {
-            self.entries.set_code(place, Form::QuicklistList.code());
+        if limit.is_exceeded_by(raw, list.len()) {
+            self.entries.set_code(place, ValueEncoding::QuicklistList.code());
         }
         place
     }
@@ -70,20 +70,20 @@ impl Table {
     /// Pushes elements one by one at an end of the list at `place`.
     pub fn list_push<'e>(
         &mut self,
-        place: Place,
+        place: EntryRef,
         key: &Key<'_>,
         end: ListEnd,
         elements: impl DoubleEndedIterator<Item = &'e [u8]> + Clone,
         limit: ListLimit,
-    ) -> Place {
+    ) -> EntryRef {
         let (count, raw) =
             elements.clone().fold((0, 0), |(count, raw), element| (count + 1, raw + element.len()));
         self.name_larger(place, raw, count, limit);
         let list = self.known_list(place);
         if let Shape::Packed(packed) = list.shape
-            && packed.len() + raw + count <= MOST_PACKED
+            && packed.len() + raw + count <= MAX_PACKED
         {
-            let mut with = records::Draft::new();
+            let mut with = records::EncodedRecord::new();
             let mut push = |element: &[u8]| records::push(&mut with, element.into());
             let at = match end {
                 ListEnd::Head => {
@@ -110,12 +110,12 @@ impl Table {
     /// Inserts an element before `index` in the list at `place`.
     pub fn list_insert(
         &mut self,
-        place: Place,
+        place: EntryRef,
         key: &Key<'_>,
         index: usize,
         element: &[u8],
         limit: ListLimit,
-    ) -> Place {
+    ) -> EntryRef {
         self.name_larger(place, element.len(), 1, limit);
         let with = records::record(element.into());
         let exchange = Exchange { elements: index..index, with: &with, count: 1 };
@@ -132,12 +132,12 @@ impl Table {
     /// Replaces the element at `index`, which must exist, in the list at `place`.
     pub fn list_set(
         &mut self,
-        place: Place,
+        place: EntryRef,
         key: &Key<'_>,
         index: usize,
         element: &[u8],
         limit: ListLimit,
-    ) -> Place {
+    ) -> EntryRef {
         self.name_larger(place, element.len(), 1, limit);
         let with = records::record(element.into());
         let exchange = Exchange { elements: index..index + 1, with: &with, count: 1 };
@@ -159,22 +159,22 @@ impl Table {
     /// the list becomes empty.
     pub fn list_take(
         &mut self,
-        place: Place,
+        place: EntryRef,
         key: &Key<'_>,
         end: ListEnd,
         count: usize,
         limit: ListLimit,
-    ) -> (Place, Dropped) {
+    ) -> (EntryRef, RemovedValue) {
         let len = self.known_list(place).len();
         let count = count.min(len);
         if count == 0 {
-            return (place, Dropped::default());
+            return (place, RemovedValue::default());
         }
         let elements = match end {
             ListEnd::Head => 0..count,
             ListEnd::Tail => len - count..len,
         };
-        let (mut place, mut dropped) = (place, Dropped::default());
+        let (mut place, mut dropped) = (place, RemovedValue::default());
         match self.exchange(place, key, &Exchange { elements: elements.clone(), with: &[], count: 0 }) {
             Some(exchanged) => place = exchanged,
             None => {
@@ -196,12 +196,12 @@ impl Table {
     /// empty.
     pub fn list_remove(
         &mut self,
-        place: Place,
+        place: EntryRef,
         key: &Key<'_>,
         element: &[u8],
         (from_tail, most): (bool, usize),
         limit: ListLimit,
-    ) -> (Place, usize) {
+    ) -> (EntryRef, usize) {
         let wanted = ListItem::from(element);
         let list = self.known_list(place);
         let mut found = Vec::new();
@@ -229,7 +229,7 @@ impl Table {
         let place = match list.shape {
             Shape::Packed(packed) => {
                 let mut with = SmallVec::<[u8; 1024]>::new();
-                for (index, item) in records::items(&packed[COUNT..]).enumerate() {
+                for (index, item) in records::items(&packed[COUNT_LEN..]).enumerate() {
                     if found.last() == Some(&index) {
                         found.pop();
                     } else {
@@ -252,11 +252,11 @@ impl Table {
     }
 
     /// Replaces elements of a packed list; `None` if the list is large or would outgrow the packed form.
-    fn exchange(&mut self, place: Place, key: &Key<'_>, exchange: &Exchange<'_>) -> Option<Place> {
+    fn exchange(&mut self, place: EntryRef, key: &Key<'_>, exchange: &Exchange<'_>) -> Option<EntryRef> {
         let list = self.known_list(place);
         let Shape::Packed(packed) = list.shape else { return None };
         let Exchange { elements, with, count } = exchange;
-        let (run, len) = (&packed[COUNT..], list.len());
+        let (run, len) = (&packed[COUNT_LEN..], list.len());
         let start = records::offset(run, len, elements.start);
         let end = match elements.len() {
             0 => start,
@@ -265,35 +265,38 @@ impl Table {
         };
         let count = len - elements.len() + count;
         let grows = with.len() > end - start;
-        if grows && (packed.len() - (end - start) + with.len() > MOST_PACKED || count > MOST_ELEMENTS) {
+        if grows && (packed.len() - (end - start) + with.len() > MAX_PACKED || count > MAX_ELEMENTS) {
             return None;
         }
         let code = list.form.code();
-        let splice = Splice { range: COUNT + start..COUNT + end, with, count, code };
+        let splice = Splice { range: COUNT_LEN + start..COUNT_LEN + end, with, count, code };
         Some(self.entries.splice(place, key, &splice))
     }
 
     /// Converts a packed list into a large one.
-    fn make_list_large(&mut self, place: Place, key: &Key<'_>) -> Place {
+    fn make_list_large(&mut self, place: EntryRef, key: &Key<'_>) -> EntryRef {
         let Shape::Packed(packed) = self.known_list(place).shape else { return place };
         let mut segments = Box::<Segments>::default();
-        records::items(&packed[COUNT..]).for_each(|item| segments.push(ListEnd::Tail, item));
+        records::items(&packed[COUNT_LEN..]).for_each(|item| segments.push(ListEnd::Tail, item));
         self.make_large(place, key, Large::List(segments))
     }
 
     /// Updates the encoding before `count` elements with `raw` bytes in total are added.
-    fn name_larger(&mut self, place: Place, raw: usize, count: usize, limit: ListLimit) {
+    fn name_larger(&mut self, place: EntryRef, raw: usize, count: usize, limit: ListLimit) {
         let list = self.known_list(place);
-        if list.form == Form::ListpackList && limit.is_passed(list.bytes() + raw, list.len() + count) {
-            self.entries.set_code(place, Form::QuicklistList.code());
+        if list.form == ValueEncoding::ListpackList
+            && limit.is_exceeded_by(list.bytes() + raw, list.len() + count)
+        {
+            self.entries.set_code(place, ValueEncoding::QuicklistList.code());
         }
     }
 
     /// Updates the encoding after the list shrank.
-    fn name_smaller(&mut self, place: Place, limit: ListLimit) {
+    fn name_smaller(&mut self, place: EntryRef, limit: ListLimit) {
         let list = self.known_list(place);
-        if list.form == Form::QuicklistList && limit.is_far(list.bytes(), list.len()) {
-            self.entries.set_code(place, Form::ListpackList.code());
+        if list.form == ValueEncoding::QuicklistList && limit.permits_listpack_again(list.bytes(), list.len())
+        {
+            self.entries.set_code(place, ValueEncoding::ListpackList.code());
         }
     }
 }

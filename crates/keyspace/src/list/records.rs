@@ -28,7 +28,7 @@ use smallvec::SmallVec;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListItem<'a> {
     /// A string.
-    Bytes(&'a [u8]),
+    AppendBytes(&'a [u8]),
     /// An integer; its decimal digits are the element.
     Integer(i64),
 }
@@ -51,7 +51,7 @@ impl<'a> ListItem<'a> {
         'a: 'b,
     {
         match self {
-            Self::Bytes(bytes) => bytes,
+            Self::AppendBytes(bytes) => bytes,
             Self::Integer(value) => digits.0.format(*value).as_bytes(),
         }
     }
@@ -65,7 +65,7 @@ impl<'a> ListItem<'a> {
     /// Whether the element is an empty string.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        matches!(self, Self::Bytes(b""))
+        matches!(self, Self::AppendBytes(b""))
     }
 }
 
@@ -73,33 +73,33 @@ impl<'a> ListItem<'a> {
 impl<'a> From<&'a [u8]> for ListItem<'a> {
     #[inline]
     fn from(bytes: &'a [u8]) -> Self {
-        resp::parse_i64(bytes).map_or(Self::Bytes(bytes), Self::Integer)
+        resp::parse_i64(bytes).map_or(Self::AppendBytes(bytes), Self::Integer)
     }
 }
 
 /// An encoded record that is not stored yet.
-pub(crate) type Draft = SmallVec<[u8; 256]>;
+pub(crate) type EncodedRecord = SmallVec<[u8; 256]>;
 
 /// Encodes an element.
-pub(crate) fn record(item: ListItem<'_>) -> Draft {
-    let mut out = Draft::new();
+pub(crate) fn record(item: ListItem<'_>) -> EncodedRecord {
+    let mut out = EncodedRecord::new();
     push(&mut out, item);
     out
 }
 
 /// A byte buffer that supports appending.
-pub(crate) trait Bytes {
+pub(crate) trait AppendBytes {
     fn append(&mut self, bytes: &[u8]);
 }
 
-impl Bytes for Vec<u8> {
+impl AppendBytes for Vec<u8> {
     #[inline]
     fn append(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
     }
 }
 
-impl<A: smallvec::Array<Item = u8>> Bytes for SmallVec<A> {
+impl<A: smallvec::Array<Item = u8>> AppendBytes for SmallVec<A> {
     #[inline]
     fn append(&mut self, bytes: &[u8]) {
         self.extend_from_slice(bytes);
@@ -108,7 +108,7 @@ impl<A: smallvec::Array<Item = u8>> Bytes for SmallVec<A> {
 
 /// Appends the record of an element.
 #[inline]
-pub(crate) fn push(out: &mut impl Bytes, item: ListItem<'_>) {
+pub(crate) fn push(out: &mut impl AppendBytes, item: ListItem<'_>) {
     let (mut head, head_len, content) = encoded(item);
     out.append(&head[..head_len]);
     out.append(content);
@@ -118,14 +118,14 @@ pub(crate) fn push(out: &mut impl Bytes, item: ListItem<'_>) {
 }
 
 /// The longest head: a type byte and an eight-byte integer.
-const MOST_HEAD: usize = 9;
+const MAX_HEAD: usize = 9;
 
 /// Returns the head of a record, its length, and the string bytes that follow it.
 #[inline]
-fn encoded(item: ListItem<'_>) -> ([u8; MOST_HEAD], usize, &[u8]) {
-    let mut head = [0; MOST_HEAD];
+fn encoded(item: ListItem<'_>) -> ([u8; MAX_HEAD], usize, &[u8]) {
+    let mut head = [0; MAX_HEAD];
     match item {
-        ListItem::Bytes(bytes) => {
+        ListItem::AppendBytes(bytes) => {
             let head_len = match bytes.len() {
                 len @ 0..64 => {
                     head[0] = 0x80 | len as u8;
@@ -183,7 +183,7 @@ fn backward_len(len: usize) -> usize {
 
 /// Writes the backward length and returns its size.
 #[inline]
-fn backward(out: &mut [u8; MOST_HEAD], len: usize) -> usize {
+fn backward(out: &mut [u8; MAX_HEAD], len: usize) -> usize {
     let count = backward_len(len);
     for (place, byte) in out[..count].iter_mut().enumerate() {
         let bits = (len >> (7 * (count - 1 - place))) as u8 & 0x7F;
@@ -236,7 +236,7 @@ pub(crate) fn read(bytes: &[u8], at: usize) -> Record<'_> {
     let found = &bytes[at + skip..at + whole];
     let item = match bytes[at] {
         first @ 0x00..=0x7F => ListItem::Integer(i64::from(first)),
-        0x80..=0xBF | 0xE0..=0xF0 => ListItem::Bytes(found),
+        0x80..=0xBF | 0xE0..=0xF0 => ListItem::AppendBytes(found),
         // 13 bits in two's complement.
         first @ 0xC0..=0xDF => {
             let value = i16::from(first & 0x1F) << 8 | i16::from(found[1]);
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_read_back_from_both_ends() {
+    fn elements_round_trip_in_both_directions() {
         let elements = elements();
         let mut bytes = Vec::new();
         let mut starts = Vec::new();
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn records_are_those_of_a_listpack() {
+    fn records_match_listpack_entries() {
         let table: &[(&str, &[u8])] = &[
             ("5", b"\x05\x01"),
             ("ab", b"\x82ab\x03"),
@@ -362,7 +362,7 @@ mod tests {
         for (element, bytes) in table {
             assert_eq!(&record(element.as_bytes().into())[..], *bytes, "{element}");
         }
-        let long = record(ListItem::Bytes(&[b'x'; 200]));
+        let long = record(ListItem::AppendBytes(&[b'x'; 200]));
         assert_eq!((&long[..2], &long[202..]), (&b"\xe0\xc8"[..], &b"\x01\xca"[..]));
     }
 }

@@ -1,16 +1,16 @@
 //! A segment: consecutive elements of a large list, with free space at both ends.
 
 use super::records::{self, ListItem};
-use crate::overflow::note_shed;
+use crate::overflow::record_shed;
 
 /// Maximum record bytes of a segment with more than one element. Larger segments have less overhead, but this
 /// is what an insert in the middle moves, what a lookup by index scans, and what an edit of a pinned list
 /// copies. Measured with 200 elements of 75 bytes: doubling it wastes more in the last segment than fewer
 /// segments save.
-pub(crate) const MOST_BYTES: usize = 4096;
+pub(crate) const MAX_BYTES: usize = 4096;
 /// Neighbours are merged when one is smaller than this and their sum is small too.
-const SMALL: usize = MOST_BYTES / 4;
-const SMALL_TOGETHER: usize = MOST_BYTES / 2;
+const SMALL_BYTES: usize = MAX_BYTES / 4;
+const MAX_MERGED_BYTES: usize = MAX_BYTES / 2;
 
 /// A run of records.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ pub(crate) struct Segment {
 /// Copies the records without the free space.
 impl Clone for Segment {
     fn clone(&self) -> Self {
-        note_shed(self.bytes() + size_of::<Self>());
+        record_shed(self.bytes() + size_of::<Self>());
         Self { bytes: self.records().to_vec(), start: 0, count: self.count }
     }
 }
@@ -64,7 +64,7 @@ impl Segment {
 
     /// Whether `more` bytes of records fit.
     pub(crate) fn has_room(&self, more: usize) -> bool {
-        self.bytes() + more <= MOST_BYTES
+        self.bytes() + more <= MAX_BYTES
     }
 
     /// Offset of record `index` within the records.
@@ -77,7 +77,7 @@ impl Segment {
     }
 
     /// Makes room for `more` bytes before or after the records.
-    fn make_room(&mut self, more: usize, in_front: bool) {
+    fn reserve(&mut self, more: usize, in_front: bool) {
         let (start, len) = (self.start as usize, self.bytes());
         let free = if in_front { start } else { self.bytes.capacity() - self.bytes.len() };
         if free >= more {
@@ -99,7 +99,7 @@ impl Segment {
     pub(crate) fn insert(&mut self, index: usize, record: &[u8]) {
         let in_front = index == 0 && self.count > 0;
         let at = self.offset(index);
-        self.make_room(record.len(), in_front);
+        self.reserve(record.len(), in_front);
         if in_front {
             self.start -= record.len() as u32;
             let start = self.start as usize;
@@ -135,10 +135,10 @@ impl Segment {
     pub(crate) fn replace(&mut self, index: usize, record: &[u8]) {
         let at = self.offset(index);
         let end = at + self.record_len(index);
-        self.make_room(record.len().saturating_sub(end - at), false);
+        self.reserve(record.len().saturating_sub(end - at), false);
         let start = self.start as usize;
         self.bytes.splice(start + at..start + end, record.iter().copied());
-        if self.bytes.capacity() > MOST_BYTES {
+        if self.bytes.capacity() > MAX_BYTES {
             self.make_tight();
         }
     }
@@ -162,12 +162,13 @@ impl Segment {
 
     /// Whether the segment should be merged with this neighbour.
     pub(crate) fn should_join(&self, neighbour: &Self) -> bool {
-        self.bytes().min(neighbour.bytes()) < SMALL && self.bytes() + neighbour.bytes() <= SMALL_TOGETHER
+        self.bytes().min(neighbour.bytes()) < SMALL_BYTES
+            && self.bytes() + neighbour.bytes() <= MAX_MERGED_BYTES
     }
 
     /// Appends the elements of the next segment.
     pub(crate) fn join(&mut self, next: &Self) {
-        self.make_room(next.bytes(), false);
+        self.reserve(next.bytes(), false);
         self.bytes.extend_from_slice(next.records());
         self.count += next.count;
     }
@@ -178,13 +179,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_grows_at_both_ends_and_keeps_little_free() {
+    fn segment_grows_at_both_ends_with_little_free_space() {
         let mut segment = Segment::default();
         for number in 0..200u8 {
             let element = [number; 10];
             let index = if number % 3 == 0 { 0 } else { segment.len() };
-            segment.insert(index, &records::record(ListItem::Bytes(&element)));
-            assert_eq!(segment.item(index), ListItem::Bytes(&element));
+            segment.insert(index, &records::record(ListItem::AppendBytes(&element)));
+            assert_eq!(segment.item(index), ListItem::AppendBytes(&element));
             assert!(segment.bytes.capacity() <= allocated(segment.bytes()) + 16, "{segment:?}");
         }
         assert_eq!(segment.records().len(), 2400);
@@ -196,8 +197,8 @@ mod tests {
     }
 
     #[test]
-    fn a_large_element_takes_what_it_needs() {
-        let segment = Segment::of(&records::record(ListItem::Bytes(&vec![7; 100_000])));
+    fn segment_of_large_element_fits_exactly() {
+        let segment = Segment::of(&records::record(ListItem::AppendBytes(&vec![7; 100_000])));
         assert_eq!(segment.bytes(), 100_008);
         assert!(segment.bytes.capacity() < 115_000);
         assert!(!segment.has_room(1));

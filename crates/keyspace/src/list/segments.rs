@@ -9,22 +9,22 @@ use std::sync::Arc;
 use super::ListEnd;
 use super::records::{self, ListItem};
 use super::segment::Segment;
-use super::tree::{Size, Tree};
-use crate::captured::{Captured, Owner};
+use super::tree::{ListSize, Tree};
+use crate::captured::{Captured, ValueOwner};
 use crate::large::{Collection, Large};
-use crate::overflow::{self, Kept, Record};
-use crate::packed::Packed;
-use crate::pages::Crowding;
+use crate::overflow::{self, KeptBytes, Record};
+use crate::packed::PackedValue;
+use crate::pages::FillLevel;
 
 /// Bytes of segments in one part of a walk.
-const A_PART: usize = 16 << 10;
+const BYTES_PER_PART: usize = 16 << 10;
 
 /// The elements of a large list.
 #[derive(Debug, Default)]
 pub(crate) struct Segments {
     tree: Tree,
     /// Size of `tree`.
-    size: Size,
+    size: ListSize,
     held: Vec<Pinned>,
 }
 
@@ -34,16 +34,16 @@ struct Pinned {
     bit: u32,
     /// Segments that have not been walked yet.
     rest: Tree,
-    of: Size,
+    of: ListSize,
     is_new: bool,
-    kept: Kept,
+    kept: KeptBytes,
 }
 
 /// Some segments of a list, taken by a walk, and the list's size at the cut.
 #[derive(Debug)]
 pub(crate) struct SegmentsPart {
     pub(crate) segments: Vec<Arc<Segment>>,
-    pub(crate) of: Size,
+    pub(crate) of: ListSize,
     pub(crate) first: bool,
 }
 
@@ -63,7 +63,7 @@ impl Segments {
         &self.tree
     }
 
-    pub(crate) fn size(&self) -> Size {
+    pub(crate) fn size(&self) -> ListSize {
         self.size
     }
 
@@ -102,7 +102,7 @@ impl Segments {
             std::mem::swap(&mut self.tree, &mut rest);
         }
         self.size = self.tree.size();
-        overflow::note_shed(rest.size().held());
+        overflow::record_shed(rest.size().held());
         self.note_shed_since(before);
         rest.into()
     }
@@ -126,7 +126,7 @@ impl Collection for Segments {
         self.size.len
     }
 
-    fn rough_bytes(&self) -> usize {
+    fn estimated_bytes(&self) -> usize {
         self.size.held()
     }
 
@@ -134,11 +134,11 @@ impl Collection for Segments {
         self.size.held()
     }
 
-    fn crowding(&self) -> Crowding {
-        Crowding::Free
+    fn fill_level(&self) -> FillLevel {
+        FillLevel::Free
     }
 
-    fn add(&mut self, elements: Packed<'_>) -> bool {
+    fn add(&mut self, elements: PackedValue<'_>) -> bool {
         elements.items().for_each(|item| self.push(ListEnd::Tail, item));
         true
     }
@@ -149,17 +149,17 @@ impl Collection for Segments {
 
     fn pin(&mut self, bit: u32) {
         if self.held.iter().all(|held| held.bit != bit) {
-            let kept = Kept::nothing_of(self.size.held());
+            let kept = KeptBytes::zero_for(self.size.held());
             self.held.push(Pinned { bit, rest: self.tree.clone(), of: self.size, is_new: true, kept });
         }
     }
 
-    fn walk(&mut self, bit: u32, of: Owner<'_>, captured: &mut Captured) -> Option<usize> {
+    fn walk(&mut self, bit: u32, of: ValueOwner<'_>, captured: &mut Captured) -> Option<usize> {
         let place = self.held.iter().position(|held| held.bit == bit)?;
         let held = &mut self.held[place];
         let first = std::mem::replace(&mut held.is_new, false);
         let (mut segments, mut bytes) = (Vec::new(), 0);
-        while bytes < A_PART
+        while bytes < BYTES_PER_PART
             && let Some(segment) = held.rest.take_first()
         {
             bytes += segment.bytes();

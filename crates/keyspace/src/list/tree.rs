@@ -7,14 +7,14 @@ use std::sync::Arc;
 
 use super::records::{self, ListItem};
 use super::segment::Segment;
-use crate::tree::{self, Child, End, Item, Seek};
+use crate::tree::{self, Child, Item, Seek, TreeEnd};
 
 /// Allocator bytes of a shared segment, including its place in the tree.
-const SEGMENT_BYTES: usize = 2 * size_of::<usize>() + size_of::<Segment>() + size_of::<Held>();
+const SEGMENT_BYTES: usize = 2 * size_of::<usize>() + size_of::<Segment>() + size_of::<SizedSegment>();
 
 /// Element, byte and segment counts of a list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Size {
+pub(crate) struct ListSize {
     /// Number of elements.
     pub(crate) len: usize,
     /// Bytes of their records.
@@ -22,14 +22,14 @@ pub(crate) struct Size {
     pub(crate) segments: usize,
 }
 
-impl Size {
+impl ListSize {
     /// Estimated heap bytes. The small free space at the ends of segments is ignored.
     pub(crate) fn held(&self) -> usize {
         self.bytes + self.segments * SEGMENT_BYTES
     }
 }
 
-impl std::iter::Sum for Size {
+impl std::iter::Sum for ListSize {
     fn sum<I: Iterator<Item = Self>>(sizes: I) -> Self {
         sizes.fold(Self::default(), |sum, size| Self {
             len: sum.len + size.len,
@@ -41,19 +41,19 @@ impl std::iter::Sum for Size {
 
 /// A segment with its size stored beside it, so that a search skips segments without reading them.
 #[derive(Debug, Clone)]
-struct Held {
+struct SizedSegment {
     len: usize,
     bytes: usize,
     segment: Arc<Segment>,
 }
 
-impl From<Segment> for Held {
+impl From<Segment> for SizedSegment {
     fn from(segment: Segment) -> Self {
         Self { len: segment.len(), bytes: segment.bytes(), segment: Arc::new(segment) }
     }
 }
 
-impl Held {
+impl SizedSegment {
     /// Edits the segment, copying it first if it is shared.
     fn edit<R>(&mut self, change: impl FnOnce(&mut Segment) -> R) -> R {
         let segment = Arc::make_mut(&mut self.segment);
@@ -63,23 +63,23 @@ impl Held {
     }
 }
 
-impl Item for Held {
-    type Label = Size;
+impl Item for SizedSegment {
+    type Label = ListSize;
 
-    fn label(items: &[Self]) -> Size {
-        items.iter().map(|held| Size { len: held.len, bytes: held.bytes, segments: 1 }).sum()
+    fn label(items: &[Self]) -> ListSize {
+        items.iter().map(|held| ListSize { len: held.len, bytes: held.bytes, segments: 1 }).sum()
     }
 
-    fn label_above(children: &[Child<Self>]) -> Size {
+    fn label_above(children: &[Child<Self>]) -> ListSize {
         children.iter().map(|child| child.label).sum()
     }
 }
 
 /// A search by element index: relative to the list, then to the node, then to the segment.
 #[derive(Debug, Clone, Copy)]
-struct Element(usize);
+struct ElementIndex(usize);
 
-impl Element {
+impl ElementIndex {
     /// Selects the child that contains the element, given the element count of each child.
     fn go(&mut self, mut lens: impl Iterator<Item = usize>) -> Option<usize> {
         lens.position(|len| {
@@ -90,13 +90,13 @@ impl Element {
     }
 }
 
-impl Seek<Held> for Element {
-    fn child(&mut self, children: &[Child<Held>]) -> usize {
+impl Seek<SizedSegment> for ElementIndex {
+    fn child(&mut self, children: &[Child<SizedSegment>]) -> usize {
         let place = self.go(children.iter().map(|child| child.label.len));
         place.expect("the index is that of an element")
     }
 
-    fn item(&mut self, items: &[Held]) -> Result<usize, usize> {
+    fn item(&mut self, items: &[SizedSegment]) -> Result<usize, usize> {
         self.go(items.iter().map(|held| held.len)).ok_or(items.len())
     }
 }
@@ -104,24 +104,24 @@ impl Seek<Held> for Element {
 /// A search for an insert position: before an element, or at the end. Between two segments, the end of the
 /// first one is chosen.
 #[derive(Debug, Clone, Copy)]
-struct Before(usize);
+struct InsertPosition(usize);
 
-impl Before {
-    fn go<P>(&mut self, first: P, element: impl FnOnce(&mut Element) -> P) -> P {
+impl InsertPosition {
+    fn go<P>(&mut self, first: P, element: impl FnOnce(&mut ElementIndex) -> P) -> P {
         let Some(index) = self.0.checked_sub(1) else { return first };
-        let mut before = Element(index);
+        let mut before = ElementIndex(index);
         let place = element(&mut before);
         self.0 = before.0 + 1;
         place
     }
 }
 
-impl Seek<Held> for Before {
-    fn child(&mut self, children: &[Child<Held>]) -> usize {
+impl Seek<SizedSegment> for InsertPosition {
+    fn child(&mut self, children: &[Child<SizedSegment>]) -> usize {
         self.go(0, |element| element.child(children))
     }
 
-    fn item(&mut self, items: &[Held]) -> Result<usize, usize> {
+    fn item(&mut self, items: &[SizedSegment]) -> Result<usize, usize> {
         let first = if items.is_empty() { Err(0) } else { Ok(0) };
         self.go(first, |element| element.item(items))
     }
@@ -130,13 +130,13 @@ impl Seek<Held> for Before {
 /// The segments of a list.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Tree {
-    tree: tree::Tree<Held>,
+    tree: tree::Tree<SizedSegment>,
 }
 
-type Row<'a> = tree::Row<'a, Held>;
+type NodeEdit<'a> = tree::NodeEdit<'a, SizedSegment>;
 
 /// Removes element `index` of a segment from a leaf.
-fn remove(row: &mut Row<'_>, place: usize, index: usize) {
+fn remove(row: &mut NodeEdit<'_>, place: usize, index: usize) {
     if row.items()[place].len == 1 {
         row.remove(place);
         return;
@@ -148,7 +148,7 @@ fn remove(row: &mut Row<'_>, place: usize, index: usize) {
 }
 
 /// Merges two segments if they have become small.
-fn join_with_next(row: &mut Row<'_>, place: usize) -> bool {
+fn join_with_next(row: &mut NodeEdit<'_>, place: usize) -> bool {
     let [first, second, ..] = &mut row.items()[place..] else { return false };
     let joins = first.segment.should_join(&second.segment);
     if joins {
@@ -159,7 +159,7 @@ fn join_with_next(row: &mut Row<'_>, place: usize) -> bool {
 }
 
 /// Splits a segment at `index`, unless that is one of its ends.
-fn split(row: &mut Row<'_>, place: usize, index: usize) {
+fn split(row: &mut NodeEdit<'_>, place: usize, index: usize) {
     let held = &mut row.items()[place];
     if index > 0 && index < held.len {
         let rest = held.edit(|segment| segment.split_off(index));
@@ -168,7 +168,7 @@ fn split(row: &mut Row<'_>, place: usize, index: usize) {
 }
 
 /// Inserts a record before element `index` of a segment.
-fn insert(row: &mut Row<'_>, place: usize, index: usize, record: &[u8]) {
+fn insert(row: &mut NodeEdit<'_>, place: usize, index: usize, record: &[u8]) {
     let held = &mut row.items()[place];
     if held.segment.has_room(record.len()) {
         return held.edit(|segment| segment.insert(index, record));
@@ -178,20 +178,20 @@ fn insert(row: &mut Row<'_>, place: usize, index: usize, record: &[u8]) {
 }
 
 impl Tree {
-    pub(crate) fn size(&self) -> Size {
+    pub(crate) fn size(&self) -> ListSize {
         self.tree.label().unwrap_or_default()
     }
 
     /// The element at `index`, which must exist.
     pub(crate) fn item(&self, index: usize) -> ListItem<'_> {
-        let mut to = Element(index);
+        let mut to = ElementIndex(index);
         let held = self.tree.find(&mut to).expect("the index is that of an element");
         held.segment.item(to.0)
     }
 
     /// Visits elements from `index` forward while `visit` returns true. Returns whether it always did.
     pub(crate) fn visit<'a>(&'a self, index: usize, visit: &mut dyn FnMut(ListItem<'a>) -> bool) -> bool {
-        let mut to = Element(index);
+        let mut to = ElementIndex(index);
         let mut segments = self.tree.iter_from(&mut to);
         let mut from = to.0;
         segments.all(|held| {
@@ -206,7 +206,7 @@ impl Tree {
         index: usize,
         visit: &mut dyn FnMut(ListItem<'a>) -> bool,
     ) -> bool {
-        let mut to = Element(index);
+        let mut to = ElementIndex(index);
         let mut segments = self.tree.backward_from(&mut to);
         let mut from = Some(to.0);
         segments.all(|held| {
@@ -221,7 +221,7 @@ impl Tree {
 
     /// Inserts a record before `index`, or at the end.
     pub(crate) fn insert(&mut self, index: usize, record: &[u8]) {
-        self.tree.change(Before(index), |row, place, &Before(index)| match place {
+        self.tree.change(InsertPosition(index), |row, place, &InsertPosition(index)| match place {
             Ok(place) => insert(row, place, index, record),
             Err(place) => row.insert(place, Segment::of(record).into()),
         });
@@ -250,10 +250,15 @@ impl Tree {
     }
 
     /// Edits the leaf that contains element `index`.
-    fn change<R>(&mut self, index: usize, change: impl FnOnce(&mut Row<'_>, usize, usize) -> R) -> Option<R> {
-        let (result, is_there) = self.tree.change(Element(index), |row, place, &Element(index)| {
-            (place.ok().map(|place| change(row, place, index)), place.is_ok())
-        })?;
+    fn change<R>(
+        &mut self,
+        index: usize,
+        change: impl FnOnce(&mut NodeEdit<'_>, usize, usize) -> R,
+    ) -> Option<R> {
+        let (result, is_there) =
+            self.tree.change(ElementIndex(index), |row, place, &ElementIndex(index)| {
+                (place.ok().map(|place| change(row, place, index)), place.is_ok())
+            })?;
         debug_assert!(is_there, "the index is that of an element");
         result
     }
@@ -267,12 +272,12 @@ impl Tree {
             return Self::default();
         }
         self.change(index, split);
-        Self { tree: self.tree.split_off(Element(index)) }
+        Self { tree: self.tree.split_off(ElementIndex(index)) }
     }
 
     /// Removes and returns the first segment.
     pub(crate) fn take_first(&mut self) -> Option<Arc<Segment>> {
-        let held = self.tree.change_found(End::First, |row, _, _| row.remove(0))?;
+        let held = self.tree.change_found(TreeEnd::First, |row, _, _| row.remove(0))?;
         Some(held.segment)
     }
 }

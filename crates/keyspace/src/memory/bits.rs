@@ -2,18 +2,18 @@
 
 /// A two-level bitmap: the summary marks the non-zero words.
 #[derive(Debug)]
-pub(super) struct Bits {
+pub(super) struct BitSet {
     words: Vec<u64>,
     summary: Vec<u64>,
 }
 
-impl Bits {
+impl BitSet {
     pub(super) const fn new() -> Self {
         Self { words: Vec::new(), summary: Vec::new() }
     }
 
     /// An empty set with capacity for numbers below `len`.
-    pub(super) fn below(len: usize) -> Self {
+    pub(super) fn with_capacity_below(len: usize) -> Self {
         let mut bits = Self::new();
         bits.reserve(len);
         bits
@@ -68,8 +68,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_the_lowest_member() {
-        let mut bits = Bits::new();
+    fn bit_set_finds_the_minimum() {
+        let mut bits = BitSet::new();
         assert_eq!(bits.first(), None);
         bits.reserve(20_000);
         for number in [19_999, 4096, 70, 5] {

@@ -13,7 +13,7 @@ use std::num::{NonZeroU8, NonZeroU32};
 use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use super::pool::{self, CHUNK, CHUNK_GRANULES, GRANULE, MAX_CHUNKS, MOST_GRANULES};
+use super::pool::{self, CHUNK, CHUNK_GRANULES, GRANULE, MAX_CHUNKS, MAX_GRANULES};
 
 /// Address of each chunk. Written once, under the pool's lock, before a block of the chunk is handed out.
 static CHUNKS: [AtomicPtr<u8>; MAX_CHUNKS] = [const { AtomicPtr::new(null_mut()) }; MAX_CHUNKS];
@@ -38,7 +38,7 @@ pub(crate) struct Block {
 impl Block {
     /// The block granularity and smallest block size in bytes.
     pub(crate) const STEP: usize = GRANULE;
-    pub(crate) const LARGEST: usize = GRANULE * MOST_GRANULES;
+    pub(crate) const LARGEST: usize = GRANULE * MAX_GRANULES;
 
     /// Allocates a block of `len` bytes, a multiple of [`Block::STEP`]. Its contents are whatever the last
     /// owner left.
@@ -91,13 +91,13 @@ impl Block {
         );
         self.granules = NonZeroU8::new(left as u8).expect("a block is not empty");
         if left < all {
-            pool::give_back(self.granule() + left as u32, all - left);
+            pool::free_block(self.granule() + left as u32, all - left);
         }
     }
 
     /// Moves the block to a lower chunk if the pool has room there.
-    pub(crate) fn sink(&mut self) {
-        if let Some(first) = pool::take_lower(self.granule(), usize::from(self.granules.get())) {
+    pub(crate) fn move_lower(&mut self) {
+        if let Some(first) = pool::allocate_lower(self.granule(), usize::from(self.granules.get())) {
             let mut lower = Self::at(first, self.granules);
             lower.bytes_mut().copy_from_slice(self.bytes());
             *self = lower;
@@ -107,7 +107,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        pool::give_back(self.granule(), usize::from(self.granules.get()));
+        pool::free_block(self.granule(), usize::from(self.granules.get()));
     }
 }
 
@@ -153,8 +153,8 @@ impl Line {
     }
 
     /// Moves the line to a lower chunk if the pool has room there.
-    pub(crate) fn sink(&mut self) {
-        if let Some(granule) = pool::take_lower(self.granule(), Self::GRANULES) {
+    pub(crate) fn move_lower(&mut self) {
+        if let Some(granule) = pool::allocate_lower(self.granule(), Self::GRANULES) {
             let mut lower = Self::at(granule);
             *lower.bytes_mut() = *self.bytes();
             *self = lower;
@@ -164,7 +164,7 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        pool::give_back(self.granule(), Self::GRANULES);
+        pool::free_block(self.granule(), Self::GRANULES);
     }
 }
 

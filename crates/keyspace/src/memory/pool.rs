@@ -15,14 +15,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::bits::Bits;
+use super::bits::BitSet;
 use super::block;
 use super::runs::Runs;
 
 /// Allocation unit and smallest block, in bytes.
 pub(super) const GRANULE: usize = 64;
 /// Granules of the largest block.
-pub(super) const MOST_GRANULES: usize = 128;
+pub(super) const MAX_GRANULES: usize = 128;
 pub(super) const CHUNK: usize = 2 << 20;
 pub(super) const CHUNK_GRANULES: usize = CHUNK / GRANULE;
 /// Limited so that a granule number plus one fits 32 bits: 256 GB.
@@ -33,19 +33,19 @@ pub(super) const SYSTEM_PAGE_GRANULES: usize = SYSTEM_PAGE / GRANULE;
 /// System pages per chunk.
 const SYSTEM_PAGES: usize = CHUNK / SYSTEM_PAGE;
 /// The next chunk is prepared when less than this is free in all open chunks, in granules.
-const LITTLE_ROOM: usize = CHUNK_GRANULES / 4;
+const LOW_WATERMARK: usize = CHUNK_GRANULES / 4;
 /// No chunk is prepared in a smaller pool, so that a small server stays small.
-const MANY_CHUNKS: usize = 64;
+const MIN_CHUNKS_TO_PREPARE: usize = 64;
 
 static POOL: Mutex<Pool> = Mutex::new(Pool {
     runs: Runs::new(),
     chunks: Vec::new(),
-    closed: Bits::new(),
+    closed: BitSet::new(),
     ready: None,
-    sinking: Sinking { now: false, sunk: 0, taken: 0, in_vain: None },
+    lower_moves: LowerMoves { now: false, moved_bytes: 0, taken: 0, futile_at: None },
 });
 /// Bytes of blocks in use. Written under the pool's lock, read without it.
-static TAKEN: AtomicUsize = AtomicUsize::new(0);
+static USED_BYTES: AtomicUsize = AtomicUsize::new(0);
 /// Signalled when the pool has little room left.
 static RUNS_LOW: Condvar = Condvar::new();
 
@@ -54,22 +54,22 @@ struct Pool {
     /// The free runs of the open chunks.
     runs: Runs,
     chunks: Vec<Chunk>,
-    closed: Bits,
+    closed: BitSet,
     ready: Option<usize>,
-    sinking: Sinking,
+    lower_moves: LowerMoves,
 }
 
 /// Whether to move blocks to lower chunks.
 #[derive(Debug)]
-struct Sinking {
+struct LowerMoves {
     now: bool,
     /// Bytes moved in this round.
-    sunk: usize,
+    moved_bytes: usize,
     /// Bytes in use when this round began.
     taken: usize,
     /// Bytes in use at the start of a round that could not move anything. While the figure is about the same,
     /// another round would be futile too.
-    in_vain: Option<usize>,
+    futile_at: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -78,12 +78,12 @@ struct Chunk {
     /// The kernel was told not to use a huge page for the chunk.
     small_pages: bool,
     /// System pages that were returned to the kernel and not used since.
-    released: Bits,
+    released: BitSet,
 }
 
 /// Pool usage in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PoolUse {
+pub struct PoolUsage {
     /// Bytes of blocks in use.
     pub taken: usize,
     /// Bytes obtained from the kernel and not returned.
@@ -98,57 +98,57 @@ pub(super) fn take(granules: usize) -> u32 {
 }
 
 /// Allocates a block in a lower chunk than that of granule `than`, if there is room.
-pub(super) fn take_lower(than: u32, granules: usize) -> Option<u32> {
+pub(super) fn allocate_lower(than: u32, granules: usize) -> Option<u32> {
     let mut pool = POOL.lock();
-    let found = pool.runs.take_below(than as usize / CHUNK_GRANULES, granules)?;
-    pool.sinking.sunk += GRANULE * granules;
-    Some(pool.taken_at(found, granules))
+    let found = pool.runs.allocate_below(than as usize / CHUNK_GRANULES, granules)?;
+    pool.lower_moves.moved_bytes += GRANULE * granules;
+    Some(pool.record_allocation(found, granules))
 }
 
 /// Frees a block.
-pub(super) fn give_back(granule: u32, granules: usize) {
+pub(super) fn free_block(granule: u32, granules: usize) {
     let mut pool = POOL.lock();
-    TAKEN.store(pool_taken() - GRANULE * granules, Ordering::Relaxed);
-    pool.runs.give_back(granule as usize / CHUNK_GRANULES, granule as usize % CHUNK_GRANULES, granules);
+    USED_BYTES.store(pool_used_bytes() - GRANULE * granules, Ordering::Relaxed);
+    pool.runs.free_block(granule as usize / CHUNK_GRANULES, granule as usize % CHUNK_GRANULES, granules);
 }
 
 /// Bytes of blocks in use. Takes no lock.
 #[must_use]
 #[inline]
-pub fn pool_taken() -> usize {
-    TAKEN.load(Ordering::Relaxed)
+pub fn pool_used_bytes() -> usize {
+    USED_BYTES.load(Ordering::Relaxed)
 }
 
 /// Current pool usage.
 #[must_use]
-pub fn pool_use() -> PoolUse {
+pub fn pool_usage() -> PoolUsage {
     POOL.lock().in_use()
 }
 
 /// Starts a round over all blocks. Returns whether movable blocks should move to lower chunks: only while
 /// more than 1/16 of the pool is free and the last such round achieved something.
-pub(crate) fn begin_round() -> bool {
+pub(crate) fn begin_purge_round() -> bool {
     let mut pool = POOL.lock();
-    let PoolUse { taken, held, ready } = pool.in_use();
-    let last = &pool.sinking;
-    let in_vain = if last.now && last.sunk < held / 256 { Some(last.taken) } else { last.in_vain };
-    let in_vain = in_vain.filter(|&at| at.abs_diff(taken) <= at / 64);
-    let now = in_vain.is_none() && taken < (held - ready) / 16 * 15;
-    pool.sinking = Sinking { now, sunk: 0, taken, in_vain };
+    let PoolUsage { taken, held, ready } = pool.in_use();
+    let last = &pool.lower_moves;
+    let futile_at = if last.now && last.moved_bytes < held / 256 { Some(last.taken) } else { last.futile_at };
+    let futile_at = futile_at.filter(|&at| at.abs_diff(taken) <= at / 64);
+    let now = futile_at.is_none() && taken < (held - ready) / 16 * 15;
+    pool.lower_moves = LowerMoves { now, moved_bytes: 0, taken, futile_at };
     now
 }
 
 /// Whether blocks should move to lower chunks in this round.
-pub(crate) fn is_sinking() -> bool {
-    POOL.lock().sinking.now
+pub(crate) fn is_moving_lower() -> bool {
+    POOL.lock().lower_moves.now
 }
 
 /// Waits until the pool runs low and prepares its next chunk. A dedicated thread calls this in a loop;
 /// without it, the command that opens a chunk waits for the kernel.
 pub fn keep_chunk_ready() {
     let mut pool = POOL.lock();
-    RUNS_LOW.wait_while(&mut pool, |pool| !pool.runs_low());
-    let index = pool.take_closed();
+    RUNS_LOW.wait_while(&mut pool, |pool| !pool.is_running_low());
+    let index = pool.take_closed_chunk();
     // Only this thread knows of the chunk, so it can be touched without the lock.
     MutexGuard::unlocked(&mut pool, || block::touch(index));
     pool.chunks[index].released.clear();
@@ -163,10 +163,10 @@ pub fn purge_pool(part: usize, parts: usize) -> usize {
 }
 
 impl Pool {
-    fn in_use(&self) -> PoolUse {
+    fn in_use(&self) -> PoolUsage {
         let released: usize = self.chunks.iter().map(|chunk| chunk.released.count() * SYSTEM_PAGE).sum();
         let ready = self.ready.map_or(0, |_| CHUNK);
-        PoolUse { taken: pool_taken(), held: self.chunks.len() * CHUNK - released, ready }
+        PoolUsage { taken: pool_used_bytes(), held: self.chunks.len() * CHUNK - released, ready }
     }
 
     fn take(&mut self, granules: usize) -> u32 {
@@ -174,15 +174,15 @@ impl Pool {
             self.grow();
             self.runs.take(granules).expect("a new chunk has room")
         });
-        if self.runs_low() {
+        if self.is_running_low() {
             RUNS_LOW.notify_one();
         }
-        self.taken_at(found, granules)
+        self.record_allocation(found, granules)
     }
 
     /// Records an allocated block and returns its first granule.
-    fn taken_at(&mut self, (index, first): (usize, usize), granules: usize) -> u32 {
-        TAKEN.store(pool_taken() + GRANULE * granules, Ordering::Relaxed);
+    fn record_allocation(&mut self, (index, first): (usize, usize), granules: usize) -> u32 {
+        USED_BYTES.store(pool_used_bytes() + GRANULE * granules, Ordering::Relaxed);
         let released = &mut self.chunks[index].released;
         for page in first / SYSTEM_PAGE_GRANULES..=(first + granules - 1) / SYSTEM_PAGE_GRANULES {
             released.remove(page);
@@ -192,13 +192,13 @@ impl Pool {
 
     /// Opens a chunk.
     fn grow(&mut self) {
-        let index = self.ready.take().unwrap_or_else(|| self.take_closed());
+        let index = self.ready.take().unwrap_or_else(|| self.take_closed_chunk());
         self.chunks[index].open = true;
         self.runs.open(index);
     }
 
     /// Removes and returns a closed chunk; its memory may not be present.
-    fn take_closed(&mut self) -> usize {
+    fn take_closed_chunk(&mut self) -> usize {
         if let Some(index) = self.closed.first() {
             self.closed.remove(index);
             self.chunks[index].advise_small_pages(index, false);
@@ -207,7 +207,7 @@ impl Pool {
         let index = self.chunks.len();
         assert!(index < MAX_CHUNKS, "the pool for small values is limited to 256 GB");
         block::map_chunk(index, index > 0);
-        let mut released = Bits::below(SYSTEM_PAGES);
+        let mut released = BitSet::with_capacity_below(SYSTEM_PAGES);
         (0..SYSTEM_PAGES).for_each(|page| released.add(page));
         self.chunks.push(Chunk { open: false, small_pages: index == 0, released });
         self.runs.add_chunk();
@@ -215,8 +215,8 @@ impl Pool {
         index
     }
 
-    fn runs_low(&self) -> bool {
-        self.chunks.len() >= MANY_CHUNKS && self.ready.is_none() && self.runs.room() < LITTLE_ROOM
+    fn is_running_low(&self) -> bool {
+        self.chunks.len() >= MIN_CHUNKS_TO_PREPARE && self.ready.is_none() && self.runs.room() < LOW_WATERMARK
     }
 
     /// Returns the free pages of a chunk to the kernel, and closes the chunk if it is entirely free.

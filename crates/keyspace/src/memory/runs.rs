@@ -9,25 +9,25 @@
 //! parts in which such a run starts; the run itself is then found within the eight words of the part.
 //!
 //! Invariant: blocks in use never overlap. [`super::block`] relies on it.
-use super::bits::Bits;
-use super::pool::{CHUNK_GRANULES, MOST_GRANULES, SYSTEM_PAGE_GRANULES};
+use super::bits::BitSet;
+use super::pool::{CHUNK_GRANULES, MAX_GRANULES, SYSTEM_PAGE_GRANULES};
 
 const WORDS: usize = CHUNK_GRANULES / 64;
 /// Padding words before and after a chunk's own, so that scans need no bounds checks.
-const BEFORE: usize = 1;
-const BEHIND: usize = LENGTHS / 64 + 1;
+const PADDING_BEFORE: usize = 1;
+const PADDING_AFTER: usize = LENGTHS / 64 + 1;
 /// Granules per part.
-const PART: usize = CHUNK_GRANULES / 64;
+const GRANULES_PER_PART: usize = CHUNK_GRANULES / 64;
 /// Distinguished run lengths: 1 to 128 granules; the last one also stands for longer runs.
-const LENGTHS: usize = MOST_GRANULES;
+const LENGTHS: usize = MAX_GRANULES;
 /// How far a run is measured: enough to know its remaining length class after an allocation.
-const MOST_SEEN: usize = 2 * LENGTHS;
+const MAX_MEASURED: usize = 2 * LENGTHS;
 
 #[derive(Debug)]
 pub(super) struct Runs {
     chunks: Vec<Chunk>,
     /// Per length minus one: the chunks that have such a run.
-    having: [Bits; LENGTHS],
+    chunks_with_run: [BitSet; LENGTHS],
     /// Bit mask of the lengths that any chunk has.
     lengths: u128,
     /// Number of words that are entirely free.
@@ -37,7 +37,7 @@ pub(super) struct Runs {
 #[derive(Debug)]
 struct Chunk {
     /// One bit per free granule, with padding words that read as taken.
-    free: Box<[u64; BEFORE + WORDS + BEHIND]>,
+    free: Box<[u64; PADDING_BEFORE + WORDS + PADDING_AFTER]>,
     /// Per length minus one: a bit for each part in which such a run starts.
     parts: Box<[u64; LENGTHS]>,
 }
@@ -60,13 +60,13 @@ impl Run {
     }
 
     fn part(self) -> usize {
-        self.start / PART
+        self.start / GRANULES_PER_PART
     }
 }
 
 impl Runs {
     pub(super) const fn new() -> Self {
-        Self { chunks: Vec::new(), having: [const { Bits::new() }; LENGTHS], lengths: 0, whole: 0 }
+        Self { chunks: Vec::new(), chunks_with_run: [const { BitSet::new() }; LENGTHS], lengths: 0, whole: 0 }
     }
 
     /// Approximate number of free granules; small holes are not counted.
@@ -76,48 +76,50 @@ impl Runs {
 
     /// Adds a chunk. Nothing is allocated from it until it is opened.
     pub(super) fn add_chunk(&mut self) {
-        let mut free = [0; BEFORE + WORDS + BEHIND];
-        free[BEFORE..BEFORE + WORDS].fill(u64::MAX);
+        let mut free = [0; PADDING_BEFORE + WORDS + PADDING_AFTER];
+        free[PADDING_BEFORE..PADDING_BEFORE + WORDS].fill(u64::MAX);
         self.chunks.push(Chunk { free: Box::new(free), parts: Box::new([0; LENGTHS]) });
         let count = self.chunks.len();
-        self.having.iter_mut().for_each(|chunks| chunks.reserve(count));
+        self.chunks_with_run.iter_mut().for_each(|chunks| chunks.reserve(count));
     }
 
     pub(super) fn open(&mut self, chunk: usize) {
         debug_assert!(self.is_empty(chunk));
         self.whole += WORDS;
-        self.enter(chunk, Run { start: 0, len: CHUNK_GRANULES });
+        self.index_run(chunk, Run { start: 0, len: CHUNK_GRANULES });
     }
 
     pub(super) fn close(&mut self, chunk: usize) {
         debug_assert!(self.is_empty(chunk));
         self.whole -= WORDS;
-        self.strike(chunk, Run { start: 0, len: CHUNK_GRANULES });
+        self.unindex_run(chunk, Run { start: 0, len: CHUNK_GRANULES });
     }
 
     /// Whether the chunk is entirely free.
     pub(super) fn is_empty(&self, chunk: usize) -> bool {
-        self.chunks[chunk].free[BEFORE..BEFORE + WORDS].iter().all(|&word| word == u64::MAX)
+        self.chunks[chunk].free[PADDING_BEFORE..PADDING_BEFORE + WORDS].iter().all(|&word| word == u64::MAX)
     }
 
     /// Whether this system page is free.
     pub(super) fn is_page_free(&self, chunk: usize, page: usize) -> bool {
         const { assert!(SYSTEM_PAGE_GRANULES == 64) };
-        self.chunks[chunk].free[BEFORE + page] == u64::MAX
+        self.chunks[chunk].free[PADDING_BEFORE + page] == u64::MAX
     }
 
     /// Allocates this many granules by best fit. Returns the chunk and the first granule.
     pub(super) fn take(&mut self, granules: usize) -> Option<(usize, usize)> {
         let length = self.lengths_from(granules).next()?;
-        let chunk = self.having[length].first().expect("some chunk was said to have one");
-        Some((chunk, self.take_from(chunk, length, granules)))
+        let chunk = self.chunks_with_run[length].first().expect("a chunk is listed as having such a run");
+        Some((chunk, self.allocate_from(chunk, length, granules)))
     }
 
     /// Allocates from the lowest chunk that fits, if it is below `limit`.
-    pub(super) fn take_below(&mut self, limit: usize, granules: usize) -> Option<(usize, usize)> {
-        let first = |length: usize| self.having[length].first().expect("some chunk was said to have one");
+    pub(super) fn allocate_below(&mut self, limit: usize, granules: usize) -> Option<(usize, usize)> {
+        let first = |length: usize| {
+            self.chunks_with_run[length].first().expect("a chunk is listed as having such a run")
+        };
         let (chunk, length) = self.lengths_from(granules).map(|length| (first(length), length)).min()?;
-        (chunk < limit).then(|| (chunk, self.take_from(chunk, length, granules)))
+        (chunk < limit).then(|| (chunk, self.allocate_from(chunk, length, granules)))
     }
 
     /// Length classes of at least this many granules that some chunk has.
@@ -128,48 +130,48 @@ impl Runs {
             .map(|lengths| lengths.trailing_zeros() as usize)
     }
 
-    fn take_from(&mut self, chunk: usize, length: usize, granules: usize) -> usize {
+    fn allocate_from(&mut self, chunk: usize, length: usize, granules: usize) -> usize {
         let found = &self.chunks[chunk];
         let part = found.parts[length].trailing_zeros() as usize;
-        let run = found.run_of(length, part).expect("the part was said to have one");
+        let run = found.find_run(length, part).expect("the part is listed as having such a run");
         self.whole -= self.chunks[chunk].set(Run { len: granules, ..run }, false);
-        self.strike(chunk, run);
+        self.unindex_run(chunk, run);
         if run.len > granules {
-            self.enter(chunk, Run { start: run.start + granules, len: run.len - granules });
+            self.index_run(chunk, Run { start: run.start + granules, len: run.len - granules });
         }
         run.start
     }
 
     /// Frees granules that were allocated together.
-    pub(super) fn give_back(&mut self, chunk: usize, start: usize, granules: usize) {
+    pub(super) fn free_block(&mut self, chunk: usize, start: usize, granules: usize) {
         let given = Run { start, len: granules };
         let here = &mut self.chunks[chunk];
-        let (before, behind) = (here.run_up_to(start), here.run_from(given.end()));
+        let (before, behind) = (here.run_before(start), here.run_from(given.end()));
         self.whole += here.set(given, true);
         let both = [before, behind].into_iter().filter(|run| run.len > 0);
-        both.for_each(|run| self.strike(chunk, run));
-        self.enter(chunk, Run { start: before.start, len: before.len + granules + behind.len });
+        both.for_each(|run| self.unindex_run(chunk, run));
+        self.index_run(chunk, Run { start: before.start, len: before.len + granules + behind.len });
     }
 
     /// Adds a run to the search structures.
-    fn enter(&mut self, chunk: usize, run: Run) {
+    fn index_run(&mut self, chunk: usize, run: Run) {
         let length = run.length();
         self.chunks[chunk].parts[length] |= 1 << run.part();
-        self.having[length].add(chunk);
+        self.chunks_with_run[length].add(chunk);
         self.lengths |= 1 << length;
     }
 
     /// Removes a run whose start or end changes from the search structures.
-    fn strike(&mut self, chunk: usize, run: Run) {
+    fn unindex_run(&mut self, chunk: usize, run: Run) {
         let (length, part) = (run.length(), run.part());
         let here = &mut self.chunks[chunk];
-        if here.run_of(length, part).is_some_and(|other| other.start != run.start) {
+        if here.find_run(length, part).is_some_and(|other| other.start != run.start) {
             return;
         }
         here.parts[length] &= !(1 << part);
         if here.parts[length] == 0 {
-            self.having[length].remove(chunk);
-            if self.having[length].first().is_none() {
+            self.chunks_with_run[length].remove(chunk);
+            if self.chunks_with_run[length].first().is_none() {
                 self.lengths &= !(1 << length);
             }
         }
@@ -181,7 +183,7 @@ impl Chunk {
     fn set(&mut self, run: Run, free: bool) -> usize {
         let (mut at, mut whole) = (run.start, 0);
         while at < run.end() {
-            let word = &mut self.free[BEFORE + at / 64];
+            let word = &mut self.free[PADDING_BEFORE + at / 64];
             let count = (run.end() - at).min(64 - at % 64);
             let mask = u64::MAX >> (64 - count) << (at % 64);
             assert!(*word & mask == if free { 0 } else { mask }, "a block is taken and given back once");
@@ -193,16 +195,16 @@ impl Chunk {
     }
 
     /// The first run of this length that starts in this part.
-    fn run_of(&self, length: usize, part: usize) -> Option<Run> {
-        const PART_WORDS: usize = PART / 64;
+    fn find_run(&self, length: usize, part: usize) -> Option<Run> {
+        const PART_WORDS: usize = GRANULES_PER_PART / 64;
         for word in part * PART_WORDS..(part + 1) * PART_WORDS {
-            let mut starts = self.free[BEFORE + word] & !self.behind_free(word);
+            let mut starts = self.free[PADDING_BEFORE + word] & !self.after_free(word);
             // This mask rules out most starts cheaply. A remaining one can still be wrong: the end at that
             // distance may belong to a second run.
             starts &= match length + 1 {
-                LENGTHS if self.free[BEFORE + word + 1] == u64::MAX => u64::MAX,
+                LENGTHS if self.free[PADDING_BEFORE + word + 1] == u64::MAX => u64::MAX,
                 LENGTHS => 0,
-                len => self.ends_from(word, len),
+                len => self.run_ends_at(word, len),
             };
             while starts != 0 {
                 let run = self.run_from(word * 64 + starts.trailing_zeros() as usize);
@@ -218,23 +220,23 @@ impl Chunk {
     /// A bit for each of the 64 granules at `distance` after the word's first that is the first taken one
     /// after a run.
     #[inline]
-    fn ends_from(&self, word: usize, distance: usize) -> u64 {
-        let ends = |word: usize| !self.free[BEFORE + word] & self.behind_free(word);
+    fn run_ends_at(&self, word: usize, distance: usize) -> u64 {
+        let ends = |word: usize| !self.free[PADDING_BEFORE + word] & self.after_free(word);
         let (low, shift) = (word + distance / 64, distance % 64);
         ends(low) >> shift | ends(low + 1) << 1 << (63 - shift)
     }
 
     /// A bit for each granule of a word that directly follows a free one.
     #[inline]
-    fn behind_free(&self, word: usize) -> u64 {
-        self.free[BEFORE + word] << 1 | self.free[BEFORE + word - 1] >> 63
+    fn after_free(&self, word: usize) -> u64 {
+        self.free[PADDING_BEFORE + word] << 1 | self.free[PADDING_BEFORE + word - 1] >> 63
     }
 
     /// The free granules from `start` on, measured only up to [`MAX_MEASURED`].
     fn run_from(&self, start: usize) -> Run {
         let (mut end, mut word) = (start, start / 64);
-        while end < start + MOST_SEEN {
-            let taken = !self.free[BEFORE + word] >> (end % 64);
+        while end < start + MAX_MEASURED {
+            let taken = !self.free[PADDING_BEFORE + word] >> (end % 64);
             if taken != 0 {
                 end += taken.trailing_zeros() as usize;
                 break;
@@ -246,10 +248,10 @@ impl Chunk {
     }
 
     /// The free granules directly before `end`.
-    fn run_up_to(&self, end: usize) -> Run {
+    fn run_before(&self, end: usize) -> Run {
         let mut start = end;
         while start > 0 {
-            let taken = !self.free[BEFORE + (start - 1) / 64] << (63 - (start - 1) % 64);
+            let taken = !self.free[PADDING_BEFORE + (start - 1) / 64] << (63 - (start - 1) % 64);
             let free = (taken.leading_zeros() as usize).min((start - 1) % 64 + 1);
             start -= free;
             if taken != 0 {

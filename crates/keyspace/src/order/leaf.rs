@@ -4,11 +4,11 @@
 //! ordered without reading them; a search reads only the elements of its own part. Scores outside the range
 //! count to the first or last part, which is correct but slower until the range is recomputed.
 
-use super::{Cut, Elements};
-use crate::overflow::count_outside;
+use super::{Boundary, ElementSource};
+use crate::overflow::count_overflow;
 
 /// Leaf capacity: a leaf then takes 376 bytes, and the allocator's size class is 384.
-pub(super) const LEAF: usize = 60;
+pub(super) const LEAF_CAPACITY: usize = 60;
 
 #[derive(Debug)]
 pub(super) struct Leaf {
@@ -18,18 +18,18 @@ pub(super) struct Leaf {
     shift: u8,
     len: u8,
     /// The part of each element. Unused places hold the maximum.
-    parts: [u16; LEAF],
-    references: [u32; LEAF],
+    parts: [u16; LEAF_CAPACITY],
+    references: [u32; LEAF_CAPACITY],
 }
 
 /// Bytes of a leaf, including its share of the parent node.
-pub(super) const LEAF_BYTES: usize = size_of::<Leaf>() + 48;
+pub(super) const LEAF_HEAP_BYTES: usize = size_of::<Leaf>() + 48;
 
 impl Leaf {
     /// An empty leaf whose range starts at `base`.
     pub(super) fn new(base: u64) -> Self {
-        count_outside(LEAF_BYTES, 0);
-        Self { base, shift: 0, len: 0, parts: [u16::MAX; LEAF], references: [0; LEAF] }
+        count_overflow(LEAF_HEAP_BYTES, 0);
+        Self { base, shift: 0, len: 0, parts: [u16::MAX; LEAF_CAPACITY], references: [0; LEAF_CAPACITY] }
     }
 
     #[inline]
@@ -58,7 +58,7 @@ impl Leaf {
 
     /// Number of elements before the boundary.
     #[inline]
-    pub(super) fn before(&self, cut: &Cut<'_>, of: &impl Elements) -> usize {
+    pub(super) fn before(&self, cut: &Boundary<'_>, of: &impl ElementSource) -> usize {
         let (first, end) = match cut.bits() {
             None => (0, self.len()),
             Some(bits) => {
@@ -70,11 +70,11 @@ impl Leaf {
             }
         };
         let alike = &self.references[first..end];
-        first + alike.partition_point(|&other| cut.passes(of.bits(other), || of.name(other)))
+        first + alike.partition_point(|&other| cut.is_after(of.bits(other), || of.name(other)))
     }
 
     /// Inserts an element with this score at `index`. The leaf must have room.
-    pub(super) fn insert(&mut self, index: usize, reference: u32, bits: u64, of: &impl Elements) {
+    pub(super) fn insert(&mut self, index: usize, reference: u32, bits: u64, of: &impl ElementSource) {
         let len = self.len();
         self.references.copy_within(index..len, index + 1);
         self.parts.copy_within(index..len, index + 1);
@@ -103,7 +103,7 @@ impl Leaf {
     }
 
     /// Moves the elements from `index` on, at least one, to a new leaf.
-    pub(super) fn split_off(&mut self, index: usize, of: &impl Elements) -> Box<Self> {
+    pub(super) fn split_off(&mut self, index: usize, of: &impl ElementSource) -> Box<Self> {
         self.references().iter().for_each(|&reference| of.prefetch(reference));
         let border = of.bits(self.references[index]);
         let (base, top) = (self.base.min(border), self.top().max(border));
@@ -118,7 +118,7 @@ impl Leaf {
     }
 
     /// Takes over all elements of the next leaf. They must fit.
-    pub(super) fn append(&mut self, right: &Self, of: &impl Elements) {
+    pub(super) fn append(&mut self, right: &Self, of: &impl ElementSource) {
         let (len, more) = (self.len(), right.len());
         self.references[len..len + more].copy_from_slice(right.references());
         self.len += more as u8;
@@ -126,11 +126,11 @@ impl Leaf {
     }
 
     /// Recomputes the range. Scores outside it remain correct.
-    fn set_range(&mut self, base: u64, top: u64, of: &impl Elements) {
+    fn set_range(&mut self, base: u64, top: u64, of: &impl ElementSource) {
         let width = top - base;
         self.base = base;
         self.shift = (64 - width.leading_zeros()).saturating_sub(16) as u8;
-        self.parts = [u16::MAX; LEAF];
+        self.parts = [u16::MAX; LEAF_CAPACITY];
         for index in 0..self.len() {
             self.parts[index] = self.part(of.bits(self.references[index]));
         }
@@ -139,6 +139,6 @@ impl Leaf {
 
 impl Drop for Leaf {
     fn drop(&mut self) {
-        count_outside(0, LEAF_BYTES);
+        count_overflow(0, LEAF_HEAP_BYTES);
     }
 }

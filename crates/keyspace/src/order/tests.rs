@@ -11,7 +11,7 @@ struct Store(RefCell<Vec<(u64, Vec<u8>)>>);
 
 struct Read<'a>(&'a [(u64, Vec<u8>)]);
 
-impl Elements for Read<'_> {
+impl ElementSource for Read<'_> {
     fn bits(&self, reference: u32) -> u64 {
         self.0[reference as usize].0
     }
@@ -92,7 +92,7 @@ impl Both {
             (store[from as usize].0, self.tree.position(from, &Read(&store)))
         };
         let to = self.put(bits, name);
-        self.tree.exchange(&position, from, to);
+        self.tree.replace_reference(&position, from, to);
         // The old reference must not be read any more.
         self.store.0.borrow_mut()[from as usize] = (u64::MAX / 2, b"gone".to_vec());
     }
@@ -134,12 +134,12 @@ impl Both {
         let store = self.store.0.borrow();
         let of = Read(&store);
         for (rank, (bits, name)) in expected.iter().enumerate().skip(random % 17).step_by(17) {
-            assert_eq!(self.tree.rank(&Cut::before(*bits, name), &of), rank);
-            assert_eq!(self.tree.rank(&Cut::behind(*bits, name), &of), rank + 1);
+            assert_eq!(self.tree.rank(&Boundary::before(*bits, name), &of), rank);
+            assert_eq!(self.tree.rank(&Boundary::after(*bits, name), &of), rank + 1);
             let before = self.twin.range(..(*bits, Vec::new())).count();
-            assert_eq!(self.tree.rank(&Cut::Score { bits: *bits, after: false }, &of), before);
+            assert_eq!(self.tree.rank(&Boundary::Score { bits: *bits, after: false }, &of), before);
             let upto = expected.iter().filter(|(other, _)| other <= bits).count();
-            assert_eq!(self.tree.rank(&Cut::Score { bits: *bits, after: true }, &of), upto);
+            assert_eq!(self.tree.rank(&Boundary::Score { bits: *bits, after: true }, &of), upto);
         }
     }
 }
@@ -150,7 +150,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn an_order_is_what_a_set_of_the_standard_library_is(
+    fn order_tree_matches_btree_set(
         (kind, steps) in (0u8..4).prop_flat_map(|kind| (Just(kind), steps(kind))),
         random in any::<usize>(),
     ) {
@@ -172,22 +172,22 @@ proptest! {
     }
 
     #[test]
-    fn names_of_one_score_are_cut_by_name(names in proptest::collection::btree_set(0u16..5000, 0..900), at: u16) {
+    fn name_boundaries_split_equal_scores(names in proptest::collection::btree_set(0u16..5000, 0..900), at: u16) {
         let mut both = Both::default();
         names.iter().for_each(|name| both.set(7, &name.to_be_bytes()));
         let store = both.store.0.borrow();
         let (at, of) = (at % 5000, Read(&store));
         let name = &at.to_be_bytes()[..];
         let before = names.iter().filter(|name| **name < at).count();
-        prop_assert_eq!(both.tree.rank(&Cut::Name { name, after: false }, &of), before);
+        prop_assert_eq!(both.tree.rank(&Boundary::Name { name, after: false }, &of), before);
         let upto = names.iter().filter(|name| **name <= at).count();
-        prop_assert_eq!(both.tree.rank(&Cut::Name { name, after: true }, &of), upto);
+        prop_assert_eq!(both.tree.rank(&Boundary::Name { name, after: true }, &of), upto);
     }
 }
 
 /// Elements that arrive in order, ascending or descending, fill the leaves.
 #[test]
-fn leaves_are_full_when_elements_come_in_order() {
+fn ordered_inserts_fill_leaves() {
     for rising in [true, false] {
         let mut both = Both::default();
         for number in 0..20_000u32 {
@@ -195,7 +195,7 @@ fn leaves_are_full_when_elements_come_in_order() {
             both.set(u64::from(score) * 1_000_003, &number.to_be_bytes());
         }
         both.compare(3);
-        let bytes = Order::<Scores>::bytes(&both.tree);
+        let bytes = SecondaryOrder::<ScoreBytes>::bytes(&both.tree);
         assert!(bytes < 20_000 * 8, "{bytes} bytes");
     }
 }

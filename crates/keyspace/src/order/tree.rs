@@ -1,6 +1,6 @@
 //! The inner nodes above the leaves.
 //!
-//! An inner node has up to [`CHILDREN`] children and stores the first element and element count of each. All
+//! An inner node has up to [`MAX_CHILDREN`] children and stores the first element and element count of each. All
 //! leaves have equal depth. A full leaf is split; at either end of the tree the new leaf gets only the new
 //! element, so elements arriving in order fill leaves completely. A nearly empty node merges with a
 //! neighbour.
@@ -9,13 +9,13 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::leaf::{LEAF, LEAF_BYTES, Leaf};
-use super::{Cut, Elements};
+use super::leaf::{LEAF_CAPACITY, LEAF_HEAP_BYTES, Leaf};
+use super::{Boundary, ElementSource};
 
-const CHILDREN: usize = 48;
+const MAX_CHILDREN: usize = 48;
 /// Neighbours merge when one is less than a quarter full and both together at most three quarters.
-const FEW: usize = 4;
-const JOINED: (usize, usize) = (3, 4);
+const MIN_FILL_DIVISOR: usize = 4;
+const MAX_MERGED_FILL: (usize, usize) = (3, 4);
 
 #[derive(Debug)]
 enum Node {
@@ -46,17 +46,17 @@ pub(crate) struct Tree {
 pub(crate) struct Position(SmallVec<[u8; 8]>);
 
 /// An element to be inserted, and whether it goes to the end of the tree.
-struct New<'a> {
+struct NewElement<'a> {
     reference: u32,
     bits: u64,
-    cut: Cut<'a>,
+    cut: Boundary<'a>,
     /// Whether it sorts after all others.
     is_last: bool,
 }
 
 /// Whether a node is the first or last at its depth.
 #[derive(Clone, Copy)]
-struct Ends {
+struct NodeEdges {
     first: bool,
     last: bool,
 }
@@ -68,17 +68,17 @@ impl Default for Tree {
 }
 
 impl Tree {
-    pub(super) fn insert(&mut self, reference: u32, of: &impl Elements) {
+    pub(super) fn insert(&mut self, reference: u32, of: &impl ElementSource) {
         let bits = of.bits(reference);
         if self.root.len == 0 {
             self.root = Child::only(reference, bits, of);
             return;
         }
-        let cut = Cut::before(bits, of.name(reference));
+        let cut = Boundary::before(bits, of.name(reference));
         let last = self.last();
-        let is_last = cut.passes(of.bits(last), || of.name(last));
-        let new = New { reference, bits, cut, is_last };
-        let Some(right) = self.root.add(&new, Ends { first: true, last: true }, of) else { return };
+        let is_last = cut.is_after(of.bits(last), || of.name(last));
+        let new = NewElement { reference, bits, cut, is_last };
+        let Some(right) = self.root.add(&new, NodeEdges { first: true, last: true }, of) else { return };
         let (bits, first, len) = (self.root.bits, self.root.first, self.root.len + right.len);
         let root = Child { bits, first, len, node: Node::Inner(Vec::with_capacity(4)) };
         let left = std::mem::replace(&mut self.root, root);
@@ -99,7 +99,7 @@ impl Tree {
     }
 
     /// Removes an element, which must exist.
-    pub(super) fn take(&mut self, reference: u32, of: &impl Elements) {
+    pub(super) fn take(&mut self, reference: u32, of: &impl ElementSource) {
         let (bits, name) = (of.bits(reference), of.name(reference));
         self.root.remove(bits, name, reference, of);
         while let Node::Inner(children) = &mut self.root.node
@@ -111,19 +111,19 @@ impl Tree {
     }
 
     /// The position of an element, which must exist.
-    pub(super) fn position(&self, reference: u32, of: &impl Elements) -> Position {
+    pub(super) fn position(&self, reference: u32, of: &impl ElementSource) -> Position {
         let (bits, name) = (of.bits(reference), of.name(reference));
         let mut position = SmallVec::new();
         let mut node = &self.root.node;
         loop {
             match node {
                 Node::Inner(children) => {
-                    let index = child_at(children, &Cut::behind(bits, name), of);
+                    let index = child_at(children, &Boundary::after(bits, name), of);
                     position.push(index as u8);
                     node = &children[index].node;
                 }
                 Node::Leaf(leaf) => {
-                    let index = leaf.before(&Cut::before(bits, name), of);
+                    let index = leaf.before(&Boundary::before(bits, name), of);
                     assert_eq!(
                         leaf.references().get(index),
                         Some(&reference),
@@ -137,7 +137,7 @@ impl Tree {
     }
 
     /// Replaces the reference of the element at a position.
-    pub(super) fn exchange(&mut self, position: &Position, from: u32, to: u32) {
+    pub(super) fn replace_reference(&mut self, position: &Position, from: u32, to: u32) {
         let mut child = &mut self.root;
         for &index in &position.0 {
             if child.first == from {
@@ -151,7 +151,7 @@ impl Tree {
     }
 
     /// Number of elements before the boundary.
-    pub(crate) fn rank(&self, cut: &Cut<'_>, of: &impl Elements) -> usize {
+    pub(crate) fn rank(&self, cut: &Boundary<'_>, of: &impl ElementSource) -> usize {
         let (mut rank, mut node) = (0, &self.root.node);
         loop {
             match node {
@@ -170,7 +170,7 @@ impl Tree {
         &self,
         ranks: Range<usize>,
         reversed: bool,
-        of: &impl Elements,
+        of: &impl ElementSource,
         visit: &mut dyn FnMut(u32) -> bool,
     ) {
         self.visit_runs(ranks, reversed, &mut |run| {
@@ -204,14 +204,14 @@ impl Tree {
                 Node::Inner(children) => children.iter().map(|child| leaves(&child.node)).sum(),
             }
         }
-        leaves(&self.root.node) * LEAF_BYTES
+        leaves(&self.root.node) * LEAF_HEAP_BYTES
     }
 }
 
 /// The child to search for the boundary: the last whose first element lies before it, or the first child.
 #[inline]
-fn child_at(children: &[Child], cut: &Cut<'_>, of: &impl Elements) -> usize {
-    children.partition_point(|child| cut.passes(child.bits, || of.name(child.first))).saturating_sub(1)
+fn child_at(children: &[Child], cut: &Boundary<'_>, of: &impl ElementSource) -> usize {
+    children.partition_point(|child| cut.is_after(child.bits, || of.name(child.first))).saturating_sub(1)
 }
 
 impl Node {
@@ -243,23 +243,23 @@ impl Node {
 
 impl Child {
     /// A leaf with one element.
-    fn only(reference: u32, bits: u64, of: &impl Elements) -> Self {
+    fn only(reference: u32, bits: u64, of: &impl ElementSource) -> Self {
         let mut leaf = Box::new(Leaf::new(bits));
         leaf.insert(0, reference, bits, of);
         Self { bits, first: reference, len: 1, node: Node::Leaf(leaf) }
     }
 
     /// Inserts an element. Returns the new right sibling if the node was split.
-    fn add(&mut self, new: &New<'_>, ends: Ends, of: &impl Elements) -> Option<Self> {
+    fn add(&mut self, new: &NewElement<'_>, ends: NodeEdges, of: &impl ElementSource) -> Option<Self> {
         // An element that sorts before the first one goes to the first child.
-        let leads = !new.is_last && !new.cut.passes(self.bits, || of.name(self.first));
+        let leads = !new.is_last && !new.cut.is_after(self.bits, || of.name(self.first));
         self.len += 1;
         let right = match &mut self.node {
             Node::Leaf(leaf) => add_to_leaf(leaf, new, ends, of),
             Node::Inner(children) => {
                 let index = if new.is_last { children.len() - 1 } else { child_at(children, &new.cut, of) };
                 let (first, last) = (ends.first && index == 0, ends.last && index + 1 == children.len());
-                let right = children[index].add(new, Ends { first, last }, of);
+                let right = children[index].add(new, NodeEdges { first, last }, of);
                 right.and_then(|right| add_child(children, index + 1, right, ends))
             }
         };
@@ -271,19 +271,19 @@ impl Child {
     }
 
     /// Removes an element, which must exist.
-    fn remove(&mut self, bits: u64, name: &[u8], reference: u32, of: &impl Elements) {
+    fn remove(&mut self, bits: u64, name: &[u8], reference: u32, of: &impl ElementSource) {
         self.len -= 1;
         let is_first = self.first == reference;
         match &mut self.node {
             Node::Leaf(leaf) => {
-                let index = if is_first { 0 } else { leaf.before(&Cut::before(bits, name), of) };
+                let index = if is_first { 0 } else { leaf.before(&Boundary::before(bits, name), of) };
                 assert_eq!(leaf.references().get(index), Some(&reference), "an element is where it belongs");
                 leaf.remove(index);
             }
             Node::Inner(children) => {
-                let index = if is_first { 0 } else { child_at(children, &Cut::behind(bits, name), of) };
+                let index = if is_first { 0 } else { child_at(children, &Boundary::after(bits, name), of) };
                 children[index].remove(bits, name, reference, of);
-                tidy(children, index, of);
+                merge_after_removal(children, index, of);
             }
         }
         if is_first && self.len > 0 {
@@ -295,7 +295,7 @@ impl Child {
     }
 
     /// Takes over the contents of the next node.
-    fn append(&mut self, right: Self, of: &impl Elements) {
+    fn append(&mut self, right: Self, of: &impl ElementSource) {
         self.len += right.len;
         match (&mut self.node, right.node) {
             (Node::Leaf(leaf), Node::Leaf(right)) => leaf.append(&right, of),
@@ -307,7 +307,7 @@ impl Child {
     }
 
     /// Number of used places.
-    fn taken(&self) -> usize {
+    fn used_places(&self) -> usize {
         match &self.node {
             Node::Leaf(leaf) => leaf.len(),
             Node::Inner(children) => children.len(),
@@ -316,25 +316,30 @@ impl Child {
 
     fn places(&self) -> usize {
         match &self.node {
-            Node::Leaf(_) => LEAF,
-            Node::Inner(_) => CHILDREN,
+            Node::Leaf(_) => LEAF_CAPACITY,
+            Node::Inner(_) => MAX_CHILDREN,
         }
     }
 }
 
-fn add_to_leaf(leaf: &mut Box<Leaf>, new: &New<'_>, ends: Ends, of: &impl Elements) -> Option<Child> {
+fn add_to_leaf(
+    leaf: &mut Box<Leaf>,
+    new: &NewElement<'_>,
+    ends: NodeEdges,
+    of: &impl ElementSource,
+) -> Option<Child> {
     let index = if new.is_last { leaf.len() } else { leaf.before(&new.cut, of) };
-    if leaf.len() < LEAF {
+    if leaf.len() < LEAF_CAPACITY {
         leaf.insert(index, new.reference, new.bits, of);
         return None;
     }
-    if ends.last && index == LEAF {
+    if ends.last && index == LEAF_CAPACITY {
         return Some(Child::only(new.reference, new.bits, of));
     }
     let mut right = if ends.first && index == 0 {
         std::mem::replace(leaf, Box::new(Leaf::new(new.bits)))
     } else {
-        leaf.split_off(LEAF / 2, of)
+        leaf.split_off(LEAF_CAPACITY / 2, of)
     };
     if index <= leaf.len() {
         leaf.insert(index, new.reference, new.bits, of);
@@ -346,19 +351,19 @@ fn add_to_leaf(leaf: &mut Box<Leaf>, new: &New<'_>, ends: Ends, of: &impl Elemen
 }
 
 /// Inserts a child. Returns the new right sibling if the node was split.
-fn add_child(children: &mut Vec<Child>, index: usize, child: Child, ends: Ends) -> Option<Child> {
+fn add_child(children: &mut Vec<Child>, index: usize, child: Child, ends: NodeEdges) -> Option<Child> {
     if children.len() == children.capacity() {
         // Grow by half: sets of some hundred members have only a few leaves.
-        children.reserve_exact((children.len() / 2).clamp(2, CHILDREN + 1));
+        children.reserve_exact((children.len() / 2).clamp(2, MAX_CHILDREN + 1));
     }
     children.insert(index, child);
-    if children.len() <= CHILDREN {
+    if children.len() <= MAX_CHILDREN {
         return None;
     }
     let keep = match index {
-        _ if ends.last && index == CHILDREN => CHILDREN,
+        _ if ends.last && index == MAX_CHILDREN => MAX_CHILDREN,
         1 if ends.first => 1,
-        _ => CHILDREN / 2,
+        _ => MAX_CHILDREN / 2,
     };
     let right = children.split_off(keep);
     let len = right.iter().map(|child| child.len).sum();
@@ -367,17 +372,17 @@ fn add_child(children: &mut Vec<Child>, index: usize, child: Child, ends: Ends) 
 }
 
 /// After a removal: drops an empty child, or merges a nearly empty one with a neighbour.
-fn tidy(children: &mut Vec<Child>, index: usize, of: &impl Elements) {
+fn merge_after_removal(children: &mut Vec<Child>, index: usize, of: &impl ElementSource) {
     if children[index].len == 0 {
         children.remove(index);
         return;
     }
-    let (taken, places) = (children[index].taken(), children[index].places());
-    if taken >= places / FEW {
+    let (taken, places) = (children[index].used_places(), children[index].places());
+    if taken >= places / MIN_FILL_DIVISOR {
         return;
     }
-    let most = places * JOINED.0 / JOINED.1;
-    let fits = |other: usize| children.get(other).is_some_and(|other| other.taken() + taken <= most);
+    let most = places * MAX_MERGED_FILL.0 / MAX_MERGED_FILL.1;
+    let fits = |other: usize| children.get(other).is_some_and(|other| other.used_places() + taken <= most);
     let left = match index {
         _ if fits(index + 1) => index,
         1.. if fits(index - 1) => index - 1,

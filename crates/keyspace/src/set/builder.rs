@@ -1,34 +1,38 @@
 //! Builds a set from the arguments of a command or from other sets.
 
-use super::members::{Addition, Members};
-use super::{OfSet, SetRef};
-use crate::entries::Loose;
+use super::members::{MemberAddition, PackedMembers};
+use super::{SetFields, SetRef};
+use crate::entries::UnstoredValue;
 use crate::fields::Fields;
-use crate::kind::{Form, Kind, SetBounds};
+use crate::kind::{Kind, SetBounds, ValueEncoding};
 use crate::large::Large;
-use crate::packed::{self, About, COUNT, MOST_BYTES, MOST_ELEMENTS, Shape};
-use crate::table::Detached;
+use crate::packed::{self, COUNT_LEN, MAX_BYTES, MAX_ELEMENTS, Shape, ValueSummary};
+use crate::table::DetachedValue;
 
 /// A set that belongs to no table yet. Its encoding follows the thresholds as if members were added one at a
 /// time.
 #[derive(Debug)]
-pub struct NewSet {
-    shape: Owned,
-    form: Form,
+pub struct SetBuilder {
+    shape: OwnedSet,
+    form: ValueEncoding,
     bounds: SetBounds,
 }
 
 #[derive(Debug)]
-pub(super) enum Owned {
+pub(super) enum OwnedSet {
     Packed(Vec<u8>),
-    Large(Box<Fields<OfSet>>),
+    Large(Box<Fields<SetFields>>),
 }
 
-impl NewSet {
+impl SetBuilder {
     /// An empty set.
     #[must_use]
     pub fn new(bounds: SetBounds) -> Self {
-        Self { shape: Owned::Packed(vec![0; COUNT]), form: Form::first_of(Kind::Set), bounds }
+        Self {
+            shape: OwnedSet::Packed(vec![0; COUNT_LEN]),
+            form: ValueEncoding::initial_for(Kind::Set),
+            bounds,
+        }
     }
 
     /// The thresholds for its encoding.
@@ -38,47 +42,47 @@ impl NewSet {
     }
 
     /// Copies a packed set.
-    pub(super) fn of(packed: &[u8], form: Form, bounds: SetBounds) -> Self {
-        Self { shape: Owned::Packed(packed.to_vec()), form, bounds }
+    pub(super) fn of(packed: &[u8], form: ValueEncoding, bounds: SetBounds) -> Self {
+        Self { shape: OwnedSet::Packed(packed.to_vec()), form, bounds }
     }
 
     /// Hints that `count` members follow at once, new or not; the encoding is chosen as if all were new.
     pub fn expect_more(&mut self, count: usize) {
-        let about = About { count: count as u32, ..About::of(self.form) };
-        self.form = self.form.renamed_set(&about, self.bounds);
+        let about = ValueSummary { count: count as u32, ..ValueSummary::of(self.form) };
+        self.form = self.form.set_encoding_after_adding(&about, self.bounds);
     }
 
     /// Reserves space for `count` members. Only valid while empty.
-    pub fn make_room(&mut self, count: usize) {
-        if count > MOST_ELEMENTS && self.view().is_empty() {
-            let mut fields = Box::<Fields<OfSet>>::default();
+    pub fn reserve(&mut self, count: usize) {
+        if count > MAX_ELEMENTS && self.view().is_empty() {
+            let mut fields = Box::<Fields<SetFields>>::default();
             fields.reserve(count);
-            self.shape = Owned::Large(fields);
+            self.shape = OwnedSet::Large(fields);
         }
     }
 
     /// Adds a member. Returns whether it is new.
     pub fn add(&mut self, member: &[u8]) -> bool {
         let fields = match &mut self.shape {
-            Owned::Large(fields) => fields,
-            Owned::Packed(bytes) => {
-                let Some(addition) = Addition::of(bytes, member) else { return false };
+            OwnedSet::Large(fields) => fields,
+            OwnedSet::Packed(bytes) => {
+                let Some(addition) = MemberAddition::of(bytes, member) else { return false };
                 let count = packed::count(bytes) + 1;
-                self.form = self.form.renamed_set(&addition.about(count), self.bounds);
-                if !outgrows(&addition, bytes.len(), count, self.form) {
+                self.form = self.form.set_encoding_after_adding(&addition.about(count), self.bounds);
+                if !must_become_large(&addition, bytes.len(), count, self.form) {
                     bytes.splice(addition.range, addition.with);
                     packed::set_count(bytes, count);
                     return true;
                 }
                 let fields = large(bytes);
-                self.shape = Owned::Large(fields);
+                self.shape = OwnedSet::Large(fields);
                 return self.add(member);
             }
         };
         let is_new = fields.insert_if_new(member);
         if is_new {
             let about = about(member, fields.len());
-            self.form = self.form.renamed_set(&about, self.bounds);
+            self.form = self.form.set_encoding_after_adding(&about, self.bounds);
         }
         is_new
     }
@@ -86,9 +90,9 @@ impl NewSet {
     /// Removes a member. Returns whether it existed.
     pub fn remove(&mut self, member: &[u8]) -> bool {
         match &mut self.shape {
-            Owned::Large(fields) => fields.remove(member),
-            Owned::Packed(bytes) => {
-                let Some(range) = Members::of(bytes).find(member) else { return false };
+            OwnedSet::Large(fields) => fields.remove(member),
+            OwnedSet::Packed(bytes) => {
+                let Some(range) = PackedMembers::of(bytes).find(member) else { return false };
                 let count = packed::count(bytes) - 1;
                 bytes.drain(range);
                 packed::set_count(bytes, count);
@@ -101,50 +105,56 @@ impl NewSet {
     #[must_use]
     pub fn view(&self) -> SetRef<'_> {
         let shape = match &self.shape {
-            Owned::Packed(bytes) => Shape::Packed(bytes),
-            Owned::Large(fields) => Shape::Large(&**fields),
+            OwnedSet::Packed(bytes) => Shape::Packed(bytes),
+            OwnedSet::Large(fields) => Shape::Large(&**fields),
         };
         SetRef { shape, form: self.form }
     }
 
-    pub(super) fn into_parts(self) -> (Owned, Form) {
+    pub(super) fn into_parts(self) -> (OwnedSet, ValueEncoding) {
         (self.shape, self.form)
     }
 
     /// Converts the set into a value that can be stored under a key.
-    pub fn into_value(self) -> Detached {
+    pub fn into_value(self) -> DetachedValue {
         let value = match self.shape {
-            Owned::Packed(bytes) => Loose::Bytes(bytes.into()),
-            Owned::Large(fields) => Loose::Outside(Large::Set(fields)),
+            OwnedSet::Packed(bytes) => UnstoredValue::Bytes(bytes.into()),
+            OwnedSet::Large(fields) => UnstoredValue::Overflow(Large::Set(fields)),
         };
-        Detached::of(self.form, value)
+        DetachedValue::of(self.form, value)
     }
 }
 
 /// Whether a packed set of `len` bytes must become large when this addition makes it `count` members long.
-pub(super) fn outgrows(addition: &Addition, len: usize, count: usize, form: Form) -> bool {
-    len - addition.range.len() + addition.with.len() > MOST_BYTES || count > form.most_packed()
+pub(super) fn must_become_large(
+    addition: &MemberAddition,
+    len: usize,
+    count: usize,
+    form: ValueEncoding,
+) -> bool {
+    len - addition.range.len() + addition.with.len() > MAX_BYTES || count > form.max_packed()
 }
 
 /// Converts a packed set into a large one.
-pub(super) fn large(packed: &[u8]) -> Box<Fields<OfSet>> {
-    let mut fields = Box::<Fields<OfSet>>::default();
-    Members::of(packed).for_each(&mut |member| {
+pub(super) fn large(packed: &[u8]) -> Box<Fields<SetFields>> {
+    let mut fields = Box::<Fields<SetFields>>::default();
+    PackedMembers::of(packed).for_each(&mut |member| {
         fields.insert_if_new(&member);
     });
     fields
 }
 
 /// Describes a member added to a large set that now has `count` members.
-pub(super) fn about(member: &[u8], count: usize) -> About {
-    let form = if resp::parse_i64(member).is_some() { Form::IntsetSet } else { Form::ListpackSet };
-    About { count: count as u32, longest: member.len() as u32, ..About::of(form) }
+pub(super) fn about(member: &[u8], count: usize) -> ValueSummary {
+    let form =
+        if resp::parse_i64(member).is_some() { ValueEncoding::IntsetSet } else { ValueEncoding::ListpackSet };
+    ValueSummary { count: count as u32, longest: member.len() as u32, ..ValueSummary::of(form) }
 }
 
-impl Addition {
+impl MemberAddition {
     /// Describes a packed set that has `count` members after this addition.
-    pub(super) fn about(&self, count: usize) -> About {
-        let form = if self.integers { Form::IntsetSet } else { Form::ListpackSet };
-        About { count: count as u32, longest: self.longest as u32, ..About::of(form) }
+    pub(super) fn about(&self, count: usize) -> ValueSummary {
+        let form = if self.integers { ValueEncoding::IntsetSet } else { ValueEncoding::ListpackSet };
+        ValueSummary { count: count as u32, longest: self.longest as u32, ..ValueSummary::of(form) }
     }
 }

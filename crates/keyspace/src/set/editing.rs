@@ -1,50 +1,50 @@
 //! Adds and removes members.
 
-use super::builder::{self, NewSet, Owned};
-use super::members::{Addition, Members};
-use super::{OfSet, SetRef};
-use crate::entries::{Place, Splice};
+use super::builder::{self, OwnedSet, SetBuilder};
+use super::members::{MemberAddition, PackedMembers};
+use super::{SetFields, SetRef};
+use crate::entries::{EntryRef, Splice};
 use crate::fields::Fields;
 use crate::key::Key;
 use crate::kind::SetBounds;
 use crate::large::Large;
-use crate::packed::{self, COUNT, Shape};
+use crate::packed::{self, COUNT_LEN, Shape};
 use crate::table::Table;
 
 impl Table {
     /// The set at `place`, or `None` if the value has another type.
     #[must_use]
     #[inline]
-    pub fn set(&self, place: Place) -> Option<SetRef<'_>> {
+    pub fn set(&self, place: EntryRef) -> Option<SetRef<'_>> {
         self.typed::<SetRef<'_>>(place)
     }
 
-    fn known_set(&self, place: Place) -> SetRef<'_> {
+    fn known_set(&self, place: EntryRef) -> SetRef<'_> {
         self.set(place).expect("the caller has seen that it is a set")
     }
 
     /// The members of a large set, for editing. Snapshots that need the entry pin it first.
-    fn large_set(&mut self, place: Place) -> Option<&mut Fields<OfSet>> {
-        if let Large::Set(fields) = self.entries.outside_mut(place)? { Some(fields) } else { None }
+    fn large_set(&mut self, place: EntryRef) -> Option<&mut Fields<SetFields>> {
+        if let Large::Set(fields) = self.entries.overflow_mut(place)? { Some(fields) } else { None }
     }
 
     /// Adds a member to the set at `place`. Returns whether it is new.
     pub fn set_add(
         &mut self,
-        place: Place,
+        place: EntryRef,
         key: &Key<'_>,
         member: &[u8],
         bounds: SetBounds,
-    ) -> (Place, bool) {
+    ) -> (EntryRef, bool) {
         let set = self.known_set(place);
         let form = set.form;
         let Shape::Packed(packed) = set.shape else {
             return (place, self.add_to_large(place, member, bounds));
         };
-        let Some(addition) = Addition::of(packed, member) else { return (place, false) };
+        let Some(addition) = MemberAddition::of(packed, member) else { return (place, false) };
         let count = packed::count(packed) + 1;
-        let form = form.renamed_set(&addition.about(count), bounds);
-        if builder::outgrows(&addition, packed.len(), count, form) {
+        let form = form.set_encoding_after_adding(&addition.about(count), bounds);
+        if builder::must_become_large(&addition, packed.len(), count, form) {
             let fields = builder::large(packed);
             let place = self.make_large(place, key, Large::Set(fields));
             return (place, self.add_to_large(place, member, bounds));
@@ -53,13 +53,14 @@ impl Table {
         (self.entries.splice(place, key, &splice), true)
     }
 
-    fn add_to_large(&mut self, place: Place, member: &[u8], bounds: SetBounds) -> bool {
+    fn add_to_large(&mut self, place: EntryRef, member: &[u8], bounds: SetBounds) -> bool {
         let form = self.known_set(place).form;
         let Some(fields) = self.large_set(place) else { return false };
         let is_new = fields.insert_if_new(member);
-        let renamed = form.renamed_set(&builder::about(member, fields.len()), bounds);
-        if is_new && renamed != form {
-            self.entries.set_code(place, renamed.code());
+        let encoding_after_adding =
+            form.set_encoding_after_adding(&builder::about(member, fields.len()), bounds);
+        if is_new && encoding_after_adding != form {
+            self.entries.set_code(place, encoding_after_adding.code());
         }
         is_new
     }
@@ -68,11 +69,11 @@ impl Table {
     /// once for all of them.
     pub fn set_add_all<'m>(
         &mut self,
-        mut place: Place,
+        mut place: EntryRef,
         key: &Key<'_>,
         members: impl ExactSizeIterator<Item = &'m [u8]>,
         bounds: SetBounds,
-    ) -> (Place, usize) {
+    ) -> (EntryRef, usize) {
         let set = self.known_set(place);
         let (Shape::Packed(packed), 2..) = (set.shape, members.len()) else {
             let mut added = 0;
@@ -84,18 +85,18 @@ impl Table {
             return (place, added);
         };
         let before = set.form;
-        let mut new = NewSet::of(packed, before, bounds);
+        let mut new = SetBuilder::of(packed, before, bounds);
         new.expect_more(members.len());
         let added = members.filter(|member| new.add(member)).count();
         let (shape, form) = new.into_parts();
         match shape {
-            Owned::Packed(bytes) if added > 0 => {
-                let (range, count) = (COUNT..self.packed_len(place), packed::count(&bytes));
-                let splice = Splice { range, with: &bytes[COUNT..], count, code: form.code() };
+            OwnedSet::Packed(bytes) if added > 0 => {
+                let (range, count) = (COUNT_LEN..self.packed_len(place), packed::count(&bytes));
+                let splice = Splice { range, with: &bytes[COUNT_LEN..], count, code: form.code() };
                 place = self.entries.splice(place, key, &splice);
             }
-            Owned::Packed(_) => self.entries.set_code(place, form.code()),
-            Owned::Large(fields) => {
+            OwnedSet::Packed(_) => self.entries.set_code(place, form.code()),
+            OwnedSet::Large(fields) => {
                 place = self.make_large(place, key, Large::Set(fields));
                 self.entries.set_code(place, form.code());
             }
@@ -103,7 +104,7 @@ impl Table {
         (place, added)
     }
 
-    fn packed_len(&self, place: Place) -> usize {
+    fn packed_len(&self, place: EntryRef) -> usize {
         match self.known_set(place).shape {
             Shape::Packed(packed) => packed.len(),
             Shape::Large(_) => 0,
@@ -112,21 +113,21 @@ impl Table {
 
     /// Removes a member of the set at `place`. Returns whether it existed. The caller must delete the key
     /// when the set becomes empty.
-    pub fn set_remove(&mut self, place: Place, key: &Key<'_>, member: &[u8]) -> (Place, bool) {
+    pub fn set_remove(&mut self, place: EntryRef, key: &Key<'_>, member: &[u8]) -> (EntryRef, bool) {
         let set = self.known_set(place);
         let Shape::Packed(packed) = set.shape else {
             // Look up first: removing a missing member must not pin the set.
             let found = set.contains(member);
             return (place, found && self.large_set(place).is_some_and(|fields| fields.remove(member)));
         };
-        let Some(range) = Members::of(packed).find(member) else { return (place, false) };
+        let Some(range) = PackedMembers::of(packed).find(member) else { return (place, false) };
         let splice = Splice { range, with: &[], count: packed::count(packed) - 1, code: set.form.code() };
         (self.entries.splice(place, key, &splice), true)
     }
 
     /// Removes the member chosen by `random`, a uniform random number, and puts it into `member`. The caller
     /// must delete the key when the set becomes empty.
-    pub fn set_pop(&mut self, place: Place, key: &Key<'_>, random: u64, member: &mut Vec<u8>) -> Place {
+    pub fn set_pop(&mut self, place: EntryRef, key: &Key<'_>, random: u64, member: &mut Vec<u8>) -> EntryRef {
         member.clear();
         let set = self.known_set(place);
         let Shape::Packed(packed) = set.shape else {
@@ -137,7 +138,7 @@ impl Table {
         };
         let count = packed::count(packed);
         let index = random.checked_rem(count as u64).unwrap_or_default() as usize;
-        let Some((range, chosen)) = Members::of(packed).nth(index) else { return place };
+        let Some((range, chosen)) = PackedMembers::of(packed).nth(index) else { return place };
         member.extend_from_slice(&chosen);
         let splice = Splice { range, with: &[], count: count - 1, code: set.form.code() };
         self.entries.splice(place, key, &splice)

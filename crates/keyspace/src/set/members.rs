@@ -18,17 +18,17 @@ use std::ops::{Deref, Range};
 
 use smallvec::SmallVec;
 
-use crate::packed::COUNT;
+use crate::packed::COUNT_LEN;
 use crate::varint;
 
 /// Offset of the first member.
-const FIRST: usize = COUNT + 1;
+const MEMBERS_OFFSET: usize = COUNT_LEN + 1;
 /// Length of the longest integer in decimal, including the sign.
-const MOST_DIGITS: usize = 20;
+const MAX_DIGITS: usize = 20;
 
 /// A member of a set.
 #[derive(Debug, Clone, Copy)]
-pub enum Member<'a> {
+pub enum SetMember<'a> {
     /// Borrowed bytes.
     Bytes(&'a [u8]),
     /// A stored integer, converted to decimal digits.
@@ -38,20 +38,20 @@ pub enum Member<'a> {
 /// The decimal digits of an integer.
 #[derive(Debug, Clone, Copy)]
 pub struct Digits {
-    digits: [u8; MOST_DIGITS],
+    digits: [u8; MAX_DIGITS],
     len: u8,
 }
 
 impl From<i64> for Digits {
     fn from(value: i64) -> Self {
-        let (mut buffer, mut digits) = (itoa::Buffer::new(), [0; MOST_DIGITS]);
+        let (mut buffer, mut digits) = (itoa::Buffer::new(), [0; MAX_DIGITS]);
         let text = buffer.format(value).as_bytes();
         digits[..text.len()].copy_from_slice(text);
         Self { digits, len: text.len() as u8 }
     }
 }
 
-impl Deref for Member<'_> {
+impl Deref for SetMember<'_> {
     type Target = [u8];
 
     #[inline]
@@ -63,21 +63,21 @@ impl Deref for Member<'_> {
     }
 }
 
-impl PartialEq for Member<'_> {
+impl PartialEq for SetMember<'_> {
     fn eq(&self, other: &Self) -> bool {
         **self == **other
     }
 }
 
-impl Eq for Member<'_> {}
+impl Eq for SetMember<'_> {}
 
-impl PartialOrd for Member<'_> {
+impl PartialOrd for SetMember<'_> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Member<'_> {
+impl Ord for SetMember<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
         (**self).cmp(&**other)
     }
@@ -85,7 +85,7 @@ impl Ord for Member<'_> {
 
 /// The members of a packed set.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Members<'a> {
+pub(crate) enum PackedMembers<'a> {
     Integers(Integers<'a>),
     /// The packed bytes of the set.
     Strings(&'a [u8]),
@@ -106,11 +106,11 @@ fn width_of(value: i64) -> usize {
 
 impl Integers<'_> {
     fn len(&self) -> usize {
-        self.packed.len().saturating_sub(FIRST) / self.width
+        self.packed.len().saturating_sub(MEMBERS_OFFSET) / self.width
     }
 
     fn range(&self, index: usize) -> Range<usize> {
-        let start = FIRST + index * self.width;
+        let start = MEMBERS_OFFSET + index * self.width;
         start..start + self.width
     }
 
@@ -148,8 +148,8 @@ impl Integers<'_> {
     }
 }
 
-fn strings(packed: &[u8]) -> impl Iterator<Item = (Range<usize>, &[u8])> + Clone {
-    let mut at = FIRST;
+fn string_members(packed: &[u8]) -> impl Iterator<Item = (Range<usize>, &[u8])> + Clone {
+    let mut at = MEMBERS_OFFSET;
     std::iter::from_fn(move || {
         if at >= packed.len() {
             return None;
@@ -162,10 +162,10 @@ fn strings(packed: &[u8]) -> impl Iterator<Item = (Range<usize>, &[u8])> + Clone
     })
 }
 
-impl<'a> Members<'a> {
+impl<'a> PackedMembers<'a> {
     #[inline]
     pub(crate) fn of(packed: &'a [u8]) -> Self {
-        match packed.get(COUNT) {
+        match packed.get(COUNT_LEN) {
             Some(0) => Self::Strings(packed),
             width => Self::Integers(Integers { packed, width: width.map_or(1, |width| usize::from(*width)) }),
         }
@@ -179,18 +179,18 @@ impl<'a> Members<'a> {
                 integers.search(resp::parse_i64(member)?).ok().map(|index| integers.range(index))
             }
             Self::Strings(packed) => {
-                strings(packed).find(|(_, other)| *other == member).map(|(range, _)| range)
+                string_members(packed).find(|(_, other)| *other == member).map(|(range, _)| range)
             }
         }
     }
 
     /// The member at `index` and its byte range.
-    pub(crate) fn nth(self, index: usize) -> Option<(Range<usize>, Member<'a>)> {
+    pub(crate) fn nth(self, index: usize) -> Option<(Range<usize>, SetMember<'a>)> {
         match self {
             Self::Integers(integers) => (index < integers.len())
-                .then(|| (integers.range(index), Member::Integer(integers.at(index).into()))),
+                .then(|| (integers.range(index), SetMember::Integer(integers.at(index).into()))),
             Self::Strings(packed) => {
-                strings(packed).nth(index).map(|(range, member)| (range, Member::Bytes(member)))
+                string_members(packed).nth(index).map(|(range, member)| (range, SetMember::Bytes(member)))
             }
         }
     }
@@ -198,22 +198,24 @@ impl<'a> Members<'a> {
     /// The members stored without an order.
     pub(crate) fn unordered(self) -> impl Iterator<Item = &'a [u8]> + Clone {
         let packed = if let Self::Strings(packed) = self { packed } else { &[] };
-        strings(packed).map(|(_, member)| member)
+        string_members(packed).map(|(_, member)| member)
     }
 
-    pub(crate) fn for_each(self, visit: &mut dyn FnMut(Member<'a>)) {
+    pub(crate) fn for_each(self, visit: &mut dyn FnMut(SetMember<'a>)) {
         match self {
             Self::Integers(integers) => {
-                integers.iter().for_each(|value| visit(Member::Integer(value.into())));
+                integers.iter().for_each(|value| visit(SetMember::Integer(value.into())));
             }
-            Self::Strings(packed) => strings(packed).for_each(|(_, member)| visit(Member::Bytes(member))),
+            Self::Strings(packed) => {
+                string_members(packed).for_each(|(_, member)| visit(SetMember::Bytes(member)))
+            }
         }
     }
 }
 
 /// The byte replacement that adds a member to a packed set.
 #[derive(Debug)]
-pub(crate) struct Addition {
+pub(crate) struct MemberAddition {
     /// The range of bytes to replace.
     pub(crate) range: Range<usize>,
     /// The replacement.
@@ -224,11 +226,11 @@ pub(crate) struct Addition {
     pub(crate) longest: usize,
 }
 
-impl Addition {
+impl MemberAddition {
     /// The replacement that adds `member`; `None` if it exists.
     pub(crate) fn of(packed: &[u8], member: &[u8]) -> Option<Self> {
-        let members = Members::of(packed);
-        let Members::Integers(integers) = members else {
+        let members = PackedMembers::of(packed);
+        let PackedMembers::Integers(integers) = members else {
             return members.find(member).is_none().then(|| Self::of_string(packed, member));
         };
         let Some(value) = resp::parse_i64(member) else {
@@ -246,7 +248,7 @@ impl Addition {
             with.push(width as u8);
             let all = integers.iter().take(at).chain([value]).chain(integers.iter().skip(at));
             all.for_each(|value| push_integer(&mut with, value, width));
-            COUNT..packed.len()
+            COUNT_LEN..packed.len()
         };
         Some(Self { range, with, integers: true, longest: member.len() })
     }
@@ -264,24 +266,24 @@ impl Addition {
         push_string(&mut with, member);
         let ends = integers.iter().next().into_iter().chain(integers.iter().next_back());
         let longest = ends.map(|value| usize::from(Digits::from(value).len)).chain([member.len()]).max();
-        let range = COUNT..integers.packed.len();
+        let range = COUNT_LEN..integers.packed.len();
         Self { range, with, integers: false, longest: longest.unwrap_or_default() }
     }
 }
 
 /// Converts sorted integers to strings.
 pub(crate) fn as_strings(packed: &mut Vec<u8>) {
-    if let Members::Integers(integers) = Members::of(packed) {
+    if let PackedMembers::Integers(integers) = PackedMembers::of(packed) {
         let mut with = SmallVec::new();
         push_all_as_strings(&mut with, &integers);
-        packed.truncate(COUNT);
+        packed.truncate(COUNT_LEN);
         packed.extend_from_slice(&with);
     }
 }
 
 /// Appends a new member to a packed set of strings.
 pub(crate) fn append_string(packed: &mut Vec<u8>, member: &[u8]) {
-    let (mut head, mut len) = ([0; varint::MOST], 0);
+    let (mut head, mut len) = ([0; varint::MAX], 0);
     varint::write(&mut head, &mut len, member.len());
     packed.extend_from_slice(&head[..len]);
     packed.extend_from_slice(member);
@@ -292,7 +294,7 @@ fn push_integer(out: &mut SmallVec<[u8; 64]>, value: i64, width: usize) {
 }
 
 fn push_string(out: &mut SmallVec<[u8; 64]>, member: &[u8]) {
-    let (mut head, mut len) = ([0; varint::MOST], 0);
+    let (mut head, mut len) = ([0; varint::MAX], 0);
     varint::write(&mut head, &mut len, member.len());
     out.extend_from_slice(&head[..len]);
     out.extend_from_slice(member);
@@ -300,7 +302,7 @@ fn push_string(out: &mut SmallVec<[u8; 64]>, member: &[u8]) {
 
 fn push_all_as_strings(out: &mut SmallVec<[u8; 64]>, integers: &Integers<'_>) {
     out.push(0);
-    integers.iter().for_each(|value| push_string(out, &Member::Integer(value.into())));
+    integers.iter().for_each(|value| push_string(out, &SetMember::Integer(value.into())));
 }
 
 #[cfg(test)]
@@ -310,19 +312,21 @@ mod tests {
     use super::*;
 
     fn add(packed: &mut Vec<u8>, member: &[u8]) -> bool {
-        let Some(Addition { range, with, .. }) = Addition::of(packed, member) else { return false };
+        let Some(MemberAddition { range, with, .. }) = MemberAddition::of(packed, member) else {
+            return false;
+        };
         packed.splice(range, with);
         true
     }
 
     fn all(packed: &[u8]) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
-        Members::of(packed).for_each(&mut |member| all.push(member.to_vec()));
+        PackedMembers::of(packed).for_each(&mut |member| all.push(member.to_vec()));
         all
     }
 
     #[test]
-    fn widths_are_as_small_as_they_can_be() {
+    fn integer_width_is_minimal() {
         for (value, width) in [
             (0, 1),
             (-1, 1),
@@ -341,39 +345,42 @@ mod tests {
     }
 
     #[test]
-    fn integers_of_every_width_are_kept_in_order() {
-        let mut packed = vec![0; COUNT];
+    fn integers_of_every_width_stay_sorted() {
+        let mut packed = vec![0; COUNT_LEN];
         let mut twin = BTreeSet::new();
-        assert_eq!(Members::of(&packed).find(b"5"), None);
+        assert_eq!(PackedMembers::of(&packed).find(b"5"), None);
         for value in [5, 0, -1, 127, 128, -129, 7, 70_000, -40_000, 5, 1 << 40, i64::MIN, i64::MAX, 3, 0] {
             assert_eq!(add(&mut packed, value.to_string().as_bytes()), twin.insert(value), "{value}");
             let expected: Vec<_> = twin.iter().map(|value| value.to_string().into_bytes()).collect();
             assert_eq!(all(&packed), expected);
             for (index, value) in twin.iter().enumerate() {
                 let text = value.to_string();
-                let found = Members::of(&packed).find(text.as_bytes()).expect("there");
-                assert_eq!(Members::of(&packed).nth(index), Some((found, Member::Bytes(text.as_bytes()))));
+                let found = PackedMembers::of(&packed).find(text.as_bytes()).expect("there");
+                assert_eq!(
+                    PackedMembers::of(&packed).nth(index),
+                    Some((found, SetMember::Bytes(text.as_bytes())))
+                );
             }
         }
         for text in ["05", "+5", "5 ", "", "4", "9223372036854775808"] {
-            assert_eq!(Members::of(&packed).find(text.as_bytes()), None);
+            assert_eq!(PackedMembers::of(&packed).find(text.as_bytes()), None);
         }
-        let range = Members::of(&packed).find(b"128").expect("there");
+        let range = PackedMembers::of(&packed).find(b"128").expect("there");
         packed.drain(range);
-        assert_eq!(Members::of(&packed).find(b"128"), None);
+        assert_eq!(PackedMembers::of(&packed).find(b"128"), None);
         assert_eq!(all(&packed).len(), twin.len() - 1);
     }
 
     #[test]
-    fn another_member_makes_strings_of_integers() {
-        let mut packed = vec![0; COUNT];
+    fn string_member_converts_integers_to_strings() {
+        let mut packed = vec![0; COUNT_LEN];
         let long = vec![b'x'; 300];
         for member in [&b"12"[..], b"-7", b"07", &long, b"", b"9"] {
             assert!(add(&mut packed, member));
             assert!(!add(&mut packed, member));
         }
         assert_eq!(all(&packed), [&b"-7"[..], b"12", b"07", &long, b"", b"9"]);
-        let addition = Addition::of(&[0, 0, 1, 0xf9, 12], b"a").expect("new");
+        let addition = MemberAddition::of(&[0, 0, 1, 0xf9, 12], b"a").expect("new");
         assert_eq!((addition.longest, addition.integers), (2, false));
     }
 }

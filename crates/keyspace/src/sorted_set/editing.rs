@@ -4,23 +4,23 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use super::{LEAST_KEPT, OfSortedSet, Scored, SortedSetRef, records};
-use crate::entries::{Place, Splice};
-use crate::fields::{Fields, name_key};
+use super::{MIN_STORED_SCORE_LEN, ScoredMember, SortedSetFields, SortedSetRef, records};
+use crate::entries::{EntryRef, Splice};
+use crate::fields::{Fields, lookup_key};
 use crate::key::Key;
-use crate::kind::{Bounds, Form};
+use crate::kind::{ListpackBounds, ValueEncoding};
 use crate::large::Large;
-use crate::order::Cut;
-use crate::packed::{self, MOST_BYTES, MOST_ELEMENTS, Shape};
-use crate::score::{self, Kept};
+use crate::order::Boundary;
+use crate::packed::{self, MAX_BYTES, MAX_ELEMENTS, Shape};
+use crate::score::{self, EncodedScore};
 use crate::table::Table;
 
-impl Fields<OfSortedSet> {
+impl Fields<SortedSetFields> {
     /// The member with this rank.
-    fn member_at(&self, rank: usize) -> Option<Place> {
+    fn member_at(&self, rank: usize) -> Option<EntryRef> {
         let mut found = None;
-        self.entries.order.visit(rank..rank + 1, false, &self.entries.names(), &mut |reference| {
-            found = Some(Place(reference));
+        self.entries.order.visit(rank..rank + 1, false, &self.entries.entry_keys(), &mut |reference| {
+            found = Some(EntryRef(reference));
             false
         });
         found
@@ -31,30 +31,30 @@ impl Table {
     /// The sorted set at `place`, or `None` if the value has another type.
     #[must_use]
     #[inline]
-    pub fn sorted_set(&self, place: Place) -> Option<SortedSetRef<'_>> {
+    pub fn sorted_set(&self, place: EntryRef) -> Option<SortedSetRef<'_>> {
         self.typed::<SortedSetRef<'_>>(place)
     }
 
     #[inline]
-    fn known_sorted_set(&self, place: Place) -> SortedSetRef<'_> {
+    fn known_sorted_set(&self, place: EntryRef) -> SortedSetRef<'_> {
         self.sorted_set(place).expect("the caller has seen that it is a sorted set")
     }
 
     /// The members of a large sorted set, for editing. Snapshots that need the entry pin it first.
-    fn large_sorted_set(&mut self, place: Place) -> Option<&mut Fields<OfSortedSet>> {
-        if let Large::SortedSet(members) = self.entries.outside_mut(place)? { Some(members) } else { None }
+    fn large_sorted_set(&mut self, place: EntryRef) -> Option<&mut Fields<SortedSetFields>> {
+        if let Large::SortedSet(members) = self.entries.overflow_mut(place)? { Some(members) } else { None }
     }
 
     /// Updates the score of a member of the sorted set at `place`. `decide` receives the current score, if
     /// the member exists, and returns the new one (never NaN) or `None` to change nothing.
     pub fn sorted_set_update(
         &mut self,
-        place: Place,
+        place: EntryRef,
         key: &Key<'_>,
         name: &[u8],
-        bounds: Bounds,
+        bounds: ListpackBounds,
         decide: impl FnOnce(Option<f64>) -> Option<f64>,
-    ) -> Place {
+    ) -> EntryRef {
         let set = self.known_sorted_set(place);
         match set.shape {
             Shape::Packed(packed) => {
@@ -64,10 +64,10 @@ impl Table {
                     return self.rename_for(place, name, bounds);
                 };
                 let found = found.map(|record| record.start..record.end);
-                self.set_in_packed(place, key, Scored { name, score }, found, bounds)
+                self.set_in_packed(place, key, ScoredMember { name, score }, found, bounds)
             }
             Shape::Large(members) => {
-                let member = name_key(name);
+                let member = lookup_key(name);
                 let found = members.find(&member);
                 let before = found.map(|found| members.at(found).value);
                 let score = before.map(score::read);
@@ -75,15 +75,15 @@ impl Table {
                     return self.rename_for(place, name, bounds);
                 };
                 // A score that took eight bytes keeps eight, so that its entry stays in place.
-                let kept = Kept::new(new, before.map_or(LEAST_KEPT, <[u8]>::len));
-                let passes = name.len() > bounds.value
+                let kept = EncodedScore::new(new, before.map_or(MIN_STORED_SCORE_LEN, <[u8]>::len));
+                let is_after = name.len() > bounds.value
                     || members.len() + usize::from(found.is_none()) > bounds.entries;
-                let renamed = passes && set.form != Form::SkiplistSortedSet;
+                let encoding_after_adding = is_after && set.form != ValueEncoding::SkiplistSortedSet;
                 if let Some(members) = self.large_sorted_set(place) {
                     members.put(&member, found, kept.bytes(), None);
                 }
-                if renamed {
-                    self.entries.set_code(place, Form::SkiplistSortedSet.code());
+                if encoding_after_adding {
+                    self.entries.set_code(place, ValueEncoding::SkiplistSortedSet.code());
                 }
                 place
             }
@@ -92,9 +92,9 @@ impl Table {
 
     /// Updates the encoding for a name that was offered but not added (XX): Valkey checks name lengths before
     /// it looks at the options.
-    fn rename_for(&mut self, place: Place, name: &[u8], bounds: Bounds) -> Place {
+    fn rename_for(&mut self, place: EntryRef, name: &[u8], bounds: ListpackBounds) -> EntryRef {
         if name.len() > bounds.value {
-            self.entries.set_code(place, Form::SkiplistSortedSet.code());
+            self.entries.set_code(place, ValueEncoding::SkiplistSortedSet.code());
         }
         place
     }
@@ -102,28 +102,28 @@ impl Table {
     /// Inserts a member into a packed sorted set, or moves it from its old position.
     fn set_in_packed(
         &mut self,
-        place: Place,
+        place: EntryRef,
         key: &Key<'_>,
-        member: Scored<'_>,
+        member: ScoredMember<'_>,
         found: Option<Range<usize>>,
-        bounds: Bounds,
-    ) -> Place {
+        bounds: ListpackBounds,
+    ) -> EntryRef {
         let set = self.known_sorted_set(place);
         let Shape::Packed(packed) = set.shape else { return place };
-        let Scored { name, score } = member;
+        let ScoredMember { name, score } = member;
         let count = packed::count(packed) + usize::from(found.is_none());
-        let passes = name.len() > bounds.value || count > bounds.entries;
+        let is_after = name.len() > bounds.value || count > bounds.entries;
         // A listpack does not preserve the sign of zero.
-        let form = if passes { Form::SkiplistSortedSet } else { set.form };
-        let score = if form == Form::SkiplistSortedSet { score } else { score + 0.0 };
+        let form = if is_after { ValueEncoding::SkiplistSortedSet } else { set.form };
+        let score = if form == ValueEncoding::SkiplistSortedSet { score } else { score + 0.0 };
         let mut record = SmallVec::<[u8; 256]>::new();
         records::push(&mut record, name, score);
         let old = found.as_ref().map_or(0, Range::len);
-        if packed.len() - old + record.len() > MOST_BYTES || count > MOST_ELEMENTS {
+        if packed.len() - old + record.len() > MAX_BYTES || count > MAX_ELEMENTS {
             let place = self.make_sorted_set_large(place, key);
             return self.sorted_set_update(place, key, name, bounds, |_| Some(score));
         }
-        let cut = Cut::Element { bits: score::ordered(score), name, after: false };
+        let cut = Boundary::Element { bits: score::order_bits(score), name, after: false };
         let behind = records::records(packed).find(|other| other.member != name && !other.is_before(&cut));
         let to = behind.map_or(packed.len(), |behind| behind.start);
         // The records between the old and the new position shift.
@@ -150,7 +150,12 @@ impl Table {
 
     /// Removes a member of the sorted set at `place` and returns its score. The caller must delete the key
     /// when the set becomes empty.
-    pub fn sorted_set_remove(&mut self, place: Place, key: &Key<'_>, name: &[u8]) -> (Place, Option<f64>) {
+    pub fn sorted_set_remove(
+        &mut self,
+        place: EntryRef,
+        key: &Key<'_>,
+        name: &[u8],
+    ) -> (EntryRef, Option<f64>) {
         let set = self.known_sorted_set(place);
         match set.shape {
             Shape::Packed(packed) => {
@@ -160,10 +165,10 @@ impl Table {
                 (self.entries.splice(place, key, &Splice { range, with: &[], count, code }), Some(score))
             }
             Shape::Large(members) => {
-                let member = name_key(name);
+                let member = lookup_key(name);
                 // Look up first: removing a missing member must not pin the set.
                 let Some(found) = members.find(&member) else { return (place, None) };
-                let score = Scored::from(members.at(found)).score;
+                let score = ScoredMember::from(members.at(found)).score;
                 if let Some(members) = self.large_sorted_set(place) {
                     drop(members.entries.remove(found, &member));
                 }
@@ -176,11 +181,11 @@ impl Table {
     /// the key when the set becomes empty.
     pub fn sorted_set_remove_ranks(
         &mut self,
-        place: Place,
+        place: EntryRef,
         key: &Key<'_>,
         ranks: Range<usize>,
-        told: &mut dyn FnMut(Scored<'_>),
-    ) -> Place {
+        told: &mut dyn FnMut(ScoredMember<'_>),
+    ) -> EntryRef {
         let set = self.known_sorted_set(place);
         let ranks = ranks.start..ranks.end.min(set.len());
         if ranks.is_empty() {
@@ -202,25 +207,25 @@ impl Table {
         let mut next = members.member_at(ranks.start);
         for _ in ranks.clone() {
             let Some(removed) = next else { break };
-            let member = Scored::from(members.at(removed));
+            let member = ScoredMember::from(members.at(removed));
             told(member);
             name.clear();
             name.extend_from_slice(member.name);
-            drop(members.entries.remove(removed, &name_key(&name)));
+            drop(members.entries.remove(removed, &lookup_key(&name)));
             // Later members move up. The next one may be removed immediately or by the next command.
             next = members.member_at(ranks.start);
             if let Some(next) = next {
-                members.entries.prefetch_index(name_key(members.at(next).name).hash());
+                members.entries.prefetch_index(lookup_key(members.at(next).name).hash());
             }
         }
         place
     }
 
     /// Converts a packed sorted set into a large one.
-    fn make_sorted_set_large(&mut self, place: Place, key: &Key<'_>) -> Place {
-        let mut members = Box::<Fields<OfSortedSet>>::default();
+    fn make_sorted_set_large(&mut self, place: EntryRef, key: &Key<'_>) -> EntryRef {
+        let mut members = Box::<Fields<SortedSetFields>>::default();
         self.known_sorted_set(place).for_each(&mut |member| {
-            members.set(member.name, Kept::new(member.score, LEAST_KEPT).bytes(), None);
+            members.set(member.name, EncodedScore::new(member.score, MIN_STORED_SCORE_LEN).bytes(), None);
         });
         self.make_large(place, key, Large::SortedSet(members))
     }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use slot_routing::Slot;
 
-use super::{OfSortedSet, Scored, SortedSetRef};
-use crate::entries::Place;
+use super::{ScoredMember, SortedSetFields, SortedSetRef};
+use crate::entries::EntryRef;
 use crate::fields::Fields;
 use crate::keyspace::Keyspace;
 use crate::large::Large;
@@ -18,8 +18,8 @@ use crate::packed::Shape;
 use crate::snapshot::Snapshot;
 
 /// Limits of what is copied under one lock, in members and bytes: some microseconds.
-const AT_ONCE: usize = 256;
-const BUDGET: usize = 32 << 10;
+const MEMBERS_PER_LOCK: usize = 256;
+const BYTES_PER_LOCK: usize = 32 << 10;
 
 /// The members with certain ranks, as of one moment.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub struct PinnedMembers {
     snapshot: Snapshot,
     slot: Slot,
     /// The members' entries in visiting order.
-    places: Vec<Place>,
+    places: Vec<EntryRef>,
 }
 
 impl Keyspace {
@@ -37,7 +37,7 @@ impl Keyspace {
         self: &Arc<Self>,
         slots: &mut LockedSlots<'_>,
         db: u16,
-        (slot, place): (Slot, Place),
+        (slot, place): (Slot, EntryRef),
         ranks: Range<usize>,
         reversed: bool,
     ) -> Option<PinnedMembers> {
@@ -49,12 +49,12 @@ impl Keyspace {
 
 impl SortedSetRef<'_> {
     /// The entries of the members with these ranks, if the set is large.
-    fn places(&self, ranks: Range<usize>, reversed: bool) -> Option<Vec<Place>> {
+    fn places(&self, ranks: Range<usize>, reversed: bool) -> Option<Vec<EntryRef>> {
         let Shape::Large(members) = self.shape else { return None };
         let mut places = Vec::with_capacity(ranks.len());
         members.entries.order.visit_runs(ranks, reversed, &mut |run| {
             let first = places.len();
-            places.extend(run.iter().copied().map(Place));
+            places.extend(run.iter().copied().map(EntryRef));
             if reversed {
                 places[first..].reverse();
             }
@@ -66,10 +66,10 @@ impl SortedSetRef<'_> {
 
 impl PinnedMembers {
     /// Visits the members in batches, with the slot unlocked, until `visit` returns false.
-    pub fn visit(self, visit: &mut dyn FnMut(Scored<'_>) -> bool) {
-        let (mut left, mut copied) = (&self.places[..], Copied::default());
+    pub fn visit(self, visit: &mut dyn FnMut(ScoredMember<'_>) -> bool) {
+        let (mut left, mut copied) = (&self.places[..], CopiedMembers::default());
         while !left.is_empty() {
-            let next = &left[..left.len().min(AT_ONCE)];
+            let next = &left[..left.len().min(MEMBERS_PER_LOCK)];
             self.snapshot.with_next_value(self.slot, |value| {
                 if let Large::SortedSet(members) = value {
                     copied.fill(members, next);
@@ -85,32 +85,32 @@ impl PinnedMembers {
 
 /// Copied members; each has the end offset of its name in `names`.
 #[derive(Default)]
-struct Copied {
+struct CopiedMembers {
     names: Vec<u8>,
     members: Vec<(f64, usize)>,
 }
 
-impl Copied {
+impl CopiedMembers {
     /// Copies the first of these members, at least one.
-    fn fill(&mut self, members: &Fields<OfSortedSet>, places: &[Place]) {
+    fn fill(&mut self, members: &Fields<SortedSetFields>, places: &[EntryRef]) {
         places.iter().for_each(|place| members.entries.prefetch_at(*place));
         for place in places {
-            let member = Scored::from(members.at(*place));
+            let member = ScoredMember::from(members.at(*place));
             self.names.extend_from_slice(member.name);
             self.members.push((member.score, self.names.len()));
-            if self.names.len() > BUDGET {
+            if self.names.len() > BYTES_PER_LOCK {
                 break;
             }
         }
     }
 
     /// Visits and clears the copied members. Stops early if `visit` returns false.
-    fn take(&mut self, visit: &mut dyn FnMut(Scored<'_>) -> bool) -> bool {
+    fn take(&mut self, visit: &mut dyn FnMut(ScoredMember<'_>) -> bool) -> bool {
         let mut start = 0;
         let goes_on = self.members.iter().all(|&(score, end)| {
             let name = &self.names[start..end];
             start = end;
-            visit(Scored { name, score })
+            visit(ScoredMember { name, score })
         });
         self.members.clear();
         self.names.clear();

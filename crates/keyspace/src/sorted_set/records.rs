@@ -12,9 +12,9 @@
 
 use smallvec::SmallVec;
 
-use crate::order::Cut;
-use crate::packed::COUNT;
-use crate::score::{self, Kept};
+use crate::order::Boundary;
+use crate::packed::COUNT_LEN;
+use crate::score::{self, EncodedScore};
 use crate::varint;
 
 /// A member of a packed sorted set and its byte range.
@@ -29,8 +29,8 @@ pub(crate) struct Record<'a> {
 impl Record<'_> {
     /// Whether the member lies before the boundary.
     #[inline]
-    pub(crate) fn is_before(&self, cut: &Cut<'_>) -> bool {
-        cut.passes(score::ordered(self.score), || self.member)
+    pub(crate) fn is_before(&self, cut: &Boundary<'_>) -> bool {
+        cut.is_after(score::order_bits(self.score), || self.member)
     }
 }
 
@@ -46,7 +46,7 @@ fn record(packed: &[u8], start: usize) -> Record<'_> {
 /// The members of a packed sorted set, including the count prefix.
 #[inline]
 pub(crate) fn records(packed: &[u8]) -> impl Iterator<Item = Record<'_>> + Clone {
-    let mut at = COUNT;
+    let mut at = COUNT_LEN;
     std::iter::from_fn(move || {
         let record = (at < packed.len()).then(|| record(packed, at))?;
         at = record.end;
@@ -56,7 +56,7 @@ pub(crate) fn records(packed: &[u8]) -> impl Iterator<Item = Record<'_>> + Clone
 
 #[inline]
 pub(crate) fn find<'a>(packed: &'a [u8], member: &[u8]) -> Option<Record<'a>> {
-    let mut at = COUNT;
+    let mut at = COUNT_LEN;
     while at < packed.len() {
         let mut read = at;
         let head = varint::read(packed, &mut read);
@@ -77,8 +77,8 @@ pub(crate) fn reversed(packed: &[u8]) -> impl Iterator<Item = Record<'_>> {
 }
 
 pub(crate) fn push(out: &mut impl Extend<u8>, member: &[u8], score: f64) {
-    let kept = Kept::new(score, 1);
-    let (mut head, mut len) = ([0; varint::MOST], 0);
+    let kept = EncodedScore::new(score, 1);
+    let (mut head, mut len) = ([0; varint::MAX], 0);
     varint::write(&mut head, &mut len, member.len() << 2 | kept.bytes().len().trailing_zeros() as usize);
     out.extend(head[..len].iter().copied());
     out.extend(kept.bytes().iter().copied());
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn members_read_back_as_they_were_pushed() {
+    fn packed_members_round_trip() {
         let long = vec![7; 70_000];
         let members: &[(&[u8], f64)] = &[
             (b"", -1e300),
@@ -100,7 +100,7 @@ mod tests {
             (&[2; 32], 30_000.0),
             (&long, 1e9),
         ];
-        let mut packed = vec![0; COUNT];
+        let mut packed = vec![0; COUNT_LEN];
         members.iter().for_each(|(member, score)| push(&mut packed, member, *score));
         let read: Vec<_> = records(&packed).map(|record| (record.member, record.score.to_bits())).collect();
         let pushed: Vec<_> = members.iter().map(|(member, score)| (*member, score.to_bits())).collect();

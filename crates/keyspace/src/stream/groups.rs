@@ -14,7 +14,7 @@ pub struct Group {
     pub last: StreamId,
     /// Number of entries read up to that id, if known.
     pub read: Option<u64>,
-    pub(super) pending: Map<StreamId, Pending>,
+    pub(super) pending: Map<StreamId, PendingEntry>,
     /// Pending entries by delivery time; built on first use.
     by_time: OnceLock<Map<(Millis, StreamId), ()>>,
     pub(super) consumers: Map<Arc<[u8]>, Consumer>,
@@ -22,7 +22,7 @@ pub struct Group {
 
 /// An entry that was delivered to a consumer and not acknowledged.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pending {
+pub struct PendingEntry {
     /// The consumer that owns the entry.
     pub consumer: Arc<[u8]>,
     /// Time of the last delivery.
@@ -75,12 +75,12 @@ impl Group {
 
     /// The delivery state of an entry, if it is pending.
     #[must_use]
-    pub fn pending(&self, id: StreamId) -> Option<&Pending> {
+    pub fn pending(&self, id: StreamId) -> Option<&PendingEntry> {
         self.pending.get(&id)
     }
 
     /// The pending entries from an id on.
-    pub fn pending_from(&self, from: StreamId) -> impl Iterator<Item = (StreamId, &Pending)> {
+    pub fn pending_from(&self, from: StreamId) -> impl Iterator<Item = (StreamId, &PendingEntry)> {
         self.pending.iter_from(&from).map(|(id, pending)| (*id, pending))
     }
 
@@ -137,7 +137,7 @@ impl Group {
 
     /// Assigns an entry to an existing consumer, taking it from another if necessary.
     pub fn assign(&mut self, id: StreamId, consumer: &Arc<[u8]>, delivered: Millis, count: u64) {
-        let pending = Pending { consumer: consumer.clone(), delivered, count };
+        let pending = PendingEntry { consumer: consumer.clone(), delivered, count };
         let before = self.pending.insert(id, pending);
         if let Some(by_time) = self.by_time.get_mut() {
             if let Some(before) = &before {
@@ -167,7 +167,7 @@ impl Group {
         true
     }
 
-    fn take_pending(&mut self, id: StreamId) -> Option<Pending> {
+    fn take_pending(&mut self, id: StreamId) -> Option<PendingEntry> {
         let pending = self.pending.remove(&id)?;
         if let Some(by_time) = self.by_time.get_mut() {
             by_time.remove(&(pending.delivered, id));
@@ -183,14 +183,14 @@ impl Group {
     }
 
     /// Estimated bytes.
-    pub(super) fn rough_bytes(&self) -> usize {
-        const OF_PENDING: usize = 96;
-        const OF_CONSUMER: usize = 128;
-        const OF_TIME: usize = 24;
+    pub(super) fn estimated_bytes(&self) -> usize {
+        const PENDING_BYTES: usize = 96;
+        const CONSUMER_BYTES: usize = 128;
+        const TIME_BYTES: usize = 24;
         let times = self.by_time.get().map_or(0, Map::len);
-        self.pending.len() * OF_PENDING
-            + times * OF_TIME
-            + self.consumers.len() * OF_CONSUMER
+        self.pending.len() * PENDING_BYTES
+            + times * TIME_BYTES
+            + self.consumers.len() * CONSUMER_BYTES
             + size_of::<Self>()
     }
 }

@@ -1,13 +1,13 @@
 //! A stream stored outside its entry, and the copies that snapshots hold.
 
-use super::{Cursor, Producers, Stream, StreamPart};
-use crate::captured::{Captured, InParts, Owner};
+use super::{Producers, Stream, StreamCursor, StreamPart};
+use crate::captured::{Captured, MultipartWalk, ValueOwner};
 use crate::large::{Collection, Large};
-use crate::overflow::{self, Kept, Record};
-use crate::packed::Packed;
-use crate::pages::Crowding;
-use crate::table::Dropped;
-use crate::value::{Elements, Part};
+use crate::overflow::{self, KeptBytes, Record};
+use crate::packed::PackedValue;
+use crate::pages::FillLevel;
+use crate::table::RemovedValue;
+use crate::value::{PartElements, ValuePart};
 
 /// A large stream. A snapshot holds a copy, which is O(1) because nodes are shared.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ pub(crate) struct LargeStream {
 struct Pin {
     bit: u32,
     stream: Stream,
-    kept: Kept,
+    kept: KeptBytes,
 }
 
 impl LargeStream {
@@ -50,17 +50,17 @@ impl LargeStream {
 
 impl Stream {
     /// Estimates the bytes freed by dropping the stream.
-    fn rough_bytes(&self) -> usize {
-        const LOOKED_AT: usize = 64;
-        let groups: usize = self.groups().take(LOOKED_AT).map(|(_, group)| group.rough_bytes()).sum();
-        let looked_at = self.group_count().clamp(1, LOOKED_AT);
-        let producers = self.producers().map_or(0, Producers::rough_bytes);
+    fn estimated_bytes(&self) -> usize {
+        const SAMPLE_SIZE: usize = 64;
+        let groups: usize = self.groups().take(SAMPLE_SIZE).map(|(_, group)| group.estimated_bytes()).sum();
+        let looked_at = self.group_count().clamp(1, SAMPLE_SIZE);
+        let producers = self.producers().map_or(0, Producers::estimated_bytes);
         self.bytes + self.nodes.len() * 96 + groups / looked_at * self.group_count() + producers
     }
 
     /// Converts the stream for dropping elsewhere.
-    pub fn into_dropped(self) -> Dropped {
-        Dropped::of(Large::Stream(Box::new(LargeStream::new(self))))
+    pub fn into_dropped(self) -> RemovedValue {
+        RemovedValue::of(Large::Stream(Box::new(LargeStream::new(self))))
     }
 }
 
@@ -69,19 +69,19 @@ impl Collection for LargeStream {
         self.stream.head.len as usize
     }
 
-    fn rough_bytes(&self) -> usize {
-        self.stream.rough_bytes()
+    fn estimated_bytes(&self) -> usize {
+        self.stream.estimated_bytes()
     }
 
     fn held_bytes(&self) -> usize {
-        self.stream.rough_bytes()
+        self.stream.estimated_bytes()
     }
 
-    fn crowding(&self) -> Crowding {
-        Crowding::Free
+    fn fill_level(&self) -> FillLevel {
+        FillLevel::Free
     }
 
-    fn add(&mut self, elements: Packed<'_>) -> bool {
+    fn add(&mut self, elements: PackedValue<'_>) -> bool {
         self.stream.add(elements)
     }
 
@@ -91,47 +91,47 @@ impl Collection for LargeStream {
 
     fn pin(&mut self, bit: u32) {
         if self.pins.iter().all(|pin| pin.bit != bit) {
-            let kept = Kept::nothing_of(self.stream.rough_bytes());
+            let kept = KeptBytes::zero_for(self.stream.estimated_bytes());
             self.pins.push(Pin { bit, stream: self.stream.clone(), kept });
         }
     }
 
     /// Hands over the whole stream, which is then visited part by part.
-    fn walk(&mut self, bit: u32, of: Owner<'_>, captured: &mut Captured) -> Option<usize> {
+    fn walk(&mut self, bit: u32, of: ValueOwner<'_>, captured: &mut Captured) -> Option<usize> {
         let Pin { stream, kept, .. } = self.unpin(bit)?;
-        let next = Cursor::default();
-        let showing = Showing { stream, _kept: kept, from: next.clone(), next, first: true };
-        captured.add_in_parts(of, Box::new(showing));
+        let next = StreamCursor::default();
+        let showing = StreamWalk { stream, _kept: kept, from: next.clone(), next, first: true };
+        captured.add_multipart(of, Box::new(showing));
         Some(0)
     }
 
     fn skip(&mut self, bit: u32, dropped: &mut Vec<Record<Large>>) -> Option<usize> {
         let Pin { stream, .. } = self.unpin(bit)?;
-        dropped.push(Record::loose(Large::Stream(Box::new(Self::new(stream)))));
+        dropped.push(Record::unstored(Large::Stream(Box::new(Self::new(stream)))));
         Some(0)
     }
 }
 
 /// Limits of one part: pieces, and bytes of nodes.
-const PIECES: usize = 256;
-const BYTES: usize = 32 << 10;
+const MAX_PIECES_PER_PART: usize = 256;
+const MAX_BYTES_PER_PART: usize = 32 << 10;
 
 /// A stream that a walk took over.
 #[derive(Debug)]
-struct Showing {
+struct StreamWalk {
     stream: Stream,
     /// Keeps the bytes accounted until all parts are visited.
-    _kept: Kept,
-    from: Cursor,
-    next: Cursor,
+    _kept: KeptBytes,
+    from: StreamCursor,
+    next: StreamCursor,
     first: bool,
 }
 
-impl InParts for Showing {
-    fn next_part(&mut self) -> Option<Part<'_>> {
+impl MultipartWalk for StreamWalk {
+    fn next_part(&mut self) -> Option<ValuePart<'_>> {
         self.from = self.next.clone();
         let (mut pieces, mut bytes) = (0, 0);
-        while pieces < PIECES && bytes < BYTES {
+        while pieces < MAX_PIECES_PER_PART && bytes < MAX_BYTES_PER_PART {
             let Some(piece) = self.next.next(&self.stream) else { break };
             bytes += piece.bytes();
             pieces += 1;
@@ -139,8 +139,8 @@ impl InParts for Showing {
         if pieces == 0 {
             return None;
         }
-        let elements = Elements::Stream(StreamPart { stream: &self.stream, from: &self.from, pieces });
+        let elements = PartElements::Stream(StreamPart { stream: &self.stream, from: &self.from, pieces });
         let first = std::mem::take(&mut self.first);
-        Some(Part { total: self.stream.head.len as usize, first, elements })
+        Some(ValuePart { total: self.stream.head.len as usize, first, elements })
     }
 }

@@ -27,10 +27,10 @@
 use resp::parse_i64;
 
 /// Header length in bytes.
-pub(super) const HEAD: usize = 6;
+pub(super) const HEADER_LEN: usize = 6;
 const END: u8 = 0xFF;
 /// From this many items on, the header does not state the count.
-const MANY: u16 = u16::MAX;
+const UNCOUNTED: u16 = u16::MAX;
 
 /// A listpack item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +87,7 @@ pub(super) fn item(bytes: &[u8], at: usize) -> Option<(Item<'_>, usize)> {
         0xF4 => (Item::Integer(i64::from_le_bytes(*rest.first_chunk()?)), 9),
         _ => return None,
     };
-    let next = at + len + length_of_length(len);
+    let next = at + len + backward_length_size(len);
     (next < bytes.len()).then_some((item, next))
 }
 
@@ -106,7 +106,7 @@ pub(super) fn before(bytes: &[u8], at: usize) -> Option<usize> {
         len |= usize::from(byte & 0x7F) << shift;
         shift += 7;
         if byte < 0x80 {
-            return at.checked_sub(count + len).filter(|start| *start >= HEAD);
+            return at.checked_sub(count + len).filter(|start| *start >= HEADER_LEN);
         }
     }
     None
@@ -122,7 +122,7 @@ pub(super) fn end(bytes: &[u8]) -> usize {
     bytes.len() - 1
 }
 
-fn length_of_length(len: usize) -> usize {
+fn backward_length_size(len: usize) -> usize {
     match len {
         0..=127 => 1,
         128..=16_382 => 2,
@@ -134,25 +134,25 @@ fn length_of_length(len: usize) -> usize {
 
 /// An empty listpack with capacity for `room` bytes.
 pub(super) fn empty(room: usize) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(room.max(HEAD + 1));
-    bytes.extend_from_slice(&[(HEAD + 1) as u8, 0, 0, 0, 0, 0, END]);
+    let mut bytes = Vec::with_capacity(room.max(HEADER_LEN + 1));
+    bytes.extend_from_slice(&[(HEADER_LEN + 1) as u8, 0, 0, 0, 0, 0, END]);
     bytes
 }
 
 /// Validates the header's length and item count, the terminator, and that forward and backward lengths agree.
-pub(super) fn is_sound(bytes: &[u8], items: usize) -> bool {
-    let Some((head, _)) = bytes.split_at_checked(HEAD) else { return false };
+pub(super) fn is_valid(bytes: &[u8], items: usize) -> bool {
+    let Some((head, _)) = bytes.split_at_checked(HEADER_LEN) else { return false };
     let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]);
     let count = u16::from_le_bytes([head[4], head[5]]);
     bytes.last() == Some(&END)
         && len as usize == bytes.len()
-        && (count == MANY || usize::from(count) == items)
-        && is_alike_backwards(bytes)
+        && (count == UNCOUNTED || usize::from(count) == items)
+        && has_valid_backward_lengths(bytes)
 }
 
 /// Whether each item's backward length matches the item.
-fn is_alike_backwards(bytes: &[u8]) -> bool {
-    let mut at = HEAD;
+fn has_valid_backward_lengths(bytes: &[u8]) -> bool {
+    let mut at = HEADER_LEN;
     while !is_end(bytes, at) {
         match item(bytes, at) {
             Some((_, next)) if before(bytes, next) == Some(at) => at = next,
@@ -163,12 +163,12 @@ fn is_alike_backwards(bytes: &[u8]) -> bool {
 }
 
 /// Appends items.
-pub(super) struct Appending<'b> {
+pub(super) struct Appender<'b> {
     bytes: &'b mut Vec<u8>,
     items: usize,
 }
 
-impl<'b> Appending<'b> {
+impl<'b> Appender<'b> {
     pub(super) fn to(bytes: &'b mut Vec<u8>) -> Self {
         bytes.pop();
         Self { bytes, items: 0 }
@@ -214,12 +214,12 @@ impl<'b> Appending<'b> {
     }
 }
 
-impl Drop for Appending<'_> {
+impl Drop for Appender<'_> {
     fn drop(&mut self) {
         self.bytes.push(END);
         let count = u16::from_le_bytes([self.bytes[4], self.bytes[5]]);
-        let count = usize::from(count) + if count == MANY { 0 } else { self.items };
-        self.bytes[4..HEAD].copy_from_slice(&(count.min(usize::from(MANY)) as u16).to_le_bytes());
+        let count = usize::from(count) + if count == UNCOUNTED { 0 } else { self.items };
+        self.bytes[4..HEADER_LEN].copy_from_slice(&(count.min(usize::from(UNCOUNTED)) as u16).to_le_bytes());
         set_len(self.bytes);
     }
 }
@@ -259,7 +259,7 @@ fn put_integer(bytes: &mut Vec<u8>, value: i64) {
 /// Low seven bits last; every byte but the first has the continuation bit.
 #[inline]
 fn put_length(bytes: &mut Vec<u8>, len: usize) {
-    let count = length_of_length(len);
+    let count = backward_length_size(len);
     for place in (0..count).rev() {
         let byte = (len >> (7 * place)) as u8 & 0x7F;
         bytes.push(if place + 1 == count { byte } else { byte | 0x80 });
@@ -288,18 +288,18 @@ mod tests {
     use super::*;
 
     fn items(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
-        let (mut at, mut items) = (HEAD, Vec::new());
+        let (mut at, mut items) = (HEADER_LEN, Vec::new());
         while !is_end(bytes, at) {
             let (item, next) = item(bytes, at)?;
             assert_eq!(before(bytes, next), Some(at));
             items.push(item.text(&mut itoa::Buffer::new()).to_vec());
             at = next;
         }
-        is_sound(bytes, items.len()).then_some(items)
+        is_valid(bytes, items.len()).then_some(items)
     }
 
     #[test]
-    fn items_of_every_form_are_those_of_redis() {
+    fn items_of_every_form_match_redis() {
         let long = [b'x'; 5000];
         let table: &[(&[u8], &[u8])] = &[
             (b"5", b"\x05\x01"),
@@ -314,11 +314,11 @@ mod tests {
             (b"", b"\x80\x01"),
         ];
         let mut bytes = empty(0);
-        table.iter().for_each(|(string, _)| Appending::to(&mut bytes).push(string));
+        table.iter().for_each(|(string, _)| Appender::to(&mut bytes).push(string));
         let body: Vec<u8> = table.iter().flat_map(|(_, coded)| coded.iter().copied()).collect();
-        assert_eq!(&bytes[HEAD..bytes.len() - 1], body);
-        Appending::to(&mut bytes).push(&long[..100]);
-        Appending::to(&mut bytes).push(&long);
+        assert_eq!(&bytes[HEADER_LEN..bytes.len() - 1], body);
+        Appender::to(&mut bytes).push(&long[..100]);
+        Appender::to(&mut bytes).push(&long);
         let mut expected: Vec<Vec<u8>> = table.iter().map(|(string, _)| string.to_vec()).collect();
         expected.extend([long[..100].to_vec(), long.to_vec()]);
         assert_eq!(items(&bytes), Some(expected));
@@ -326,7 +326,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_added_and_replaced_reads_back(
+        fn appended_and_replaced_items_round_trip(
             strings in prop::collection::vec(prop_oneof![
                 prop::collection::vec(any::<u8>(), 0..200),
                 any::<i64>().prop_map(|value| value.to_string().into_bytes()),
@@ -336,19 +336,19 @@ mod tests {
         ) {
             let mut bytes = empty(0);
             {
-                let mut appending = Appending::to(&mut bytes);
+                let mut appending = Appender::to(&mut bytes);
                 appending.push_integer(1);
                 strings.iter().for_each(|string| appending.push(string));
             }
-            replace_integer(&mut bytes, HEAD, other);
+            replace_integer(&mut bytes, HEADER_LEN, other);
             let mut expected = vec![other.to_string().into_bytes()];
             expected.extend(strings);
             prop_assert_eq!(items(&bytes), Some(expected));
         }
 
         #[test]
-        fn no_bytes_make_them_panic(bytes in prop::collection::vec(any::<u8>(), 1..100), at in 0..100usize) {
-            let _ = (item(&bytes, at), before(&bytes, at), is_sound(&bytes, at));
+        fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 1..100), at in 0..100usize) {
+            let _ = (item(&bytes, at), before(&bytes, at), is_valid(&bytes, at));
         }
     }
 }

@@ -15,7 +15,7 @@
 //! deleted entry (flags & 1) stays until its node is removed. The number of items is for reading backwards.
 
 use super::StreamId;
-use super::listpack::{self, Appending, HEAD, Item};
+use super::listpack::{self, Appender, HEADER_LEN, Item};
 
 const DELETED: i64 = 1;
 const SAME_FIELDS: i64 = 2;
@@ -37,7 +37,7 @@ pub(super) struct NodeRef<'a> {
 /// An entry of a node, deleted or not.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Record<'a> {
-    pub(super) entry: Entry<'a>,
+    pub(super) entry: StreamEntry<'a>,
     pub(super) is_deleted: bool,
     /// Offsets of its flags and of the next entry.
     at: usize,
@@ -46,7 +46,7 @@ pub(super) struct Record<'a> {
 
 /// An entry of a stream.
 #[derive(Debug, Clone, Copy)]
-pub struct Entry<'a> {
+pub struct StreamEntry<'a> {
     /// The entry id.
     pub id: StreamId,
     bytes: &'a [u8],
@@ -56,7 +56,7 @@ pub struct Entry<'a> {
     at: usize,
 }
 
-impl Entry<'_> {
+impl StreamEntry<'_> {
     /// Number of fields.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -87,12 +87,12 @@ impl Entry<'_> {
 }
 
 /// Entries at a node's end that are checked before searching from its start.
-const NEAR_END: usize = 8;
+const TAIL_CHECKED: usize = 8;
 
 impl<'a> NodeRef<'a> {
     /// Decodes the header; `None` if it is malformed.
     pub(super) fn read(id: StreamId, bytes: &'a [u8]) -> Option<Self> {
-        let (live, at) = listpack::integer(bytes, HEAD)?;
+        let (live, at) = listpack::integer(bytes, HEADER_LEN)?;
         let (deleted, at) = listpack::integer(bytes, at)?;
         let (fields, names_at) = listpack::integer(bytes, at)?;
         let mut at = names_at;
@@ -123,7 +123,7 @@ impl<'a> NodeRef<'a> {
             let (own, behind) = listpack::integer(bytes, next)?;
             (fields, names_at, next) = (usize::try_from(own).ok()?, None, behind);
         }
-        let entry = Entry { id, bytes, fields, names_at, at: next };
+        let entry = StreamEntry { id, bytes, fields, names_at, at: next };
         let values = if names_at.is_some() { fields } else { fields.checked_mul(2)? };
         for _ in 0..values {
             next = listpack::item(bytes, next)?.1;
@@ -135,7 +135,7 @@ impl<'a> NodeRef<'a> {
     /// The entries in order, starting at or before the first whose id is not below `from`. Clients that
     /// follow a stream ask for the newest entries, so those are checked first.
     pub(super) fn records_from(self, from: StreamId) -> impl Iterator<Item = Record<'a>> {
-        let last = self.backward().take(if from > self.id { NEAR_END } else { 0 });
+        let last = self.backward().take(if from > self.id { TAIL_CHECKED } else { 0 });
         let before = last.into_iter().find(|record| record.entry.id < from);
         let mut at = before.map_or(self.first_at, |record| record.next);
         std::iter::from_fn(move || {
@@ -205,7 +205,7 @@ impl<'a> Fields<'a> {
 /// A new node with one entry.
 pub(super) fn begin(fields: &Fields<'_>) -> Vec<u8> {
     let mut bytes = listpack::empty(fields.bytes() + 32);
-    let mut items = Appending::to(&mut bytes);
+    let mut items = Appender::to(&mut bytes);
     items.push_integer(1);
     items.push_integer(0);
     items.push_integer(fields.len() as i64);
@@ -216,47 +216,47 @@ pub(super) fn begin(fields: &Fields<'_>) -> Vec<u8> {
     bytes
 }
 
-fn push_entry(items: &mut Appending<'_>, since: (i64, i64), same: bool, fields: &Fields<'_>) {
-    items.push_integer(if same { SAME_FIELDS } else { 0 });
+fn push_entry(items: &mut Appender<'_>, since: (i64, i64), bytes_equal: bool, fields: &Fields<'_>) {
+    items.push_integer(if bytes_equal { SAME_FIELDS } else { 0 });
     items.push_integer(since.0);
     items.push_integer(since.1);
-    if !same {
+    if !bytes_equal {
         items.push_integer(fields.len() as i64);
     }
     for (name, value) in fields.iter() {
-        if !same {
+        if !bytes_equal {
             items.push(name);
         }
         items.push(value);
     }
-    let count = if same { fields.len() + 3 } else { 2 * fields.len() + 4 };
+    let count = if bytes_equal { fields.len() + 3 } else { 2 * fields.len() + 4 };
     items.push_integer(count as i64);
 }
 
 /// Appends an entry; `node` is the decoded header of `bytes`.
 pub(super) fn append(id: StreamId, bytes: &mut Vec<u8>, entry: StreamId, fields: &Fields<'_>) {
     let Some(node) = NodeRef::read(id, bytes) else { return };
-    let (same, live) = (node.has_fields(fields), node.live + 1);
+    let (bytes_equal, live) = (node.has_fields(fields), node.live + 1);
     let since = entry.millis.wrapping_sub(id.millis) as i64;
     let since = (since, entry.sequence.wrapping_sub(id.sequence) as i64);
-    push_entry(&mut Appending::to(bytes), since, same, fields);
-    listpack::replace_integer(bytes, HEAD, live as i64);
+    push_entry(&mut Appender::to(bytes), since, bytes_equal, fields);
+    listpack::replace_integer(bytes, HEADER_LEN, live as i64);
 }
 
 /// Marks live entries as deleted as decided by `which`, in order. Returns the number of marked entries.
 pub(super) fn mark_deleted(
     id: StreamId,
     bytes: &mut Vec<u8>,
-    mut which: impl FnMut(StreamId) -> Marking,
+    mut which: impl FnMut(StreamId) -> DeletionDecision,
 ) -> u64 {
     let Some(node) = NodeRef::read(id, bytes) else { return 0 };
     let (mut marked, mut at) = (Vec::new(), node.first_at);
     while let Some(record) = node.record(at) {
         at = record.next;
-        match if record.is_deleted { Marking::Keep } else { which(record.entry.id) } {
-            Marking::Delete => marked.push(record.at),
-            Marking::Keep => {}
-            Marking::Stop => break,
+        match if record.is_deleted { DeletionDecision::Keep } else { which(record.entry.id) } {
+            DeletionDecision::Delete => marked.push(record.at),
+            DeletionDecision::Keep => {}
+            DeletionDecision::Stop => break,
         }
     }
     let (live, deleted, count) = (node.live, node.deleted, marked.len() as u64);
@@ -265,8 +265,8 @@ pub(super) fn mark_deleted(
         bytes[at] |= DELETED as u8;
     }
     if count > 0 {
-        listpack::replace_integer(bytes, HEAD, live.saturating_sub(count) as i64);
-        if let Some((_, at)) = listpack::item(bytes, HEAD) {
+        listpack::replace_integer(bytes, HEADER_LEN, live.saturating_sub(count) as i64);
+        if let Some((_, at)) = listpack::item(bytes, HEADER_LEN) {
             listpack::replace_integer(bytes, at, (deleted + count) as i64);
         }
     }
@@ -275,7 +275,7 @@ pub(super) fn mark_deleted(
 
 /// The decision about one entry of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Marking {
+pub(super) enum DeletionDecision {
     Delete,
     Keep,
     /// Keep this entry and all later ones.
@@ -313,6 +313,6 @@ pub(super) fn check(id: StreamId, bytes: &[u8]) -> Option<(u64, StreamId)> {
         at = record.next;
     }
     let counted = node.live == live && node.deleted == deleted && at == listpack::end(bytes);
-    let last = last.filter(|_| counted && listpack::is_sound(bytes, items))?;
+    let last = last.filter(|_| counted && listpack::is_valid(bytes, items))?;
     Some((live, last))
 }

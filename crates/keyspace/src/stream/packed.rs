@@ -6,27 +6,29 @@
 use clock::Millis;
 
 use super::large::LargeStream;
-use super::{Cursor, Head, IdempotenceBounds, IdempotenceTotals, Piece, Stream, StreamId, StreamRef};
-use crate::entries::{Place, Splice};
+use super::{
+    IdempotenceBounds, IdempotenceTotals, Stream, StreamCursor, StreamHead, StreamId, StreamPiece, StreamRef,
+};
+use crate::entries::{EntryRef, Splice};
 use crate::key::Key;
-use crate::kind::{Form, Kind};
+use crate::kind::{Kind, ValueEncoding};
 use crate::large::Large;
-use crate::packed::{Builder, COUNT, Packed, Shape};
+use crate::packed::{COUNT_LEN, PackedBuilder, PackedValue, Shape};
 use crate::table::Table;
 
 /// Maximum size of a packed stream in bytes; it is rewritten with each entry.
-const MOST: usize = 1 << 10;
+const MAX_PACKED_BYTES: usize = 1 << 10;
 
-const HEAD: u8 = 0;
-const NODE: u8 = 1;
-const GROUP: u8 = 2;
-const PENDING: u8 = 3;
-const CONSUMER: u8 = 4;
-const OWNED: u8 = 5;
-const PRODUCERS: u8 = 6;
-const PRODUCER: u8 = 7;
-const IID: u8 = 8;
-const TOTALS: u8 = 9;
+const HEAD_PIECE: u8 = 0;
+const NODE_PIECE: u8 = 1;
+const GROUP_PIECE: u8 = 2;
+const PENDING_PIECE: u8 = 3;
+const CONSUMER_PIECE: u8 = 4;
+const OWNED_PIECE: u8 = 5;
+const PRODUCERS_PIECE: u8 = 6;
+const PRODUCER_PIECE: u8 = 7;
+const IID_PIECE: u8 = 8;
+const TOTALS_PIECE: u8 = 9;
 
 fn put(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
@@ -52,59 +54,59 @@ fn put_option(out: &mut Vec<u8>, value: Option<u64>) {
     value.into_iter().for_each(|value| put(out, value));
 }
 
-fn push(out: &mut Vec<u8>, piece: Piece<'_>) {
+fn push(out: &mut Vec<u8>, piece: StreamPiece<'_>) {
     match piece {
-        Piece::Nodes(_) | Piece::Consumers(_) => {}
-        Piece::Node { id, bytes } => {
-            out.push(NODE);
+        StreamPiece::Nodes(_) | StreamPiece::Consumers(_) => {}
+        StreamPiece::Node { id, bytes } => {
+            out.push(NODE_PIECE);
             put_id(out, id);
             put_bytes(out, bytes);
         }
-        Piece::Head { head, .. } => {
-            out.push(HEAD);
+        StreamPiece::Head { head, .. } => {
+            out.push(HEAD_PIECE);
             put(out, head.len);
             put_id(out, head.last);
             put_id(out, head.max_deleted);
             put(out, head.added);
         }
-        Piece::Group { name, last, read, .. } => {
-            out.push(GROUP);
+        StreamPiece::Group { name, last, read, .. } => {
+            out.push(GROUP_PIECE);
             put_bytes(out, name);
             put_id(out, last);
             put_option(out, read);
         }
-        Piece::Pending { id, delivered, count } => {
-            out.push(PENDING);
+        StreamPiece::Pending { id, delivered, count } => {
+            out.push(PENDING_PIECE);
             put_id(out, id);
             put(out, delivered.0 as u64);
             put(out, count);
         }
-        Piece::Consumer { name, seen, active, .. } => {
-            out.push(CONSUMER);
+        StreamPiece::Consumer { name, seen, active, .. } => {
+            out.push(CONSUMER_PIECE);
             put_bytes(out, name);
             put(out, seen.0 as u64);
             put_option(out, active.map(|active| active.0 as u64));
         }
-        Piece::Owned(id) => {
-            out.push(OWNED);
+        StreamPiece::Owned(id) => {
+            out.push(OWNED_PIECE);
             put_id(out, id);
         }
-        Piece::Producers { bounds: IdempotenceBounds { duration, most }, .. } => {
-            out.push(PRODUCERS);
+        StreamPiece::Producers { bounds: IdempotenceBounds { duration, most }, .. } => {
+            out.push(PRODUCERS_PIECE);
             put(out, duration);
             put(out, most);
         }
-        Piece::Producer { name, .. } => {
-            out.push(PRODUCER);
+        StreamPiece::Producer { name, .. } => {
+            out.push(PRODUCER_PIECE);
             put_bytes(out, name);
         }
-        Piece::Iid { iid, id } => {
-            out.push(IID);
+        StreamPiece::Iid { iid, id } => {
+            out.push(IID_PIECE);
             put_bytes(out, iid);
             put_id(out, id);
         }
-        Piece::Totals(IdempotenceTotals { added, duplicates }) => {
-            out.push(TOTALS);
+        StreamPiece::Totals(IdempotenceTotals { added, duplicates }) => {
+            out.push(TOTALS_PIECE);
             put(out, added);
             put(out, duplicates);
         }
@@ -112,11 +114,11 @@ fn push(out: &mut Vec<u8>, piece: Piece<'_>) {
 }
 
 /// Decodes pieces that this module wrote, so they are well-formed.
-struct Pieces<'a>(&'a [u8]);
+struct PieceReader<'a>(&'a [u8]);
 
-impl<'a> Pieces<'a> {
+impl<'a> PieceReader<'a> {
     fn of(packed: &'a [u8]) -> Self {
-        Self(&packed[COUNT..])
+        Self(&packed[COUNT_LEN..])
     }
 
     fn number(&mut self) -> u64 {
@@ -152,39 +154,41 @@ impl<'a> Pieces<'a> {
     }
 }
 
-impl<'a> Iterator for Pieces<'a> {
-    type Item = Piece<'a>;
+impl<'a> Iterator for PieceReader<'a> {
+    type Item = StreamPiece<'a>;
 
-    fn next(&mut self) -> Option<Piece<'a>> {
+    fn next(&mut self) -> Option<StreamPiece<'a>> {
         let (tag, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(match *tag {
-            HEAD => {
+            HEAD_PIECE => {
                 let (len, last, max_deleted) = (self.number(), self.id(), self.id());
-                let head = Head { len, last, max_deleted, added: self.number() };
-                Piece::Head { head, first: StreamId::MIN, groups: 0 }
+                let head = StreamHead { len, last, max_deleted, added: self.number() };
+                StreamPiece::Head { head, first: StreamId::MIN, groups: 0 }
             }
-            NODE => Piece::Node { id: self.id(), bytes: self.bytes() },
-            GROUP => {
+            NODE_PIECE => StreamPiece::Node { id: self.id(), bytes: self.bytes() },
+            GROUP_PIECE => {
                 let (name, last, read) = (self.bytes(), self.id(), self.option());
-                Piece::Group { name, last, read, pending: 0 }
+                StreamPiece::Group { name, last, read, pending: 0 }
             }
-            PENDING => Piece::Pending { id: self.id(), delivered: self.time(), count: self.number() },
-            CONSUMER => {
+            PENDING_PIECE => {
+                StreamPiece::Pending { id: self.id(), delivered: self.time(), count: self.number() }
+            }
+            CONSUMER_PIECE => {
                 let (name, seen) = (self.bytes(), self.time());
                 let active = self.option().map(|active| Millis(active as i64));
-                Piece::Consumer { name, seen, active, pending: 0 }
+                StreamPiece::Consumer { name, seen, active, pending: 0 }
             }
-            OWNED => Piece::Owned(self.id()),
-            PRODUCERS => {
+            OWNED_PIECE => StreamPiece::Owned(self.id()),
+            PRODUCERS_PIECE => {
                 let bounds = IdempotenceBounds { duration: self.number(), most: self.number() };
-                Piece::Producers { bounds, count: 0 }
+                StreamPiece::Producers { bounds, count: 0 }
             }
-            PRODUCER => Piece::Producer { name: self.bytes(), iids: 0 },
-            IID => Piece::Iid { iid: self.bytes(), id: self.id() },
-            TOTALS => {
+            PRODUCER_PIECE => StreamPiece::Producer { name: self.bytes(), iids: 0 },
+            IID_PIECE => StreamPiece::Iid { iid: self.bytes(), id: self.id() },
+            TOTALS_PIECE => {
                 let totals = IdempotenceTotals { added: self.number(), duplicates: self.number() };
-                Piece::Totals(totals)
+                StreamPiece::Totals(totals)
             }
             other => panic!("a piece of a stream begins with {other}, which nobody writes"),
         })
@@ -192,9 +196,9 @@ impl<'a> Iterator for Pieces<'a> {
 }
 
 /// The head of a packed stream.
-pub(super) fn head(packed: &[u8]) -> Head {
-    let head = Pieces::of(packed).find_map(|piece| match piece {
-        Piece::Head { head, .. } => Some(head),
+pub(super) fn head(packed: &[u8]) -> StreamHead {
+    let head = PieceReader::of(packed).find_map(|piece| match piece {
+        StreamPiece::Head { head, .. } => Some(head),
         _ => None,
     });
     head.unwrap_or_default()
@@ -202,76 +206,78 @@ pub(super) fn head(packed: &[u8]) -> Head {
 
 pub(super) fn unpack(packed: &[u8]) -> Stream {
     let mut stream = Stream::default();
-    let whole = Pieces::of(packed).all(|piece| stream.add_piece(piece));
+    let whole = PieceReader::of(packed).all(|piece| stream.add_piece(piece));
     debug_assert!(whole, "what is stored was whole when it was");
     stream
 }
 
 /// Whether a stream is stored in this form: at most one node, no groups and no producers.
 pub(crate) fn stays_packed(packed: &[u8]) -> bool {
-    let mut pieces = Pieces::of(packed);
+    let mut pieces = PieceReader::of(packed);
     let mut next = pieces.next();
-    if matches!(next, Some(Piece::Node { .. })) {
+    if matches!(next, Some(StreamPiece::Node { .. })) {
         next = pieces.next();
     }
-    packed.len() <= MOST && pieces.0.is_empty() && matches!(next, None | Some(Piece::Head { .. }))
+    packed.len() <= MAX_PACKED_BYTES
+        && pieces.0.is_empty()
+        && matches!(next, None | Some(StreamPiece::Head { .. }))
 }
 
 impl Stream {
-    pub(super) fn add(&mut self, packed: Packed<'_>) -> bool {
-        Pieces::of(packed.bytes()).all(|piece| self.add_piece(piece))
+    pub(super) fn add(&mut self, packed: PackedValue<'_>) -> bool {
+        PieceReader::of(packed.bytes()).all(|piece| self.add_piece(piece))
     }
 
     /// Encodes the stream if it qualifies for the packed form.
     fn pack(&self) -> Option<Vec<u8>> {
         let is_more = self.nodes.len() > 1 || self.group_count() > 0 || self.producers().is_some();
-        if self.bytes > MOST || is_more {
+        if self.bytes > MAX_PACKED_BYTES || is_more {
             return None;
         }
-        let (mut packed, mut cursor) = (Vec::with_capacity(self.bytes + 64), Cursor::default());
-        packed.extend_from_slice(&[0; COUNT]);
+        let (mut packed, mut cursor) = (Vec::with_capacity(self.bytes + 64), StreamCursor::default());
+        packed.extend_from_slice(&[0; COUNT_LEN]);
         while let Some(piece) = cursor.next(self) {
             push(&mut packed, piece);
         }
-        (packed.len() <= MOST).then_some(packed)
+        (packed.len() <= MAX_PACKED_BYTES).then_some(packed)
     }
 }
 
-impl Builder {
+impl PackedBuilder {
     /// Adds a piece to a stream, or to one part of it.
-    pub fn push_piece(&mut self, piece: Piece<'_>) {
+    pub fn push_piece(&mut self, piece: StreamPiece<'_>) {
         push(&mut self.bytes, piece);
-        if let Piece::Head { head, .. } = piece {
+        if let StreamPiece::Head { head, .. } = piece {
             self.about.count = u32::try_from(head.len).unwrap_or(u32::MAX);
         }
     }
 }
 
-impl<'a> Packed<'a> {
+impl<'a> PackedValue<'a> {
     /// The pieces of a packed stream, or of one part of it. Counts that would need lookahead are 0.
-    pub fn pieces(&self) -> impl Iterator<Item = Piece<'a>> + use<'a> {
+    pub fn pieces(&self) -> impl Iterator<Item = StreamPiece<'a>> + use<'a> {
         debug_assert_eq!(self.kind(), Kind::Stream);
-        Pieces::of(self.bytes())
+        PieceReader::of(self.bytes())
     }
 }
 
 impl Table {
     /// The stream at `place`, or `None` if the value has another type.
     #[must_use]
-    pub fn stream(&self, place: Place) -> Option<StreamRef<'_>> {
+    pub fn stream(&self, place: EntryRef) -> Option<StreamRef<'_>> {
         self.typed::<StreamRef<'_>>(place)
     }
 
     /// Edits the stream at `place`.
     pub fn edit_stream<R>(
         &mut self,
-        place: Place,
+        place: EntryRef,
         key: &Key<'_>,
         edit: impl FnOnce(&mut Stream) -> R,
-    ) -> (Place, R) {
+    ) -> (EntryRef, R) {
         debug_assert_eq!(self.kind(place), Kind::Stream);
         let Some(StreamRef { shape: Shape::Packed(packed) }) = self.stream(place) else {
-            let Some(Large::Stream(large)) = self.entries.outside_mut(place) else {
+            let Some(Large::Stream(large)) = self.entries.overflow_mut(place) else {
                 panic!("the caller has seen that it is a stream")
             };
             return (place, large.edit(edit));
@@ -281,7 +287,8 @@ impl Table {
         let place = match stream.pack() {
             Some(packed) => {
                 let count = usize::try_from(stream.head.len).unwrap_or(usize::MAX);
-                let splice = Splice { range: whole, with: &packed, count, code: Form::Stream.code() };
+                let splice =
+                    Splice { range: whole, with: &packed, count, code: ValueEncoding::Stream.code() };
                 self.entries.splice(place, key, &splice)
             }
             None => self.make_large(place, key, Large::Stream(Box::new(LargeStream::new(stream)))),

@@ -9,12 +9,14 @@ use clock::Millis;
 
 use super::node::{self, NodeRef};
 use super::producers::Producers;
-use super::{Consumer, Group, Head, IdempotenceBounds, IdempotenceTotals, Node, Pending, Stream, StreamId};
+use super::{
+    Consumer, Group, IdempotenceBounds, IdempotenceTotals, Node, PendingEntry, Stream, StreamHead, StreamId,
+};
 use crate::tree::Map;
 
 /// A piece of a serialized stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Piece<'a> {
+pub enum StreamPiece<'a> {
     /// Number of nodes that follow.
     Nodes(usize),
     /// A node with consecutive entries.
@@ -27,7 +29,7 @@ pub enum Piece<'a> {
     /// The head of the stream and the counts of what follows.
     Head {
         /// The counters and ids.
-        head: Head,
+        head: StreamHead,
         /// Id of the first live entry.
         first: StreamId,
         /// Number of groups that follow.
@@ -93,7 +95,7 @@ pub enum Piece<'a> {
     Totals(IdempotenceTotals),
 }
 
-impl Piece<'_> {
+impl StreamPiece<'_> {
     /// Approximate size in bytes.
     pub(super) fn bytes(&self) -> usize {
         match self {
@@ -120,20 +122,20 @@ pub fn check_node(id: StreamId, bytes: &[u8]) -> Option<(u64, StreamId)> {
 }
 
 /// Visits the live entries of a node; none if the bytes are malformed.
-pub fn node_entries(id: StreamId, bytes: &[u8], visit: &mut dyn FnMut(super::Entry<'_>)) {
+pub fn node_entries(id: StreamId, bytes: &[u8], visit: &mut dyn FnMut(super::StreamEntry<'_>)) {
     let Some(node) = NodeRef::read(id, bytes) else { return };
     node.records_from(id).filter(|record| !record.is_deleted).for_each(|record| visit(record.entry));
 }
 
 /// A reader's position within the pieces of a stream.
 #[derive(Debug, Clone, Default)]
-pub struct Cursor(Stage);
+pub struct StreamCursor(CursorState);
 
 type Name = Arc<[u8]>;
 
 /// The piece that was returned last.
 #[derive(Debug, Clone, Default)]
-enum Stage {
+enum CursorState {
     #[default]
     Nothing,
     Nodes(Option<StreamId>),
@@ -149,11 +151,11 @@ enum Stage {
     All,
 }
 
-impl Cursor {
+impl StreamCursor {
     /// The next piece of the stream, which must not change between calls.
-    pub fn next<'a>(&mut self, stream: &'a Stream) -> Option<Piece<'a>> {
+    pub fn next<'a>(&mut self, stream: &'a Stream) -> Option<StreamPiece<'a>> {
         loop {
-            let (stage, piece) = std::mem::replace(&mut self.0, Stage::All).step(stream)?;
+            let (stage, piece) = std::mem::replace(&mut self.0, CursorState::All).step(stream)?;
             self.0 = stage;
             if piece.is_some() {
                 return piece;
@@ -162,48 +164,53 @@ impl Cursor {
     }
 }
 
-impl Stage {
-    fn step(self, stream: &Stream) -> Option<(Self, Option<Piece<'_>>)> {
+impl CursorState {
+    fn step(self, stream: &Stream) -> Option<(Self, Option<StreamPiece<'_>>)> {
         let group = |name: &Name| stream.groups.get(&**name);
         Some(match self {
             Self::All => return None,
-            Self::Nothing => (Self::Nodes(None), Some(Piece::Nodes(stream.nodes.len()))),
+            Self::Nothing => (Self::Nodes(None), Some(StreamPiece::Nodes(stream.nodes.len()))),
             Self::Nodes(last) => match stream.nodes.after(last.as_ref()) {
-                Some((&id, node)) => (Self::Nodes(Some(id)), Some(Piece::Node { id, bytes: &node.bytes })),
+                Some((&id, node)) => {
+                    (Self::Nodes(Some(id)), Some(StreamPiece::Node { id, bytes: &node.bytes }))
+                }
                 None => {
                     let (head, first, groups) = (stream.head, stream.first_id(), stream.groups.len());
-                    (Self::Groups(None), Some(Piece::Head { head, first, groups }))
+                    (Self::Groups(None), Some(StreamPiece::Head { head, first, groups }))
                 }
             },
             Self::Groups(last) => {
                 let Some((name, group)) = stream.groups.after(last.as_deref()) else {
                     let producers = stream.producers.as_ref()?;
                     let (bounds, count) = (producers.bounds, producers.by_name.len());
-                    return Some((Self::Producers(None), Some(Piece::Producers { bounds, count })));
+                    return Some((Self::Producers(None), Some(StreamPiece::Producers { bounds, count })));
                 };
                 let &Group { last, read, ref pending, .. } = group;
-                let piece = Piece::Group { name, last, read, pending: pending.len() };
+                let piece = StreamPiece::Group { name, last, read, pending: pending.len() };
                 (Self::Pending(name.clone(), None), Some(piece))
             }
             Self::Pending(name, last) => {
                 let group = group(&name)?;
                 match group.pending.after(last.as_ref()) {
-                    Some((&id, &Pending { delivered, count, .. })) => {
-                        (Self::Pending(name, Some(id)), Some(Piece::Pending { id, delivered, count }))
+                    Some((&id, &PendingEntry { delivered, count, .. })) => {
+                        (Self::Pending(name, Some(id)), Some(StreamPiece::Pending { id, delivered, count }))
                     }
-                    None => (Self::Consumers(name, None), Some(Piece::Consumers(group.consumers.len()))),
+                    None => {
+                        (Self::Consumers(name, None), Some(StreamPiece::Consumers(group.consumers.len())))
+                    }
                 }
             }
             Self::Consumers(name, last) => match group(&name)?.consumers.after(last.as_deref()) {
                 Some((consumer, &Consumer { seen, active, ref pending })) => {
-                    let piece = Piece::Consumer { name: consumer, seen, active, pending: pending.len() };
+                    let piece =
+                        StreamPiece::Consumer { name: consumer, seen, active, pending: pending.len() };
                     (Self::Owned(name, consumer.clone(), None), Some(piece))
                 }
                 None => (Self::Groups(Some(name)), None),
             },
             Self::Owned(name, consumer, last) => {
                 match group(&name)?.consumers.get(&*consumer)?.pending.after(last.as_ref()) {
-                    Some((&id, ())) => (Self::Owned(name, consumer, Some(id)), Some(Piece::Owned(id))),
+                    Some((&id, ())) => (Self::Owned(name, consumer, Some(id)), Some(StreamPiece::Owned(id))),
                     None => (Self::Consumers(name, Some(consumer)), None),
                 }
             }
@@ -211,7 +218,7 @@ impl Stage {
             Self::Iids(name, last) => {
                 match stream.producers.as_ref()?.by_name.get(&*name)?.by_age.after(last.as_ref()) {
                     Some((entry, ())) => {
-                        let piece = Piece::Iid { iid: &entry.1, id: entry.0 };
+                        let piece = StreamPiece::Iid { iid: &entry.1, id: entry.0 };
                         (Self::Iids(name, Some(entry.clone())), Some(piece))
                     }
                     None => (Self::Producers(Some(name)), None),
@@ -221,14 +228,14 @@ impl Stage {
     }
 
     /// The next producer, or what follows the last one.
-    fn step_producer<'a>(stream: &'a Stream, last: Option<&[u8]>) -> Option<(Self, Option<Piece<'a>>)> {
+    fn step_producer<'a>(stream: &'a Stream, last: Option<&[u8]>) -> Option<(Self, Option<StreamPiece<'a>>)> {
         let producers = stream.producers.as_ref()?;
         Some(match producers.by_name.after(last) {
             Some((name, producer)) => {
-                let piece = Piece::Producer { name, iids: producer.by_age.len() };
+                let piece = StreamPiece::Producer { name, iids: producer.by_age.len() };
                 (Self::Iids(name.clone(), None), Some(piece))
             }
-            None => (Self::All, Some(Piece::Totals(producers.totals))),
+            None => (Self::All, Some(StreamPiece::Totals(producers.totals))),
         })
     }
 }
@@ -237,7 +244,7 @@ impl Stage {
 #[derive(Debug, Clone, Copy)]
 pub struct StreamPart<'a> {
     pub(super) stream: &'a Stream,
-    pub(super) from: &'a Cursor,
+    pub(super) from: &'a StreamCursor,
     pub(super) pieces: usize,
 }
 
@@ -255,7 +262,7 @@ impl StreamPart<'_> {
     }
 
     /// Visits the pieces of this part.
-    pub fn for_each(&self, visit: &mut dyn FnMut(Piece<'_>)) {
+    pub fn for_each(&self, visit: &mut dyn FnMut(StreamPiece<'_>)) {
         let mut cursor = self.from.clone();
         for _ in 0..self.pieces {
             cursor.next(self.stream).into_iter().for_each(&mut *visit);
@@ -274,42 +281,42 @@ impl Stream {
     /// Adds a piece. Returns false if it does not fit the previous ones: names and ids must ascend, a pending
     /// entry has one consumer, and counts must match. Nodes must have been validated by [`check_node`].
     #[must_use]
-    pub fn add_piece(&mut self, piece: Piece<'_>) -> bool {
+    pub fn add_piece(&mut self, piece: StreamPiece<'_>) -> bool {
         match piece {
-            Piece::Nodes(_) | Piece::Consumers(_) => true,
-            Piece::Node { id, bytes } => self.add_node(id, bytes),
-            Piece::Head { head, .. } => {
+            StreamPiece::Nodes(_) | StreamPiece::Consumers(_) => true,
+            StreamPiece::Node { id, bytes } => self.add_node(id, bytes),
+            StreamPiece::Head { head, .. } => {
                 let last = self.nodes.last().and_then(|(id, node)| NodeRef::read(*id, &node.bytes));
                 let fits = head.len == self.head.len && last.is_none_or(|node| node.last_id() <= head.last);
                 self.head = head;
                 fits
             }
-            Piece::Group { name, last, read, .. } => {
+            StreamPiece::Group { name, last, read, .. } => {
                 let rises = self.groups.last().is_none_or(|(before, _)| **before < *name);
                 self.groups.insert(name.into(), Group::new(last, read));
                 rises
             }
-            Piece::Pending { id, delivered, count } => self.groups.last_mut().is_some_and(|group| {
+            StreamPiece::Pending { id, delivered, count } => self.groups.last_mut().is_some_and(|group| {
                 // The owner is still unknown: the group's consumers follow later.
-                let pending = Pending { consumer: Name::default(), delivered, count };
+                let pending = PendingEntry { consumer: Name::default(), delivered, count };
                 let rises = group.pending.last().is_none_or(|(last, _)| *last < id);
                 group.pending.insert(id, pending);
                 rises && group.consumers.is_empty()
             }),
-            Piece::Consumer { name, seen, active, .. } => self.groups.last_mut().is_some_and(|group| {
+            StreamPiece::Consumer { name, seen, active, .. } => self.groups.last_mut().is_some_and(|group| {
                 let rises = group.consumers.last().is_none_or(|(before, _)| **before < *name);
                 group.consumers.insert(name.into(), Consumer { seen, active, pending: Map::default() });
                 rises
             }),
-            Piece::Owned(id) => self.groups.last_mut().is_some_and(|group| group.own(id)),
-            Piece::Producers { bounds, .. } => {
+            StreamPiece::Owned(id) => self.groups.last_mut().is_some_and(|group| group.own(id)),
+            StreamPiece::Producers { bounds, .. } => {
                 let is_first = self.producers.is_none();
                 self.producers = Some(Arc::new(Producers::new(bounds)));
                 is_first
             }
-            Piece::Producer { name, .. } => self.add_producer(name),
-            Piece::Iid { iid, id } => self.add_iid_of_last(iid, id),
-            Piece::Totals(totals) => {
+            StreamPiece::Producer { name, .. } => self.add_producer(name),
+            StreamPiece::Iid { iid, id } => self.add_iid_of_last(iid, id),
+            StreamPiece::Totals(totals) => {
                 let Some(producers) = self.producers.as_mut() else { return false };
                 Arc::make_mut(producers).totals = totals;
                 true
@@ -349,11 +356,11 @@ impl Group {
         let Some(pending) = self.pending.get_mut(&id) else { return false };
         // An empty name means no owner, unless a consumer with an empty name owns the entry.
         let owner = std::mem::replace(&mut pending.consumer, name.clone());
-        let is_nobodys =
+        let had_no_owner =
             owner.is_empty() && self.consumers.get(&*owner).is_none_or(|first| !first.pending.contains(&id));
         if let Some(consumer) = self.consumers.last_mut() {
             consumer.pending.insert(id, ());
         }
-        rises && is_nobodys
+        rises && had_no_owner
     }
 }

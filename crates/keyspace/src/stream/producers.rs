@@ -52,7 +52,7 @@ pub(super) struct Producer {
 }
 
 /// Approximate overhead per iid in bytes.
-const OF_IID: usize = 160;
+const IID_OVERHEAD: usize = 160;
 
 impl Producers {
     pub(super) fn new(bounds: IdempotenceBounds) -> Self {
@@ -96,8 +96,8 @@ impl Producers {
         self.by_name.get(producer)?.iids.get(iid).copied()
     }
 
-    pub(super) fn rough_bytes(&self) -> usize {
-        self.bytes + self.by_age.len() * OF_IID + size_of::<Self>()
+    pub(super) fn estimated_bytes(&self) -> usize {
+        self.bytes + self.by_age.len() * IID_OVERHEAD + size_of::<Self>()
     }
 
     /// Records the entry of a new iid.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::node::NodeRef;
-use super::{Exactness, Stream, StreamId, Trim, live};
+use super::{Stream, StreamId, StreamTrim, TrimPrecision, live};
 
 impl Stream {
     /// Whether every group has delivered entry `id` and none has it pending. Without groups every entry
@@ -29,7 +29,7 @@ impl Stream {
     /// entries before a node that would exceed it is left alone; 0 means unlimited.
     pub fn trimmable(
         &self,
-        trim: Trim,
+        trim: StreamTrim,
         limit: u64,
         mut may_go: impl FnMut(StreamId) -> bool,
     ) -> Vec<StreamId> {
@@ -41,8 +41,8 @@ impl Stream {
             }
             for entry in live(node.records_from(StreamId::MIN)) {
                 let stops = match trim {
-                    Trim::MaxLen(most) => len <= most,
-                    Trim::MinId(least) => entry.id >= least,
+                    StreamTrim::MaxLen(most) => len <= most,
+                    StreamTrim::MinId(least) => entry.id >= least,
                 };
                 if stops {
                     return ids;
@@ -66,7 +66,7 @@ impl Stream {
     /// Removes all entries up to and including `last`. Returns the removed nodes, to be dropped by the
     /// caller.
     pub fn trim_through(&mut self, last: StreamId) -> Self {
-        let trim = last.next().map_or(Trim::MaxLen(0), Trim::MinId);
-        self.trim(trim, Exactness::Exact).1
+        let trim = last.next().map_or(StreamTrim::MaxLen(0), StreamTrim::MinId);
+        self.trim(trim, TrimPrecision::Exact).1
     }
 }

@@ -8,9 +8,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::kind::Kind;
-use crate::packed::{Builder, Packed};
-use crate::value::{Elements, Shown, Value};
-use crate::{Found, Keyspace};
+use crate::packed::{PackedBuilder, PackedValue};
+use crate::value::{PartElements, SnapshotValue, Value};
+use crate::{KeyLookup, Keyspace};
 
 type Fields = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -60,7 +60,7 @@ fn words(fields: &Fields) -> Vec<&[u8]> {
     fields.iter().flat_map(|(name, value)| [&name[..], &value[..]]).collect()
 }
 
-fn read(entry: &Entry<'_>) -> (StreamId, Fields) {
+fn read(entry: &StreamEntry<'_>) -> (StreamId, Fields) {
     let mut fields = Fields::new();
     entry.for_each(&mut |name, value| fields.push((name.to_vec(), value.to_vec())));
     assert_eq!(fields.len(), entry.len());
@@ -76,7 +76,7 @@ fn model(stream: &Stream) -> Model {
     assert_eq!(stream.head().len, entries.len() as u64);
     let mut pending = BTreeMap::new();
     if let Some(group) = stream.group(b"g") {
-        for (id, Pending { consumer, count, .. }) in group.pending_from(StreamId::MIN) {
+        for (id, PendingEntry { consumer, count, .. }) in group.pending_from(StreamId::MIN) {
             pending.insert(id, (consumer.to_vec(), *count));
         }
         let mut by_time: Vec<_> =
@@ -93,9 +93,9 @@ fn model(stream: &Stream) -> Model {
 
 /// Rebuilds the stream from its pieces.
 fn rebuilt(stream: &Stream) -> Stream {
-    let (mut cursor, mut copy) = (Cursor::default(), Stream::default());
+    let (mut cursor, mut copy) = (StreamCursor::default(), Stream::default());
     while let Some(piece) = cursor.next(stream) {
-        if let Piece::Node { id, bytes } = piece {
+        if let StreamPiece::Node { id, bytes } = piece {
             assert!(check_node(id, bytes).is_some());
         }
         assert!(copy.add_piece(piece), "{piece:?}");
@@ -109,7 +109,7 @@ struct Run {
     last: u64,
 }
 
-const BOUNDS: NodeBounds = NodeBounds { bytes: 400, entries: 9 };
+const BOUNDS: StreamNodeBounds = StreamNodeBounds { bytes: 400, entries: 9 };
 
 impl Run {
     fn edit<R>(&self, edit: impl FnOnce(&mut Stream) -> R) -> R {
@@ -117,8 +117,8 @@ impl Run {
         let mut slot = self.keyspace.lock(key.slot());
         let table = slot.table(0);
         let place = match table.find(&key, Millis(0)) {
-            Found::Live(place) => place,
-            _ => table.insert(&key, Packed::empty(Kind::Stream), None),
+            KeyLookup::Live(place) => place,
+            _ => table.insert(&key, PackedValue::empty(Kind::Stream), None),
         };
         table.edit_stream(place, &key, edit).1
     }
@@ -147,16 +147,17 @@ impl Run {
             }
             Step::MaxLen(most, true) => {
                 let expected = gone(&mut self.model, &|left, _| left as u64 <= most);
-                let cut = self.edit(|stream| stream.trim(Trim::MaxLen(most), Exactness::Exact).0);
+                let cut = self.edit(|stream| stream.trim(StreamTrim::MaxLen(most), TrimPrecision::Exact).0);
                 assert_eq!(cut, expected);
             }
             Step::MinId(least, true) => {
                 let expected = gone(&mut self.model, &|_, entry| entry >= id(least));
-                let cut = self.edit(|stream| stream.trim(Trim::MinId(id(least)), Exactness::Exact).0);
+                let cut =
+                    self.edit(|stream| stream.trim(StreamTrim::MinId(id(least)), TrimPrecision::Exact).0);
                 assert_eq!(cut, expected);
             }
-            Step::MaxLen(most, false) => self.trim_nodes(Trim::MaxLen(most), most as usize),
-            Step::MinId(least, false) => self.trim_nodes(Trim::MinId(id(least)), 0),
+            Step::MaxLen(most, false) => self.trim_nodes(StreamTrim::MaxLen(most), most as usize),
+            Step::MinId(least, false) => self.trim_nodes(StreamTrim::MinId(id(least)), 0),
             Step::Assign(number, consumer) => {
                 let name: Arc<[u8]> = [b"abc"[usize::from(consumer)]].into();
                 self.edit(|stream| {
@@ -183,9 +184,9 @@ impl Run {
     }
 
     /// Applies a node-wise trim to the model: the removed entries must be the first ones and not too many.
-    fn trim_nodes(&mut self, trim: Trim, least: usize) {
+    fn trim_nodes(&mut self, trim: StreamTrim, least: usize) {
         let before = self.model.entries.len();
-        let cut = self.edit(|stream| stream.trim(trim, Exactness::Nodes(0)).0) as usize;
+        let cut = self.edit(|stream| stream.trim(trim, TrimPrecision::Nodes(0)).0) as usize;
         assert!(cut == 0 || before - cut >= least);
         (0..cut).for_each(|_| drop(self.model.entries.pop_first()));
     }
@@ -201,12 +202,12 @@ impl Run {
 fn shown(snapshot: &mut crate::Snapshot, keyspace: &Keyspace) -> Model {
     let (mut stream, mut packed) = (Stream::default(), Vec::new());
     snapshot.walk(keyspace.key(b"key").slot(), &mut |entry| match entry.value {
-        Shown::Whole(Value::Stream(whole)) => packed.push(whole.read().into_owned()),
-        Shown::Part(part) => {
-            let Elements::Stream(pieces) = part.elements else { panic!("it is a stream") };
+        SnapshotValue::Whole(Value::Stream(whole)) => packed.push(whole.read().into_owned()),
+        SnapshotValue::Part(part) => {
+            let PartElements::Stream(pieces) = part.elements else { panic!("it is a stream") };
             pieces.for_each(&mut |piece| assert!(stream.add_piece(piece)));
         }
-        Shown::Whole(_) => panic!("it is a stream"),
+        SnapshotValue::Whole(_) => panic!("it is a stream"),
     });
     model(packed.first().unwrap_or(&stream))
 }
@@ -214,7 +215,7 @@ fn shown(snapshot: &mut crate::Snapshot, keyspace: &Keyspace) -> Model {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     #[test]
-    fn streams_behave_as_maps_and_snapshots_see_their_cut(steps in steps()) {
+    fn streams_match_model_and_snapshots_see_their_cut(steps in steps()) {
         let mut run = Run { keyspace: Arc::new(Keyspace::new(1, 1)), model: Model::default(), last: 0 };
         let mut taken: Option<(crate::Snapshot, Model)> = None;
         for step in &steps {
@@ -223,8 +224,8 @@ proptest! {
                 if let Some((mut snapshot, expected)) = taken.take() {
                     prop_assert_eq!(shown(&mut snapshot, &run.keyspace), expected);
                 }
-                let turn = run.keyspace.script_turn();
-                let cut = run.keyspace.ready_to_cut().cut(&turn, || ());
+                let turn = run.keyspace.acquire_global_lock();
+                let cut = run.keyspace.prepare_cut().cut(&turn, || ());
                 taken = cut.map(|(snapshot, ())| (snapshot, run.model.clone()));
             }
         }
@@ -235,14 +236,14 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_are_taken_for_a_node_that_are_none(
+    fn malformed_nodes_are_rejected(
         fields in prop::collection::vec(any::<u8>(), 1..12),
         at in any::<prop::sample::Index>(),
         with in any::<u8>(),
     ) {
         let mut stream = Stream::default();
         for (number, seed) in fields.iter().enumerate() {
-            stream.append(id(number as u64 + 1), &words(&self::fields(*seed)), NodeBounds { bytes: 0, entries: 0 });
+            stream.append(id(number as u64 + 1), &words(&self::fields(*seed)), StreamNodeBounds { bytes: 0, entries: 0 });
         }
         let (first, node) = stream.nodes.first().expect("it has a node");
         prop_assert_eq!(check_node(*first, &node.bytes), Some((fields.len() as u64, id(fields.len() as u64))));
@@ -252,7 +253,7 @@ proptest! {
         if check_node(*first, &wrong).is_some() {
             // If accepted, it must be readable and editable.
             let mut copy = Stream::default();
-            let added = copy.add_piece(Piece::Node { id: *first, bytes: &wrong });
+            let added = copy.add_piece(StreamPiece::Node { id: *first, bytes: &wrong });
             prop_assert!(added);
             let ids: Vec<_> = copy.range(StreamId::MIN, StreamId::MAX).map(|entry| entry.id).collect();
             prop_assert_eq!(ids.len() as u64, copy.head().len);
@@ -266,7 +267,7 @@ proptest! {
 }
 
 #[test]
-fn what_does_not_fit_together_is_no_stream() {
+fn inconsistent_pieces_are_rejected() {
     let mut stream = Stream::default();
     stream.append(id(4), &[b"a", b"1"], BOUNDS);
     stream.append(id(5), &[b"a", b"1"], BOUNDS);
@@ -278,11 +279,11 @@ fn what_does_not_fit_together_is_no_stream() {
     group.assign(id(5), &b"b"[..].into(), Millis(2), 1);
     stream.insert_group(b"g", group);
     let mut pieces = Vec::new();
-    let mut cursor = Cursor::default();
+    let mut cursor = StreamCursor::default();
     while let Some(piece) = cursor.next(&stream) {
         pieces.push(piece);
     }
-    let fits = |pieces: &[Piece<'_>]| {
+    let fits = |pieces: &[StreamPiece<'_>]| {
         let mut stream = Stream::default();
         pieces.iter().all(|piece| stream.add_piece(*piece))
     };
@@ -291,27 +292,28 @@ fn what_does_not_fit_together_is_no_stream() {
     for (index, piece) in pieces.iter().enumerate() {
         let mut twice = pieces.clone();
         twice.insert(index, *piece);
-        let is_number = matches!(piece, Piece::Nodes(_) | Piece::Consumers(_) | Piece::Head { .. });
+        let is_number =
+            matches!(piece, StreamPiece::Nodes(_) | StreamPiece::Consumers(_) | StreamPiece::Head { .. });
         assert_eq!(fits(&twice), is_number, "{piece:?}");
     }
     let mut stolen = pieces.clone();
-    let owned = Piece::Owned(id(5));
-    let place = stolen.iter().position(|piece| *piece == Piece::Owned(id(4))).expect("it is there");
+    let owned = StreamPiece::Owned(id(5));
+    let place = stolen.iter().position(|piece| *piece == StreamPiece::Owned(id(4))).expect("it is there");
     stolen[place] = owned;
     assert!(!fits(&stolen));
 }
 
 #[test]
-fn a_stream_is_packed_while_it_is_small() {
+fn small_stream_stays_packed() {
     let keyspace = Arc::new(Keyspace::new(1, 1));
     let run = Run { keyspace, model: Model::default(), last: 0 };
     let is_packed = || {
         let key = run.keyspace.key(b"key");
         let mut slot = run.keyspace.lock(key.slot());
-        let Found::Live(place) = slot.table(0).find(&key, Millis(0)) else { panic!("it is there") };
+        let KeyLookup::Live(place) = slot.table(0).find(&key, Millis(0)) else { panic!("it is there") };
         matches!(slot.table(0).stream(place), Some(StreamRef { shape: Shape::Packed(_) }))
     };
-    let bounds = NodeBounds { bytes: 4096, entries: 100 };
+    let bounds = StreamNodeBounds { bytes: 4096, entries: 100 };
     run.edit(|stream| stream.append(id(1), &[b"field", b"value"], bounds));
     assert!(is_packed());
     run.edit(|stream| stream.append(id(2), &[b"field", &[b'x'; 2000]], bounds));
@@ -319,13 +321,13 @@ fn a_stream_is_packed_while_it_is_small() {
 }
 
 #[test]
-fn a_part_that_was_read_is_what_was_written() {
+fn stream_part_round_trips() {
     let mut stream = Stream::default();
     (1..300).for_each(|number| stream.append(id(number), &words(&fields(number as u8)), BOUNDS));
     stream.insert_group(b"g", Group::new(id(20), None));
     stream.insert_group(b"h", Group::new(id(20), Some(7)));
-    let (mut cursor, mut copy) = (Cursor::default(), Stream::default());
-    let mut builder = Builder::new(Kind::Stream);
+    let (mut cursor, mut copy) = (StreamCursor::default(), Stream::default());
+    let mut builder = PackedBuilder::new(Kind::Stream);
     while let Some(piece) = cursor.next(&stream) {
         builder.push_piece(piece);
         assert!(copy.add(builder.packed()));
@@ -337,7 +339,7 @@ fn a_part_that_was_read_is_what_was_written() {
 }
 
 #[test]
-fn a_range_begins_where_it_is_said_to() {
+fn range_starts_at_requested_id() {
     let mut stream = Stream::default();
     (1..200).for_each(|number| stream.append(id(number * 2), &words(&fields(number as u8)), BOUNDS));
     (1..200).filter(|number| number % 3 == 0).for_each(|number| assert!(stream.delete(id(number * 2))));

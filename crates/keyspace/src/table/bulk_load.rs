@@ -6,11 +6,11 @@
 use clock::Millis;
 
 use super::Table;
-use crate::entries::{ALWAYS_HERE, Found};
+use crate::entries::{KeyLookup, MAX_ALWAYS_INLINE};
 use crate::entry::{Header, MAX_KEY, MAX_VALUE};
 use crate::key::Key;
-use crate::packed::Packed;
-use crate::pages::Crowding;
+use crate::packed::PackedValue;
+use crate::pages::FillLevel;
 use crate::usage::Usage;
 
 /// An entry to be stored.
@@ -19,7 +19,7 @@ pub struct NewEntry<'a> {
     /// The key.
     pub key: Key<'a>,
     /// The value.
-    pub value: Packed<'a>,
+    pub value: PackedValue<'a>,
     /// Expiry time, if any.
     pub expiry: Option<Millis>,
     /// Usage counters; `None` means used now.
@@ -28,9 +28,9 @@ pub struct NewEntry<'a> {
 
 impl NewEntry<'_> {
     /// Bytes in a page, or 0 if the entry may go to overflow.
-    fn bytes_here(&self) -> usize {
+    fn inline_bytes(&self) -> usize {
         let (key, value, form) = (self.key.bytes.len(), self.value.bytes().len(), self.value.form());
-        let most = if form.is_collection() { ALWAYS_HERE } else { usize::MAX };
+        let most = if form.is_collection() { MAX_ALWAYS_INLINE } else { usize::MAX };
         if key > MAX_KEY || value > MAX_VALUE {
             return 0;
         }
@@ -44,24 +44,26 @@ impl Table {
     /// size of the table; an estimate that is too high wastes memory. Returns false if the table is full.
     #[must_use]
     pub fn load(&mut self, entries: &[NewEntry<'_>], expected: usize) -> bool {
-        if self.entries.crowding() == Crowding::Full {
+        if self.entries.fill_level() == FillLevel::Full {
             return false;
         }
         self.entries.reserve(expected.max(self.len() + entries.len()));
         entries.iter().for_each(|entry| self.entries.prefetch_index(entry.key.hash));
-        let mut left: usize = entries.iter().map(NewEntry::bytes_here).sum();
+        let mut left: usize = entries.iter().map(NewEntry::inline_bytes).sum();
         let mean = left / entries.len().max(1);
         for &NewEntry { key, value, expiry, usage } in entries {
             let in_the_end = expected.saturating_sub(self.len()).saturating_mul(mean);
             self.entries.announce(left.max(in_the_end));
             let place = match self.find(&key, Millis(i64::MIN)) {
-                Found::Missing => self.insert(&key, value, expiry),
-                Found::Live(place) | Found::Expired(place) => self.replace(place, &key, value, expiry).0,
+                KeyLookup::Missing => self.insert(&key, value, expiry),
+                KeyLookup::Live(place) | KeyLookup::Expired(place) => {
+                    self.replace(place, &key, value, expiry).0
+                }
             };
             if let Some(usage) = usage {
                 self.set_usage(place, usage);
             }
-            left -= NewEntry { key, value, expiry, usage }.bytes_here();
+            left -= NewEntry { key, value, expiry, usage }.inline_bytes();
         }
         self.entries.announce(0);
         true
@@ -72,22 +74,22 @@ impl Table {
 mod tests {
     use super::*;
     use crate::Keyspace;
-    use crate::kind::{Kind, Limits};
-    use crate::packed::Builder;
-    use crate::value::Str;
+    use crate::kind::{EncodingLimits, Kind};
+    use crate::packed::PackedBuilder;
+    use crate::value::StringRef;
 
     /// Value, expiry and usage of a key, in comparable form.
     fn stored(keyspace: &Keyspace, name: &[u8]) -> (Vec<u8>, Option<Millis>, Usage) {
         let key = keyspace.key(name);
         let mut slot = keyspace.lock(key.slot());
         let table = slot.table(0);
-        let Found::Live(place) = table.find(&key, Millis(i64::MIN)) else { panic!("{name:?} is there") };
+        let KeyLookup::Live(place) = table.find(&key, Millis(i64::MIN)) else { panic!("{name:?} is there") };
         let value = if let Some(hash) = table.hash(place) {
-            let mut copy = Builder::new(Kind::Hash);
+            let mut copy = PackedBuilder::new(Kind::Hash);
             hash.for_each(&mut |field| copy.push_field(field.name, field.value, field.expiry));
             copy.packed().bytes().to_vec()
         } else {
-            table.typed::<Str<'_>>(place).expect("hashes and strings were stored").bytes.to_vec()
+            table.typed::<StringRef<'_>>(place).expect("hashes and strings were stored").bytes.to_vec()
         };
         (value, table.expiry(place), table.usage(place))
     }
@@ -95,16 +97,16 @@ mod tests {
     /// Loads a mix of entries, some with duplicate keys, with an `expected` of none, of the exact number and
     /// of far more. The result must equal inserting them one at a time.
     #[test]
-    fn what_is_loaded_at_once_is_as_if_stored_one_by_one() {
+    fn bulk_load_equals_single_inserts() {
         let names: Vec<Vec<u8>> =
             (0..900).map(|n| format!("{{of one slot}}{}", n % 800).into_bytes()).collect();
         let values: Vec<Vec<u8>> = (0..900).map(|n: usize| vec![n as u8; n * n % 1700]).collect();
-        let hashes: Vec<Builder> = (0..900)
+        let hashes: Vec<PackedBuilder> = (0..900)
             .map(|n| {
-                let mut hash = Builder::new(Kind::Hash);
+                let mut hash = PackedBuilder::new(Kind::Hash);
                 (0..n % 40)
                     .for_each(|field| hash.push_field(&[field as u8], &values[field], Some(Millis(9))));
-                hash.name_by(&Limits::default());
+                hash.choose_encoding(&EncodingLimits::default());
                 hash
             })
             .collect();
@@ -114,7 +116,7 @@ mod tests {
                 key: at_once.key(&names[number]),
                 value: match number % 3 {
                     1 => hashes[number].packed(),
-                    _ => Packed::string(&values[number]),
+                    _ => PackedValue::string(&values[number]),
                 },
                 expiry: number.is_multiple_of(5).then_some(Millis(7_000 + number as i64)),
                 usage: number.is_multiple_of(7).then_some(Usage::idle(Millis(1 << 40), 1000)),

@@ -5,7 +5,7 @@
 use std::borrow::Borrow;
 use std::fmt::Debug;
 
-use super::{Child, End, Item, Items, Seek, Tree};
+use super::{Child, Item, Items, Seek, Tree, TreeEnd};
 
 impl<K: Debug + Ord + Clone, V: Debug + Clone> Item for (K, V) {
     type Label = K;
@@ -32,15 +32,15 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Item for (K, V) {
 
 /// The path to a key.
 #[derive(Debug)]
-struct To<'a, Q: ?Sized>(&'a Q);
+struct KeySeek<'a, Q: ?Sized>(&'a Q);
 
-impl<Q: ?Sized> Clone for To<'_, Q> {
+impl<Q: ?Sized> Clone for KeySeek<'_, Q> {
     fn clone(&self) -> Self {
         Self(self.0)
     }
 }
 
-impl<K: Debug + Ord + Clone + Borrow<Q>, V: Debug + Clone, Q: Ord + ?Sized> Seek<(K, V)> for To<'_, Q> {
+impl<K: Debug + Ord + Clone + Borrow<Q>, V: Debug + Clone, Q: Ord + ?Sized> Seek<(K, V)> for KeySeek<'_, Q> {
     fn child(&mut self, children: &[Child<(K, V)>]) -> usize {
         children.partition_point(|child| child.label.borrow() <= self.0).saturating_sub(1)
     }
@@ -52,15 +52,15 @@ impl<K: Debug + Ord + Clone + Borrow<Q>, V: Debug + Clone, Q: Ord + ?Sized> Seek
 
 /// The path to a key that will be inserted.
 #[derive(Debug, Clone)]
-struct Put<K>(K);
+struct InsertSeek<K>(K);
 
-impl<K: Debug + Ord + Clone, V: Debug + Clone> Seek<(K, V)> for Put<K> {
+impl<K: Debug + Ord + Clone, V: Debug + Clone> Seek<(K, V)> for InsertSeek<K> {
     fn child(&mut self, children: &[Child<(K, V)>]) -> usize {
-        To(&self.0).child(children)
+        KeySeek(&self.0).child(children)
     }
 
     fn item(&mut self, items: &[(K, V)]) -> Result<usize, usize> {
-        To(&self.0).item(items)
+        KeySeek(&self.0).item(items)
     }
 }
 
@@ -89,7 +89,7 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Map<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.tree.find(&mut To(key)).map(|(_, value)| value)
+        self.tree.find(&mut KeySeek(key)).map(|(_, value)| value)
     }
 
     /// The value of a key, for editing.
@@ -97,7 +97,7 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Map<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.tree.find_mut(To(key)).map(|(_, value)| value)
+        self.tree.find_mut(KeySeek(key)).map(|(_, value)| value)
     }
 
     pub(crate) fn contains<Q: Ord + ?Sized>(&self, key: &Q) -> bool
@@ -109,7 +109,7 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Map<K, V> {
 
     /// Inserts a value and returns the previous one.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
-        let before = self.tree.change(Put(key), |row, place, Put(key)| match place {
+        let before = self.tree.change(InsertSeek(key), |row, place, InsertSeek(key)| match place {
             Ok(index) => Some(std::mem::replace(&mut row.items()[index].1, value)),
             Err(index) => {
                 row.insert(index, (key.clone(), value));
@@ -125,7 +125,7 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Map<K, V> {
     where
         K: Borrow<Q>,
     {
-        let removed = self.tree.change_found(To(key), |row, place, _| {
+        let removed = self.tree.change_found(KeySeek(key), |row, place, _| {
             let (Ok(index) | Err(index)) = place;
             row.remove(index).1
         })?;
@@ -134,16 +134,16 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Map<K, V> {
     }
 
     pub(crate) fn first(&self) -> Option<(&K, &V)> {
-        self.tree.find(&mut End::First).map(pair)
+        self.tree.find(&mut TreeEnd::First).map(pair)
     }
 
     pub(crate) fn last(&self) -> Option<(&K, &V)> {
-        self.tree.find(&mut End::Last).map(pair)
+        self.tree.find(&mut TreeEnd::Last).map(pair)
     }
 
     /// The last value, for editing.
     pub(crate) fn last_mut(&mut self) -> Option<&mut V> {
-        self.tree.find_mut(End::Last).map(|(_, value)| value)
+        self.tree.find_mut(TreeEnd::Last).map(|(_, value)| value)
     }
 
     /// The first item after `key`; without a key, the first of all.
@@ -169,7 +169,7 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Map<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.tree.iter_from(&mut To(key)).map(pair)
+        self.tree.iter_from(&mut KeySeek(key)).map(pair)
     }
 
     /// Iterates backward from a key.
@@ -180,7 +180,7 @@ impl<K: Debug + Ord + Clone, V: Debug + Clone> Map<K, V> {
     where
         K: Borrow<Q>,
     {
-        self.tree.backward_from(&mut To(key)).map(pair)
+        self.tree.backward_from(&mut KeySeek(key)).map(pair)
     }
 }
 
@@ -196,7 +196,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::tree::MOST;
+    use crate::tree::MAX_ITEMS;
 
     #[derive(Debug, Clone)]
     enum Step {
@@ -233,7 +233,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
-        fn behaves_as_a_map_and_copies_stay(steps in steps()) {
+        fn map_matches_btree_map_and_copies_are_unaffected(steps in steps()) {
             let (mut tree, mut map) = (Map::default(), BTreeMap::new());
             let mut kept = Vec::new();
             for (number, step) in steps.into_iter().enumerate() {
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_copied_for_a_key_that_is_not_there() {
+    fn removing_a_missing_key_copies_no_nodes() {
         let mut tree = Map::default();
         for key in 0..600u32 {
             tree.insert(2 * key, ());
@@ -261,22 +261,22 @@ mod tests {
         let kept = tree.clone();
         // From here on the tree owns its root and first leaf; the other nodes are shared.
         tree.remove(&0);
-        let before = tree.tree.top().1;
-        assert_eq!(before[1..], kept.tree.top().1[1..]);
+        let before = tree.tree.root_children().1;
+        assert_eq!(before[1..], kept.tree.root_children().1[1..]);
         for key in 0..600 {
             assert_eq!((tree.remove(&(2 * key + 1)), tree.get_mut(&(2 * key + 1))), (None, None));
         }
-        assert_eq!(tree.tree.top().1, before);
+        assert_eq!(tree.tree.root_children().1, before);
     }
 
     #[test]
-    fn nodes_that_are_filled_in_order_are_full() {
+    fn ordered_inserts_fill_nodes() {
         let mut tree = Map::default();
         for key in 0..1024u32 {
             tree.insert(key, ());
         }
-        assert_eq!(tree.tree.top().0, 1024 / MOST);
+        assert_eq!(tree.tree.root_children().0, 1024 / MAX_ITEMS);
         (0..1024u32).for_each(|key| assert_eq!(tree.remove(&key), Some(())));
-        assert_eq!(tree.tree.top().0, 0);
+        assert_eq!(tree.tree.root_children().0, 0);
     }
 }

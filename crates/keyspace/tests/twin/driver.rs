@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use clock::Millis;
 use keyspace::{
-    Bounds, Builder, Found, Keyspace, Kind, Limits, LockedSlots, Naming, Packed, PinnedMembers, Place,
-    SetBounds, Shown, Size, Snapshot, SnapshotEntry, Table,
+    DatabaseSize, EncodingHint, EncodingLimits, EntryRef, KeyLookup, Keyspace, Kind, ListpackBounds,
+    LockedSlots, PackedBuilder, PackedValue, PinnedMembers, SetBounds, Snapshot, SnapshotEntry,
+    SnapshotValue, Table,
 };
 use slot_routing::Slot;
 
@@ -199,9 +200,9 @@ impl Driver {
     /// Compares one key.
     fn compare(&mut self, db: u16, bytes: &[u8]) {
         let key = self.keyspace.key(bytes);
-        self.keyspace.touch_slot(&key);
-        let mut touched = self.keyspace.touch_index(db, &key);
-        touched.iter_mut().for_each(|touched| touched.touch_entry(db, &key));
+        self.keyspace.prefetch_slot(&key);
+        let mut touched = self.keyspace.prefetch_index(db, &key);
+        touched.iter_mut().for_each(|touched| touched.prefetch_entry(db, &key));
         let mut locked = LockedSlots::default();
         assert!(locked.try_lock_only(&self.keyspace, key.slot(), touched), "nobody else has it");
         let (found, usage) = locked.find(db, &key, self.now);
@@ -210,12 +211,12 @@ impl Driver {
         assert_eq!((found, usage), table.find_with_usage(&key, self.now));
         let expected = self.model.get(&(db, bytes.to_vec()));
         match (found, expected) {
-            (Found::Missing, None) => {}
-            (Found::Live(place) | Found::Expired(place), Some(expected)) => {
+            (KeyLookup::Missing, None) => {}
+            (KeyLookup::Live(place) | KeyLookup::Expired(place), Some(expected)) => {
                 let entry = Entry::read(table.value(place), table.expiry(place));
                 assert_eq!(&entry, expected);
                 let past = expected.expiry.is_some_and(|expiry| expiry <= self.now);
-                assert_eq!(past, matches!(found, Found::Expired(_)));
+                assert_eq!(past, matches!(found, KeyLookup::Expired(_)));
             }
             (found, expected) => panic!("found {found:?}, expected {expected:?}"),
         }
@@ -231,14 +232,14 @@ impl Driver {
         &self,
         db: u16,
         bytes: &[u8],
-        work: impl FnOnce(&mut Table, &keyspace::Key<'_>, Option<Place>) -> R,
+        work: impl FnOnce(&mut Table, &keyspace::Key<'_>, Option<EntryRef>) -> R,
     ) -> R {
         let key = self.keyspace.key(bytes);
         let mut guard = self.keyspace.lock(key.slot());
         let table = guard.table(db);
         let place = match table.find(&key, self.now) {
-            Found::Missing => None,
-            Found::Live(place) | Found::Expired(place) => Some(place),
+            KeyLookup::Missing => None,
+            KeyLookup::Live(place) | KeyLookup::Expired(place) => Some(place),
         };
         work(table, &key, place)
     }
@@ -277,29 +278,32 @@ impl Driver {
         let key = self.keyspace.key(bytes);
         let mut guard = self.keyspace.lock(key.slot());
         let table = guard.table(db);
-        let mut builder = Builder::new(entry.data.kind());
+        let mut builder = PackedBuilder::new(entry.data.kind());
         let value = match &entry.data {
-            Data::String(bytes, naming) => Packed::named_string(bytes, *naming),
+            Data::String(bytes, encoding_hint) => PackedValue::string_with_hint(bytes, *encoding_hint),
             Data::List(items) => {
                 items.iter().for_each(|item| builder.push_item(item));
-                builder.name_by(&Limits { list: items::LIMIT, ..Limits::default() });
+                builder.choose_encoding(&EncodingLimits { list: items::LIMIT, ..EncodingLimits::default() });
                 builder.packed()
             }
             Data::Set(members, name) => {
                 members.iter().for_each(|member| assert!(builder.push_member(member)));
                 // Every small encoding is valid under some limits; the largest under none.
                 let entries = if *name == "hashtable" { 0 } else { usize::MAX };
-                let listpack = Bounds { entries, value: usize::MAX };
+                let listpack = ListpackBounds { entries, value: usize::MAX };
                 let intset = if *name == "intset" { usize::MAX } else { 0 };
-                builder.name_by(&Limits { set: SetBounds { intset, listpack }, ..Limits::default() });
+                builder.choose_encoding(&EncodingLimits {
+                    set: SetBounds { intset, listpack },
+                    ..EncodingLimits::default()
+                });
                 builder.packed()
             }
             Data::SortedSet(members, named) => {
                 members.iter().for_each(|(name, bits)| builder.push_scored(name, f64::from_bits(*bits)));
-                builder.order_scored();
+                builder.sort_scored();
                 if *named {
-                    let sorted_set = Bounds { entries: 0, value: 0 };
-                    builder.name_by(&Limits { sorted_set, ..Limits::default() });
+                    let sorted_set = ListpackBounds { entries: 0, value: 0 };
+                    builder.choose_encoding(&EncodingLimits { sorted_set, ..EncodingLimits::default() });
                 }
                 builder.packed()
             }
@@ -307,15 +311,17 @@ impl Driver {
             Data::Hash(fields, named) => {
                 fields.iter().for_each(|(name, (value, expiry))| builder.push_field(name, value, *expiry));
                 if *named {
-                    let hash = Bounds { entries: 0, value: 0 };
-                    builder.name_by(&Limits { hash, ..Limits::default() });
+                    let hash = ListpackBounds { entries: 0, value: 0 };
+                    builder.choose_encoding(&EncodingLimits { hash, ..EncodingLimits::default() });
                 }
                 builder.packed()
             }
         };
         let place = match table.find(&key, self.now) {
-            Found::Missing => table.insert(&key, value, entry.expiry),
-            Found::Live(place) | Found::Expired(place) => table.replace(place, &key, value, entry.expiry).0,
+            KeyLookup::Missing => table.insert(&key, value, entry.expiry),
+            KeyLookup::Live(place) | KeyLookup::Expired(place) => {
+                table.replace(place, &key, value, entry.expiry).0
+            }
         };
         assert_eq!(Entry::read(table.value(place), table.expiry(place)), entry);
         drop(guard);
@@ -324,12 +330,12 @@ impl Driver {
 
     fn set(&mut self) {
         let (db, key) = self.any_key();
-        let naming = match self.random(9) {
-            0 => Naming::Raw,
-            1 => Naming::NeverInt,
-            _ => Naming::ByContent,
+        let encoding_hint = match self.random(9) {
+            0 => EncodingHint::Raw,
+            1 => EncodingHint::NeverInt,
+            _ => EncodingHint::ByContent,
         };
-        let entry = Entry::string(self.any_value(), naming, self.any_key_expiry());
+        let entry = Entry::string(self.any_value(), encoding_hint, self.any_key_expiry());
         self.store(db, &key, entry);
     }
 
@@ -359,16 +365,16 @@ impl Driver {
         let len = self.random(self.shape.longest + 1) as usize;
         let mark = self.random(256) as u8;
         let Some(mut entry) = self.model.get(&(db, bytes.clone())).cloned() else { return };
-        let Data::String(twin, naming) = &mut entry.data else { return };
+        let Data::String(twin, encoding_hint) = &mut entry.data else { return };
         let key = self.keyspace.key(&bytes);
         let mut guard = self.keyspace.lock(key.slot());
         let table = guard.table(db);
-        let (Found::Live(place) | Found::Expired(place)) = table.find(&key, self.now) else {
+        let (KeyLookup::Live(place) | KeyLookup::Expired(place)) = table.find(&key, self.now) else {
             panic!("missing")
         };
-        let (_, edited) = table.edit_string(place, &key, len, Naming::Raw);
+        let (_, edited) = table.edit_string(place, &key, len, EncodingHint::Raw);
         twin.resize(len, 0);
-        *naming = Naming::Raw;
+        *encoding_hint = EncodingHint::Raw;
         assert_eq!(edited, twin);
         if let (Some(byte), Some(twin)) = (edited.last_mut(), twin.last_mut()) {
             (*byte, *twin) = (mark, mark);
@@ -384,7 +390,7 @@ impl Driver {
         let key = self.keyspace.key(&bytes);
         let mut guard = self.keyspace.lock(key.slot());
         let table = guard.table(db);
-        let (Found::Live(place) | Found::Expired(place)) = table.find(&key, self.now) else {
+        let (KeyLookup::Live(place) | KeyLookup::Expired(place)) = table.find(&key, self.now) else {
             panic!("missing")
         };
         let place = table.set_expiry(place, &key, expiry);
@@ -405,10 +411,10 @@ impl Driver {
         let mut guard = self.keyspace.lock(key.slot());
         let table = guard.table(db);
         let found = table.find(&key, self.now);
-        assert_eq!(found == Found::Missing, !self.model.contains_key(&(db, bytes.to_vec())));
-        if let Found::Live(place) | Found::Expired(place) = found {
+        assert_eq!(found == KeyLookup::Missing, !self.model.contains_key(&(db, bytes.to_vec())));
+        if let KeyLookup::Live(place) | KeyLookup::Expired(place) = found {
             drop(if evicts { table.evict(place, &key) } else { table.remove(place, &key) });
-            assert_eq!(table.find(&key, self.now), Found::Missing);
+            assert_eq!(table.find(&key, self.now), KeyLookup::Missing);
         }
         drop(guard);
         self.note_removed(db, bytes);
@@ -420,7 +426,7 @@ impl Driver {
         let mut key = Vec::new();
         for slot in slots {
             for db in 0..DATABASES {
-                while self.keyspace.lock(slot).table(db).pop_due(self.now, &mut key).is_some() {
+                while self.keyspace.lock(slot).table(db).remove_expired(self.now, &mut key).is_some() {
                     let entry = self.model.get(&(db, key.clone())).expect("what expires was there");
                     assert!(entry.expiry.is_some_and(|expiry| expiry <= self.now));
                     let key = key.clone();
@@ -493,7 +499,7 @@ impl Driver {
             // A cut would wait.
             return;
         }
-        match self.keyspace.ready_to_cut().cut(&self.keyspace.script_turn(), || 7) {
+        match self.keyspace.prepare_cut().cut(&self.keyspace.acquire_global_lock(), || 7) {
             Some((snapshot, noted)) => {
                 assert_eq!(noted, 7);
                 let model = self.model.clone();
@@ -508,7 +514,7 @@ impl Driver {
         let (db, name) = self.any_key();
         let key = self.keyspace.key(&name);
         let mut slots = self.keyspace.lock_many(&[key.slot()]);
-        let (Found::Live(place) | Found::Expired(place)) = slots.find(db, &key, self.now).0 else {
+        let (KeyLookup::Live(place) | KeyLookup::Expired(place)) = slots.find(db, &key, self.now).0 else {
             return;
         };
         if let Some(snapshot) = self.keyspace.pin_values(&mut slots, db, &[(key.slot(), place)]) {
@@ -576,7 +582,7 @@ impl Driver {
     }
 
     fn check_counts(&self) {
-        let mut sizes = vec![Size::default(); usize::from(DATABASES)];
+        let mut sizes = vec![DatabaseSize::default(); usize::from(DATABASES)];
         for ((db, _), entry) in &self.model {
             let size = &mut sizes[usize::from(*db)];
             size.keys += 1;
@@ -636,8 +642,8 @@ impl Walked {
     fn note(&mut self, entry: SnapshotEntry<'_>) {
         let key = (entry.db, entry.key.to_vec());
         let part = match entry.value {
-            Shown::Part(part) => part,
-            Shown::Whole(value) => {
+            SnapshotValue::Part(part) => part,
+            SnapshotValue::Whole(value) => {
                 self.close();
                 let before = self.model.insert(key, Entry::read(value, entry.expiry));
                 assert_eq!(before, None, "a key is visited once");

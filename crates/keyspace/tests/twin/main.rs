@@ -49,27 +49,27 @@ mod tests {
     }
 
     #[test]
-    fn a_few_slots_with_small_values() {
+    fn small_values_in_a_few_slots_match_model() {
         run(Shape { slots: 3, keys: 300, longest: 40, fields: 100, steps: 4000 }, 20);
     }
 
     #[test]
-    fn one_slot_that_grows_and_shrinks() {
+    fn growing_and_shrinking_slot_matches_model() {
         run(Shape { slots: 1, keys: 6000, longest: 60, fields: 10, steps: 40_000 }, 4);
     }
 
     #[test]
-    fn values_of_all_sizes() {
+    fn values_of_all_sizes_match_model() {
         run(Shape { slots: 2, keys: 200, longest: 9000, fields: 40, steps: 4000 }, 8);
     }
 
     #[test]
-    fn hardly_any_keys() {
+    fn very_few_keys_match_model() {
         run(Shape { slots: 2, keys: 4, longest: 300, fields: 1500, steps: 3000 }, 20);
     }
 
     #[test]
-    fn bytes_decide_a_run() {
+    fn equal_bytes_give_equal_runs() {
         let mut random = choices(7);
         for len in [0, 1, 100, 10_000] {
             let bytes: Vec<u8> = (0..len).map(|_| random.below(256) as u8).collect();

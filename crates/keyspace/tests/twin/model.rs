@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use clock::Millis;
-use keyspace::{Elements, ItemDigits, Kind, Naming, SortedSetRef, Stream, StreamId, Value};
+use keyspace::{EncodingHint, ItemDigits, Kind, PartElements, SortedSetRef, Stream, StreamId, Value};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Entry {
@@ -17,7 +17,7 @@ pub(crate) type Scores = BTreeMap<Vec<u8>, u64>;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Data {
-    String(Vec<u8>, Naming),
+    String(Vec<u8>, EncodingHint),
     List(VecDeque<Vec<u8>>),
     /// The members and the expected encoding.
     Set(BTreeSet<Vec<u8>>, &'static str),
@@ -80,18 +80,18 @@ impl Entries {
 }
 
 impl Entry {
-    pub(crate) fn string(bytes: Vec<u8>, naming: Naming, expiry: Option<Millis>) -> Self {
-        Self { data: Data::String(bytes, naming), expiry }
+    pub(crate) fn string(bytes: Vec<u8>, encoding_hint: EncodingHint, expiry: Option<Millis>) -> Self {
+        Self { data: Data::String(bytes, encoding_hint), expiry }
     }
 
     /// An empty entry to be assembled from parts like this one.
-    pub(crate) fn empty(part: Elements<'_>, expiry: Option<Millis>) -> Self {
+    pub(crate) fn empty(part: PartElements<'_>, expiry: Option<Millis>) -> Self {
         let data = match part {
-            Elements::List(_) => Data::List(VecDeque::new()),
-            Elements::Set(_) => Data::Set(BTreeSet::new(), "hashtable"),
-            Elements::SortedSet(_) => Data::SortedSet(Scores::new(), true),
-            Elements::Hash(_) => Data::Hash(Fields::new(), true),
-            Elements::Stream(_) => Data::Stream(Entries::default()),
+            PartElements::List(_) => Data::List(VecDeque::new()),
+            PartElements::Set(_) => Data::Set(BTreeSet::new(), "hashtable"),
+            PartElements::SortedSet(_) => Data::SortedSet(Scores::new(), true),
+            PartElements::Hash(_) => Data::Hash(Fields::new(), true),
+            PartElements::Stream(_) => Data::Stream(Entries::default()),
         };
         Self { data, expiry }
     }
@@ -99,7 +99,7 @@ impl Entry {
     /// The entry as stored in the keyspace.
     pub(crate) fn read(value: Value<'_>, expiry: Option<Millis>) -> Self {
         let data = match value {
-            Value::String(string) => Data::String(string.bytes.to_vec(), string.naming),
+            Value::String(string) => Data::String(string.bytes.to_vec(), string.encoding_hint),
             Value::List(list) => {
                 let (mut items, mut digits) = (VecDeque::new(), ItemDigits::default());
                 list.for_each(&mut |item| items.push_back(item.bytes(&mut digits).to_vec()));
@@ -164,29 +164,29 @@ impl Data {
     }
 
     /// Adds a part of a large value. Returns the number of its elements.
-    pub(crate) fn add(&mut self, part: Elements<'_>) -> usize {
+    pub(crate) fn add(&mut self, part: PartElements<'_>) -> usize {
         let mut added = 0;
         match (self, part) {
-            (Self::List(items), Elements::List(part)) => part.for_each_run(&mut |run| {
+            (Self::List(items), PartElements::List(part)) => part.for_each_run(&mut |run| {
                 let mut digits = ItemDigits::default();
                 items.extend(run.items().map(|item| item.bytes(&mut digits).to_vec()));
                 added += run.len;
             }),
-            (Self::Set(members, _), Elements::Set(part)) => part.for_each(&mut |field| {
+            (Self::Set(members, _), PartElements::Set(part)) => part.for_each(&mut |field| {
                 assert!(members.insert(field.name.to_vec()), "a member is visited once");
                 added += 1;
             }),
-            (Self::Hash(fields, _), Elements::Hash(part)) => part.for_each(&mut |field| {
+            (Self::Hash(fields, _), PartElements::Hash(part)) => part.for_each(&mut |field| {
                 let before = fields.insert(field.name.to_vec(), (field.value.to_vec(), field.expiry));
                 assert_eq!(before, None, "a field is visited once");
                 added += 1;
             }),
-            (Self::SortedSet(members, _), Elements::SortedSet(part)) => part.for_each(&mut |member| {
+            (Self::SortedSet(members, _), PartElements::SortedSet(part)) => part.for_each(&mut |member| {
                 let before = members.insert(member.name.to_vec(), member.score.to_bits());
                 assert_eq!(before, None, "a member is visited once");
                 added += 1;
             }),
-            (Self::Stream(entries), Elements::Stream(part)) => {
+            (Self::Stream(entries), PartElements::Stream(part)) => {
                 let mut parts = std::mem::take(&mut entries.parts);
                 part.for_each(&mut |piece| assert!(parts.add_piece(piece), "{piece:?}"));
                 let before = entries.words.len();

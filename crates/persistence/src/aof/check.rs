@@ -5,13 +5,13 @@ use std::io::{self, Read};
 use resp::{Batch, Limits, Parser, ProtocolError};
 
 /// Bytes read at once; a longer command extends the buffer.
-const PIECE: usize = 1 << 20;
+const BUFFER_LEN: usize = 1 << 20;
 /// Maximum length of an annotation line.
-const LONGEST_LINE: usize = 4096;
+const MAX_LINE_LEN: usize = 4096;
 
 /// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Checked {
+pub struct AofCheck {
     /// Number of complete commands before `whole`.
     pub commands: u64,
     /// Offset up to which commands and transactions are complete.
@@ -24,10 +24,10 @@ pub struct Checked {
     pub past: Option<u64>,
 }
 
-impl Checked {
+impl AofCheck {
     /// Shifts all offsets by `bytes`, for a file with a prefix that was not part of the input.
     #[must_use]
-    pub fn behind(self, bytes: u64) -> Self {
+    pub fn shifted_by(self, bytes: u64) -> Self {
         Self {
             whole: self.whole + bytes,
             len: self.len + bytes,
@@ -47,11 +47,11 @@ impl Checked {
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn check(input: impl Read, until: Option<i64>) -> io::Result<Checked> {
+pub fn check(input: impl Read, until: Option<i64>) -> io::Result<AofCheck> {
     let mut checker =
-        Checker { input, buffer: Vec::new(), at: 0, until, found: Checked::default(), open: None };
+        Checker { input, buffer: Vec::new(), at: 0, until, result: AofCheck::default(), open: None };
     checker.run()?;
-    Ok(checker.found)
+    Ok(checker.result)
 }
 
 struct Checker<R> {
@@ -61,7 +61,7 @@ struct Checker<R> {
     /// File offset of `buffer`.
     at: u64,
     until: Option<i64>,
-    found: Checked,
+    result: AofCheck,
     /// Number of commands since a MULTI without EXEC.
     open: Option<u64>,
 }
@@ -71,27 +71,27 @@ impl<R: Read> Checker<R> {
         let mut parser = Parser::new();
         loop {
             let before = self.buffer.len();
-            let room = PIECE.max(before) as u64;
+            let room = BUFFER_LEN.max(before) as u64;
             (&mut self.input).take(room).read_to_end(&mut self.buffer)?;
-            self.found.len += (self.buffer.len() - before) as u64;
+            self.result.len += (self.buffer.len() - before) as u64;
             if self.buffer.len() == before {
                 return Ok(());
             }
-            while self.found.error.is_none() && self.look(&mut parser) {}
-            if self.found.error.is_some() {
-                self.found.len += io::copy(&mut self.input, &mut io::sink())?;
+            while self.result.error.is_none() && self.parse_buffer(&mut parser) {}
+            if self.result.error.is_some() {
+                self.result.len += io::copy(&mut self.input, &mut io::sink())?;
                 return Ok(());
             }
         }
     }
 
     /// Parses the buffer up to the next annotation. Returns whether there was one.
-    fn look(&mut self, parser: &mut Parser) -> bool {
+    fn parse_buffer(&mut self, parser: &mut Parser) -> bool {
         let limits = Limits { max_bulk_len: i64::from(u32::MAX), inline: false, ..Limits::default() };
         let mut batch = Batch::default();
         let parsed = parser.parse(&mut self.buffer, &mut batch, &limits);
         for index in 0..batch.len() {
-            let bound = Bound::of(batch.args(index, &self.buffer).get(0).unwrap_or_default());
+            let bound = TransactionBoundary::of(batch.args(index, &self.buffer).get(0).unwrap_or_default());
             self.take(bound, batch.consumed(index + 1));
         }
         let mut done = parsed.consumed;
@@ -100,25 +100,25 @@ impl<R: Read> Checker<R> {
             None => None,
             Some(ProtocolError::ExpectedAsterisk(b'#')) => {
                 match rest.iter().position(|byte| *byte == b'\n') {
-                    None if rest.len() > LONGEST_LINE => {
-                        self.found.error = Some("an annotation without an end".to_owned());
+                    None if rest.len() > MAX_LINE_LEN => {
+                        self.result.error = Some("an annotation without an end".to_owned());
                         None
                     }
                     end => end,
                 }
             }
             Some(error) => {
-                self.found.error = Some(error.to_string());
+                self.result.error = Some(error.to_string());
                 None
             }
         };
         if let Some(end) = annotation {
             if is_past(&rest[..end], self.until) {
-                self.found.past.get_or_insert(self.at + done as u64);
+                self.result.past.get_or_insert(self.at + done as u64);
             }
             done += end + 1;
             if self.open.is_none() {
-                self.found.whole = self.at + done as u64;
+                self.result.whole = self.at + done as u64;
             }
         }
         self.buffer.drain(..done);
@@ -127,35 +127,35 @@ impl<R: Read> Checker<R> {
     }
 
     /// Counts a command that ends at `end` of the buffer.
-    fn take(&mut self, bound: Bound, end: usize) {
+    fn take(&mut self, bound: TransactionBoundary, end: usize) {
         let ended = match &mut self.open {
             Some(inside) => {
                 *inside += 1;
-                if bound != Bound::End {
+                if bound != TransactionBoundary::End {
                     return;
                 }
                 self.open.take().unwrap_or_default()
             }
-            None if bound == Bound::Begin => {
+            None if bound == TransactionBoundary::Begin => {
                 self.open = Some(1);
                 return;
             }
             None => 1,
         };
-        self.found.commands += ended;
-        self.found.whole = self.at + end as u64;
+        self.result.commands += ended;
+        self.result.whole = self.at + end as u64;
     }
 }
 
 /// Whether a command starts or ends a transaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Bound {
+enum TransactionBoundary {
     Begin,
     End,
     None,
 }
 
-impl Bound {
+impl TransactionBoundary {
     fn of(name: &[u8]) -> Self {
         match name {
             name if name.eq_ignore_ascii_case(b"multi") => Self::Begin,
@@ -179,36 +179,36 @@ mod tests {
     const MULTI: &str = "*1\r\n$5\r\nMULTI\r\n";
     const EXEC: &str = "*1\r\n$4\r\nexec\r\n";
 
-    fn found(text: &str, until: Option<i64>) -> Checked {
+    fn result(text: &str, until: Option<i64>) -> AofCheck {
         check(text.as_bytes(), until).unwrap()
     }
 
     #[test]
-    fn whole_commands_and_transactions_are_counted() {
+    fn complete_commands_and_transactions_are_counted() {
         let text = format!("#TS:5\r\n{SET}{MULTI}{SET}{EXEC}#TS:9\r\n{SET}");
-        let checked = found(&text, Some(7));
+        let checked = result(&text, Some(7));
         assert!(checked.is_whole() && checked.error.is_none());
         assert_eq!((checked.commands, checked.past), (5, text.find("#TS:9").map(|at| at as u64)));
     }
 
     #[test]
-    fn wherever_it_is_torn_the_whole_part_ends_before() {
+    fn truncation_anywhere_ends_at_last_complete_command() {
         let text = format!("{SET}#TS:1\r\n{MULTI}{SET}{EXEC}{SET}");
         let ends = [0, SET.len(), SET.len() + 7, text.len() - SET.len(), text.len()];
         for len in 0..=text.len() {
-            let checked = found(&text[..len], None);
+            let checked = result(&text[..len], None);
             let whole = *ends.iter().rfind(|end| **end <= len).unwrap();
             assert_eq!((checked.whole, checked.error), (whole as u64, None), "{len}");
         }
     }
 
     #[test]
-    fn what_is_no_command_is_said() {
+    fn malformed_commands_are_reported() {
         for (bad, reason) in
             [("nonsense\r\n", "expected '*', got 'n'"), ("*1\r\n:1\r\n", "expected '$', got ':'")]
         {
             let text = format!("{SET}{bad}{SET}");
-            let checked = found(&text, None);
+            let checked = result(&text, None);
             assert_eq!((checked.whole, checked.len), (SET.len() as u64, text.len() as u64));
             assert!(checked.error.unwrap().ends_with(reason));
         }

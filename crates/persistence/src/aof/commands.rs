@@ -12,7 +12,7 @@ use keyspace::{Shown, SnapshotEntry};
 use crate::value::{Commands, add_commands, add_part_commands};
 
 /// Buffer size before writing.
-const PIECE: usize = 64 << 10;
+const BUFFER_LEN: usize = 64 << 10;
 
 /// Writes commands that recreate the entries of a snapshot.
 #[derive(Debug)]
@@ -34,7 +34,7 @@ impl<W: Write> CommandWriter<W> {
     /// Errors of `out`.
     pub fn function(&mut self, code: &[u8]) -> io::Result<()> {
         self.commands.add(&[b"FUNCTION", b"LOAD", code]);
-        self.write_ready(PIECE)
+        self.write_ready(BUFFER_LEN)
     }
 
     /// Writes a key, or a further part of its value.
@@ -50,7 +50,7 @@ impl<W: Write> CommandWriter<W> {
             Shown::Part(part) => add_part_commands(part, &mut self.commands),
         }
         self.commands.flush_elements();
-        self.write_ready(PIECE)
+        self.write_ready(BUFFER_LEN)
     }
 
     /// Writes the remaining commands. Making them durable is up to the caller.
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_databases_and_libraries() {
+    fn writes_strings_databases_and_libraries() {
         let text = written(&[(0, b"a", b"1", None), (3, b"b", b"2", Some(5))]);
         let words: Vec<&str> = text.lines().filter(|line| !line.starts_with(['*', '$'])).collect();
         let expected = "FUNCTION LOAD #!lua name=lib|SET a 1|SELECT 3|SET b 2 PXAT 5";

@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 /// Maximum length of a line.
-const LONGEST_LINE: usize = 1024;
+const MAX_LINE_LEN: usize = 1024;
 /// Maximum number of files. Failed rewrites can add one increment each.
-const MOST_FILES: usize = 10_000;
+const MAX_FILES: usize = 10_000;
 
 /// File type, stored as a letter after `type`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,7 +20,7 @@ pub enum FileKind {
 
 /// One file of the AOF.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NamedFile {
+pub struct AofFile {
     /// File name without a directory.
     pub name: String,
     /// Sequence number among files of its type.
@@ -31,11 +31,11 @@ pub struct NamedFile {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Manifest {
     /// The data that the increments build on, if any.
-    pub base: Option<NamedFile>,
+    pub base: Option<AofFile>,
     /// In loading order.
-    pub increments: Vec<NamedFile>,
+    pub increments: Vec<AofFile>,
     /// Replaced files that are to be deleted.
-    pub history: Vec<NamedFile>,
+    pub history: Vec<AofFile>,
     base_seq: u64,
     increment_seq: u64,
 }
@@ -83,10 +83,10 @@ impl Manifest {
                 continue;
             }
             lines += 1;
-            if lines > MOST_FILES {
+            if lines > MAX_FILES {
                 return Err(ManifestError::TooMany);
             }
-            if line.len() >= LONGEST_LINE {
+            if line.len() >= MAX_LINE_LEN {
                 return Err(ManifestError::TooLong(number));
             }
             let (file, kind) = parse_line(line).map_err(|fault| fault(number))?;
@@ -95,7 +95,7 @@ impl Manifest {
         if lines == 0 { Err(ManifestError::Empty) } else { Ok(manifest) }
     }
 
-    fn take(&mut self, file: NamedFile, kind: FileKind, line: usize) -> Result<(), ManifestError> {
+    fn take(&mut self, file: AofFile, kind: FileKind, line: usize) -> Result<(), ManifestError> {
         match kind {
             FileKind::Base if self.base.is_some() => return Err(ManifestError::TwoBases(line)),
             FileKind::Base => {
@@ -120,7 +120,7 @@ impl Manifest {
         let mut text = String::new();
         let files = self.base.iter().map(|file| (file, 'b'));
         let files = files.chain(self.history.iter().map(|file| (file, 'h')));
-        for (NamedFile { name, seq }, kind) in files.chain(self.increments.iter().map(|file| (file, 'i'))) {
+        for (AofFile { name, seq }, kind) in files.chain(self.increments.iter().map(|file| (file, 'i'))) {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "file {} seq {seq} type {kind}", quoted(name));
         }
@@ -129,26 +129,26 @@ impl Manifest {
 
     /// Reserves a name for a new increment of the AOF called `filename`. A reserved name is never reused,
     /// even if the increment is abandoned: a manifest whose write failed may still be on disk and name it.
-    pub fn reserve_increment(&mut self, filename: &str) -> NamedFile {
+    pub fn reserve_increment(&mut self, filename: &str) -> AofFile {
         self.increment_seq += 1;
         let seq = self.increment_seq;
-        NamedFile { name: format!("{filename}.{seq}.incr.aof"), seq }
+        AofFile { name: format!("{filename}.{seq}.incr.aof"), seq }
     }
 
     /// Makes `file` the last increment.
-    pub fn append_increment(&mut self, file: NamedFile) {
+    pub fn append_increment(&mut self, file: AofFile) {
         self.increments.push(file);
     }
 
     /// Reserves a name for a new base; never reused, like the name of an increment.
-    pub fn reserve_base(&mut self, filename: &str, rdb: bool) -> NamedFile {
+    pub fn reserve_base(&mut self, filename: &str, rdb: bool) -> AofFile {
         self.base_seq += 1;
         let seq = self.base_seq;
-        NamedFile { name: format!("{filename}.{seq}.base.{}", if rdb { "rdb" } else { "aof" }), seq }
+        AofFile { name: format!("{filename}.{seq}.base.{}", if rdb { "rdb" } else { "aof" }), seq }
     }
 
     /// Installs a base that contains everything before increment `first`; older files become history.
-    pub fn replace_base(&mut self, base: NamedFile, first: &str) {
+    pub fn replace_base(&mut self, base: AofFile, first: &str) {
         self.base_seq = self.base_seq.max(base.seq);
         self.history.extend(self.base.replace(base));
         let kept =
@@ -157,14 +157,14 @@ impl Manifest {
     }
 
     /// The active files in loading order.
-    pub fn files(&self) -> impl Iterator<Item = &NamedFile> {
+    pub fn files(&self) -> impl Iterator<Item = &AofFile> {
         self.base.iter().chain(&self.increments)
     }
 }
 
 /// Parses `file NAME seq NUMBER type LETTER`; the name may be quoted. Redis 8 adds the replication offsets of
 /// increments (`startoffset`, `endoffset`); unknown pairs are ignored.
-fn parse_line(line: &str) -> Result<(NamedFile, FileKind), fn(usize) -> ManifestError> {
+fn parse_line(line: &str) -> Result<(AofFile, FileKind), fn(usize) -> ManifestError> {
     let bad: fn(usize) -> ManifestError = ManifestError::Format;
     let words = resp::split_words(line).ok_or(bad)?;
     let value = |key: &str| {
@@ -185,7 +185,7 @@ fn parse_line(line: &str) -> Result<(NamedFile, FileKind), fn(usize) -> Manifest
         "h" => FileKind::History,
         _ => return Err(ManifestError::UnknownType),
     };
-    Ok((NamedFile { name, seq }, kind))
+    Ok((AofFile { name, seq }, kind))
 }
 
 /// Quotes a name with blanks, quotes or control characters, like a configuration file does.
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_redis_writes_is_read_and_written_again() {
+    fn redis_manifest_round_trips() {
         let text = "file appendonly.aof.2.base.rdb seq 2 type b\n\
                     file appendonly.aof.1.base.rdb seq 1 type h\n\
                     file appendonly.aof.4.incr.aof seq 4 type i\n\
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_redis_8_adds_is_passed_over() {
+    fn unknown_manifest_fields_are_ignored() {
         let text = "file appendonly.aof.1.base.rdb seq 1 type b\n\
                     file appendonly.aof.1.incr.aof seq 1 type i startoffset 0 endoffset 120\n\
                     file appendonly.aof.2.incr.aof seq 2 type i startoffset 121 future x\n";
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rewrite_begins_an_increment_and_then_replaces_what_came_before() {
+    fn rewrite_adds_increment_then_replaces_base() {
         let mut manifest = Manifest::default();
         for name in ["a.1.incr.aof", "a.2.incr.aof"] {
             let increment = manifest.reserve_increment("a");
@@ -277,16 +277,16 @@ mod tests {
     }
 
     #[test]
-    fn any_name_is_read_as_it_was_written() {
+    fn file_names_round_trip() {
         for name in ["a b", "a\nb", "\r", "\"q\" 'q'", "\\n", "\u{1}\u{7f}", "gr\u{fc}n", "#1"] {
-            let base = NamedFile { name: name.to_owned(), seq: 1 };
+            let base = AofFile { name: name.to_owned(), seq: 1 };
             let manifest = Manifest { base: Some(base), base_seq: 1, ..Manifest::default() };
             assert_eq!(Manifest::parse(&manifest.text()), Ok(manifest), "{name:?}");
         }
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused_with_its_line() {
+    fn malformed_manifests_are_rejected_with_line_number() {
         for (text, error) in [
             ("", ManifestError::Empty),
             ("# only this\n", ManifestError::Empty),

@@ -3,14 +3,14 @@
 use std::io::Read;
 
 use clock::Millis;
-use keyspace::{Limits as KindLimits, Packed};
+use keyspace::{ReadLimits as EncodingLimits, Packed};
 
 use super::{
     AUX, END, EXPIRE_MILLIS, EXPIRE_SECONDS, FREQUENCY, FUNCTION, FUNCTION_BEFORE_7, IDLE, MODULE_AUX,
     RESIZE_DB, SELECT_DB, SLOT_IMPORT, SLOT_INFO,
 };
 use crate::decode::Source;
-use crate::error::{RdbError, Reason};
+use crate::error::{RdbError, RdbErrorReason};
 use crate::value::{self, ValueBuffer};
 use crate::{Checks, VALKEY_WRITTEN_VERSION, Versions};
 
@@ -20,7 +20,7 @@ const WINDOW: usize = 64 * 1024;
 
 /// Limits and checks of a reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
+pub struct ReadLimits {
     /// Maximum string length in bytes.
     pub max_string: u64,
     /// Whether a wrong checksum is an error (`rdbchecksum`).
@@ -29,7 +29,7 @@ pub struct Limits {
     pub checks: Checks,
 }
 
-impl Default for Limits {
+impl Default for ReadLimits {
     fn default() -> Self {
         Self { max_string: 512 * 1024 * 1024, verify_checksum: true, checks: Checks::default() }
     }
@@ -37,7 +37,7 @@ impl Default for Limits {
 
 /// A key with an empty collection. Some old versions wrote such keys; no server stores them.
 #[derive(Debug, Clone, Copy)]
-pub struct EmptyKey<'a> {
+pub struct EmptyRdbKey<'a> {
     /// The database number.
     pub db: u16,
     /// The key.
@@ -46,24 +46,24 @@ pub struct EmptyKey<'a> {
 
 /// A key with its value and attributes.
 #[derive(Debug, Clone, Copy)]
-pub struct Entry<'a> {
+pub struct RdbEntry<'a> {
     /// The database number.
     pub db: u16,
     /// The key.
     pub key: &'a [u8],
     /// The value, or its first part.
     pub value: Packed<'a>,
-    /// Whether further parts follow as [`Item::More`].
+    /// Whether further parts follow as [`RdbItem::More`].
     pub is_part: bool,
     /// Expiry time, if any.
     pub expiry: Option<Millis>,
     /// Usage information, if the file has any.
-    pub used: Used,
+    pub used: KeyUsage,
 }
 
 /// Usage information of a key. A server writes at most the one that its eviction policy uses.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Used {
+pub struct KeyUsage {
     /// Seconds since the last access (LRU).
     pub idle_seconds: Option<u64>,
     /// Access counter (LFU).
@@ -72,7 +72,7 @@ pub struct Used {
 
 /// An item of an RDB.
 #[derive(Debug, Clone, Copy)]
-pub enum Item<'a> {
+pub enum RdbItem<'a> {
     /// A field of file metadata.
     Aux {
         /// The field name.
@@ -90,9 +90,9 @@ pub enum Item<'a> {
         volatile: u64,
     },
     /// A key with its value, or the first part of it.
-    Entry(Entry<'a>),
+    RdbEntry(RdbEntry<'a>),
     /// A key with an empty collection, to be skipped.
-    Empty(EmptyKey<'a>),
+    Empty(EmptyRdbKey<'a>),
     /// Further elements of the last value. The caller must detect duplicates across parts.
     More {
         /// Some elements.
@@ -106,9 +106,9 @@ pub enum Item<'a> {
 
 /// Attributes that precede a key.
 #[derive(Debug, Default)]
-struct Prelude {
+struct KeyAttributes {
     expiry: Option<Millis>,
-    used: Used,
+    used: KeyUsage,
 }
 
 /// Reads an RDB from start to end.
@@ -116,7 +116,7 @@ struct Prelude {
 pub struct RdbLoader<R> {
     source: Source<R>,
     version: u16,
-    limits: Limits,
+    limits: ReadLimits,
     db: u16,
     name: Vec<u8>,
     value: ValueBuffer,
@@ -129,7 +129,7 @@ impl<R: Read> RdbLoader<R> {
     ///
     /// # Errors
     /// The input is not an RDB, has an unknown version, or cannot be read.
-    pub fn new(input: R, limits: Limits) -> Result<Self, RdbError> {
+    pub fn new(input: R, limits: ReadLimits) -> Result<Self, RdbError> {
         let mut source = Source::new(input, WINDOW, limits.max_string, limits.verify_checksum);
         let version = header(&mut source, limits.checks.versions)?;
         let mut value = ValueBuffer::new();
@@ -138,7 +138,7 @@ impl<R: Read> RdbLoader<R> {
     }
 
     /// Sets the thresholds for the OBJECT ENCODING of collections.
-    pub fn set_limits(&mut self, limits: KindLimits) {
+    pub fn set_limits(&mut self, limits: EncodingLimits) {
         self.value.set_limits(limits);
     }
 
@@ -158,24 +158,24 @@ impl<R: Read> RdbLoader<R> {
     ///
     /// # Errors
     /// The first position that cannot be read, and the reason.
-    pub fn next_item(&mut self) -> Result<Option<Item<'_>>, RdbError> {
+    pub fn next_item(&mut self) -> Result<Option<RdbItem<'_>>, RdbError> {
         if self.value.is_part() {
             value::read_more(&mut self.source, &mut self.value)?;
-            return Ok(Some(Item::More { part: self.value.value(), is_last: !self.value.is_part() }));
+            return Ok(Some(RdbItem::More { part: self.value.value(), is_last: !self.value.is_part() }));
         }
-        let mut prelude = Prelude::default();
+        let mut prelude = KeyAttributes::default();
         while !self.done {
             match self.source.byte()? {
                 END => self.end()?,
                 AUX => {
                     self.source.string(&mut self.name)?;
                     self.source.string(&mut self.text)?;
-                    return Ok(Some(Item::Aux { name: &self.name, value: &self.text }));
+                    return Ok(Some(RdbItem::Aux { name: &self.name, value: &self.text }));
                 }
                 SELECT_DB => self.db = self.database()?,
                 RESIZE_DB => {
                     let (keys, volatile) = (self.source.len()?, self.source.len()?);
-                    return Ok(Some(Item::Sizes { db: self.db, keys, volatile }));
+                    return Ok(Some(RdbItem::Sizes { db: self.db, keys, volatile }));
                 }
                 SLOT_INFO => {
                     for _ in 0..3 {
@@ -183,7 +183,7 @@ impl<R: Read> RdbLoader<R> {
                     }
                 }
                 SLOT_IMPORT if self.version < VALKEY_WRITTEN_VERSION => {
-                    value::pass_key_meta(&mut self.source)?;
+                    value::skip_key_metadata(&mut self.source)?;
                 }
                 // Irrelevant here: this node takes no part in the import, and its keys follow as ordinary
                 // keys.
@@ -205,32 +205,32 @@ impl<R: Read> RdbLoader<R> {
                 FREQUENCY => prelude.used.frequency = Some(self.source.byte()?),
                 FUNCTION => {
                     self.source.string(&mut self.text)?;
-                    return Ok(Some(Item::Function(&self.text)));
+                    return Ok(Some(RdbItem::Function(&self.text)));
                 }
                 FUNCTION_BEFORE_7 => {
-                    let reason = Reason::BadValue("functions of a version before the release of Redis 7");
+                    let reason = RdbErrorReason::BadValue("functions of a version before the release of Redis 7");
                     return Err(self.source.error(reason));
                 }
-                MODULE_AUX => return Err(self.source.error(Reason::ModuleData)),
+                MODULE_AUX => return Err(self.source.error(RdbErrorReason::ModuleData)),
                 code => return self.entry(code, &prelude).map(Some),
             }
         }
         Ok(None)
     }
 
-    fn entry(&mut self, code: u8, prelude: &Prelude) -> Result<Item<'_>, RdbError> {
-        if !value::is_of_module(code) {
-            value::kind_of(code).map_err(|reason| self.source.error(reason))?;
+    fn entry(&mut self, code: u8, prelude: &KeyAttributes) -> Result<RdbItem<'_>, RdbError> {
+        if !value::is_module_type(code) {
+            value::kind_of_type(code).map_err(|reason| self.source.error(reason))?;
         }
         self.source.string(&mut self.name)?;
         match value::read(code, &mut self.source, &mut self.value) {
             Ok(()) => {}
-            Err(RdbError { reason: Reason::Empty(_), .. }) => {
-                return Ok(Item::Empty(EmptyKey { db: self.db, key: &self.name }));
+            Err(RdbError { reason: RdbErrorReason::Empty(_), .. }) => {
+                return Ok(RdbItem::Empty(EmptyRdbKey { db: self.db, key: &self.name }));
             }
             Err(error) => return Err(error),
         }
-        Ok(Item::Entry(Entry {
+        Ok(RdbItem::RdbEntry(RdbEntry {
             db: self.db,
             key: &self.name,
             value: self.value.value(),
@@ -242,7 +242,7 @@ impl<R: Read> RdbLoader<R> {
 
     fn database(&mut self) -> Result<u16, RdbError> {
         let db = self.source.len()?;
-        u16::try_from(db).map_err(|_| self.source.error(Reason::DatabaseOutOfRange(db)))
+        u16::try_from(db).map_err(|_| self.source.error(RdbErrorReason::DatabaseOutOfRange(db)))
     }
 
     fn end(&mut self) -> Result<(), RdbError> {
@@ -255,7 +255,7 @@ impl<R: Read> RdbLoader<R> {
         match actual {
             // Zero means that the writer computed no checksum.
             Some(actual) if expected != 0 && self.limits.verify_checksum && actual != expected => {
-                Err(self.source.error(Reason::WrongChecksum { expected, actual }))
+                Err(self.source.error(RdbErrorReason::WrongChecksum { expected, actual }))
             }
             _ => Ok(()),
         }
@@ -268,15 +268,15 @@ fn header<R: Read>(source: &mut Source<R>, versions: Versions) -> Result<u16, Rd
     let (digits, is_valkey) = match (bytes.strip_prefix(b"REDIS"), bytes.strip_prefix(b"VALKEY")) {
         (Some(digits), _) => (digits, false),
         (_, Some(digits)) => (digits, true),
-        _ => return Err(source.error(Reason::WrongSignature)),
+        _ => return Err(source.error(RdbErrorReason::WrongSignature)),
     };
     let version =
         std::str::from_utf8(digits).ok().filter(|digits| digits.bytes().all(|d| d.is_ascii_digit()));
     let Some(version) = version.and_then(|digits| digits.parse().ok()) else {
-        return Err(source.error(Reason::WrongSignature));
+        return Err(source.error(RdbErrorReason::WrongSignature));
     };
     if !versions.has(version) || is_valkey != (version >= VALKEY_WRITTEN_VERSION) {
-        return Err(source.error(Reason::UnknownVersion(version)));
+        return Err(source.error(RdbErrorReason::UnknownVersion(version)));
     }
     Ok(version)
 }

@@ -10,16 +10,16 @@ use super::*;
 use crate::Dialect;
 use crate::ModuleType;
 use crate::checksum::Checksum;
-use crate::error::{RdbError, Reason};
+use crate::error::{RdbError, RdbErrorReason};
 
 /// Database, key, value, expiry.
 type Row = (u16, Vec<u8>, Vec<u8>, Option<Millis>);
 
-const OF_REDIS: &[u8] = include_bytes!("../../testdata/redis-7.0-string.rdb");
+const FROM_REDIS: &[u8] = include_bytes!("../../testdata/redis-7.0-string.rdb");
 
-fn info() -> Info<'static> {
+fn info() -> RdbInfo<'static> {
     let replication = Some((&b"8371445ee3ad8a2ea4f4b3f8d9ee4dd9f0b1d5ab"[..], 1234, 0));
-    Info {
+    RdbInfo {
         version: "7.2.4",
         created: Millis(1_700_000_000_000),
         used_memory: 1,
@@ -39,11 +39,11 @@ fn written(rows: &[Row], options: WriteOptions) -> Vec<u8> {
     writer.finish().unwrap()
 }
 
-fn loaded_from(input: impl Read, limits: Limits) -> Result<Vec<Row>, RdbError> {
+fn loaded_from(input: impl Read, limits: ReadLimits) -> Result<Vec<Row>, RdbError> {
     let mut loader = RdbLoader::new(input, limits)?;
     let mut rows = Vec::new();
     while let Some(item) = loader.next_item()? {
-        if let Item::Entry(Entry { db, key, value, expiry, .. }) = item {
+        if let RdbItem::Entry(Entry { db, key, value, expiry, .. }) = item {
             rows.push((db, key.to_vec(), value.bytes().to_vec(), expiry));
         }
     }
@@ -51,7 +51,7 @@ fn loaded_from(input: impl Read, limits: Limits) -> Result<Vec<Row>, RdbError> {
 }
 
 fn loaded(bytes: &[u8]) -> Result<Vec<Row>, RdbError> {
-    loaded_from(bytes, Limits::default())
+    loaded_from(bytes, ReadLimits::default())
 }
 
 fn row(db: u16, key: &str, value: &str, expiry: Option<i64>) -> Row {
@@ -59,12 +59,12 @@ fn row(db: u16, key: &str, value: &str, expiry: Option<i64>) -> Row {
 }
 
 #[test]
-fn what_a_file_says_about_itself() {
+fn metadata_fields_are_read() {
     let bytes = written(&[], WriteOptions::default());
-    let mut loader = RdbLoader::new(bytes.as_slice(), Limits::default()).unwrap();
+    let mut loader = RdbLoader::new(bytes.as_slice(), ReadLimits::default()).unwrap();
     let mut fields = Vec::new();
     while let Some(item) = loader.next_item().unwrap() {
-        let Item::Aux { name, value } = item else { panic!("the file has no keys") };
+        let RdbItem::Aux { name, value } = item else { panic!("the file has no keys") };
         fields.push(format!("{}={}", String::from_utf8_lossy(name), String::from_utf8_lossy(value)));
     }
     let expected = [
@@ -82,13 +82,13 @@ fn what_a_file_says_about_itself() {
 }
 
 #[test]
-fn a_database_tells_its_sizes_once_however_often_it_is_selected() {
+fn database_sizes_are_written_once() {
     let rows = [row(0, "a", "1", None), row(2, "b", "2", None), row(0, "c", "3", None)];
     let bytes = written(&rows, WriteOptions::default());
-    let mut loader = RdbLoader::new(bytes.as_slice(), Limits::default()).unwrap();
+    let mut loader = RdbLoader::new(bytes.as_slice(), ReadLimits::default()).unwrap();
     let mut sizes = Vec::new();
     while let Some(item) = loader.next_item().unwrap() {
-        if let Item::Sizes { db, keys, volatile } = item {
+        if let RdbItem::Sizes { db, keys, volatile } = item {
             sizes.push((db, keys, volatile));
         }
     }
@@ -99,14 +99,14 @@ fn a_database_tells_its_sizes_once_however_often_it_is_selected() {
 /// Changes and truncates a small file at every byte. Each case must give an error with a position, or
 /// unchanged data if the byte is irrelevant, but never a panic. The checksum catches the rest.
 #[test]
-fn a_corrupt_byte_anywhere_is_an_error() {
+fn corruption_anywhere_is_an_error() {
     let bytes = written(
         &[row(0, "key", "some longer value", Some(5)), row(1, "n", "12", None)],
         WriteOptions::default(),
     );
     for at in 0..bytes.len() {
         let cut = loaded(&bytes[..at]).unwrap_err();
-        assert_eq!(cut, RdbError { offset: at as u64, reason: Reason::UnexpectedEnd });
+        assert_eq!(cut, RdbError { offset: at as u64, reason: RdbErrorReason::UnexpectedEnd });
         for flip in [1, 0x80, 0xFF] {
             let mut wrong = bytes.clone();
             wrong[at] ^= flip;
@@ -117,17 +117,17 @@ fn a_corrupt_byte_anywhere_is_an_error() {
 }
 
 #[test]
-fn headers_that_are_refused() {
-    let table: &[(&[u8], Reason)] = &[
-        (b"", Reason::UnexpectedEnd),
-        (b"REDIS001", Reason::UnexpectedEnd),
-        (b"RADIS0010", Reason::WrongSignature),
-        (b"REDIS00+1", Reason::WrongSignature),
-        (b"REDIS0000", Reason::UnknownVersion(0)),
-        (b"REDIS0014", Reason::UnknownVersion(14)),
-        (b"REDIS0080", Reason::UnknownVersion(80)),
-        (b"VALKEY079", Reason::UnknownVersion(79)),
-        (b"VALKEY082", Reason::UnknownVersion(82)),
+fn invalid_headers_are_rejected() {
+    let table: &[(&[u8], RdbErrorReason)] = &[
+        (b"", RdbErrorReason::UnexpectedEnd),
+        (b"REDIS001", RdbErrorReason::UnexpectedEnd),
+        (b"RADIS0010", RdbErrorReason::WrongSignature),
+        (b"REDIS00+1", RdbErrorReason::WrongSignature),
+        (b"REDIS0000", RdbErrorReason::UnknownVersion(0)),
+        (b"REDIS0014", RdbErrorReason::UnknownVersion(14)),
+        (b"REDIS0080", RdbErrorReason::UnknownVersion(80)),
+        (b"VALKEY079", RdbErrorReason::UnknownVersion(79)),
+        (b"VALKEY082", RdbErrorReason::UnknownVersion(82)),
     ];
     for (bytes, reason) in table {
         assert_eq!(loaded(bytes).unwrap_err().reason, *reason, "{bytes:?}");
@@ -135,7 +135,7 @@ fn headers_that_are_refused() {
 }
 
 #[test]
-fn items_of_every_sort_and_what_is_refused() {
+fn every_item_type_is_read_or_rejected() {
     let file = |version: &str, body: &[u8]| {
         let mut bytes = version.as_bytes().to_vec();
         bytes.extend_from_slice(body);
@@ -143,8 +143,8 @@ fn items_of_every_sort_and_what_is_refused() {
         bytes.extend_from_slice(&[0; 8]);
         loaded(&bytes).map_err(|error| error.reason)
     };
-    let unread = Reason::UnsupportedType { code: 23, name: "hash with expiring fields" };
-    type Case = (&'static str, &'static [u8], Result<Vec<Row>, Reason>);
+    let unread = RdbErrorReason::UnsupportedType { code: 23, name: "hash with expiring fields" };
+    type Case = (&'static str, &'static [u8], Result<Vec<Row>, RdbErrorReason>);
     let table: &[Case] = &[
         ("REDIS0012", b"\xf4\x01\x01\x00\x00\x01k\x01v", Ok(vec![row(0, "k", "v", None)])),
         ("VALKEY080", b"\xf8\x05\xf9\x07\x00\x01k\x01v", Ok(vec![row(0, "k", "v", None)])),
@@ -155,15 +155,15 @@ fn items_of_every_sort_and_what_is_refused() {
         (
             "REDIS0010",
             b"\xf6\x03lib",
-            Err(Reason::BadValue("functions of a version before the release of Redis 7")),
+            Err(RdbErrorReason::BadValue("functions of a version before the release of Redis 7")),
         ),
-        ("REDIS0010", b"\xf7\x03", Err(Reason::ModuleData)),
-        ("REDIS0010", b"\x06\x01k", Err(Reason::ModuleData)),
+        ("REDIS0010", b"\xf7\x03", Err(RdbErrorReason::ModuleData)),
+        ("REDIS0010", b"\x06\x01k", Err(RdbErrorReason::ModuleData)),
         // A vector set written by Redis 8.6.
         (
             "REDIS0013",
             b"\x07\x01v\x81\xbd\xe7\x2d\xa2\xbb\x1e\xb4\x00",
-            Err(Reason::ModuleType(ModuleType::of_number(0xBDE7_2DA2_BB1E_B400))),
+            Err(RdbErrorReason::ModuleType(ModuleType::from_number(0xBDE7_2DA2_BB1E_B400))),
         ),
         // Metadata of two modules.
         (
@@ -175,8 +175,8 @@ fn items_of_every_sort_and_what_is_refused() {
         // Collections without elements.
         ("REDIS0010", b"\x04\x01h\x00\x00\x01k\x01v\x02\x01s\x00", Ok(vec![row(0, "k", "v", None)])),
         ("REDIS0010", b"\x17\x01k", Err(unread)),
-        ("REDIS0010", b"\x63\x01k", Err(Reason::UnknownType(0x63))),
-        ("REDIS0010", b"\xfe\x80\x00\x01\x00\x00", Err(Reason::DatabaseOutOfRange(65536))),
+        ("REDIS0010", b"\x63\x01k", Err(RdbErrorReason::UnknownType(0x63))),
+        ("REDIS0010", b"\xfe\x80\x00\x01\x00\x00", Err(RdbErrorReason::DatabaseOutOfRange(65536))),
     ];
     for (version, body, expected) in table {
         assert_eq!(file(version, body), *expected, "{version} {body:?}");
@@ -184,7 +184,7 @@ fn items_of_every_sort_and_what_is_refused() {
 }
 
 #[test]
-fn checksums_may_be_left_out_or_left_alone() {
+fn checksum_can_be_omitted_or_ignored() {
     let rows = [row(0, "k", "v", None)];
     let without = written(&rows, WriteOptions { checksum: false, ..WriteOptions::default() });
     assert_eq!(without[without.len() - 8..], [0; 8]);
@@ -192,13 +192,13 @@ fn checksums_may_be_left_out_or_left_alone() {
 
     let mut wrong = written(&rows, WriteOptions::default());
     *wrong.last_mut().unwrap() ^= 1;
-    assert!(matches!(loaded(&wrong).unwrap_err().reason, Reason::WrongChecksum { .. }));
-    let limits = Limits { verify_checksum: false, ..Limits::default() };
+    assert!(matches!(loaded(&wrong).unwrap_err().reason, RdbErrorReason::WrongChecksum { .. }));
+    let limits = ReadLimits { verify_checksum: false, ..ReadLimits::default() };
     assert_eq!(loaded_from(wrong.as_slice(), limits).as_deref(), Ok(&rows[..]));
 
     let mut checksum = Checksum::new();
-    checksum.update(&OF_REDIS[..OF_REDIS.len() - 8]);
-    assert_eq!(checksum.value().to_le_bytes(), OF_REDIS[OF_REDIS.len() - 8..]);
+    checksum.update(&FROM_REDIS[..FROM_REDIS.len() - 8]);
+    assert_eq!(checksum.value().to_le_bytes(), FROM_REDIS[FROM_REDIS.len() - 8..]);
 }
 
 /// A reader that returns its bytes in pieces of a given size.
@@ -212,27 +212,27 @@ impl Read for Pieces<'_> {
 }
 
 #[test]
-fn a_stream_may_come_in_any_pieces() {
-    let expected = loaded(OF_REDIS);
+fn input_can_arrive_in_any_pieces() {
+    let expected = loaded(FROM_REDIS);
     for piece in 1..40 {
-        assert_eq!(loaded_from(Pieces(OF_REDIS, piece), Limits::default()), expected, "{piece}");
+        assert_eq!(loaded_from(Pieces(FROM_REDIS, piece), ReadLimits::default()), expected, "{piece}");
     }
 }
 
 #[test]
-fn a_reader_that_fails_is_told_apart_from_a_file_that_ends() {
+fn io_errors_differ_from_unexpected_end() {
     struct Broken;
     impl Read for Broken {
         fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
             Err(io::ErrorKind::ConnectionReset.into())
         }
     }
-    let error = loaded_from((&OF_REDIS[..50]).chain(Broken), Limits::default()).unwrap_err();
-    assert_eq!(error, RdbError { offset: 50, reason: Reason::Io(io::ErrorKind::ConnectionReset) });
+    let error = loaded_from((&FROM_REDIS[..50]).chain(Broken), ReadLimits::default()).unwrap_err();
+    assert_eq!(error, RdbError { offset: 50, reason: RdbErrorReason::Io(io::ErrorKind::ConnectionReset) });
 }
 
 #[test]
-fn a_full_disk_is_the_writers_error() {
+fn full_disk_is_reported_by_the_writer() {
     struct Full(usize);
     impl Write for Full {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -249,7 +249,7 @@ fn a_full_disk_is_the_writers_error() {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(
+    fn written_values_round_trip(
         rows in prop::collection::vec(
             (0u16..3, prop::collection::vec(any::<u8>(), 0..20), prop::collection::vec(0u8..3, 0..80),
              prop::option::of(any::<i64>().prop_map(Millis))),
@@ -262,7 +262,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_after_a_good_header_make_it_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn arbitrary_bytes_after_header_do_not_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
         let mut bytes = b"REDIS0010".to_vec();
         bytes.extend_from_slice(&body);
         let _ = loaded(&bytes);
@@ -271,7 +271,7 @@ proptest! {
 
 /// A large hash arrives from a snapshot in parts and is one value in the file.
 #[test]
-fn a_large_hash_is_written_in_parts_and_read_as_one() {
+fn large_hash_written_in_parts_is_read_as_one() {
     for dialect in [Dialect::Redis, Dialect::Valkey] {
         large_hash_in_parts(dialect);
     }
@@ -304,11 +304,11 @@ fn large_hash_in_parts(dialect: Dialect) {
     }
     assert!(parts > 3, "the hash came in parts");
     let bytes = writer.finish().unwrap();
-    let mut loader = RdbLoader::new(bytes.as_slice(), Limits::default()).unwrap();
+    let mut loader = RdbLoader::new(bytes.as_slice(), ReadLimits::default()).unwrap();
     let (mut keys, mut fields, mut parts, mut largest) = (Vec::new(), 0, 0, 0);
     while let Some(item) = loader.next_item().unwrap() {
         let part = match item {
-            Item::Entry(entry) => {
+            RdbItem::Entry(entry) => {
                 assert_eq!(entry.expiry, Some(Millis(9)));
                 keys.push(entry.key.to_vec());
                 if entry.value.kind() == Kind::String {
@@ -317,7 +317,7 @@ fn large_hash_in_parts(dialect: Dialect) {
                 assert!(entry.is_part);
                 entry.value
             }
-            Item::More { part, is_last } => {
+            RdbItem::More { part, is_last } => {
                 assert_eq!(is_last, fields + part.len() == 5000);
                 part
             }
@@ -334,7 +334,7 @@ fn large_hash_in_parts(dialect: Dialect) {
 /// Regression test: a large hash with one expiring field is persisted after the cut, before the walk reaches
 /// it. The file must have the state at the cut, where the field still expires.
 #[test]
-fn a_large_hash_that_loses_its_last_time_after_the_cut_is_saved_with_it() {
+fn expiry_removed_after_the_cut_is_still_saved() {
     for dialect in [Dialect::Redis, Dialect::Valkey] {
         let keyspace = std::sync::Arc::new(keyspace::Keyspace::new(7, 1));
         let mut builder = Builder::new(Kind::Hash);
@@ -359,10 +359,10 @@ fn a_large_hash_that_loses_its_last_time_after_the_cut_is_saved_with_it() {
         let mut writer = RdbWriter::new(Vec::new(), options, &info()).unwrap();
         snapshot.walk(key.slot(), &mut |entry| writer.entry(&entry, |_| (1, 0)).unwrap());
         let bytes = writer.finish().unwrap();
-        let mut loader = RdbLoader::new(bytes.as_slice(), Limits::default()).unwrap();
+        let mut loader = RdbLoader::new(bytes.as_slice(), ReadLimits::default()).unwrap();
         let mut timed = 0;
         while let Some(item) = loader.next_item().unwrap() {
-            let (Item::Entry(Entry { value: part, .. }) | Item::More { part, .. }) = item else { continue };
+            let (RdbItem::Entry(Entry { value: part, .. }) | RdbItem::More { part, .. }) = item else { continue };
             timed += usize::from(part.any_expires());
         }
         assert_eq!(timed, 1, "one part of the hash has the field with its time");
@@ -371,7 +371,7 @@ fn a_large_hash_that_loses_its_last_time_after_the_cut_is_saved_with_it() {
 
 /// A file with a compressed string and hashes in every supported encoding, with expiry, idle time and
 /// frequency, and a valid checksum.
-fn of_every_form() -> Vec<u8> {
+fn file_with_every_encoding() -> Vec<u8> {
     let string = |bytes: &[u8]| [&[bytes.len() as u8][..], bytes].concat();
     let listpack = |count: u8, items: &[u8]| {
         let len = (items.len() as u32 + 7).to_le_bytes();
@@ -413,13 +413,13 @@ type Fields = Vec<(String, String, Option<i64>)>;
 fn stored(
     keyspace: &keyspace::Keyspace,
     bytes: &[u8],
-    limits: Limits,
-) -> Result<Vec<(String, Used, Fields)>, RdbError> {
+    limits: ReadLimits,
+) -> Result<Vec<(String, KeyUsage, Fields)>, RdbError> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let mut loader = RdbLoader::new(bytes, limits)?;
     let mut keys = Vec::new();
     while let Some(item) = loader.next_item()? {
-        let Item::Entry(entry) = item else { continue };
+        let RdbItem::Entry(entry) = item else { continue };
         let key = keyspace.key(entry.key);
         let mut slot = keyspace.lock(key.slot());
         let place = slot.table(0).insert(&key, entry.value, entry.expiry);
@@ -437,33 +437,33 @@ fn stored(
 
 /// The usage is written if the eviction policy uses it.
 #[test]
-fn what_is_written_of_a_keys_use_is_read() {
+fn key_usage_round_trips() {
     let now = Millis(1_700_000_000_000);
-    let said = |uses: Uses, usage: Usage| {
+    let said = |uses: UsageFormat, usage: Usage| {
         let options = WriteOptions { uses, ..WriteOptions::default() };
         let mut writer = RdbWriter::new(Vec::new(), options, &info()).unwrap();
         let value = Shown::Whole(Value::String(Str { bytes: b"v", naming: Naming::ByContent }));
         writer.entry(&SnapshotEntry { db: 0, key: b"k", value, expiry: None, usage }, |_| (1, 0)).unwrap();
         let bytes = writer.finish().unwrap();
-        stored(&keyspace::Keyspace::new(1, 1), &bytes, Limits::default()).unwrap()[0].1
+        stored(&keyspace::Keyspace::new(1, 1), &bytes, ReadLimits::default()).unwrap()[0].1
     };
     let settings = LfuSettings { log_factor: 10, decay_minutes: 1 };
-    assert_eq!(said(Uses::NotKept, Usage::idle(now, 7)), Used::default());
-    let idle = Used { idle_seconds: Some(7000), frequency: None };
-    assert_eq!(said(Uses::Idle(now), Usage::idle(now, 7000)), idle);
-    let often = Used { idle_seconds: None, frequency: Some(198) };
+    assert_eq!(said(UsageFormat::NotKept, Usage::idle(now, 7)), KeyUsage::default());
+    let idle = KeyUsage { idle_seconds: Some(7000), frequency: None };
+    assert_eq!(said(UsageFormat::Idle(now), Usage::idle(now, 7000)), idle);
+    let often = KeyUsage { idle_seconds: None, frequency: Some(198) };
     let later = Millis(now.0 + 120_000);
-    assert_eq!(said(Uses::Frequency(later, settings), Usage::frequent(now, 200)), often);
+    assert_eq!(said(UsageFormat::Frequency(later, settings), Usage::frequent(now, 200)), often);
 }
 
 #[test]
-fn every_form_of_a_hash_and_what_is_said_of_its_use_are_read() {
+fn every_hash_encoding_and_key_usage_is_read() {
     let keyspace = keyspace::Keyspace::new(1, 1);
-    let read = stored(&keyspace, &of_every_form(), Limits::default()).unwrap();
+    let read = stored(&keyspace, &file_with_every_encoding(), ReadLimits::default()).unwrap();
     let used = [
-        Used::default(),
-        Used { idle_seconds: Some(100), frequency: None },
-        Used { idle_seconds: None, frequency: Some(42) },
+        KeyUsage::default(),
+        KeyUsage { idle_seconds: Some(100), frequency: None },
+        KeyUsage { idle_seconds: None, frequency: Some(42) },
     ];
     for (number, (key, said, fields)) in read.iter().enumerate() {
         assert_eq!((key.as_str(), *said), (number.to_string().as_str(), used[number % 3]));
@@ -477,13 +477,13 @@ fn every_form_of_a_hash_and_what_is_said_of_its_use_are_read() {
 /// With the checksum, every change is an error. Without it, no change causes a panic, and each error has a
 /// position within the file.
 #[test]
-fn a_corrupt_byte_in_any_form_of_a_hash_is_an_error_or_another_value() {
+fn corrupted_hash_encodings_never_panic() {
     let keyspace = keyspace::Keyspace::new(1, 1);
-    let bytes = of_every_form();
-    let unchecked = Limits { verify_checksum: false, ..Limits::default() };
+    let bytes = file_with_every_encoding();
+    let unchecked = ReadLimits { verify_checksum: false, ..ReadLimits::default() };
     for at in 0..bytes.len() {
-        let cut = stored(&keyspace, &bytes[..at], Limits::default()).unwrap_err();
-        assert_eq!(cut, RdbError { offset: at as u64, reason: Reason::UnexpectedEnd });
+        let cut = stored(&keyspace, &bytes[..at], ReadLimits::default()).unwrap_err();
+        assert_eq!(cut, RdbError { offset: at as u64, reason: RdbErrorReason::UnexpectedEnd });
         for value in 0..=u8::MAX {
             let mut wrong = bytes.clone();
             wrong[at] = value;
@@ -492,7 +492,7 @@ fn a_corrupt_byte_in_any_form_of_a_hash_is_an_error_or_another_value() {
                 std::str::from_utf8(&wrong[5..9]).ok().and_then(|text| text.parse().ok());
             if wrong != bytes && version.is_none_or(|version| version >= 5) {
                 let error =
-                    stored(&keyspace, &wrong, Limits::default()).expect_err("the checksum sees every change");
+                    stored(&keyspace, &wrong, ReadLimits::default()).expect_err("the checksum sees every change");
                 assert!(error.offset <= bytes.len() as u64);
             }
             if let Err(error) = stored(&keyspace, &wrong, unchecked) {

@@ -18,14 +18,14 @@ pub struct WriteOptions {
     /// Append a checksum (`rdbchecksum`); zeros otherwise.
     pub checksum: bool,
     /// Which usage information to write.
-    pub uses: Uses,
+    pub uses: UsageFormat,
     /// The format variant to write.
     pub dialect: Dialect,
 }
 
 /// The usage information to write per key: the one used by the eviction policy (`maxmemory-policy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Uses {
+pub enum UsageFormat {
     /// None.
     NotKept,
     /// Idle time relative to this moment (LRU).
@@ -36,13 +36,13 @@ pub enum Uses {
 
 impl Default for WriteOptions {
     fn default() -> Self {
-        Self { compress: true, checksum: true, uses: Uses::NotKept, dialect: Dialect::Redis }
+        Self { compress: true, checksum: true, uses: UsageFormat::NotKept, dialect: Dialect::Redis }
     }
 }
 
 /// Metadata of the file, as in Redis.
 #[derive(Debug, Clone, Copy)]
-pub struct Info<'a> {
+pub struct RdbInfo<'a> {
     /// The Redis version that the server reports.
     pub version: &'a str,
     /// Wall-clock time.
@@ -63,13 +63,13 @@ pub struct Info<'a> {
 #[derive(Debug)]
 pub struct RdbWriter<W> {
     encoder: Encoder<W>,
-    uses: Uses,
+    uses: UsageFormat,
     dialect: Dialect,
     selected: Option<u16>,
     /// Type code of the last key, for a value written in parts.
-    begun: u8,
+    current_type: u8,
     /// Databases whose key counts have been written.
-    told: Vec<u16>,
+    sizes_written: Vec<u16>,
 }
 
 impl<W: Write> RdbWriter<W> {
@@ -77,10 +77,10 @@ impl<W: Write> RdbWriter<W> {
     ///
     /// # Errors
     /// Errors of `out`.
-    pub fn new(out: W, options: WriteOptions, info: &Info<'_>) -> io::Result<Self> {
+    pub fn new(out: W, options: WriteOptions, info: &RdbInfo<'_>) -> io::Result<Self> {
         let encoder = Encoder::new(out, options.compress, options.checksum);
         let WriteOptions { uses, dialect, .. } = options;
-        let mut writer = Self { encoder, uses, dialect, selected: None, begun: 0, told: Vec::new() };
+        let mut writer = Self { encoder, uses, dialect, selected: None, current_type: 0, sizes_written: Vec::new() };
         let version = dialect.written_version();
         let signature = match dialect {
             Dialect::Redis | Dialect::Own => format!("REDIS{version:04}"),
@@ -136,7 +136,7 @@ impl<W: Write> RdbWriter<W> {
         if let Shown::Part(part) = &entry.value
             && !part.first
         {
-            return value::write_part(self.begun, part, &mut self.encoder);
+            return value::write_part(self.current_type, part, &mut self.encoder);
         }
         if self.selected != Some(entry.db) {
             self.select(entry.db, sizes)?;
@@ -146,21 +146,21 @@ impl<W: Write> RdbWriter<W> {
             self.encoder.bytes(&expiry.to_le_bytes())?;
         }
         match self.uses {
-            Uses::NotKept => {}
-            Uses::Idle(now) => {
+            UsageFormat::NotKept => {}
+            UsageFormat::Idle(now) => {
                 self.encoder.byte(IDLE)?;
                 self.encoder.len(entry.usage.idle_seconds(now))?;
             }
-            Uses::Frequency(now, settings) => {
+            UsageFormat::Frequency(now, settings) => {
                 self.encoder.bytes(&[FREQUENCY, entry.usage.frequency(now, settings)])?;
             }
         }
-        self.begun = value::shown_code(&entry.value, self.dialect);
-        self.encoder.byte(self.begun)?;
+        self.current_type = value::snapshot_type_code(&entry.value, self.dialect);
+        self.encoder.byte(self.current_type)?;
         self.encoder.string(entry.key)?;
         match &entry.value {
-            Shown::Whole(value) => value::write(self.begun, value, &mut self.encoder),
-            Shown::Part(part) => value::write_part(self.begun, part, &mut self.encoder),
+            Shown::Whole(value) => value::write(self.current_type, value, &mut self.encoder),
+            Shown::Part(part) => value::write_part(self.current_type, part, &mut self.encoder),
         }
     }
 
@@ -168,9 +168,9 @@ impl<W: Write> RdbWriter<W> {
         self.encoder.byte(SELECT_DB)?;
         self.encoder.len(u64::from(db))?;
         self.selected = Some(db);
-        if !self.told.contains(&db) {
+        if !self.sizes_written.contains(&db) {
             let (keys, volatile) = sizes(db);
-            self.told.push(db);
+            self.sizes_written.push(db);
             self.encoder.byte(RESIZE_DB)?;
             self.encoder.len(keys as u64)?;
             self.encoder.len(volatile as u64)?;

@@ -6,7 +6,7 @@ use resp::encode_request;
 use super::stream::StreamCommands;
 
 /// Elements per command, as in Redis.
-const MOST_ELEMENTS: usize = 64;
+const MAX_ELEMENTS: usize = 64;
 
 /// The commands that recreate the values of keys, one key after another.
 #[derive(Debug, Default)]
@@ -16,14 +16,14 @@ pub(crate) struct Commands {
     key: Vec<u8>,
     /// Expiry of the current key, added after its last element.
     expiry: Option<Millis>,
-    elements: Elements64,
+    elements: ElementCommand,
     /// Progress within the current key's stream, if it has one.
     pub(super) stream: StreamCommands,
 }
 
 /// A command under construction that adds some elements.
 #[derive(Debug, Default)]
-struct Elements64 {
+struct ElementCommand {
     name: &'static str,
     words: Words,
     elements: usize,
@@ -50,20 +50,20 @@ impl Commands {
     }
 
     /// Adds a command whose first argument is the key.
-    pub(super) fn about_key(&mut self, name: &str, words: &[&[u8]]) {
+    pub(super) fn add_key_command(&mut self, name: &str, words: &[&[u8]]) {
         let all = [name.as_bytes(), &self.key].into_iter().chain(words.iter().copied());
         encode_request(&mut self.ready, all.collect::<Vec<_>>());
     }
 
     /// Adds a command with a subcommand before the key.
-    pub(super) fn about_key_of(&mut self, name: &str, subcommand: &str, words: &[&[u8]]) {
+    pub(super) fn add_key_subcommand(&mut self, name: &str, subcommand: &str, words: &[&[u8]]) {
         let all =
             [name.as_bytes(), subcommand.as_bytes(), &self.key].into_iter().chain(words.iter().copied());
         encode_request(&mut self.ready, all.collect::<Vec<_>>());
     }
 
     /// Adds a command with the key and the collected words, which are consumed.
-    pub(super) fn about_key_with(&mut self, name: &str, words: &mut Words) {
+    pub(super) fn add_key_command_with_words(&mut self, name: &str, words: &mut Words) {
         self.ready.push(b'*');
         self.ready.extend_from_slice(itoa::Buffer::new().format(words.count + 2).as_bytes());
         self.ready.extend_from_slice(b"\r\n");
@@ -89,13 +89,13 @@ impl Commands {
     /// Completes the current key.
     pub(crate) fn end_key(&mut self) {
         if let Some(Millis(at)) = self.expiry.take() {
-            self.about_key("PEXPIREAT", &[itoa::Buffer::new().format(at).as_bytes()]);
+            self.add_key_command("PEXPIREAT", &[itoa::Buffer::new().format(at).as_bytes()]);
         }
     }
 
     /// Adds an element to the command under construction, or starts a new one.
     pub(super) fn element(&mut self, name: &'static str, words: &[&[u8]]) {
-        if self.elements.elements == MOST_ELEMENTS {
+        if self.elements.elements == MAX_ELEMENTS {
             self.flush_elements();
         }
         let elements = &mut self.elements;
@@ -106,9 +106,9 @@ impl Commands {
 
     /// Completes the command under construction so that other commands can follow.
     pub(crate) fn flush_elements(&mut self) {
-        let Elements64 { name, mut words, elements } = std::mem::take(&mut self.elements);
+        let ElementCommand { name, mut words, elements } = std::mem::take(&mut self.elements);
         if elements > 0 {
-            self.about_key_with(name, &mut words);
+            self.add_key_command_with_words(name, &mut words);
         }
         self.elements.words = words;
     }

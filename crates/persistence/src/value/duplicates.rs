@@ -1,16 +1,16 @@
 //! Detects duplicate names in a value, which no server writes.
 
 /// Up to this many names, duplicates are searched by comparing all tags.
-const FEW: usize = 32;
+const SMALL_SET: usize = 32;
 
 /// Whether two of the names are equal.
-pub(super) fn one_twice<'a>(names: impl Iterator<Item = &'a [u8]> + Clone, len: usize) -> bool {
-    if len > FEW {
+pub(super) fn has_duplicate<'a>(names: impl Iterator<RdbItem = &'a [u8]> + Clone, len: usize) -> bool {
+    if len > SMALL_SET {
         let mut names: Vec<_> = names.collect();
         names.sort_unstable();
         return names.windows(2).any(|pair| pair[0] == pair[1]);
     }
-    let mut tags = [0; FEW];
+    let mut tags = [0; SMALL_SET];
     for (count, name) in names.clone().enumerate() {
         let tag = tag(name);
         if tags[..count].contains(&tag) && names.clone().take(count).any(|other| other == name) {

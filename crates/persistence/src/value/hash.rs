@@ -21,11 +21,11 @@ use clock::Millis;
 use keyspace::{Field, FieldsPart, HashRef};
 
 use super::commands::Commands;
-use super::{Codec, InParts, PART, Rest, ValueBuffer, duplicates, packed_encodings};
+use super::{Codec, MultipartCodec, PART_BYTES, Remaining, ValueBuffer, duplicates, packed_encodings};
 use crate::Dialect;
 use crate::decode::Source;
 use crate::encode::Encoder;
-use crate::error::{RdbError, Reason};
+use crate::error::{RdbError, RdbErrorReason};
 
 const PAIRS: u8 = 4;
 const ZIPMAP: u8 = 9;
@@ -39,8 +39,8 @@ const TIMED_LISTPACK: u8 = 25;
 const FIRST_MILLISECOND: i64 = 1;
 /// Valkey's encoding of a missing time.
 const NEVER: i64 = -1;
-const IMPOSSIBLE_TIME: Reason = Reason::BadValue("a field that expires at an impossible time");
-const TWICE: Reason = Reason::BadValue("a hash with the same field twice");
+const IMPOSSIBLE_TIME: RdbErrorReason = RdbErrorReason::BadValue("a field that expires at an impossible time");
+const DUPLICATE: RdbErrorReason = RdbErrorReason::BadValue("a hash with the same field twice");
 
 pub(super) struct HashCodec;
 
@@ -79,25 +79,25 @@ impl Codec for HashCodec {
         match code {
             PAIRS | VALKEY_TIMED | TIMED => {
                 let base = if code == TIMED { i64::from_le_bytes(source.array()?) } else { 0 };
-                buffer.rest = Rest { code, base, elements: source.len()? };
+                buffer.remaining = Remaining { code, base, elements: source.len()? };
                 Self::read_more(source, buffer)?;
             }
             _ => read_flat(code, source, buffer)?,
         }
         let fields = buffer.value();
         if fields.is_empty() {
-            return Err(source.error(Reason::Empty("a hash without fields")));
+            return Err(source.error(RdbErrorReason::Empty("a hash without fields")));
         }
         // In a value that arrives in parts, the caller that joins them detects duplicate names.
         let names = fields.fields().map(|field| field.name);
-        if !buffer.is_part() && duplicates::one_twice(names, fields.len()) {
-            return Err(source.error(TWICE));
+        if !buffer.is_part() && duplicates::has_duplicate(names, fields.len()) {
+            return Err(source.error(DUPLICATE));
         }
         Ok(())
     }
 }
 
-impl InParts for HashCodec {
+impl MultipartCodec for HashCodec {
     type Part<'a> = FieldsPart<'a>;
 
     fn part_code(part: &FieldsPart<'_>, dialect: Dialect) -> u8 {
@@ -135,17 +135,17 @@ impl InParts for HashCodec {
 
     /// Reads fields until there are enough for a part.
     fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-        let ValueBuffer { packed, first: name, second: value, rest, .. } = buffer;
-        while rest.elements > 0 && packed.packed().bytes().len() < PART {
-            rest.elements -= 1;
+        let ValueBuffer { packed, first: name, second: value, remaining, .. } = buffer;
+        while remaining.elements > 0 && packed.packed().bytes().len() < PART_BYTES {
+            remaining.elements -= 1;
             let mut expiry = None;
-            if rest.code == TIMED {
+            if remaining.code == TIMED {
                 let since = source.len()?;
-                expiry = time(rest.base, since).map_err(|reason| source.error(reason))?;
+                expiry = time(remaining.base, since).map_err(|reason| source.error(reason))?;
             }
             source.string(name)?;
             source.string(value)?;
-            if rest.code == VALKEY_TIMED {
+            if remaining.code == VALKEY_TIMED {
                 let at = i64::from_le_bytes(source.array()?);
                 if at < NEVER {
                     return Err(source.error(IMPOSSIBLE_TIME));
@@ -163,7 +163,7 @@ fn add_time(field: &Field<'_>, out: &mut Commands) {
     out.flush_elements();
     if let Some(Millis(at)) = field.expiry {
         let mut digits = itoa::Buffer::new();
-        out.about_key("HPEXPIREAT", &[digits.format(at).as_bytes(), b"FIELDS", b"1", field.name]);
+        out.add_key_command("HPEXPIREAT", &[digits.format(at).as_bytes(), b"FIELDS", b"1", field.name]);
     }
 }
 
@@ -194,7 +194,7 @@ fn write_field<W: Write>(code: u8, base: i64, field: &Field<'_>, out: &mut Encod
 }
 
 /// Decodes a time that is stored as its distance from `base` plus one.
-fn time(base: i64, since: u64) -> Result<Option<Millis>, Reason> {
+fn time(base: i64, since: u64) -> Result<Option<Millis>, RdbErrorReason> {
     let Some(distance) = since.checked_sub(1) else { return Ok(None) };
     match base.checked_add_unsigned(distance) {
         Some(at) if base >= 0 => Ok(Some(Millis(at))),
@@ -214,17 +214,17 @@ fn read_flat<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer
         ZIPLIST => (packed_encodings::ziplist(blob, *depth), "Hash ziplist integrity check failed."),
         _ => (packed_encodings::listpack(blob, *depth), "Hash listpack integrity check failed."),
     };
-    let outcome = items.ok_or(Reason::BadValue(broken)).and_then(|items| {
+    let outcome = items.ok_or(RdbErrorReason::BadValue(broken)).and_then(|items| {
         let width = if code == TIMED_LISTPACK { 3 } else { 2 };
         if items.len() % width != 0 {
-            return Err(Reason::BadValue("a packed hash with a field and no value"));
+            return Err(RdbErrorReason::BadValue("a packed hash with a field and no value"));
         }
         items.chunks(width).try_for_each(|field| {
             let expiry = match field.get(2) {
                 None => None,
                 Some(time) => {
                     let time =
-                        time.as_integer().ok_or(Reason::BadValue("a field whose time is no number"))?;
+                        time.as_integer().ok_or(RdbErrorReason::BadValue("a field whose time is no number"))?;
                     (time > 0).then_some(Millis(time))
                 }
             };

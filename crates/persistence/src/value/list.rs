@@ -15,11 +15,11 @@ use std::io::{self, Read, Write};
 use keyspace::{ItemDigits, ListPart, ListRef, ListRun};
 
 use super::commands::Commands;
-use super::{Codec, InParts, PART, Rest, ValueBuffer, packed_encodings};
+use super::{Codec, MultipartCodec, PART_BYTES, Remaining, ValueBuffer, packed_encodings};
 use crate::Dialect;
 use crate::decode::Source;
 use crate::encode::Encoder;
-use crate::error::{RdbError, Reason};
+use crate::error::{RdbError, RdbErrorReason};
 
 const STRINGS: u8 = 1;
 const ZIPLIST: u8 = 10;
@@ -31,8 +31,8 @@ const PLAIN: u64 = 1;
 const PACKED: u64 = 2;
 
 /// An element whose listpack would be longer gets its own node, as in Redis since 7.2.
-const MOST_PACKED: usize = 8192;
-const EMPTY: Reason = Reason::Empty("a list without elements");
+const MAX_PACKED: usize = 8192;
+const EMPTY: RdbErrorReason = RdbErrorReason::Empty("a list without elements");
 
 pub(super) struct ListCodec;
 
@@ -56,7 +56,7 @@ impl Codec for ListCodec {
 
     fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         let elements = if code == ZIPLIST { 1 } else { source.len()? };
-        buffer.rest = Rest { code, elements, ..Rest::default() };
+        buffer.remaining = Remaining { code, elements, ..Remaining::default() };
         Self::read_more(source, buffer)?;
         if buffer.value().is_empty() {
             return Err(source.error(EMPTY));
@@ -65,7 +65,7 @@ impl Codec for ListCodec {
     }
 }
 
-impl InParts for ListCodec {
+impl MultipartCodec for ListCodec {
     type Part<'a> = ListPart<'a>;
 
     fn part_code(_: &ListPart<'_>, _: Dialect) -> u8 {
@@ -89,12 +89,12 @@ impl InParts for ListCodec {
 
     /// Reads nodes until there are enough elements for a part.
     fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-        let ValueBuffer { packed, first: string, rest, depth, .. } = buffer;
-        while rest.elements > 0 && packed.packed().bytes().len() < PART {
-            rest.elements -= 1;
-            let container = if rest.code == NODES { source.len()? } else { PACKED };
+        let ValueBuffer { packed, first: string, remaining, depth, .. } = buffer;
+        while remaining.elements > 0 && packed.packed().bytes().len() < PART_BYTES {
+            remaining.elements -= 1;
+            let container = if remaining.code == NODES { source.len()? } else { PACKED };
             source.string(string)?;
-            let (items, broken) = match (rest.code, container) {
+            let (items, broken) = match (remaining.code, container) {
                 (STRINGS, _) | (_, PLAIN) => {
                     packed.push_item(string);
                     continue;
@@ -103,7 +103,7 @@ impl InParts for ListCodec {
                     (packed_encodings::listpack(string, *depth), "Listpack integrity check failed.")
                 }
                 (NODES, _) => {
-                    return Err(source.error(Reason::BadValue("Quicklist integrity check failed.")));
+                    return Err(source.error(RdbErrorReason::BadValue("Quicklist integrity check failed.")));
                 }
                 (ZIPLIST, _) => {
                     (packed_encodings::ziplist(string, *depth), "List ziplist integrity check failed.")
@@ -111,7 +111,7 @@ impl InParts for ListCodec {
                 _ => (packed_encodings::ziplist(string, *depth), "Ziplist integrity check failed."),
             };
             let mut digits = itoa::Buffer::new();
-            for item in &items.ok_or_else(|| source.error(Reason::BadValue(broken)))? {
+            for item in &items.ok_or_else(|| source.error(RdbErrorReason::BadValue(broken)))? {
                 packed.push_item(item.as_bytes(&mut digits));
             }
         }
@@ -127,13 +127,13 @@ fn write_runs<'a, W: Write>(
     let (mut outcome, mut listpack, mut digits) = (Ok(()), Vec::new(), ItemDigits::default());
     let mut write = |run: ListRun<'_>| {
         if run.len == 1
-            && run.entries.len() > MOST_PACKED
+            && run.entries.len() > MAX_PACKED
             && let Some(item) = run.items().next()
         {
             out.len(PLAIN)?;
             return out.string(item.bytes(&mut digits));
         }
-        packed_encodings::frame_listpack(&mut listpack, run.len, run.entries);
+        packed_encodings::wrap_listpack(&mut listpack, run.len, run.entries);
         out.len(PACKED)?;
         out.string(&listpack)
     };

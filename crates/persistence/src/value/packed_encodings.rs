@@ -10,12 +10,12 @@ use crate::Depth;
 
 /// An item: a string, or an integer that stands for its decimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Item<'a> {
+pub(super) enum RdbItem<'a> {
     Bytes(&'a [u8]),
     Integer(i64),
 }
 
-impl<'a> Item<'a> {
+impl<'a> RdbItem<'a> {
     pub(super) fn as_bytes<'b>(&self, digits: &'b mut itoa::Buffer) -> &'b [u8]
     where
         'a: 'b,
@@ -35,7 +35,7 @@ impl<'a> Item<'a> {
 }
 
 /// The items of a packed string; small ones need no heap allocation.
-pub(super) type Items<'a> = SmallVec<[Item<'a>; 64]>;
+pub(super) type Items<'a> = SmallVec<[RdbItem<'a>; 64]>;
 
 const END: u8 = 0xFF;
 
@@ -44,14 +44,14 @@ struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
     fn take(&mut self, len: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(len)?;
-        self.0 = rest;
+        let (taken, remaining) = self.0.split_at_checked(len)?;
+        self.0 = remaining;
         Some(taken)
     }
 
     fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
-        let (taken, rest) = self.0.split_first_chunk()?;
-        self.0 = rest;
+        let (taken, remaining) = self.0.split_first_chunk()?;
+        self.0 = remaining;
         Some(*taken)
     }
 
@@ -59,8 +59,8 @@ impl<'a> Reader<'a> {
         self.array::<1>().map(|[byte]| byte)
     }
 
-    fn bytes(&mut self, len: usize) -> Option<Item<'a>> {
-        self.take(len).map(Item::Bytes)
+    fn bytes(&mut self, len: usize) -> Option<RdbItem<'a>> {
+        self.take(len).map(RdbItem::Bytes)
     }
 
     /// Reads a three-byte little-endian integer.
@@ -94,15 +94,15 @@ pub(super) fn listpack(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
         let first = reader.byte()?;
         if first == END {
             let is_whole = len as usize == bytes.len() && reader.0.is_empty();
-            return (is_whole && is_count_right(count, items.len(), depth)).then_some(items);
+            return (is_whole && is_count_valid(count, items.len(), depth)).then_some(items);
         }
         let low = |bits: u8| usize::from(first & ((1 << bits) - 1));
         items.push(match first {
-            0x00..=0x7F => Item::Integer(i64::from(first)),
+            0x00..=0x7F => RdbItem::Integer(i64::from(first)),
             0x80..=0xBF => reader.bytes(low(6))?,
             0xC0..=0xDF => {
                 let value = (low(5) << 8 | usize::from(reader.byte()?)) as i64;
-                Item::Integer(if value >= 1 << 12 { value - (1 << 13) } else { value })
+                RdbItem::Integer(if value >= 1 << 12 { value - (1 << 13) } else { value })
             }
             0xE0..=0xEF => {
                 let len = low(4) << 8 | usize::from(reader.byte()?);
@@ -112,10 +112,10 @@ pub(super) fn listpack(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
                 let len = u32::from_le_bytes(reader.array()?);
                 reader.bytes(len as usize)?
             }
-            0xF1 => Item::Integer(reader.integer16()?),
-            0xF2 => Item::Integer(reader.integer24()?),
-            0xF3 => Item::Integer(reader.integer32()?),
-            0xF4 => Item::Integer(reader.integer64()?),
+            0xF1 => RdbItem::Integer(reader.integer16()?),
+            0xF2 => RdbItem::Integer(reader.integer24()?),
+            0xF3 => RdbItem::Integer(reader.integer32()?),
+            0xF4 => RdbItem::Integer(reader.integer64()?),
             _ => return None,
         });
         let item_len = before - reader.0.len();
@@ -127,7 +127,7 @@ pub(super) fn listpack(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
             _ => 5,
         };
         let length = reader.take(length_of_length)?;
-        if depth == Depth::Deep && length_backwards(length) != Some(item_len) {
+        if depth == Depth::Deep && decode_backward_len(length) != Some(item_len) {
             return None;
         }
     }
@@ -135,7 +135,7 @@ pub(super) fn listpack(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
 
 /// Decodes the backward length at the end of an item: seven bits per byte plus a continuation bit. `None` if
 /// it does not use all bytes.
-fn length_backwards(bytes: &[u8]) -> Option<usize> {
+fn decode_backward_len(bytes: &[u8]) -> Option<usize> {
     let mut value = 0;
     for (index, byte) in bytes.iter().rev().enumerate() {
         value |= usize::from(byte & 0x7F) << (7 * index);
@@ -148,19 +148,19 @@ fn length_backwards(bytes: &[u8]) -> Option<usize> {
 }
 
 /// Whether the header's item count is right.
-fn is_count_right(count: u16, items: usize, depth: Depth) -> bool {
-    depth == Depth::AsRead || count == UNCOUNTED || usize::from(count) == items
+fn is_count_valid(count: u16, items: usize, depth: Depth) -> bool {
+    depth == Depth::AsRead || count == UNCOUNTED_ITEMS || usize::from(count) == items
 }
 
 /// From this many items on, the header does not state the count.
-const UNCOUNTED: u16 = u16::MAX;
+const UNCOUNTED_ITEMS: u16 = u16::MAX;
 
 /// Wraps the entries of `count` items into a listpack.
-pub(super) fn frame_listpack(out: &mut Vec<u8>, count: usize, entries: &[u8]) {
-    const FRAME: usize = 4 + 2 + 1;
+pub(super) fn wrap_listpack(out: &mut Vec<u8>, count: usize, entries: &[u8]) {
+    const OVERHEAD: usize = 4 + 2 + 1;
     out.clear();
-    out.extend_from_slice(&((entries.len() + FRAME) as u32).to_le_bytes());
-    out.extend_from_slice(&u16::try_from(count).unwrap_or(UNCOUNTED).to_le_bytes());
+    out.extend_from_slice(&((entries.len() + OVERHEAD) as u32).to_le_bytes());
+    out.extend_from_slice(&u16::try_from(count).unwrap_or(UNCOUNTED_ITEMS).to_le_bytes());
     out.extend_from_slice(entries);
     out.push(END);
 }
@@ -181,7 +181,7 @@ pub(super) fn ziplist(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
             END => {
                 let is_whole = len as usize == bytes.len() && reader.0.is_empty();
                 let is_tail_right = depth == Depth::AsRead || last.is_none_or(|last| last == tail);
-                let is_right = is_whole && is_tail_right && is_count_right(count, items.len(), depth);
+                let is_right = is_whole && is_tail_right && is_count_valid(count, items.len(), depth);
                 return is_right.then_some(items);
             }
             0xFE => u32::from_le_bytes(reader.array()?) as usize,
@@ -202,12 +202,12 @@ pub(super) fn ziplist(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
                 let len = u32::from_be_bytes(reader.array()?);
                 reader.bytes(len as usize)?
             }
-            0xC0 => Item::Integer(reader.integer16()?),
-            0xD0 => Item::Integer(reader.integer32()?),
-            0xE0 => Item::Integer(reader.integer64()?),
-            0xF0 => Item::Integer(reader.integer24()?),
-            0xFE => Item::Integer(i64::from(reader.byte()? as i8)),
-            0xF1..=0xFD => Item::Integer(i64::from(form & 0x0F) - 1),
+            0xC0 => RdbItem::Integer(reader.integer16()?),
+            0xD0 => RdbItem::Integer(reader.integer32()?),
+            0xE0 => RdbItem::Integer(reader.integer64()?),
+            0xF0 => RdbItem::Integer(reader.integer24()?),
+            0xFE => RdbItem::Integer(i64::from(reader.byte()? as i8)),
+            0xF1..=0xFD => RdbItem::Integer(i64::from(form & 0x0F) - 1),
             _ => return None,
         });
         (last, last_len) = (Some(begin), bytes.len() - reader.0.len() - begin);
@@ -229,8 +229,8 @@ pub(super) fn zipmap(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
         reader.take(usize::from(unused))?;
     }
     // 254 means that the fields are not counted.
-    let is_count_right = depth == Depth::AsRead || count == 254 || usize::from(count) == items.len() / 2;
-    (reader.0.is_empty() && is_count_right).then_some(items)
+    let is_count_valid = depth == Depth::AsRead || count == 254 || usize::from(count) == items.len() / 2;
+    (reader.0.is_empty() && is_count_valid).then_some(items)
 }
 
 /// Reads a length; `Some(None)` at the end mark.
@@ -251,18 +251,18 @@ mod tests {
     const LONG: &[u8] = &[b'x'; 70];
 
     #[test]
-    fn listpack_items_of_every_form() {
-        let forms: &[(&[u8], Item<'_>)] = &[
-            (b"\x05\x01", Item::Integer(5)),
-            (b"\x82ab\x03", Item::Bytes(b"ab")),
-            (b"\xc1\x00\x02", Item::Integer(256)),
-            (b"\xdf\xff\x02", Item::Integer(-1)),
-            (b"\xe0\x01z\x03", Item::Bytes(b"z")),
-            (b"\xf0\x01\x00\x00\x00z\x06", Item::Bytes(b"z")),
-            (b"\xf1\x00\x80\x03", Item::Integer(-32768)),
-            (b"\xf2\xff\xff\xff\x04", Item::Integer(-1)),
-            (b"\xf3\x00\x00\x00\x80\x05", Item::Integer(i64::from(i32::MIN))),
-            (b"\xf4\x00\x00\x00\x00\x00\x00\x00\x80\x09", Item::Integer(i64::MIN)),
+    fn listpack_items_of_every_encoding() {
+        let forms: &[(&[u8], RdbItem<'_>)] = &[
+            (b"\x05\x01", RdbItem::Integer(5)),
+            (b"\x82ab\x03", RdbItem::Bytes(b"ab")),
+            (b"\xc1\x00\x02", RdbItem::Integer(256)),
+            (b"\xdf\xff\x02", RdbItem::Integer(-1)),
+            (b"\xe0\x01z\x03", RdbItem::Bytes(b"z")),
+            (b"\xf0\x01\x00\x00\x00z\x06", RdbItem::Bytes(b"z")),
+            (b"\xf1\x00\x80\x03", RdbItem::Integer(-32768)),
+            (b"\xf2\xff\xff\xff\x04", RdbItem::Integer(-1)),
+            (b"\xf3\x00\x00\x00\x80\x05", RdbItem::Integer(i64::from(i32::MIN))),
+            (b"\xf4\x00\x00\x00\x00\x00\x00\x00\x80\x09", RdbItem::Integer(i64::MIN)),
         ];
         let mut body = Vec::new();
         forms.iter().for_each(|(form, _)| body.extend_from_slice(form));
@@ -278,21 +278,21 @@ mod tests {
     }
 
     #[test]
-    fn ziplist_items_of_every_form() {
+    fn ziplist_items_of_every_encoding() {
         let mut body = Vec::new();
         let mut long = b"\x02\x40\x46".to_vec();
         long.extend_from_slice(LONG);
-        let forms: &[(&[u8], Item<'_>)] = &[
-            (b"\x00\x02ab", Item::Bytes(b"ab")),
-            (&long, Item::Bytes(LONG)),
-            (b"\x02\x80\x00\x00\x00\x01z", Item::Bytes(b"z")),
-            (b"\x02\xc0\x00\x80", Item::Integer(-32768)),
-            (b"\x02\xd0\xff\xff\xff\xff", Item::Integer(-1)),
-            (b"\x02\xe0\x01\x00\x00\x00\x00\x00\x00\x00", Item::Integer(1)),
-            (b"\xfe\x02\x00\x00\x00\xf0\xff\xff\xff", Item::Integer(-1)),
-            (b"\x02\xfe\x80", Item::Integer(-128)),
-            (b"\x02\xf1", Item::Integer(0)),
-            (b"\x02\xfd", Item::Integer(12)),
+        let forms: &[(&[u8], RdbItem<'_>)] = &[
+            (b"\x00\x02ab", RdbItem::Bytes(b"ab")),
+            (&long, RdbItem::Bytes(LONG)),
+            (b"\x02\x80\x00\x00\x00\x01z", RdbItem::Bytes(b"z")),
+            (b"\x02\xc0\x00\x80", RdbItem::Integer(-32768)),
+            (b"\x02\xd0\xff\xff\xff\xff", RdbItem::Integer(-1)),
+            (b"\x02\xe0\x01\x00\x00\x00\x00\x00\x00\x00", RdbItem::Integer(1)),
+            (b"\xfe\x02\x00\x00\x00\xf0\xff\xff\xff", RdbItem::Integer(-1)),
+            (b"\x02\xfe\x80", RdbItem::Integer(-128)),
+            (b"\x02\xf1", RdbItem::Integer(0)),
+            (b"\x02\xfd", RdbItem::Integer(12)),
         ];
         forms.iter().for_each(|(form, _)| body.extend_from_slice(form));
         let mut bytes = (body.len() as u32 + 11).to_le_bytes().to_vec();
@@ -304,9 +304,9 @@ mod tests {
     }
 
     #[test]
-    fn zipmaps_with_unused_bytes() {
+    fn zipmap_with_unused_bytes_is_read() {
         let bytes = b"\x02\x01a\x01\x02x..\xfe\x01\x00\x00\x00b\x00\x00\xff";
-        let expected: Items<'_> = [&b"a"[..], b"x", b"b", b""].map(Item::Bytes).into_iter().collect();
+        let expected: Items<'_> = [&b"a"[..], b"x", b"b", b""].map(RdbItem::Bytes).into_iter().collect();
         assert_eq!(zipmap(bytes, Depth::Deep), Some(expected));
         assert_eq!(zipmap(b"\x01\x01a\xff", Depth::AsRead), None);
         assert_eq!(zipmap(b"\x00\xff", Depth::Deep), Some(Items::new()));
@@ -314,7 +314,7 @@ mod tests {
 
     /// Malformed encodings that are accepted normally and rejected with deep checks.
     #[test]
-    fn damage_that_only_other_readers_would_notice() {
+    fn deep_checks_find_damage_that_forward_reading_ignores() {
         // The items "ab", 5.
         let sound = b"\x0d\0\0\0\x02\0\x82ab\x03\x05\x01\xff";
         assert!(listpack(sound, Depth::Deep).is_some());
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_of_long_items_are_read_backwards() {
+    fn backward_lengths_of_long_items_decode() {
         for len in [126, 127, 128, 4000, 16_380, 16_381, 16_382, 70_000] {
             let item = vec![b'x'; len];
             let mut packed = vec![0xF0];
@@ -357,14 +357,14 @@ mod tests {
             packed.extend(length.map(|(index, group)| if index + 1 < count { group | 0x80 } else { *group }));
             // The first byte is the last one when read backwards.
             let mut bytes = Vec::new();
-            frame_listpack(&mut bytes, 1, &packed);
+            wrap_listpack(&mut bytes, 1, &packed);
             assert!(listpack(&bytes, Depth::Deep).is_some(), "{len}");
         }
     }
 
     proptest! {
         #[test]
-        fn no_bytes_make_them_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
+        fn arbitrary_bytes_do_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..100)) {
             for depth in [Depth::AsRead, Depth::Deep] {
                 let _ = (listpack(&bytes, depth), ziplist(&bytes, depth), zipmap(&bytes, depth));
             }

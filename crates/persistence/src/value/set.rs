@@ -14,17 +14,17 @@ use std::io::{self, Read, Write};
 use keyspace::{FieldsPart, Member, SetRef};
 
 use super::commands::Commands;
-use super::{Codec, InParts, PART, Rest, ValueBuffer, duplicates, packed_encodings};
+use super::{Codec, MultipartCodec, PART_BYTES, Remaining, ValueBuffer, duplicates, packed_encodings};
 use crate::decode::Source;
 use crate::encode::Encoder;
-use crate::error::{RdbError, Reason};
+use crate::error::{RdbError, RdbErrorReason};
 use crate::{Depth, Dialect};
 
 const MEMBERS: u8 = 2;
 const INTSET: u8 = 11;
 const LISTPACK: u8 = 20;
 
-const TWICE: Reason = Reason::BadValue("a set with the same member twice");
+const DUPLICATE: RdbErrorReason = RdbErrorReason::BadValue("a set with the same member twice");
 
 pub(super) struct SetCodec;
 
@@ -53,12 +53,12 @@ impl Codec for SetCodec {
 
     fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         if code == MEMBERS {
-            buffer.rest = Rest { code, elements: source.len()?, ..Rest::default() };
+            buffer.remaining = Remaining { code, elements: source.len()?, ..Remaining::default() };
             Self::read_more(source, buffer)?;
         } else {
             let ValueBuffer { packed, first: blob, depth, .. } = buffer;
             source.string(blob)?;
-            let mut push = |member: &[u8]| if packed.push_member(member) { Ok(()) } else { Err(TWICE) };
+            let mut push = |member: &[u8]| if packed.push_member(member) { Ok(()) } else { Err(DUPLICATE) };
             let outcome = if code == INTSET {
                 read_intset(blob, &mut push)
             } else {
@@ -68,17 +68,17 @@ impl Codec for SetCodec {
         }
         let set = buffer.value();
         if set.is_empty() {
-            return Err(source.error(Reason::Empty("a set without members")));
+            return Err(source.error(RdbErrorReason::Empty("a set without members")));
         }
         // In a value that arrives in parts, the caller that joins them detects duplicate members.
-        if !buffer.is_part() && duplicates::one_twice(set.unordered_members(), set.len()) {
-            return Err(source.error(TWICE));
+        if !buffer.is_part() && duplicates::has_duplicate(set.unordered_members(), set.len()) {
+            return Err(source.error(DUPLICATE));
         }
         Ok(())
     }
 }
 
-impl InParts for SetCodec {
+impl MultipartCodec for SetCodec {
     type Part<'a> = FieldsPart<'a>;
 
     fn part_code(_: &FieldsPart<'_>, _: Dialect) -> u8 {
@@ -105,22 +105,22 @@ impl InParts for SetCodec {
 
     /// Reads members until there are enough for a part.
     fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-        let ValueBuffer { packed, first: member, rest, .. } = buffer;
-        while rest.elements > 0 && packed.packed().bytes().len() < PART {
-            rest.elements -= 1;
+        let ValueBuffer { packed, first: member, remaining, .. } = buffer;
+        while remaining.elements > 0 && packed.packed().bytes().len() < PART_BYTES {
+            remaining.elements -= 1;
             source.string(member)?;
             if !packed.push_member(member) {
-                return Err(source.error(TWICE));
+                return Err(source.error(DUPLICATE));
             }
         }
         Ok(())
     }
 }
 
-type Push<'p> = &'p mut dyn FnMut(&[u8]) -> Result<(), Reason>;
+type Push<'p> = &'p mut dyn FnMut(&[u8]) -> Result<(), RdbErrorReason>;
 
-fn read_intset(blob: &[u8], push: Push<'_>) -> Result<(), Reason> {
-    const BROKEN: Reason = Reason::BadValue("Intset integrity check failed.");
+fn read_intset(blob: &[u8], push: Push<'_>) -> Result<(), RdbErrorReason> {
+    const BROKEN: RdbErrorReason = RdbErrorReason::BadValue("Intset integrity check failed.");
     let (head, integers) = blob.split_first_chunk::<8>().ok_or(BROKEN)?;
     let number = |at: usize| u32::from_le_bytes(*head[at..].first_chunk().expect("four bytes")) as usize;
     let (width, count) = (number(0), number(4));
@@ -133,7 +133,7 @@ fn read_intset(blob: &[u8], push: Push<'_>) -> Result<(), Reason> {
         wide[8 - width..].copy_from_slice(bytes);
         let value = i64::from_le_bytes(wide) >> (64 - 8 * width);
         if last.is_some_and(|last| last >= value) {
-            return Err(Reason::BadValue("an intset that is not in order"));
+            return Err(RdbErrorReason::BadValue("an intset that is not in order"));
         }
         last = Some(value);
         push(&Member::Integer(value.into()))?;
@@ -141,8 +141,8 @@ fn read_intset(blob: &[u8], push: Push<'_>) -> Result<(), Reason> {
     Ok(())
 }
 
-fn read_listpack(blob: &[u8], depth: Depth, push: Push<'_>) -> Result<(), Reason> {
-    let broken = Reason::BadValue("Set listpack integrity check failed.");
+fn read_listpack(blob: &[u8], depth: Depth, push: Push<'_>) -> Result<(), RdbErrorReason> {
+    let broken = RdbErrorReason::BadValue("Set listpack integrity check failed.");
     let items = packed_encodings::listpack(blob, depth).ok_or(broken)?;
     items.iter().try_for_each(|item| push(item.as_bytes(&mut Default::default())))
 }

@@ -14,11 +14,11 @@ use std::io::{self, Read, Write};
 use keyspace::{Scored, ScoredPart, SortedSetRef};
 
 use super::commands::Commands;
-use super::{Codec, InParts, Rest, ValueBuffer, duplicates, packed_encodings};
+use super::{Codec, MultipartCodec, Remaining, ValueBuffer, duplicates, packed_encodings};
 use crate::Dialect;
 use crate::decode::Source;
 use crate::encode::Encoder;
-use crate::error::{RdbError, Reason};
+use crate::error::{RdbError, RdbErrorReason};
 
 const TEXT: u8 = 3;
 const BINARY: u8 = 5;
@@ -31,9 +31,9 @@ const INFINITY: u8 = 254;
 const NEGATIVE_INFINITY: u8 = 255;
 
 /// Sorted sets with more bytes are read in parts, so that they are not held twice while being stored.
-const PART: usize = 128 << 10;
-const NO_SCORE: Reason = Reason::BadValue("a member whose score is no number");
-const TWICE: Reason = Reason::BadValue("a sorted set with the same member twice");
+const PART_BYTES: usize = 128 << 10;
+const NO_SCORE: RdbErrorReason = RdbErrorReason::BadValue("a member whose score is no number");
+const DUPLICATE: RdbErrorReason = RdbErrorReason::BadValue("a sorted set with the same member twice");
 
 pub(super) struct SortedSetCodec;
 
@@ -65,21 +65,21 @@ impl Codec for SortedSetCodec {
     fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         match code {
             TEXT | BINARY => {
-                buffer.rest = Rest { code, elements: source.len()?, ..Rest::default() };
+                buffer.remaining = Remaining { code, elements: source.len()?, ..Remaining::default() };
                 Self::read_more(source, buffer)?;
             }
             _ => read_flat(code, source, buffer)?,
         }
         let members = buffer.value();
         if members.is_empty() {
-            return Err(source.error(Reason::Empty("a sorted set without members")));
+            return Err(source.error(RdbErrorReason::Empty("a sorted set without members")));
         }
         if !buffer.is_part() {
             // In a value that arrives in parts, the caller that joins them sorts the members and detects
             // duplicates.
             let names = members.scored().map(|member| member.name);
-            if duplicates::one_twice(names, members.len()) {
-                return Err(source.error(TWICE));
+            if duplicates::has_duplicate(names, members.len()) {
+                return Err(source.error(DUPLICATE));
             }
             buffer.packed.order_scored();
         }
@@ -87,7 +87,7 @@ impl Codec for SortedSetCodec {
     }
 }
 
-impl InParts for SortedSetCodec {
+impl MultipartCodec for SortedSetCodec {
     type Part<'a> = ScoredPart<'a>;
 
     fn part_code(_: &ScoredPart<'_>, _: Dialect) -> u8 {
@@ -114,12 +114,12 @@ impl InParts for SortedSetCodec {
 
     /// Reads members until there are enough for a part.
     fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-        let ValueBuffer { packed, first: name, rest, .. } = buffer;
-        while rest.elements > 0 && packed.packed().bytes().len() < PART {
-            rest.elements -= 1;
+        let ValueBuffer { packed, first: name, remaining, .. } = buffer;
+        while remaining.elements > 0 && packed.packed().bytes().len() < PART_BYTES {
+            remaining.elements -= 1;
             source.string(name)?;
             let score =
-                if rest.code == TEXT { read_text(source)? } else { f64::from_le_bytes(source.array()?) };
+                if remaining.code == TEXT { read_text(source)? } else { f64::from_le_bytes(source.array()?) };
             if score.is_nan() {
                 return Err(source.error(NO_SCORE));
             }
@@ -163,14 +163,14 @@ fn read_flat<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer
     } else {
         (packed_encodings::listpack(blob, *depth), "Zset listpack integrity check failed.")
     };
-    let outcome = items.ok_or(Reason::BadValue(broken)).and_then(|items| {
+    let outcome = items.ok_or(RdbErrorReason::BadValue(broken)).and_then(|items| {
         if items.len() % 2 != 0 {
-            return Err(Reason::BadValue("a packed sorted set with a member and no score"));
+            return Err(RdbErrorReason::BadValue("a packed sorted set with a member and no score"));
         }
         items.chunks(2).try_for_each(|member| {
             let score = match member[1] {
-                packed_encodings::Item::Integer(score) => score as f64,
-                packed_encodings::Item::Bytes(text) => resp::parse_double(text).ok_or(NO_SCORE)?,
+                packed_encodings::RdbItem::Integer(score) => score as f64,
+                packed_encodings::RdbItem::Bytes(text) => resp::parse_double(text).ok_or(NO_SCORE)?,
             };
             packed.push_scored(member[0].as_bytes(&mut Default::default()), score);
             Ok(())

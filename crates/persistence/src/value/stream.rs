@@ -35,19 +35,19 @@ use keyspace::{
 pub(super) use commands::StreamCommands;
 
 use super::commands::Commands;
-use super::{Codec, InParts, ValueBuffer};
+use super::{Codec, MultipartCodec, ValueBuffer};
 use crate::Dialect;
 use crate::decode::Source;
 use crate::encode::Encoder;
-use crate::error::{RdbError, Reason};
+use crate::error::{RdbError, RdbErrorReason};
 
-const FIRST: u8 = 15;
-const COUNTED: u8 = 19;
+const ORIGINAL: u8 = 15;
+const WITH_COUNTS: u8 = 19;
 const TIMED: u8 = 21;
-const PRODUCED: u8 = 26;
+const WITH_PRODUCERS: u8 = 26;
 
 /// Approximate size of a part.
-const PART: usize = 128 << 10;
+const PART_BYTES: usize = 128 << 10;
 /// Encoding of a missing time.
 const NEVER: i64 = -1;
 /// Encoding of an unknown number, as a length.
@@ -57,7 +57,7 @@ const ID: usize = 16;
 pub(super) struct StreamCodec;
 
 impl Codec for StreamCodec {
-    const CODES: &'static [u8] = &[FIRST, COUNTED, TIMED, PRODUCED];
+    const CODES: &'static [u8] = &[ORIGINAL, WITH_COUNTS, TIMED, WITH_PRODUCERS];
     type Value<'a> = StreamRef<'a>;
 
     fn code(stream: &StreamRef<'_>, dialect: Dialect) -> u8 {
@@ -83,17 +83,17 @@ impl Codec for StreamCodec {
     /// joins them checks that they fit.
     fn read<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         let nodes = source.len()?;
-        buffer.rest.code = code;
-        buffer.of_stream = Rest { stage: Stage::Nodes(nodes), ..Rest::default() };
+        buffer.remaining.code = code;
+        buffer.stream_remaining = Remaining { stage: ReadStage::Nodes(nodes), ..Remaining::default() };
         Self::read_more(source, buffer)?;
         if !buffer.is_part() && !buffer.value().stays_packed() {
-            buffer.rest.elements = 1;
+            buffer.remaining.elements = 1;
         }
         Ok(())
     }
 }
 
-impl InParts for StreamCodec {
+impl MultipartCodec for StreamCodec {
     type Part<'a> = StreamPart<'a>;
 
     fn part_code(part: &StreamPart<'_>, dialect: Dialect) -> u8 {
@@ -120,12 +120,12 @@ impl InParts for StreamCodec {
 
     /// Reads pieces until there are enough for a part.
     fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
-        let ValueBuffer { packed, first: id, second: bytes, rest, of_stream, .. } = buffer;
-        let mut reading = Reading { code: rest.code, source, rest: of_stream, id, bytes };
-        while reading.rest.stage != Stage::Done && packed.packed().bytes().len() < PART {
+        let ValueBuffer { packed, first: id, second: bytes, remaining, stream_remaining, .. } = buffer;
+        let mut reading = StreamReader { code: remaining.code, source, remaining: stream_remaining, id, bytes };
+        while reading.remaining.stage != ReadStage::Done && packed.packed().bytes().len() < PART_BYTES {
             reading.step(packed)?;
         }
-        rest.elements = u64::from(of_stream.stage != Stage::Done);
+        remaining.elements = u64::from(stream_remaining.stage != ReadStage::Done);
         Ok(())
     }
 }
@@ -135,7 +135,7 @@ fn write_id<W: Write>(id: StreamId, out: &mut Encoder<W>) -> io::Result<()> {
     out.len(id.sequence)
 }
 
-fn raw(id: StreamId) -> [u8; ID] {
+fn raw_id_bytes(id: StreamId) -> [u8; ID] {
     let mut bytes = [0; ID];
     bytes[..8].copy_from_slice(&id.millis.to_be_bytes());
     bytes[8..].copy_from_slice(&id.sequence.to_be_bytes());
@@ -146,13 +146,13 @@ fn raw(id: StreamId) -> [u8; ID] {
 /// information.
 fn code(dialect: Dialect, has_producers: bool, are_timed: impl FnOnce() -> bool) -> u8 {
     match dialect {
-        Dialect::Redis | Dialect::Own if has_producers => PRODUCED,
-        Dialect::Redis => COUNTED,
+        Dialect::Redis | Dialect::Own if has_producers => WITH_PRODUCERS,
+        Dialect::Redis => WITH_COUNTS,
         Dialect::Own | Dialect::Valkey => {
             if are_timed() {
                 TIMED
             } else {
-                COUNTED
+                WITH_COUNTS
             }
         }
     }
@@ -162,7 +162,7 @@ fn write_piece<W: Write>(code: u8, piece: &Piece<'_>, out: &mut Encoder<W>) -> i
     match *piece {
         Piece::Nodes(count) | Piece::Consumers(count) => out.len(count as u64),
         Piece::Node { id, bytes } => {
-            out.string(&raw(id))?;
+            out.string(&raw_id_bytes(id))?;
             out.string(bytes)
         }
         Piece::Head { head, first, groups } => {
@@ -180,21 +180,21 @@ fn write_piece<W: Write>(code: u8, piece: &Piece<'_>, out: &mut Encoder<W>) -> i
             out.len(pending as u64)
         }
         Piece::Pending { id, delivered, count } => {
-            out.bytes(&raw(id))?;
+            out.bytes(&raw_id_bytes(id))?;
             out.bytes(&delivered.0.to_le_bytes())?;
             out.len(count)
         }
         Piece::Consumer { name, seen, active, pending } => {
             out.string(name)?;
             out.bytes(&seen.0.to_le_bytes())?;
-            if matches!(code, TIMED | PRODUCED) {
+            if matches!(code, TIMED | WITH_PRODUCERS) {
                 out.bytes(&active.map_or(NEVER, |Millis(active)| active).to_le_bytes())?;
             }
             out.len(pending as u64)
         }
-        Piece::Owned(id) => out.bytes(&raw(id)),
+        Piece::Owned(id) => out.bytes(&raw_id_bytes(id)),
         Piece::Producers { .. } | Piece::Producer { .. } | Piece::Iid { .. } | Piece::Totals(_)
-            if code != PRODUCED =>
+            if code != WITH_PRODUCERS =>
         {
             Ok(())
         }
@@ -220,8 +220,8 @@ fn write_piece<W: Write>(code: u8, piece: &Piece<'_>, out: &mut Encoder<W>) -> i
 
 /// What is still to be read of a stream.
 #[derive(Debug, Default)]
-pub(super) struct Rest {
-    stage: Stage,
+pub(super) struct Remaining {
+    stage: ReadStage,
     /// Number of live entries in the nodes read so far.
     live: u64,
     /// The last id in the last node.
@@ -240,7 +240,7 @@ pub(super) struct Rest {
 
 /// The items that come next, with their count.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum ReadStage {
     #[default]
     Done,
     Nodes(u64),
@@ -252,17 +252,17 @@ enum Stage {
     Iids(u64),
 }
 
-struct Reading<'a, R> {
+struct StreamReader<'a, R> {
     code: u8,
     source: &'a mut Source<R>,
-    rest: &'a mut Rest,
+    remaining: &'a mut Remaining,
     id: &'a mut Vec<u8>,
     bytes: &'a mut Vec<u8>,
 }
 
-impl<R: Read> Reading<'_, R> {
-    fn bad<T>(&self, what: &'static str) -> Result<T, RdbError> {
-        Err(self.source.error(Reason::BadValue(what)))
+impl<R: Read> StreamReader<'_, R> {
+    fn bad_value<T>(&self, what: &'static str) -> Result<T, RdbError> {
+        Err(self.source.error(RdbErrorReason::BadValue(what)))
     }
 
     fn id(&mut self) -> Result<StreamId, RdbError> {
@@ -270,7 +270,7 @@ impl<R: Read> Reading<'_, R> {
     }
 
     fn raw_id(&mut self) -> Result<StreamId, RdbError> {
-        Ok(unraw(self.source.array()?))
+        Ok(decode_raw_id(self.source.array()?))
     }
 
     fn time(&mut self) -> Result<Millis, RdbError> {
@@ -279,36 +279,36 @@ impl<R: Read> Reading<'_, R> {
 
     /// Reads the next items.
     fn step(&mut self, packed: &mut Builder) -> Result<(), RdbError> {
-        self.rest.stage = match self.rest.stage {
-            Stage::Done => Stage::Done,
-            Stage::Nodes(0) => self.head(packed)?,
-            Stage::Nodes(left) => {
+        self.remaining.stage = match self.remaining.stage {
+            ReadStage::Done => ReadStage::Done,
+            ReadStage::Nodes(0) => self.head(packed)?,
+            ReadStage::Nodes(left) => {
                 self.node(packed)?;
-                Stage::Nodes(left - 1)
+                ReadStage::Nodes(left - 1)
             }
-            Stage::Groups => self.group(packed)?,
-            Stage::Pending(0) => {
-                self.rest.consumers = self.source.len()?;
-                Stage::Consumers
+            ReadStage::Groups => self.group(packed)?,
+            ReadStage::Pending(0) => {
+                self.remaining.consumers = self.source.len()?;
+                ReadStage::Consumers
             }
-            Stage::Pending(left) => {
+            ReadStage::Pending(left) => {
                 let (id, delivered) = (self.raw_id()?, self.time()?);
                 packed.push_piece(Piece::Pending { id, delivered, count: self.source.len()? });
-                Stage::Pending(left - 1)
+                ReadStage::Pending(left - 1)
             }
-            Stage::Consumers => self.consumer(packed)?,
-            Stage::Owned(0) => Stage::Consumers,
-            Stage::Owned(left) => {
+            ReadStage::Consumers => self.consumer(packed)?,
+            ReadStage::Owned(0) => ReadStage::Consumers,
+            ReadStage::Owned(left) => {
                 packed.push_piece(Piece::Owned(self.raw_id()?));
-                Stage::Owned(left - 1)
+                ReadStage::Owned(left - 1)
             }
-            Stage::Producers => self.producer(packed)?,
-            Stage::Iids(0) => Stage::Producers,
-            Stage::Iids(left) => {
+            ReadStage::Producers => self.producer(packed)?,
+            ReadStage::Iids(0) => ReadStage::Producers,
+            ReadStage::Iids(left) => {
                 self.source.string(self.bytes)?;
                 let id = self.id()?;
                 packed.push_piece(Piece::Iid { iid: self.bytes, id });
-                Stage::Iids(left - 1)
+                ReadStage::Iids(left - 1)
             }
         };
         Ok(())
@@ -317,106 +317,106 @@ impl<R: Read> Reading<'_, R> {
     fn node(&mut self, packed: &mut Builder) -> Result<(), RdbError> {
         self.source.string(self.id)?;
         let Ok(id) = <[u8; ID]>::try_from(&self.id[..]) else {
-            return self.bad("a node of a stream without an id");
+            return self.bad_value("a node of a stream without an id");
         };
         self.source.string(self.bytes)?;
-        let id = unraw(id);
+        let id = decode_raw_id(id);
         let Some((live, last)) = check_node(id, self.bytes) else {
-            return self.bad("Stream listpack integrity check failed.");
+            return self.bad_value("Stream listpack integrity check failed.");
         };
-        if self.code == FIRST && self.rest.first.is_none() {
+        if self.code == ORIGINAL && self.remaining.first.is_none() {
             node_entries(id, self.bytes, &mut |entry| {
-                self.rest.first.get_or_insert(entry.id);
+                self.remaining.first.get_or_insert(entry.id);
             });
         }
-        self.rest.last = last;
-        self.rest.live = self.rest.live.saturating_add(live);
+        self.remaining.last = last;
+        self.remaining.live = self.remaining.live.saturating_add(live);
         packed.push_piece(Piece::Node { id, bytes: self.bytes });
         Ok(())
     }
 
-    fn head(&mut self, packed: &mut Builder) -> Result<Stage, RdbError> {
+    fn head(&mut self, packed: &mut Builder) -> Result<ReadStage, RdbError> {
         // Count the entries instead of trusting the file: old versions miscounted.
         let (_, last) = (self.source.len()?, self.id()?);
-        let len = self.rest.live;
+        let len = self.remaining.live;
         let (mut max_deleted, mut added) = (StreamId::MIN, len);
-        if self.code != FIRST {
+        if self.code != ORIGINAL {
             // Skip the first id; it is derived from the entries.
             self.id()?;
             (max_deleted, added) = (self.id()?, self.source.len()?);
         }
-        if last < self.rest.last {
-            return self.bad("a stream with entries behind its last");
+        if last < self.remaining.last {
+            return self.bad_value("a stream with entries behind its last");
         }
-        (self.rest.added, self.rest.last_of_all) = (added, last);
-        self.rest.groups = self.source.len()?;
+        (self.remaining.added, self.remaining.last_of_all) = (added, last);
+        self.remaining.groups = self.source.len()?;
         let head = Head { len, last, max_deleted, added };
         packed.push_piece(Piece::Head { head, first: StreamId::MIN, groups: 0 });
-        Ok(Stage::Groups)
+        Ok(ReadStage::Groups)
     }
 
-    fn group(&mut self, packed: &mut Builder) -> Result<Stage, RdbError> {
-        if self.rest.unowned > 0 {
-            return self.bad("entries of a stream that are pending with nobody");
+    fn group(&mut self, packed: &mut Builder) -> Result<ReadStage, RdbError> {
+        if self.remaining.unowned > 0 {
+            return self.bad_value("entries of a stream that are pending with nobody");
         }
-        let Some(left) = self.rest.groups.checked_sub(1) else { return self.after_groups(packed) };
-        self.rest.groups = left;
+        let Some(left) = self.remaining.groups.checked_sub(1) else { return self.after_groups(packed) };
+        self.remaining.groups = left;
         self.source.string(self.bytes)?;
         let last = self.id()?;
-        let read = if self.code == FIRST {
-            self.rest.read_up_to(last)
+        let read = if self.code == ORIGINAL {
+            self.remaining.entries_read_up_to(last)
         } else {
             Some(self.source.len()?).filter(|read| *read != UNKNOWN)
         };
         packed.push_piece(Piece::Group { name: self.bytes, last, read, pending: 0 });
-        self.rest.unowned = self.source.len()?;
-        Ok(Stage::Pending(self.rest.unowned))
+        self.remaining.unowned = self.source.len()?;
+        Ok(ReadStage::Pending(self.remaining.unowned))
     }
 
     /// Starts the idempotent producers if the type has them.
-    fn after_groups(&mut self, packed: &mut Builder) -> Result<Stage, RdbError> {
-        if self.code != PRODUCED {
-            return Ok(Stage::Done);
+    fn after_groups(&mut self, packed: &mut Builder) -> Result<ReadStage, RdbError> {
+        if self.code != WITH_PRODUCERS {
+            return Ok(ReadStage::Done);
         }
         let bounds = IdempotenceBounds { duration: self.source.len()?, most: self.source.len()? };
-        self.rest.producers = self.source.len()?;
+        self.remaining.producers = self.source.len()?;
         packed.push_piece(Piece::Producers { bounds, count: 0 });
-        Ok(Stage::Producers)
+        Ok(ReadStage::Producers)
     }
 
-    fn producer(&mut self, packed: &mut Builder) -> Result<Stage, RdbError> {
-        let Some(left) = self.rest.producers.checked_sub(1) else {
+    fn producer(&mut self, packed: &mut Builder) -> Result<ReadStage, RdbError> {
+        let Some(left) = self.remaining.producers.checked_sub(1) else {
             let totals = IdempotenceTotals { added: self.source.len()?, duplicates: self.source.len()? };
             packed.push_piece(Piece::Totals(totals));
-            return Ok(Stage::Done);
+            return Ok(ReadStage::Done);
         };
-        self.rest.producers = left;
+        self.remaining.producers = left;
         self.source.string(self.bytes)?;
         packed.push_piece(Piece::Producer { name: self.bytes, iids: 0 });
-        Ok(Stage::Iids(self.source.len()?))
+        Ok(ReadStage::Iids(self.source.len()?))
     }
 
-    fn consumer(&mut self, packed: &mut Builder) -> Result<Stage, RdbError> {
-        let Some(left) = self.rest.consumers.checked_sub(1) else { return Ok(Stage::Groups) };
-        self.rest.consumers = left;
+    fn consumer(&mut self, packed: &mut Builder) -> Result<ReadStage, RdbError> {
+        let Some(left) = self.remaining.consumers.checked_sub(1) else { return Ok(ReadStage::Groups) };
+        self.remaining.consumers = left;
         self.source.string(self.bytes)?;
         let seen = self.time()?;
-        let active = if matches!(self.code, TIMED | PRODUCED) { self.time()? } else { seen };
+        let active = if matches!(self.code, TIMED | WITH_PRODUCERS) { self.time()? } else { seen };
         let active = (active.0 >= 0).then_some(active);
         packed.push_piece(Piece::Consumer { name: self.bytes, seen, active, pending: 0 });
         let pending = self.source.len()?;
-        let Some(unowned) = self.rest.unowned.checked_sub(pending) else {
-            return self.bad("a consumer of a stream with more entries than are pending");
+        let Some(unowned) = self.remaining.unowned.checked_sub(pending) else {
+            return self.bad_value("a consumer of a stream with more entries than are pending");
         };
-        self.rest.unowned = unowned;
-        Ok(Stage::Owned(pending))
+        self.remaining.unowned = unowned;
+        Ok(ReadStage::Owned(pending))
     }
 }
 
-impl Rest {
+impl Remaining {
     /// Number of entries a group has read up to `id`, derived from the entries of a stream that does not
     /// record it.
-    fn read_up_to(&self, id: StreamId) -> Option<u64> {
+    fn entries_read_up_to(&self, id: StreamId) -> Option<u64> {
         match self.first {
             _ if self.added == 0 => Some(0),
             _ if id == self.last_of_all => Some(self.added),
@@ -428,7 +428,7 @@ impl Rest {
     }
 }
 
-fn unraw(bytes: [u8; ID]) -> StreamId {
+fn decode_raw_id(bytes: [u8; ID]) -> StreamId {
     let number = u128::from_be_bytes(bytes);
     StreamId { millis: (number >> 64) as u64, sequence: number as u64 }
 }

@@ -30,9 +30,9 @@ impl Codec for StringCodec {
 
     fn add_commands(string: &Str<'_>, out: &mut Commands) {
         match out.take_expiry() {
-            None => out.about_key("SET", &[string.bytes]),
+            None => out.add_key_command("SET", &[string.bytes]),
             Some(Millis(at)) => {
-                out.about_key("SET", &[string.bytes, b"PXAT", itoa::Buffer::new().format(at).as_bytes()]);
+                out.add_key_command("SET", &[string.bytes, b"PXAT", itoa::Buffer::new().format(at).as_bytes()]);
             }
         }
     }

@@ -2,10 +2,10 @@
 //! supports `\n \r \t \b \a \xHH` and a backslash before any other character, `'...'` only `\'`. Quoted and
 //! plain parts can be joined in one word.
 
-use super::{ProtocolError, Span};
+use super::{ArgSpan, ProtocolError};
 
 /// Unquotes the words of `line` in place and appends their ranges, relative to `base` bytes before the line.
-pub(super) fn split(line: &mut [u8], base: u32, words: &mut Vec<Span>) -> Result<(), ProtocolError> {
+pub(super) fn split(line: &mut [u8], base: u32, words: &mut Vec<ArgSpan>) -> Result<(), ProtocolError> {
     let mut read = 0;
     loop {
         while line.get(read).is_some_and(|byte| is_space(*byte)) {
@@ -20,7 +20,7 @@ pub(super) fn split(line: &mut [u8], base: u32, words: &mut Vec<Span>) -> Result
         while let Some(&byte) = line.get(read) {
             match byte {
                 b' ' | b'\t' | b'\n' | b'\r' | 0 => break,
-                b'"' | b'\'' => (read, write) = quoted(line, read, write)?,
+                b'"' | b'\'' => (read, write) = unquote(line, read, write)?,
                 _ => {
                     line[write] = byte;
                     read += 1;
@@ -33,7 +33,7 @@ pub(super) fn split(line: &mut [u8], base: u32, words: &mut Vec<Span>) -> Result
 }
 
 /// Unquotes the part that starts with the quote at `read`. Returns the next read and write offsets.
-fn quoted(line: &mut [u8], read: usize, mut write: usize) -> Result<(usize, usize), ProtocolError> {
+fn unquote(line: &mut [u8], read: usize, mut write: usize) -> Result<(usize, usize), ProtocolError> {
     let quote = line[read];
     let mut read = read + 1;
     loop {
@@ -41,7 +41,7 @@ fn quoted(line: &mut [u8], read: usize, mut write: usize) -> Result<(usize, usiz
         // A backslash before the last quote of a line is a plain character.
         let next = line.get(read + 1).copied().filter(|_| line.len() > read + 2);
         let (value, taken) = match (byte, next) {
-            (b'\\', Some(b'x')) if quote == b'"' => match hex_pair(line, read + 2) {
+            (b'\\', Some(b'x')) if quote == b'"' => match parse_hex_pair(line, read + 2) {
                 Some(value) => (value, 4),
                 None => (b'x', 2),
             },
@@ -74,7 +74,7 @@ fn unescape(byte: u8) -> u8 {
     }
 }
 
-fn hex_pair(line: &[u8], at: usize) -> Option<u8> {
+fn parse_hex_pair(line: &[u8], at: usize) -> Option<u8> {
     let digit = |index: usize| char::from(*line.get(index)?).to_digit(16);
     Some((digit(at)? * 16 + digit(at + 1)?) as u8)
 }

@@ -2,10 +2,10 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn parse_all(input: &[u8]) -> (Vec<Vec<Vec<u8>>>, Parsed) {
+fn parse_all(input: &[u8]) -> (Vec<Vec<Vec<u8>>>, ParseProgress) {
     let mut buffer = input.to_vec();
     let mut batch = Batch::default();
-    let parsed = Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
+    let parsed = Parser::new().parse(&mut buffer, &mut batch, &ParseLimits::default());
     (requests(&batch, &buffer), parsed)
 }
 
@@ -19,7 +19,7 @@ fn parse_pieces<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Vec<Vec<u8>>
     for piece in pieces {
         buffer.extend_from_slice(piece);
         let mut batch = Batch::default();
-        let parsed = parser.parse(&mut buffer, &mut batch, &Limits::default());
+        let parsed = parser.parse(&mut buffer, &mut batch, &ParseLimits::default());
         all.extend(requests(&batch, &buffer));
         buffer.drain(..parsed.consumed);
         if parsed.error.is_some() {
@@ -34,7 +34,7 @@ fn words(request: &[&str]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_pipeline_of_both_forms() {
+fn parses_pipeline_of_both_forms() {
     let complete = "*2\r\n$3\r\nGET\r\n$1\r\nk\r\nping\r\n\r\n*0\r\n*-1\r\nset a \"b c\"\r\n";
     let (found, parsed) = parse_all(format!("{complete}*1\r\n$4\r\nPI").as_bytes());
     assert_eq!(found, [words(&["GET", "k"]), words(&["ping"]), words(&["set", "a", "b c"])]);
@@ -43,7 +43,7 @@ fn a_pipeline_of_both_forms() {
 }
 
 #[test]
-fn it_is_known_how_much_of_an_argument_is_missing() {
+fn reports_missing_argument_bytes() {
     let table = [
         ("*2\r\n$3\r\nGET\r\n$10\r\nabc", 9),
         ("*2\r\n$3\r\nGET\r\n$10\r\n", 12),
@@ -57,9 +57,9 @@ fn it_is_known_how_much_of_an_argument_is_missing() {
     for (bytes, missing) in table {
         for before in ["", "*1\r\n$4\r\nPING\r\n"] {
             let (mut parser, mut buffer) = (Parser::new(), format!("{before}{bytes}").into_bytes());
-            let parsed = parser.parse(&mut buffer, &mut Batch::default(), &Limits::default());
+            let parsed = parser.parse(&mut buffer, &mut Batch::default(), &ParseLimits::default());
             assert_eq!(
-                parser.missing_of_argument(&buffer[parsed.consumed..]),
+                parser.missing_argument_bytes(&buffer[parsed.consumed..]),
                 missing,
                 "{before:?} {bytes:?}"
             );
@@ -68,7 +68,7 @@ fn it_is_known_how_much_of_an_argument_is_missing() {
 }
 
 #[test]
-fn inline_quoting() {
+fn inline_requests_support_quoting() {
     let table: &[(&str, &[&[u8]])] = &[
         ("set k 'it\\'s'", &[b"set", b"k", b"it's"]),
         (r#"a "\x41\n\t\"\\\q" b"#, &[b"a", b"A\n\t\"\\q", b"b"]),
@@ -90,13 +90,13 @@ fn inline_quoting() {
 }
 
 #[test]
-fn a_tab_that_is_vertical_ends_no_word() {
+fn vertical_tab_does_not_end_a_word() {
     let (requests, _) = parse_all(b"\x0b\x0cECHO x\x0by\x0c \"a\"\x0bb\r\n");
     assert_eq!(requests, [words(&["ECHO", "x\x0by\x0c", "a\x0bb"])]);
 }
 
 #[test]
-fn what_cannot_be_understood_says_so() {
+fn malformed_requests_give_specific_errors() {
     use ProtocolError::*;
     let long = "a".repeat(MAX_LINE + 1);
     let table: Vec<(String, ProtocolError)> = vec![
@@ -131,7 +131,7 @@ fn what_cannot_be_understood_says_so() {
 
 /// A client that starts TLS on the plain port gets no reply until it has sent too much.
 #[test]
-fn a_line_with_a_null_has_no_end() {
+fn nul_hides_the_end_of_an_inline_request() {
     let (found, parsed) = parse_all(b"\x16\x03\x01\x00\x05\r\nPING\r\n");
     assert_eq!((found.len(), parsed.consumed, parsed.error), (0, 0, None));
     let (_, parsed) = parse_all(&[b"\x16\x03\x01\x00\r\n".as_slice(), &[b'x'; MAX_LINE]].concat());
@@ -139,10 +139,10 @@ fn a_line_with_a_null_has_no_end() {
 }
 
 #[test]
-fn so_many_requests_are_parsed_at_once_and_the_rest_stays() {
+fn parse_stops_at_the_request_limit() {
     let mut buffer = b"PING\r\n*1\r\n$4\r\nPING\r\nPING\r\n".to_vec();
     let (mut batch, mut parser) = (Batch::default(), Parser::new());
-    let limits = Limits { requests: 2, ..Limits::default() };
+    let limits = ParseLimits { requests: 2, ..ParseLimits::default() };
     assert_eq!(parser.parse(&mut buffer, &mut batch, &limits).consumed, 20);
     assert_eq!(batch.len(), 2);
     buffer.drain(..20);
@@ -151,8 +151,8 @@ fn so_many_requests_are_parsed_at_once_and_the_rest_stays() {
 }
 
 #[test]
-fn before_authentication_little_is_accepted() {
-    let limits = Limits { authenticated: false, ..Limits::default() };
+fn unauthenticated_clients_have_tight_limits() {
+    let limits = ParseLimits { authenticated: false, ..ParseLimits::default() };
     let parse = |input: &str| {
         Parser::new().parse(&mut input.as_bytes().to_vec(), &mut Batch::default(), &limits).error
     };
@@ -162,16 +162,17 @@ fn before_authentication_little_is_accepted() {
 }
 
 #[test]
-fn a_huge_promised_count_takes_no_memory() {
+fn huge_announced_count_reserves_no_memory() {
     let mut parser = Parser::new();
-    let parsed = parser.parse(&mut b"*2147483647\r\n".to_vec(), &mut Batch::default(), &Limits::default());
-    assert_eq!(parsed, Parsed { consumed: 0, error: None });
+    let parsed =
+        parser.parse(&mut b"*2147483647\r\n".to_vec(), &mut Batch::default(), &ParseLimits::default());
+    assert_eq!(parsed, ParseProgress { consumed: 0, error: None });
     assert_eq!(parser.spans.capacity(), 0);
 }
 
 /// Requests received in canonical form are forwarded byte by byte.
 #[test]
-fn the_wire_of_a_request_is_what_would_be_written() {
+fn wire_bytes_exist_only_for_canonical_requests() {
     let table: &[(&[u8], bool)] = &[
         (b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n", true),
         (b"*1\r\n$0\r\n\r\n", true),
@@ -184,24 +185,24 @@ fn the_wire_of_a_request_is_what_would_be_written() {
     ];
     for (sent, usual) in table {
         let (mut buffer, mut batch) = (sent.to_vec(), Batch::default());
-        let parsed = Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
-        let wire = (batch.len() == 1).then(|| batch.args(0, &buffer).wire()).flatten();
+        let parsed = Parser::new().parse(&mut buffer, &mut batch, &ParseLimits::default());
+        let wire = (batch.len() == 1).then(|| batch.args(0, &buffer).wire_bytes()).flatten();
         if batch.len() == 1 {
-            assert_eq!(batch.args(0, &buffer).is_typed(), !sent.starts_with(b"*"));
+            assert_eq!(batch.args(0, &buffer).is_inline(), !sent.starts_with(b"*"));
         }
         assert_eq!(wire, usual.then_some(*sent), "{parsed:?} {}", String::from_utf8_lossy(sent));
     }
     let request: Request = ["set", "k", "v"].iter().collect();
-    assert_eq!(request.args().wire(), None, "it keeps only the words");
+    assert_eq!(request.args().wire_bytes(), None, "it keeps only the words");
 }
 
 /// A client pause or the end of a time slice leaves requests that are parsed again later.
 #[test]
-fn lines_with_quotes_that_were_not_run_are_put_back() {
+fn unexecuted_inline_requests_are_restored() {
     let came = b"GET 'a'\r\nSET \"a b\" '\\'1'\r\nPING\r\nSET \"x\\n\" 2\r\nGET \"open\r\n";
     let parse = |buffer: &mut [u8]| {
         let mut batch = Batch::default();
-        let parsed = Parser::new().parse(buffer, &mut batch, &Limits::default());
+        let parsed = Parser::new().parse(buffer, &mut batch, &ParseLimits::default());
         let words: Vec<Vec<Vec<u8>>> = batch
             .requests(0..batch.len(), buffer)
             .map(|args| args.iter().map(<[u8]>::to_vec).collect())
@@ -213,7 +214,7 @@ fn lines_with_quotes_that_were_not_run_are_put_back() {
     assert_eq!((words.len(), error), (4, Some(ProtocolError::UnbalancedQuotes)));
     for done in 0..=4 {
         let (mut buffer, from) = (buffer.clone(), batch.consumed(done));
-        batch.put_back(from, &mut buffer);
+        batch.restore_inline_requests(from, &mut buffer);
         assert_eq!(buffer[from..], came[from..]);
         assert_eq!(parse(&mut buffer[from..]).1, words[done..]);
     }
@@ -221,7 +222,7 @@ fn lines_with_quotes_that_were_not_run_are_put_back() {
 
 proptest! {
     #[test]
-    fn the_wire_of_whatever_came_is_what_would_be_written(
+    fn wire_bytes_equal_the_encoded_request(
         mut bytes in proptest::collection::vec(
             prop_oneof![
                 Just(b"*1\r\n".to_vec()), Just(b"*2\r\n".to_vec()), Just(b"$1\r\n".to_vec()), Just(b"a\r\n".to_vec()),
@@ -229,17 +230,17 @@ proptest! {
             ], 1..12).prop_map(|pieces| pieces.concat()),
     ) {
         let mut batch = Batch::default();
-        Parser::new().parse(&mut bytes, &mut batch, &Limits::default());
+        Parser::new().parse(&mut bytes, &mut batch, &ParseLimits::default());
         for index in 0..batch.len() {
             let args = batch.args(index, &bytes);
             let mut written = Vec::new();
             encode_request(&mut written, args.iter());
-            prop_assert!(args.wire().is_none_or(|wire| wire == written));
+            prop_assert!(args.wire_bytes().is_none_or(|wire| wire == written));
         }
     }
 
     #[test]
-    fn a_request_reads_back_the_same_at_every_split_point(
+    fn requests_parse_at_every_split_point(
         sent in proptest::collection::vec(
             proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..20), 1..5), 1..4),
     ) {
@@ -259,7 +260,7 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_in_any_pieces_give_the_same_answer(
+    fn parse_result_does_not_depend_on_pieces(
         input in proptest::collection::vec(
             prop_oneof![Just(b'*'), Just(b'$'), Just(b'\r'), Just(b'\n'), Just(b'"'), b'0'..=b'9', any::<u8>()],
             0..200),
@@ -273,16 +274,16 @@ proptest! {
 }
 
 #[test]
-fn memory_for_many_arguments_is_given_back_when_the_request_is_done() {
+fn memory_for_many_arguments_is_freed() {
     let mut wire = Vec::new();
     encode_request(&mut wire, (0..100_000).map(|_| &b"x"[..]).collect::<Vec<_>>().iter().copied());
     let (mut parser, mut batch) = (Parser::new(), Batch::default());
     let half = wire.len() / 2;
-    assert_eq!(parser.parse(&mut wire[..half], &mut batch, &Limits::default()).consumed, 0);
-    assert!(parser.bytes() >= 40_000 * size_of::<Span>());
+    assert_eq!(parser.parse(&mut wire[..half], &mut batch, &ParseLimits::default()).consumed, 0);
+    assert!(parser.bytes() >= 40_000 * size_of::<ArgSpan>());
     let len = wire.len();
-    assert_eq!(parser.parse(&mut wire, &mut batch, &Limits::default()).consumed, len);
+    assert_eq!(parser.parse(&mut wire, &mut batch, &ParseLimits::default()).consumed, len);
     assert_eq!((parser.bytes(), batch.args(0, &wire).len()), (0, 100_000));
     batch.release_large();
-    assert!(batch.is_empty() && batch.spans.capacity() <= KEEP_BATCH_SPANS);
+    assert!(batch.is_empty() && batch.spans.capacity() <= MAX_KEPT_BATCH_SPANS);
 }

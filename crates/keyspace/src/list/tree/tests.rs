@@ -34,7 +34,7 @@ fn check_sizes(tree: &Tree) -> usize {
         let segment = &*held.segment;
         assert_eq!(records::items(segment.records()).count(), segment.len());
         assert_eq!((held.len, held.bytes), (segment.len(), segment.bytes()));
-        assert!(segment.len() == 1 || segment.bytes() <= crate::list::segment::MOST_BYTES);
+        assert!(segment.len() == 1 || segment.bytes() <= crate::list::segment::MAX_BYTES);
         assert!(held.len > 0);
     }
     tree.tree.check(&|label, below| *label == below.label())
@@ -118,7 +118,7 @@ fn step(choices: &mut Choices, tree: &mut Tree, twin: &mut Twin, grows: bool) {
 
 /// Applies the same operations to the tree and to a deque. Copies taken on the way must not change.
 #[test]
-fn it_is_as_a_deque_and_copies_stay() {
+fn list_tree_matches_deque_and_copies_are_unaffected() {
     for seed in 1..12u64 {
         let mut choices = Choices(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let (mut tree, mut twin) = (Tree::default(), Twin::new());
@@ -148,10 +148,10 @@ fn it_is_as_a_deque_and_copies_stay() {
 
 /// Growing at one place must keep the tree low and its nodes filled.
 #[test]
-fn it_stays_low_wherever_it_grows() {
+fn list_tree_stays_low_wherever_it_grows() {
     for end in [0usize, 1, 500, usize::MAX] {
         let mut tree = Tree::default();
-        let record = records::record(ListItem::Bytes(&[b'x'; 3000]));
+        let record = records::record(ListItem::AppendBytes(&[b'x'; 3000]));
         for len in 0..20_000usize {
             tree.insert(end.min(len), &record);
         }

@@ -1,8 +1,8 @@
 use super::*;
-use crate::memory::pool::{PoolUse, begin_round, keep_chunk_ready, pool_use, purge_pool};
+use crate::memory::pool::{PoolUsage, begin_purge_round, keep_chunk_ready, pool_usage, purge_pool};
 
 #[test]
-fn blocks_of_all_sizes_keep_their_bytes() {
+fn blocks_of_all_sizes_keep_their_contents() {
     let mut seed = 7u64;
     let mut held: Vec<(Block, u8)> = Vec::new();
     for round in 0..20_000u32 {
@@ -11,8 +11,8 @@ fn blocks_of_all_sizes_keep_their_bytes() {
         if held.len() > 500 || (random & 1 == 1 && !held.is_empty()) {
             let (mut block, mark) = held.swap_remove(random / 2 % held.len());
             assert!(block.bytes().iter().all(|&byte| byte == mark), "another block wrote into this one");
-            block.sink();
-            assert!(block.bytes().iter().all(|&byte| byte == mark), "sinking keeps the bytes");
+            block.move_lower();
+            assert!(block.bytes().iter().all(|&byte| byte == mark), "moving keeps the bytes");
             let len = (block.len() / 2).next_multiple_of(GRANULE);
             block.truncate(len);
             assert_eq!(block.len(), len);
@@ -21,7 +21,7 @@ fn blocks_of_all_sizes_keep_their_bytes() {
                 held.push((block, mark));
             }
         } else {
-            let len = (1 + random / 2 % MOST_GRANULES) * GRANULE;
+            let len = (1 + random / 2 % MAX_GRANULES) * GRANULE;
             let mut block = Block::new(len);
             assert_eq!(block.len(), len);
             block.bytes_mut().fill(round as u8);
@@ -37,13 +37,13 @@ fn blocks_of_all_sizes_keep_their_bytes() {
 }
 
 #[test]
-fn what_is_given_back_joins_and_leaves() {
+fn freed_blocks_merge_and_return_to_the_kernel() {
     let lines: Vec<Line> = (0..100_000).map(|_| Line::new()).collect();
-    assert!(pool_use().taken >= 100_000 * Line::LEN);
+    assert!(pool_usage().taken >= 100_000 * Line::LEN);
     drop(lines);
-    let before = pool_use();
+    let before = pool_usage();
     assert!(purge_pool(0, 1) > 4_000_000, "what was freed in small blocks is given back in whole pages");
-    assert!(pool_use().held < before.held);
+    assert!(pool_usage().held < before.held);
     // The freed memory can be used again.
     let mut block = Block::new(Block::LARGEST);
     block.bytes_mut().fill(9);
@@ -51,29 +51,29 @@ fn what_is_given_back_joins_and_leaves() {
 }
 
 #[test]
-fn blocks_sink_while_that_helps() {
+fn blocks_move_to_lower_chunks_while_useful() {
     let block = || Some(Block::new(Block::LARGEST));
     let mut held: Vec<Option<Block>> = (0..20 * CHUNK / Block::LARGEST).map(|_| block()).collect();
-    assert!(!begin_round(), "next to nothing lies free");
+    assert!(!begin_purge_round(), "next to nothing lies free");
     held.iter_mut().step_by(2).for_each(|block| *block = None);
-    assert!(begin_round(), "half of the pool lies free");
-    held.iter_mut().flatten().for_each(Block::sink);
+    assert!(begin_purge_round(), "half of the pool lies free");
+    held.iter_mut().flatten().for_each(Block::move_lower);
     purge_pool(0, 1);
-    let PoolUse { taken, held: resident, .. } = pool_use();
+    let PoolUsage { taken, held: resident, .. } = pool_usage();
     assert!(resident <= taken + CHUNK, "the upper half is given back: {resident} for {taken}");
     // Now every second line is free, too small a hole for larger blocks.
     let lines: Vec<Line> = (0..20 * CHUNK / Line::LEN).map(|_| Line::new()).collect();
     let lines: Vec<Line> =
         lines.into_iter().enumerate().filter_map(|(i, line)| (i % 2 == 0).then_some(line)).collect();
-    assert!(begin_round());
-    held.iter_mut().flatten().for_each(Block::sink);
-    assert!(!begin_round(), "a round in vain is not repeated");
+    assert!(begin_purge_round());
+    held.iter_mut().flatten().for_each(Block::move_lower);
+    assert!(!begin_purge_round(), "a round in vain is not repeated");
     drop(lines);
-    assert!(begin_round(), "there is something new to do");
+    assert!(begin_purge_round(), "there is something new to do");
 }
 
 #[test]
-fn the_next_chunk_is_made_ready_when_the_last_is_nearly_full() {
+fn next_chunk_is_prepared_when_pool_runs_low() {
     std::thread::spawn(|| {
         loop {
             keep_chunk_ready();
@@ -81,22 +81,22 @@ fn the_next_chunk_is_made_ready_when_the_last_is_nearly_full() {
     });
     let mut held: Vec<Block> = Vec::new();
     let most = 150 * CHUNK / Block::LARGEST;
-    while pool_use().ready == 0 && held.len() < most {
+    while pool_usage().ready == 0 && held.len() < most {
         held.push(marked(held.len()));
         std::thread::sleep(std::time::Duration::from_micros(100));
     }
-    assert_eq!(pool_use().ready, CHUNK, "a chunk lies ready");
-    let before = pool_use();
+    assert_eq!(pool_usage().ready, CHUNK, "a chunk lies ready");
+    let before = pool_usage();
     while held.len() < most {
         held.push(marked(held.len()));
     }
-    assert!(pool_use().taken > before.taken && pool_use().held > before.held);
+    assert!(pool_usage().taken > before.taken && pool_usage().held > before.held);
     for (number, block) in held.iter().enumerate() {
         assert!(block.bytes().iter().all(|&byte| byte == number as u8), "another block wrote into this one");
     }
     drop(held);
     purge_pool(0, 1);
-    let closed = pool_use();
+    let closed = pool_usage();
     assert!(closed.held <= 2 * CHUNK, "chunks without blocks are closed: {closed:?}");
     let again: Vec<_> = (0..most).map(marked).collect();
     assert!(again.iter().enumerate().all(|(number, block)| block.bytes()[0] == number as u8));
@@ -110,6 +110,6 @@ fn marked(number: usize) -> Block {
 }
 
 #[test]
-fn blocks_are_small_even_when_they_may_be_missing() {
+fn option_of_block_has_no_overhead() {
     assert_eq!((size_of::<Option<Block>>(), size_of::<Option<Line>>()), (5, 4));
 }

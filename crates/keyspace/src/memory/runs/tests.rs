@@ -15,7 +15,7 @@ fn runs_in(free: &[bool]) -> Vec<Run> {
 struct Random(u64);
 
 impl Random {
-    fn below(&mut self, limit: usize) -> usize {
+    fn with_capacity_below(&mut self, limit: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % limit
     }
@@ -65,11 +65,11 @@ impl Twin {
         self.hold(chunk, Run { start, len: granules });
     }
 
-    fn take_below(&mut self, limit: usize, granules: usize) {
+    fn allocate_below(&mut self, limit: usize, granules: usize) {
         let lowest = (0..self.free.len())
             .find(|&chunk| runs_in(&self.free[chunk]).iter().any(|run| run.len >= granules))
             .filter(|&chunk| chunk < limit);
-        let taken = self.runs.take_below(limit, granules);
+        let taken = self.runs.allocate_below(limit, granules);
         assert_eq!(taken.map(|(chunk, _)| chunk), lowest);
         if let Some((chunk, start)) = taken {
             self.hold(chunk, Run { start, len: granules });
@@ -81,9 +81,9 @@ impl Twin {
         self.held.push((chunk, run));
     }
 
-    fn give_back(&mut self, which: usize) {
+    fn free_block(&mut self, which: usize) {
         let (chunk, run) = self.held.swap_remove(which);
-        self.runs.give_back(chunk, run.start, run.len);
+        self.runs.free_block(chunk, run.start, run.len);
         self.mark(chunk, run, true);
     }
 
@@ -98,7 +98,7 @@ impl Twin {
             }
             assert_eq!(*self.runs.chunks[chunk].parts, parts);
             for (length, parts) in parts.iter().enumerate() {
-                assert_eq!(self.runs.having[length].has(chunk), *parts != 0);
+                assert_eq!(self.runs.chunks_with_run[length].has(chunk), *parts != 0);
             }
             whole += free.chunks(64).filter(|word| word.iter().all(|free| *free)).count();
             assert_eq!(self.runs.is_empty(chunk), free.iter().all(|free| *free));
@@ -111,25 +111,25 @@ impl Twin {
 }
 
 #[test]
-fn blocks_come_from_the_best_fit_and_join_when_given_back() {
+fn allocation_is_best_fit_and_free_merges_runs() {
     // Small blocks create many runs per part; large ones fill the chunks.
     for (seed, most) in [3, 8, 30, 128, 128, 128].into_iter().enumerate() {
         let mut random = Random(seed as u64);
         let mut twin = Twin::new(2);
         for step in 0..1000 {
-            let granules = 1 + random.below(most);
-            match random.below(10) {
+            let granules = 1 + random.with_capacity_below(most);
+            match random.with_capacity_below(10) {
                 0..=4 => twin.take(granules),
-                5 => twin.take_below(random.below(3), granules),
+                5 => twin.allocate_below(random.with_capacity_below(3), granules),
                 _ if twin.held.is_empty() => {}
-                _ => twin.give_back(random.below(twin.held.len())),
+                _ => twin.free_block(random.with_capacity_below(twin.held.len())),
             }
             if step % 100 == 0 {
                 twin.check();
             }
         }
         while !twin.held.is_empty() {
-            twin.give_back(0);
+            twin.free_block(0);
         }
         twin.check();
         assert_eq!(twin.runs.room(), 2 * CHUNK_GRANULES);
@@ -137,13 +137,13 @@ fn blocks_come_from_the_best_fit_and_join_when_given_back() {
 }
 
 #[test]
-fn a_closed_chunk_is_not_taken_from_until_it_is_opened() {
+fn closed_chunk_is_not_used_until_opened() {
     let mut runs = Runs::new();
     runs.add_chunk();
     assert_eq!(runs.take(1), None);
     runs.open(0);
     assert_eq!(runs.take(1), Some((0, 0)));
-    runs.give_back(0, 0, 1);
+    runs.free_block(0, 0, 1);
     runs.close(0);
     assert_eq!((runs.take(1), runs.room()), (None, 0));
     runs.open(0);
@@ -152,11 +152,11 @@ fn a_closed_chunk_is_not_taken_from_until_it_is_opened() {
 
 #[test]
 #[should_panic(expected = "given back once")]
-fn a_block_is_given_back_once() {
+fn freeing_a_block_twice_panics() {
     let mut runs = Runs::new();
     runs.add_chunk();
     runs.open(0);
     let (chunk, start) = runs.take(3).expect("there is room");
-    runs.give_back(chunk, start, 3);
-    runs.give_back(chunk, start, 3);
+    runs.free_block(chunk, start, 3);
+    runs.free_block(chunk, start, 3);
 }

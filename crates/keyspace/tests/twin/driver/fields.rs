@@ -6,7 +6,7 @@ use keyspace::Field;
 
 use super::*;
 
-const LIMITS: Bounds = Bounds { entries: 20, value: 30 };
+const LIMITS: ListpackBounds = ListpackBounds { entries: 20, value: 30 };
 
 impl Driver {
     fn any_field(&mut self) -> Vec<u8> {
@@ -38,7 +38,7 @@ impl Driver {
             }
             let field = Field { name: &name, value: &value, expiry };
             let replaced = self.with_key(db, &bytes, |table, key, place| {
-                let place = place.unwrap_or_else(|| table.insert(key, Packed::empty(Kind::Hash), None));
+                let place = place.unwrap_or_else(|| table.insert(key, PackedValue::empty(Kind::Hash), None));
                 let (place, replaced) = table.hash_set(place, key, field, LIMITS);
                 assert_eq!(table.hash(place).and_then(|hash| hash.get(&name)), Some(field));
                 replaced.map(|replaced| replaced.expiry)
@@ -60,7 +60,7 @@ impl Driver {
             new.push((self.any_field(), self.any_value(), expiry));
         }
         let told = self.with_key(db, bytes, |table, key, place| {
-            let place = place.unwrap_or_else(|| table.insert(key, Packed::empty(Kind::Hash), None));
+            let place = place.unwrap_or_else(|| table.insert(key, PackedValue::empty(Kind::Hash), None));
             let fields = new.iter().map(|(name, value, expiry)| Field { name, value, expiry: *expiry });
             let mut told = Vec::new();
             table.hash_set_all(place, key, fields, LIMITS, |replaced| {
@@ -155,8 +155,11 @@ impl Driver {
         for slot in slots {
             for db in 0..DATABASES {
                 loop {
-                    let popped =
-                        self.keyspace.lock(slot).table(db).pop_due_field(self.now, &mut key, &mut name);
+                    let popped = self
+                        .keyspace
+                        .lock(slot)
+                        .table(db)
+                        .remove_expired_field(self.now, &mut key, &mut name);
                     if popped.is_none() {
                         break;
                     }

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use keyspace::{NewSet, SetBounds};
+use keyspace::{SetBounds, SetBuilder};
 
 use super::*;
 
-const LIMITS: SetBounds = SetBounds { intset: 15, listpack: Bounds { entries: 20, value: 30 } };
+const LIMITS: SetBounds = SetBounds { intset: 15, listpack: ListpackBounds { entries: 20, value: 30 } };
 
 /// The encoding after a set with the encoding `name` gets a member.
 fn renamed(name: &'static str, members: &BTreeSet<Vec<u8>>, member: &[u8]) -> &'static str {
@@ -76,13 +76,13 @@ impl Driver {
         }
         let added = self.with_key(db, &bytes, |table, key, place| {
             if made {
-                let mut set = NewSet::new(LIMITS);
+                let mut set = SetBuilder::new(LIMITS);
                 let added = new.iter().filter(|member| set.add(member)).count();
                 assert_eq!(set.view().len(), added);
                 table.attach(key, set.into_value(), None);
                 return added;
             }
-            let mut place = place.unwrap_or_else(|| table.insert(key, Packed::empty(Kind::Set), None));
+            let mut place = place.unwrap_or_else(|| table.insert(key, PackedValue::empty(Kind::Set), None));
             if !singly {
                 let members = new.iter().map(Vec::as_slice);
                 return table.set_add_all(place, key, members, LIMITS).1;

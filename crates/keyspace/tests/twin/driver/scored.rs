@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use keyspace::{Between, Scored};
+use keyspace::{OrderBoundary, ScoredMember};
 
 use super::super::model::Scores;
 use super::*;
 
-const LIMITS: Bounds = Bounds { entries: 20, value: 30 };
+const LIMITS: ListpackBounds = ListpackBounds { entries: 20, value: 30 };
 
 impl Driver {
     fn any_scored(&mut self) -> Vec<u8> {
@@ -54,7 +54,8 @@ impl Driver {
             let kept = if *named { score } else { score + 0.0 };
             let expected = if changed { Some(kept.to_bits()) } else { known };
             self.with_key(db, &bytes, |table, key, place| {
-                let place = place.unwrap_or_else(|| table.insert(key, Packed::empty(Kind::SortedSet), None));
+                let place =
+                    place.unwrap_or_else(|| table.insert(key, PackedValue::empty(Kind::SortedSet), None));
                 let place = table.sorted_set_update(place, key, &name, LIMITS, |before| {
                     assert_eq!(before.map(f64::to_bits), known);
                     set.then_some(score)
@@ -106,7 +107,7 @@ impl Driver {
         self.with_key(db, bytes, |table, key, place| {
             let place = place.expect("there");
             let place =
-                table.sorted_set_remove_ranks(place, key, start..end, &mut |Scored { name, score }| {
+                table.sorted_set_remove_ranks(place, key, start..end, &mut |ScoredMember { name, score }| {
                     let expected = left.next().map(|(score, name)| (*score, *name));
                     assert_eq!(expected, Some((score, name)));
                 });
@@ -140,9 +141,9 @@ impl Driver {
             assert!(set.at(sorted.len()).is_none() && set.rank(b"nosuch").is_none());
             for score in [score, at.0] {
                 let before = sorted.iter().filter(|(other, _)| *other < score).count();
-                assert_eq!(set.count_before(Between::BeforeScore(score)), before);
+                assert_eq!(set.count_before(OrderBoundary::BeforeScore(score)), before);
                 let upto = sorted.iter().filter(|(other, _)| *other <= score).count();
-                assert_eq!(set.count_before(Between::AfterScore(score)), upto);
+                assert_eq!(set.count_before(OrderBoundary::AfterScore(score)), upto);
             }
             let (mut seen, mut position) = (BTreeSet::new(), Some(0));
             while let Some(from) = position {
@@ -163,7 +164,7 @@ impl Driver {
         };
         let (db, key) = (*db, self.keyspace.key(name));
         let mut slots = self.keyspace.lock_many(&[key.slot()]);
-        let (Found::Live(place) | Found::Expired(place)) = slots.find(db, &key, self.now).0 else {
+        let (KeyLookup::Live(place) | KeyLookup::Expired(place)) = slots.find(db, &key, self.now).0 else {
             return;
         };
         let mut end = || self.choices.below(1 + members.len() as u64) as usize;

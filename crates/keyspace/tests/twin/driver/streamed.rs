@@ -1,12 +1,12 @@
 //! Operations on streams.
 
-use keyspace::{Exactness, Group, NodeBounds, Stream, StreamId, Trim};
+use keyspace::{Group, Stream, StreamId, StreamNodeBounds, StreamTrim, TrimPrecision};
 
 use super::super::model::Entries;
 use super::*;
 
 /// So small that streams have many nodes.
-const BOUNDS: NodeBounds = NodeBounds { bytes: 400, entries: 9 };
+const BOUNDS: StreamNodeBounds = StreamNodeBounds { bytes: 400, entries: 9 };
 
 impl Driver {
     fn any_stream(&mut self) -> Option<(u16, Vec<u8>, Entry)> {
@@ -22,7 +22,7 @@ impl Driver {
 
     fn edit_stream<R>(&self, db: u16, bytes: &[u8], edit: impl FnOnce(&mut Stream) -> R) -> R {
         self.with_key(db, bytes, |table, key, place| {
-            let place = place.unwrap_or_else(|| table.insert(key, Packed::empty(Kind::Stream), None));
+            let place = place.unwrap_or_else(|| table.insert(key, PackedValue::empty(Kind::Stream), None));
             table.edit_stream(place, key, edit).1
         })
     }
@@ -77,7 +77,7 @@ impl Driver {
         match (self.random(4), id) {
             (0, _) => {
                 let cut = self.edit_stream(db, &bytes, |stream| {
-                    let (cut, gone) = stream.trim(Trim::MaxLen(index as u64), Exactness::Exact);
+                    let (cut, gone) = stream.trim(StreamTrim::MaxLen(index as u64), TrimPrecision::Exact);
                     drop(gone.into_dropped());
                     cut
                 });

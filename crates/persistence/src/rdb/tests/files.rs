@@ -1,7 +1,7 @@
 //! Files written by real servers (scripts/make-rdb-files): equal data from Redis 7.0, Redis 8.0 and Valkey
 //! 9.1, with each type in each encoding of that server.
 
-use keyspace::{Detached, Key, Keyspace, Kind, Limits as KindLimits, StreamId, Table};
+use keyspace::{Detached, Key, Keyspace, Kind, ReadLimits as EncodingLimits, StreamId, Table};
 
 use super::*;
 
@@ -11,13 +11,13 @@ const SERVERS: [&str; 4] = ["redis-7.0", "redis-8.0", "redis-8.6", "valkey-9.1"]
 fn shown(server: &str, name: &str) -> Option<Vec<String>> {
     let path = format!("{}/testdata/{server}-{name}.rdb", env!("CARGO_MANIFEST_DIR"));
     let file = std::fs::read(path).ok()?;
-    let mut loader = RdbLoader::new(file.as_slice(), Limits::default()).unwrap();
+    let mut loader = RdbLoader::new(file.as_slice(), ReadLimits::default()).unwrap();
     let keyspace = Keyspace::new(1, 16);
     let mut lines = Vec::new();
     while let Some(item) = loader.next_item().unwrap() {
         let entry = match item {
-            Item::Entry(entry) => entry,
-            Item::Function(code) => {
+            RdbItem::Entry(entry) => entry,
+            RdbItem::Function(code) => {
                 let first = code.split(|byte| *byte == b'\n').next().unwrap_or_default();
                 lines.push(format!("function {}", text(first)));
                 continue;
@@ -30,9 +30,9 @@ fn shown(server: &str, name: &str) -> Option<Vec<String>> {
         let mut slot = keyspace.lock(key.slot());
         if is_part {
             let mut value = Detached::large(entry.value.kind());
-            assert!(value.add(entry.value, &KindLimits::default()));
-            while let Some(Item::More { part, is_last }) = loader.next_item().unwrap() {
-                assert!(value.add(part, &KindLimits::default()));
+            assert!(value.add(entry.value, &EncodingLimits::default()));
+            while let Some(RdbItem::More { part, is_last }) = loader.next_item().unwrap() {
+                assert!(value.add(part, &EncodingLimits::default()));
                 if is_last {
                     break;
                 }
@@ -72,7 +72,7 @@ fn of_key(table: &Table, key: &Key<'_>, name: &[u8], db: u16, expiry: Option<Mil
             let expiry = field.expiry.map(|Millis(at)| format!(" until {at}")).unwrap_or_default();
             parts.push(format!("{} {}{expiry}", text(field.name), text(field.value)));
         }),
-        Value::Stream(stream) => parts.extend(of_stream(&stream.read())),
+        Value::Stream(stream) => parts.extend(stream_remaining(&stream.read())),
     }
     if matches!(value.kind(), Kind::Set | Kind::Hash) {
         parts.sort();
@@ -81,7 +81,7 @@ fn of_key(table: &Table, key: &Key<'_>, name: &[u8], db: u16, expiry: Option<Mil
     format!("{db} {}{expiry}: {}", text(name), parts.join(", "))
 }
 
-fn of_stream(stream: &keyspace::Stream) -> Vec<String> {
+fn stream_remaining(stream: &keyspace::Stream) -> Vec<String> {
     let head = stream.head();
     let mut parts =
         vec![format!("{} of {}, last {}, deleted {}", head.len, head.added, head.last, head.max_deleted)];
@@ -113,7 +113,7 @@ fn check(name: &str, expected: &[&str]) {
 }
 
 #[test]
-fn strings() {
+fn reads_strings_of_real_servers() {
     check(
         "string",
         &[
@@ -129,13 +129,13 @@ fn strings() {
 }
 
 #[test]
-fn lists() {
+fn reads_lists_of_real_servers() {
     let nodes = ["0 nodes: a, b, c, d, e, f, g, 70000", "0 packed: a, 1, -300", "0 plain: y of 9000, z"];
     check("list", &nodes);
 }
 
 #[test]
-fn sets() {
+fn reads_sets_of_real_servers() {
     let lines = [
         "0 integers: 1, 2, 70000",
         "0 long-word: x of 100",
@@ -146,23 +146,23 @@ fn sets() {
 }
 
 #[test]
-fn sorted_sets() {
+fn reads_sorted_sets_of_real_servers() {
     check("zset", &["0 many: f -inf, a 1, b 2, c 3, d 4.25, e inf", "0 packed: c -3, a 1, b 2.5"]);
 }
 
 #[test]
-fn hashes() {
+fn reads_hashes_of_real_servers() {
     check("hash", &["0 long: a x of 100", "0 many: a 1, b 2, c 3, d 4", "0 packed: a 1, b two"]);
 }
 
 #[test]
-fn hashes_with_fields_that_expire() {
+fn reads_hash_field_expiry_of_real_servers() {
     let many = "0 many: a 1 until 4102444800456, b 2, c 3 until 4102444800456, d 4";
     check("fields", &[many, "0 packed: a 1 until 4102444800123, b 2"]);
 }
 
 #[test]
-fn streams() {
+fn reads_streams_of_real_servers() {
     let groups = "0 groups: 2 of 2, last 2-0, deleted 0-0, 1-0 a=1, 2-0 a=2, group first at 2-0 after Some(2), \
                   consumer idle has 0, consumer worker has 1, 2-0 with worker 1 times, group second at 1-0 after None";
     let plain = "0 plain: 3 of 4, last 3-0, deleted 1-2, 1-1 a=1 b=2, 2-0 other=x, 3-0 a=5 b=6";
@@ -170,6 +170,6 @@ fn streams() {
 }
 
 #[test]
-fn libraries_of_functions() {
+fn reads_function_libraries() {
     check("function", &["0 key: value", "function #!lua name=lib"]);
 }

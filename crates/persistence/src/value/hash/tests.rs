@@ -27,7 +27,7 @@ fn stored(value: Packed<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<Row> {
     rows
 }
 
-fn decoded(code: u8, body: &[u8]) -> Result<Vec<Row>, Reason> {
+fn decoded(code: u8, body: &[u8]) -> Result<Vec<Row>, RdbErrorReason> {
     let mut buffer = ValueBuffer::new();
     let mut source = Source::new(body, 64, 1 << 20, false);
     read_value(code, &mut source, &mut buffer).map_err(|error| error.reason)?;
@@ -45,11 +45,11 @@ fn listpack(count: u8, items: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn every_form_is_read() {
+fn every_encoding_is_read() {
     let timed = vec![row("a", "1", Some(1007)), row("b", "2", None)];
     let plain = vec![row("a", "1", None), row("b", "2", None)];
     let base = 1000i64.to_le_bytes();
-    let with_base = |rest: &[u8]| [&base[..], rest].concat();
+    let with_base = |remaining: &[u8]| [&base[..], remaining].concat();
     let valkey =
         [&b"\x02\x01a\xc0\x01"[..], &1007i64.to_le_bytes(), b"\x01b\xc0\x02", &(-1i64).to_le_bytes()];
     let pairs = b"\x81a\x02\x01\x01\x81b\x02\x02\x01";
@@ -75,13 +75,13 @@ fn every_form_is_read() {
 }
 
 #[test]
-fn what_no_hash_can_be_is_refused() {
-    let table: &[(u8, &[u8], Reason)] = &[
-        (PAIRS, b"\x00", Reason::Empty("a hash without fields")),
-        (PAIRS, b"\x02\x01a\x01x\x01a\x01y", Reason::BadValue("a hash with the same field twice")),
-        (LISTPACK, &listpack(2, b"\x05\x01"), Reason::BadValue("a packed hash with a field and no value")),
-        (LISTPACK, &listpack(2, b"\x05\x01\xf9"), Reason::BadValue("Hash listpack integrity check failed.")),
-        (PAIRS, b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a\x01x", Reason::UnexpectedEnd),
+fn malformed_hashes_are_rejected() {
+    let table: &[(u8, &[u8], RdbErrorReason)] = &[
+        (PAIRS, b"\x00", RdbErrorReason::Empty("a hash without fields")),
+        (PAIRS, b"\x02\x01a\x01x\x01a\x01y", RdbErrorReason::BadValue("a hash with the same field twice")),
+        (LISTPACK, &listpack(2, b"\x05\x01"), RdbErrorReason::BadValue("a packed hash with a field and no value")),
+        (LISTPACK, &listpack(2, b"\x05\x01\xf9"), RdbErrorReason::BadValue("Hash listpack integrity check failed.")),
+        (PAIRS, b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a\x01x", RdbErrorReason::UnexpectedEnd),
     ];
     for (code, body, reason) in table {
         assert_eq!(decoded(*code, body), Err(*reason), "type {code} {body:?}");
@@ -89,7 +89,7 @@ fn what_no_hash_can_be_is_refused() {
     let too_late = [&i64::MAX.to_le_bytes()[..], b"\x01\x05\x01a\x01b"].concat();
     assert_eq!(
         decoded(TIMED, &too_late),
-        Err(Reason::BadValue("a field that expires at an impossible time"))
+        Err(RdbErrorReason::BadValue("a field that expires at an impossible time"))
     );
 }
 
@@ -109,7 +109,7 @@ fn round_trip(rows: &[Row], dialect: Dialect) -> Vec<Row> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(
+    fn written_values_round_trip(
         fields in prop::collection::btree_map(
             prop::collection::vec(any::<u8>(), 0..10),
             (prop::collection::vec(0u8..3, 0..90), prop::option::of((1i64..4_000_000_000_000).prop_map(Millis))),
@@ -123,7 +123,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(code in 0usize..7, body in prop::collection::vec(any::<u8>(), 0..80)) {
+    fn arbitrary_bytes_do_not_panic(code in 0usize..7, body in prop::collection::vec(any::<u8>(), 0..80)) {
         let codes = [PAIRS, ZIPMAP, ZIPLIST, LISTPACK, VALKEY_TIMED, TIMED, TIMED_LISTPACK];
         let _ = decoded(codes[code], &body);
     }

@@ -15,7 +15,7 @@ fn stored(parts: &[Packed<'_>], then: impl FnOnce(&Value<'_>)) -> Row {
         [whole] => slot.table(0).insert(&key, *whole, None),
         parts => {
             let mut large = keyspace::Detached::large(Kind::List);
-            assert!(parts.iter().all(|part| large.add(*part, &keyspace::Limits::default())));
+            assert!(parts.iter().all(|part| large.add(*part, &keyspace::ReadLimits::default())));
             slot.table(0).attach(&key, large, None)
         }
     };
@@ -27,7 +27,7 @@ fn stored(parts: &[Packed<'_>], then: impl FnOnce(&Value<'_>)) -> Row {
     row
 }
 
-fn decoded(code: u8, body: &[u8]) -> Result<Row, Reason> {
+fn decoded(code: u8, body: &[u8]) -> Result<Row, RdbErrorReason> {
     let mut buffer = ValueBuffer::new();
     let mut source = Source::new(body, 64, 1 << 20, false);
     read_value(code, &mut source, &mut buffer).map_err(|error| error.reason)?;
@@ -47,12 +47,12 @@ fn string(bytes: &[u8]) -> Vec<u8> {
 
 fn listpack(count: usize, entries: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    packed_encodings::frame_listpack(&mut bytes, count, entries);
+    packed_encodings::wrap_listpack(&mut bytes, count, entries);
     string(&bytes)
 }
 
 #[test]
-fn every_form_is_read() {
+fn every_encoding_is_read() {
     let zip = string(&[&16u32.to_le_bytes()[..], b"\0\0\0\0\x02\0\0\x01a\x03\xf3\xff"].concat());
     let row: Row = vec![b"a".to_vec(), b"2".to_vec()];
     let table: &[(u8, Vec<u8>)] = &[
@@ -72,15 +72,15 @@ fn every_form_is_read() {
 }
 
 #[test]
-fn what_no_list_can_be_is_refused() {
-    let table: &[(u8, &[u8], Reason)] = &[
+fn malformed_lists_are_rejected() {
+    let table: &[(u8, &[u8], RdbErrorReason)] = &[
         (STRINGS, b"\x00", EMPTY),
         (NODES, b"\x00", EMPTY),
         (NODES, &[&b"\x01\x02"[..], &listpack(0, b"")].concat(), EMPTY),
-        (NODES, b"\x01\x03\x01a", Reason::BadValue("Quicklist integrity check failed.")),
-        (NODES, b"\x01\x02\x01a", Reason::BadValue("Listpack integrity check failed.")),
-        (ZIPLIST, b"\x01a", Reason::BadValue("List ziplist integrity check failed.")),
-        (STRINGS, b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a", Reason::UnexpectedEnd),
+        (NODES, b"\x01\x03\x01a", RdbErrorReason::BadValue("Quicklist integrity check failed.")),
+        (NODES, b"\x01\x02\x01a", RdbErrorReason::BadValue("Listpack integrity check failed.")),
+        (ZIPLIST, b"\x01a", RdbErrorReason::BadValue("List ziplist integrity check failed.")),
+        (STRINGS, b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a", RdbErrorReason::UnexpectedEnd),
     ];
     for (code, body, reason) in table {
         assert_eq!(decoded(*code, body), Err(*reason), "type {code} {body:?}");
@@ -101,7 +101,7 @@ fn round_trip(row: &Row) -> Row {
 }
 
 #[test]
-fn a_list_of_any_size_comes_back() {
+fn lists_of_any_size_round_trip() {
     let long = |len: usize| vec![b'l'; len];
     for row in [
         vec![long(8190), long(8191), long(200_000), long(0)],
@@ -114,7 +114,7 @@ fn a_list_of_any_size_comes_back() {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(row in prop::collection::vec(
+    fn written_values_round_trip(row in prop::collection::vec(
         prop_oneof![
             prop::collection::vec(any::<u8>(), 0..90),
             any::<i64>().prop_map(|number| number.to_string().into_bytes()),
@@ -126,7 +126,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(code in 0usize..4, body in prop::collection::vec(any::<u8>(), 0..80)) {
+    fn arbitrary_bytes_do_not_panic(code in 0usize..4, body in prop::collection::vec(any::<u8>(), 0..80)) {
         let _ = decoded([STRINGS, ZIPLIST, ZIPLISTS, NODES][code], &body);
     }
 }

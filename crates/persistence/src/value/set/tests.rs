@@ -18,7 +18,7 @@ fn stored(value: Packed<'_>, then: impl FnOnce(&keyspace::Value<'_>)) -> (Vec<Ve
     (members, set.encoding())
 }
 
-fn decoded(code: u8, body: &[u8]) -> Result<(Vec<Vec<u8>>, &'static str), Reason> {
+fn decoded(code: u8, body: &[u8]) -> Result<(Vec<Vec<u8>>, &'static str), RdbErrorReason> {
     let mut buffer = ValueBuffer::new();
     let mut source = Source::new(body, 64, 1 << 20, false);
     read_value(code, &mut source, &mut buffer).map_err(|error| error.reason)?;
@@ -40,7 +40,7 @@ fn listpack(count: u8, items: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn every_form_is_read() {
+fn every_encoding_is_read() {
     let wide = [i64::MIN.to_le_bytes(), 7i64.to_le_bytes()].concat();
     let table: &[(u8, Vec<u8>, &[&str], &str)] = &[
         (MEMBERS, b"\x02\x01a\xc0\x05".to_vec(), &["5", "a"], "listpack"),
@@ -60,16 +60,16 @@ fn every_form_is_read() {
 }
 
 #[test]
-fn what_no_set_can_be_is_refused() {
-    let broken = Reason::BadValue("Intset integrity check failed.");
-    let unordered = Reason::BadValue("an intset that is not in order");
-    let empty = Reason::Empty("a set without members");
-    let table: &[(u8, &[u8], Reason)] = &[
+fn malformed_sets_are_rejected() {
+    let broken = RdbErrorReason::BadValue("Intset integrity check failed.");
+    let unordered = RdbErrorReason::BadValue("an intset that is not in order");
+    let empty = RdbErrorReason::Empty("a set without members");
+    let table: &[(u8, &[u8], RdbErrorReason)] = &[
         (MEMBERS, b"\x00", empty),
-        (MEMBERS, b"\x02\x01a\x01a", TWICE),
-        (MEMBERS, b"\x02\x015\xc0\x05", TWICE),
-        (MEMBERS, b"\x03\xc0\x05\x01a\x015", TWICE),
-        (MEMBERS, b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a", Reason::UnexpectedEnd),
+        (MEMBERS, b"\x02\x01a\x01a", DUPLICATE),
+        (MEMBERS, b"\x02\x015\xc0\x05", DUPLICATE),
+        (MEMBERS, b"\x03\xc0\x05\x01a\x015", DUPLICATE),
+        (MEMBERS, b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a", RdbErrorReason::UnexpectedEnd),
         (INTSET, &intset(2, 0, b""), empty),
         (INTSET, &intset(2, 2, b"\x05\0\x05\0"), unordered),
         (INTSET, &intset(2, 2, b"\x06\0\x05\0"), unordered),
@@ -78,8 +78,8 @@ fn what_no_set_can_be_is_refused() {
         (INTSET, &intset(3, 1, b"\x05\0\0"), broken),
         (INTSET, &intset(0, 1, b""), broken),
         (INTSET, &string(b"\x02\0\0\0"), broken),
-        (LISTPACK, &listpack(2, b"\x81a\x02\x81a\x02"), TWICE),
-        (LISTPACK, &listpack(1, b"\xf9"), Reason::BadValue("Set listpack integrity check failed.")),
+        (LISTPACK, &listpack(2, b"\x81a\x02\x81a\x02"), DUPLICATE),
+        (LISTPACK, &listpack(1, b"\xf9"), RdbErrorReason::BadValue("Set listpack integrity check failed.")),
         (LISTPACK, &listpack(0, b""), empty),
     ];
     for (code, body, reason) in table {
@@ -102,7 +102,7 @@ fn round_trip(members: &[Vec<u8>]) -> Vec<Vec<u8>> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(
+    fn written_values_round_trip(
         strings in prop::collection::btree_set(prop::collection::vec(any::<u8>(), 0..90), 0..300),
         integers in prop::collection::btree_set(any::<i64>(), 1..700),
     ) {
@@ -114,7 +114,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(code in 0usize..3, body in prop::collection::vec(any::<u8>(), 0..80)) {
+    fn arbitrary_bytes_do_not_panic(code in 0usize..3, body in prop::collection::vec(any::<u8>(), 0..80)) {
         let _ = decoded([MEMBERS, INTSET, LISTPACK][code], &body);
     }
 }

@@ -23,7 +23,7 @@ fn stored(value: Packed<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<Row> {
     rows
 }
 
-fn decoded(code: u8, body: &[u8]) -> Result<Vec<Row>, Reason> {
+fn decoded(code: u8, body: &[u8]) -> Result<Vec<Row>, RdbErrorReason> {
     let mut buffer = ValueBuffer::new();
     let mut source = Source::new(body, 64, 1 << 20, false);
     read_value(code, &mut source, &mut buffer).map_err(|error| error.reason)?;
@@ -41,7 +41,7 @@ fn listpack(count: u8, items: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn every_form_is_read() {
+fn every_encoding_is_read() {
     let rows = vec![(f64::NEG_INFINITY, b"c".to_vec()), (1.0, b"a".to_vec()), (2.5, b"b".to_vec())];
     let binary = [
         &b"\x03\x01b"[..],
@@ -70,12 +70,12 @@ fn every_form_is_read() {
 }
 
 #[test]
-fn what_no_sorted_set_can_be_is_refused() {
+fn malformed_sorted_sets_are_rejected() {
     let twice = [&b"\x02\x01a"[..], &[0; 8], b"\x01a", &[0; 8]].concat();
     let nan = [&b"\x01\x01a"[..], &f64::NAN.to_le_bytes()].concat();
-    let table: &[(u8, &[u8], Reason)] = &[
-        (BINARY, b"\x00", Reason::Empty("a sorted set without members")),
-        (BINARY, &twice, TWICE),
+    let table: &[(u8, &[u8], RdbErrorReason)] = &[
+        (BINARY, b"\x00", RdbErrorReason::Empty("a sorted set without members")),
+        (BINARY, &twice, DUPLICATE),
         (BINARY, &nan, NO_SCORE),
         (TEXT, b"\x01\x01a\xfd", NO_SCORE),
         (TEXT, b"\x01\x01a\x02xy", NO_SCORE),
@@ -84,10 +84,10 @@ fn what_no_sorted_set_can_be_is_refused() {
         (
             LISTPACK,
             &listpack(1, b"\x81a\x02"),
-            Reason::BadValue("a packed sorted set with a member and no score"),
+            RdbErrorReason::BadValue("a packed sorted set with a member and no score"),
         ),
-        (LISTPACK, &listpack(2, b"\x05\x01\xf9"), Reason::BadValue("Zset listpack integrity check failed.")),
-        (BINARY, b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a\x01x", Reason::UnexpectedEnd),
+        (LISTPACK, &listpack(2, b"\x05\x01\xf9"), RdbErrorReason::BadValue("Zset listpack integrity check failed.")),
+        (BINARY, b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a\x01x", RdbErrorReason::UnexpectedEnd),
     ];
     for (code, body, reason) in table {
         assert_eq!(decoded(*code, body), Err(*reason), "type {code} {body:?}");
@@ -110,7 +110,7 @@ fn round_trip(rows: &[Row]) -> Vec<Row> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(
+    fn written_values_round_trip(
         members in prop::collection::btree_map(
             prop::collection::vec(any::<u8>(), 0..10),
             prop_oneof![any::<f64>().prop_filter("a number", |score| !score.is_nan()), (0i32..5).prop_map(f64::from)],
@@ -123,7 +123,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_it_panic(code in 0usize..4, body in prop::collection::vec(any::<u8>(), 0..80)) {
+    fn arbitrary_bytes_do_not_panic(code in 0usize..4, body in prop::collection::vec(any::<u8>(), 0..80)) {
         let _ = decoded([TEXT, BINARY, ZIPLIST, LISTPACK][code], &body);
     }
 }

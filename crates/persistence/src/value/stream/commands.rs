@@ -36,7 +36,7 @@ pub(super) fn add_piece(piece: &Piece<'_>, out: &mut Commands) {
                 words.push(name);
                 words.push(value);
             });
-            out.about_key_with("XADD", &mut words);
+            out.add_key_command_with_words("XADD", &mut words);
         }),
         Piece::Head { head, .. } => add_head(&head, out),
         Piece::Group { name, last, read, .. } => {
@@ -45,7 +45,7 @@ pub(super) fn add_piece(piece: &Piece<'_>, out: &mut Commands) {
             let last = last.to_string();
             let counts: [&[u8]; 2] = [b"ENTRIESREAD", read.as_bytes()];
             let name = &out.stream.group.name.clone();
-            out.about_key_of("XGROUP", "CREATE", &[&[&name[..], last.as_bytes()][..], &counts].concat());
+            out.add_key_subcommand("XGROUP", "CREATE", &[&[&name[..], last.as_bytes()][..], &counts].concat());
         }
         Piece::Pending { id, delivered, count } => {
             out.stream.group.pending.insert(id, (delivered, count));
@@ -53,18 +53,18 @@ pub(super) fn add_piece(piece: &Piece<'_>, out: &mut Commands) {
         Piece::Consumer { name, .. } => {
             out.stream.group.consumer = name.to_vec();
             let group = &out.stream.group.name.clone();
-            out.about_key_of("XGROUP", "CREATECONSUMER", &[group, name]);
+            out.add_key_subcommand("XGROUP", "CREATECONSUMER", &[group, name]);
         }
         Piece::Owned(id) => add_owned(id, out),
         Piece::Producers { bounds, .. } => {
             let (duration, most) = (bounds.duration.to_string(), bounds.most.to_string());
             let words: [&[u8]; 4] = [b"IDMP-DURATION", duration.as_bytes(), b"IDMP-MAXSIZE", most.as_bytes()];
-            out.about_key("XCFGSET", &words);
+            out.add_key_command("XCFGSET", &words);
         }
         Piece::Producer { name, .. } => out.stream.producer = name.to_vec(),
         Piece::Iid { iid, id } => {
             let producer = out.stream.producer.clone();
-            out.about_key("XIDMPRECORD", &[&producer, iid, id.to_string().as_bytes()]);
+            out.add_key_command("XIDMPRECORD", &[&producer, iid, id.to_string().as_bytes()]);
         }
         // No command can set them.
         Piece::Totals(_) => {}
@@ -76,12 +76,12 @@ fn add_head(head: &Head, out: &mut Commands) {
     if out.stream.entries == 0 {
         let first = StreamId { millis: 0, sequence: 1 };
         let id = head.last.max(first).to_string();
-        out.about_key("XADD", &[b"MAXLEN", b"0", id.as_bytes(), b"x", b"y"]);
+        out.add_key_command("XADD", &[b"MAXLEN", b"0", id.as_bytes(), b"x", b"y"]);
     }
     let (last, added, deleted) =
         (head.last.to_string(), head.added.to_string(), head.max_deleted.to_string());
     let counts: [&[u8]; 4] = [b"ENTRIESADDED", added.as_bytes(), b"MAXDELETEDID", deleted.as_bytes()];
-    out.about_key("XSETID", &[&[last.as_bytes()][..], &counts].concat());
+    out.add_key_command("XSETID", &[&[last.as_bytes()][..], &counts].concat());
 }
 
 /// Adds a pending entry of the consumer.
@@ -93,5 +93,5 @@ fn add_owned(id: StreamId, out: &mut Commands) {
     let whose: [&[u8]; 4] = [&name, &consumer, b"0", id.as_bytes()];
     let how: [&[u8]; 6] =
         [b"TIME", delivered.as_bytes(), b"RETRYCOUNT", count.as_bytes(), b"JUSTID", b"FORCE"];
-    out.about_key("XCLAIM", &[&whose[..], &how].concat());
+    out.add_key_command("XCLAIM", &[&whose[..], &how].concat());
 }

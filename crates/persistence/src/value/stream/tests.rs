@@ -1,12 +1,12 @@
-use keyspace::{Detached, Found, Key, Keyspace, Kind, Limits, Packed, Stream, Value};
+use keyspace::{Detached, Found, Key, Keyspace, Kind, ReadLimits, Packed, Stream, Value};
 use proptest::prelude::*;
 
 use super::*;
 use crate::Checks;
-use crate::dump::{RestoreError, Restored, dump, restore};
+use crate::dump::{RestoreError, RestoredValue, dump, restore};
 
 /// Made by Redis 7.0.15: XADD of `a 1 b two` as 1-1, `a 300 b -5` as 1-2, `c 1` as 5-0, XDEL of 1-2.
-const OF_REDIS: &[u8] = b"\x13\x01\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01@BB\0\0\0\x19\0\x02\x01\x01\x01\x02\x01\x81a\
+const FROM_REDIS: &[u8] = b"\x13\x01\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01@BB\0\0\0\x19\0\x02\x01\x01\x01\x02\x01\x81a\
     \x02\x81b\x02\0\x01\x02\x01\0\x01\0\x01\x01\x01\x83two\x04\x05\x01\x03\x01\0\x01\x01\x01\xc1,\x02\xdf\xfb\x02\x05\
     \x01\0\x01\x04\x01\xdf\xff\x02\x01\x01\x81c\x02\x01\x01\x06\x01\xff\x02\x05\0\x01\x01\x01\x02\x03\0\n\0`\xa96\"\xd9\
     \xac\xc4l";
@@ -19,7 +19,7 @@ const WITH_GROUPS: &[u8] = b"\x13\x01\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01@BB
     \0\0\0\0\t\x02\x05alice\xa3N5\x05\xa2\x01\0\0\x01\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01\x03bob\x9dN5\x05\xa2\x01\0\0\
     \x01\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\0\x01h\x03\0\x07\0\0\n\0<\x97$\x0eit\xc6\x13";
 /// An equal stream made by Valkey 9.1.
-const OF_VALKEY: &[u8] = b"\x15\x01\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01@BB\0\0\0\x19\0\x02\x01\x01\x01\x02\x01\x81a\
+const FROM_VALKEY: &[u8] = b"\x15\x01\x10\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01@BB\0\0\0\x19\0\x02\x01\x01\x01\x02\x01\x81a\
     \x02\x81b\x02\0\x01\x02\x01\0\x01\0\x01\x01\x01\x83two\x04\x05\x01\x03\x01\0\x01\x01\x01\xc1,\x02\xdf\xfb\x02\x05\
     \x01\0\x01\x04\x01\xdf\xff\x02\x01\x01\x81c\x02\x01\x01\x06\x01\xff\x02\x05\0\x01\x01\x01\x02\x03\x02\x01g\x05\0\
     \x03\x02\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x01\xd0\x07\0\0\0\0\0\0\x02\0\0\0\0\0\0\0\x05\0\0\0\0\0\0\0\0\xe8\x03\0\0\0\
@@ -32,9 +32,9 @@ fn stored<R>(payload: &[u8], then: impl FnOnce(&Value<'_>) -> R) -> Result<R, Re
     let key: Key<'_> = keyspace.key(b"key");
     let mut slot = keyspace.lock(key.slot());
     let mut buffer = ValueBuffer::new();
-    let place = match restore(payload, 1 << 29, Limits::default(), Checks::default(), &mut buffer)? {
-        Restored::Whole(value) => slot.table(0).insert(&key, value, None),
-        Restored::Large(value) => slot.table(0).attach(&key, value, None),
+    let place = match restore(payload, 1 << 29, ReadLimits::default(), Checks::default(), &mut buffer)? {
+        RestoredValue::Whole(value) => slot.table(0).insert(&key, value, None),
+        RestoredValue::Large(value) => slot.table(0).attach(&key, value, None),
     };
     assert!(matches!(slot.table(0).find(&key, Millis(0)), Found::Live(_)));
     Ok(then(&slot.table(0).value(place)))
@@ -61,20 +61,20 @@ fn id(millis: u64, sequence: u64) -> StreamId {
 }
 
 #[test]
-fn payloads_are_those_of_redis() {
-    for payload in [OF_REDIS, WITH_GROUPS] {
+fn payloads_match_redis() {
+    for payload in [FROM_REDIS, WITH_GROUPS] {
         let again = stored(payload, |value| dump(value, Dialect::Redis, true)).expect("it is sound");
         assert_eq!(again, payload);
     }
-    let stream = stream_of(OF_REDIS).expect("it is sound");
+    let stream = stream_of(FROM_REDIS).expect("it is sound");
     let ids: Vec<_> = stream.range(StreamId::MIN, StreamId::MAX).map(|entry| entry.id).collect();
     assert_eq!(ids, [id(1, 1), id(5, 0)]);
     assert_eq!(stream.head(), Head { len: 2, last: id(5, 0), max_deleted: id(1, 2), added: 3 });
 }
 
 #[test]
-fn groups_are_read_as_redis_and_valkey_write_them() {
-    for (payload, active) in [(WITH_GROUPS, 1_795_383_709_347), (OF_VALKEY, 1_795_383_710_089)] {
+fn groups_of_redis_and_valkey_are_read() {
+    for (payload, active) in [(WITH_GROUPS, 1_795_383_709_347), (FROM_VALKEY, 1_795_383_710_089)] {
         let stream = stream_of(payload).expect("it is sound");
         let group = stream.group(b"g").expect("it is there");
         assert_eq!((group.last, group.read), (id(5, 0), Some(3)));
@@ -92,9 +92,9 @@ fn groups_are_read_as_redis_and_valkey_write_them() {
 }
 
 #[test]
-fn a_large_stream_comes_in_parts_and_has_all_it_had() {
+fn large_stream_round_trips_in_parts() {
     let mut stream = Stream::default();
-    let bounds = Limits::default().stream;
+    let bounds = ReadLimits::default().stream;
     let long = [b'x'; 200];
     for number in 1..5000u64 {
         stream.append(id(number, 0), &[b"number", number.to_string().as_bytes(), b"text", &long], bounds);
@@ -130,7 +130,7 @@ fn is_harmless(body: &[u8]) {
     }
     let mut large = Detached::large(Kind::Stream);
     loop {
-        if !large.add(buffer.value(), &Limits::default()) {
+        if !large.add(buffer.value(), &ReadLimits::default()) {
             return;
         }
         if !buffer.is_part() {
@@ -149,37 +149,37 @@ fn is_harmless(body: &[u8]) {
 }
 
 #[test]
-fn a_payload_that_is_cut_anywhere_is_refused() {
+fn truncated_payloads_are_rejected() {
     let body = &WITH_GROUPS[1..WITH_GROUPS.len() - 10];
     for end in 0..body.len() {
         let mut source = Source::new(&body[..end], 64, 1 << 20, false);
-        assert!(super::super::read(COUNTED, &mut source, &mut ValueBuffer::new()).is_err(), "cut at {end}");
+        assert!(super::super::read(WITH_COUNTS, &mut source, &mut ValueBuffer::new()).is_err(), "cut at {end}");
     }
 }
 
 #[test]
-fn what_does_not_fit_together_is_refused() {
-    let body = &OF_REDIS[..OF_REDIS.len() - 10];
+fn inconsistent_streams_are_rejected() {
+    let body = &FROM_REDIS[..FROM_REDIS.len() - 10];
     let head = body.len() - 9;
     // The last id below the last entry, a node id that is too short, and backward lengths.
     for (at, with) in [(head + 1, 4), (2, 15), (35, 1), (35, 3), (40, 2)] {
         let mut wrong = body.to_vec();
         wrong[at] = with;
         let mut source = Source::new(&wrong[1..], 64, 1 << 20, false);
-        let read = super::super::read(COUNTED, &mut source, &mut ValueBuffer::new());
+        let read = super::super::read(WITH_COUNTS, &mut source, &mut ValueBuffer::new());
         assert!(read.is_err(), "{with} at {at}");
     }
 }
 
 /// Some old versions wrote a wrong number of entries.
 #[test]
-fn entries_are_counted_whatever_number_is_stored() {
-    let head = OF_REDIS.len() - 10 - 9;
+fn stored_entry_count_is_ignored() {
+    let head = FROM_REDIS.len() - 10 - 9;
     for (stored, added) in [(0, 3), (1, 3), (3, 3), (63, 3)] {
-        let mut body = OF_REDIS[..OF_REDIS.len() - 10].to_vec();
+        let mut body = FROM_REDIS[..FROM_REDIS.len() - 10].to_vec();
         body[head] = stored;
         let mut buffer = ValueBuffer::new();
-        super::super::read(COUNTED, &mut Source::new(&body[1..], 64, 1 << 20, false), &mut buffer)
+        super::super::read(WITH_COUNTS, &mut Source::new(&body[1..], 64, 1 << 20, false), &mut buffer)
             .expect("it is read");
         let head = buffer.value().pieces().find_map(|piece| match piece {
             Piece::Head { head, .. } => Some(head),
@@ -191,7 +191,7 @@ fn entries_are_counted_whatever_number_is_stored() {
 
 /// Made by Redis 8.6: three entries added by producers `p1` (iids i1, sent twice, and i2) and `prod2` (abc);
 /// a group `g` whose consumer `c` owns the first entry and whose consumer `idle` has received nothing.
-const OF_REDIS_86: &[u8] = b"\x1a\x01\x10\0\0\x01\xa2\x1f\xfcl\xed\0\0\0\0\0\0\0\0\xc3/4\x114\0\0\0\x14\0\x03\x01\0\x01\x01\
+const FROM_REDIS_86: &[u8] = b"\x1a\x01\x10\0\0\x01\xa2\x1f\xfcl\xed\0\0\0\0\0\0\0\0\xc3/4\x114\0\0\0\x14\0\x03\x01\0\x01\x01\
     \x01\x81f\x02\0\x01\x02 \n\x05\0\x01\x81v\x02\x04 \n\0\n\xe0\x01\n\0\x0f \n\x06\x82v2\x03\x04\x01\xff\x03\x81\0\0\
     \x01\xa2\x1f\xfcl\xfc\0\x81\0\0\x01\xa2\x1f\xfcl\xed\0\0\0\x03\x01\x01g\x81\0\0\x01\xa2\x1f\xfcl\xed\0\x01\x01\0\0\x01\
     \xa2\x1f\xfcl\xed\0\0\0\0\0\0\0\0\x07m\xfc\x1f\xa2\x01\0\0\x01\x02\x01c\x07m\xfc\x1f\xa2\x01\0\0\x07m\xfc\x1f\xa2\x01\0\0\
@@ -200,8 +200,8 @@ const OF_REDIS_86: &[u8] = b"\x1a\x01\x10\0\0\x01\xa2\x1f\xfcl\xed\0\0\0\0\0\0\0
     \xa2\x1f\xfcl\xfc\0\x03\x01\r\0\x99\xc8(\xde\xec?\xc2\xb0";
 
 #[test]
-fn streams_of_redis_86_are_read_and_keep_when_consumers_were_active() {
-    let first = stream_of(OF_REDIS_86).expect("it is sound");
+fn redis_8_6_streams_keep_active_times() {
+    let first = stream_of(FROM_REDIS_86).expect("it is sound");
     let again = stream_of(&dumped(&first)).expect("it is sound");
     for stream in [first, again] {
         assert_eq!((stream.head().len, stream.head().added), (3, 3));
@@ -211,8 +211,8 @@ fn streams_of_redis_86_are_read_and_keep_when_consumers_were_active() {
         assert_eq!(times(b"c"), Some((seen, Some(seen))));
         assert_eq!(times(b"idle"), Some((Millis(1_795_832_966_412), None)));
     }
-    let again = dumped(&stream_of(OF_REDIS_86).expect("it is sound"));
-    assert_eq!(again[0], PRODUCED);
+    let again = dumped(&stream_of(FROM_REDIS_86).expect("it is sound"));
+    assert_eq!(again[0], WITH_PRODUCERS);
     let again = stream_of(&again).expect("it is sound");
     let producers = again.producers().expect("they were written");
     assert_eq!((producers.producer_count(), producers.iid_count()), (2, 3));
@@ -222,19 +222,19 @@ fn streams_of_redis_86_are_read_and_keep_when_consumers_were_active() {
 
 /// Redis 5 does not record what its groups have read.
 #[test]
-fn what_groups_of_redis_5_have_read_follows_from_where_they_are() {
-    let rest = Rest { added: 3, first: Some(id(1, 0)), last_of_all: id(9, 0), ..Rest::default() };
+fn entries_read_of_redis_5_groups_is_derived() {
+    let remaining = Remaining { added: 3, first: Some(id(1, 0)), last_of_all: id(9, 0), ..Remaining::default() };
     let table =
         [(id(0, 0), Some(0)), (id(1, 0), Some(1)), (id(5, 0), None), (id(9, 0), Some(3)), (id(9, 1), None)];
     for (at, read) in table {
-        assert_eq!(rest.read_up_to(at), read, "{at}");
+        assert_eq!(remaining.entries_read_up_to(at), read, "{at}");
     }
-    assert_eq!(Rest::default().read_up_to(id(7, 0)), Some(0));
+    assert_eq!(Remaining::default().entries_read_up_to(id(7, 0)), Some(0));
 }
 
 proptest! {
     #[test]
-    fn no_change_of_a_payload_makes_it_panic(
+    fn corrupted_payloads_do_not_panic(
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
         let mut body = WITH_GROUPS[..WITH_GROUPS.len() - 10].to_vec();
