@@ -37,7 +37,7 @@ pub use catalogue::{CommandCatalogue, CommandId};
 pub use category::Categories;
 pub use command::{AclClient, CommandResolver, HELP, NO_FILE, ResolveError, UserChange, answer, genpass};
 pub use log::{AclDenial, AclLog, DenialReason};
-pub use selector::{AccessedDatabases, AclRequest, Channel, Denial, Key, KeyAccess};
+pub use selector::{AccessedDatabases, AclRequest, ChannelUse, Denial, KeyAccess, KeyUse};
 pub use user::{RuleError, User};
 pub use users::{AclFileError, DEFAULT, UserRulesError, Users};
 

@@ -16,9 +16,9 @@ pub struct AclRequest<'a> {
     /// The argument after the command name.
     pub first_argument: Option<&'a [u8]>,
     /// The keys of the request.
-    pub keys: SmallVec<[Key<'a>; 4]>,
+    pub keys: SmallVec<[KeyUse<'a>; 4]>,
     /// The channels of the request.
-    pub channels: SmallVec<[Channel<'a>; 4]>,
+    pub channels: SmallVec<[ChannelUse<'a>; 4]>,
     /// The databases that the request accesses.
     pub databases: AccessedDatabases,
 }
@@ -37,7 +37,7 @@ pub enum AccessedDatabases {
 
 /// A key of a request.
 #[derive(Debug, Clone, Copy)]
-pub struct Key<'a> {
+pub struct KeyUse<'a> {
     /// The key's bytes.
     pub name: &'a [u8],
     /// Required access.
@@ -55,7 +55,7 @@ pub struct KeyAccess {
 
 /// A channel of a request.
 #[derive(Debug, Clone, Copy)]
-pub struct Channel<'a> {
+pub struct ChannelUse<'a> {
     /// The name or pattern.
     pub name: &'a [u8],
     /// It is a pattern (PSUBSCRIBE).
@@ -337,7 +337,7 @@ impl Selector {
         }
     }
 
-    fn permits_key(&self, key: &Key<'_>) -> bool {
+    fn permits_key(&self, key: &KeyUse<'_>) -> bool {
         let PermittedPatterns::Some(patterns) = &self.keys else { return true };
         let enough =
             |access: KeyAccess| (access.read || !key.access.read) && (access.write || !key.access.write);
@@ -346,7 +346,7 @@ impl Selector {
 
     /// A pattern is permitted only if it is literally one of the permitted ones: the set of channels it may
     /// match is unbounded.
-    pub(crate) fn permits_channel(&self, channel: Channel<'_>) -> bool {
+    pub(crate) fn permits_channel(&self, channel: ChannelUse<'_>) -> bool {
         let PermittedPatterns::Some(patterns) = &self.channels else { return true };
         patterns.iter().any(|known| {
             if channel.is_pattern { known == channel.name } else { glob::matches(known, channel.name) }

@@ -31,14 +31,14 @@ impl CommandResolver for Commands {
             "get" if words.len() != 1 => return Err(ResolveError::Arity("get".to_owned())),
             name @ ("get" | "set") => {
                 let access = KeyAccess { read: name == "get", write: name == "set" };
-                resolved.keys = std::iter::once(Key { name: words[0], access }).collect();
+                resolved.keys = std::iter::once(KeyUse { name: words[0], access }).collect();
             }
             "select" => {
                 let number = resp::parse_i64(words[0]).and_then(|number| u32::try_from(number).ok());
                 resolved.databases = AccessedDatabases::Some(number.into_iter().collect());
             }
             "subscribe" => {
-                resolved.channels = words.iter().map(|name| Channel { name, is_pattern: false }).collect();
+                resolved.channels = words.iter().map(|name| ChannelUse { name, is_pattern: false }).collect();
             }
             _ => {}
         }
@@ -208,8 +208,8 @@ fn request_needs_one_permitting_selector() {
         ("dryrun nobody ping", "-ERR User 'nobody' not found"),
     ]);
     let user = server.users.find(b"u").unwrap();
-    assert!(user.may_subscribe(Channel { name: b"news.*", is_pattern: true }));
-    assert!(!user.may_subscribe(Channel { name: b"news.a*", is_pattern: true }), "only what was given");
+    assert!(user.may_subscribe(ChannelUse { name: b"news.*", is_pattern: true }));
+    assert!(!user.may_subscribe(ChannelUse { name: b"news.a*", is_pattern: true }), "only what was given");
 }
 
 #[test]

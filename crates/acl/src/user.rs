@@ -1,7 +1,7 @@
 //! A user: flags, passwords, a root selector, and further selectors that can permit more.
 
 use crate::password::PasswordHash;
-use crate::selector::{AclRequest, Channel, Denial, RuleContext, Selector};
+use crate::selector::{AclRequest, ChannelUse, Denial, RuleContext, Selector};
 
 /// Why a rule was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -203,7 +203,7 @@ impl User {
 
     /// Whether the user may subscribe to this channel.
     #[must_use]
-    pub fn may_subscribe(&self, channel: Channel<'_>) -> bool {
+    pub fn may_subscribe(&self, channel: ChannelUse<'_>) -> bool {
         self.selectors().any(|selector| selector.permits_channel(channel))
     }
 

@@ -6,7 +6,7 @@
 use std::io::{self, Read as _, Write};
 
 use persistence::TEMP_PREFIX;
-use persistence::aof::{Manifest, ManifestError, NamedFile};
+use persistence::aof::{AofFile, Manifest, ManifestError};
 
 use crate::storage::{AofStorage, DirectoryEvent};
 use crate::{FileOperation, OperationError};
@@ -132,7 +132,7 @@ impl<D: AofStorage> AofDirectory<D> {
 
     fn adopt_legacy_file(&self) -> io::Result<Manifest> {
         let mut manifest = Manifest::default();
-        manifest.replace_base(NamedFile { name: self.name.clone(), seq: 1 }, "");
+        manifest.replace_base(AofFile { name: self.name.clone(), seq: 1 }, "");
         // Written before the move: after a crash in between, the file is still found outside the directory.
         self.write_manifest(&manifest.text())?;
         self.move_legacy_file()?;
@@ -176,7 +176,7 @@ impl<D: AofStorage> AofDirectory<D> {
     pub fn files_to_load(&self, manifest: &Manifest) -> Vec<FileToLoad> {
         let base = manifest.base.iter().map(|file| (file, true));
         let files = base.chain(manifest.increments.iter().map(|file| (file, false)));
-        let to_load = |(file, is_base): (&NamedFile, bool)| FileToLoad {
+        let to_load = |(file, is_base): (&AofFile, bool)| FileToLoad {
             name: file.name.clone(),
             is_base,
             is_last: false,
@@ -191,7 +191,7 @@ impl<D: AofStorage> AofDirectory<D> {
     /// The sizes of the files named by `manifest`.
     #[must_use]
     pub fn sizes(&self, manifest: &Manifest) -> AofSizes {
-        let len = |file: &NamedFile| self.disk.len(&file.name).unwrap_or(0);
+        let len = |file: &AofFile| self.disk.len(&file.name).unwrap_or(0);
         let base = manifest.base.as_ref().map_or(0, len);
         AofSizes { base, all: base + manifest.increments.iter().map(len).sum::<u64>() }
     }

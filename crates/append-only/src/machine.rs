@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clock::{Instant, Millis};
-use persistence::aof::{Manifest, NamedFile};
+use persistence::aof::{AofFile, Manifest};
 use replication::{Position, ReplId};
 use slot_routing::ReplOffset;
 
@@ -73,7 +73,7 @@ struct IncrementStart {
 #[derive(Debug, Clone)]
 struct PendingIncrement {
     cut: IncrementStart,
-    file: NamedFile,
+    file: AofFile,
     /// The new increment, used if the log can still be followed.
     increment: Increment,
     is_lost: bool,
@@ -405,7 +405,7 @@ impl AppendOnly {
         let file = self.beginning.as_ref()?.file.clone();
         let mut manifest = self.manifest.clone();
         manifest.append_increment(file.clone());
-        // Before there is a base, the manifest must keep naming the older data.
+        // Before there is a base, the manifest must keep encoding_hint the older data.
         let text = (self.state == AofState::Complete).then(|| manifest.text());
         let operation = FileOperation::BeginIncrement { name: file.name, manifest: text };
         Some((InFlight::Begin(manifest), operation))

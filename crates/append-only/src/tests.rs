@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use persistence::aof::{Manifest, NamedFile, ReplAnnotation};
+use persistence::aof::{AofFile, Manifest, ReplAnnotation};
 use proptest::prelude::*;
 
 use super::*;
@@ -402,7 +402,7 @@ impl SimulatedServer {
             match first {
                 b'#' => {
                     let Some(end) = rest.iter().position(|byte| *byte == b'\n') else { break };
-                    if let Some(place) = ReplAnnotation::of_annotation(&rest[..=end]) {
+                    if let Some(place) = ReplAnnotation::parse(&rest[..=end]) {
                         assert_eq!(place.offset, reached.offset, "it follows from what was before");
                         assert_eq!(self.names.get(&place.history), Some(&reached.data));
                         let is_end = self.ends.contains(&reached.offset) || reached.data != self.data;
@@ -470,7 +470,7 @@ fn behind_a_base(policy: FsyncPolicy) -> SimulatedServer {
     let text = format!("{} {}", server.data, server.end.offset).into_bytes();
     let seen = text.iter().map(|byte| (*byte, false)).collect();
     let mut manifest = Manifest::default();
-    manifest.replace_base(NamedFile { name: name.clone(), seq: 1 }, "");
+    manifest.replace_base(AofFile { name: name.clone(), seq: 1 }, "");
     server.disk =
         Disk { files: [(name, File { seen, durable: text })].into(), manifests: vec![Some(manifest.text())] };
     let settings = AofSettings { policy, name: FILE_NAME.to_owned(), ..AofSettings::default() };

@@ -5,7 +5,7 @@
 //! space. A large collection is a table with the same layout. docs/BENCHMARKS.md has the measured
 //! values ("Resident bytes per key").
 
-use keyspace::{Kind, Packed};
+use keyspace::{Kind, PackedValue};
 use slot_routing::SLOT_COUNT;
 
 use crate::kinds::model;
@@ -60,7 +60,7 @@ pub fn slot_overhead_bytes(keys: u64) -> u64 {
 
 impl ElementCounts {
     /// Adds a value, or one part of a large value, to the totals.
-    pub fn add(&mut self, value: &Packed<'_>) {
+    pub fn add(&mut self, value: &PackedValue<'_>) {
         model(value.kind()).count_elements(value, self);
     }
 }

@@ -9,7 +9,7 @@ mod string;
 
 use std::ops::Range;
 
-use keyspace::{Key, Kind, Packed, Place, Table};
+use keyspace::{EntryRef, Key, Kind, PackedValue, Table};
 
 use crate::allocator::Quantum;
 use crate::data::{KeyGroup, MemoryBreakdown};
@@ -35,7 +35,7 @@ pub(crate) trait MemoryModel {
     fn valkey(&self, q: Quantum, data: &KeyGroup) -> MemoryBreakdown;
 
     /// Appends the elements numbered `numbers` to a value in this server.
-    fn add(&self, of: (&mut Table, Place, &Key<'_>), data: &KeyGroup, numbers: Range<u64>) -> Place;
+    fn add(&self, of: (&mut Table, EntryRef, &Key<'_>), data: &KeyGroup, numbers: Range<u64>) -> EntryRef;
 
     /// Metadata bytes of the elements of a value in this server, by encoding.
     fn metadata_bytes(&self, data: &KeyGroup, is_structure: bool) -> f64;
@@ -44,7 +44,7 @@ pub(crate) trait MemoryModel {
     fn estimate_structure(&self, shape: &KeyShape) -> u64;
 
     /// Adds a value, or one part of it, to `seen`.
-    fn count_elements(&self, value: &Packed<'_>, seen: &mut ElementCounts);
+    fn count_elements(&self, value: &PackedValue<'_>, seen: &mut ElementCounts);
 }
 
 /// Returns the model of `kind`.

@@ -9,7 +9,7 @@
 use std::iter;
 use std::sync::{Mutex, PoisonError};
 
-use keyspace::{Found, Key, Keyspace, Kind, Packed, Table, pool_taken};
+use keyspace::{Key, KeyLookup, Keyspace, Kind, PackedValue, Table, pool_used_bytes};
 use slot_routing::SLOT_COUNT;
 
 use crate::data::{KeyGroup, MemoryBreakdown};
@@ -73,7 +73,7 @@ fn measure_sample(data: &KeyGroup, keys: u64, slots: u64, heap: HeapCounter) -> 
     let _guard = MEASUREMENT_LOCK.lock().unwrap_or_else(PoisonError::into_inner);
     let keyspace = Keyspace::new(1, 1);
     let mut tables: Vec<Table> = iter::repeat_with(Table::default).take(slots as usize).collect();
-    let in_use = || heap() + pool_taken() as i64;
+    let in_use = || heap() + pool_used_bytes() as i64;
     let before = in_use();
     for number in 0..keys {
         // A pseudo-random slot.
@@ -85,7 +85,7 @@ fn measure_sample(data: &KeyGroup, keys: u64, slots: u64, heap: HeapCounter) -> 
     }
     // A server compacts its tables within seconds, too.
     for table in &mut tables {
-        table.tidy(usize::MAX);
+        table.compact(usize::MAX);
     }
     [in_use() - before, tables.iter().map(|table| table.overhead_bytes() as i64).sum()]
 }
@@ -93,15 +93,15 @@ fn measure_sample(data: &KeyGroup, keys: u64, slots: u64, heap: HeapCounter) -> 
 fn store_sample_key(table: &mut Table, key: &Key<'_>, data: &KeyGroup) {
     let expiry = data.expires.then_some(clock::Millis(1 << 41));
     if data.kind == Kind::String {
-        let _ = table.insert(key, Packed::string(&sample_value(data, 0)), expiry);
+        let _ = table.insert(key, PackedValue::string(&sample_value(data, 0)), expiry);
         return;
     }
-    let mut place = table.insert(key, Packed::empty(data.kind), None);
+    let mut place = table.insert(key, PackedValue::empty(data.kind), None);
     for first in (0..data.elements).step_by(ELEMENTS_PER_COMMAND as usize) {
         let numbers = first..data.elements.min(first + ELEMENTS_PER_COMMAND);
         place = model(data.kind).add((table, place, key), data, numbers);
     }
-    if let Found::Live(place) = table.find(key, clock::Millis(0)) {
+    if let KeyLookup::Live(place) = table.find(key, clock::Millis(0)) {
         let _ = table.set_expiry(place, key, expiry);
     }
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use harness::{PortClaim, claim_port};
-use resp::{Batch, Limits, Parser};
+use resp::{Batch, ParseLimits, Parser};
 use socket2::SockRef;
 
 use crate::encryption::TlsFrontend;
@@ -281,7 +281,7 @@ impl SharedState {
             };
             buffer.extend_from_slice(&piece[..length]);
             let mut batch = Batch::default();
-            let parsed = parser.parse(&mut buffer, &mut batch, &Limits::default());
+            let parsed = parser.parse(&mut buffer, &mut batch, &ParseLimits::default());
             let commands: Vec<Vec<String>> = (0..batch.len())
                 .map(|at| {
                     let args = batch.args(at, &buffer);

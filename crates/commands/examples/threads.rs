@@ -18,7 +18,7 @@ use engine::{Commands, Dispatcher, EffectLog, Engine, Origin, Requests, Session}
 use keyspace::Keyspace;
 use parking_lot::Mutex;
 use replication::{Log, ReplId};
-use resp::{Batch, Limits, Parser, encode_request};
+use resp::{Batch, ParseLimits, Parser, encode_request};
 use slot_routing::ReplOffset;
 
 const PIPELINE: usize = 16;
@@ -72,7 +72,7 @@ impl<'e> Client<'e> {
     fn run(&mut self, buffer: &mut [u8]) {
         self.batch.clear();
         self.out.clear();
-        let parsed = self.parser.parse(buffer, &mut self.batch, &Limits::default());
+        let parsed = self.parser.parse(buffer, &mut self.batch, &ParseLimits::default());
         assert_eq!(parsed.consumed, buffer.len());
         let (worker, session) = (&mut self.worker, &mut self.session);
         self.dispatcher.run(

@@ -78,7 +78,7 @@ pub(super) fn copied<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
 
 /// Cost proportional to the size of the request in bytes.
 pub(super) fn sent<const NANOS: u64>(request: &Estimated<'_>) -> u64 {
-    request.args.span() as u64 * NANOS
+    request.args.span_len() as u64 * NANOS
 }
 
 /// Cost of listing all keys. A large keyspace also pays for locking every slot briefly.

@@ -5,7 +5,7 @@ mod debug;
 use std::sync::atomic::Ordering;
 
 use engine::{Class, Command, CommandError, Context, Flags, Gate, KeyFlags, KeySpec, Origin};
-use keyspace::{Key, Naming, Packed, Place, Str};
+use keyspace::{EncodingHint, EntryRef, Key, PackedValue, StringRef};
 use smallvec::SmallVec;
 
 use super::rows::*;
@@ -62,16 +62,16 @@ impl From<Unusable> for CommandError {
 }
 
 /// The sketch in the entry at `place`.
-fn sketch<'c>(context: &'c Context<'_>, key: &Key<'_>, place: Place) -> Result<Sketch<'c>, CommandError> {
+fn sketch<'c>(context: &'c Context<'_>, key: &Key<'_>, place: EntryRef) -> Result<Sketch<'c>, CommandError> {
     Ok(Sketch::of(context.string(key, place)?.bytes)?)
 }
 
 /// Stores a sketch under `key`. An existing key keeps its expiry.
-fn store(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>, bytes: &[u8]) {
+fn store(context: &mut Context<'_>, key: &Key<'_>, found: Option<EntryRef>, bytes: &[u8]) {
     match found {
-        None => context.put(key, None, Packed::named_string(bytes, Naming::Raw), None),
+        None => context.put(key, None, PackedValue::string_with_hint(bytes, EncodingHint::Raw), None),
         Some(place) => {
-            let (_, into) = context.table(key).edit_string(place, key, bytes.len(), Naming::Raw);
+            let (_, into) = context.table(key).edit_string(place, key, bytes.len(), EncodingHint::Raw);
             into.copy_from_slice(bytes);
             context.modified(key);
         }
@@ -86,7 +86,7 @@ fn most_sparse(context: &Context<'_>) -> usize {
 /// PFADD key [element ...]
 fn pfadd(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
-    let found = context.find_typed::<Str<'_>>(&key)?;
+    let found = context.find_typed::<StringRef<'_>>(&key)?;
     let seen: SmallVec<[Observation; 8]> = context.args.from(2).iter().map(Observation::of).collect();
     let changed = match found {
         Some(place) if sketch(context, &key, place)?.is_dense() => {
@@ -95,7 +95,7 @@ fn pfadd(context: &mut Context<'_>) -> Result<(), CommandError> {
             if changes {
                 let mut raised = 0;
                 let len = context.string(&key, place)?.bytes.len();
-                let (_, bytes) = context.table(&key).edit_string(place, &key, len, Naming::Raw);
+                let (_, bytes) = context.table(&key).edit_string(place, &key, len, EncodingHint::Raw);
                 for seen in &seen {
                     raised += usize::from(sketch::observe_dense(bytes, *seen));
                 }
@@ -116,7 +116,7 @@ fn pfadd(context: &mut Context<'_>) -> Result<(), CommandError> {
 fn observe_sparse(
     context: &mut Context<'_>,
     key: &Key<'_>,
-    found: Option<Place>,
+    found: Option<EntryRef>,
     seen: &[Observation],
 ) -> Result<bool, CommandError> {
     let mut bytes = match found {
@@ -136,7 +136,7 @@ fn observe_sparse(
         }
         // OBJECT ENCODING reports it like a string edited in place.
         Some(place) => {
-            let _ = context.table(key).edit_string(place, key, bytes.len(), Naming::Raw);
+            let _ = context.table(key).edit_string(place, key, bytes.len(), EncodingHint::Raw);
         }
         None => {}
     }
@@ -151,7 +151,7 @@ fn pfcount(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Ok(());
     }
     let key = context.key(1)?;
-    let Some(place) = context.read_typed::<Str<'_>>(&key)? else {
+    let Some(place) = context.read_typed::<StringRef<'_>>(&key)? else {
         context.reply.integer(0);
         return Ok(());
     };
@@ -170,13 +170,13 @@ fn pfcount(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Caches the estimate in the sketch, if a read command may write now. It may not while the append-only file cannot be
 /// written: under `appendfsync always` the reply would wait for the file.
-fn keep(context: &mut Context<'_>, key: &Key<'_>, place: Place, number: u64) {
+fn keep(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, number: u64) {
     let stopped = Gate::NOT_BY_ITSELF.union(Gate::SLOTS_HELD).union(Gate::AOF_FAILED);
     if context.session.origin == Origin::Client && context.engine.settings.gate().intersects(stopped) {
         return;
     }
-    let len = context.view(key).typed::<Str<'_>>(place).map_or(0, |string| string.bytes.len());
-    let (_, bytes) = context.table(key).edit_string(place, key, len, Naming::Raw);
+    let len = context.view(key).typed::<StringRef<'_>>(place).map_or(0, |string| string.bytes.len());
+    let (_, bytes) = context.table(key).edit_string(place, key, len, EncodingHint::Raw);
     sketch::set_cached(bytes, number);
     context.modified(key);
 }
@@ -186,7 +186,7 @@ fn merged(context: &mut Context<'_>) -> Result<(Registers, bool), CommandError> 
     let (mut registers, mut dense) = (Registers::default(), false);
     for index in 1..context.args.len() {
         let key = context.key(index)?;
-        let Some(place) = context.read_typed::<Str<'_>>(&key)? else { continue };
+        let Some(place) = context.read_typed::<StringRef<'_>>(&key)? else { continue };
         let sketch = sketch(context, &key, place)?;
         dense |= sketch.is_dense();
         registers.merge(sketch)?;

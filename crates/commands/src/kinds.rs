@@ -64,7 +64,7 @@ pub(crate) trait ScoredMembers<'a> {
     fn len(&self) -> usize;
 
     /// Prefetches the memory for lookups of members with these hashes.
-    fn touch(&self, hashes: &[u64]);
+    fn prefetch(&self, hashes: &[u64]);
 
     /// The score of a member; `hash` must be the hash of `name`.
     fn score(&self, name: &[u8], hash: u64) -> Option<f64>;

@@ -128,7 +128,7 @@ fn repeated<P: Pool>(
             // Nearly all elements have expired: select by rank among the live ones.
             None => sample(pool, 1, random, out),
         }
-        if out.reply.is_full() {
+        if out.reply.is_over_limit() {
             break;
         }
         if out.reply.len() - start > out.most {

@@ -2,7 +2,7 @@
 
 use bitflags::bitflags;
 use engine::{CommandError, Context, quoted};
-use keyspace::{Kind, ScanItem, Typed};
+use keyspace::{Kind, ScanItem, TypedView};
 use resp::{Protocol, Writer};
 use slot_routing::{Slot, hash_tag};
 
@@ -158,7 +158,7 @@ pub(super) fn reply_page(reply: &mut Writer<'_>, cursor: u64, found: &Found) {
 
 /// HSCAN, SSCAN and ZSCAN: key cursor [MATCH pattern] [COUNT count], plus the `allowed` options. `scan` visits elements
 /// from a position in hash order and returns the next position.
-pub(super) fn scan_elements<T: Typed>(
+pub(super) fn scan_elements<T: TypedView>(
     context: &mut Context<'_>,
     allowed: Words,
     scan: impl FnOnce(T::At<'_>, u64, &Options<'_>, &mut Found) -> Option<u64>,

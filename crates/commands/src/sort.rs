@@ -95,7 +95,7 @@ fn reply(context: &mut Context<'_>, options: &Options<'_>, sorted: &[Bytes]) -> 
                 None => context.reply.null(),
             }
         }
-        if context.reply.is_full() {
+        if context.reply.is_over_limit() {
             break;
         }
     }

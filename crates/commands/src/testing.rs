@@ -10,7 +10,7 @@ use engine::{
 };
 use keyspace::Keyspace;
 use parking_lot::Mutex;
-use resp::{Batch, Limits, Parser, Request, Value, parse_value};
+use resp::{Batch, ParseLimits, Parser, Request, Value, parse_value};
 use slot_routing::{Endpoint, Epoch, Member, NodeId, ReplOffset, Role, Slot, Topology};
 
 /// Appended effects: the database and the encoded commands.
@@ -47,7 +47,7 @@ impl Kept {
         let mut lines = Vec::new();
         for (db, commands) in self.0.lock().iter() {
             let (mut batch, mut commands) = (Batch::default(), commands.clone());
-            let parsed = Parser::new().parse(&mut commands, &mut batch, &Limits::default());
+            let parsed = Parser::new().parse(&mut commands, &mut batch, &ParseLimits::default());
             assert_eq!((parsed.consumed, parsed.error), (commands.len(), None));
             for index in 0..batch.len() {
                 let words = batch.args(index, &commands).iter().map(String::from_utf8_lossy);
@@ -68,7 +68,7 @@ pub(crate) fn run_read(
     mut buffer: Vec<u8>,
 ) -> (usize, Flow, Vec<u8>) {
     let (mut batch, mut out) = (Batch::default(), Vec::new());
-    let parsed = Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
+    let parsed = Parser::new().parse(&mut buffer, &mut batch, &ParseLimits::default());
     assert_eq!(parsed.error, None, "{}", buffer.escape_ascii());
     let requests = Requests { buffer: &buffer, batch: &batch, from: 0 };
     let (stopped, flow) = dispatcher.run(worker, session, now, requests, &mut out);

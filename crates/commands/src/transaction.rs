@@ -1,7 +1,7 @@
 //! MULTI, EXEC, DISCARD, WATCH and UNWATCH. EXEC itself is implemented in `dispatch/transaction.rs`.
 
 use engine::{Categories, Command, CommandError, Context, Flags, Group};
-use keyspace::Found;
+use keyspace::KeyLookup;
 
 use super::rows::LOOKS_AT_ALL;
 
@@ -49,7 +49,7 @@ fn watch(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (engine, now) = (context.engine, context.now);
     for index in 1..context.args.len() {
         let key = context.key(index)?;
-        let was_expired = matches!(context.view(&key).find(&key, now), Found::Expired(_));
+        let was_expired = matches!(context.view(&key).find(&key, now), KeyLookup::Expired(_));
         engine.watch(context.session, &key, was_expired);
     }
     context.reply.ok();

@@ -12,7 +12,7 @@ use clock::{Instant, Millis};
 use config::keys;
 use process::time;
 use resp::Args;
-use snapshot_io::{Host, LoadError, Loaded, Loader, Told};
+use snapshot_io::{LoadError, LoadEvent, LoadHost, LoadResult, Loader};
 
 use super::snapshot::delay;
 use crate::Durability;
@@ -66,7 +66,7 @@ impl LoadProgress {
 }
 
 /// Callbacks of a load into this process.
-struct LoadHost<'a> {
+struct ServerLoadHost<'a> {
     durability: &'a Durability,
     loading: &'a LoadProgress,
     /// `key-load-delay`
@@ -77,7 +77,7 @@ struct LoadHost<'a> {
     file_began: Cell<Instant>,
 }
 
-impl Host for LoadHost<'_> {
+impl LoadHost for ServerLoadHost<'_> {
     fn now(&self) -> Millis {
         time::now()
     }
@@ -113,28 +113,28 @@ impl Host for LoadHost<'_> {
         applied.imports.apply_command(engine, args);
     }
 
-    fn tell(&self, told: Told<'_>) {
+    fn tell(&self, told: LoadEvent<'_>) {
         match told {
-            Told::FileBegins => self.file_began.set(time::instant()),
-            Told::RdbBase => tracing::info!("Reading RDB base file on AOF loading..."),
-            Told::FileLoaded { name, is_base } => {
+            LoadEvent::FileBegins => self.file_began.set(time::instant()),
+            LoadEvent::RdbBase => tracing::info!("Reading RDB base file on AOF loading..."),
+            LoadEvent::FileLoaded { name, is_base } => {
                 let took = time::instant().since(self.file_began.get()).as_secs_f64();
                 let kind = if is_base { "base" } else { "incr" };
                 tracing::info!("DB loaded from {kind} file {name}: {took:.3} seconds");
             }
-            Told::EmptyKey(key) => {
+            LoadEvent::EmptyKey(key) => {
                 tracing::info!("rdbLoadObject skipping empty key: {}", key.escape_ascii());
             }
-            Told::CommandFailed(error) => {
+            LoadEvent::CommandFailed(error) => {
                 tracing::warn!(
                     "== CRITICAL == This server is sending an error to its AOF-loading-client: '-{error}'"
                 );
             }
-            Told::Truncating { name, whole } => {
+            LoadEvent::Truncating { name, whole } => {
                 tracing::warn!("!!! Warning: short read while loading the AOF file {name}!!!");
                 tracing::warn!("!!! Truncating the AOF {name} at offset {whole} !!!");
             }
-            Told::Truncated(name) => {
+            LoadEvent::Truncated(name) => {
                 tracing::warn!("AOF {name} loaded anyway because aof-load-truncated is enabled");
             }
         }
@@ -144,7 +144,7 @@ impl Host for LoadHost<'_> {
 /// Runs `load` with a loader for this server's engine.
 pub(super) fn with_loader<T>(durability: &Durability, load: impl FnOnce(&Loader<'_>) -> T) -> T {
     let config = &durability.config;
-    let host = LoadHost {
+    let host = ServerLoadHost {
         durability,
         loading: &durability.saving.loading,
         key_delay: config.get(keys::KEY_LOAD_DELAY),
@@ -158,7 +158,7 @@ pub(super) fn with_loader<T>(durability: &Durability, load: impl FnOnce(&Loader<
         commands: &durability.commands,
         threads: config.get(keys::IO_THREADS),
         verify_checksum: config.get(keys::RDBCHECKSUM),
-        kept,
+        max_deletion_bytes: kept,
         host: &host,
     })
 }
@@ -171,7 +171,7 @@ pub fn replace_by_file(
     durability: &Durability,
     path: &Path,
     drop_expired: bool,
-) -> Result<Loaded, LoadError> {
+) -> Result<LoadResult, LoadError> {
     let file = File::open(path)?;
     let len = file.metadata()?.len();
     with_loader(durability, |loader| loader.replace(file, len, drop_expired, || true))
@@ -195,7 +195,7 @@ pub fn replace_by_stream(
     len: u64,
     before: impl FnOnce(),
     whole: impl FnOnce() -> bool,
-) -> Result<Loaded, LoadError> {
+) -> Result<LoadResult, LoadError> {
     with_loader(durability, |loader| loader.replace_after(input, len, false, before, whole))
 }
 
@@ -210,7 +210,7 @@ pub fn replace_by_exchange(
     served: bool,
     whole: impl FnOnce() -> bool,
     before: impl FnOnce(),
-) -> Result<Loaded, LoadError> {
+) -> Result<LoadResult, LoadError> {
     with_loader(durability, |loader| loader.replace_by_exchange(input, len, served, whole, before))
 }
 
@@ -219,7 +219,7 @@ pub(crate) fn add_file(
     durability: &Durability,
     path: &Path,
     drop_expired: bool,
-) -> Result<Loaded, LoadError> {
+) -> Result<LoadResult, LoadError> {
     let file = File::open(path)?;
     let len = file.metadata()?.len();
     with_loader(durability, |loader| loader.add(file, len, drop_expired))

@@ -15,10 +15,10 @@ use config::keys;
 use engine::Gate;
 use keyspace::kept_bytes;
 use parking_lot::{Condvar, Mutex};
-use persistence::{Dialect, SavedFile};
+use persistence::{Dialect, SnapshotFile};
 use process::adaptive_tick::AdaptiveTick;
 use slot_routing::{ReplOffset, Role};
-use snapshot_io::{LeftOut, LoadError, Loaded, position_of};
+use snapshot_io::{LoadError, LoadResult, SkippedKeys, position_of};
 
 use crate::disk::SystemDisk;
 use crate::loading::{LoadProgress, add_file, replace_by_file};
@@ -99,7 +99,7 @@ struct SavingState {
     saves: Saves,
     /// Cancellation state of the running save.
     cancellation: Option<Cancellation>,
-    loaded: Loaded,
+    loaded: LoadResult,
     /// Maximum of overwritten values kept in memory during the last background save, in bytes.
     last_peak_kept_bytes: usize,
 }
@@ -145,7 +145,7 @@ impl Saving {
         let state = SavingState {
             saves: Saves::new(process::time::now().secs()),
             cancellation: None,
-            loaded: Loaded::default(),
+            loaded: LoadResult::default(),
             last_peak_kept_bytes: 0,
         };
         Self {
@@ -366,8 +366,8 @@ pub fn record_resync(durability: &Durability, keys: u64) {
 }
 
 /// The file that is loaded at startup.
-fn saved_file(durability: &Durability) -> SavedFile<SystemDisk> {
-    SavedFile::new(SystemDisk::new(".".into()), &durability.config.get(keys::DBFILENAME))
+fn saved_file(durability: &Durability) -> SnapshotFile<SystemDisk> {
+    SnapshotFile::new(SystemDisk::new(".".into()), &durability.config.get(keys::DBFILENAME))
 }
 
 /// Creates a temporary file that can later be [kept](keep_resync_file).
@@ -499,7 +499,7 @@ async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<bool> {
         tracing::warn!("Short read or OOM loading DB. Unrecoverable error, aborting now.");
         anyhow::anyhow!("Fatal error loading the DB: {error}. Check the file, or move it away. Exiting.")
     })?;
-    let Loaded { keys, expired, empty, .. } = &loaded;
+    let LoadResult { keys, expired, empty, .. } = &loaded;
     let skipped = if *empty > 0 { format!(", empty keys skipped: {empty}") } else { String::new() };
     tracing::info!("Done loading RDB, keys loaded: {keys}, keys expired: {expired}{skipped}.");
     let took = process::time::instant().since(began);
@@ -514,8 +514,8 @@ async fn load_file(durability: &Arc<Durability>) -> anyhow::Result<bool> {
 }
 
 /// Takes the keys that the initial load skipped, to report them to the log. A second call returns none.
-pub fn take_skipped_keys(durability: &Durability) -> LeftOut {
-    std::mem::take(&mut durability.saving.state.lock().loaded.left_out)
+pub fn take_skipped_keys(durability: &Durability) -> SkippedKeys {
+    std::mem::take(&mut durability.saving.state.lock().loaded.skipped_keys)
 }
 
 /// Whether the configuration, or the last known cluster state, makes this node a replica.
@@ -545,7 +545,7 @@ pub fn reload(
     durability: &Durability,
     how: ReloadOptions,
     drop_expired: bool,
-    on_loaded: impl FnOnce(&LeftOut),
+    on_loaded: impl FnOnce(&SkippedKeys),
 ) -> Result<(), SaveError> {
     if how.save {
         save(durability)?;
@@ -554,7 +554,7 @@ pub fn reload(
     let load = if how.merge { add_file } else { replace_by_file };
     let loaded = load(durability, Path::new(&*name), drop_expired);
     if let Ok(loaded) = &loaded {
-        on_loaded(&loaded.left_out);
+        on_loaded(&loaded.skipped_keys);
     }
     durability.engine.settings.set_gate(Gate::LOADING, false);
     loaded.map(|_| ()).map_err(|error: LoadError| SaveError::Failed(error.into()))

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use config::keys;
-use persistence::{Dialect, Info, Uses, WriteOptions};
+use persistence::{Dialect, RdbInfo, UsageFormat, WriteOptions};
 use process::time;
 use replication::{Log, Position};
 use slot_routing::SlotSet;
-use snapshot_io::{State, Steps};
+use snapshot_io::{SnapshotState, WriteObserver};
 
 use crate::Durability;
 use crate::pace::Pace;
@@ -25,7 +25,7 @@ const CANCEL_CHECK_INTERVAL: Duration = Duration::from_millis(10);
 pub fn take_snapshot<R>(
     durability: &Durability,
     at_cut: impl FnOnce(&mut Log) -> R,
-) -> anyhow::Result<(State, R)> {
+) -> anyhow::Result<(SnapshotState, R)> {
     let _apply_guard = durability.applied.apply_lock.lock();
     let at_cut = || at_cut(&mut durability.log.lock());
     let (cut, nanos) = snapshot_io::cut(&durability.engine, time::nanos, at_cut);
@@ -79,7 +79,7 @@ impl WriteProgress<'_> {
 /// The output failed, or the operation was cancelled.
 pub fn write_rdb(
     durability: &Durability,
-    state: State,
+    state: SnapshotState,
     form: &RdbOptions,
     progress: WriteProgress<'_>,
     pace: Pace,
@@ -98,7 +98,7 @@ pub fn write_rdb(
     let created = time::now();
     let (aof_base, slot_states) = (form.aof_base, form.slot_states.as_str());
     let info =
-        Info { version: resp::REDIS_VERSION, created, used_memory: 0, replication, aof_base, slot_states };
+        RdbInfo { version: resp::REDIS_VERSION, created, used_memory: 0, replication, aof_base, slot_states };
     let mut walk = SnapshotWalk { durability, progress, pace };
     snapshot_io::write_rdb(state, options, &info, &mut walk, out)
 }
@@ -106,7 +106,7 @@ pub fn write_rdb(
 /// Writes the snapshot as commands that recreate it.
 pub(crate) fn write_commands(
     durability: &Durability,
-    state: State,
+    state: SnapshotState,
     progress: WriteProgress<'_>,
     pace: Pace,
     out: &mut impl Write,
@@ -120,7 +120,7 @@ pub(crate) fn write_commands(
 /// The output failed, or the operation was cancelled.
 pub fn write_slots(
     durability: &Durability,
-    mut state: State,
+    mut state: SnapshotState,
     slots: &SlotSet,
     progress: WriteProgress<'_>,
     out: &mut impl Write,
@@ -138,8 +138,8 @@ struct SnapshotWalk<'a> {
     pace: Pace,
 }
 
-impl Steps for SnapshotWalk<'_> {
-    fn on_part(&mut self, keys: u64) -> io::Result<()> {
+impl WriteObserver for SnapshotWalk<'_> {
+    fn on_part_written(&mut self, keys: u64) -> io::Result<()> {
         if let Some(written) = self.progress.written {
             written.fetch_add(keys, Ordering::Relaxed);
         }
@@ -172,11 +172,11 @@ fn delay_duration(micros: i64, keys: u64) -> Duration {
 }
 
 /// The usage information to store for each key, which depends on the eviction policy as in Redis.
-fn usage_info(durability: &Durability) -> Uses {
+fn usage_info(durability: &Durability) -> UsageFormat {
     let now = time::now();
     match durability.engine.settings.lfu() {
-        Some(settings) => Uses::Frequency(now, settings),
-        None if durability.config.get(keys::MAXMEMORY_POLICY).goes_by_age() => Uses::Idle(now),
-        None => Uses::NotKept,
+        Some(settings) => UsageFormat::Frequency(now, settings),
+        None if durability.config.get(keys::MAXMEMORY_POLICY).goes_by_age() => UsageFormat::Idle(now),
+        None => UsageFormat::NotKept,
     }
 }

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use acl::{
-    Asker, Channel, CommandId, Denial, Effect, Host, Key, Need, Reason, Request, Touched, Unresolved, User,
+    AccessedDatabases, AclClient, AclRequest, ChannelUse, CommandId, CommandResolver, Denial, DenialReason,
+    KeyAccess, KeyUse, ResolveError, User, UserChange,
 };
 use clock::Millis;
 use resp::Args;
@@ -76,12 +77,12 @@ impl Denied {
         CommandError::Text(text.into())
     }
 
-    fn reason(&self) -> Reason {
+    fn reason(&self) -> DenialReason {
         match self.denial {
-            Denial::Command => Reason::Command,
-            Denial::Key(_) => Reason::Key,
-            Denial::Channel(_) => Reason::Channel,
-            Denial::Database(_) => Reason::Database,
+            Denial::Command => DenialReason::Command,
+            Denial::Key(_) => DenialReason::Key,
+            Denial::Channel(_) => DenialReason::Channel,
+            Denial::Database(_) => DenialReason::Database,
         }
     }
 }
@@ -94,7 +95,7 @@ struct InDatabase {
 }
 
 /// The command, keys, channels and databases of a request.
-fn subject<'a>(entry: &Registered, args: Args<'a>, within: InDatabase) -> Request<'a> {
+fn subject<'a>(entry: &Registered, args: Args<'a>, within: InDatabase) -> AclRequest<'a> {
     let command = entry.command;
     let (range, is_pattern) = match command.channels {
         Channels::None => (0..0, false),
@@ -103,32 +104,32 @@ fn subject<'a>(entry: &Registered, args: Args<'a>, within: InDatabase) -> Reques
         Channels::Patterns => (1..args.len(), true),
     };
     let words = 1 + usize::from(entry.full_name.contains('|'));
-    let mut request = Request {
+    let mut request = AclRequest {
         // Any client may log in, whatever its rights are.
         command: (!command.flags.contains(Flags::NO_AUTH)).then_some(CommandId(entry.index)),
         first_argument: args.get(words),
         channels: range
             .filter_map(|index| args.get(index))
-            .map(|name| Channel { name, is_pattern })
+            .map(|name| ChannelUse { name, is_pattern })
             .collect(),
         databases: databases(entry, args, within),
-        ..Request::default()
+        ..AclRequest::default()
     };
     command.visit_keys(args, &mut |index, flags| {
         let changes = KeyFlags::INSERT | KeyFlags::DELETE | KeyFlags::UPDATE;
-        let need = Need { read: flags.contains(KeyFlags::ACCESS), write: flags.intersects(changes) };
+        let need = KeyAccess { read: flags.contains(KeyFlags::ACCESS), write: flags.intersects(changes) };
         if let Some(name) = args.get(index).filter(|_| !flags.contains(KeyFlags::NOT_KEY)) {
-            request.keys.push(Key { name, need });
+            request.keys.push(KeyUse { name, access: need });
         }
     });
     request
 }
 
 /// The databases that a request works in.
-fn databases(entry: &Registered, args: Args<'_>, within: InDatabase) -> Touched {
+fn databases(entry: &Registered, args: Args<'_>, within: InDatabase) -> AccessedDatabases {
     let command = entry.command;
     if command.flags.contains(Flags::ALL_DBS) {
-        return Touched::All;
+        return AccessedDatabases::All;
     }
     let has_keys = command.keys.iter().any(|spec| !spec.flags.contains(KeyFlags::NOT_KEY));
     let in_session = has_keys
@@ -140,10 +141,10 @@ fn databases(entry: &Registered, args: Args<'_>, within: InDatabase) -> Touched 
     };
     let named = command.databases_named(args, within.databases);
     if command.databases == Databases::OfSession && !in_session && named.is_empty() {
-        return Touched::Nothing;
+        return AccessedDatabases::Nothing;
     }
     let own = counts.then_some(within.db);
-    Touched::Some(own.into_iter().chain(named).map(u32::from).collect())
+    AccessedDatabases::Some(own.into_iter().chain(named).map(u32::from).collect())
 }
 
 /// Requests of a server's or a sentinel's commands, for the ACL command to look up.
@@ -152,11 +153,11 @@ struct Requests<'a> {
     within: InDatabase,
 }
 
-impl Host for Requests<'_> {
-    fn resolve<'a>(&self, request: Args<'a>) -> Result<Request<'a>, Unresolved> {
-        let entry = self.registry.resolve(request).map_err(|_| Unresolved::NoSuchCommand)?;
+impl CommandResolver for Requests<'_> {
+    fn resolve<'a>(&self, request: Args<'a>) -> Result<AclRequest<'a>, ResolveError> {
+        let entry = self.registry.resolve(request).map_err(|_| ResolveError::NoSuchCommand)?;
         if !entry.command.accepts(request.len()) {
-            return Err(Unresolved::Arity(entry.full_name.clone()));
+            return Err(ResolveError::Arity(entry.full_name.clone()));
         }
         Ok(subject(entry, request, self.within))
     }
@@ -245,18 +246,19 @@ impl Context<'_> {
     pub fn answer_acl(&mut self) -> Result<Vec<Arc<Client>>, CommandError> {
         let Self { engine, session, args, reply, now, .. } = self;
         let user = session.client.user.lock().clone();
-        let asker = Asker { user: &user, now: *now };
+        let asker = AclClient { user: &user, now: *now };
         let requests = Requests { registry: self.commands.registry(), within: engine.within(session) };
         let effect = {
             let (mut users, mut log) = (engine.users.write(), engine.acl_log.lock());
             let effect = acl::answer(&mut users, &mut log, asker, &requests, *args, reply)
                 .map_err(|text| CommandError::Text(text.into()))?;
-            if effect != Effect::Nothing {
+            if effect != UserChange::Nothing {
                 engine.users_version.fetch_add(1, Ordering::Release);
             }
             effect
         };
-        let others = if effect == Effect::Nothing { Vec::new() } else { engine.end_clients(Some(session)) };
+        let others =
+            if effect == UserChange::Nothing { Vec::new() } else { engine.end_clients(Some(session)) };
         if session.users_version != engine.users_version() && !engine.refresh_user(session) {
             session.closing = true;
         }

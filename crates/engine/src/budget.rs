@@ -186,7 +186,7 @@ impl Budget {
     #[inline]
     pub(crate) fn excess(&self, not_counted: impl FnOnce() -> usize) -> usize {
         let limit = self.limit.load(Ordering::Relaxed);
-        let used = self.heap.load(Ordering::Relaxed).max(0) as usize + keyspace::pool_taken();
+        let used = self.heap.load(Ordering::Relaxed).max(0) as usize + keyspace::pool_used_bytes();
         if used <= limit {
             return 0;
         }

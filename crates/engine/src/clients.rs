@@ -17,7 +17,7 @@ use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicI64, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering,
 };
 
-use acl::Catalogue;
+use acl::CommandCatalogue;
 use bitflags::bitflags;
 use clock::Millis;
 use parking_lot::{Mutex, RwLock};
@@ -479,7 +479,7 @@ impl Client {
     /// Bytes that count against the limit on its output: those that wait to be sent, with the memory for them.
     pub(crate) fn charged_output(&self) -> usize {
         let memory = self.output_bytes.load(Ordering::Relaxed);
-        resp::charged(self.unsent_bytes.load(Ordering::Relaxed), memory)
+        resp::charged_bytes(self.unsent_bytes.load(Ordering::Relaxed), memory)
     }
 
     /// Whether this connection is to be closed.
@@ -546,7 +546,7 @@ impl Client {
 
     /// The line of CLIENT LIST, without the line break at its end.
     #[must_use]
-    pub fn describe(&self, now: Millis, commands: &Catalogue) -> Vec<u8> {
+    pub fn describe(&self, now: Millis, commands: &CommandCatalogue) -> Vec<u8> {
         let seconds = |since: i64| now.0.saturating_sub(since).max(0) / 1000;
         let names = self.names.lock().clone();
         let letters = self.letters();

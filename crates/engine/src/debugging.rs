@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clock::Millis;
-use resp::{Batch, Limits, Parser, Request};
+use resp::{Batch, ParseLimits, Parser, Request};
 use scripting::Console;
 
 use crate::command::Commands;
@@ -66,7 +66,7 @@ impl DebuggedScript {
         worker.scripting.console = Some(console);
         let (mut wire, mut batch, mut out) = (Vec::new(), Batch::default(), Vec::new());
         resp::encode_request(&mut wire, self.request.args().iter());
-        let limits = Limits { max_bulk_len: i64::MAX, ..Limits::default() };
+        let limits = ParseLimits { max_bulk_len: i64::MAX, ..ParseLimits::default() };
         Parser::new().parse(&mut wire, &mut batch, &limits);
         let requests = Requests { buffer: &wire, batch: &batch, from: 0 };
         commands.on(engine).run(&mut worker, &mut self.session, now, requests, &mut out);

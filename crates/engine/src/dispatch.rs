@@ -23,7 +23,7 @@ mod waiting;
 use std::sync::atomic::Ordering;
 
 use clock::Millis;
-use keyspace::{Key, Touched};
+use keyspace::{Key, PrefetchedSlot};
 use resp::{Args, Batch, Writer};
 use slot_routing::Slot;
 use smallvec::SmallVec;
@@ -124,7 +124,7 @@ impl Prepared<'_> {
 }
 
 /// The slots of the requests that are prepared together, those that were locked ahead: by the request's number.
-type Ahead<'a> = SmallVec<[Option<Touched<'a>>; AHEAD]>;
+type Ahead<'a> = SmallVec<[Option<PrefetchedSlot<'a>>; AHEAD]>;
 
 /// The outcome of a request under the locks of its slots.
 enum Performed<A> {
@@ -199,7 +199,7 @@ impl Dispatcher<'_> {
         while next < batch.len() {
             let end = batch.len().min(next + AHEAD);
             let mut prepared: SmallVec<[Prepared<'_>; AHEAD]> = SmallVec::new();
-            let reply = Writer::new(out, session.protocol).bounded(session.reply_limit);
+            let reply = Writer::new(out, session.protocol).with_limit(session.reply_limit);
             let context = Context::new(engine, commands, worker, session, now, reply);
             let mut pipeline = Pipeline::new(context);
             if next > from && pipeline.is_turn_over() {
@@ -267,7 +267,7 @@ impl Engine {
                 }
             }
             match flow {
-                Flow::Done if !pipeline.context.reply.is_full() => {
+                Flow::Done if !pipeline.context.reply.is_over_limit() => {
                     let is_last = index + 1 == prepared.len();
                     if !is_last && pipeline.is_turn_over() {
                         return Some((number + 1, Flow::TurnOver));
@@ -304,27 +304,27 @@ impl Engine {
             let key = place.and_then(|place| Some((place, self.keyspace.key(args.get(place)?))));
             if let Some((_, key)) = &key {
                 keys += 1;
-                self.keyspace.touch_slot(key);
+                self.keyspace.prefetch_slot(key);
             } else if let Some(key) = found.and_then(|entry| self.key_of_script(entry, args)) {
-                self.keyspace.touch_slot(&key);
+                self.keyspace.prefetch_slot(&key);
                 of_scripts.push(key);
             }
             Prepared { number, args, found, key }
         }));
         if of_scripts.len() > 1 {
-            self.keyspace.touch_entries(pipeline.context.session.db, of_scripts.iter());
+            self.keyspace.prefetch_entries(pipeline.context.session.db, of_scripts.iter());
         }
         if keys > 1 {
             let db = pipeline.context.session.db;
-            let touch_index = |request: &Prepared<'_>| self.keyspace.touch_index(db, &request.key?.1);
-            pipeline.ahead.extend(prepared.iter().map(touch_index));
+            let prefetch_index = |request: &Prepared<'_>| self.keyspace.prefetch_index(db, &request.key?.1);
+            pipeline.ahead.extend(prepared.iter().map(prefetch_index));
             for (touched, request) in pipeline.ahead.iter_mut().zip(prepared.iter()) {
                 if let (Some(touched), Some((_, key))) = (touched, &request.key) {
-                    touched.touch_entry(db, key);
+                    touched.prefetch_entry(db, key);
                 }
             }
             if parts {
-                self.touch_parts(db, prepared, &pipeline.ahead);
+                self.prefetch_elements(db, prepared, &pipeline.ahead);
             }
         }
     }
@@ -339,7 +339,7 @@ impl Engine {
     }
 
     /// Touches ahead the parts of large values that requests are about.
-    fn touch_parts(&self, db: u16, prepared: &[Prepared<'_>], ahead: &Ahead<'_>) {
+    fn prefetch_elements(&self, db: u16, prepared: &[Prepared<'_>], ahead: &Ahead<'_>) {
         let mut parts: SmallVec<[Part<'_>; AHEAD]> = SmallVec::new();
         for request in prepared {
             let (Some(entry), Some((_, key))) = (request.found, request.key) else { continue };
@@ -349,7 +349,7 @@ impl Engine {
             let holds =
                 |other: &Prepared<'_>| other.slot() == Some(key.slot()) && ahead[other.number].is_some();
             if let Some(holder) = same.or_else(|| prepared.iter().position(holds)) {
-                parts.push(Part { key, hash: self.keyspace.hash_part(part), holder });
+                parts.push(Part { key, hash: self.keyspace.hash_element_name(part), holder });
             }
         }
         let of_one = |one: &Part<'_>, other: &Part<'_>| {
@@ -358,12 +358,13 @@ impl Engine {
         let mut large = false;
         for some in parts.chunk_by(of_one) {
             if let Some(touched) = &ahead[some[0].holder] {
-                large |= touched.touch_part_indexes(db, &some[0].key, some.iter().map(|part| part.hash));
+                large |=
+                    touched.prefetch_element_indexes(db, &some[0].key, some.iter().map(|part| part.hash));
             }
         }
         for some in parts.chunk_by(of_one).filter(|_| large) {
             if let Some(touched) = &ahead[some[0].holder] {
-                touched.touch_parts(db, &some[0].key, some.iter().map(|part| part.hash));
+                touched.prefetch_elements(db, &some[0].key, some.iter().map(|part| part.hash));
             }
         }
     }
@@ -717,7 +718,7 @@ impl Engine {
         }
         let measures = [
             (&self.logs.slow, ran.nanos / 1000),
-            (&self.logs.large_request, ran.args.span() as u64),
+            (&self.logs.large_request, ran.args.span_len() as u64),
             (&self.logs.large_reply, ran.reply_len as u64),
         ];
         for (log, measure) in measures {

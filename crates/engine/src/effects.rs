@@ -111,7 +111,7 @@ impl Effects {
         if !self.wanted {
             return;
         }
-        match args.wire() {
+        match args.wire_bytes() {
             Some(wire) => {
                 self.wire.extend_from_slice(wire);
                 self.count += 1;

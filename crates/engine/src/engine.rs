@@ -21,7 +21,7 @@ mod waiters;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-use acl::{Catalogue, Users};
+use acl::{CommandCatalogue, Users};
 use arc_swap::ArcSwap;
 use keyspace::{Keyspace, Table};
 use parking_lot::{Mutex, RwLock};
@@ -99,7 +99,7 @@ pub struct Engine {
     /// The users, with their passwords and rights.
     pub users: RwLock<Users>,
     /// The last refusals (ACL LOG).
-    pub acl_log: Mutex<acl::Log>,
+    pub acl_log: Mutex<acl::AclLog>,
     /// How often users have changed.
     pub(crate) users_version: AtomicU64,
     revocations: Revocations,
@@ -119,7 +119,7 @@ pub struct Engine {
     /// Where keys come from, if this is what a debugged script works on.
     pub(crate) staged: Option<Staged>,
     /// The commands as access control and statistics know them: by numbers and names.
-    pub catalogue: Arc<Catalogue>,
+    pub catalogue: Arc<CommandCatalogue>,
     workers: Mutex<Vec<Arc<WorkerStats>>>,
     error_codes: Arc<ErrorCodes>,
     costs_taken_off: TakenOff,
@@ -161,7 +161,7 @@ impl Engine {
     /// An engine over this data, for commands of these numbers; with a topology in cluster mode.
     #[must_use]
     pub fn new(
-        catalogue: impl Into<Arc<Catalogue>>,
+        catalogue: impl Into<Arc<CommandCatalogue>>,
         keyspace: Keyspace,
         topology: Option<Topology>,
         log: Box<dyn EffectLog>,
@@ -216,7 +216,7 @@ impl Engine {
     /// The state that a sentinel's connections share: no data, and a sentinel's commands. Of these the engine runs
     /// those that concern only connections.
     #[must_use]
-    pub fn of_sentinel(catalogue: impl Into<Arc<Catalogue>>, seed: u64) -> Self {
+    pub fn of_sentinel(catalogue: impl Into<Arc<CommandCatalogue>>, seed: u64) -> Self {
         Self::new(catalogue, Keyspace::new(seed, 1), None, Box::new(NoLog))
     }
 

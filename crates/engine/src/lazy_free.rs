@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use keyspace::{Dropped, Table};
+use keyspace::{RemovedValue, Table};
 use parking_lot::Mutex;
 
 /// Smaller ones are dropped where they are: about what handing them over costs.
@@ -16,7 +16,7 @@ const LARGE_TABLES: usize = 16 * LARGE;
 
 #[derive(Debug)]
 enum Waste {
-    Value(Dropped),
+    Value(RemovedValue),
     Tables(Vec<Table>),
 }
 
@@ -25,7 +25,7 @@ impl Waste {
     fn bytes(&self) -> usize {
         match self {
             Self::Value(dropped) => dropped.bytes(),
-            Self::Tables(tables) => tables.iter().map(Table::rough_bytes).sum(),
+            Self::Tables(tables) => tables.iter().map(Table::estimated_bytes).sum(),
         }
     }
 
@@ -59,7 +59,7 @@ impl fmt::Debug for LazyFreeQueue {
 
 impl LazyFreeQueue {
     /// Lets go of a value that left its table: in the background if it is large and that is to be (`lazy`).
-    pub(crate) fn discard(&self, dropped: Dropped, lazy: bool) {
+    pub(crate) fn discard(&self, dropped: RemovedValue, lazy: bool) {
         if lazy && Self::is_large(&dropped) {
             self.throw(Waste::Value(dropped));
         }
@@ -67,13 +67,13 @@ impl LazyFreeQueue {
 
     /// Whether it is so large that it matters which thread drops it.
     #[inline]
-    pub(crate) fn is_large(dropped: &Dropped) -> bool {
+    pub(crate) fn is_large(dropped: &RemovedValue) -> bool {
         dropped.bytes() >= LARGE
     }
 
     /// Lets go of what a flush took out; gives it back if it is so little that the caller may drop it.
     pub(crate) fn discard_tables(&self, tables: Vec<Table>) -> Vec<Table> {
-        if tables.iter().map(Table::rough_bytes).sum::<usize>() < LARGE_TABLES {
+        if tables.iter().map(Table::estimated_bytes).sum::<usize>() < LARGE_TABLES {
             return tables;
         }
         self.throw(Waste::Tables(tables));

@@ -13,7 +13,7 @@ mod machine;
 mod order;
 
 use clock::Millis;
-use keyspace::{Found, LockedSlots};
+use keyspace::{KeyLookup, LockedSlots};
 use persistence::Dialect;
 use slot_routing::{ClientTransport, Ownership, ReplOffset, RouteRequest, Slot};
 
@@ -129,7 +129,7 @@ impl Engine {
             return Ok(Release::Changed);
         }
         let table = locked.slot_mut(handle.slot()).table(db);
-        let Found::Live(place) = table.find(&handle, now) else { return Ok(Release::Changed) };
+        let KeyLookup::Live(place) = table.find(&handle, now) else { return Ok(Release::Changed) };
         let dropped = table.remove(place, &handle);
         add(&worker.stats.changes, 1);
         let end = self.key_gone(db, handle.slot(), key, b"DEL");
@@ -189,7 +189,7 @@ impl Engine {
             for key in &keys {
                 let handle = self.keyspace.key(key);
                 // Whatever the time: what is due goes, too.
-                if let Found::Live(place) = guard.table(db).find(&handle, Millis(i64::MIN)) {
+                if let KeyLookup::Live(place) = guard.table(db).find(&handle, Millis(i64::MIN)) {
                     dropped.push(guard.table(db).remove(place, &handle));
                     self.key_gone(db, slot, key, b"DEL");
                 }
@@ -235,7 +235,7 @@ impl Engine {
         let handle = self.keyspace.key(key);
         let table = locked.slot_mut(handle.slot()).table(db);
         match table.find(&handle, now) {
-            Found::Live(place) => {
+            KeyLookup::Live(place) => {
                 let payload = persistence::dump(&table.value(place), dialect, true);
                 Some(CapturedKey { payload, dialect, expiry: table.expiry(place) })
             }

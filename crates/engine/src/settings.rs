@@ -10,7 +10,9 @@ use std::sync::atomic::{
 use arc_swap::{ArcSwap, ArcSwapOption};
 use bitflags::bitflags;
 use config::{Allowed, EvictionPolicy};
-use keyspace::{Bounds, IdempotenceBounds, LfuSettings, Limits, ListLimit, NodeBounds, SetBounds};
+use keyspace::{
+    EncodingLimits, IdempotenceBounds, LfuSettings, ListLimit, ListpackBounds, SetBounds, StreamNodeBounds,
+};
 use slot_routing::EndpointType;
 
 use crate::clients::Client;
@@ -107,7 +109,7 @@ impl Permission {
     }
 }
 
-/// [`Bounds`] that may change at any time.
+/// [`ListpackBounds`] that may change at any time.
 #[derive(Debug)]
 pub struct AtomicBounds {
     entries: AtomicUsize,
@@ -117,18 +119,21 @@ pub struct AtomicBounds {
 impl AtomicBounds {
     #[must_use]
     #[inline]
-    pub fn load(&self) -> Bounds {
-        Bounds { entries: self.entries.load(Ordering::Relaxed), value: self.value.load(Ordering::Relaxed) }
+    pub fn load(&self) -> ListpackBounds {
+        ListpackBounds {
+            entries: self.entries.load(Ordering::Relaxed),
+            value: self.value.load(Ordering::Relaxed),
+        }
     }
 
-    fn store(&self, bounds: Bounds) {
+    fn store(&self, bounds: ListpackBounds) {
         self.entries.store(bounds.entries, Ordering::Relaxed);
         self.value.store(bounds.value, Ordering::Relaxed);
     }
 }
 
-impl From<Bounds> for AtomicBounds {
-    fn from(bounds: Bounds) -> Self {
+impl From<ListpackBounds> for AtomicBounds {
+    fn from(bounds: ListpackBounds) -> Self {
         Self { entries: AtomicUsize::new(bounds.entries), value: AtomicUsize::new(bounds.value) }
     }
 }
@@ -342,17 +347,17 @@ impl Default for Settings {
             usage_meaning: AtomicU8::new(UsageMeaning::Accesses as u8),
             lfu_log_factor: AtomicU32::new(10),
             lfu_decay_minutes: AtomicU32::new(1),
-            set_intset_entries: Limits::default().set.intset.into(),
-            set_bounds: Limits::default().set.listpack.into(),
-            sorted_set_bounds: Limits::default().sorted_set.into(),
-            hash_bounds: Limits::default().hash.into(),
-            list_limit: AtomicI32::new(Limits::default().list.0),
+            set_intset_entries: EncodingLimits::default().set.intset.into(),
+            set_bounds: EncodingLimits::default().set.listpack.into(),
+            sorted_set_bounds: EncodingLimits::default().sorted_set.into(),
+            hash_bounds: EncodingLimits::default().hash.into(),
+            list_limit: AtomicI32::new(EncodingLimits::default().list.0),
             hll_sparse_bytes: AtomicUsize::new(3000),
             busy_reply_threshold: AtomicI64::new(5000),
             lua_deprecated_api: AtomicBool::new(false),
             extended_redis_compatibility: AtomicBool::new(false),
-            stream_node_bytes: AtomicUsize::new(Limits::default().stream.bytes),
-            stream_node_entries: AtomicUsize::new(Limits::default().stream.entries),
+            stream_node_bytes: AtomicUsize::new(EncodingLimits::default().stream.bytes),
+            stream_node_entries: AtomicUsize::new(EncodingLimits::default().stream.entries),
             stream_iid_seconds: AtomicU64::new(100),
             stream_iids: AtomicU64::new(100),
             debug_command: Permission::default(),
@@ -532,8 +537,8 @@ impl Settings {
 
     /// Up to where entries of a stream are put together in one node.
     #[must_use]
-    pub fn node_bounds(&self) -> NodeBounds {
-        NodeBounds {
+    pub fn node_bounds(&self) -> StreamNodeBounds {
+        StreamNodeBounds {
             bytes: self.stream_node_bytes.load(Ordering::Relaxed),
             entries: self.stream_node_entries.load(Ordering::Relaxed),
         }
@@ -556,8 +561,8 @@ impl Settings {
 
     /// Up to where collections are called small.
     #[must_use]
-    pub fn limits(&self) -> Limits {
-        Limits {
+    pub fn limits(&self) -> EncodingLimits {
+        EncodingLimits {
             list: self.list_limit(),
             set: self.set_bounds(),
             sorted_set: self.sorted_set_bounds.load(),
@@ -567,8 +572,8 @@ impl Settings {
     }
 
     /// Takes the parameters of all kinds.
-    pub fn set_limits(&self, limits: &Limits) {
-        let Limits { list, set, sorted_set, hash, stream } = *limits;
+    pub fn set_limits(&self, limits: &EncodingLimits) {
+        let EncodingLimits { list, set, sorted_set, hash, stream } = *limits;
         self.list_limit.store(list.0, Ordering::Relaxed);
         self.set_intset_entries.store(set.intset, Ordering::Relaxed);
         self.set_bounds.store(set.listpack);

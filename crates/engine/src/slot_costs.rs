@@ -132,7 +132,7 @@ fn sum<'w>(workers: impl Iterator<Item = &'w CountedSlots>, slot: Slot) -> SlotC
 
 /// Bytes of a request as it came.
 pub(crate) fn request_len(args: Args<'_>) -> u64 {
-    if args.is_typed() { (args.span() + "\r\n".len()) as u64 } else { wire_len(args) }
+    if args.is_inline() { (args.span_len() + "\r\n".len()) as u64 } else { wire_len(args) }
 }
 
 /// Bytes of a request as an array of strings.

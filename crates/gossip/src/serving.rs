@@ -8,13 +8,13 @@
 //! A master that was paused can serve earlier: it asks the other masters over new links, which carry no old packets,
 //! and serves as soon as a majority, itself included, confirms it. A master confirms by answering with no epoch above
 //! those known at the wakeup (a successor would have been elected in a higher epoch, by a majority) and without
-//! reporting the asking node as failing (it might be about to vote). Redoubt nodes report this by naming the receiver
+//! reporting the asking node as failing (it might be about to vote). Redoubt nodes report this by encoding_hint the receiver
 //! in the gossip section; the answer of a Redis node counts as a confirmation.
 //!
 //! A master that may have been replaced during a pause or downtime does not vote either: with its vote and its
 //! successor's, three masters would have four votes and could elect two candidates in one epoch. It votes as soon as a
 //! majority, itself included, has answered without considering it failing and without having voted for a replacement.
-//! Redoubt nodes report this by naming the receiver in their answer if the receiver does not serve; for Redis nodes
+//! Redoubt nodes report this by encoding_hint the receiver in their answer if the receiver does not serve; for Redis nodes
 //! only the epoch is checked. After twice the node timeout, when a FAIL master without a successor counts as recovered,
 //! the master votes regardless. Masters that all restart therefore vote as soon as they have answered each other.
 //!

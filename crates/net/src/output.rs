@@ -49,9 +49,9 @@ impl Output {
         self.queue.memory()
     }
 
-    /// See [`ByteQueue::charged`].
-    pub fn charged(&self) -> usize {
-        self.queue.charged()
+    /// See [`ByteQueue::charged_bytes`].
+    pub fn charged_bytes(&self) -> usize {
+        self.queue.charged_bytes()
     }
 
     /// See [`ByteQueue::buffer_limit`].
@@ -71,8 +71,8 @@ impl Output {
 
     /// Puts back the buffer taken from [`Output::buffer`], possibly with more bytes appended. If nothing is pending,
     /// any buffer may be put in.
-    pub fn put_buffer(&mut self, bytes: Vec<u8>) {
-        self.queue.put_buffer(bytes);
+    pub fn restore_buffer(&mut self, bytes: Vec<u8>) {
+        self.queue.restore_buffer(bytes);
     }
 
     /// The position where the next reply begins.
@@ -141,7 +141,7 @@ impl Output {
         debug_assert!(self.holds.is_none(), "the caller would lose the holds");
         let mut waiting = Vec::with_capacity(self.len());
         self.sent += self.queue.len() as u64;
-        self.queue.take_into(&mut waiting);
+        self.queue.drain_into(&mut waiting);
         waiting
     }
 

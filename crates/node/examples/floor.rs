@@ -8,7 +8,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use resp::{Batch, Limits, Parser};
+use resp::{Batch, ParseLimits, Parser};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -33,7 +33,7 @@ impl Connection {
             }
             self.input.extend_from_slice(buffer.filled());
             self.batch.clear();
-            let parsed = self.parser.parse(&mut self.input, &mut self.batch, &Limits::default());
+            let parsed = self.parser.parse(&mut self.input, &mut self.batch, &ParseLimits::default());
             self.input.drain(..parsed.consumed);
             self.stream.try_write(&b"+OK\r\n".repeat(self.batch.len()))?;
         }

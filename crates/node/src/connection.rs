@@ -32,7 +32,7 @@ use net::wake_batches::WakeBatches;
 use net::worker_pool::InFlightCount;
 use parking_lot::Mutex;
 use process::crash;
-use resp::{Limits, Parser, ProtocolError, Request, Writer, encode_request};
+use resp::{ParseLimits, Parser, ProtocolError, Request, Writer, encode_request};
 use slot_routing::ReplOffset;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
@@ -551,7 +551,7 @@ impl Connection {
         scratch: &mut Scratch,
         left: usize,
     ) -> Poll<io::Result<Option<Event>>> {
-        let room = match self.parser.missing_of_argument(&self.input) {
+        let room = match self.parser.missing_argument_bytes(&self.input) {
             // Twice as much each time, so that a large request is copied a few times only.
             0 => self.input.len().min(MAX_READ),
             // All at once, if some of it has really come. Memory that nothing is written to takes none of the machine's.
@@ -582,8 +582,8 @@ impl Connection {
     }
 
     /// The bounds of what its client may send now.
-    fn limits(&self) -> Limits {
-        Limits {
+    fn limits(&self) -> ParseLimits {
+        ParseLimits {
             max_bulk_len: self.server.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed),
             authenticated: self.session.authenticated,
             inline: true,
@@ -665,7 +665,7 @@ impl Connection {
                 self.parser = Parser::new();
                 self.unrun = true;
                 let used = scratch.batch.consumed(done);
-                scratch.batch.put_back(used, buffer);
+                scratch.batch.restore_inline_requests(used, buffer);
                 (used, event)
             }
         }
@@ -687,7 +687,7 @@ impl Connection {
             scratch.traffic.count_write(sent);
             self.session.client.count_output(sent);
             if self.output.is_empty() && out.len() - sent > LONG_REPLY {
-                self.output.put_buffer(std::mem::take(out));
+                self.output.restore_buffer(std::mem::take(out));
                 self.output.consume(sent);
             } else {
                 self.output.buffer().extend_from_slice(&out[sent..]);
@@ -702,7 +702,7 @@ impl Connection {
 
     /// Keeps the replies of a batch, which begin at `mark`, behind what waits, or until they may be sent.
     fn keep(&mut self, out: Vec<u8>, mark: OutputMark) {
-        self.output.put_buffer(out);
+        self.output.restore_buffer(out);
         if self.session.client.is_cut_off() {
             self.output.discard_since(mark);
         }
@@ -752,7 +752,8 @@ impl Connection {
     /// A client that does not read its replies is cut off at the hard limit for its class at once, and at the soft one
     /// by the look at all clients ([`crate::housekeeping::cron`]): it may never be heard of again.
     fn check_output_limit(&mut self) -> io::Result<()> {
-        let (waiting, limit, client) = (self.output.charged(), self.output_limit(), &self.session.client);
+        let (waiting, limit, client) =
+            (self.output.charged_bytes(), self.output_limit(), &self.session.client);
         let (hard, soft) = (limit.hard.load(Ordering::Relaxed), limit.soft.load(Ordering::Relaxed));
         let too_much = hard > 0 && waiting > hard;
         if too_much || !self.session.authenticated && self.output.len() > MOST_FOR_STRANGERS {

@@ -33,7 +33,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use arc_swap::ArcSwap;
 use engine::{Commands, Engine, Gate};
 use gossip::ReplicaAdmission;
-use snapshot_io::LeftOut;
 use parking_lot::Mutex;
 use replication::master::PeerId;
 use replication::master_driver::MasterDriverEvent;
@@ -43,7 +42,7 @@ use replication::{
     master, replica,
 };
 use slot_routing::ReplOffset;
-use snapshot_io::LeftOut;
+use snapshot_io::SkippedKeys;
 use tokio::sync::{Notify, mpsc, watch};
 
 use config::{Config, Key, MasterAddress, Text, Values, keys};
@@ -215,17 +214,17 @@ impl Replication {
     /// After the start: a replica asks its master to go on from where its file stood. A master takes a new name,
     /// since what it wrote after the file may be lost; replicas that had nothing more than the file can go on, and hear
     /// of what it left out.
-    pub(crate) fn begin_history(&self, left_out: &LeftOut) {
+    pub(crate) fn begin_history(&self, skipped_keys: &SkippedKeys) {
         if !self.is_replica() {
             self.rename_history();
-            self.tell_left_out(left_out);
+            self.log_skipped_keys(skipped_keys);
         }
     }
 
     /// Writes the deletions of a load's left-out keys to the log. If that is more than the log keeps, no replica can go
     /// on from before.
-    pub(crate) fn tell_left_out(&self, left_out: &LeftOut) {
-        match left_out.commands() {
+    pub(crate) fn log_skipped_keys(&self, skipped_keys: &SkippedKeys) {
+        match skipped_keys.commands() {
             Some(commands) => commands.iter().for_each(|(db, commands)| self.log.append(*db, commands)),
             None => {
                 self.log.lock().part(random_repl_id());

@@ -105,7 +105,7 @@ fn commands(config: &Config) -> Result<Option<&'static Registry>, ConfigError> {
 /// The users by `requirepass` and by lines `user`.
 fn users(config: &Config, commands: &Registry) -> Result<acl::Users, ConfigError> {
     let mut users = acl::Users::new(commands.catalogue());
-    users.set_open_channels(config.get(keys::ACL_PUBSUB_DEFAULT) == PubsubDefault::AllChannels);
+    users.set_all_channels_by_default(config.get(keys::ACL_PUBSUB_DEFAULT) == PubsubDefault::AllChannels);
     users.set_default_password(config.get(keys::REQUIREPASS).unwrap_or_default().as_bytes());
     for line in config.users() {
         users.load_lines(&[line.words()]).map_err(|(_, reason)| line.fault(&reason))?;
@@ -191,7 +191,7 @@ fn new_keyspace(config: &Config) -> Result<Keyspace> {
     };
     let seed = match config.get(keys::HASH_SEED) {
         None => random::random_u64()?,
-        Some(text) => Keyspace::seed_of(text.as_bytes()),
+        Some(text) => Keyspace::seed_from_text(text.as_bytes()),
     };
     Ok(Keyspace::new(seed, u16::try_from(databases).unwrap_or(u16::MAX)))
 }

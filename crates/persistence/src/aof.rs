@@ -24,7 +24,7 @@ mod manifest;
 
 pub use check::{AofCheck, check};
 pub use commands::CommandWriter;
-pub use manifest::{FileKind, Manifest, ManifestError, AofFile};
+pub use manifest::{AofFile, FileKind, Manifest, ManifestError};
 
 /// A position in the replication stream.
 #[derive(Debug, Clone, PartialEq, Eq)]

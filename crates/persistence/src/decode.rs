@@ -115,7 +115,9 @@ impl<R: Read> Source<R> {
             Prefix::Special(STRING_INT8) => i32::from(i8::from_le_bytes(self.array()?)),
             Prefix::Special(STRING_INT16) => i32::from(i16::from_le_bytes(self.array()?)),
             Prefix::Special(STRING_INT32) => i32::from_le_bytes(self.array()?),
-            Prefix::Special(other) => return Err(self.error(RdbErrorReason::UnknownStringEncoding(other & 0x3F))),
+            Prefix::Special(other) => {
+                return Err(self.error(RdbErrorReason::UnknownStringEncoding(other & 0x3F)));
+            }
         };
         out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
         Ok(())
@@ -211,7 +213,10 @@ mod tests {
             (&[0x82], RdbErrorReason::NotALength("reserved byte")),
             (&[0xC4], RdbErrorReason::UnknownStringEncoding(4)),
             (&[0x80, 0xFF, 0, 0, 0], RdbErrorReason::StringTooLong(0xFF00_0000)),
-            (&[0x81, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF], RdbErrorReason::StringTooLong(u64::MAX)),
+            (
+                &[0x81, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF],
+                RdbErrorReason::StringTooLong(u64::MAX),
+            ),
             (&[0xC3, 0xC0, 1], RdbErrorReason::NotALength("special string form")),
             (&[0xC3, 1, 0x80, 0, 1, 0, 0, 0], RdbErrorReason::StringTooLong(65536)),
             (&[0xC3, 1, 60, 0], RdbErrorReason::BadCompression { compressed: 1, claimed: 60 }),

@@ -1,7 +1,7 @@
 //! The payload of DUMP and RESTORE: a type code, the value, the format version (two bytes, little-endian) and
 //! the CRC64 of everything before it.
 
-use keyspace::{Detached, ReadLimits, Packed, Value};
+use keyspace::{DetachedValue, EncodingLimits, PackedValue, Value};
 
 use crate::checksum::Checksum;
 use crate::decode::Source;
@@ -50,9 +50,9 @@ pub fn dump(value: &Value<'_>, dialect: Dialect, compress: bool) -> Vec<u8> {
 #[derive(Debug)]
 pub enum RestoredValue<'a> {
     /// A complete value in packed form.
-    Whole(Packed<'a>),
+    Whole(PackedValue<'a>),
     /// A value too large to be held twice, already in its large form.
-    Large(Detached),
+    Large(DetachedValue),
 }
 
 /// Deserializes a DUMP payload, using `buffer` for its memory. `limits` decides the OBJECT ENCODING of a
@@ -63,7 +63,7 @@ pub enum RestoredValue<'a> {
 pub fn restore<'a>(
     payload: &[u8],
     max_string: u64,
-    limits: ReadLimits,
+    limits: EncodingLimits,
     checks: Checks,
     buffer: &'a mut ValueBuffer,
 ) -> Result<RestoredValue<'a>, RestoreError> {
@@ -80,7 +80,7 @@ pub fn restore<'a>(
     if !buffer.is_part() {
         return Ok(RestoredValue::Whole(buffer.value()));
     }
-    let mut large = Detached::large(buffer.value().kind());
+    let mut large = DetachedValue::large(buffer.value().kind());
     loop {
         if !large.add(buffer.value(), &limits) {
             let reason = RdbErrorReason::BadValue("a value with the same element twice, or out of order");
@@ -95,7 +95,7 @@ pub fn restore<'a>(
 
 /// Serializes function libraries as FUNCTION DUMP does.
 #[must_use]
-pub fn dump_functions<'a>(codes: impl Iterator<RdbItem = &'a [u8]>) -> Vec<u8> {
+pub fn dump_functions<'a>(codes: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     const NEVER: &str = "writing to memory does not fail";
     let mut encoder = Encoder::new(Vec::new(), true, true);
     for code in codes {
@@ -155,25 +155,29 @@ fn verified(payload: &[u8], versions: Versions) -> Option<(&[u8], u16)> {
 
 #[cfg(test)]
 mod tests {
-    use keyspace::{Bounds, Kind, Naming, Str};
+    use keyspace::{EncodingHint, Kind, ListpackBounds, StringRef};
     use proptest::prelude::*;
 
     use super::*;
 
     fn dumped(bytes: &[u8]) -> Vec<u8> {
-        dump(&Value::String(Str { bytes, naming: Naming::ByContent }), Dialect::Redis, true)
+        dump(
+            &Value::String(StringRef { bytes, encoding_hint: EncodingHint::ByContent }),
+            Dialect::Redis,
+            true,
+        )
     }
 
     fn read<'a>(
         payload: &[u8],
-        limits: ReadLimits,
+        limits: EncodingLimits,
         buffer: &'a mut ValueBuffer,
     ) -> Result<RestoredValue<'a>, RestoreError> {
         restore(payload, 1 << 29, limits, Checks::default(), buffer)
     }
 
     fn restored(payload: &[u8]) -> Result<Vec<u8>, RestoreError> {
-        match read(payload, ReadLimits::default(), &mut ValueBuffer::new())? {
+        match read(payload, EncodingLimits::default(), &mut ValueBuffer::new())? {
             RestoredValue::Whole(value) if value.kind() == Kind::String => Ok(value.bytes().to_vec()),
             _ => panic!("only strings are tested here"),
         }
@@ -229,7 +233,10 @@ mod tests {
             assert_eq!(restored(&payload), Err(RestoreError::VersionOrChecksum));
             let checks = Checks { versions: Versions::Any, ..Checks::default() };
             let mut buffer = ValueBuffer::new();
-            assert!(restore(&payload, 1 << 29, ReadLimits::default(), checks, &mut buffer).is_ok(), "{version}");
+            assert!(
+                restore(&payload, 1 << 29, EncodingLimits::default(), checks, &mut buffer).is_ok(),
+                "{version}"
+            );
         }
         for body in [&b""[..], b"\x00", b"\x00\x05a", b"\xff\x01a", b"\x07\x01a", b"\x00\xc3\x01\x50\x00"] {
             assert!(matches!(restored(&sealed(body, 10)), Err(RestoreError::BadData(_))), "{body:?}");
@@ -255,7 +262,7 @@ mod tests {
         let key = keyspace.key(b"key");
         let payload = of_hash(20_000, "last");
         let mut buffer = ValueBuffer::new();
-        let Ok(RestoredValue::Large(hash)) = read(&payload, ReadLimits::default(), &mut buffer) else {
+        let Ok(RestoredValue::Large(hash)) = read(&payload, EncodingLimits::default(), &mut buffer) else {
             panic!("it is large")
         };
         let mut slot = keyspace.lock(key.slot());
@@ -268,9 +275,12 @@ mod tests {
             assert_eq!(field.value, [&number.to_le_bytes()[..]; 20].concat());
         }
         let twice = of_hash(20_000, "field:1");
-        let refused = read(&twice, ReadLimits::default(), &mut buffer).map(|_| ());
+        let refused = read(&twice, EncodingLimits::default(), &mut buffer).map(|_| ());
         assert!(matches!(refused, Err(RestoreError::BadData(_))));
-        let few = ReadLimits { hash: Bounds { entries: 1 << 20, value: 100 }, ..ReadLimits::default() };
+        let few = EncodingLimits {
+            hash: ListpackBounds { entries: 1 << 20, value: 100 },
+            ..EncodingLimits::default()
+        };
         let Ok(RestoredValue::Large(hash)) = read(&payload, few, &mut buffer) else { panic!("it is large") };
         let other = keyspace.key(b"{key}2");
         let place = slot.table(0).attach(&other, hash, None);

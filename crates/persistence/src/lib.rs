@@ -30,7 +30,10 @@ pub use dump::{
     RestoreError, RestoredValue, dump, dump_functions, restore, restore_functions, with_corrected_checksum,
 };
 pub use error::{ModuleType, RdbError, RdbErrorReason};
-pub use rdb::{EmptyRdbKey, RdbEntry, RdbInfo, RdbItem, ReadLimits, RdbLoader, RdbWriter, KeyUsage, UsageFormat, WriteOptions};
+pub use rdb::{
+    EmptyRdbKey, KeyUsage, RdbEntry, RdbInfo, RdbItem, RdbLoader, RdbWriter, ReadLimits, UsageFormat,
+    WriteOptions,
+};
 pub use snapshot_file::{SnapshotFile, TEMP_PREFIX};
 pub use value::ValueBuffer;
 

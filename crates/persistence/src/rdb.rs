@@ -18,7 +18,7 @@ mod loader;
 mod tests;
 mod writer;
 
-pub use loader::{EmptyRdbKey, RdbEntry, RdbItem, ReadLimits, RdbLoader, KeyUsage};
+pub use loader::{EmptyRdbKey, KeyUsage, RdbEntry, RdbItem, RdbLoader, ReadLimits};
 pub use writer::{RdbInfo, RdbWriter, UsageFormat, WriteOptions};
 
 const SLOT_IMPORT: u8 = 243;

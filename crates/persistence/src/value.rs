@@ -18,7 +18,9 @@ use std::io::{self, Read, Write};
 
 pub(crate) use commands::Commands;
 use hash::HashCodec;
-use keyspace::{Builder, Elements, Kind, ReadLimits, Packed, Part, Shown, Value};
+use keyspace::{
+    EncodingLimits, Kind, PackedBuilder, PackedValue, PartElements, SnapshotValue, Value, ValuePart,
+};
 use list::ListCodec;
 use set::SetCodec;
 use sorted_set::SortedSetCodec;
@@ -94,13 +96,13 @@ trait MultipartCodec: Codec {
 /// Holds a decoded value until it is stored; its memory is reused for the next one.
 #[derive(Debug, Default)]
 pub struct ValueBuffer {
-    packed: Builder,
+    packed: PackedBuilder,
     /// Two strings of an element, such as name and value.
     first: Vec<u8>,
     second: Vec<u8>,
     remaining: Remaining,
     stream_remaining: stream::Remaining,
-    limits: ReadLimits,
+    limits: EncodingLimits,
     depth: Depth,
 }
 
@@ -121,7 +123,7 @@ impl ValueBuffer {
     }
 
     /// Sets the thresholds for the OBJECT ENCODING of collections.
-    pub fn set_limits(&mut self, limits: ReadLimits) {
+    pub fn set_limits(&mut self, limits: EncodingLimits) {
         self.limits = limits;
     }
 
@@ -138,7 +140,7 @@ impl ValueBuffer {
 
     /// The value, or the part, that was read last.
     #[must_use]
-    pub fn value(&self) -> Packed<'_> {
+    pub fn value(&self) -> PackedValue<'_> {
         self.packed.packed()
     }
 }
@@ -192,34 +194,34 @@ pub(crate) fn add_commands(value: &Value<'_>, out: &mut Commands) {
 }
 
 /// Adds the commands that recreate one part of a value.
-pub(crate) fn add_part_commands(part: &Part<'_>, out: &mut Commands) {
+pub(crate) fn add_part_commands(part: &ValuePart<'_>, out: &mut Commands) {
     match &part.elements {
-        Elements::List(list) => ListCodec::add_part_commands(list, out),
-        Elements::Set(members) => SetCodec::add_part_commands(members, out),
-        Elements::SortedSet(members) => SortedSetCodec::add_part_commands(members, out),
-        Elements::Hash(fields) => HashCodec::add_part_commands(fields, out),
-        Elements::Stream(pieces) => StreamCodec::add_part_commands(pieces, out),
+        PartElements::List(list) => ListCodec::add_part_commands(list, out),
+        PartElements::Set(members) => SetCodec::add_part_commands(members, out),
+        PartElements::SortedSet(members) => SortedSetCodec::add_part_commands(members, out),
+        PartElements::Hash(fields) => HashCodec::add_part_commands(fields, out),
+        PartElements::Stream(pieces) => StreamCodec::add_part_commands(pieces, out),
     }
 }
 
 /// The type code of a value, whole or in parts.
-pub(crate) fn snapshot_type_code(shown: &Shown<'_>, dialect: Dialect) -> u8 {
+pub(crate) fn snapshot_type_code(shown: &SnapshotValue<'_>, dialect: Dialect) -> u8 {
     match shown {
-        Shown::Whole(value) => type_code(value, dialect),
-        Shown::Part(part) => match &part.elements {
-            Elements::List(part) => ListCodec::part_code(part, dialect),
-            Elements::Set(members) => SetCodec::part_code(members, dialect),
-            Elements::SortedSet(members) => SortedSetCodec::part_code(members, dialect),
-            Elements::Hash(fields) => HashCodec::part_code(fields, dialect),
-            Elements::Stream(pieces) => StreamCodec::part_code(pieces, dialect),
+        SnapshotValue::Whole(value) => type_code(value, dialect),
+        SnapshotValue::Part(part) => match &part.elements {
+            PartElements::List(part) => ListCodec::part_code(part, dialect),
+            PartElements::Set(members) => SetCodec::part_code(members, dialect),
+            PartElements::SortedSet(members) => SortedSetCodec::part_code(members, dialect),
+            PartElements::Hash(fields) => HashCodec::part_code(fields, dialect),
+            PartElements::Stream(pieces) => StreamCodec::part_code(pieces, dialect),
         },
     }
 }
 
 /// Writes one part of a value; before the first one, also the value's head.
-pub(crate) fn write_part<W: Write>(code: u8, part: &Part<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+pub(crate) fn write_part<W: Write>(code: u8, part: &ValuePart<'_>, out: &mut Encoder<W>) -> io::Result<()> {
     fn write<C: MultipartCodec, W: Write>(
-        (code, part): (u8, &Part<'_>),
+        (code, part): (u8, &ValuePart<'_>),
         elements: &C::Part<'_>,
         out: &mut Encoder<W>,
     ) -> io::Result<()> {
@@ -229,11 +231,11 @@ pub(crate) fn write_part<W: Write>(code: u8, part: &Part<'_>, out: &mut Encoder<
         C::write_part(code, elements, out)
     }
     match &part.elements {
-        Elements::List(list) => write::<ListCodec, W>((code, part), list, out),
-        Elements::Set(members) => write::<SetCodec, W>((code, part), members, out),
-        Elements::SortedSet(members) => write::<SortedSetCodec, W>((code, part), members, out),
-        Elements::Hash(fields) => write::<HashCodec, W>((code, part), fields, out),
-        Elements::Stream(pieces) => write::<StreamCodec, W>((code, part), pieces, out),
+        PartElements::List(list) => write::<ListCodec, W>((code, part), list, out),
+        PartElements::Set(members) => write::<SetCodec, W>((code, part), members, out),
+        PartElements::SortedSet(members) => write::<SortedSetCodec, W>((code, part), members, out),
+        PartElements::Hash(fields) => write::<HashCodec, W>((code, part), fields, out),
+        PartElements::Stream(pieces) => write::<StreamCodec, W>((code, part), pieces, out),
     }
 }
 
@@ -296,7 +298,7 @@ pub(crate) fn read<R: Read>(
         Kind::Hash => HashCodec::read(code, source, buffer),
         Kind::Stream => StreamCodec::read(code, source, buffer),
     }?;
-    buffer.packed.name_by(&buffer.limits);
+    buffer.packed.choose_encoding(&buffer.limits);
     Ok(())
 }
 

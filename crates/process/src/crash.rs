@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-use acl::Catalogue;
+use acl::CommandCatalogue;
 use engine::Client;
 use resp::Args;
 
@@ -105,7 +105,7 @@ pub fn run_guarded<T>(run: impl FnOnce() -> T) -> Option<T> {
 }
 
 /// Ends the process after a panic in a command of this client.
-pub fn abort_in_command(client: &Client, catalogue: &Catalogue, args: Option<Args<'_>>) -> ! {
+pub fn abort_in_command(client: &Client, catalogue: &CommandCatalogue, args: Option<Args<'_>>) -> ! {
     let line = client.describe(crate::time::now(), catalogue);
     let mut text = format!("{}\n", String::from_utf8_lossy(&line));
     for (index, arg) in args.iter().flat_map(|args| args.iter()).take(MAX_ARGUMENTS).enumerate() {

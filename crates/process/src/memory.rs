@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use engine::{Heap, Turnover};
-use keyspace::{pool_taken, pool_use};
+use keyspace::{pool_usage, pool_used_bytes};
 use tikv_jemalloc_ctl::thread::{self, ThreadLocal};
 use tikv_jemalloc_ctl::{Access as _, AsName as _, epoch, stats};
 
@@ -35,7 +35,7 @@ pub struct MemoryTracker {
 /// Bytes in use: live allocations of the general allocator plus those of the keyspace's pool. Refreshes the allocator's
 /// statistics.
 pub(crate) fn used_bytes() -> usize {
-    heap_bytes() + pool_taken()
+    heap_bytes() + pool_used_bytes()
 }
 
 /// Live bytes of the general allocator. Refreshes its statistics.
@@ -69,7 +69,7 @@ fn thread_heap_turnover() -> Turnover {
 
 /// Queries the allocator, the pool and the system.
 pub fn memory_usage() -> MemoryUsage {
-    let (used, pool) = (used_bytes(), pool_use());
+    let (used, pool) = (used_bytes(), pool_usage());
     MemoryUsage {
         used,
         allocated: used,

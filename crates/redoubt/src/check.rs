@@ -7,8 +7,8 @@ use std::io::{self, BufRead, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use persistence::aof::{Checked, Manifest, check};
-use persistence::{Item, Limits, RdbLoader};
+use persistence::aof::{AofCheck, Manifest, check};
+use persistence::{RdbItem, RdbLoader, ReadLimits};
 
 use crate::rdb::readable;
 
@@ -29,7 +29,7 @@ struct RdbStats {
 pub(crate) fn rdb(path: &Path) -> Result<u64> {
     println!("[offset 0] Checking RDB file {}", path.display());
     let file = File::open(path).with_context(|| format!("Cannot open file {}", path.display()))?;
-    let mut loader = RdbLoader::new(io::BufReader::new(file), Limits::default())?;
+    let mut loader = RdbLoader::new(io::BufReader::new(file), ReadLimits::default())?;
     let mut counted = RdbStats::default();
     let now = now_millis();
     let outcome = loop {
@@ -37,22 +37,22 @@ pub(crate) fn rdb(path: &Path) -> Result<u64> {
         match loader.next_item() {
             Ok(None) => break Ok(()),
             Err(error) => break Err(error),
-            Ok(Some(Item::Aux { name, value })) => println!(
+            Ok(Some(RdbItem::Aux { name, value })) => println!(
                 "[offset {offset}] AUX FIELD {} = '{}'",
                 String::from_utf8_lossy(name),
                 String::from_utf8_lossy(value)
             ),
-            Ok(Some(Item::Sizes { db, .. })) => println!("[offset {offset}] Selecting DB ID {db}"),
-            Ok(Some(Item::Entry(entry))) => {
+            Ok(Some(RdbItem::Sizes { db, .. })) => println!("[offset {offset}] Selecting DB ID {db}"),
+            Ok(Some(RdbItem::Entry(entry))) => {
                 counted.keys += 1;
                 counted.expires += u64::from(entry.expiry.is_some());
                 counted.expired += u64::from(entry.expiry.is_some_and(|expiry| expiry.0 < now));
             }
-            Ok(Some(Item::Empty(key))) => {
+            Ok(Some(RdbItem::Empty(key))) => {
                 counted.empty += 1;
                 println!("[offset {offset}] Skipping empty key: {}", readable(key.key));
             }
-            Ok(Some(Item::More { .. } | Item::Function(_))) => {}
+            Ok(Some(RdbItem::More { .. } | RdbItem::Function(_))) => {}
         }
     };
     match &outcome {
@@ -102,7 +102,7 @@ pub(crate) fn aof(path: &Path, repair: Repair) -> Result<()> {
             println!("RDB preamble is OK, proceeding with AOF tail...");
         }
         input.seek(SeekFrom::Start(begin))?;
-        let checked = check(io::BufReader::new(input), repair.until)?.behind(begin);
+        let checked = check(io::BufReader::new(input), repair.until)?.shifted_by(begin);
         println!(
             "AOF analyzed: filename={}, size={}, ok_up_to={}, commands={}, diff={}",
             file.display(),
@@ -121,7 +121,7 @@ pub(crate) fn aof(path: &Path, repair: Repair) -> Result<()> {
 fn truncate_if_requested(
     file: &Path,
     name: &str,
-    checked: &Checked,
+    checked: &AofCheck,
     repair: Repair,
     is_last: bool,
 ) -> Result<()> {

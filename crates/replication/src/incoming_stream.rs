@@ -10,7 +10,7 @@
 //! transaction are queued and run together at EXEC, and their bytes are held back until then. If the link breaks
 //! before EXEC, the queue is discarded and the master sends the transaction again from MULTI.
 
-use resp::{Batch, Limits, Parser, ProtocolError};
+use resp::{Batch, ParseLimits, Parser, ProtocolError};
 
 /// The received part of a master's stream that is not in the log yet.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ impl IncomingStream {
         } else {
             input.extend_from_slice(&bytes);
         }
-        let limits = Limits { max_bulk_len: i64::from(u32::MAX), ..Limits::default() };
+        let limits = ParseLimits { max_bulk_len: i64::from(u32::MAX), ..ParseLimits::default() };
         let mut batch = Batch::default();
         let parsed = self.parser.parse(&mut input, &mut batch, &limits);
         self.input = input.split_off(parsed.consumed);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clock::Instant;
 use proptest::prelude::*;
-use resp::{Args, Batch, Limits, Parser};
+use resp::{Args, Batch, ParseLimits, Parser};
 
 use crate::master::{self, OutputLimit, PeerId};
 use crate::master_driver::{self, MasterDriverAction, MasterDriverEvent, PsyncAnswer, SnapshotPosition};
@@ -115,7 +115,7 @@ impl MasterSide {
         served_replica.input.extend_from_slice(bytes);
         let mut batch = Batch::default();
         let mut input = std::mem::take(&mut served_replica.input);
-        let parsed = served_replica.parser.parse(&mut input, &mut batch, &Limits::default());
+        let parsed = served_replica.parser.parse(&mut input, &mut batch, &ParseLimits::default());
         assert_eq!(parsed.error, None);
         for index in 0..batch.len() {
             self.request(now, channel, batch.args(index, &input));
@@ -304,7 +304,7 @@ impl ReplicaSide {
         self.stream.extend_from_slice(bytes);
         let mut batch = Batch::default();
         let mut stream = std::mem::take(&mut self.stream);
-        let parsed = Parser::new().parse(&mut stream, &mut batch, &Limits::default());
+        let parsed = Parser::new().parse(&mut stream, &mut batch, &ParseLimits::default());
         assert_eq!(parsed.error, None);
         for index in 0..batch.len() {
             let args = batch.args(index, &stream);

@@ -105,7 +105,7 @@ impl<'a> Shebang<'a> {
         }
         let end = memchr::memchr2(b'\n', 0, text).filter(|end| text[*end] == b'\n');
         let end = end.ok_or(ShebangError::Invalid)?;
-        let words = resp::split_bytes(&text[..end]).ok_or(ShebangError::UnbalancedQuotes)?;
+        let words = resp::split_words_bytes(&text[..end]).ok_or(ShebangError::UnbalancedQuotes)?;
         let mut words = words.into_iter();
         let engine = words.next().unwrap_or_default().split_off(2);
         Ok(Some(Self { engine, options: words.collect(), body: &text[end..] }))

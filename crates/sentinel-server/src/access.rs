@@ -1,6 +1,6 @@
 //! ACL users of a sentinel: storage in the configuration file and effects on subscribers.
 
-use acl::Channel;
+use acl::ChannelUse;
 
 use super::center::Center;
 use super::client::Client;
@@ -20,7 +20,7 @@ fn hears_too_much(center: &Center, client: &Client) -> bool {
     let users = center.engine.users.read();
     let Some(user) = users.find(&client.session.client.user.lock()) else { return true };
     let hears = |names: &std::collections::BTreeSet<Vec<u8>>, is_pattern| {
-        names.iter().any(|name| !user.may_hear(Channel { name, is_pattern }))
+        names.iter().any(|name| !user.may_subscribe(ChannelUse { name, is_pattern }))
     };
     hears(&client.channels, false) || hears(&client.patterns, true)
 }

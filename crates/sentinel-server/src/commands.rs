@@ -2,7 +2,7 @@
 
 use engine::{CommandError, Flags, Gate, Registered, Requests, Run};
 use process::access::genpass;
-use resp::{Batch, Limits, Parser, Protocol, Request, Writer, encode_request};
+use resp::{Batch, ParseLimits, Parser, Protocol, Request, Writer, encode_request};
 
 use super::access;
 use super::center::Center;
@@ -120,7 +120,7 @@ fn run_by_engine(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> 
     let mut buffer = Vec::new();
     encode_request(&mut buffer, args.iter().map(Vec::as_slice));
     let mut batch = Batch::default();
-    Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
+    Parser::new().parse(&mut buffer, &mut batch, &ParseLimits::default());
     client.session.client.set_subscriptions(client.channels.len(), client.patterns.len());
     for other in center.clients.values() {
         other.session.client.set_subscriptions(other.channels.len(), other.patterns.len());

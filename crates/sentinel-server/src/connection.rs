@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use engine::{Engine, Link};
 use net::tls::HANDSHAKE_TIMEOUT;
 use net::transport::{Listener, SocketOptions, Stream};
-use resp::{Batch, Limits, Parser, ProtocolError};
+use resp::{Batch, ParseLimits, Parser, ProtocolError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
@@ -74,10 +74,10 @@ impl Door {
     }
 
     /// The current limits for a client's requests.
-    fn limits(&self, known: &AtomicBool) -> Limits {
+    fn limits(&self, known: &AtomicBool) -> ParseLimits {
         let known = known.load(Ordering::Relaxed);
         let authenticated = known || self.engine.users.read().default_user().is_open();
-        Limits { authenticated, ..Limits::default() }
+        ParseLimits { authenticated, ..ParseLimits::default() }
     }
 }
 
@@ -136,7 +136,7 @@ impl Talk<'_> {
     async fn converse(
         self,
         mut stream: Stream,
-        limits: impl Fn() -> Limits,
+        limits: impl Fn() -> ParseLimits,
         mut replies: UnboundedReceiver<Vec<u8>>,
     ) {
         let Self { client, events, waiting, traffic } = self;
@@ -204,7 +204,11 @@ enum Fault {
 impl Input {
     /// Passes on all complete requests. The size limit depends on whether the client has authenticated, so a request is
     /// checked only after all previous ones are answered.
-    async fn hand_over(&mut self, limits: &impl Fn() -> Limits, events: &Sender<Event>) -> Result<(), Fault> {
+    async fn hand_over(
+        &mut self,
+        limits: &impl Fn() -> ParseLimits,
+        events: &Sender<Event>,
+    ) -> Result<(), Fault> {
         loop {
             self.batch.clear();
             let limits_then = limits();

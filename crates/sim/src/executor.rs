@@ -10,11 +10,11 @@ use engine::{
     Resumed, Session, Unblock, Worker,
 };
 use keyspace::Keyspace;
-use persistence::{Dialect, Info, Uses, WriteOptions};
+use persistence::{Dialect, RdbInfo, UsageFormat, WriteOptions};
 use replication::Position;
-use resp::{Args, Batch, Limits, Parser};
+use resp::{Args, Batch, ParseLimits, Parser};
 use slot_routing::{SlotSet, Topology};
-use snapshot_io::{Host, Loader, State, Steps, Told};
+use snapshot_io::{LoadEvent, LoadHost, Loader, SnapshotState, WriteObserver};
 
 /// An engine with its command table and a thread.
 pub(crate) struct Executor {
@@ -32,16 +32,16 @@ impl Executor {
     ) -> Self {
         let commands = Commands::new(::commands::of_server());
         let catalogue = commands.registry().catalogue();
-        let engine = Engine::new(catalogue, Keyspace::of_slots(1, databases, slots), topology, log);
+        let engine = Engine::new(catalogue, Keyspace::restricted_to(1, databases, slots), topology, log);
         engine.begin_routing();
         engine.settings.debug_command.set(config::Allowed::Yes);
         let worker = engine.worker(nanos);
         Self { engine, commands, worker }
     }
 
-    pub(crate) fn loader<'a>(&'a self, host: &'a dyn Host) -> Loader<'a> {
+    pub(crate) fn loader<'a>(&'a self, host: &'a dyn LoadHost) -> Loader<'a> {
         let Self { engine, commands, .. } = self;
-        Loader { engine, commands, threads: 1, verify_checksum: true, kept: 0, host }
+        Loader { engine, commands, threads: 1, verify_checksum: true, max_deletion_bytes: 0, host }
     }
 
     /// Executes requests up to the first one that a pause blocks. Requests sent to the background
@@ -150,7 +150,7 @@ impl Quiet<'_> {
     }
 }
 
-impl Host for Quiet<'_> {
+impl LoadHost for Quiet<'_> {
     fn now(&self) -> Millis {
         self.now
     }
@@ -171,20 +171,20 @@ impl Host for Quiet<'_> {
 
     fn key_read(&self) {}
 
-    fn tell(&self, _told: Told<'_>) {}
+    fn tell(&self, _told: LoadEvent<'_>) {}
 }
 
 /// Writes an RDB file for a snapshot at this position of its history, with auxiliary fields.
 pub(crate) fn write_rdb(
-    state: State,
+    state: SnapshotState,
     (position, wall): (Position, Millis),
     (aof_base, slot_states): (bool, &str),
-    steps: &mut dyn Steps,
+    steps: &mut dyn WriteObserver,
 ) -> io::Result<Vec<u8>> {
     let options =
-        WriteOptions { compress: true, checksum: true, uses: Uses::NotKept, dialect: Dialect::Redis };
+        WriteOptions { compress: true, checksum: true, uses: UsageFormat::NotKept, dialect: Dialect::Redis };
     let id = position.id;
-    let info = Info {
+    let info = RdbInfo {
         version: resp::REDIS_VERSION,
         created: wall,
         used_memory: 0,
@@ -232,7 +232,7 @@ impl Running {
     /// Parses the complete requests of a buffer.
     pub(crate) fn of(mut buffer: Vec<u8>) -> Self {
         let mut batch = Batch::default();
-        let parsed = Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
+        let parsed = Parser::new().parse(&mut buffer, &mut batch, &ParseLimits::default());
         let is_whole = parsed.error.is_none() && parsed.consumed == buffer.len();
         Self { buffer, batch, is_whole, next: 0, replies: Vec::new(), unanswered: 0 }
     }

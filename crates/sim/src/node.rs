@@ -23,7 +23,7 @@ use append_only::{AofEffect, AofEvent, AofState, FileOperation, FsyncPolicy, Rew
 use clock::{Instant, Millis};
 use config::EvictionPolicy;
 use replication::Position;
-use snapshot_io::{State, Steps};
+use snapshot_io::{SnapshotState, WriteObserver};
 
 use crate::append_file::Rewrite;
 use crate::clients::DATABASES;
@@ -480,7 +480,7 @@ impl World {
     fn write_base(
         &mut self,
         life: &mut Life,
-        state: State,
+        state: SnapshotState,
         position: Position,
         serving: bool,
     ) -> io::Result<Opened> {
@@ -492,7 +492,7 @@ impl World {
     fn write_rdb(
         &mut self,
         life: &mut Life,
-        state: State,
+        state: SnapshotState,
         position: Position,
         (aof_base, serving): (bool, bool),
     ) -> io::Result<Vec<u8>> {
@@ -538,8 +538,8 @@ struct Between<'a> {
     events: usize,
 }
 
-impl Steps for Between<'_> {
-    fn on_part(&mut self, _keys: u64) -> io::Result<()> {
+impl WriteObserver for Between<'_> {
+    fn on_part_written(&mut self, _keys: u64) -> io::Result<()> {
         if self.events > 0 && self.world.chance.below(3) == 0 {
             self.events -= 1;
             self.world.step(self.life, false);

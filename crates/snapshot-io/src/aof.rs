@@ -14,18 +14,18 @@ use engine::{CommandError, Flow, Origin, Requests, Session, Worker};
 use persistence::Disk;
 use persistence::aof::{Manifest, ReplAnnotation};
 use replication::{Position, ReplId, last_multi_offset};
-use resp::{Batch, Limits, Parser, ProtocolError};
+use resp::{Batch, ParseLimits, Parser, ProtocolError};
 use slot_routing::ReplOffset;
 
-use crate::host::Told;
-use crate::rdb::{LoadError, Loaded, Loader, clear};
+use crate::host::LoadEvent;
+use crate::rdb::{LoadError, LoadResult, Loader, clear};
 
 /// Bytes read and executed at once; a longer command extends the buffer.
-const PIECE: usize = 1 << 20;
+const BUFFER_LEN: usize = 1 << 20;
 /// Maximum length of an annotation line.
-const LONGEST_LINE: usize = 4096;
+const MAX_LINE_LEN: usize = 4096;
 /// The error for a gap or an overlap between two files.
-const NOT_JOINED: &str = "what follows does not begin where what was before ends";
+const POSITION_MISMATCH: &str = "what follows does not begin where what was before ends";
 
 /// Why the files were not loaded.
 #[derive(Debug, thiserror::Error)]
@@ -53,7 +53,7 @@ pub enum AofError {
     #[error(
         "Bad file format reading the append only file {}: make a backup of your AOF file, then use redoubt check-aof \
          --fix <filename.manifest> (at offset {offset}: {reason})",
-        name_of(file)
+        file_name(file)
     )]
     Format {
         /// The file.
@@ -66,7 +66,7 @@ pub enum AofError {
     /// A command that does not exist or has a wrong number of arguments.
     #[error(
         "Error reading the append only file {}, error: {} (at offset {offset})",
-        name_of(file),
+        file_name(file),
         error.strip_prefix("ERR ").unwrap_or(error)
     )]
     Command {
@@ -81,7 +81,7 @@ pub enum AofError {
     #[error(
         "Fatal error: the truncated file is not the last file: {} is whole up to offset {whole}, and what follows it would \
          be lost. Make a backup of your AOF files, and repair them by hand",
-        name_of(file)
+        file_name(file)
     )]
     TruncatedBefore {
         /// The file.
@@ -94,7 +94,7 @@ pub enum AofError {
         "Unexpected end of file reading the append only file {}. You can: 1) Make a backup of your AOF file, then use \
          redoubt check-aof --fix <filename.manifest>. 2) Alternatively you can set the 'aof-load-truncated' \
          configuration option to yes and restart the server. (It is whole up to offset {whole}.)",
-        name_of(file)
+        file_name(file)
     )]
     Truncated {
         /// The file.
@@ -106,7 +106,7 @@ pub enum AofError {
 
 /// The result of executing the commands of the files.
 #[derive(Debug, Default)]
-struct Ran {
+struct ReplayState {
     /// The position in the replication stream, as far as the annotations state it.
     position: Option<Position>,
     /// The position at the start of the current file. Commands before the first position annotation may not
@@ -114,11 +114,11 @@ struct Ran {
     begin: Option<Position>,
 }
 
-impl Ran {
+impl ReplayState {
     /// Applies an annotation line. Returns false if its position in the stream contradicts the commands
     /// before it.
-    fn take_place(&mut self, line: &[u8]) -> bool {
-        let Some(ReplAnnotation { history, offset }) = ReplAnnotation::of_annotation(line) else {
+    fn apply_position(&mut self, line: &[u8]) -> bool {
+        let Some(ReplAnnotation { history, offset }) = ReplAnnotation::parse(line) else {
             return true;
         };
         let Ok(id) = ReplId::parse(history.as_bytes()) else { return true };
@@ -133,9 +133,9 @@ impl Ran {
 
 /// The result of loading an append-only file.
 #[derive(Debug)]
-pub struct LoadedFiles {
+pub struct AofLoadResult {
     /// The base, if it was an RDB.
-    pub base: Loaded,
+    pub base: LoadResult,
     /// The position in the replication stream, as far as the files state it.
     pub position: Option<Position>,
     /// The database selected by the stream at the end.
@@ -144,7 +144,7 @@ pub struct LoadedFiles {
 
 /// A file of commands, from an offset on.
 #[derive(Debug)]
-struct Part<'a> {
+struct AofFileRange<'a> {
     file: &'a FileToLoad,
     begin: u64,
     /// Whether this file may be truncated after its last complete command (`aof-load-truncated`); only the
@@ -163,38 +163,38 @@ impl Loader<'_> {
         folder: &AofDirectory<D>,
         manifest: &Manifest,
         truncates: bool,
-    ) -> Result<LoadedFiles, AofError> {
-        let mut base = Loaded::default();
-        let mut ran = Ran::default();
+    ) -> Result<AofLoadResult, AofError> {
+        let mut base = LoadResult::default();
+        let mut replay = ReplayState::default();
         clear(self.engine);
         let mut session = Session::new(0, Origin::Master, true);
         for file in &folder.files_to_load(manifest) {
-            self.host.tell(Told::FileBegins);
-            let told = Told::FileLoaded { name: &file.name, is_base: file.is_base };
+            self.host.tell(LoadEvent::FileBegins);
+            let event = LoadEvent::FileLoaded { name: &file.name, is_base: file.is_base };
             let path = || folder.disk.path_of(&file.name);
             let in_file = |error| AofError::Io { file: path(), error };
             let mut begin = 0;
             if file.is_base && is_rdb(&folder.disk, &file.name).map_err(in_file)? {
-                self.host.tell(Told::RdbBase);
+                self.host.tell(LoadEvent::RdbBase);
                 let len = folder.disk.len(&file.name).map_err(in_file)?;
                 let input = folder.disk.read(&file.name).map_err(in_file)?;
                 // Keep expired keys: a later command may extend their lifetime.
                 base = self
                     .replace(input, len, false, || true)
                     .map_err(|error| AofError::Base { file: path(), error })?;
-                ran.position = position_of(&base);
+                replay.position = position_of(&base);
                 begin = base.bytes;
                 if len <= begin {
                     session.db = base.stream_db.unwrap_or(0);
-                    self.host.tell(told);
+                    self.host.tell(event);
                     continue;
                 }
             }
-            let part = Part { file, begin, truncates };
-            self.run_file(&folder.disk, &mut session, &part, &mut ran)?;
-            self.host.tell(told);
+            let part = AofFileRange { file, begin, truncates };
+            self.run_file(&folder.disk, &mut session, &part, &mut replay)?;
+            self.host.tell(event);
         }
-        Ok(LoadedFiles { base, position: ran.position, db: session.db })
+        Ok(AofLoadResult { base, position: replay.position, db: session.db })
     }
 
     /// Executes the commands of a file. If it ends in the middle of a command, it is truncated where
@@ -203,27 +203,31 @@ impl Loader<'_> {
         &self,
         disk: &D,
         session: &mut Session,
-        &Part { file, begin, truncates }: &Part<'_>,
-        ran: &mut Ran,
+        &AofFileRange { file, begin, truncates }: &AofFileRange<'_>,
+        replay: &mut ReplayState,
     ) -> Result<(), AofError> {
         let (name, path) = (&file.name, || disk.path_of(&file.name));
         let in_file = |error| AofError::Io { file: path(), error };
         let mut input = disk.read(name).map_err(in_file)?;
         input.seek(SeekFrom::Start(begin)).map_err(in_file)?;
         let len = disk.len(name).map_err(in_file)?;
-        match self.run_commands(session, input, begin, ran) {
+        match self.run_commands(session, input, begin, replay) {
             Ok(whole) if whole == len => Ok(()),
             Ok(whole) if truncates && !file.is_last => Err(AofError::TruncatedBefore { file: path(), whole }),
             Ok(whole) if truncates => {
-                self.host.tell(Told::Truncating { name, whole });
+                self.host.tell(LoadEvent::Truncating { name, whole });
                 disk.cut_back(name, whole).map_err(in_file)?;
-                self.host.tell(Told::Truncated(name));
+                self.host.tell(LoadEvent::Truncated(name));
                 Ok(())
             }
             Ok(whole) => Err(AofError::Truncated { file: path(), whole }),
-            Err(Stop::Io(error)) => Err(in_file(error)),
-            Err(Stop::Format { offset, reason }) => Err(AofError::Format { file: path(), offset, reason }),
-            Err(Stop::Command { offset, error }) => Err(AofError::Command { file: path(), offset, error }),
+            Err(ReplayError::Io(error)) => Err(in_file(error)),
+            Err(ReplayError::Format { offset, reason }) => {
+                Err(AofError::Format { file: path(), offset, reason })
+            }
+            Err(ReplayError::Command { offset, error }) => {
+                Err(AofError::Command { file: path(), offset, error })
+            }
         }
     }
 
@@ -234,13 +238,13 @@ impl Loader<'_> {
         session: &mut Session,
         input: impl Read,
         begin: u64,
-        ran: &mut Ran,
-    ) -> Result<u64, Stop> {
+        replay: &mut ReplayState,
+    ) -> Result<u64, ReplayError> {
         let mut reader = Reader::new(self, input, begin);
-        ran.begin = ran.position;
-        let outcome = reader.run(session, ran);
+        replay.begin = replay.position;
+        let outcome = reader.run(session, replay);
         if session.in_transaction()
-            && let Some(position) = &mut ran.position
+            && let Some(position) = &mut replay.position
         {
             // The commands of an incomplete transaction were not executed and are truncated with it.
             position.offset.0 -= reader.offset - reader.whole;
@@ -252,14 +256,14 @@ impl Loader<'_> {
 
 /// The position in the replication stream at which an RDB was written.
 #[must_use]
-pub fn position_of(loaded: &Loaded) -> Option<Position> {
+pub fn position_of(loaded: &LoadResult) -> Option<Position> {
     let id = ReplId::parse(loaded.repl_id.as_deref()?).ok()?;
     let offset = u64::try_from(loaded.repl_offset?).ok()?;
     Some(Position { id, offset: ReplOffset(offset) })
 }
 
 /// The file name without its directory.
-fn name_of(path: &Path) -> std::borrow::Cow<'_, str> {
+fn file_name(path: &Path) -> std::borrow::Cow<'_, str> {
     path.file_name().unwrap_or_default().to_string_lossy()
 }
 
@@ -271,7 +275,7 @@ fn is_rdb(disk: &impl Disk, name: &str) -> io::Result<bool> {
 
 /// Why reading stopped before the end of the file.
 #[derive(Debug)]
-enum Stop {
+enum ReplayError {
     Io(io::Error),
     /// Bytes that are not valid at this offset.
     Format {
@@ -285,7 +289,7 @@ enum Stop {
     },
 }
 
-impl From<io::Error> for Stop {
+impl From<io::Error> for ReplayError {
     fn from(error: io::Error) -> Self {
         Self::Io(error)
     }
@@ -321,27 +325,32 @@ impl<'a, R: Read> Reader<'a, R> {
         }
     }
 
-    fn run(&mut self, session: &mut Session, ran: &mut Ran) -> Result<(), Stop> {
+    fn run(&mut self, session: &mut Session, replay: &mut ReplayState) -> Result<(), ReplayError> {
         loop {
             let before = self.input.len();
             // The buffer doubles each time for a long command.
-            let room = PIECE.max(before);
+            let room = BUFFER_LEN.max(before);
             (&mut self.file).take(room as u64).read_to_end(&mut self.input)?;
             if self.input.len() == before {
                 return Ok(());
             }
-            while self.run_some(session, ran)? {}
+            while self.run_until_annotation(session, replay)? {}
         }
     }
 
     /// Executes the commands up to the next annotation and applies that. Returns whether there was one.
-    fn run_some(&mut self, session: &mut Session, ran: &mut Ran) -> Result<bool, Stop> {
-        let limits = Limits { max_bulk_len: i64::from(u32::MAX), inline: false, ..Limits::default() };
+    fn run_until_annotation(
+        &mut self,
+        session: &mut Session,
+        replay: &mut ReplayState,
+    ) -> Result<bool, ReplayError> {
+        let limits =
+            ParseLimits { max_bulk_len: i64::from(u32::MAX), inline: false, ..ParseLimits::default() };
         self.batch.clear();
         let parsed = self.parser.parse(&mut self.input, &mut self.batch, &limits);
         self.run_batch(session)?;
         let mut done = parsed.consumed;
-        if let Some(position) = &mut ran.position {
+        if let Some(position) = &mut replay.position {
             position.offset.0 += done as u64;
         }
         let mut more = false;
@@ -351,13 +360,13 @@ impl<'a, R: Read> Reader<'a, R> {
                 let rest = &self.input[done..];
                 match rest.iter().position(|byte| *byte == b'\n') {
                     Some(end) => {
-                        if !ran.take_place(&rest[..=end]) {
-                            return Err(self.stop(done, NOT_JOINED));
+                        if !replay.apply_position(&rest[..=end]) {
+                            return Err(self.stop(done, POSITION_MISMATCH));
                         }
                         done += end + 1;
                         more = true;
                     }
-                    None if rest.len() > LONGEST_LINE => {
+                    None if rest.len() > MAX_LINE_LEN => {
                         return Err(self.stop(done, "an annotation without an end"));
                     }
                     None => {}
@@ -378,18 +387,18 @@ impl<'a, R: Read> Reader<'a, R> {
     }
 
     /// A format error at `done` bytes of the input.
-    fn stop(&self, done: usize, reason: &str) -> Stop {
-        Stop::Format { offset: self.offset + done as u64, reason: reason.to_owned() }
+    fn stop(&self, done: usize, reason: &str) -> ReplayError {
+        ReplayError::Format { offset: self.offset + done as u64, reason: reason.to_owned() }
     }
 
     /// The first unknown or malformed command among these, and the error it would reply.
-    fn first_unknown(&self, numbers: Range<usize>) -> Option<(usize, CommandError)> {
+    fn find_unknown_command(&self, numbers: Range<usize>) -> Option<(usize, CommandError)> {
         let registry = self.loader.commands.registry();
         let fault = |number: usize| registry.check(self.batch.args(number, &self.input)).err();
         numbers.into_iter().find_map(|number| Some((number, fault(number)?)))
     }
 
-    fn run_batch(&mut self, session: &mut Session) -> Result<(), Stop> {
+    fn run_batch(&mut self, session: &mut Session) -> Result<(), ReplayError> {
         let Loader { engine, commands, host, .. } = self.loader;
         let now = host.now();
         let (mut next, mut replies) = (0, Vec::new());
@@ -402,11 +411,11 @@ impl<'a, R: Read> Reader<'a, R> {
                 &mut replies,
             );
             if let Some(error) = first_error(&replies) {
-                if let Some((index, error)) = self.first_unknown(next..after) {
+                if let Some((index, error)) = self.find_unknown_command(next..after) {
                     let offset = self.offset + self.batch.consumed(index) as u64;
-                    return Err(Stop::Command { offset, error: error.to_string() });
+                    return Err(ReplayError::Command { offset, error: error.to_string() });
                 }
-                host.tell(Told::CommandFailed(&error));
+                host.tell(LoadEvent::CommandFailed(&error));
             }
             replies.clear();
             if matches!(flow, Flow::Node(_)) {

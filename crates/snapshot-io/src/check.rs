@@ -6,7 +6,7 @@
 
 use std::io::Read;
 
-use persistence::Item;
+use persistence::RdbItem;
 
 use crate::rdb::{LoadError, Loader};
 
@@ -21,10 +21,10 @@ impl Loader<'_> {
         let mut libraries = Vec::new();
         while let Some(item) = loader.next_item()? {
             match item {
-                Item::Entry(entry) if entry.db >= databases => {
+                RdbItem::Entry(entry) if entry.db >= databases => {
                     return Err(LoadError::Database(entry.db, databases));
                 }
-                Item::Function(code) => libraries.push(code.to_vec()),
+                RdbItem::Function(code) => libraries.push(code.to_vec()),
                 _ => {}
             }
         }
@@ -38,11 +38,11 @@ mod tests {
     use keyspace::Keyspace;
 
     use super::*;
-    use crate::host::{Host, Told};
+    use crate::host::{LoadEvent, LoadHost};
 
-    struct Nowhere;
+    struct IgnoringHost;
 
-    impl Host for Nowhere {
+    impl LoadHost for IgnoringHost {
         fn now(&self) -> clock::Millis {
             clock::Millis(0)
         }
@@ -59,7 +59,7 @@ mod tests {
 
         fn key_read(&self) {}
 
-        fn tell(&self, _told: Told<'_>) {}
+        fn tell(&self, _told: LoadEvent<'_>) {}
     }
 
     /// A snapshot with one string and, unless it is empty, a function library.
@@ -83,7 +83,14 @@ mod tests {
         let engine = Engine::new(catalogue, Keyspace::new(1, 2), None, Box::new(NoLog));
         engine.begin_routing();
         let (engine, commands) = (&engine, &commands);
-        work(&Loader { engine, commands, threads: 1, verify_checksum: true, kept: 0, host: &Nowhere });
+        work(&Loader {
+            engine,
+            commands,
+            threads: 1,
+            verify_checksum: true,
+            max_deletion_bytes: 0,
+            host: &IgnoringHost,
+        });
     }
 
     fn has_data(loader: &Loader<'_>) -> bool {
@@ -91,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn check_finds_what_the_load_would_and_stores_nothing() {
+    fn check_finds_load_errors_without_storing() {
         let good = snapshot(b"value", "#!lua name=lib\nserver.register_function('f', function() end)");
         with_loader(|loader| loader.check(good.as_slice()).unwrap());
         let mut bad: Vec<(Vec<u8>, &str)> =
@@ -119,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn header_that_cannot_be_read_costs_no_data() {
+    fn unreadable_header_keeps_the_data() {
         with_loader(|loader| {
             loader.replace(snapshot(b"value", "").as_slice(), 0, false, || true).unwrap();
             for header in [&b""[..], b"nonsense!", b"REDIS0999", b"REDI"] {

@@ -4,7 +4,7 @@ use clock::Millis;
 use resp::Args;
 
 /// The process that runs a load.
-pub trait Host {
+pub trait LoadHost {
     /// The wall-clock time.
     fn now(&self) -> Millis;
 
@@ -29,12 +29,12 @@ pub trait Host {
     }
 
     /// Reports an event for the user.
-    fn tell(&self, told: Told<'_>);
+    fn tell(&self, event: LoadEvent<'_>);
 }
 
 /// A load event that is reported to users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Told<'a> {
+pub enum LoadEvent<'a> {
     /// Loading of an AOF file starts.
     FileBegins,
     /// The base is an RDB.

@@ -17,8 +17,8 @@ mod skipped_keys;
 mod snapshot;
 mod store_queue;
 
-pub use aof::{AofError, LoadedFiles, position_of};
-pub use host::{Host, Told};
-pub use rdb::{LoadError, Loaded, Loader, clear};
-pub use skipped_keys::LeftOut;
-pub use snapshot::{State, Steps, cut, write_commands, write_rdb};
+pub use aof::{AofError, AofLoadResult, position_of};
+pub use host::{LoadEvent, LoadHost};
+pub use rdb::{LoadError, LoadResult, Loader, clear};
+pub use skipped_keys::SkippedKeys;
+pub use snapshot::{SnapshotState, WriteObserver, cut, write_commands, write_rdb};

@@ -1,6 +1,6 @@
 //! Loads a snapshot.
 //!
-//! One thread reads and decodes the file; as many threads as there are workers store the keys ([`lanes`]),
+//! One thread reads and decodes the file; as many threads as there are workers store the keys ([`store_queues`]),
 //! each for its own slots, so that they never wait for each other and the parts of a key stay in order. The
 //! data in flight between them is bounded, and so is the buffered part of a large hash.
 
@@ -10,28 +10,28 @@ use std::sync::atomic::Ordering;
 use clock::Millis;
 use engine::{Commands, Engine, Gate, Lazy};
 use keyspace::{Keyspace, LockedSlots, Usage};
-use persistence::{Entry, Item, Limits, RdbError, RdbLoader, Reason};
+use persistence::{RdbEntry, RdbError, RdbErrorReason, RdbItem, RdbLoader, ReadLimits};
 use slot_routing::{SLOT_COUNT, Slot};
 
-use crate::host::{Host, Told};
-use crate::skipped_keys::LeftOut;
-use crate::store_queue::{Faults, Lane, lane};
+use crate::host::{LoadEvent, LoadHost};
+use crate::skipped_keys::SkippedKeys;
+use crate::store_queue::{StoreErrors, StoreQueue, store_queue};
 
 /// Bytes in flight to the storing threads; the same amount may be in processing.
-const ON_THEIR_WAY: usize = 1 << 20;
+const MAX_BYTES_IN_FLIGHT: usize = 1 << 20;
 /// Minimum bytes of a key and its value in a file. A larger announced key count is false.
-const LEAST_OF_A_KEY: u64 = 4;
+const MIN_BYTES_PER_KEY: u64 = 4;
 /// Maximum number of skipped keys that are logged by name.
-const MOST_NAMED: u64 = 10;
+const MAX_LOGGED_KEYS: u64 = 10;
 /// Items between progress reports.
-const ITEMS_PER_LOOK: usize = 1024;
+const ITEMS_PER_PROGRESS_REPORT: usize = 1024;
 
 /// Why a file was not loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The file cannot be opened.
     #[error("{0}")]
-    Open(#[from] std::io::Error),
+    OpenValue(#[from] std::io::Error),
     /// The file cannot be read or is malformed.
     #[error("{0}")]
     Read(#[from] RdbError),
@@ -51,7 +51,7 @@ pub enum LoadError {
 
 /// The result of a load.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Loaded {
+pub struct LoadResult {
     /// Number of keys in the file.
     pub keys: u64,
     /// Number of expired keys that were skipped.
@@ -59,7 +59,7 @@ pub struct Loaded {
     /// Number of skipped keys with empty collections.
     pub empty: u64,
     /// The deletions of skipped keys and fields, for the replicas of this node's history.
-    pub left_out: LeftOut,
+    pub skipped_keys: SkippedKeys,
     /// The replication id at the time of writing.
     pub repl_id: Option<Vec<u8>>,
     /// The replication offset at the time of writing.
@@ -74,7 +74,7 @@ pub struct Loaded {
     libraries: Vec<Vec<u8>>,
 }
 
-impl Loaded {
+impl LoadResult {
     /// Records a metadata field of the file.
     fn note(&mut self, name: &[u8], value: &[u8]) {
         match name {
@@ -101,9 +101,9 @@ pub struct Loader<'a> {
     /// Whether to verify checksums (`rdbchecksum`).
     pub verify_checksum: bool,
     /// Maximum bytes of deletions, given by the log size.
-    pub kept: u64,
+    pub max_deletion_bytes: u64,
     /// The process that runs the load.
-    pub host: &'a dyn Host,
+    pub host: &'a dyn LoadHost,
 }
 
 impl std::fmt::Debug for Loader<'_> {
@@ -127,7 +127,7 @@ impl Loader<'_> {
         len: u64,
         drop_expired: bool,
         whole: impl FnOnce() -> bool,
-    ) -> Result<Loaded, LoadError> {
+    ) -> Result<LoadResult, LoadError> {
         self.replace_after(input, len, drop_expired, || (), whole)
     }
 
@@ -143,7 +143,7 @@ impl Loader<'_> {
         drop_expired: bool,
         before: impl FnOnce(),
         whole: impl FnOnce() -> bool,
-    ) -> Result<Loaded, LoadError> {
+    ) -> Result<LoadResult, LoadError> {
         let rdb = self.open(input)?;
         before();
         self.host.begin(len);
@@ -172,13 +172,13 @@ impl Loader<'_> {
         served: bool,
         whole: impl FnOnce() -> bool,
         before: impl FnOnce(),
-    ) -> Result<Loaded, LoadError> {
+    ) -> Result<LoadResult, LoadError> {
         let rdb = self.open(input)?;
         self.host.begin(len);
         let engine = self.engine;
         engine.settings.set_gate(if served { Gate::ASYNC_LOADING } else { Gate::LOADING }, true);
         // Hashes equal those of the first keyspace of the process, whatever the seed.
-        let aside = engine.keyspace.empty_alike(0);
+        let aside = engine.keyspace.empty_like(0);
         let loaded = self.load_into(&aside, rdb, len, false)?;
         if !whole() {
             return Err(LoadError::Incomplete);
@@ -195,7 +195,7 @@ impl Loader<'_> {
     ///
     /// # Errors
     /// The snapshot cannot be read or is malformed.
-    pub fn add(&self, input: impl Read, len: u64, drop_expired: bool) -> Result<Loaded, LoadError> {
+    pub fn add(&self, input: impl Read, len: u64, drop_expired: bool) -> Result<LoadResult, LoadError> {
         let rdb = self.open(input)?;
         self.host.begin(len);
         self.engine.settings.set_gate(Gate::LOADING, true);
@@ -209,13 +209,13 @@ impl Loader<'_> {
         let settings = &self.engine.settings;
         let unchecked = settings.skip_checksums.load(Ordering::Relaxed);
         let verify_checksum = self.verify_checksum && !unchecked;
-        let limits = Limits { verify_checksum, checks: settings.file_checks(), ..Limits::default() };
+        let limits = ReadLimits { verify_checksum, checks: settings.file_checks(), ..ReadLimits::default() };
         let mut rdb = RdbLoader::new(input, limits)?;
         rdb.set_limits(settings.limits());
         Ok(rdb)
     }
 
-    fn load(&self, rdb: RdbLoader<impl Read>, len: u64, drop_expired: bool) -> Result<Loaded, LoadError> {
+    fn load(&self, rdb: RdbLoader<impl Read>, len: u64, drop_expired: bool) -> Result<LoadResult, LoadError> {
         let loaded = self.load_into(&self.engine.keyspace, rdb, len, drop_expired)?;
         self.engine.replace_libraries(&loaded.libraries, self.host.nanos())?;
         Ok(loaded)
@@ -227,31 +227,31 @@ impl Loader<'_> {
         rdb: RdbLoader<impl Read>,
         len: u64,
         drop_expired: bool,
-    ) -> Result<Loaded, LoadError> {
+    ) -> Result<LoadResult, LoadError> {
         let limits = self.engine.settings.limits();
-        let (faults, share) = (Faults::default(), ON_THEIR_WAY / self.threads);
+        let (errors, share) = (StoreErrors::default(), MAX_BYTES_IN_FLIGHT / self.threads);
         let mut loaded = std::thread::scope(|scope| {
-            let lanes = (0..self.threads).map(|_| {
-                let (lane, storing) = lane(keyspace, limits, &faults, share);
+            let store_queues = (0..self.threads).map(|_| {
+                let (store_queue, storing) = store_queue(keyspace, limits, &errors, share);
                 scope.spawn(move || storing.run());
-                lane
+                store_queue
             });
-            let mut lanes: Vec<Lane> = lanes.collect();
-            let outcome = self.read(rdb, len, drop_expired, &mut lanes);
+            let mut store_queues: Vec<StoreQueue> = store_queues.collect();
+            let outcome = self.read(rdb, len, drop_expired, &mut store_queues);
             // Store all decoded entries even before returning an error; the caller removes them.
-            lanes.iter_mut().for_each(Lane::send);
+            store_queues.iter_mut().for_each(StoreQueue::send);
             outcome
             // The scope ends when all threads have finished.
         })?;
-        if faults.is_full() {
+        if errors.is_full() {
             return Err(LoadError::SlotFull);
         }
-        if let Some(offset) = faults.twice() {
-            let reason = Reason::BadValue("a value with the same element twice");
+        if let Some(offset) = errors.duplicate_at() {
+            let reason = RdbErrorReason::BadValue("a value with the same element twice");
             return Err(RdbError { offset, reason }.into());
         }
         if drop_expired {
-            drop_expired_fields(keyspace, self.host.now(), &mut loaded, self.kept);
+            drop_expired_fields(keyspace, self.host.now(), &mut loaded, self.max_deletion_bytes);
         }
         Ok(loaded)
     }
@@ -262,58 +262,65 @@ impl Loader<'_> {
         mut loader: RdbLoader<impl Read>,
         len: u64,
         drop_expired: bool,
-        lanes: &mut [Lane],
-    ) -> Result<Loaded, LoadError> {
+        store_queues: &mut [StoreQueue],
+    ) -> Result<LoadResult, LoadError> {
         let settings = &self.engine.settings;
         let databases = self.engine.keyspace.databases();
         let (now, by_frequency) = (self.host.now(), settings.lfu().is_some());
         let deletion = settings.deletion(Lazy::EXPIRE);
-        let (mut loaded, mut lane, mut items) = (Loaded::default(), None, 0);
+        let (mut loaded, mut store_queue, mut items) = (LoadResult::default(), None, 0);
         loop {
             let offset = loader.offset();
             items += 1;
-            if items % ITEMS_PER_LOOK == 0 {
+            if items % ITEMS_PER_PROGRESS_REPORT == 0 {
                 self.host.progress(offset, loaded.keys);
             }
             let Some(item) = loader.next_item()? else { break };
             match item {
-                Item::Entry(entry) if drop_expired && entry.expiry.is_some_and(|expiry| expiry <= now) => {
+                RdbItem::Entry(entry) if drop_expired && entry.expiry.is_some_and(|expiry| expiry <= now) => {
                     loaded.expired += 1;
                     if entry.db < databases {
-                        loaded.left_out.add(entry.db, &[deletion, entry.key], self.kept);
+                        loaded.skipped_keys.add(entry.db, &[deletion, entry.key], self.max_deletion_bytes);
                     }
-                    lane = None;
+                    store_queue = None;
                 }
-                Item::Entry(entry) if entry.db >= databases => {
+                RdbItem::Entry(entry) if entry.db >= databases => {
                     return Err(LoadError::Database(entry.db, databases));
                 }
-                Item::Entry(entry) => {
+                RdbItem::Entry(entry) => {
                     let slot = Slot::of_key(entry.key);
-                    let number = slot.index() % lanes.len();
-                    lanes[number].add(slot, &entry, usage_of(&entry, now, by_frequency), offset);
-                    lane = Some(number);
+                    let number = slot.index() % store_queues.len();
+                    store_queues[number].add(
+                        slot,
+                        &entry,
+                        usage_from_file(&entry, now, by_frequency),
+                        offset,
+                    );
+                    store_queue = Some(number);
                     loaded.keys += 1;
                     self.host.key_read();
                 }
-                Item::Empty(key) => {
+                RdbItem::Empty(key) => {
                     self.skip_empty(key.key, &mut loaded);
-                    lane = None;
+                    store_queue = None;
                 }
-                Item::More { part, is_last } => {
-                    if let Some(number) = lane {
-                        lanes[number].add_part(part, is_last, offset);
+                RdbItem::More { part, is_last } => {
+                    if let Some(number) = store_queue {
+                        store_queues[number].add_part(part, is_last, offset);
                     }
                 }
-                Item::Aux { name: b"used-mem", value } => {
+                RdbItem::Aux { name: b"used-mem", value } => {
                     let used = resp::parse_i64(value).and_then(|used| u64::try_from(used).ok());
                     self.host.used_memory(used.unwrap_or(0));
                 }
-                Item::Sizes { keys, .. } => {
-                    let keys = keys.min(len / LEAST_OF_A_KEY);
-                    lanes.iter_mut().for_each(|lane| lane.expect(a_slots_share(keys)));
+                RdbItem::Sizes { keys, .. } => {
+                    let keys = keys.min(len / MIN_BYTES_PER_KEY);
+                    store_queues
+                        .iter_mut()
+                        .for_each(|store_queue| store_queue.expect(expected_keys_per_slot(keys)));
                 }
-                Item::Aux { name, value } => loaded.note(name, value),
-                Item::Function(code) => loaded.libraries.push(code.to_vec()),
+                RdbItem::Aux { name, value } => loaded.note(name, value),
+                RdbItem::Function(code) => loaded.libraries.push(code.to_vec()),
             }
         }
         loaded.bytes = loader.offset();
@@ -322,17 +329,17 @@ impl Loader<'_> {
     }
 
     /// Counts a key with an empty collection, which is not stored. Only the first few are logged.
-    fn skip_empty(&self, key: &[u8], loaded: &mut Loaded) {
+    fn skip_empty(&self, key: &[u8], loaded: &mut LoadResult) {
         loaded.empty += 1;
-        if loaded.empty <= MOST_NAMED {
-            self.host.tell(Told::EmptyKey(key));
+        if loaded.empty <= MAX_LOGGED_KEYS {
+            self.host.tell(LoadEvent::EmptyKey(key));
         }
     }
 }
 
 /// Swaps all keys of `aside` with the current ones.
 fn exchange(engine: &Engine, aside: &Keyspace) {
-    let turn = engine.keyspace.script_turn();
+    let turn = engine.keyspace.acquire_global_lock();
     let mut taken = Vec::new();
     let databases = engine.keyspace.databases();
     for (number, slot) in engine.keyspace.slots().zip(LockedSlots::all(&turn).iter_mut()) {
@@ -356,7 +363,7 @@ pub fn clear(engine: &Engine) {
 
 /// Removes every key of every database.
 fn flush(engine: &Engine) {
-    let turn = engine.keyspace.script_turn();
+    let turn = engine.keyspace.acquire_global_lock();
     let mut taken = Vec::new();
     for slot in LockedSlots::all(&turn).iter_mut() {
         taken.extend(slot.databases().into_iter().filter_map(|db| slot.take(db).table));
@@ -366,13 +373,13 @@ fn flush(engine: &Engine) {
 }
 
 /// Removes expired hash fields, and hashes without any left.
-fn drop_expired_fields(keyspace: &Keyspace, now: Millis, loaded: &mut Loaded, kept: u64) {
+fn drop_expired_fields(keyspace: &Keyspace, now: Millis, loaded: &mut LoadResult, max_deletion_bytes: u64) {
     let (mut key, mut name) = (Vec::new(), Vec::new());
     for slot in keyspace.due_slots(now) {
         for (db, table) in keyspace.lock(slot).tables() {
             let before = table.len();
-            while table.pop_due_field(now, &mut key, &mut name).is_some() {
-                loaded.left_out.add(db, &[b"HDEL", &key, &name], kept);
+            while table.remove_expired_field(now, &mut key, &mut name).is_some() {
+                loaded.skipped_keys.add(db, &[b"HDEL", &key, &name], max_deletion_bytes);
             }
             loaded.keys = loaded.keys.saturating_sub((before - table.len()) as u64);
         }
@@ -381,13 +388,13 @@ fn drop_expired_fields(keyspace: &Keyspace, now: Millis, loaded: &mut Loaded, ke
 
 /// The number of keys that nearly every slot stays below, given the total. A slight underestimate costs one
 /// growth step; an overestimate leaves index lines empty.
-fn a_slots_share(keys: u64) -> usize {
+fn expected_keys_per_slot(keys: u64) -> usize {
     let mean = keys / SLOT_COUNT as u64;
     (mean - mean.isqrt()) as usize
 }
 
 /// Converts a key's usage in the file, if this server evicts by the same measure.
-fn usage_of(entry: &Entry<'_>, now: Millis, by_frequency: bool) -> Option<Usage> {
+fn usage_from_file(entry: &RdbEntry<'_>, now: Millis, by_frequency: bool) -> Option<Usage> {
     if by_frequency {
         entry.used.frequency.map(|counter| Usage::frequent(now, counter))
     } else {

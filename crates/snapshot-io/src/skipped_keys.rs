@@ -6,14 +6,14 @@
 
 /// Deletions of the keys that a load skipped, for the log.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct LeftOut {
+pub struct SkippedKeys {
     /// Commands in wire format, by database in file order.
     runs: Vec<(u16, Vec<u8>)>,
     bytes: u64,
     too_many: bool,
 }
 
-impl LeftOut {
+impl SkippedKeys {
     /// Records a command that deletes a key or fields of one. More than `most` bytes would not fit the log,
     /// so they are discarded.
     pub fn add(&mut self, db: u16, command: &[&[u8]], most: u64) {
@@ -45,16 +45,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_database_has_its_commands_and_too_many_are_none() {
-        let mut left_out = LeftOut::default();
+    fn skipped_keys_are_grouped_by_database_and_limited() {
+        let mut skipped_keys = SkippedKeys::default();
         for (db, key) in [(0, "a"), (0, "b"), (3, "c")] {
-            left_out.add(db, &[b"DEL", key.as_bytes()], 1000);
+            skipped_keys.add(db, &[b"DEL", key.as_bytes()], 1000);
         }
         let del = |key| format!("*2\r\n$3\r\nDEL\r\n$1\r\n{key}\r\n");
         let expected = [(0, (del("a") + &del("b")).into_bytes()), (3, del("c").into_bytes())];
-        assert_eq!(left_out.commands(), Some(&expected[..]));
-        left_out.add(3, &[b"DEL", &[b'k'; 2000]], 1000);
-        left_out.add(3, &[b"DEL", b"d"], 1000);
-        assert_eq!(left_out.commands(), None);
+        assert_eq!(skipped_keys.commands(), Some(&expected[..]));
+        skipped_keys.add(3, &[b"DEL", &[b'k'; 2000]], 1000);
+        skipped_keys.add(3, &[b"DEL", b"d"], 1000);
+        assert_eq!(skipped_keys.commands(), None);
     }
 }

@@ -4,24 +4,24 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use engine::Engine;
-use keyspace::{Shown, Size, Snapshot, SnapshotEntry};
+use keyspace::{DatabaseSize, Snapshot, SnapshotEntry, SnapshotValue};
 use persistence::aof::CommandWriter;
-use persistence::{Info, RdbWriter, WriteOptions};
+use persistence::{RdbInfo, RdbWriter, WriteOptions};
 use slot_routing::SlotSet;
 
 /// The state of all data at one moment.
 #[derive(Debug)]
-pub struct State {
+pub struct SnapshotState {
     /// `None` if the keys are not needed.
     snapshot: Option<Snapshot>,
     /// Approximate key counts per database.
-    sizes: Vec<Size>,
+    sizes: Vec<DatabaseSize>,
     libraries: Vec<Arc<scripting::Library>>,
     /// Only these slots are written.
     slots: SlotSet,
 }
 
-impl State {
+impl SnapshotState {
     /// Approximate number of keys.
     #[must_use]
     pub fn keys(&self) -> usize {
@@ -54,11 +54,15 @@ impl State {
 
 /// Captures all data now. Returns the state together with the result of `at_cut`, which runs at that moment,
 /// and the nanoseconds for which all slots were locked. `None` if too many snapshots are active.
-pub fn cut<R>(engine: &Engine, nanos: fn() -> u64, at_cut: impl FnOnce() -> R) -> (Option<(State, R)>, u64) {
-    let turn = engine.keyspace.script_turn();
+pub fn cut<R>(
+    engine: &Engine,
+    nanos: fn() -> u64,
+    at_cut: impl FnOnce() -> R,
+) -> (Option<(SnapshotState, R)>, u64) {
+    let turn = engine.keyspace.acquire_global_lock();
     // Compute this before locking, because it visits every slot.
     let sizes = engine.keyspace.sizes();
-    let ready = engine.keyspace.ready_to_cut();
+    let ready = engine.keyspace.prepare_cut();
     let began = nanos();
     // Changes of function libraries lock every slot, so holding all slots freezes them too.
     let functions = &engine.scripts.functions;
@@ -66,7 +70,12 @@ pub fn cut<R>(engine: &Engine, nanos: fn() -> u64, at_cut: impl FnOnce() -> R) -
     let took = nanos() - began;
     let state = cut.map(|(snapshot, (noted, libraries))| {
         (
-            State { snapshot: Some(snapshot), sizes, libraries, slots: engine.keyspace.slots().collect() },
+            SnapshotState {
+                snapshot: Some(snapshot),
+                sizes,
+                libraries,
+                slots: engine.keyspace.slots().collect(),
+            },
             noted,
         )
     });
@@ -74,12 +83,12 @@ pub fn cut<R>(engine: &Engine, nanos: fn() -> u64, at_cut: impl FnOnce() -> R) -
 }
 
 /// Observes the progress of writing a snapshot.
-pub trait Steps {
+pub trait WriteObserver {
     /// Called after a part of a slot with this many keys was written. No slot is locked.
     ///
     /// # Errors
     /// An error aborts writing.
-    fn on_part(&mut self, keys: u64) -> io::Result<()>;
+    fn on_part_written(&mut self, keys: u64) -> io::Result<()>;
 }
 
 /// Writes the snapshot as an RDB. No slot is locked during writes.
@@ -87,16 +96,16 @@ pub trait Steps {
 /// # Errors
 /// Those of `out`, and the error that aborted writing.
 pub fn write_rdb(
-    state: State,
+    state: SnapshotState,
     options: WriteOptions,
-    info: &Info<'_>,
-    steps: &mut dyn Steps,
+    info: &RdbInfo<'_>,
+    observer: &mut dyn WriteObserver,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let mut writer = RdbWriter::new(out, options, info)?;
     state.libraries.iter().try_for_each(|library| writer.function(&library.code))?;
     let sizes = &state.sizes;
-    walk(state.snapshot, &state.slots, steps, &mut |entry| {
+    walk(state.snapshot, &state.slots, observer, &mut |entry| {
         writer.entry(entry, |db| (sizes[usize::from(db)].keys, sizes[usize::from(db)].volatile))
     })?;
     writer.finish().map(drop)
@@ -106,10 +115,14 @@ pub fn write_rdb(
 ///
 /// # Errors
 /// Those of [`write_rdb`].
-pub fn write_commands(state: State, steps: &mut dyn Steps, out: &mut impl Write) -> io::Result<()> {
+pub fn write_commands(
+    state: SnapshotState,
+    observer: &mut dyn WriteObserver,
+    out: &mut impl Write,
+) -> io::Result<()> {
     let mut writer = CommandWriter::new(out);
     state.libraries.iter().try_for_each(|library| writer.function(&library.code))?;
-    walk(state.snapshot, &state.slots, steps, &mut |entry| writer.entry(entry))?;
+    walk(state.snapshot, &state.slots, observer, &mut |entry| writer.entry(entry))?;
     writer.finish().map(drop)
 }
 
@@ -117,7 +130,7 @@ pub fn write_commands(state: State, steps: &mut dyn Steps, out: &mut impl Write)
 fn walk(
     snapshot: Option<Snapshot>,
     slots: &SlotSet,
-    steps: &mut dyn Steps,
+    observer: &mut dyn WriteObserver,
     write: &mut dyn FnMut(&SnapshotEntry<'_>) -> io::Result<()>,
 ) -> io::Result<()> {
     let Some(mut snapshot) = snapshot else { return Ok(()) };
@@ -126,13 +139,13 @@ fn walk(
         while more {
             let (mut outcome, mut keys) = (Ok(()), 0);
             more = snapshot.walk_part(slot, &mut |entry| {
-                keys += u64::from(!matches!(entry.value, Shown::Part(part) if !part.first));
+                keys += u64::from(!matches!(entry.value, SnapshotValue::Part(part) if !part.first));
                 if outcome.is_ok() {
                     outcome = write(&entry);
                 }
             });
             outcome?;
-            steps.on_part(keys)?;
+            observer.on_part_written(keys)?;
         }
     }
     Ok(())

@@ -9,33 +9,35 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 use clock::Millis;
-use keyspace::{About, Detached, Found, Keyspace, Limits, NewEntry, Packed, Usage};
-use persistence::Entry;
+use keyspace::{
+    DetachedValue, EncodingLimits, KeyLookup, Keyspace, NewEntry, PackedValue, Usage, ValueSummary,
+};
+use persistence::RdbEntry;
 use slot_routing::Slot;
 use smallvec::SmallVec;
 
 /// Number of keys whose memory is prefetched together.
-const SWEEP: usize = 32;
+const PREFETCH_BATCH: usize = 32;
 
 /// Errors found by the storing threads.
 #[derive(Debug)]
-pub(crate) struct Faults {
+pub(crate) struct StoreErrors {
     /// File offset of the first large value with a duplicate element.
-    twice: AtomicU64,
+    duplicate_at: AtomicU64,
     /// Whether a slot was full.
     full: AtomicBool,
 }
 
-impl Default for Faults {
+impl Default for StoreErrors {
     fn default() -> Self {
-        Self { twice: AtomicU64::new(u64::MAX), full: AtomicBool::new(false) }
+        Self { duplicate_at: AtomicU64::new(u64::MAX), full: AtomicBool::new(false) }
     }
 }
 
-impl Faults {
+impl StoreErrors {
     /// File offset of a value with a duplicate element.
-    pub(crate) fn twice(&self) -> Option<u64> {
-        Some(self.twice.load(Ordering::Relaxed)).filter(|&offset| offset != u64::MAX)
+    pub(crate) fn duplicate_at(&self) -> Option<u64> {
+        Some(self.duplicate_at.load(Ordering::Relaxed)).filter(|&offset| offset != u64::MAX)
     }
 
     /// Whether a slot was full.
@@ -45,7 +47,7 @@ impl Faults {
 }
 
 /// The queue to a storing thread.
-pub(crate) struct Lane {
+pub(crate) struct StoreQueue {
     sender: SyncSender<Batch>,
     /// Stored batches, returned so that their memory is reused.
     spare: Receiver<Batch>,
@@ -57,10 +59,10 @@ pub(crate) struct Lane {
 }
 
 /// The state of a storing thread: the data, its limits, and its batch channels.
-pub(crate) struct Storing<'a> {
+pub(crate) struct StoreThread<'a> {
     keyspace: &'a Keyspace,
-    limits: Limits,
-    faults: &'a Faults,
+    limits: EncodingLimits,
+    errors: &'a StoreErrors,
     batches: Receiver<Batch>,
     emptied: Sender<Batch>,
     share: usize,
@@ -76,11 +78,11 @@ struct Batch {
 }
 
 /// A key with a complete value, and its index in the batch.
-struct Ordered {
+struct SlotOrderedKey {
     db: u16,
     slot: Slot,
     number: u32,
-    about: About,
+    about: ValueSummary,
 }
 
 /// A key that was read, or a further part of its value.
@@ -90,70 +92,71 @@ struct ReadEntry {
     /// Where the key ends in the batch; it starts where the previous entry ends.
     key_end: u32,
     end: u32,
-    content: Content,
+    content: EntryContent,
     expiry: Option<Millis>,
     usage: Option<Usage>,
 }
 
 /// The contents of the bytes after the key.
 #[derive(Clone, Copy)]
-enum Content {
-    Whole(About),
+enum EntryContent {
+    Whole(ValueSummary),
     /// The first part of a large value, and the key's file offset.
     First {
-        about: About,
+        about: ValueSummary,
         offset: u64,
     },
     /// A further part, and its file offset.
     More {
-        about: About,
+        about: ValueSummary,
         is_last: bool,
         offset: u64,
     },
 }
 
 /// A large value that is being assembled.
-struct Open {
+struct OpenValue {
     db: u16,
     key: Box<[u8]>,
     expiry: Option<Millis>,
     usage: Option<Usage>,
-    value: Detached,
+    value: DetachedValue,
 }
 
 /// Creates a lane and its receiving end. `share` is this lane's part of the bytes that may be in flight.
-pub(crate) fn lane<'a>(
+pub(crate) fn store_queue<'a>(
     keyspace: &'a Keyspace,
-    limits: Limits,
-    faults: &'a Faults,
+    limits: EncodingLimits,
+    errors: &'a StoreErrors,
     share: usize,
-) -> (Lane, Storing<'a>) {
+) -> (StoreQueue, StoreThread<'a>) {
     let ((sender, batches), (emptied, spare)) = (sync_channel(0), channel());
     let batch = Batch::default();
     (
-        Lane { sender, spare, batch, share, expected: 0 },
-        Storing { keyspace, limits, faults, batches, emptied, share },
+        StoreQueue { sender, spare, batch, share, expected: 0 },
+        StoreThread { keyspace, limits, errors, batches, emptied, share },
     )
 }
 
-impl Lane {
+impl StoreQueue {
     /// Adds a key with its value or the first part of it. `offset` is its file offset.
-    pub(crate) fn add(&mut self, slot: Slot, entry: &Entry<'_>, usage: Option<Usage>, offset: u64) {
+    pub(crate) fn add(&mut self, slot: Slot, entry: &RdbEntry<'_>, usage: Option<Usage>, offset: u64) {
         let bytes = &mut self.batch.bytes;
         bytes.extend_from_slice(entry.key);
         let key_end = bytes.len() as u32;
         bytes.extend_from_slice(entry.value.bytes());
         let about = entry.value.about();
-        let content = if entry.is_part { Content::First { about, offset } } else { Content::Whole(about) };
+        let content =
+            if entry.is_part { EntryContent::First { about, offset } } else { EntryContent::Whole(about) };
         let end = bytes.len() as u32;
         self.push(ReadEntry { db: entry.db, slot, key_end, end, content, expiry: entry.expiry, usage });
     }
 
     /// Adds a further part of the last value.
-    pub(crate) fn add_part(&mut self, part: Packed<'_>, is_last: bool, offset: u64) {
+    pub(crate) fn add_part(&mut self, part: PackedValue<'_>, is_last: bool, offset: u64) {
         let key_end = self.batch.bytes.len() as u32;
         self.batch.bytes.extend_from_slice(part.bytes());
-        let content = Content::More { about: part.about(), is_last, offset };
+        let content = EntryContent::More { about: part.about(), is_last, offset };
         let (end, slot) = (self.batch.bytes.len() as u32, Slot::of_key(b""));
         self.push(ReadEntry { db: 0, slot, key_end, end, content, expiry: None, usage: None });
     }
@@ -195,14 +198,14 @@ impl Batch {
     }
 
     /// Collects the keys with complete values, sorted by database and slot.
-    fn sort(&self, order: &mut Vec<Ordered>) {
+    fn sort(&self, order: &mut Vec<SlotOrderedKey>) {
         order.clear();
         let whole = self.keys.iter().enumerate();
         order.extend(whole.filter_map(|(number, loose)| match loose.content {
-            Content::Whole(about) => {
-                Some(Ordered { db: loose.db, slot: loose.slot, number: number as u32, about })
+            EntryContent::Whole(about) => {
+                Some(SlotOrderedKey { db: loose.db, slot: loose.slot, number: number as u32, about })
             }
-            Content::First { .. } | Content::More { .. } => None,
+            EntryContent::First { .. } | EntryContent::More { .. } => None,
         }));
         order.sort_unstable_by_key(|ordered| (ordered.db, ordered.slot, ordered.number));
     }
@@ -215,14 +218,14 @@ impl Batch {
     }
 }
 
-impl Storing<'_> {
+impl StoreThread<'_> {
     /// Stores batches until the channel closes.
     pub(crate) fn run(self) {
         let (mut open, mut order) = (None, Vec::new());
         while let Ok(mut batch) = self.batches.recv() {
-            self.put_together(&batch, &mut open);
+            self.assemble_large_values(&batch, &mut open);
             batch.sort(&mut order);
-            order.chunks(SWEEP).for_each(|some| self.store(&batch, some));
+            order.chunks(PREFETCH_BATCH).for_each(|some| self.store(&batch, some));
             batch.clear(self.share);
             // At the end no lane receives it any more.
             let _ = self.emptied.send(batch);
@@ -230,62 +233,62 @@ impl Storing<'_> {
     }
 
     /// Stores keys, grouped by slot.
-    fn store(&self, batch: &Batch, some: &[Ordered]) {
-        let entry = |&Ordered { slot, number, about, .. }: &Ordered| {
+    fn store(&self, batch: &Batch, some: &[SlotOrderedKey]) {
+        let entry = |&SlotOrderedKey { slot, number, about, .. }: &SlotOrderedKey| {
             let loose = &batch.keys[number as usize];
             let (key, bytes) = batch.parts(number as usize);
-            let (key, value) = (self.keyspace.key_in(slot, key), Packed::of(bytes, about));
+            let (key, value) = (self.keyspace.key_in(slot, key), PackedValue::of(bytes, about));
             NewEntry { key, value, expiry: loose.expiry, usage: loose.usage }
         };
-        let entries: SmallVec<[NewEntry<'_>; SWEEP]> = some.iter().map(entry).collect();
-        entries.iter().for_each(|entry| self.keyspace.touch_slot(&entry.key));
-        self.keyspace.touch_entries(some[0].db, entries.iter().map(|entry| &entry.key));
+        let entries: SmallVec<[NewEntry<'_>; PREFETCH_BATCH]> = some.iter().map(entry).collect();
+        entries.iter().for_each(|entry| self.keyspace.prefetch_slot(&entry.key));
+        self.keyspace.prefetch_entries(some[0].db, entries.iter().map(|entry| &entry.key));
         let mut at = 0;
         for of_one in some.chunk_by(|one, other| (one.db, one.slot) == (other.db, other.slot)) {
-            let Ordered { db, slot, .. } = of_one[0];
+            let SlotOrderedKey { db, slot, .. } = of_one[0];
             let entries = &entries[at..at + of_one.len()];
             if !self.keyspace.lock(slot).table(db).load(entries, batch.expected) {
-                self.faults.full.store(true, Ordering::Relaxed);
+                self.errors.full.store(true, Ordering::Relaxed);
             }
             at += of_one.len();
         }
     }
 
     /// Assembles large values from their parts; a key is created only when its value is complete.
-    fn put_together(&self, batch: &Batch, open: &mut Option<Open>) {
+    fn assemble_large_values(&self, batch: &Batch, open: &mut Option<OpenValue>) {
         for (number, loose) in batch.keys.iter().enumerate() {
             let (key, bytes) = batch.parts(number);
             match loose.content {
-                Content::Whole(_) => {}
-                Content::First { about, offset } => {
-                    let part = Packed::of(bytes, about);
-                    let mut value = Detached::large(part.kind());
+                EntryContent::Whole(_) => {}
+                EntryContent::First { about, offset } => {
+                    let part = PackedValue::of(bytes, about);
+                    let mut value = DetachedValue::large(part.kind());
                     self.add(&mut value, part, offset);
                     let (db, expiry, usage) = (loose.db, loose.expiry, loose.usage);
-                    *open = Some(Open { db, key: key.into(), expiry, usage, value });
+                    *open = Some(OpenValue { db, key: key.into(), expiry, usage, value });
                 }
-                Content::More { about, is_last, offset } => {
+                EntryContent::More { about, is_last, offset } => {
                     let value = &mut open.as_mut().expect("the first part comes first").value;
-                    self.add(value, Packed::of(bytes, about), offset);
+                    self.add(value, PackedValue::of(bytes, about), offset);
                     if is_last && let Some(whole) = open.take() {
-                        self.put_made(whole);
+                        self.store_assembled(whole);
                     }
                 }
             }
         }
     }
 
-    fn add(&self, value: &mut Detached, part: Packed<'_>, offset: u64) {
+    fn add(&self, value: &mut DetachedValue, part: PackedValue<'_>, offset: u64) {
         if !value.add(part, &self.limits) {
-            self.faults.twice.fetch_min(offset, Ordering::Relaxed);
+            self.errors.duplicate_at.fetch_min(offset, Ordering::Relaxed);
         }
     }
 
-    fn put_made(&self, Open { db, key, expiry, usage, value }: Open) {
+    fn store_assembled(&self, OpenValue { db, key, expiry, usage, value }: OpenValue) {
         let key = self.keyspace.key(&key);
         let mut slot = self.keyspace.lock(key.slot());
         let table = slot.table(db);
-        if let Found::Live(place) | Found::Expired(place) = table.find(&key, Millis(i64::MIN)) {
+        if let KeyLookup::Live(place) | KeyLookup::Expired(place) = table.find(&key, Millis(i64::MIN)) {
             drop(table.remove(place, &key));
         }
         let place = table.attach(&key, value, expiry);

@@ -12,7 +12,7 @@ use commands::of_server;
 use differential::{Command, Generator, Grammar, Protocol, Way, setting, show};
 use engine::{Background, Begin, Commands, Engine, Find, Flow, KeySpec, NoLog, Origin, Requests, Session};
 use keyspace::Keyspace;
-use resp::{Batch, Limits, Parser};
+use resp::{Batch, ParseLimits, Parser};
 use slot_routing::{Endpoint, Epoch, Member, NodeId, ReplOffset, Role, Slot, Topology};
 
 /// How many lists are made by default, of each of the ways in which they reach the handlers.
@@ -91,7 +91,7 @@ impl Client {
         for command in commands {
             let (mut buffer, mut batch, mut out) = (Vec::new(), Batch::default(), Vec::new());
             resp::encode_request(&mut buffer, command.iter().map(Vec::as_slice));
-            let parsed = Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
+            let parsed = Parser::new().parse(&mut buffer, &mut batch, &ParseLimits::default());
             assert_eq!(parsed.error, None);
             let requests = Requests { buffer: &buffer, batch: &batch, from: 0 };
             let dispatcher = self.commands.on(&self.engine);

@@ -1,7 +1,7 @@
 //! A file of commands and a manifest: what is whole ends within the file and is whole by itself, where reads end makes no
 //! difference, and a manifest that is read is written as the same.
 
-use persistence::aof::{Checked, Manifest, ReplAnnotation, check};
+use persistence::aof::{AofCheck, Manifest, ReplAnnotation, check};
 
 use crate::Pieces;
 
@@ -22,12 +22,12 @@ pub fn run(bytes: &[u8]) {
         if let Ok(manifest) = Manifest::parse(text) {
             assert_eq!(Manifest::parse(&manifest.text()).as_ref(), Ok(&manifest));
         }
-        if let Some(place) = ReplAnnotation::of_annotation(bytes) {
-            assert_eq!(ReplAnnotation::of_annotation(place.to_string().as_bytes()), Some(place));
+        if let Some(place) = ReplAnnotation::parse(bytes) {
+            assert_eq!(ReplAnnotation::parse(place.to_string().as_bytes()), Some(place));
         }
     }
 }
 
-fn found(bytes: &[u8], len: usize) -> Checked {
+fn found(bytes: &[u8], len: usize) -> AofCheck {
     check(Pieces { left: bytes, len }, Some(1_700_000_000)).expect("memory can be read")
 }

@@ -7,7 +7,7 @@ use clock::Millis;
 use commands::of_server;
 use engine::{Begin, Commands, Engine, Find, Flow, KeySpec, NoLog, Origin, Requests, Run, Session, Worker};
 use keyspace::Keyspace;
-use resp::{Batch, Limits, Parser};
+use resp::{Batch, ParseLimits, Parser};
 
 /// Commands that make what those are about.
 const MAKERS: &[&[u8]] = &[b"geoadd", b"rpush", b"sadd", b"set", b"xadd", b"xgroup", b"zadd"];
@@ -68,7 +68,7 @@ impl Client {
     fn call(&mut self, words: &[&[u8]]) {
         let (mut buffer, mut batch, mut out) = (Vec::new(), Batch::default(), Vec::new());
         resp::encode_request(&mut buffer, words.iter().copied());
-        let parsed = Parser::new().parse(&mut buffer, &mut batch, &Limits::default());
+        let parsed = Parser::new().parse(&mut buffer, &mut batch, &ParseLimits::default());
         assert_eq!(parsed.error, None);
         let requests = Requests { buffer: &buffer, batch: &batch, from: 0 };
         let dispatcher = self.commands.on(&self.engine);

@@ -2,7 +2,7 @@
 
 use std::io::Read;
 
-use persistence::{Limits, RdbError, RdbLoader};
+use persistence::{RdbError, RdbLoader, ReadLimits};
 
 use crate::Pieces;
 
@@ -25,7 +25,7 @@ fn read(input: impl Read) -> (Vec<String>, Result<(), RdbError>) {
 }
 
 fn read_into(input: impl Read, items: &mut Vec<String>) -> Result<(), RdbError> {
-    let limits = Limits { verify_checksum: false, ..Limits::default() };
+    let limits = ReadLimits { verify_checksum: false, ..ReadLimits::default() };
     let mut loader = RdbLoader::new(input, limits)?;
     while let Some(item) = loader.next_item()? {
         items.push(format!("{item:?}"));

@@ -1,7 +1,7 @@
 //! The requests of a client: where reads end makes no difference. The same bytes are also read as a reply, which is not
 //! whole before its last byte.
 
-use resp::{Batch, Limits, Parser, ProtocolError, parse_value};
+use resp::{Batch, ParseLimits, Parser, ProtocolError, parse_value};
 
 type Requests = Vec<Vec<Vec<u8>>>;
 
@@ -23,7 +23,7 @@ fn read<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Requests, Option<Protoco
     for piece in pieces {
         buffer.extend_from_slice(piece);
         let mut batch = Batch::default();
-        let parsed = parser.parse(&mut buffer, &mut batch, &Limits::default());
+        let parsed = parser.parse(&mut buffer, &mut batch, &ParseLimits::default());
         for index in 0..batch.len() {
             requests.push(batch.args(index, &buffer).iter().map(<[u8]>::to_vec).collect());
         }

@@ -2,11 +2,11 @@
 
 use clock::Millis;
 use crc_fast::{CrcAlgorithm, checksum};
-use keyspace::{Bounds, Found, Keyspace, Limits};
-use persistence::{Checks, Dialect, Restored, ValueBuffer};
+use keyspace::{EncodingLimits, KeyLookup, Keyspace, ListpackBounds};
+use persistence::{Checks, Dialect, RestoredValue, ValueBuffer};
 
-fn limits() -> Limits {
-    Limits { hash: Bounds { entries: 16, value: 64 }, ..Limits::default() }
+fn limits() -> EncodingLimits {
+    EncodingLimits { hash: ListpackBounds { entries: 16, value: 64 }, ..EncodingLimits::default() }
 }
 const KEY: &[u8] = b"key";
 
@@ -33,16 +33,22 @@ fn dumped_again(payload: &[u8]) -> Option<Vec<u8>> {
     let mut guard = keyspace.lock(key.slot());
     let table = guard.table(0);
     match restored {
-        Restored::Whole(value) => table.insert(&key, value, None),
-        Restored::Large(hash) => table.attach(&key, hash, None),
+        RestoredValue::Whole(value) => table.insert(&key, value, None),
+        RestoredValue::Large(hash) => table.attach(&key, hash, None),
     };
-    let Found::Live(place) = table.find(&key, Millis(0)) else { panic!("it was put there") };
+    let KeyLookup::Live(place) = table.find(&key, Millis(0)) else { panic!("it was put there") };
     Some(persistence::dump(&table.value(place), Dialect::Redis, true))
 }
 
 /// Reads a payload as RESTORE does; says whether that is a value.
 #[must_use]
 pub fn read(payload: &[u8]) -> bool {
-    persistence::restore(payload, 512 << 20, Limits::default(), Checks::default(), &mut ValueBuffer::new())
-        .is_ok()
+    persistence::restore(
+        payload,
+        512 << 20,
+        EncodingLimits::default(),
+        Checks::default(),
+        &mut ValueBuffer::new(),
+    )
+    .is_ok()
 }

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use persistence::aof::check;
-use persistence::{Limits, RdbLoader};
+use persistence::{RdbLoader, ReadLimits};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -26,7 +26,7 @@ fn most_bytes(run: impl FnOnce()) -> usize {
 }
 
 fn load(file: &[u8]) {
-    let limits = Limits { verify_checksum: false, ..Limits::default() };
+    let limits = ReadLimits { verify_checksum: false, ..ReadLimits::default() };
     let Ok(mut loader) = RdbLoader::new(file, limits) else { return };
     while let Ok(Some(_)) = loader.next_item() {}
 }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use keyspace::{Field, Key, Limits, Packed, Place, Table};
+use keyspace::{EncodingLimits, EntryRef, Field, Key, PackedValue, Table};
 
 use super::MemoryModel;
 use crate::allocator::{Quantum, ROBJ_BYTES};
@@ -37,15 +37,15 @@ impl MemoryModel for Hashes {
 
     fn add(
         &self,
-        (table, place, key): (&mut Table, Place, &Key<'_>),
+        (table, place, key): (&mut Table, EntryRef, &Key<'_>),
         data: &KeyGroup,
         numbers: Range<u64>,
-    ) -> Place {
+    ) -> EntryRef {
         let names: Vec<Vec<u8>> =
             numbers.clone().map(|number| format_number(number, data.field_bytes)).collect();
         let values = sample_values(data, numbers);
         let fields = names.iter().zip(&values).map(|(name, value)| Field { name, value, expiry: None });
-        table.hash_set_all(place, key, fields, Limits::default().hash, |_| ())
+        table.hash_set_all(place, key, fields, EncodingLimits::default().hash, |_| ())
     }
 
     fn metadata_bytes(&self, data: &KeyGroup, is_structure: bool) -> f64 {
@@ -57,7 +57,7 @@ impl MemoryModel for Hashes {
             + shape.timed_elements * estimated::EXPIRY_BYTES
     }
 
-    fn count_elements(&self, value: &Packed<'_>, seen: &mut ElementCounts) {
+    fn count_elements(&self, value: &PackedValue<'_>, seen: &mut ElementCounts) {
         seen.elements += value.len() as u64;
         value.fields().for_each(|field| {
             seen.add_string(field.name);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use keyspace::{Key, Limits, ListEnd, Packed, Place, Table};
+use keyspace::{EncodingLimits, EntryRef, Key, ListEnd, PackedValue, Table};
 
 use super::MemoryModel;
 use crate::allocator::Quantum;
@@ -29,13 +29,13 @@ impl MemoryModel for Lists {
 
     fn add(
         &self,
-        (table, place, key): (&mut Table, Place, &Key<'_>),
+        (table, place, key): (&mut Table, EntryRef, &Key<'_>),
         data: &KeyGroup,
         numbers: Range<u64>,
-    ) -> Place {
+    ) -> EntryRef {
         let values = sample_values(data, numbers);
         let items = values.iter().map(Vec::as_slice);
-        table.list_push(place, key, ListEnd::Tail, items, Limits::default().list)
+        table.list_push(place, key, ListEnd::Tail, items, EncodingLimits::default().list)
     }
 
     fn metadata_bytes(&self, data: &KeyGroup, is_structure: bool) -> f64 {
@@ -47,7 +47,7 @@ impl MemoryModel for Lists {
         records + records * SEGMENT_OVERHEAD_PERCENT / 100
     }
 
-    fn count_elements(&self, value: &Packed<'_>, seen: &mut ElementCounts) {
+    fn count_elements(&self, value: &PackedValue<'_>, seen: &mut ElementCounts) {
         seen.elements += value.len() as u64;
         value.items().for_each(|item| seen.add_bytes(item.len() as u64));
     }

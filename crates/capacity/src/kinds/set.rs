@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use keyspace::{Key, Limits, Packed, Place, Table};
+use keyspace::{EncodingLimits, EntryRef, Key, PackedValue, Table};
 
 use super::MemoryModel;
 use crate::allocator::{Quantum, ROBJ_BYTES};
@@ -28,12 +28,12 @@ impl MemoryModel for Sets {
 
     fn add(
         &self,
-        (table, place, key): (&mut Table, Place, &Key<'_>),
+        (table, place, key): (&mut Table, EntryRef, &Key<'_>),
         data: &KeyGroup,
         numbers: Range<u64>,
-    ) -> Place {
+    ) -> EntryRef {
         let values = sample_values(data, numbers);
-        table.set_add_all(place, key, values.iter().map(Vec::as_slice), Limits::default().set).0
+        table.set_add_all(place, key, values.iter().map(Vec::as_slice), EncodingLimits::default().set).0
     }
 
     fn metadata_bytes(&self, data: &KeyGroup, is_structure: bool) -> f64 {
@@ -44,7 +44,7 @@ impl MemoryModel for Sets {
         shape.elements * estimated::table_element_bytes(shape)
     }
 
-    fn count_elements(&self, value: &Packed<'_>, seen: &mut ElementCounts) {
+    fn count_elements(&self, value: &PackedValue<'_>, seen: &mut ElementCounts) {
         seen.elements += value.len() as u64;
         value.for_each_member(&mut |member| seen.add_string(&member));
     }

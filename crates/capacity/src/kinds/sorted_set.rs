@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use keyspace::{Key, Limits, Packed, Place, Table};
+use keyspace::{EncodingLimits, EntryRef, Key, PackedValue, Table};
 
 use super::MemoryModel;
 use crate::allocator::{Quantum, ROBJ_BYTES, sds_overhead};
@@ -48,11 +48,11 @@ impl MemoryModel for SortedSets {
 
     fn add(
         &self,
-        (table, mut place, key): (&mut Table, Place, &Key<'_>),
+        (table, mut place, key): (&mut Table, EntryRef, &Key<'_>),
         data: &KeyGroup,
         numbers: Range<u64>,
-    ) -> Place {
-        let bounds = Limits::default().sorted_set;
+    ) -> EntryRef {
+        let bounds = EncodingLimits::default().sorted_set;
         for (number, name) in numbers.clone().zip(sample_values(data, numbers)) {
             // Scores usually arrive in random order.
             let score = (number.wrapping_mul(0x9e37_79b1) % (1 << 20)) as f64;
@@ -69,7 +69,7 @@ impl MemoryModel for SortedSets {
         shape.elements * (estimated::table_element_bytes(shape) + ORDER_INDEX_BYTES)
     }
 
-    fn count_elements(&self, value: &Packed<'_>, seen: &mut ElementCounts) {
+    fn count_elements(&self, value: &PackedValue<'_>, seen: &mut ElementCounts) {
         seen.elements += value.len() as u64;
         value.scored().for_each(|member| {
             seen.add_string(member.name);

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use keyspace::{Key, Limits, Packed, Piece, Place, StreamId, Table};
+use keyspace::{EncodingLimits, EntryRef, Key, PackedValue, StreamId, StreamPiece, Table};
 
 use super::MemoryModel;
 use crate::allocator::Quantum;
@@ -30,11 +30,11 @@ impl MemoryModel for Streams {
 
     fn add(
         &self,
-        (table, mut place, key): (&mut Table, Place, &Key<'_>),
+        (table, mut place, key): (&mut Table, EntryRef, &Key<'_>),
         data: &KeyGroup,
         numbers: Range<u64>,
-    ) -> Place {
-        let (name, limits) = (format_number(0, data.field_bytes.max(1)), Limits::default());
+    ) -> EntryRef {
+        let (name, limits) = (format_number(0, data.field_bytes.max(1)), EncodingLimits::default());
         for (number, value) in numbers.clone().zip(sample_values(data, numbers)) {
             let id = StreamId { millis: FIRST_MILLIS + number * MILLIS_APART, sequence: 0 };
             // Entries are appended one by one as in production, because that decides how full the
@@ -54,13 +54,13 @@ impl MemoryModel for Streams {
         shape.payload
     }
 
-    fn count_elements(&self, value: &Packed<'_>, seen: &mut ElementCounts) {
+    fn count_elements(&self, value: &PackedValue<'_>, seen: &mut ElementCounts) {
         seen.elements += value.len() as u64;
         value.pieces().for_each(|piece| count_piece(&piece, seen));
     }
 }
 
-fn count_piece(piece: &Piece<'_>, seen: &mut ElementCounts) {
+fn count_piece(piece: &StreamPiece<'_>, seen: &mut ElementCounts) {
     /// Bytes of a consumer group, a consumer and a pending entry in their trees.
     const GROUP_BYTES: u64 = 160;
     const CONSUMER_BYTES: u64 = 96;
@@ -68,20 +68,20 @@ fn count_piece(piece: &Piece<'_>, seen: &mut ElementCounts) {
     /// Bytes of the metadata of a stream node.
     const NODE_METADATA_BYTES: u64 = 64;
     match piece {
-        Piece::Node { bytes, .. } => {
+        StreamPiece::Node { bytes, .. } => {
             seen.add_string(bytes);
             seen.payload += NODE_METADATA_BYTES;
         }
-        Piece::Group { name, .. } => seen.payload += GROUP_BYTES + name.len() as u64,
-        Piece::Consumer { name, .. } => seen.payload += CONSUMER_BYTES + name.len() as u64,
-        Piece::Pending { .. } => seen.payload += PENDING_ENTRY_BYTES,
-        Piece::Producer { name, .. } => seen.payload += CONSUMER_BYTES + name.len() as u64,
-        Piece::Iid { iid, .. } => seen.payload += PENDING_ENTRY_BYTES + iid.len() as u64,
-        Piece::Nodes(_)
-        | Piece::Head { .. }
-        | Piece::Consumers(_)
-        | Piece::Owned(_)
-        | Piece::Producers { .. }
-        | Piece::Totals(_) => {}
+        StreamPiece::Group { name, .. } => seen.payload += GROUP_BYTES + name.len() as u64,
+        StreamPiece::Consumer { name, .. } => seen.payload += CONSUMER_BYTES + name.len() as u64,
+        StreamPiece::Pending { .. } => seen.payload += PENDING_ENTRY_BYTES,
+        StreamPiece::Producer { name, .. } => seen.payload += CONSUMER_BYTES + name.len() as u64,
+        StreamPiece::Iid { iid, .. } => seen.payload += PENDING_ENTRY_BYTES + iid.len() as u64,
+        StreamPiece::Nodes(_)
+        | StreamPiece::Head { .. }
+        | StreamPiece::Consumers(_)
+        | StreamPiece::Owned(_)
+        | StreamPiece::Producers { .. }
+        | StreamPiece::Totals(_) => {}
     }
 }

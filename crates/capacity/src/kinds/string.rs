@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use keyspace::{Key, Packed, Place, Table};
+use keyspace::{EntryRef, Key, PackedValue, Table};
 
 use super::MemoryModel;
 use crate::allocator::Quantum;
@@ -24,10 +24,10 @@ impl MemoryModel for Strings {
 
     fn add(
         &self,
-        (_, place, _): (&mut Table, Place, &Key<'_>),
+        (_, place, _): (&mut Table, EntryRef, &Key<'_>),
         _data: &KeyGroup,
         _numbers: Range<u64>,
-    ) -> Place {
+    ) -> EntryRef {
         place
     }
 
@@ -39,7 +39,7 @@ impl MemoryModel for Strings {
         shape.payload
     }
 
-    fn count_elements(&self, value: &Packed<'_>, seen: &mut ElementCounts) {
+    fn count_elements(&self, value: &PackedValue<'_>, seen: &mut ElementCounts) {
         seen.elements = 1;
         seen.add_string(value.bytes());
     }

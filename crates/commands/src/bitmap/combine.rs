@@ -1,7 +1,7 @@
 //! BITOP: bitwise operations over several strings.
 
 use engine::{Class, CommandError, Context};
-use keyspace::{Key, Kind, Naming, Packed, Place};
+use keyspace::{EncodingHint, EntryRef, Key, Kind, PackedValue};
 use smallvec::SmallVec;
 
 /// The rule that computes each result bit from the bits at the same offset in all sources.
@@ -171,7 +171,7 @@ pub(super) fn bitop(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Creates a string of `len` bytes under `key`, or resizes the one at `found`. The key may be one of the sources, so
 /// its bytes are kept and only the growth is zeroed.
-fn make_room(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>, len: usize) -> Place {
+fn make_room(context: &mut Context<'_>, key: &Key<'_>, found: Option<EntryRef>, len: usize) -> EntryRef {
     let string = found.filter(|place| context.view(key).kind(*place) == Kind::String);
     let place = match string {
         Some(place) => context.table(key).set_expiry(place, key, None),
@@ -180,10 +180,10 @@ fn make_room(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>, len
                 let dropped = context.table(key).remove(other, key);
                 context.discard(dropped);
             }
-            context.table(key).insert(key, Packed::string(b""), None)
+            context.table(key).insert(key, PackedValue::string(b""), None)
         }
     };
-    context.table(key).edit_string(place, key, len, Naming::Raw).0
+    context.table(key).edit_string(place, key, len, EncodingHint::Raw).0
 }
 
 /// Writes the result into the string of `len` bytes under `to`, chunk by chunk. If the destination is also a source,
@@ -192,11 +192,11 @@ fn fill(
     context: &mut Context<'_>,
     operation: Operation,
     to: &Key<'_>,
-    place: Place,
+    place: EntryRef,
     len: usize,
 ) -> Result<(), CommandError> {
     // Look the sources up again: resizing the destination may have moved their entries.
-    let mut sources: SmallVec<[(Key<'_>, Option<Place>); 4]> = SmallVec::new();
+    let mut sources: SmallVec<[(Key<'_>, Option<EntryRef>); 4]> = SmallVec::new();
     for index in 3..context.args.len() {
         let key = context.key(index)?;
         sources.push((key, context.peek(&key)));
@@ -215,7 +215,7 @@ fn fill(
         }
         keyspace::in_wide_vectors(|| combine(operation, &parts, into));
         drop(parts);
-        let (_, bytes) = context.table(to).edit_string(place, to, len, Naming::Raw);
+        let (_, bytes) = context.table(to).edit_string(place, to, len, EncodingHint::Raw);
         bytes[start..end].copy_from_slice(into);
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! SETBIT, GETBIT and BITCOUNT.
 
 use engine::{Class, CommandError, Context};
-use keyspace::{Naming, Packed, Str};
+use keyspace::{EncodingHint, PackedValue, StringRef};
 
 use super::bits::count_in;
 use super::{Unit, bit_offset};
@@ -13,7 +13,7 @@ pub(super) fn setbit(context: &mut Context<'_>) -> Result<(), CommandError> {
         _ => return Err(CommandError::text("ERR bit is not an integer or out of range")),
     };
     let key = context.key(1)?;
-    let found = context.find_typed::<Str<'_>>(&key)?;
+    let found = context.find_typed::<StringRef<'_>>(&key)?;
     let len = match found {
         Some(place) => context.string(&key, place)?.bytes.len(),
         None => 0,
@@ -21,9 +21,9 @@ pub(super) fn setbit(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (byte, shift) = ((offset / 8) as usize, 7 - offset % 8);
     let place = match found {
         Some(place) => place,
-        None => context.table(&key).insert(&key, Packed::string(b""), None),
+        None => context.table(&key).insert(&key, PackedValue::string(b""), None),
     };
-    let (_, bytes) = context.table(&key).edit_string(place, &key, len.max(byte + 1), Naming::Raw);
+    let (_, bytes) = context.table(&key).edit_string(place, &key, len.max(byte + 1), EncodingHint::Raw);
     let before = bytes[byte] >> shift & 1;
     bytes[byte] ^= (before ^ wanted) << shift;
     if before != wanted || byte >= len {
@@ -37,7 +37,7 @@ pub(super) fn setbit(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn getbit(context: &mut Context<'_>) -> Result<(), CommandError> {
     let offset = bit_offset(context, 2, None)?;
     let key = context.key(1)?;
-    let found = context.read_typed::<Str<'_>>(&key)?;
+    let found = context.read_typed::<StringRef<'_>>(&key)?;
     let byte = match found {
         Some(place) => context.string(&key, place)?.bytes.get((offset / 8) as usize).copied(),
         None => None,
@@ -56,7 +56,7 @@ pub(super) fn bitcount(context: &mut Context<'_>) -> Result<(), CommandError> {
     let end = if words > 3 { context.integer(3)? } else { -1 };
     let unit = Unit::parse(context, 4)?;
     let key = context.key(1)?;
-    let Some(place) = context.read_typed::<Str<'_>>(&key)? else {
+    let Some(place) = context.read_typed::<StringRef<'_>>(&key)? else {
         context.reply.integer(0);
         return Ok(());
     };

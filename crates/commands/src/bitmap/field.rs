@@ -1,7 +1,7 @@
 //! BITFIELD and BITFIELD_RO.
 
 use engine::{Class, CommandError, Context, KeyFlags};
-use keyspace::{Key, Naming, Packed, Place, Str};
+use keyspace::{EncodingHint, EntryRef, Key, PackedValue, StringRef};
 use resp::Args;
 use smallvec::SmallVec;
 
@@ -103,9 +103,9 @@ pub(super) fn bitfield_ro(context: &mut Context<'_>) -> Result<(), CommandError>
 
 fn read(context: &mut Context<'_>, operations: &[Operation]) -> Result<(), CommandError> {
     let key = context.key(1)?;
-    let found = context.read_typed::<Str<'_>>(&key)?;
+    let found = context.read_typed::<StringRef<'_>>(&key)?;
     let (table, reply) = context.view_and_reply(&key);
-    let string = found.and_then(|place| table.typed::<Str<'_>>(place));
+    let string = found.and_then(|place| table.typed::<StringRef<'_>>(place));
     let bytes = string.map_or(&b""[..], |string| string.bytes);
     reply.array(operations.len());
     for operation in operations {
@@ -115,17 +115,22 @@ fn read(context: &mut Context<'_>, operations: &[Operation]) -> Result<(), Comma
 }
 
 /// Returns the string under the command's key, extended to `len` bytes.
-fn grown<'c>(context: &'c mut Context<'_>, key: &Key<'_>, found: Option<Place>, len: usize) -> &'c mut [u8] {
+fn grown<'c>(
+    context: &'c mut Context<'_>,
+    key: &Key<'_>,
+    found: Option<EntryRef>,
+    len: usize,
+) -> &'c mut [u8] {
     let place = match found {
         Some(place) => place,
-        None => context.table(key).insert(key, Packed::string(b""), None),
+        None => context.table(key).insert(key, PackedValue::string(b""), None),
     };
-    context.table(key).edit_string(place, key, len, Naming::Raw).1
+    context.table(key).edit_string(place, key, len, EncodingHint::Raw).1
 }
 
 fn change(context: &mut Context<'_>, operations: &[Operation]) -> Result<(), CommandError> {
     let key = context.key(1)?;
-    let found = context.find_typed::<Str<'_>>(&key)?;
+    let found = context.find_typed::<StringRef<'_>>(&key)?;
     let len = match found {
         Some(place) => context.string(&key, place)?.bytes.len(),
         None => 0,

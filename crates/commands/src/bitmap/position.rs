@@ -1,7 +1,7 @@
 //! BITPOS: the position of the first set or clear bit.
 
 use engine::{CommandError, Context};
-use keyspace::Str;
+use keyspace::StringRef;
 
 use super::Unit;
 use super::bits::find_in;
@@ -21,7 +21,7 @@ pub(super) fn bitpos(context: &mut Context<'_>) -> Result<(), CommandError> {
     let unit = Unit::parse(context, 5)?;
     let end = if words > 4 { context.integer(4)? } else { -1 };
     let key = context.key(1)?;
-    let Some(place) = context.read_typed::<Str<'_>>(&key)? else {
+    let Some(place) = context.read_typed::<StringRef<'_>>(&key)? else {
         // A missing key is an empty string followed by zeros.
         context.reply.integer(if bit { -1 } else { 0 });
         return Ok(());

@@ -49,7 +49,7 @@ fn invalid() -> CommandError {
 
 /// Identifies the process whose hash secret the positions refer to.
 fn fingerprint(context: &Context<'_>) -> String {
-    let mut left = context.engine.keyspace.hash_part(b"cursor") >> 32;
+    let mut left = context.engine.keyspace.hash_element_name(b"cursor") >> 32;
     let mut digits = Vec::new();
     while left > 0 || digits.is_empty() {
         digits.push(char::from(DIGITS[(left % 36) as usize]));

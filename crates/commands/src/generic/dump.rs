@@ -3,7 +3,7 @@
 use clock::Millis;
 use engine::{Class, CommandError, Context, Lazy, Origin};
 use keyspace::Usage;
-use persistence::{Dialect, RestoreError, Restored, ValueBuffer};
+use persistence::{Dialect, RestoreError, RestoredValue, ValueBuffer};
 use std::sync::atomic::Ordering;
 
 pub(super) fn dump(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -74,7 +74,7 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     let mut buffer = ValueBuffer::new();
     let limits = context.engine.settings.limits();
     let unchecked = context.engine.settings.skip_checksums.load(Ordering::Relaxed);
-    let sealed = if unchecked { persistence::with_right_checksum(payload) } else { None };
+    let sealed = if unchecked { persistence::with_corrected_checksum(payload) } else { None };
     let checks = match context.session.origin {
         Origin::Client => context.engine.settings.payload_checks(),
         Origin::Master | Origin::Source => context.engine.settings.file_checks(),
@@ -97,8 +97,8 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Ok(());
     }
     match value {
-        Restored::Whole(value) => context.put(&key, found, value, expiry),
-        Restored::Large(hash) => context.put_made(&key, found, hash, expiry),
+        RestoredValue::Whole(value) => context.put(&key, found, value, expiry),
+        RestoredValue::Large(hash) => context.put_made(&key, found, hash, expiry),
     }
     context.announce_new(context.session.db, &key);
     context.notify(Class::GENERIC, "restore", &key);

@@ -1,7 +1,7 @@
 //! EXISTS, TOUCH, TYPE, DEL and UNLINK.
 
 use engine::{Class, CommandError, Context};
-use keyspace::{Key, Place};
+use keyspace::{EntryRef, Key};
 
 /// Handles both DEL and UNLINK.
 pub(super) fn del(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -37,7 +37,7 @@ pub(super) fn touch(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 fn count(
     context: &mut Context<'_>,
-    mut look: impl FnMut(&mut Context<'_>, &Key<'_>) -> Option<Place>,
+    mut look: impl FnMut(&mut Context<'_>, &Key<'_>) -> Option<EntryRef>,
 ) -> Result<(), CommandError> {
     let mut there = 0;
     for index in 1..context.args.len() {

@@ -166,7 +166,7 @@ mod tests {
     fn reads_leave_the_time_of_the_last_change_alone() {
         let mut client = Client::new();
         client.engine.settings.set_evicting(config::EvictionPolicy::AllKeysLrm, 5, 10, true);
-        Usage::lru(client.now).set_of_new();
+        Usage::lru(client.now).set_for_new_keys();
         client.table(&[("set a 1", "+OK"), ("rpush l a b", ":2")]);
         client.now.0 += 90_000;
         client.table(&[
@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn keys_remember_when_or_how_often_they_were_used() {
         let mut client = Client::new();
-        Usage::lru(client.now).set_of_new();
+        Usage::lru(client.now).set_for_new_keys();
         client.table(&[("set a 1", "+OK"), ("object idletime a", ":0"), ("object idletime nosuch", "$-1")]);
         client.now.0 += 90_000;
         client.table(&[
@@ -202,7 +202,7 @@ mod tests {
             ("object idletime a", ":0"),
             ("client no-touch off", "+OK"),
         ]);
-        Usage::lfu(client.now).set_of_new();
+        Usage::lfu(client.now).set_for_new_keys();
         client.engine.settings.set_evicting(config::EvictionPolicy::AllKeysLfu, 5, 10, true);
         assert!(
             client.wire("object idletime a").starts_with("-ERR An LFU maxmemory policy is selected, idle")

@@ -1,7 +1,7 @@
 //! RENAME, RENAMENX, MOVE and COPY.
 
 use engine::{Class, CommandError, Context, RequestKeys};
-use keyspace::{Key, Place};
+use keyspace::{EntryRef, Key};
 use resp::Args;
 
 use crate::connection::database;
@@ -57,10 +57,10 @@ fn carry(context: &mut Context<'_>, from: &Key<'_>, db: u16, to: &Key<'_>) {
 fn transfer(
     context: &mut Context<'_>,
     from: &Key<'_>,
-    place: Place,
+    place: EntryRef,
     db: u16,
     to: &Key<'_>,
-    there: Option<Place>,
+    there: Option<EntryRef>,
 ) {
     let table = context.view(from);
     let (expiry, value) = (table.expiry(place), table.copy(place));

@@ -1,7 +1,7 @@
 //! GEORADIUS, GEOSEARCH and their variants.
 
 use engine::{CommandError, Context, Estimated};
-use keyspace::{Between, Key, Scored, SortedSetRef, Value};
+use keyspace::{Key, OrderBoundary, ScoredMember, SortedSetRef, Value};
 
 use super::cell::{Cell, Point};
 use super::query::{Form, Given, Query, Sort, Storing, reply_distance, reply_point};
@@ -84,7 +84,7 @@ pub(super) fn long(request: &Estimated<'_>, form: Form, storing: Storing) -> u64
         let cells = query.area().map_or_else(Vec::new, |area| area.cells());
         let places = |cell: Cell| {
             let (low, high) = cell.scores();
-            let before = |score| set.count_before(Between::BeforeScore(score));
+            let before = |score| set.count_before(OrderBoundary::BeforeScore(score));
             before(high).saturating_sub(before(low))
         };
         let all = cells.into_iter().map(places).sum::<usize>();
@@ -103,8 +103,8 @@ fn find(set: &SortedSetRef<'_>, query: &Query) -> Vec<Found> {
             break;
         }
         let (low, high) = cell.scores();
-        let start = set.count_before(Between::BeforeScore(low));
-        set.visit(start..set.len(), false, &mut |Scored { name, score }| {
+        let start = set.count_before(OrderBoundary::BeforeScore(low));
+        set.visit(start..set.len(), false, &mut |ScoredMember { name, score }| {
             if score >= high {
                 return false;
             }
@@ -136,7 +136,7 @@ fn reply(context: &mut Context<'_>, query: &Query, found: &[Found]) {
         if query.points {
             reply_point(reply, *point);
         }
-        if reply.is_full() {
+        if reply.is_over_limit() {
             break;
         }
     }
@@ -147,7 +147,7 @@ fn store(context: &mut Context<'_>, query: &Query, form: Form, target: &Key<'_>,
         if query.stores_distances { found.distance / query.meters } else { found.score }
     };
     let mut members: Vec<_> =
-        found.iter().map(|found| Scored { name: &found.name, score: score(found) }).collect();
+        found.iter().map(|found| ScoredMember { name: &found.name, score: score(found) }).collect();
     members.sort_by(|one, other| one.score.total_cmp(&other.score).then_with(|| one.name.cmp(other.name)));
     let event = if form == Form::Store { "geosearchstore" } else { "georadiusstore" };
     let was_there = context.peek(target).is_some();
@@ -159,7 +159,7 @@ fn store(context: &mut Context<'_>, query: &Query, form: Form, target: &Key<'_>,
 }
 
 /// Replicates the stored result itself, for replicas that do not support this kind of search.
-fn log_stored(context: &mut Context<'_>, key: &Key<'_>, was_there: bool, members: &[Scored<'_>]) {
+fn log_stored(context: &mut Context<'_>, key: &Key<'_>, was_there: bool, members: &[ScoredMember<'_>]) {
     if was_there {
         context.effect(&[b"DEL", key.bytes()]);
     }

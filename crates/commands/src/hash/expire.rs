@@ -2,7 +2,7 @@
 
 use clock::Millis;
 use engine::{Class, CommandError, Context};
-use keyspace::{Key, Place};
+use keyspace::{EntryRef, Key};
 
 use super::fields::HashAccess;
 use super::options::{fields_at, fields_at_once, fields_word, parse_time};
@@ -80,7 +80,7 @@ pub(super) fn hpersist(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// Changes to the expiries and fields of one hash, collected so that they can be replicated together at the end.
 pub(super) struct Change<'c, 'a> {
     pub(super) context: &'c mut Context<'a>,
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<EntryRef>,
     key: Key<'a>,
     at: Millis,
     timed: Vec<&'a [u8]>,
@@ -91,7 +91,7 @@ pub(super) struct Change<'c, 'a> {
 }
 
 impl<'c, 'a> Change<'c, 'a> {
-    pub(super) fn new(context: &'c mut Context<'a>, key: &Key<'a>, found: Option<Place>) -> Self {
+    pub(super) fn new(context: &'c mut Context<'a>, key: &Key<'a>, found: Option<EntryRef>) -> Self {
         Self {
             context,
             place: found,

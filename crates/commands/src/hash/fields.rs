@@ -2,7 +2,7 @@
 
 use clock::Millis;
 use engine::{Class, CommandError, Context};
-use keyspace::{Field, HashRef, Key, Kind, Packed, Place, Replaced};
+use keyspace::{EntryRef, Field, HashRef, Key, Kind, PackedValue, ReplacedField};
 
 /// The number of new fields that a command set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,36 +16,36 @@ pub(crate) struct FieldsSet {
 /// Access to the hashes of a command's keys.
 pub(crate) trait HashAccess {
     /// Finds the hash under `key` for writing. Fails with WRONGTYPE if the key has another type.
-    fn find_hash(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError>;
+    fn find_hash(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError>;
 
     /// Finds the hash under `key` for reading, and counts a keyspace hit or miss.
-    fn read_hash(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError>;
+    fn read_hash(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError>;
 
     /// The hash at `place`, as returned by [`Context::find_hash`] or [`Context::read_hash`].
-    fn hash(&self, key: &Key<'_>, place: Place) -> HashRef<'_>;
+    fn hash(&self, key: &Key<'_>, place: EntryRef) -> HashRef<'_>;
 
     /// Fields that expire at or before this time count as missing.
     fn fields_now(&self) -> Millis;
 
     /// Looks up a field of the hash at `found`. The outer option is the field's existence, the inner one its expiry.
-    fn field(&self, key: &Key<'_>, found: Option<Place>, name: &[u8]) -> Option<Option<Millis>>;
+    fn field(&self, key: &Key<'_>, found: Option<EntryRef>, name: &[u8]) -> Option<Option<Millis>>;
 
     /// Replies with the value of a field or null. Returns its existence and expiry like [`HashAccess::field`].
-    fn reply_field(&mut self, key: &Key<'_>, found: Option<Place>, name: &[u8]) -> Option<Option<Millis>>;
+    fn reply_field(&mut self, key: &Key<'_>, found: Option<EntryRef>, name: &[u8]) -> Option<Option<Millis>>;
 
     /// Sets a field of the hash at `found`, or creates the hash. Returns the state of the field before.
     fn set_field(
         &mut self,
         key: &Key<'_>,
-        found: Option<Place>,
+        found: Option<EntryRef>,
         field: Field<'_>,
-    ) -> (Place, Option<Replaced>);
+    ) -> (EntryRef, Option<ReplacedField>);
 
     /// Sets several fields, each as [`Context::set_field`] does.
     fn set_fields<'f>(
         &mut self,
         key: &Key<'_>,
-        found: Option<Place>,
+        found: Option<EntryRef>,
         fields: impl Iterator<Item = Field<'f>>,
     ) -> FieldsSet;
 
@@ -54,19 +54,19 @@ pub(crate) trait HashAccess {
     fn notify_overwritten(&self, key: &Key<'_>, any: bool);
 
     /// Deletes the hash at `place` if it is empty. The caller has already reported the modification.
-    fn drop_if_empty(&mut self, key: &Key<'_>, place: Place);
+    fn drop_if_empty(&mut self, key: &Key<'_>, place: EntryRef);
 }
 
 impl HashAccess for Context<'_> {
-    fn find_hash(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
+    fn find_hash(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError> {
         self.find_typed::<HashRef<'_>>(key)
     }
 
-    fn read_hash(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
+    fn read_hash(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError> {
         self.read_typed::<HashRef<'_>>(key)
     }
 
-    fn hash(&self, key: &Key<'_>, place: Place) -> HashRef<'_> {
+    fn hash(&self, key: &Key<'_>, place: EntryRef) -> HashRef<'_> {
         self.view(key).hash(place).expect("a hash was found there")
     }
 
@@ -74,14 +74,15 @@ impl HashAccess for Context<'_> {
         self.expired_until()
     }
 
-    fn field(&self, key: &Key<'_>, found: Option<Place>, name: &[u8]) -> Option<Option<Millis>> {
+    fn field(&self, key: &Key<'_>, found: Option<EntryRef>, name: &[u8]) -> Option<Option<Millis>> {
         self.hash(key, found?).get(name).map(|field| field.expiry)
     }
 
-    fn reply_field(&mut self, key: &Key<'_>, found: Option<Place>, name: &[u8]) -> Option<Option<Millis>> {
+    fn reply_field(&mut self, key: &Key<'_>, found: Option<EntryRef>, name: &[u8]) -> Option<Option<Millis>> {
         let now = self.fields_now();
         let (table, reply) = self.view_and_reply(key);
-        let field = found.and_then(|place| table.hash(place)?.get(name)).filter(|field| field.lives_at(now));
+        let field =
+            found.and_then(|place| table.hash(place)?.get(name)).filter(|field| field.is_live_at(now));
         match field {
             Some(field) => reply.bulk(field.value),
             None => reply.null(),
@@ -92,14 +93,14 @@ impl HashAccess for Context<'_> {
     fn set_field(
         &mut self,
         key: &Key<'_>,
-        found: Option<Place>,
+        found: Option<EntryRef>,
         field: Field<'_>,
-    ) -> (Place, Option<Replaced>) {
+    ) -> (EntryRef, Option<ReplacedField>) {
         let bounds = self.engine.settings.hash_bounds.load();
         let table = self.table(key);
-        let place = found.unwrap_or_else(|| table.insert(key, Packed::empty(Kind::Hash), None));
+        let place = found.unwrap_or_else(|| table.insert(key, PackedValue::empty(Kind::Hash), None));
         let (place, replaced) = table.hash_set(place, key, field, bounds);
-        let hidden = replaced.is_some_and(|replaced| replaced.is_past(self.fields_now()));
+        let hidden = replaced.is_some_and(|replaced| replaced.was_expired_at(self.fields_now()));
         self.count_expired_fields(usize::from(hidden));
         (place, replaced)
     }
@@ -107,16 +108,16 @@ impl HashAccess for Context<'_> {
     fn set_fields<'f>(
         &mut self,
         key: &Key<'_>,
-        found: Option<Place>,
+        found: Option<EntryRef>,
         fields: impl Iterator<Item = Field<'f>>,
     ) -> FieldsSet {
         let (bounds, now) = (self.engine.settings.hash_bounds.load(), self.fields_now());
         let table = self.table(key);
-        let place = found.unwrap_or_else(|| table.insert(key, Packed::empty(Kind::Hash), None));
+        let place = found.unwrap_or_else(|| table.insert(key, PackedValue::empty(Kind::Hash), None));
         let mut set = FieldsSet { missing: 0, expired: 0 };
         table.hash_set_all(place, key, fields, bounds, |replaced| match replaced {
             None => set.missing += 1,
-            Some(replaced) => set.expired += usize::from(replaced.is_past(now)),
+            Some(replaced) => set.expired += usize::from(replaced.was_expired_at(now)),
         });
         self.count_expired_fields(set.expired);
         set
@@ -128,7 +129,7 @@ impl HashAccess for Context<'_> {
         }
     }
 
-    fn drop_if_empty(&mut self, key: &Key<'_>, place: Place) {
+    fn drop_if_empty(&mut self, key: &Key<'_>, place: EntryRef) {
         if self.hash(key, place).is_empty() {
             let dropped = self.table(key).remove(place, key);
             self.discard(dropped);

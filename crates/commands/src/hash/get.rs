@@ -1,7 +1,7 @@
 //! Commands that read fields: HGET, HMGET, HGETALL and others.
 
 use engine::{CommandError, Context};
-use keyspace::{Elements, Field};
+use keyspace::{Field, PartElements};
 use resp::Writer;
 
 use super::fields::HashAccess;
@@ -15,7 +15,7 @@ fn with_field(
     let found = context.read_hash(&key)?;
     let (table, out) = context.view_and_reply(&key);
     let field = found.and_then(|place| table.hash(place)?.get(name));
-    reply(out, field.filter(|field| field.lives_at(now)));
+    reply(out, field.filter(|field| field.is_live_at(now)));
     Ok(())
 }
 
@@ -41,7 +41,7 @@ pub(super) fn hmget(context: &mut Context<'_>) -> Result<(), CommandError> {
     let hash = found.and_then(|place| table.hash(place));
     reply.array(names.len());
     for name in names.iter() {
-        match hash.and_then(|hash| hash.get(name)).filter(|field| field.lives_at(now)) {
+        match hash.and_then(|hash| hash.get(name)).filter(|field| field.is_live_at(now)) {
             Some(field) => reply.bulk(field.value),
             None => reply.null(),
         }
@@ -74,14 +74,14 @@ fn reply_all(
         let reply = &mut context.reply;
         head(reply, len);
         pinned.visit(|_, elements| {
-            if let Elements::Hash(fields) = elements {
+            if let PartElements::Hash(fields) = elements {
                 fields.for_each(&mut |field| {
-                    if field.lives_at(now) {
+                    if field.is_live_at(now) {
                         each(reply, field);
                     }
                 });
             }
-            !reply.is_full()
+            !reply.is_over_limit()
         });
         return Ok(());
     }
@@ -89,7 +89,7 @@ fn reply_all(
     let Some(hash) = table.hash(place) else { return Ok(()) };
     head(reply, len);
     hash.for_each(&mut |field| {
-        if field.lives_at(now) {
+        if field.is_live_at(now) {
             each(reply, field);
         }
     });
@@ -218,8 +218,8 @@ mod tests {
             let expected = if field < 512 { "$8|listpack" } else { "$9|hashtable" };
             client.table(&[("object encoding many", expected)]);
         }
-        let hash = keyspace::Bounds { entries: 2, value: 3 };
-        let limits = keyspace::Limits { hash, ..Default::default() };
+        let hash = keyspace::ListpackBounds { entries: 2, value: 3 };
+        let limits = keyspace::EncodingLimits { hash, ..Default::default() };
         client.engine.settings.set_limits(&limits);
         client.table(&[
             ("hset small a 1 b 2", ":2"),

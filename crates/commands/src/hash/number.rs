@@ -2,7 +2,7 @@
 
 use clock::Millis;
 use engine::{Class, CommandError, Context};
-use keyspace::{Field, Key, Place};
+use keyspace::{EntryRef, Field, Key};
 
 use super::fields::HashAccess;
 use super::set::log_set;
@@ -83,12 +83,12 @@ fn before(
     context: &mut Context<'_>,
     key: &Key<'_>,
     name: &[u8],
-) -> Result<(Option<Place>, Before), CommandError> {
+) -> Result<(Option<EntryRef>, Before), CommandError> {
     let now = context.fields_now();
     let found = context.find_hash(key)?;
     let before = match found.and_then(|place| context.hash(key, place).get(name)) {
         None => Before::Missing,
-        Some(field) if !field.lives_at(now) => Before::Hidden,
+        Some(field) if !field.is_live_at(now) => Before::Hidden,
         Some(field) => Before::Live { value: field.value.into(), expiry: field.expiry },
     };
     Ok((found, before))

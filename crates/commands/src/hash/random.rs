@@ -38,12 +38,12 @@ impl<'a> Pool for Live<'a> {
     }
 
     fn random(&self, random: u64) -> Option<Field<'a>> {
-        self.hash.random(random).filter(|field| field.lives_at(self.now))
+        self.hash.random(random).filter(|field| field.is_live_at(self.now))
     }
 
     fn for_each(&self, visit: &mut dyn FnMut(Field<'a>)) {
         self.hash.for_each(&mut |field| {
-            if field.lives_at(self.now) {
+            if field.is_live_at(self.now) {
                 visit(field);
             }
         });

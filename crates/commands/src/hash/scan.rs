@@ -11,7 +11,7 @@ pub(super) fn hscan(context: &mut Context<'_>) -> Result<(), CommandError> {
     let now = context.fields_now();
     scan_elements::<HashRef<'_>>(context, Words::NOVALUES, |hash, cursor, options, page| {
         hash.scan(cursor, options.count, &mut |field| {
-            if field.lives_at(now) && options.matches(field.name) {
+            if field.is_live_at(now) && options.matches(field.name) {
                 page.push(field.name);
                 if options.values {
                     page.push(field.value);

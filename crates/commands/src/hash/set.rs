@@ -40,7 +40,7 @@ pub(super) fn hsetnx(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (name, value) = (context.arg(2), context.arg(3));
     let found = context.find_hash(&key)?;
     let there = found.and_then(|place| context.hash(&key, place).get(name));
-    if there.is_some_and(|field| field.lives_at(now)) {
+    if there.is_some_and(|field| field.is_live_at(now)) {
         context.reply.integer(0);
         return Ok(());
     }
@@ -71,7 +71,7 @@ pub(super) fn hdel(context: &mut Context<'_>) -> Result<(), CommandError> {
     for index in 2..context.args.len() {
         let name = context.arg(index);
         // An expired field counts as missing. The expiry cycle deletes it, with an event of its own.
-        if context.hash(&key, place).get(name).is_none_or(|field| !field.lives_at(now)) {
+        if context.hash(&key, place).get(name).is_none_or(|field| !field.is_live_at(now)) {
             continue;
         }
         deleted += 1;

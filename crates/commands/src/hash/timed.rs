@@ -1,7 +1,7 @@
 //! HGETDEL, HGETEX and HSETEX: read or set fields and change their expiry in one command.
 
 use engine::{Class, CommandError, Context};
-use keyspace::{Field, Key, Place};
+use keyspace::{EntryRef, Field, Key};
 use resp::Args;
 
 use super::expire::Change;
@@ -85,7 +85,7 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
         };
         let (place, replaced) = context.set_field(&key, found, Field { name, value, expiry });
         found = Some(place);
-        hidden |= replaced.is_some_and(|replaced| replaced.is_past(now));
+        hidden |= replaced.is_some_and(|replaced| replaced.was_expired_at(now));
     }
     context.modified_times(&key, pairs.len() / 2);
     context.notify_overwritten(&key, hidden);
@@ -99,7 +99,7 @@ pub(super) fn hsetex(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// Handles HSETEX with a time in the past: existing fields with these names are deleted at once and nothing is stored,
 /// so the hash keeps its encoding.
-fn set_and_gone(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>, pairs: &Args<'_>) {
+fn set_and_gone(context: &mut Context<'_>, key: &Key<'_>, found: Option<EntryRef>, pairs: &Args<'_>) {
     context.count_expired_fields(pairs.len() / 2);
     let mut place = found;
     let mut removed = vec![&b"HDEL"[..], key.bytes()];

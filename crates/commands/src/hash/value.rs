@@ -28,6 +28,6 @@ impl AnyValue<'_> for HashRef<'_> {
     }
 
     fn text(&self, field: Option<&[u8]>, now: Millis) -> Option<Bytes> {
-        self.get(field?).filter(|field| field.lives_at(now)).map(|field| field.value.into())
+        self.get(field?).filter(|field| field.is_live_at(now)).map(|field| field.value.into())
     }
 }

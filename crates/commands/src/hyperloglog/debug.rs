@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use engine::{CommandError, Context, quoted};
-use keyspace::Str;
+use keyspace::StringRef;
 
 use super::{sketch, store};
 use crate::sketch::{Registers, Sketch};
@@ -15,7 +15,7 @@ pub(super) fn pfdebug(context: &mut Context<'_>) -> Result<(), CommandError> {
         return simd(context);
     }
     let key = context.key(2)?;
-    let found = context.find_typed::<Str<'_>>(&key)?;
+    let found = context.find_typed::<StringRef<'_>>(&key)?;
     let place = found.ok_or(CommandError::text("ERR The specified key does not exist"))?;
     let seen = sketch(context, &key, place)?;
     let is = |name: &str| word.eq_ignore_ascii_case(name.as_bytes());

@@ -1,7 +1,7 @@
 //! LSET, LINSERT, LREM and LTRIM: changes to existing lists.
 
 use engine::{Class, CommandError, Context, Origin};
-use keyspace::{Key, ListEnd, ListItem, Place};
+use keyspace::{EntryRef, Key, ListEnd, ListItem};
 
 use super::elements::ListAccess;
 use super::options::{between, index};
@@ -107,7 +107,7 @@ pub(super) fn ltrim(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Reports the removal of elements from the list at `place`, and deletes the key if the list is empty.
-fn after_removal(context: &mut Context<'_>, key: &Key<'_>, place: Place, event: &str) {
+fn after_removal(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, event: &str) {
     let is_empty = context.list(key, place).is_empty();
     if is_empty {
         context.delete(key, place);
@@ -216,10 +216,10 @@ mod tests {
         client.table(&[("object encoding l", "$9|quicklist"), ("ltrim l 0 39", "+OK")]);
         client.table(&[("object encoding l", "$9|quicklist"), ("lpop l", &format!("$100|{element}"))]);
         client.table(&[("object encoding l", "$8|listpack")]);
-        client
-            .engine
-            .settings
-            .set_limits(&keyspace::Limits { list: keyspace::ListLimit(4), ..keyspace::Limits::default() });
+        client.engine.settings.set_limits(&keyspace::EncodingLimits {
+            list: keyspace::ListLimit(4),
+            ..keyspace::EncodingLimits::default()
+        });
         client.table(&[
             ("rpush few 1 2 3 4", ":4"),
             ("object encoding few", "$8|listpack"),

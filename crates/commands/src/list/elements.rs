@@ -1,7 +1,7 @@
 //! Steps shared by list commands: find the list, reply with elements, push and pop.
 
 use engine::{Class, CommandError, Context};
-use keyspace::{Key, ListEnd, ListItem, ListRef, Place};
+use keyspace::{EntryRef, Key, ListEnd, ListItem, ListRef};
 use resp::{Args, Writer};
 
 /// The keyspace event of a push at this end.
@@ -38,42 +38,42 @@ pub(super) fn reply_item(reply: &mut Writer<'_>, item: ListItem<'_>) {
 /// Access to the lists of a command's keys.
 pub(crate) trait ListAccess {
     /// Finds the list under `key` for writing. Fails with WRONGTYPE if the key has another type.
-    fn find_list(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError>;
+    fn find_list(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError>;
 
     /// Finds the list under `key` for reading, and counts a keyspace hit or miss.
-    fn read_list(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError>;
+    fn read_list(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError>;
 
     /// The list at `place`, as returned by [`Context::find_list`] or [`Context::read_list`].
-    fn list(&self, key: &Key<'_>, place: Place) -> ListRef<'_>;
+    fn list(&self, key: &Key<'_>, place: EntryRef) -> ListRef<'_>;
 
     /// Pushes elements at one end of the list at `found`, or creates the list. Returns the new length.
-    fn push(&mut self, key: &Key<'_>, found: Option<Place>, end: ListEnd, elements: Args<'_>) -> usize;
+    fn push(&mut self, key: &Key<'_>, found: Option<EntryRef>, end: ListEnd, elements: Args<'_>) -> usize;
 
     /// Replies with `count` elements from one end of the list at `place`, starting at that end.
-    fn reply_end(&mut self, key: &Key<'_>, place: Place, end: ListEnd, count: usize);
+    fn reply_end(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize);
 
     /// Pops up to `count` elements at one end of the list at `place`, and deletes the key if the list is empty. Returns
     /// the number of popped elements.
-    fn pop(&mut self, key: &Key<'_>, place: Place, end: ListEnd, count: usize) -> usize;
+    fn pop(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize) -> usize;
 
     /// Pops `count` elements at one end of the list at `place`, which must have more than `count`.
-    fn take(&mut self, key: &Key<'_>, place: Place, end: ListEnd, count: usize) -> Place;
+    fn take(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize) -> EntryRef;
 }
 
 impl ListAccess for Context<'_> {
-    fn find_list(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
+    fn find_list(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError> {
         self.find_typed::<ListRef<'_>>(key)
     }
 
-    fn read_list(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
+    fn read_list(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError> {
         self.read_typed::<ListRef<'_>>(key)
     }
 
-    fn list(&self, key: &Key<'_>, place: Place) -> ListRef<'_> {
+    fn list(&self, key: &Key<'_>, place: EntryRef) -> ListRef<'_> {
         self.view(key).list(place).expect("a list was found there")
     }
 
-    fn push(&mut self, key: &Key<'_>, found: Option<Place>, end: ListEnd, elements: Args<'_>) -> usize {
+    fn push(&mut self, key: &Key<'_>, found: Option<EntryRef>, end: ListEnd, elements: Args<'_>) -> usize {
         let limit = self.engine.settings.list_limit();
         let table = self.table(key);
         let place = match found {
@@ -86,7 +86,7 @@ impl ListAccess for Context<'_> {
         len
     }
 
-    fn reply_end(&mut self, key: &Key<'_>, place: Place, end: ListEnd, count: usize) {
+    fn reply_end(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize) {
         let (table, reply) = self.view_and_reply(key);
         let list = table.list(place).expect("a list was found there");
         let count = count.min(list.len());
@@ -104,7 +104,7 @@ impl ListAccess for Context<'_> {
         }
     }
 
-    fn pop(&mut self, key: &Key<'_>, place: Place, end: ListEnd, count: usize) -> usize {
+    fn pop(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize) -> usize {
         let len = self.list(key, place).len();
         let count = count.min(len);
         if count == len {
@@ -121,7 +121,7 @@ impl ListAccess for Context<'_> {
         count
     }
 
-    fn take(&mut self, key: &Key<'_>, place: Place, end: ListEnd, count: usize) -> Place {
+    fn take(&mut self, key: &Key<'_>, place: EntryRef, end: ListEnd, count: usize) -> EntryRef {
         let limit = self.engine.settings.list_limit();
         let (place, dropped) = self.table(key).list_take(place, key, end, count, limit);
         self.discard(dropped);

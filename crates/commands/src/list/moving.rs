@@ -1,7 +1,7 @@
 //! LMOVE and RPOPLPUSH: moves of elements between lists.
 
 use engine::{Class, CommandError, Context};
-use keyspace::{ItemDigits, Key, ListEnd, Place};
+use keyspace::{EntryRef, ItemDigits, Key, ListEnd};
 use smallvec::SmallVec;
 
 use super::elements::ListAccess;
@@ -63,7 +63,7 @@ pub(super) fn move_one(
 fn turn(
     context: &mut Context<'_>,
     key: &Key<'_>,
-    place: Place,
+    place: EntryRef,
     (from, to): (ListEnd, ListEnd),
     element: &[u8],
 ) {

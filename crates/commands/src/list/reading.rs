@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use engine::{CommandError, Context, PinnedValues};
-use keyspace::{Elements, ListItem, ListRef};
+use keyspace::{ListItem, ListRef, PartElements};
 use resp::Writer;
 
 use super::elements::ListAccess;
@@ -62,7 +62,7 @@ pub(super) fn lrange(context: &mut Context<'_>) -> Result<(), CommandError> {
 fn reply_pinned(reply: &mut Writer<'_>, pinned: PinnedValues, elements: Range<usize>) {
     let (mut before, mut left) = (elements.start, elements.len());
     pinned.visit(|_, part| {
-        if let Elements::List(list) = part {
+        if let PartElements::List(list) = part {
             list.for_each_run(&mut |run| {
                 if before >= run.len {
                     before -= run.len;
@@ -74,7 +74,7 @@ fn reply_pinned(reply: &mut Writer<'_>, pinned: PinnedValues, elements: Range<us
                 (before, left) = (0, left - there);
             });
         }
-        left > 0 && !reply.is_full()
+        left > 0 && !reply.is_over_limit()
     });
 }
 

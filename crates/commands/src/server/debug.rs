@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::Ordering;
 
 use clock::Millis;
-use keyspace::{Found, Key, Packed, Place, Value};
+use keyspace::{EntryRef, Key, KeyLookup, PackedValue, Value};
 use persistence::Dialect;
 
 mod inside;
@@ -159,7 +159,8 @@ fn digest(context: &mut Context<'_>) -> Result<(), CommandError> {
             table.scan(0, usize::MAX, &mut |item| keys.push((item.key.to_vec(), item.expiry.is_some())));
             for (bytes, expires) in keys {
                 let key = engine.keyspace.key(&bytes);
-                if let Found::Live(place) | Found::Expired(place) = table.find(&key, clock::Millis(i64::MIN))
+                if let KeyLookup::Live(place) | KeyLookup::Expired(place) =
+                    table.find(&key, clock::Millis(i64::MIN))
                 {
                     let mut of_key = Digest::default();
                     of_key.mix(&bytes);
@@ -230,10 +231,10 @@ const AROUND_DUMP: usize = 1 + 2 + 8;
 const LRU_CLOCK: i64 = (1 << 24) - 1;
 
 /// Finds `key` even if it has expired and is still stored, as on a replica.
-fn stored(context: &Context<'_>, key: &Key<'_>) -> Result<Place, CommandError> {
+fn stored(context: &Context<'_>, key: &Key<'_>) -> Result<EntryRef, CommandError> {
     match context.view(key).find(key, Millis(i64::MIN)) {
-        Found::Live(place) | Found::Expired(place) => Ok(place),
-        Found::Missing => Err(CommandError::NoSuchKey),
+        KeyLookup::Live(place) | KeyLookup::Expired(place) => Ok(place),
+        KeyLookup::Missing => Err(CommandError::NoSuchKey),
     }
 }
 
@@ -289,8 +290,8 @@ fn populate(context: &mut Context<'_>) -> Result<(), CommandError> {
         let key = engine.keyspace.key(&name);
         context.with_slot(key.slot(), |data| {
             let table = data.table(db);
-            if table.find(&key, clock::Millis(i64::MIN)) == Found::Missing {
-                table.insert(&key, Packed::string(&value), None);
+            if table.find(&key, clock::Millis(i64::MIN)) == KeyLookup::Missing {
+                table.insert(&key, PackedValue::string(&value), None);
             }
         });
     }

@@ -1,10 +1,10 @@
 //! SADD, SREM and SMOVE.
 
 use engine::{Class, CommandError, Context};
-use keyspace::{Key, Kind, Packed, Place, SetRef};
+use keyspace::{EntryRef, Key, Kind, PackedValue, SetRef};
 
 /// Deletes the set at `place` if it is empty, and sends the `del` event.
-pub(super) fn drop_if_no_members(context: &mut Context<'_>, key: &Key<'_>, place: Place) {
+pub(super) fn drop_if_no_members(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef) {
     if context.view(key).set(place).is_some_and(|set| set.is_empty()) {
         let dropped = context.table(key).remove(place, key);
         context.discard(dropped);
@@ -14,11 +14,11 @@ pub(super) fn drop_if_no_members(context: &mut Context<'_>, key: &Key<'_>, place
 
 /// Adds the members from argument `from` on to the set at `found`, or creates the set. Returns the number of new
 /// members.
-fn add_members(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>, from: usize) -> usize {
+fn add_members(context: &mut Context<'_>, key: &Key<'_>, found: Option<EntryRef>, from: usize) -> usize {
     let (bounds, args) = (context.engine.settings.set_bounds(), context.args);
     let members = (from..args.len()).map(|index| &args[index]);
     let table = context.table(key);
-    let place = found.unwrap_or_else(|| table.insert(key, Packed::empty(Kind::Set), None));
+    let place = found.unwrap_or_else(|| table.insert(key, PackedValue::empty(Kind::Set), None));
     table.set_add_all(place, key, members, bounds).1
 }
 
@@ -221,9 +221,9 @@ mod tests {
         client.wire(&format!("sadd t{}", " a".repeat(129)));
         client.wire(&format!("sadd i{}", " 1".repeat(513)));
         client.table(&[("object encoding t", names[2]), ("object encoding i", names[2])]);
-        let listpack = keyspace::Bounds { entries: 3, value: 5 };
+        let listpack = keyspace::ListpackBounds { entries: 3, value: 5 };
         let set = keyspace::SetBounds { intset: 2, listpack };
-        client.engine.settings.set_limits(&keyspace::Limits { set, ..Default::default() });
+        client.engine.settings.set_limits(&keyspace::EncodingLimits { set, ..Default::default() });
         client.table(&[
             ("sadd a 1 2", ":2"),
             ("object encoding a", names[0]),

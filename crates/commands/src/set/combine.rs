@@ -1,7 +1,7 @@
 //! SINTER, SUNION, SDIFF and their variants.
 
 use engine::{Class, CommandError, Context};
-use keyspace::{Keyspace, Member, NewSet, SetRef};
+use keyspace::{Keyspace, SetBuilder, SetMember, SetRef};
 use smallvec::SmallVec;
 
 use super::sources::{Sets, Sources};
@@ -54,7 +54,7 @@ fn reply(context: &mut Context<'_>, operation: Operation) -> Result<(), CommandE
     let sets = sources.sets(&context.slots, db);
     let mut found = Found::default();
     let keyspace = &context.engine.keyspace;
-    operation.visit(keyspace, &sets, NewSet::new(bounds), &mut |member| found.push(&member));
+    operation.visit(keyspace, &sets, SetBuilder::new(bounds), &mut |member| found.push(&member));
     found.reply_set(&mut context.reply);
     Ok(())
 }
@@ -64,7 +64,7 @@ fn store(context: &mut Context<'_>, operation: Operation, event: &str) -> Result
     let sources = Sources::read(context, 2..context.args.len())?;
     let (bounds, db) = (context.engine.settings.set_bounds(), context.session.db);
     let sets = sources.sets(&context.slots, db);
-    let made = operation.make(&context.engine.keyspace, &sets, NewSet::new(bounds));
+    let made = operation.make(&context.engine.keyspace, &sets, SetBuilder::new(bounds));
     drop(sets);
     let (key, len) = (context.key(1)?, made.view().len());
     let found = context.find(&key);
@@ -85,8 +85,8 @@ impl Operation {
         self,
         keyspace: &Keyspace,
         sets: &Sets<'_>,
-        mut scratch: NewSet,
-        visit: &mut dyn FnMut(Member<'_>),
+        mut scratch: SetBuilder,
+        visit: &mut dyn FnMut(SetMember<'_>),
     ) {
         match self {
             Self::Inter => {
@@ -113,16 +113,16 @@ impl Operation {
     }
 
     /// Adds the members of the result to `made`, an empty set.
-    fn make(self, keyspace: &Keyspace, sets: &Sets<'_>, mut made: NewSet) -> NewSet {
+    fn make(self, keyspace: &Keyspace, sets: &Sets<'_>, mut made: SetBuilder) -> SetBuilder {
         match self {
             Self::Union => {
-                made.make_room(there(sets).map(|set| set.len()).max().unwrap_or(0));
+                made.reserve(there(sets).map(|set| set.len()).max().unwrap_or(0));
                 there(sets).for_each(|set| add_all(keyspace, &set, &mut made));
                 made
             }
             Self::Diff if !is_looked_for(sets) => copied_difference(sets, made),
             Self::Inter | Self::Diff => {
-                let scratch = NewSet::new(made.bounds());
+                let scratch = SetBuilder::new(made.bounds());
                 self.visit(keyspace, sets, scratch, &mut |member| {
                     made.add(&member);
                 });
@@ -138,7 +138,7 @@ fn pinned_union(context: &mut Context<'_>, sources: &Sources<'_>) -> Option<Foun
     if !context.may_let_go() {
         return None;
     }
-    let (mut seen, mut found) = (NewSet::new(context.engine.settings.set_bounds()), Found::default());
+    let (mut seen, mut found) = (SetBuilder::new(context.engine.settings.set_bounds()), Found::default());
     let mut add = |name: &[u8]| {
         if seen.add(name) {
             found.push(name);
@@ -161,7 +161,7 @@ fn there<'s>(sets: &[Option<SetRef<'s>>]) -> impl Iterator<Item = SetRef<'s>> {
 
 /// Visits the members that all sets have, until `visit` returns false. Iterates over the smallest set and looks each
 /// member up in the others, in ascending order of size.
-fn visit_common(keyspace: &Keyspace, sets: &Sets<'_>, visit: &mut dyn FnMut(Member<'_>) -> bool) {
+fn visit_common(keyspace: &Keyspace, sets: &Sets<'_>, visit: &mut dyn FnMut(SetMember<'_>) -> bool) {
     let mut sorted: Vec<SetRef<'_>> = there(sets).collect();
     if sorted.len() < sets.len() {
         return;
@@ -179,15 +179,15 @@ fn look_for_each<'s>(
     keyspace: &Keyspace,
     set: &SetRef<'s>,
     others: &[SetRef<'_>],
-    visit: &mut dyn FnMut(Member<'s>, u64) -> bool,
+    visit: &mut dyn FnMut(SetMember<'s>, u64) -> bool,
 ) {
-    let mut some = SmallVec::<[(Member<'s>, u64); AT_ONCE]>::new();
-    let mut look = |some: &mut SmallVec<[(Member<'s>, u64); AT_ONCE]>| {
-        others.iter().for_each(|other| other.touch(some.iter().map(|(_, hash)| *hash)));
+    let mut some = SmallVec::<[(SetMember<'s>, u64); AT_ONCE]>::new();
+    let mut look = |some: &mut SmallVec<[(SetMember<'s>, u64); AT_ONCE]>| {
+        others.iter().for_each(|other| other.prefetch(some.iter().map(|(_, hash)| *hash)));
         some.drain(..).all(|(member, hash)| visit(member, hash))
     };
     let goes_on = set.visit(&mut |member| {
-        some.push((member, keyspace.hash_part(&member)));
+        some.push((member, keyspace.hash_element_name(&member)));
         some.len() < AT_ONCE || look(&mut some)
     });
     if goes_on {
@@ -196,10 +196,10 @@ fn look_for_each<'s>(
 }
 
 /// Adds the members of one set to another, with prefetching per batch.
-fn add_all(keyspace: &Keyspace, set: &SetRef<'_>, made: &mut NewSet) {
-    let mut some = SmallVec::<[Member<'_>; AT_ONCE]>::new();
-    let mut add = |some: &mut SmallVec<[Member<'_>; AT_ONCE]>| {
-        made.view().touch(some.iter().map(|member| keyspace.hash_part(member)));
+fn add_all(keyspace: &Keyspace, set: &SetRef<'_>, made: &mut SetBuilder) {
+    let mut some = SmallVec::<[SetMember<'_>; AT_ONCE]>::new();
+    let mut add = |some: &mut SmallVec<[SetMember<'_>; AT_ONCE]>| {
+        made.view().prefetch(some.iter().map(|member| keyspace.hash_element_name(member)));
         some.drain(..).for_each(|member| {
             made.add(&member);
         });
@@ -224,7 +224,7 @@ fn is_looked_for(sets: &Sets<'_>) -> bool {
 }
 
 /// Visits the members that only the first set has.
-fn visit_difference(keyspace: &Keyspace, sets: &Sets<'_>, visit: &mut dyn FnMut(Member<'_>)) {
+fn visit_difference(keyspace: &Keyspace, sets: &Sets<'_>, visit: &mut dyn FnMut(SetMember<'_>)) {
     let [Some(first), others @ ..] = &sets[..] else { return };
     let mut others: Vec<SetRef<'_>> = there(others).collect();
     others.sort_by_key(|set| std::cmp::Reverse(set.len()));
@@ -237,7 +237,7 @@ fn visit_difference(keyspace: &Keyspace, sets: &Sets<'_>, visit: &mut dyn FnMut(
 }
 
 /// Computes the difference by removing the other sets' members from a copy of the first set.
-fn copied_difference(sets: &Sets<'_>, mut copy: NewSet) -> NewSet {
+fn copied_difference(sets: &Sets<'_>, mut copy: SetBuilder) -> SetBuilder {
     let [Some(first), others @ ..] = &sets[..] else { return copy };
     first.for_each(&mut |member| {
         copy.add(&member);

@@ -3,7 +3,7 @@
 //! Replicated as SREM of the popped members, or as a deletion of the key if no member is left.
 
 use engine::{Class, CommandError, Context, Lazy, Random};
-use keyspace::{Key, NewSet, Place, SetRef};
+use keyspace::{EntryRef, Key, SetBuilder, SetRef};
 
 use super::change::drop_if_no_members;
 
@@ -69,7 +69,7 @@ fn pop_many(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Replies with all members and deletes the key.
-fn pop_all(context: &mut Context<'_>, key: &Key<'_>, place: Place, len: usize) {
+fn pop_all(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, len: usize) {
     let (table, reply) = context.view_and_reply(key);
     reply.set(len);
     if let Some(set) = table.set(place) {
@@ -82,7 +82,7 @@ fn pop_all(context: &mut Context<'_>, key: &Key<'_>, place: Place, len: usize) {
     context.effect(&[context.engine.settings.deletion(Lazy::SERVER_DEL), key.bytes()]);
 }
 
-fn pop_singly(context: &mut Context<'_>, key: &Key<'_>, mut place: Place, count: usize) -> Vec<Vec<u8>> {
+fn pop_singly(context: &mut Context<'_>, key: &Key<'_>, mut place: EntryRef, count: usize) -> Vec<Vec<u8>> {
     let mut popped = Vec::with_capacity(count);
     for _ in 0..count {
         let (random, mut member) = (context.random(), Vec::new());
@@ -94,9 +94,9 @@ fn pop_singly(context: &mut Context<'_>, key: &Key<'_>, mut place: Place, count:
 }
 
 /// Rebuilds the set from `kept` random members in a single scan, by selection sampling. Returns the other members.
-fn keep_few(context: &mut Context<'_>, key: &Key<'_>, place: Place, kept: usize) -> Vec<Vec<u8>> {
+fn keep_few(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, kept: usize) -> Vec<Vec<u8>> {
     let mut random = Random::new(context.random());
-    let (mut new, mut popped) = (NewSet::new(context.engine.settings.set_bounds()), Vec::new());
+    let (mut new, mut popped) = (SetBuilder::new(context.engine.settings.set_bounds()), Vec::new());
     let table = context.view(key);
     let expiry = table.expiry(place);
     if let Some(set) = table.set(place) {

@@ -1,15 +1,15 @@
 //! SRANDMEMBER.
 
 use engine::{CommandError, Context, Random};
-use keyspace::{Member, SetRef};
+use keyspace::{SetMember, SetRef};
 
 use crate::sampling::{self, Out, Pool, longest_reply, parse_count};
 
 impl<'a> Pool for SetRef<'a> {
-    type Element = Member<'a>;
-    type Name = Member<'a>;
+    type Element = SetMember<'a>;
+    type Name = SetMember<'a>;
 
-    fn name(member: &Member<'a>) -> Member<'a> {
+    fn name(member: &SetMember<'a>) -> SetMember<'a> {
         *member
     }
 
@@ -21,11 +21,11 @@ impl<'a> Pool for SetRef<'a> {
         SetRef::len(self)
     }
 
-    fn random(&self, random: u64) -> Option<Member<'a>> {
+    fn random(&self, random: u64) -> Option<SetMember<'a>> {
         SetRef::random(self, random)
     }
 
-    fn for_each(&self, visit: &mut dyn FnMut(Member<'a>)) {
+    fn for_each(&self, visit: &mut dyn FnMut(SetMember<'a>)) {
         SetRef::for_each(self, visit);
     }
 }
@@ -47,7 +47,7 @@ pub(super) fn srandmember(context: &mut Context<'_>) -> Result<(), CommandError>
             reply,
             most,
             |reply, count| reply.array(count),
-            |reply, member: Member<'_>| reply.bulk(&member),
+            |reply, member: SetMember<'_>| reply.bulk(&member),
         );
         return sampling::choose(set, count, &mut random, out);
     }

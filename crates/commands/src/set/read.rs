@@ -1,7 +1,7 @@
 //! SISMEMBER, SMISMEMBER, SCARD and SMEMBERS.
 
 use engine::{CommandError, Context};
-use keyspace::{Elements, SetRef};
+use keyspace::{PartElements, SetRef};
 
 pub(super) fn sismember(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, member) = (context.key(1)?, context.arg(2));
@@ -42,10 +42,10 @@ pub(super) fn smembers(context: &mut Context<'_>) -> Result<(), CommandError> {
     if let Some(pinned) = context.pin(&[(key, place)]) {
         context.reply.set(len);
         pinned.visit(|_, elements| {
-            if let Elements::Set(members) = elements {
+            if let PartElements::Set(members) = elements {
                 members.for_each(&mut |member| context.reply.bulk(member.name));
             }
-            !context.reply.is_full()
+            !context.reply.is_over_limit()
         });
         return Ok(());
     }

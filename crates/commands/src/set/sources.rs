@@ -1,12 +1,12 @@
 //! The source sets of commands on several sets.
 
 use engine::{CommandError, Context};
-use keyspace::{Found, Key, LockedSlots, Place, SetRef};
+use keyspace::{EntryRef, Key, KeyLookup, LockedSlots, SetRef};
 use smallvec::SmallVec;
 
 /// Source keys and the locations of their sets.
 pub(super) struct Sources<'a> {
-    keys: SmallVec<[(Key<'a>, Option<Place>); 4]>,
+    keys: SmallVec<[(Key<'a>, Option<EntryRef>); 4]>,
 }
 
 /// One set per source; `None` if the key does not exist.
@@ -35,8 +35,8 @@ impl<'a> Sources<'a> {
         for (key, place) in &mut self.keys {
             if place.is_some() {
                 *place = match context.view(key).find(key, context.now) {
-                    Found::Live(place) | Found::Expired(place) => Some(place),
-                    Found::Missing => None,
+                    KeyLookup::Live(place) | KeyLookup::Expired(place) => Some(place),
+                    KeyLookup::Missing => None,
                 };
             }
         }
@@ -47,7 +47,7 @@ impl<'a> Sources<'a> {
         &self,
         slots: &'s LockedSlots<'_>,
         db: u16,
-    ) -> (Vec<(Key<'a>, Place)>, Sets<'s>) {
+    ) -> (Vec<(Key<'a>, EntryRef)>, Sets<'s>) {
         let there = self.keys.iter().filter_map(|(key, place)| Some((*key, (*place)?)));
         let view = |key: &Key<'_>| slots.slot(key.slot()).view(db);
         let (large, small): (Vec<_>, Vec<_>) =
@@ -57,7 +57,7 @@ impl<'a> Sources<'a> {
     }
 
     pub(super) fn sets<'s>(&self, slots: &'s LockedSlots<'_>, db: u16) -> Sets<'s> {
-        let set = |(key, place): &(Key<'_>, Option<Place>)| slots.slot(key.slot()).view(db).set((*place)?);
+        let set = |(key, place): &(Key<'_>, Option<EntryRef>)| slots.slot(key.slot()).view(db).set((*place)?);
         self.keys.iter().map(set).collect()
     }
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use keyspace::{Member, SetRef};
+use keyspace::{SetMember, SetRef};
 
 use crate::digest::Digest;
 use crate::kinds::{AnyValue, Bytes, Name, ScoredMembers, Sortable};
@@ -57,8 +57,8 @@ impl<'a> ScoredMembers<'a> for SetRef<'a> {
         SetRef::len(self)
     }
 
-    fn touch(&self, hashes: &[u64]) {
-        SetRef::touch(self, hashes.iter().copied());
+    fn prefetch(&self, hashes: &[u64]) {
+        SetRef::prefetch(self, hashes.iter().copied());
     }
 
     fn score(&self, name: &[u8], hash: u64) -> Option<f64> {
@@ -67,8 +67,8 @@ impl<'a> ScoredMembers<'a> for SetRef<'a> {
 
     fn visit(&self, visit: &mut dyn FnMut(Name<'a>, f64) -> bool) {
         SetRef::visit(self, &mut |member| match member {
-            Member::Bytes(name) => visit(Cow::Borrowed(name), 1.0),
-            Member::Integer(_) => visit(Cow::Owned(member.to_vec()), 1.0),
+            SetMember::Bytes(name) => visit(Cow::Borrowed(name), 1.0),
+            SetMember::Integer(_) => visit(Cow::Owned(member.to_vec()), 1.0),
         });
     }
 }

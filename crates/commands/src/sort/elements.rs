@@ -1,15 +1,15 @@
 //! Builds the list that SORT stores.
 
-use keyspace::{Builder, Kind, Limits};
+use keyspace::{EncodingLimits, Kind, PackedBuilder};
 
 /// A list of sorted elements under construction.
 pub(super) struct Stored {
-    list: Builder,
+    list: PackedBuilder,
 }
 
 impl Stored {
     pub(super) fn new() -> Self {
-        Self { list: Builder::new(Kind::List) }
+        Self { list: PackedBuilder::new(Kind::List) }
     }
 
     pub(super) fn push(&mut self, element: &[u8]) {
@@ -17,8 +17,8 @@ impl Stored {
     }
 
     /// Finishes the list and selects its reported encoding.
-    pub(super) fn named_by(mut self, limits: &Limits) -> Builder {
-        self.list.name_by(limits);
+    pub(super) fn named_by(mut self, limits: &EncodingLimits) -> PackedBuilder {
+        self.list.choose_encoding(limits);
         self.list
     }
 }

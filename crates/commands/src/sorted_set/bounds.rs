@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use engine::{CommandError, Context, until_nul};
-use keyspace::{Between, SortedSetRef};
+use keyspace::{OrderBoundary, SortedSetRef};
 
 /// One end of a score range.
 #[derive(Debug, Clone, Copy)]
@@ -49,11 +49,11 @@ impl ScoreEnd {
         (!score.is_nan()).then_some(Self { score, excluded })
     }
 
-    fn at(self, is_start: bool) -> Between<'static> {
+    fn at(self, is_start: bool) -> OrderBoundary<'static> {
         if self.excluded == is_start {
-            Between::AfterScore(self.score)
+            OrderBoundary::AfterScore(self.score)
         } else {
-            Between::BeforeScore(self.score)
+            OrderBoundary::BeforeScore(self.score)
         }
     }
 }
@@ -74,10 +74,10 @@ impl<'a> NameEnd<'a> {
             (Self::Lowest, _) => 0,
             (Self::Highest, _) => set.len(),
             (Self::Included(name), true) | (Self::Excluded(name), false) => {
-                set.count_before(Between::BeforeName(name))
+                set.count_before(OrderBoundary::BeforeName(name))
             }
             (Self::Included(name), false) | (Self::Excluded(name), true) => {
-                set.count_before(Between::AfterName(name))
+                set.count_before(OrderBoundary::AfterName(name))
             }
         }
     }

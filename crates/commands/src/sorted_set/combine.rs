@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use engine::{CommandError, Context};
-use keyspace::{Elements, Key, Keyspace, LockedSlots, Place, Scored, Value};
+use keyspace::{EntryRef, Key, Keyspace, LockedSlots, PartElements, ScoredMember, Value};
 use smallvec::{SmallVec, smallvec};
 
 use super::members::Form;
@@ -66,7 +66,7 @@ struct Plan {
 /// A source key with its weight; the set may be missing.
 struct Input<'k> {
     key: Key<'k>,
-    place: Option<Place>,
+    place: Option<EntryRef>,
     weight: f64,
 }
 
@@ -236,7 +236,7 @@ impl<'k> Query<'k> {
             let of_key = |input: &(usize, &&Input<'_>)| input.1.key.bytes() == key;
             for (index, _) in inputs.iter().enumerate().filter(of_key) {
                 match elements {
-                    Elements::SortedSet(part) => {
+                    PartElements::SortedSet(part) => {
                         part.for_each(&mut |member| add(member.name, member.score, index));
                     }
                     others => others.visit_names(&mut |name| add(name, 1.0, index)),
@@ -306,12 +306,12 @@ fn look_for_each<'c>(
     let mut some = SmallVec::<[(Name<'c>, u64, f64); AT_ONCE]>::new();
     let mut look = |some: &mut SmallVec<[(Name<'c>, u64, f64); AT_ONCE]>| {
         let hashes: SmallVec<[u64; AT_ONCE]> = some.iter().map(|(_, hash, _)| *hash).collect();
-        others.iter().for_each(|other| other.touch(&hashes));
+        others.iter().for_each(|other| other.prefetch(&hashes));
         some.drain(..).all(|(name, hash, score)| visit(name, hash, score))
     };
     let mut goes_on = true;
     source.visit(&mut |name, score| {
-        let hash = keyspace.hash_part(&name);
+        let hash = keyspace.hash_element_name(&name);
         some.push((name, hash, score));
         goes_on = some.len() < AT_ONCE || look(&mut some);
         goes_on
@@ -330,9 +330,9 @@ impl<'c> Source<'c> {
         self.members().map_or(0, |members| members.len())
     }
 
-    fn touch(&self, hashes: &[u64]) {
+    fn prefetch(&self, hashes: &[u64]) {
         if let Some(members) = self.members() {
-            members.touch(hashes);
+            members.prefetch(hashes);
         }
     }
 
@@ -412,8 +412,8 @@ fn reply(context: &mut Context<'_>, operation: Operation, name: &'static str) ->
     };
     form.begin(&mut context.reply, members.len());
     for (score, name) in &members {
-        form.push(&mut context.reply, &Scored { name, score: *score });
-        if context.reply.is_full() {
+        form.push(&mut context.reply, &ScoredMember { name, score: *score });
+        if context.reply.is_over_limit() {
             break;
         }
     }
@@ -424,7 +424,8 @@ fn store(context: &mut Context<'_>, operation: Operation, name: &'static str) ->
     let query = Query::parse(context, Plan { operation, name, numkeys_at: 2, counts: false })?;
     let members = query.run(&context.engine.keyspace, &context.slots, context.session.db, operation);
     let count = members.len();
-    let built = context.build_members(members.iter().map(|(score, name)| Scored { name, score: *score }));
+    let built =
+        context.build_members(members.iter().map(|(score, name)| ScoredMember { name, score: *score }));
     context.put_members(&context.key(1)?, &built, count, operation.event());
     Ok(())
 }

@@ -1,19 +1,19 @@
 //! Steps shared by sorted set commands: find the sorted set, change it, delete it when it is empty.
 
 use engine::{Class, CommandError, Context};
-use keyspace::{Builder, Key, Kind, Packed, Place, Scored, SortedSetRef};
+use keyspace::{EntryRef, Key, Kind, PackedBuilder, PackedValue, ScoredMember, SortedSetRef};
 use resp::{Protocol, Writer};
 
 /// Access to the sorted sets of a command's keys.
 pub(crate) trait SortedSetAccess {
     /// Finds the sorted set under `key` for writing. Fails with WRONGTYPE if the key has another type.
-    fn find_sorted_set(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError>;
+    fn find_sorted_set(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError>;
 
     /// Finds the sorted set under `key` for reading, and counts a keyspace hit or miss.
-    fn read_sorted_set(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError>;
+    fn read_sorted_set(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError>;
 
     /// The sorted set at `place`, as returned by [`Context::find_sorted_set`] or [`Context::read_sorted_set`].
-    fn sorted_set(&self, key: &Key<'_>, place: Place) -> SortedSetRef<'_>;
+    fn sorted_set(&self, key: &Key<'_>, place: EntryRef) -> SortedSetRef<'_>;
 
     /// Handles `key [member ...]`: replies with an array in which `tell` writes one entry per member from its score.
     fn reply_each_score(&mut self, tell: impl Fn(&mut Writer<'_>, Option<f64>)) -> Result<(), CommandError>;
@@ -22,40 +22,43 @@ pub(crate) trait SortedSetAccess {
     fn update_member(
         &mut self,
         key: &Key<'_>,
-        found: Option<Place>,
+        found: Option<EntryRef>,
         name: &[u8],
         decide: impl FnOnce(Option<f64>) -> Option<f64>,
-    ) -> Place;
+    ) -> EntryRef;
 
     /// Reports the removal of members from the sorted set at `place`, and deletes it if it is empty.
-    fn members_gone(&mut self, key: &Key<'_>, place: Place, event: &str);
+    fn members_gone(&mut self, key: &Key<'_>, place: EntryRef, event: &str);
 
     /// Replaces the value under `key` by a sorted set of these members, which must be in order, or deletes the key if
     /// there are none. Replies with the number of members.
     fn store_members<'m>(
         &mut self,
         key: &Key<'_>,
-        members: impl ExactSizeIterator<Item = Scored<'m>> + Clone,
+        members: impl ExactSizeIterator<Item = ScoredMember<'m>> + Clone,
         event: &str,
     );
 
     /// Builds a sorted set from members in order.
-    fn build_members<'m>(&self, members: impl ExactSizeIterator<Item = Scored<'m>> + Clone) -> Builder;
+    fn build_members<'m>(
+        &self,
+        members: impl ExactSizeIterator<Item = ScoredMember<'m>> + Clone,
+    ) -> PackedBuilder;
 
     /// [`Context::store_members`] for a sorted set that is already built.
-    fn put_members(&mut self, key: &Key<'_>, built: &Builder, count: usize, event: &str);
+    fn put_members(&mut self, key: &Key<'_>, built: &PackedBuilder, count: usize, event: &str);
 }
 
 impl SortedSetAccess for Context<'_> {
-    fn find_sorted_set(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
+    fn find_sorted_set(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError> {
         self.find_typed::<SortedSetRef<'_>>(key)
     }
 
-    fn read_sorted_set(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
+    fn read_sorted_set(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError> {
         self.read_typed::<SortedSetRef<'_>>(key)
     }
 
-    fn sorted_set(&self, key: &Key<'_>, place: Place) -> SortedSetRef<'_> {
+    fn sorted_set(&self, key: &Key<'_>, place: EntryRef) -> SortedSetRef<'_> {
         self.view(key).sorted_set(place).expect("a sorted set was found there")
     }
 
@@ -74,17 +77,17 @@ impl SortedSetAccess for Context<'_> {
     fn update_member(
         &mut self,
         key: &Key<'_>,
-        found: Option<Place>,
+        found: Option<EntryRef>,
         name: &[u8],
         decide: impl FnOnce(Option<f64>) -> Option<f64>,
-    ) -> Place {
+    ) -> EntryRef {
         let bounds = self.engine.settings.sorted_set_bounds.load();
         let table = self.table(key);
-        let place = found.unwrap_or_else(|| table.insert(key, Packed::empty(Kind::SortedSet), None));
+        let place = found.unwrap_or_else(|| table.insert(key, PackedValue::empty(Kind::SortedSet), None));
         table.sorted_set_update(place, key, name, bounds, decide)
     }
 
-    fn members_gone(&mut self, key: &Key<'_>, place: Place, event: &str) {
+    fn members_gone(&mut self, key: &Key<'_>, place: EntryRef, event: &str) {
         let emptied = self.sorted_set(key, place).is_empty();
         if emptied {
             let dropped = self.table(key).remove(place, key);
@@ -100,26 +103,29 @@ impl SortedSetAccess for Context<'_> {
     fn store_members<'m>(
         &mut self,
         key: &Key<'_>,
-        members: impl ExactSizeIterator<Item = Scored<'m>> + Clone,
+        members: impl ExactSizeIterator<Item = ScoredMember<'m>> + Clone,
         event: &str,
     ) {
         let (count, built) = (members.len(), self.build_members(members));
         self.put_members(key, &built, count, event);
     }
 
-    fn build_members<'m>(&self, members: impl ExactSizeIterator<Item = Scored<'m>> + Clone) -> Builder {
-        let mut builder = Builder::new(Kind::SortedSet);
+    fn build_members<'m>(
+        &self,
+        members: impl ExactSizeIterator<Item = ScoredMember<'m>> + Clone,
+    ) -> PackedBuilder {
+        let mut builder = PackedBuilder::new(Kind::SortedSet);
         let limits = self.engine.settings.limits();
         let longest = members.clone().map(|member| member.name.len()).max().unwrap_or(0);
         let is_small = members.len() <= limits.sorted_set.entries && longest <= limits.sorted_set.value;
         // A listpack cannot represent negative zero.
         let kept = |score| if is_small { score + 0.0 } else { score };
         members.for_each(|member| builder.push_scored(member.name, kept(member.score)));
-        builder.name_by(&limits);
+        builder.choose_encoding(&limits);
         builder
     }
 
-    fn put_members(&mut self, key: &Key<'_>, built: &Builder, count: usize, event: &str) {
+    fn put_members(&mut self, key: &Key<'_>, built: &PackedBuilder, count: usize, event: &str) {
         let found = self.find(key);
         if count > 0 {
             self.put(key, found, built.packed(), None);
@@ -157,7 +163,7 @@ impl Form {
         reply.array(if self.scores && !self.nested { members * 2 } else { members });
     }
 
-    pub(crate) fn push(self, reply: &mut Writer<'_>, member: &Scored<'_>) {
+    pub(crate) fn push(self, reply: &mut Writer<'_>, member: &ScoredMember<'_>) {
         if self.nested {
             reply.array(2);
         }

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use engine::{CommandError, Context, Outcome, Wait};
-use keyspace::{Key, Kind, Place, Scored};
+use keyspace::{EntryRef, Key, Kind, ScoredMember};
 use resp::Protocol;
 
 use super::members::Form;
@@ -67,13 +67,21 @@ fn pop(context: &mut Context<'_>, end: End) -> Result<(), CommandError> {
 }
 
 /// Pops up to `count` members and replies with them. Returns the number of popped members.
-fn take(context: &mut Context<'_>, key: &Key<'_>, place: Place, end: End, count: usize, form: Form) -> usize {
+fn take(
+    context: &mut Context<'_>,
+    key: &Key<'_>,
+    place: EntryRef,
+    end: End,
+    count: usize,
+    form: Form,
+) -> usize {
     let len = context.sorted_set(key, place).len();
     let count = count.min(len);
     form.begin(&mut context.reply, count);
     let ranks = if end == End::Min { 0..count } else { len - count..len };
     let (protocol, mut taken) = (context.reply.protocol(), Vec::new());
-    let mut tell = |member: Scored<'_>| form.push(&mut resp::Writer::new(&mut taken, protocol), &member);
+    let mut tell =
+        |member: ScoredMember<'_>| form.push(&mut resp::Writer::new(&mut taken, protocol), &member);
     // The pop yields ascending order, but ZPOPMAX replies in descending order.
     let are_told_first = end == End::Max && count > 1;
     if are_told_first {

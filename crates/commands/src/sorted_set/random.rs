@@ -100,7 +100,7 @@ fn repeated(
         if let Some(member) = set.at(any(set, random)) {
             form.push(reply, &member);
         }
-        if reply.is_full() {
+        if reply.is_over_limit() {
             break;
         }
         if reply.len() - start > most {
@@ -133,7 +133,7 @@ fn distinct(set: &SortedSetRef<'_>, wanted: usize, random: &mut Random, form: Fo
             missing -= 1;
         }
         left -= 1;
-        missing > 0 && !reply.is_full()
+        missing > 0 && !reply.is_over_limit()
     });
 }
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use engine::{CommandError, Context, Estimated};
-use keyspace::{Scored, SortedSetRef, Value};
+use keyspace::{ScoredMember, SortedSetRef, Value};
 use resp::{Args, Writer};
 
 use super::bounds::{Bounds, By};
@@ -149,9 +149,9 @@ fn reply(context: &mut Context<'_>, fixed: Fixed) -> Result<(), CommandError> {
     let ranks = query.ranks(&context.sorted_set(&key, place));
     form.begin(&mut context.reply, ranks.len());
     let pinned = context.pin_members(&key, place, ranks.clone(), query.reversed);
-    let push = |reply: &mut Writer<'_>, member: Scored<'_>| {
+    let push = |reply: &mut Writer<'_>, member: ScoredMember<'_>| {
         form.push(reply, &member);
-        !reply.is_full()
+        !reply.is_over_limit()
     };
     if let Some(pinned) = pinned {
         pinned.visit(&mut |member| push(&mut context.reply, member));
@@ -176,7 +176,7 @@ pub(super) fn zrangestore(context: &mut Context<'_>) -> Result<(), CommandError>
             true
         });
     }
-    let members = members.iter().map(|(name, score)| Scored { name, score: *score });
+    let members = members.iter().map(|(name, score)| ScoredMember { name, score: *score });
     context.store_members(&target, members, "zrangestore");
     Ok(())
 }

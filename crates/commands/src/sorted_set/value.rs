@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 
 use keyspace::SortedSetRef;
-use resp::Shortest;
+use resp::ShortestDouble;
 
 use crate::digest::Digest;
 use crate::kinds::{AnyValue, Bytes, Name, ScoredMembers, Sortable};
@@ -18,7 +18,7 @@ impl<'a> AnyValue<'a> for SortedSetRef<'a> {
         self.for_each(&mut |member| {
             let mut pair = Digest::default();
             pair.mix(member.name);
-            pair.mix(Shortest(member.score).to_string().as_bytes());
+            pair.mix(ShortestDouble(member.score).to_string().as_bytes());
             digest.xor_digest(pair);
         });
     }
@@ -62,8 +62,8 @@ impl<'a> ScoredMembers<'a> for SortedSetRef<'a> {
         SortedSetRef::len(self)
     }
 
-    fn touch(&self, hashes: &[u64]) {
-        SortedSetRef::touch(self, hashes.iter().copied());
+    fn prefetch(&self, hashes: &[u64]) {
+        SortedSetRef::prefetch(self, hashes.iter().copied());
     }
 
     fn score(&self, name: &[u8], hash: u64) -> Option<f64> {

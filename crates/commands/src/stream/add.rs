@@ -1,7 +1,7 @@
 //! XADD and XSETID.
 
 use engine::{Class, CommandError, Context, Origin};
-use keyspace::{Head, Key, StreamId};
+use keyspace::{Key, StreamHead, StreamId};
 use smallvec::SmallVec;
 
 use super::common::StreamAccess;
@@ -142,7 +142,7 @@ pub(super) fn xadd(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn head(context: &Context<'_>, key: &Key<'_>, place: keyspace::Place) -> Head {
+fn head(context: &Context<'_>, key: &Key<'_>, place: keyspace::EntryRef) -> StreamHead {
     context.view(key).stream(place).map(|stream| stream.head()).unwrap_or_default()
 }
 

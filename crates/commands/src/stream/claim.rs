@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use clock::Millis;
 use engine::{Class, CommandError, Context};
-use keyspace::{Key, Pending, Place, Stream, StreamId};
+use keyspace::{EntryRef, Key, PendingEntry, Stream, StreamId};
 use resp::Writer;
 use smallvec::SmallVec;
 
@@ -13,7 +13,7 @@ use super::common::{named, no_group, reply_entry, reply_id};
 use super::id;
 
 /// Finds the stream and checks that the group exists.
-fn find(context: &mut Context<'_>, key: &Key<'_>, group: &[u8]) -> Result<Place, CommandError> {
+fn find(context: &mut Context<'_>, key: &Key<'_>, group: &[u8]) -> Result<EntryRef, CommandError> {
     let found = context.read_stream(key)?;
     let place = found.filter(|place| context.stream(key, *place).group(group).is_some());
     place.ok_or_else(|| no_group(key.bytes(), group, ""))
@@ -27,7 +27,7 @@ fn number(context: &Context<'_>, index: usize, error: &'static str) -> Result<i6
 /// The result of a claim.
 #[derive(Default)]
 pub(super) struct Claimed {
-    pub(super) taken: Vec<(StreamId, Pending)>,
+    pub(super) taken: Vec<(StreamId, PendingEntry)>,
     /// Entries that were pending but are no longer in the stream.
     pub(super) gone: Vec<StreamId>,
     /// The group's last delivered id after the claim.
@@ -152,7 +152,7 @@ impl Claiming {
             };
             let count = self.count.unwrap_or_else(|| before.saturating_add(u64::from(!self.only_ids)));
             group.assign(*id, &consumer, self.delivered, count);
-            let pending = Pending { consumer: consumer.clone(), delivered: self.delivered, count };
+            let pending = PendingEntry { consumer: consumer.clone(), delivered: self.delivered, count };
             claimed.taken.push((*id, pending));
         }
         if let Some(consumer) = group.consumer_mut(&consumer) {
@@ -246,7 +246,7 @@ impl Searching {
         }
         for (id, count) in found {
             group.assign(id, &consumer, now, count);
-            claimed.taken.push((id, Pending { consumer: consumer.clone(), delivered: now, count }));
+            claimed.taken.push((id, PendingEntry { consumer: consumer.clone(), delivered: now, count }));
         }
         if let Some(consumer) = group.consumer_mut(&consumer) {
             consumer.seen = now;

@@ -4,7 +4,9 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use engine::{Class, CommandError, Context, until_nul};
-use keyspace::{Entry, Group, Key, Kind, Packed, Pending, Place, Stream, StreamId, StreamRef};
+use keyspace::{
+    EntryRef, Group, Key, Kind, PackedValue, PendingEntry, Stream, StreamEntry, StreamId, StreamRef,
+};
 use resp::Writer;
 
 use super::id;
@@ -12,72 +14,94 @@ use super::id;
 /// Access to the streams of a command's keys.
 pub(crate) trait StreamAccess<'a> {
     /// Finds the stream under `key` for writing. Fails with WRONGTYPE if the key has another type.
-    fn find_stream(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError>;
+    fn find_stream(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError>;
 
     /// Finds the stream under `key` for reading, and counts a keyspace hit or miss.
-    fn read_stream(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError>;
+    fn read_stream(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError>;
 
     /// The stream at `place`, as returned by `find_stream` or `read_stream`.
-    fn stream(&self, key: &Key<'_>, place: Place) -> Cow<'_, Stream>;
+    fn stream(&self, key: &Key<'_>, place: EntryRef) -> Cow<'_, Stream>;
 
     /// Borrows the stream and the reply at the same time.
-    fn stream_and_reply(&mut self, key: &Key<'_>, place: Place) -> (Cow<'_, Stream>, &mut Writer<'a>);
+    fn stream_and_reply(&mut self, key: &Key<'_>, place: EntryRef) -> (Cow<'_, Stream>, &mut Writer<'a>);
 
     /// Edits the stream at `place`. Returns its new place and the closure's result.
-    fn edit<R>(&mut self, key: &Key<'_>, place: Place, edit: impl FnOnce(&mut Stream) -> R) -> (Place, R);
+    fn edit<R>(
+        &mut self,
+        key: &Key<'_>,
+        place: EntryRef,
+        edit: impl FnOnce(&mut Stream) -> R,
+    ) -> (EntryRef, R);
 
     /// Creates an empty stream under `key`.
-    fn make_stream(&mut self, key: &Key<'_>) -> Place;
+    fn make_stream(&mut self, key: &Key<'_>) -> EntryRef;
 
     /// Drops parts of a stream, in the background if they are large.
     fn discard_of_stream(&self, gone: Stream);
 
     /// Creates a consumer in an existing group, if it is missing, and replicates that. Returns whether it was created.
-    fn make_consumer(&mut self, key: &Key<'_>, place: Place, group: &[u8], consumer: &[u8]) -> (Place, bool);
+    fn make_consumer(
+        &mut self,
+        key: &Key<'_>,
+        place: EntryRef,
+        group: &[u8],
+        consumer: &[u8],
+    ) -> (EntryRef, bool);
 
     /// Like `make_consumer`, and also updates the time at which the consumer was last seen.
-    fn see_consumer(&mut self, key: &Key<'_>, place: Place, group: &[u8], consumer: &[u8]) -> Place;
+    fn see_consumer(&mut self, key: &Key<'_>, place: EntryRef, group: &[u8], consumer: &[u8]) -> EntryRef;
 
     fn made_consumer(&mut self, key: &Key<'_>, group: &[u8], consumer: &[u8]);
 
     /// Replicates a pending entry of a consumer as XCLAIM.
-    fn log_pending(&mut self, key: &Key<'_>, group: (&[u8], StreamId), id: StreamId, pending: &Pending);
+    fn log_pending(&mut self, key: &Key<'_>, group: (&[u8], StreamId), id: StreamId, pending: &PendingEntry);
 
     /// Replicates the group's last delivered id and its read counter.
     fn log_group(&mut self, key: &Key<'_>, name: &[u8], group: &Group);
 }
 
 impl<'a> StreamAccess<'a> for Context<'a> {
-    fn find_stream(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
+    fn find_stream(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError> {
         self.find_typed::<StreamRef<'_>>(key)
     }
 
-    fn read_stream(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
+    fn read_stream(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError> {
         self.read_typed::<StreamRef<'_>>(key)
     }
 
-    fn stream(&self, key: &Key<'_>, place: Place) -> Cow<'_, Stream> {
+    fn stream(&self, key: &Key<'_>, place: EntryRef) -> Cow<'_, Stream> {
         self.view(key).stream(place).expect("a stream was found there").read()
     }
 
-    fn stream_and_reply(&mut self, key: &Key<'_>, place: Place) -> (Cow<'_, Stream>, &mut Writer<'a>) {
+    fn stream_and_reply(&mut self, key: &Key<'_>, place: EntryRef) -> (Cow<'_, Stream>, &mut Writer<'a>) {
         let (table, reply) = self.view_and_reply(key);
         (table.stream(place).expect("a stream was found there").read(), reply)
     }
 
-    fn edit<R>(&mut self, key: &Key<'_>, place: Place, edit: impl FnOnce(&mut Stream) -> R) -> (Place, R) {
+    fn edit<R>(
+        &mut self,
+        key: &Key<'_>,
+        place: EntryRef,
+        edit: impl FnOnce(&mut Stream) -> R,
+    ) -> (EntryRef, R) {
         self.table(key).edit_stream(place, key, edit)
     }
 
-    fn make_stream(&mut self, key: &Key<'_>) -> Place {
-        self.table(key).insert(key, Packed::empty(Kind::Stream), None)
+    fn make_stream(&mut self, key: &Key<'_>) -> EntryRef {
+        self.table(key).insert(key, PackedValue::empty(Kind::Stream), None)
     }
 
     fn discard_of_stream(&self, gone: Stream) {
         self.discard(gone.into_dropped());
     }
 
-    fn make_consumer(&mut self, key: &Key<'_>, place: Place, group: &[u8], consumer: &[u8]) -> (Place, bool) {
+    fn make_consumer(
+        &mut self,
+        key: &Key<'_>,
+        place: EntryRef,
+        group: &[u8],
+        consumer: &[u8],
+    ) -> (EntryRef, bool) {
         let now = self.now;
         let (place, is_new) = self.edit(key, place, |stream| {
             stream.group_mut(group).is_some_and(|group| group.create_consumer(consumer, now))
@@ -88,7 +112,7 @@ impl<'a> StreamAccess<'a> for Context<'a> {
         (place, is_new)
     }
 
-    fn see_consumer(&mut self, key: &Key<'_>, place: Place, group: &[u8], consumer: &[u8]) -> Place {
+    fn see_consumer(&mut self, key: &Key<'_>, place: EntryRef, group: &[u8], consumer: &[u8]) -> EntryRef {
         let now = self.now;
         let (place, is_new) = self.edit(key, place, |stream| {
             let Some(group) = stream.group_mut(group) else { return false };
@@ -110,7 +134,7 @@ impl<'a> StreamAccess<'a> for Context<'a> {
         self.effect(&[b"XGROUP", b"CREATECONSUMER", key.bytes(), group, consumer]);
     }
 
-    fn log_pending(&mut self, key: &Key<'_>, group: (&[u8], StreamId), id: StreamId, pending: &Pending) {
+    fn log_pending(&mut self, key: &Key<'_>, group: (&[u8], StreamId), id: StreamId, pending: &PendingEntry) {
         let (mut time, mut count) = (itoa::Buffer::new(), itoa::Buffer::new());
         self.effect(&[
             b"XCLAIM",
@@ -160,14 +184,14 @@ pub(super) fn reply_id(reply: &mut Writer<'_>, id: StreamId) {
 }
 
 /// Replies with an entry: its id, then field names and values.
-pub(super) fn reply_entry(reply: &mut Writer<'_>, entry: &Entry<'_>) {
+pub(super) fn reply_entry(reply: &mut Writer<'_>, entry: &StreamEntry<'_>) {
     reply.array(2);
     reply_id(reply, entry.id);
     reply_fields(reply, entry);
 }
 
 /// Replies with the field names and values of an entry.
-pub(super) fn reply_fields(reply: &mut Writer<'_>, entry: &Entry<'_>) {
+pub(super) fn reply_fields(reply: &mut Writer<'_>, entry: &StreamEntry<'_>) {
     reply.array(2 * entry.len());
     entry.for_each(&mut |name, value| {
         reply.bulk(name);
@@ -178,7 +202,7 @@ pub(super) fn reply_fields(reply: &mut Writer<'_>, entry: &Entry<'_>) {
 /// Replies with up to `count` entries, or all if it is 0.
 pub(super) fn reply_entries<'e>(
     reply: &mut Writer<'_>,
-    entries: impl Iterator<Item = Entry<'e>>,
+    entries: impl Iterator<Item = StreamEntry<'e>>,
     count: usize,
 ) {
     let most = if count == 0 { usize::MAX } else { count };

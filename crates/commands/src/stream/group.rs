@@ -1,7 +1,7 @@
 //! XGROUP: management of consumer groups.
 
 use engine::{Class, CommandError, Context, misused};
-use keyspace::{Group, Key, Place, StreamId};
+use keyspace::{EntryRef, Group, Key, StreamId};
 
 use super::common::{StreamAccess, no_such_group};
 use super::id;
@@ -46,7 +46,7 @@ impl Words {
 fn last_id(
     context: &Context<'_>,
     key: &Key<'_>,
-    found: Option<Place>,
+    found: Option<EntryRef>,
     read: fn(&[u8]) -> Result<StreamId, CommandError>,
 ) -> Result<StreamId, CommandError> {
     match (context.arg(4), found) {
@@ -57,7 +57,7 @@ fn last_id(
 }
 
 /// Finds the stream and, with `needs_group`, checks that the group exists.
-fn find(context: &mut Context<'_>, key: &Key<'_>, needs_group: bool) -> Result<Place, CommandError> {
+fn find(context: &mut Context<'_>, key: &Key<'_>, needs_group: bool) -> Result<EntryRef, CommandError> {
     let place = context.find_stream(key)?.ok_or(NO_KEY)?;
     if needs_group && context.stream(key, place).group(context.arg(3)).is_none() {
         return Err(no_such_group(key.bytes(), context.arg(3)));

@@ -3,7 +3,7 @@
 //! A producer that repeats a message receives the id of the entry it added before. The behaviour follows Redis 8.6.
 
 use engine::{CommandError, Context, Origin};
-use keyspace::{Key, Place, StreamId};
+use keyspace::{EntryRef, Key, StreamId};
 use smallvec::SmallVec;
 
 use super::common::StreamAccess;
@@ -92,7 +92,7 @@ impl Iid<'_> {
         &self,
         context: &mut Context<'_>,
         key: &Key<'_>,
-        place: Place,
+        place: EntryRef,
     ) -> Option<StreamId> {
         context.stream(key, place).producers()?;
         let now = context.now;

@@ -2,7 +2,7 @@
 
 use clock::Millis;
 use engine::{CommandError, Context, misused};
-use keyspace::{Consumer, Entry, Group, Producers, Stream, StreamId};
+use keyspace::{Consumer, Group, Producers, Stream, StreamEntry, StreamId};
 use resp::Writer;
 
 use super::common::{StreamAccess, no_such_group, reply_entries, reply_entry, reply_id};
@@ -70,7 +70,7 @@ fn reply_producers(reply: &mut Writer<'_>, producers: &Producers) {
 
 fn reply_ends(reply: &mut Writer<'_>, stream: &Stream) {
     reply_number(reply, "groups", stream.group_count() as u64);
-    let mut end = |name: &str, entry: Option<Entry<'_>>| {
+    let mut end = |name: &str, entry: Option<StreamEntry<'_>>| {
         reply.bulk(name.as_bytes());
         match entry {
             Some(entry) => reply_entry(reply, &entry),

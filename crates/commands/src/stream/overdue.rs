@@ -5,7 +5,7 @@
 
 use clock::Millis;
 use engine::{CommandError, Context};
-use keyspace::{Entry, Group, Key, Pending, Place, Stream, StreamId};
+use keyspace::{EntryRef, Group, Key, PendingEntry, Stream, StreamEntry, StreamId};
 use resp::Writer;
 
 use super::claim::Claimed;
@@ -34,7 +34,7 @@ impl Overdue {
 }
 
 /// Replies with an entry, its idle time and its delivery count.
-pub(super) fn reply_with_times(reply: &mut Writer<'_>, entry: &Entry<'_>, idle: i64, count: u64) {
+pub(super) fn reply_with_times(reply: &mut Writer<'_>, entry: &StreamEntry<'_>, idle: i64, count: u64) {
     reply.array(4);
     reply_id(reply, entry.id);
     reply_fields(reply, entry);
@@ -69,10 +69,10 @@ fn overdue(group: &Group, now: Millis, (min_idle, most): (i64, usize)) -> Vec<(M
 pub(super) fn claim(
     context: &mut Context<'_>,
     key: &Key<'_>,
-    place: Place,
+    place: EntryRef,
     (name, consumer): (&[u8], &[u8]),
     wanted: (i64, usize),
-) -> (Place, Vec<Overdue>) {
+) -> (EntryRef, Vec<Overdue>) {
     let now = context.now;
     let stream = context.stream(key, place);
     let found = stream.group(name).map_or_else(Vec::new, |group| overdue(group, now, wanted));
@@ -91,7 +91,7 @@ pub(super) fn claim(
             let Some(before) = group.pending(id).map(|pending| pending.count) else { continue };
             let count = before.saturating_add(1);
             group.assign(id, &consumer, now, count);
-            claimed.taken.push((id, Pending { consumer: consumer.clone(), delivered: now, count }));
+            claimed.taken.push((id, PendingEntry { consumer: consumer.clone(), delivered: now, count }));
             overdue.push(Overdue { id, idle: now.0.saturating_sub(delivered.0), count: before });
         }
         if let Some(consumer) = group.consumer_mut(&consumer) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use engine::{CommandError, Context};
-use keyspace::{Group, Pending, StreamId};
+use keyspace::{Group, PendingEntry, StreamId};
 use resp::Writer;
 
 use super::common::StreamAccess;
@@ -69,8 +69,8 @@ pub(super) fn xpending(context: &mut Context<'_>) -> Result<(), CommandError> {
         summarize(reply, group);
         return Ok(());
     };
-    let mut rows: Vec<(StreamId, &Pending)> = Vec::new();
-    let long_enough = |pending: &Pending| idle == 0 || now.0.saturating_sub(pending.delivered.0) >= idle;
+    let mut rows: Vec<(StreamId, &PendingEntry)> = Vec::new();
+    let long_enough = |pending: &PendingEntry| idle == 0 || now.0.saturating_sub(pending.delivered.0) >= idle;
     match consumer {
         None => {
             let pending = group.pending_from(from).take_while(|(id, _)| *id <= to);

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use clock::Millis;
 use engine::{CommandError, Context, Outcome, RequestKeys, Wait};
-use keyspace::{Entry, Group, Key, Kind, Pending, Place, StreamId};
+use keyspace::{EntryRef, Group, Key, Kind, PendingEntry, StreamEntry, StreamId};
 use resp::{Args, Protocol, Request, Writer};
 use smallvec::SmallVec;
 
@@ -268,7 +268,7 @@ impl Reader<'_> {
 }
 
 /// Keys with their entries and start positions.
-type Found<'a> = SmallVec<[(Key<'a>, Option<Place>, From); 2]>;
+type Found<'a> = SmallVec<[(Key<'a>, Option<EntryRef>, From); 2]>;
 
 /// Inserts the reply's header before the part written from byte `start` on.
 fn finish_reply(reply: &mut Writer<'_>, start: usize, streams: usize) {
@@ -298,7 +298,8 @@ pub(super) fn xread(context: &mut Context<'_>) -> Result<Outcome, CommandError> 
         let (true, Some(first)) = (head.len > 0 && head.last > *last, last.next()) else { continue };
         let (stream, reply) = context.stream_and_reply(key, *place);
         let most = if reading.count == 0 { usize::MAX } else { reading.count };
-        let entries: SmallVec<[Entry<'_>; 16]> = stream.range(first, StreamId::MAX).take(most).collect();
+        let entries: SmallVec<[StreamEntry<'_>; 16]> =
+            stream.range(first, StreamId::MAX).take(most).collect();
         if !entries.is_empty() {
             begin_stream(reply, key);
             reply.array(entries.len());
@@ -334,7 +335,7 @@ pub(super) fn xreadgroup(context: &mut Context<'_>) -> Result<Outcome, CommandEr
 fn give_out(
     context: &mut Context<'_>,
     key: &Key<'_>,
-    place: Place,
+    place: EntryRef,
     reader: &Reader<'_>,
     count: usize,
 ) -> bool {
@@ -364,7 +365,7 @@ fn give_out(
     let Some(consumer) = name else { return false };
     context.modified(key);
     if !reader.is_done_at_once {
-        let pending = Pending { consumer, delivered: now, count: 1 };
+        let pending = PendingEntry { consumer, delivered: now, count: 1 };
         ids.iter().for_each(|id| context.log_pending(key, (reader.group, *id), *id, &pending));
     }
     context.log_group(key, reader.group, &Group::new(last, read));
@@ -375,7 +376,7 @@ fn give_out(
 fn show_new(
     context: &mut Context<'_>,
     key: &Key<'_>,
-    place: Place,
+    place: EntryRef,
     reader: &Reader<'_>,
     most: usize,
     overdue: &[Overdue],
@@ -383,7 +384,7 @@ fn show_new(
     let (stream, reply) = context.stream_and_reply(key, place);
     let group = stream.group(reader.group)?;
     let most = most.saturating_sub(overdue.len());
-    let entries: SmallVec<[Entry<'_>; 16]> = match group.last.next() {
+    let entries: SmallVec<[StreamEntry<'_>; 16]> = match group.last.next() {
         Some(first) if stream.head().len > 0 => stream.range(first, StreamId::MAX).take(most).collect(),
         _ => SmallVec::new(),
     };
@@ -406,7 +407,7 @@ fn show_new(
 fn give_again(
     context: &mut Context<'_>,
     key: &Key<'_>,
-    place: Place,
+    place: EntryRef,
     reader: &Reader<'_>,
     (last, count): (StreamId, usize),
 ) {
@@ -449,6 +450,11 @@ fn give_again(
     context.changed_apart(1);
     for (id, pending) in given {
         let count = pending.count.saturating_add(1);
-        context.log_pending(key, (reader.group, last), id, &Pending { delivered: now, count, ..pending });
+        context.log_pending(
+            key,
+            (reader.group, last),
+            id,
+            &PendingEntry { delivered: now, count, ..pending },
+        );
     }
 }

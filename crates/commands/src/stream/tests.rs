@@ -55,8 +55,8 @@ fn entries_come_and_go() {
 #[test]
 fn a_trim_of_whole_nodes_is_logged_as_what_it_left() {
     let mut client = Client::logged();
-    let stream = keyspace::NodeBounds { bytes: 4096, entries: 2 };
-    client.engine.settings.set_limits(&keyspace::Limits { stream, ..Default::default() });
+    let stream = keyspace::StreamNodeBounds { bytes: 4096, entries: 2 };
+    client.engine.settings.set_limits(&keyspace::EncodingLimits { stream, ..Default::default() });
     for number in 1..=5 {
         client.wire(&format!("xadd s {number} a 1"));
     }

@@ -1,7 +1,7 @@
 //! XTRIM, and the trim options of XADD.
 
 use engine::{Class, CommandError, Context};
-use keyspace::{Exactness, Head, Key, Stream, StreamId, Trim};
+use keyspace::{Key, Stream, StreamHead, StreamId, StreamTrim, TrimPrecision};
 
 use super::common::StreamAccess;
 use super::id;
@@ -15,7 +15,7 @@ const MOST: u64 = 1_000_000;
 /// The trim options parsed so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Words {
-    trim: Option<Trim>,
+    trim: Option<StreamTrim>,
     is_about: bool,
     limit: Option<u64>,
     references: Option<References>,
@@ -58,9 +58,9 @@ impl Words {
             self.is_about = sign == Some(b"~");
             let at = index + 1 + usize::from(sign.is_some());
             self.trim = Some(if is_len {
-                Trim::MaxLen(amount(context, at, "ERR The MAXLEN argument must be >= 0.")?)
+                StreamTrim::MaxLen(amount(context, at, "ERR The MAXLEN argument must be >= 0.")?)
             } else {
-                Trim::MinId(id::exact(context.arg(at))?)
+                StreamTrim::MinId(id::exact(context.arg(at))?)
             });
             return Ok(Some(at + 1));
         }
@@ -89,18 +89,18 @@ impl Words {
         let exactness = match (self.is_about, self.limit) {
             (is_about, _) if context.session.origin.is_stream() => {
                 if is_about {
-                    Exactness::Nodes(0)
+                    TrimPrecision::Nodes(0)
                 } else {
-                    Exactness::Exact
+                    TrimPrecision::Exact
                 }
             }
             (false, Some(_)) => return Err(EXACT),
-            (false, None) => Exactness::Exact,
-            (true, Some(limit)) => Exactness::Nodes(limit),
+            (false, None) => TrimPrecision::Exact,
+            (true, Some(limit)) => TrimPrecision::Nodes(limit),
             (true, None) => {
                 let most = context.engine.settings.node_bounds().entries as u64;
                 let most = most.saturating_mul(NODES).min(MOST);
-                Exactness::Nodes(if most == 0 { MOST_WITHOUT_BOUND } else { most })
+                TrimPrecision::Nodes(if most == 0 { MOST_WITHOUT_BOUND } else { most })
             }
         };
         Ok(Some(Trimming { trim, exactness, references: self.references.unwrap_or_default() }))
@@ -110,8 +110,8 @@ impl Words {
 /// A trim to execute.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Trimming {
-    trim: Trim,
-    exactness: Exactness,
+    trim: StreamTrim,
+    exactness: TrimPrecision,
     references: References,
 }
 
@@ -130,7 +130,7 @@ pub(super) struct Trimmed {
 impl Trimming {
     /// Whether the trim is deterministic, given the same stream.
     pub(super) fn is_exact(&self) -> bool {
-        self.exactness == Exactness::Exact && self.references == References::Keep
+        self.exactness == TrimPrecision::Exact && self.references == References::Keep
     }
 
     /// Trims the stream.
@@ -145,8 +145,8 @@ impl Trimming {
 
     fn run_with_references(&self, stream: &mut Stream) -> Trimmed {
         let limit = match self.exactness {
-            Exactness::Exact => 0,
-            Exactness::Nodes(most) => most,
+            TrimPrecision::Exact => 0,
+            TrimPrecision::Nodes(most) => most,
         };
         let all = self.references == References::Delete;
         let ids = stream.trimmable(self.trim, limit, |id| all || stream.is_acknowledged(id));
@@ -172,10 +172,10 @@ impl Trimming {
     }
 
     /// The arguments of an equivalent exact trim; `head` and `first` describe the stream after the trim.
-    fn as_it_was(&self, head: Head, first: StreamId) -> (&'static [u8], Vec<u8>) {
+    fn as_it_was(&self, head: StreamHead, first: StreamId) -> (&'static [u8], Vec<u8>) {
         match self.trim {
-            Trim::MaxLen(_) => (b"MAXLEN", head.len.to_string().into_bytes()),
-            Trim::MinId(_) => {
+            StreamTrim::MaxLen(_) => (b"MAXLEN", head.len.to_string().into_bytes()),
+            StreamTrim::MinId(_) => {
                 let first = if head.len == 0 { StreamId::MAX } else { first };
                 (b"MINID", id::text(first).to_vec())
             }

@@ -1,7 +1,7 @@
 //! INCR, DECR, INCRBY, DECRBY and INCRBYFLOAT.
 
 use engine::{Class, CommandError, Context};
-use keyspace::{Key, Naming, Packed, Place};
+use keyspace::{EncodingHint, EntryRef, Key, PackedValue};
 
 use crate::long_double::LongDouble;
 
@@ -39,7 +39,7 @@ fn add(context: &mut Context<'_>, amount: i64) -> Result<(), CommandError> {
     };
     let Some(sum) = before.checked_add(amount) else { return Err(CommandError::Overflow) };
     let mut digits = itoa::Buffer::new();
-    put_number(context, &key, found, digits.format(sum).as_bytes(), Naming::ByContent);
+    put_number(context, &key, found, digits.format(sum).as_bytes(), EncodingHint::ByContent);
     context.notify(Class::STRING, "incrby", &key);
     context.reply.integer(sum);
     Ok(())
@@ -55,7 +55,7 @@ pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError>
     let amount = LongDouble::parse(context.arg(2)).ok_or(CommandError::NotFloat)?;
     let sum = before.add(amount).ok_or(CommandError::NaNOrInfinity)?;
     let text = sum.to_string();
-    put_number(context, &key, found, text.as_bytes(), Naming::NeverInt);
+    put_number(context, &key, found, text.as_bytes(), EncodingHint::NeverInt);
     context.notify(Class::STRING, "incrbyfloat", &key);
     // Replicate the result: floating-point arithmetic may differ on the replica's machine.
     context.effect(&[b"SET", key.bytes(), text.as_bytes(), b"KEEPTTL"]);
@@ -64,9 +64,15 @@ pub(super) fn incrbyfloat(context: &mut Context<'_>) -> Result<(), CommandError>
 }
 
 /// Stores a number under a key and keeps its expiry.
-fn put_number(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>, digits: &[u8], naming: Naming) {
+fn put_number(
+    context: &mut Context<'_>,
+    key: &Key<'_>,
+    found: Option<EntryRef>,
+    digits: &[u8],
+    encoding_hint: EncodingHint,
+) {
     let expiry = found.and_then(|place| context.view(key).expiry(place));
-    context.put(key, found, Packed::named_string(digits, naming), expiry);
+    context.put(key, found, PackedValue::string_with_hint(digits, encoding_hint), expiry);
 }
 
 #[cfg(test)]

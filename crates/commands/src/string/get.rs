@@ -1,13 +1,16 @@
 //! GET, GETDEL, GETEX, STRLEN, DELEX and DIGEST.
 
 use engine::{Class, CommandError, Context};
-use keyspace::{Key, Place, Value};
+use keyspace::{EntryRef, Key, Value};
 
 use super::options::{Comparison, Expiry, Options, Words, digest};
 
 /// Replies with the string under `key` or null. Returns the entry's place.
 #[inline(always)]
-pub(super) fn reply_string(context: &mut Context<'_>, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
+pub(super) fn reply_string(
+    context: &mut Context<'_>,
+    key: &Key<'_>,
+) -> Result<Option<EntryRef>, CommandError> {
     let found = context.read(key);
     let (table, reply) = context.view_and_reply(key);
     match found.map(|place| table.value(place)) {
@@ -106,7 +109,7 @@ pub(super) fn delex(context: &mut Context<'_>) -> Result<(), CommandError> {
 }
 
 /// Deletes the key if it was found, and replies with the number of deleted keys.
-fn delete_if(context: &mut Context<'_>, key: &Key<'_>, found: Option<Place>) {
+fn delete_if(context: &mut Context<'_>, key: &Key<'_>, found: Option<EntryRef>) {
     if let Some(place) = found {
         context.delete(key, place);
         context.notify(Class::GENERIC, "del", key);

@@ -3,7 +3,7 @@
 
 use clock::Millis;
 use engine::{Class, CommandError, Context, Lazy};
-use keyspace::{Key, Naming, Packed, Place};
+use keyspace::{EncodingHint, EntryRef, Key, PackedValue};
 use resp::Protocol;
 
 use super::options::Expiry;
@@ -90,7 +90,7 @@ trait Number: Copy + PartialEq + Default {
     const LEAST: Self;
     const MOST: Self;
     const EVENT: &'static str;
-    const NAMING: Naming;
+    const NAMING: EncodingHint;
 
     fn increment(word: &[u8]) -> Result<Self, CommandError>;
     fn bound(word: &[u8]) -> Result<Self, CommandError>;
@@ -106,7 +106,7 @@ impl Number for i64 {
     const LEAST: Self = Self::MIN;
     const MOST: Self = Self::MAX;
     const EVENT: &'static str = "incrby";
-    const NAMING: Naming = Naming::ByContent;
+    const NAMING: EncodingHint = EncodingHint::ByContent;
 
     fn increment(word: &[u8]) -> Result<Self, CommandError> {
         const NO_NUMBER: CommandError = CommandError::text("ERR Increment is not an integer or out of range");
@@ -150,7 +150,7 @@ impl Number for LongDouble {
     const LEAST: Self = Self::LEAST_FINITE;
     const MOST: Self = Self::MOST_FINITE;
     const EVENT: &'static str = "incrbyfloat";
-    const NAMING: Naming = Naming::NeverInt;
+    const NAMING: EncodingHint = EncodingHint::NeverInt;
 
     fn increment(word: &[u8]) -> Result<Self, CommandError> {
         const NO_NUMBER: CommandError = CommandError::text("ERR Increment is not a valid float");
@@ -251,14 +251,14 @@ fn count<N: Number>(context: &mut Context<'_>, words: &Words<'_>, by: N) -> Resu
 
 impl Words<'_> {
     /// Whether ENX keeps the key's present expiry.
-    fn keeps_time(&self, context: &Context<'_>, key: &Key<'_>, found: Option<Place>) -> bool {
+    fn keeps_time(&self, context: &Context<'_>, key: &Key<'_>, found: Option<EntryRef>) -> bool {
         self.only_first && found.is_some_and(|place| context.view(key).expiry(place).is_some())
     }
 }
 
 /// The new value of a key.
 struct Change<'c> {
-    found: Option<Place>,
+    found: Option<EntryRef>,
     /// The new expiry.
     at: Option<Millis>,
     words: &'c Words<'c>,
@@ -270,7 +270,7 @@ impl Change<'_> {
         context: &mut Context<'_>,
         key: &Key<'_>,
         digits: &[u8],
-        (naming, event): (Naming, &'static str),
+        (encoding_hint, event): (EncodingHint, &'static str),
     ) {
         if self.at.is_some_and(|at| at <= context.now) && context.deletes_expired() {
             if let Some(place) = self.found {
@@ -283,7 +283,7 @@ impl Change<'_> {
         let before = self.found.and_then(|place| context.view(key).expiry(place));
         let persists = self.words.expiry == Expiry::Persist;
         let expiry = if persists { None } else { self.at.or(before) };
-        context.put(key, self.found, Packed::named_string(digits, naming), expiry);
+        context.put(key, self.found, PackedValue::string_with_hint(digits, encoding_hint), expiry);
         context.notify(Class::STRING, event, key);
         if self.at.is_some() {
             context.notify(Class::GENERIC, "expire", key);

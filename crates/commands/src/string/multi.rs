@@ -2,7 +2,7 @@
 
 use clock::Millis;
 use engine::{CommandError, Context};
-use keyspace::{Packed, Str};
+use keyspace::{PackedValue, StringRef};
 use resp::Args;
 
 use super::options::{Condition, Expiry, Options, Words};
@@ -14,7 +14,7 @@ pub(super) fn mget(context: &mut Context<'_>) -> Result<(), CommandError> {
         let key = context.key(index)?;
         let found = context.read(&key);
         let (table, reply) = context.view_and_reply(&key);
-        match found.and_then(|place| table.typed::<Str<'_>>(place)) {
+        match found.and_then(|place| table.typed::<StringRef<'_>>(place)) {
             Some(string) => reply.bulk(string.bytes),
             None => reply.null(),
         }
@@ -81,7 +81,7 @@ pub(super) fn msetex(context: &mut Context<'_>) -> Result<(), CommandError> {
         let found = context.find(&key);
         let kept = found.filter(|_| options.expiry == Expiry::Keep);
         let expiry = at.or(kept.and_then(|place| context.view(&key).expiry(place)));
-        context.put(&key, found, Packed::string(value), expiry);
+        context.put(&key, found, PackedValue::string(value), expiry);
         if found.is_none() {
             context.announce_new(context.session.db, &key);
         }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use engine::{Class, CommandError, Context};
-use keyspace::{Naming, Packed, Str};
+use keyspace::{EncodingHint, PackedValue, StringRef};
 
 /// Checks that the string stays within `proto-max-bulk-len`.
 fn check_len(context: &Context<'_>, len: usize, added: usize) -> Result<usize, CommandError> {
@@ -18,13 +18,13 @@ pub(super) fn append(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, tail) = (context.key(1)?, context.arg(2));
     let total = match context.find(&key) {
         None => {
-            context.put(&key, None, Packed::string(tail), None);
+            context.put(&key, None, PackedValue::string(tail), None);
             tail.len()
         }
         Some(place) => {
             let len = context.string(&key, place)?.bytes.len();
             let total = check_len(context, len, tail.len())?;
-            let (_, bytes) = context.table(&key).edit_string(place, &key, total, Naming::Raw);
+            let (_, bytes) = context.table(&key).edit_string(place, &key, total, EncodingHint::Raw);
             bytes[len..].copy_from_slice(tail);
             context.modified(&key);
             total
@@ -52,9 +52,9 @@ pub(super) fn setrange(context: &mut Context<'_>) -> Result<(), CommandError> {
     let total = len.max(end);
     let place = match found {
         Some(place) => place,
-        None => context.table(&key).insert(&key, Packed::string(b""), None),
+        None => context.table(&key).insert(&key, PackedValue::string(b""), None),
     };
-    let (_, bytes) = context.table(&key).edit_string(place, &key, total, Naming::Raw);
+    let (_, bytes) = context.table(&key).edit_string(place, &key, total, EncodingHint::Raw);
     bytes[offset..end].copy_from_slice(part);
     context.modified(&key);
     context.notify(Class::STRING, "setrange", &key);
@@ -71,7 +71,7 @@ pub(super) fn getrange(context: &mut Context<'_>) -> Result<(), CommandError> {
     };
     context.string(&key, place)?;
     let (table, reply) = context.view_and_reply(&key);
-    if let Some(string) = table.typed::<Str<'_>>(place) {
+    if let Some(string) = table.typed::<StringRef<'_>>(place) {
         reply.bulk(slice(string.bytes, start, end));
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use clock::Millis;
 use engine::{Class, CommandError, Context, KeyFlags};
-use keyspace::{Key, Packed};
+use keyspace::{Key, PackedValue};
 use resp::Args;
 
 use super::get::reply_string;
@@ -56,7 +56,7 @@ pub(super) fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
     if let (Expiry::Keep, Some(place)) = (options.expiry, found) {
         expiry = context.view(&key).expiry(place);
     }
-    context.put(&key, found, Packed::string(value), expiry);
+    context.put(&key, found, PackedValue::string(value), expiry);
     notify_set(context, &key, expires);
     log(context, &key, value, &options, expiry);
     Ok(())
@@ -102,7 +102,7 @@ pub(super) fn setnx(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, value) = (context.key(1)?, context.arg(2));
     let missing = context.find(&key).is_none();
     if missing {
-        context.put(&key, None, Packed::string(value), None);
+        context.put(&key, None, PackedValue::string(value), None);
         notify_set(context, &key, false);
     }
     context.reply.integer(i64::from(missing));
@@ -129,7 +129,7 @@ fn set_expiring(context: &mut Context<'_>, unit: Unit, name: &'static str) -> Re
 pub(super) fn getset(context: &mut Context<'_>) -> Result<(), CommandError> {
     let (key, value) = (context.key(1)?, context.arg(2));
     let found = reply_string(context, &key)?;
-    context.put(&key, found, Packed::string(value), None);
+    context.put(&key, found, PackedValue::string(value), None);
     notify_set(context, &key, false);
     context.effect(&[b"SET", key.bytes(), value]);
     Ok(())
@@ -138,7 +138,7 @@ pub(super) fn getset(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// Stores a string under `key`, replacing any value, and notifies subscribers.
 pub(super) fn store(context: &mut Context<'_>, key: &Key<'_>, value: &[u8], expiry: Option<Millis>) {
     let found = context.find(key);
-    context.put(key, found, Packed::string(value), expiry);
+    context.put(key, found, PackedValue::string(value), expiry);
     notify_set(context, key, expiry.is_some());
 }
 

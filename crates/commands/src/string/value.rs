@@ -1,12 +1,12 @@
 //! Implements [`AnyValue`] for strings.
 
 use clock::Millis;
-use keyspace::Str;
+use keyspace::StringRef;
 
 use crate::digest::Digest;
 use crate::kinds::{AnyValue, Bytes};
 
-impl AnyValue<'_> for Str<'_> {
+impl AnyValue<'_> for StringRef<'_> {
     fn type_number(&self) -> u32 {
         0
     }

@@ -187,7 +187,7 @@ fn a_slot_that_is_held_for_the_next_command_is_let_go_of() {
         assert_eq!(said.lines().filter(|line| line.starts_with('-')).count(), 2, "{said}");
         assert!(said.ends_with("$1\r\n1\r\n"), "{said}");
         // Blocks forever if a slot is still locked.
-        drop(LockedSlots::all(&client.engine.keyspace.script_turn()));
+        drop(LockedSlots::all(&client.engine.keyspace.acquire_global_lock()));
     }
 }
 
@@ -251,7 +251,7 @@ fn a_batch_is_appended_together() {
     let all = ["set a 1", "set b 2", "set a 3", "incr b", "hset h f v", "set a 4"];
     assert_eq!(client.log(), all.map(|line| format!("0 {line}")));
     assert_eq!(client.appends(), 1);
-    drop(LockedSlots::all(&client.engine.keyspace.script_turn()));
+    drop(LockedSlots::all(&client.engine.keyspace.acquire_global_lock()));
     // Slow, multi-key and keyless commands follow the effects of the commands before them.
     for between in ["getrange a 0 1", "mget a b", "dbsize", "multi\nget a\nexec", "nosuch"] {
         let before = client.appends();
@@ -311,7 +311,7 @@ fn a_batch_stops_when_the_turn_is_over_and_goes_on_where_it_stopped() {
     let mut client = Client::new();
     let mut buffer = b"incr k\nget k\nnosuch\nincr k\n".to_vec();
     let mut batch = Batch::default();
-    resp::Parser::new().parse(&mut buffer, &mut batch, &resp::Limits::default());
+    resp::Parser::new().parse(&mut buffer, &mut batch, &resp::ParseLimits::default());
     let mut out = Vec::new();
     client.session.turn_ends = 0;
     let (mut from, mut turns) = (0, 0);

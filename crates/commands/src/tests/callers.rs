@@ -52,7 +52,7 @@ fn finish(client: &mut Client, said: &str, carried_out: &mut Vec<NodeCommand>) -
             break;
         };
         // No slot is locked while the shell waits.
-        drop(LockedSlots::all(&engine.keyspace.script_turn()));
+        drop(LockedSlots::all(&engine.keyspace.acquire_global_lock()));
         carried_out.push(command);
         reply = Some(said.as_bytes().to_vec());
     }
@@ -79,7 +79,7 @@ fn a_script_in_a_transaction_reaches_keys_that_it_does_not_name() {
             client.table(&[("exec", "*4|+OK|$5|there|$6|1there|$1|1")]);
         }
         client.table(&[("get more{t}", "$2|xx")]);
-        drop(LockedSlots::all(&client.engine.keyspace.script_turn()));
+        drop(LockedSlots::all(&client.engine.keyspace.acquire_global_lock()));
     }
 }
 

@@ -13,7 +13,7 @@ const OOM: &str = "-OOM command not allowed when used memory > 'maxmemory'.";
 fn limited(policy: EvictionPolicy, room: usize) -> Client {
     let client = Client::logged();
     client.engine.settings.set_evicting(policy, 5, 100, true);
-    client.engine.limit_memory(keyspace::pool_taken() + room);
+    client.engine.limit_memory(keyspace::pool_used_bytes() + room);
     client
 }
 
@@ -76,7 +76,7 @@ fn what_was_not_used_for_longest_goes_first_and_is_logged_before_what_needed_the
     }
     assert_eq!(client.worker.stats.evicted_keys.load(std::sync::atomic::Ordering::Relaxed), 0);
     client.now.0 += 10_000;
-    Usage::lru(client.now).set_of_new();
+    Usage::lru(client.now).set_for_new_keys();
     for n in 0..500 {
         client.call(&["get", &format!("old{n}")]);
     }

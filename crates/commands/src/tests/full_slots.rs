@@ -8,7 +8,7 @@ const FULL: &str = "-OOM command not allowed when a slot holds as many small val
 /// one more page.
 #[test]
 fn a_slot_that_is_full_refuses_what_would_fill_it_and_lets_clients_delete() {
-    keyspace::bound_pages(64);
+    keyspace::limit_pages(64);
     let mut client = Client::new();
     let value = "v".repeat(200);
     let ok = resp::Value::Simple("OK".to_owned());
@@ -45,7 +45,7 @@ fn a_slot_that_is_full_refuses_what_would_fill_it_and_lets_clients_delete() {
 
 #[test]
 fn a_large_hash_that_is_full_takes_no_more_fields() {
-    keyspace::bound_pages(64);
+    keyspace::limit_pages(64);
     let mut client = Client::new();
     let value = "v".repeat(200);
     let new = resp::Value::Integer(1);

@@ -11,7 +11,7 @@ use engine::{
     ClientFlags, Command, CommandError, Commands, Context, Engine, Flags, Flow, Group, KeyFlags, KeySpec,
     Link, Origin, Outcome, Registry, Resumed, Session, Unblock, Wait, Worker,
 };
-use keyspace::{Key, Keyspace, Kind, Packed};
+use keyspace::{Key, Keyspace, Kind, PackedValue};
 use proptest::prelude::*;
 use slot_routing::{Ownership, Slot};
 
@@ -54,7 +54,7 @@ fn put(context: &mut Context<'_>, key: &Key<'_>, count: i64) {
         }
         _ => {
             let digits = count.to_string();
-            context.put(key, found, Packed::string(digits.as_bytes()), None);
+            context.put(key, found, PackedValue::string(digits.as_bytes()), None);
             context.effect(&[b"SET", key.bytes(), digits.as_bytes()]);
         }
     }
@@ -450,7 +450,7 @@ fn whatever_threads_give_is_taken_once() {
         let key = engine.keyspace.key(key.as_bytes());
         let guard = engine.keyspace.lock(key.slot());
         let table = guard.view(0);
-        if let keyspace::Found::Live(place) = table.find(&key, Millis(1))
+        if let keyspace::KeyLookup::Live(place) = table.find(&key, Millis(1))
             && let keyspace::Value::String(value) = table.value(place)
         {
             left += resp::parse_i64(value.bytes).unwrap();

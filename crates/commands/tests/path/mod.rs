@@ -3,7 +3,7 @@
 use clock::Millis;
 use engine::{Commands, Engine, Flow, NoLog, Origin, Requests, Session, Worker};
 use keyspace::Keyspace;
-use resp::{Batch, Limits, Parser, encode_request};
+use resp::{Batch, ParseLimits, Parser, encode_request};
 
 pub(crate) const PIPELINE: usize = 16;
 
@@ -36,7 +36,7 @@ impl Path {
         let Self { engine, commands, worker, session, batch, parser, out } = self;
         batch.clear();
         out.clear();
-        let parsed = parser.parse(buffer, batch, &Limits::default());
+        let parsed = parser.parse(buffer, batch, &ParseLimits::default());
         assert_eq!((parsed.consumed, parsed.error), (buffer.len(), None));
         let (_, flow) =
             commands.on(engine).run(worker, session, NOW, Requests { buffer, batch, from: 0 }, out);

@@ -6,7 +6,7 @@ use append_only::AofFilesError;
 use config::keys;
 use engine::Gate;
 use persistence::aof::Manifest;
-use snapshot_io::{AofError, Loaded, LoadedFiles};
+use snapshot_io::{AofError, AofLoadResult, LoadResult};
 
 use super::StartPosition;
 use super::directory::{AofDirectory, configured_directory};
@@ -14,7 +14,7 @@ use crate::Durability;
 use crate::loading::with_loader;
 
 /// Replaces all data with the append-only file's, if it exists, and continues the file. Returns what was loaded.
-pub(crate) fn load(durability: &Arc<Durability>) -> Result<Option<Loaded>, AofError> {
+pub(crate) fn load(durability: &Arc<Durability>) -> Result<Option<LoadResult>, AofError> {
     let folder = configured_directory(&durability.config).map_err(AofFilesError::from)?;
     let Some(manifest) = folder.find()? else { return Ok(None) };
     let loaded = load_files(durability, &folder, &manifest)?;
@@ -65,7 +65,7 @@ fn load_files(
     durability: &Durability,
     folder: &AofDirectory,
     manifest: &Manifest,
-) -> Result<LoadedFiles, AofError> {
+) -> Result<AofLoadResult, AofError> {
     let truncates = durability.config.get(keys::AOF_LOAD_TRUNCATED);
     durability.applied.imports.end_all(&durability.engine);
     with_loader(durability, |loader| loader.run_files(folder, manifest, truncates))
@@ -79,7 +79,7 @@ fn continue_files(
     db: u16,
 ) -> Result<(), AofError> {
     {
-        let turn = durability.engine.keyspace.script_turn();
+        let turn = durability.engine.keyspace.acquire_global_lock();
         let _all = keyspace::LockedSlots::all(&turn);
         let mut log = durability.log.lock();
         durability.log.open(&mut log);

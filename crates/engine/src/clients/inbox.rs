@@ -87,7 +87,7 @@ impl Inbox {
     }
 
     fn charged(&self) -> usize {
-        self.messages.charged() + self.behind_reply.as_ref().map_or(0, ByteQueue::charged)
+        self.messages.charged_bytes() + self.behind_reply.as_ref().map_or(0, ByteQueue::charged_bytes)
     }
 }
 
@@ -196,7 +196,7 @@ impl Client {
 
     /// Appends the messages that wait to `out`.
     pub(crate) fn take_messages(&self, out: &mut Vec<u8>) {
-        self.take_messages_by(|messages| messages.take_into(out));
+        self.take_messages_by(|messages| messages.drain_into(out));
     }
 
     /// Appends the messages that wait to `out`, if they are short: long ones are not copied, but left to
@@ -204,7 +204,7 @@ impl Client {
     pub(crate) fn take_short_messages(&self, out: &mut Vec<u8>) {
         self.take_messages_by(|messages| {
             if messages.is_short() {
-                messages.take_into(out);
+                messages.drain_into(out);
             }
         });
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use clock::Millis;
-use keyspace::{Key, LockedSlots, ScriptTurn, Usage};
+use keyspace::{GlobalLock, Key, LockedSlots, Usage};
 use resp::{Args, Writer};
 use slot_routing::Slot;
 
@@ -58,7 +58,7 @@ pub struct Context<'a> {
     /// Whether `slots` are all there are.
     pub(crate) holds_all: bool,
     /// The right to wait for more slots, if the command has it.
-    pub(crate) turn: Option<ScriptTurn<'a>>,
+    pub(crate) turn: Option<GlobalLock<'a>>,
     /// While it runs in the background: the slots that others are not to wait for elsewhere.
     pub(crate) long: Option<LongSlots<'a>>,
     /// The caller that the command runs for.

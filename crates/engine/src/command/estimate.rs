@@ -4,7 +4,7 @@
 //! changes nothing: neither a key's time of use, nor a key whose time has come.
 
 use clock::Millis;
-use keyspace::{Found, LockedSlots, Value};
+use keyspace::{KeyLookup, LockedSlots, Value};
 use resp::Args;
 use slot_routing::Slot;
 
@@ -46,8 +46,8 @@ impl Estimated<'_> {
             return None;
         }
         match table.find(&self.engine.keyspace.key_in(slot, word), self.now) {
-            Found::Live(place) => Some(look(table.value(place))),
-            Found::Missing | Found::Expired(_) => None,
+            KeyLookup::Live(place) => Some(look(table.value(place))),
+            KeyLookup::Missing | KeyLookup::Expired(_) => None,
         }
     }
 

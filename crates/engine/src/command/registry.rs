@@ -85,8 +85,8 @@ impl Registry {
 
     /// The commands as access control sees them, with the same numbers.
     #[must_use]
-    pub fn catalogue(&self) -> acl::Catalogue {
-        acl::Catalogue::new(
+    pub fn catalogue(&self) -> acl::CommandCatalogue {
+        acl::CommandCatalogue::new(
             self.all.iter().map(|entry| (entry.full_name.clone(), entry.command.categories())),
         )
     }

@@ -1,7 +1,7 @@
 //! The times that a client's command on a writable replica gives its keys: see `engine/local_expiry.rs`.
 
 use clock::Millis;
-use keyspace::Found;
+use keyspace::KeyLookup;
 use smallvec::SmallVec;
 
 use crate::command::{Command, Context, Flags};
@@ -37,8 +37,8 @@ impl Context<'_> {
         }
         let view = self.slots.slot(key.slot()).view(db);
         match view.find(&key, Millis(i64::MIN)) {
-            Found::Live(place) | Found::Expired(place) => view.expiry(place),
-            Found::Missing => None,
+            KeyLookup::Live(place) | KeyLookup::Expired(place) => view.expiry(place),
+            KeyLookup::Missing => None,
         }
     }
 

@@ -56,7 +56,7 @@ impl<'a> Pipeline<'a> {
     }
 
     fn hold_slots(&mut self) {
-        match self.context.slots.take_only() {
+        match self.context.slots.take_single() {
             Some(guard) if self.context.worker.effects.pending() < LONG => {
                 self.held.push(guard);
                 self.changed = false;
@@ -72,7 +72,7 @@ impl<'a> Pipeline<'a> {
     #[cold]
     pub(super) fn take_held(&mut self, slot: Slot) -> bool {
         let Some(place) = self.held.iter().position(|guard| guard.slot() == slot) else { return false };
-        self.context.slots.put_only(self.held.swap_remove(place));
+        self.context.slots.put_single(self.held.swap_remove(place));
         self.changed = true;
         true
     }

@@ -235,7 +235,7 @@ impl<'a> Context<'a> {
 
     /// Has this thread know a script by its text.
     pub fn note_text(&mut self, text: &[u8], script: &Arc<Script>) {
-        let hash = self.engine.keyspace.hash_part(text);
+        let hash = self.engine.keyspace.hash_element_name(text);
         self.worker.scripting.note_text(hash, script.clone());
     }
 
@@ -543,7 +543,7 @@ impl Reached<'_, '_> {
 
     /// A word as a key.
     fn key_of<'w>(&self, word: &'w [u8]) -> Key<'w> {
-        let named = self.named.and_then(|named| named.again(word));
+        let named = self.named.and_then(|named| named.rebind(word));
         named.unwrap_or_else(|| self.context.engine.keyspace.key(word))
     }
 
@@ -569,7 +569,7 @@ impl Reached<'_, '_> {
         if self.context.turn.is_none() && self.context.slots.is_empty() {
             self.what.note_undeclared_keys();
             let wait = engine.slot_wait(self.context, &[]);
-            self.context.turn = engine.keyspace.script_turn_while(&|waited| wait.makes_way(waited));
+            self.context.turn = engine.keyspace.acquire_global_lock_while(&|waited| wait.makes_way(waited));
         }
         if self.context.turn.is_none() && !self.has_acted && self.can_begin_again {
             return Err(Denied::Stop(Stop::Again));
@@ -603,7 +603,7 @@ impl Reached<'_, '_> {
             if context.slots.try_add(keyspace, slot) {
                 return Ok(());
             }
-            if let Some(turn) = keyspace.script_turn_within(ROUND) {
+            if let Some(turn) = keyspace.acquire_global_lock_within(ROUND) {
                 context.slots.add(&turn, slot, &|waited| wait.makes_way(waited));
                 context.turn = Some(turn);
                 return Ok(());

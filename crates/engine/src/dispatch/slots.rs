@@ -1,7 +1,7 @@
 //! The slots of a command: locked before it runs, and asked, under their locks, whether they are served here.
 
 use clock::Millis;
-use keyspace::{Crowding, Found, Key, LockedSlots, ScriptTurn};
+use keyspace::{FillLevel, GlobalLock, Key, KeyLookup, LockedSlots};
 use resp::Args;
 use slot_routing::{ClientTransport, Member, Ownership, RouteDecision, RouteRequest, Slot, Topology, route};
 use smallvec::SmallVec;
@@ -26,7 +26,7 @@ pub(super) fn handle<'r, T>(
     command: &Command,
     handler: impl FnOnce(&mut Context<'r>) -> Result<T, CommandError>,
 ) -> Result<T, CommandError> {
-    if keyspace::any_crowded() {
+    if keyspace::was_ever_crowded() {
         check_room(context, command)?;
     }
     if context.writes_on_replica(command) {
@@ -63,19 +63,19 @@ fn check_room(context: &Context<'_>, command: &Command) -> Result<(), CommandErr
     if context.session.origin != Origin::Client || !command.flags.contains(Flags::WRITE) {
         return Ok(());
     }
-    let (args, mut crowding, mut grows) = (context.args, Crowding::Free, false);
+    let (args, mut fill_level, mut grows) = (context.args, FillLevel::Free, false);
     command.visit_keys(args, &mut |index, flags| {
         let key = context.engine.keyspace.key(&args[index]);
         // Those of a command that its connection carries out are not locked.
         if context.slots.has(key.slot()) {
-            crowding = crowding.max(context.slots.slot(key.slot()).crowding(&key));
+            fill_level = fill_level.max(context.slots.slot(key.slot()).fill_level(&key));
         }
         grows |= flags.intersects(GROWS);
     });
-    match crowding {
-        Crowding::Crowded if command.flags.contains(Flags::DENYOOM) => Err(CommandError::SlotFull),
-        Crowding::Full if grows => Err(CommandError::SlotFull),
-        Crowding::Free | Crowding::Crowded | Crowding::Full => Ok(()),
+    match fill_level {
+        FillLevel::Crowded if command.flags.contains(Flags::DENYOOM) => Err(CommandError::SlotFull),
+        FillLevel::Full if grows => Err(CommandError::SlotFull),
+        FillLevel::Free | FillLevel::Crowded | FillLevel::Full => Ok(()),
     }
 }
 
@@ -220,7 +220,7 @@ impl Engine {
             return Err(wait.refusal());
         }
         if context.keys.len() > 1 {
-            context.slots.touch(context.session.db, &context.keys);
+            context.slots.prefetch(context.session.db, &context.keys);
         }
         Ok(slots.first().copied())
     }
@@ -231,7 +231,7 @@ impl Engine {
         keys.clear();
         entry.command.visit_keys(args, &mut |index, _| {
             let key = self.keyspace.key(args.get(index).expect("a key is one of the words"));
-            self.keyspace.touch_slot(&key);
+            self.keyspace.prefetch_slot(&key);
             keys.push(key);
         });
         if keys.is_empty() { self.slots_of(entry, args) } else { keys.iter().map(Key::slot).collect() }
@@ -249,9 +249,9 @@ impl Engine {
     }
 
     /// Takes the script turn.
-    pub(crate) fn turn_of(&self, context: &Context<'_>) -> Result<ScriptTurn<'_>, CommandError> {
+    pub(crate) fn turn_of(&self, context: &Context<'_>) -> Result<GlobalLock<'_>, CommandError> {
         let wait = self.slot_wait(context, &[]);
-        let turn = self.keyspace.script_turn_while(&|waited| wait.goes_on(waited));
+        let turn = self.keyspace.acquire_global_lock_while(&|waited| wait.goes_on(waited));
         turn.ok_or_else(|| wait.refusal())
     }
 
@@ -261,7 +261,7 @@ impl Engine {
         context: &Context<'_>,
         locked: &mut LockedSlots<'s>,
         slots: &[Slot],
-    ) -> Result<ScriptTurn<'s>, CommandError> {
+    ) -> Result<GlobalLock<'s>, CommandError> {
         let (turn, wait) = (self.turn_of(context)?, self.slot_wait(context, slots));
         let all = slots.iter().all(|slot| locked.add(&turn, *slot, &|waited| wait.goes_on(waited)));
         if all { Ok(turn) } else { Err(wait.refusal()) }
@@ -313,7 +313,7 @@ impl Engine {
             }
             let found = locked.slot_mut(key.slot()).table(db).find(&key, now);
             access.keys += 1;
-            access.missing_keys += usize::from(!matches!(found, Found::Live(_)));
+            access.missing_keys += usize::from(!matches!(found, KeyLookup::Live(_)));
         });
         access
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 
-use keyspace::{Keyspace, Packed, Str};
+use keyspace::{Keyspace, PackedValue, StringRef};
 use parking_lot::Mutex;
 use resp::Protocol;
 use slot_routing::{
@@ -38,14 +38,14 @@ fn registry() -> &'static Registry {
 fn set(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
     let (found, value) = (context.find(&key), context.arg(2));
-    context.put(&key, found, Packed::string(value), None);
+    context.put(&key, found, PackedValue::string(value), None);
     context.reply.ok();
     Ok(())
 }
 
 fn get(context: &mut Context<'_>) -> Result<(), CommandError> {
     let key = context.key(1)?;
-    match context.find_typed::<Str<'_>>(&key)? {
+    match context.find_typed::<StringRef<'_>>(&key)? {
         None => context.reply.null(),
         Some(place) => {
             let value = context.string(&key, place)?.bytes.to_vec();
@@ -60,7 +60,7 @@ fn faulty(context: &mut Context<'_>) -> Result<(), CommandError> {
     let index = context.args.len() - usize::from(context.arg(2) != b"beyond");
     let key = context.key(index)?;
     let found = context.find(&key);
-    context.put(&key, found, Packed::string(b"faulty"), None);
+    context.put(&key, found, PackedValue::string(b"faulty"), None);
     context.reply.ok();
     Ok(())
 }
@@ -129,7 +129,7 @@ const NOW: Millis = Millis(1_700_000_000_000);
 
 fn parsed(lines: &str) -> (Vec<u8>, Batch) {
     let (mut buffer, mut batch) = (format!("{lines}\n").into_bytes(), Batch::default());
-    resp::Parser::new().parse(&mut buffer, &mut batch, &resp::Limits::default());
+    resp::Parser::new().parse(&mut buffer, &mut batch, &resp::ParseLimits::default());
     (buffer, batch)
 }
 

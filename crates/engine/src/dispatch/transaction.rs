@@ -14,7 +14,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use clock::Millis;
-use keyspace::{Found, LockedSlots, ScriptTurn};
+use keyspace::{GlobalLock, KeyLookup, LockedSlots};
 use resp::{Args, Request, Writer};
 use slot_routing::{Ownership, RouteRequest, Slot};
 
@@ -36,7 +36,7 @@ struct HeldLocks<'a> {
     /// Whether these are all.
     is_all: bool,
     /// The right to wait for more slots, if a command of the queue may need them.
-    turn: Option<ScriptTurn<'a>>,
+    turn: Option<GlobalLock<'a>>,
 }
 
 /// The outcome of a queue.
@@ -216,7 +216,7 @@ impl Engine {
         }
         context.seal_effects();
         context.append_effects(first_db);
-        let ran = match (waits, context.reply.is_full()) {
+        let ran = match (waits, context.reply.is_over_limit()) {
             (_, true) => Queue::TooLong,
             (false, false) => Queue::Answered,
             (true, false) => {
@@ -371,7 +371,7 @@ impl Engine {
         session.watching.keys.iter().any(|watched| {
             let key = self.keyspace.key(&watched.key);
             let found = slots.slot_mut(key.slot()).table(watched.db).find(&key, now);
-            matches!(found, Found::Expired(_)) && !self.watches.was_expired(watched, session.id)
+            matches!(found, KeyLookup::Expired(_)) && !self.watches.was_expired(watched, session.id)
         })
     }
 

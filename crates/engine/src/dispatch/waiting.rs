@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use clock::Millis;
-use keyspace::{Found, LockedSlots};
+use keyspace::{KeyLookup, LockedSlots};
 use resp::{Request, Writer};
 use slot_routing::{Ownership, Slot};
 
@@ -232,8 +232,8 @@ impl<'a> Round<'a> {
         }
         let table = context.slots.slot(key.slot()).view(ready.db);
         let kind = match table.find(&key, self.now) {
-            Found::Live(place) => Some(table.kind(place)),
-            Found::Missing | Found::Expired(_) => None,
+            KeyLookup::Live(place) => Some(table.kind(place)),
+            KeyLookup::Missing | KeyLookup::Expired(_) => None,
         };
         if kind != Some(waiter.wait.kind) && !waiter.wait.also_if_gone {
             return kind.is_some();

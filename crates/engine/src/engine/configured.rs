@@ -21,7 +21,7 @@ impl Engine {
         self.hot_keys.configure(&self.settings, windows);
         self.configure_outputs(values);
         let open_channels = values[keys::ACL_PUBSUB_DEFAULT] == PubsubDefault::AllChannels;
-        self.users.write().set_open_channels(open_channels);
+        self.users.write().set_all_channels_by_default(open_channels);
         self.limit_memory(values[keys::MAXMEMORY]);
         self.limit_client_memory(values[keys::MAXMEMORY_CLIENTS].of(values[keys::MAXMEMORY]));
         let (threads, micros) = (values[keys::LONG_COMMAND_THREADS], values[keys::LONG_COMMAND_THRESHOLD]);

@@ -8,7 +8,7 @@
 //! An evicted key is logged as deleted before the command that needed the room.
 
 use clock::Millis;
-use keyspace::{Found, ScanItem, Table};
+use keyspace::{KeyLookup, ScanItem, Table};
 use smallvec::SmallVec;
 
 use super::{Engine, Worker};
@@ -126,7 +126,7 @@ impl Engine {
         for _ in 0..ROUNDS {
             // Most likely it goes, unless a better one is found.
             if let Some(best) = evictor.best() {
-                self.keyspace.touch_slot(&self.keyspace.key_in(best.slot, &best.key));
+                self.keyspace.prefetch_slot(&self.keyspace.key_in(best.slot, &best.key));
             }
             if !self.look_at_some(worker, evictor, evicting, now) {
                 return false;
@@ -186,7 +186,9 @@ impl Engine {
         }
         let hashed = self.keyspace.key_in(slot, key);
         let Some(table) = guard.table_if(db) else { return false };
-        let (Found::Live(place) | Found::Expired(place)) = table.find(&hashed, now) else { return false };
+        let (KeyLookup::Live(place) | KeyLookup::Expired(place)) = table.find(&hashed, now) else {
+            return false;
+        };
         let (usage, expiry) = (self.usage_in(slot, table.usage(place)), table.expiry(place));
         if policy.volatile && expiry.is_none()
             || policy.merit(usage, expiry, self.settings.lfu(), now) < merit

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use clock::Millis;
-use keyspace::Found;
+use keyspace::KeyLookup;
 use slot_routing::Slot;
 use smallvec::SmallVec;
 
@@ -82,7 +82,7 @@ impl Engine {
         for (db, table) in guard.tables().filter(|_| !stopped) {
             worker.effects.start(wanted);
             while dropped.len() < KEYS_PER_LOCK {
-                let Some(value) = table.pop_due(now, &mut key) else { break };
+                let Some(value) = table.remove_expired(now, &mut key) else { break };
                 dropped.push(value);
                 self.lost(db, slot, &key);
                 self.notify(Class::EXPIRED, "expired", db, &key);
@@ -91,7 +91,7 @@ impl Engine {
             // One event for all fields of a hash that go together.
             let mut hashes: SmallVec<[Vec<u8>; 1]> = SmallVec::new();
             while dropped.len() < KEYS_PER_LOCK {
-                let Some(value) = table.pop_due_field(now, &mut key, &mut name) else { break };
+                let Some(value) = table.remove_expired_field(now, &mut key, &mut name) else { break };
                 dropped.push(value);
                 fields += 1;
                 self.changed(db, slot, &key, None);
@@ -103,7 +103,7 @@ impl Engine {
             }
             for hash in hashes {
                 self.notify(Class::HASH, "hexpired", db, &hash);
-                if table.find(&self.keyspace.key_in(slot, &hash), Millis(i64::MIN)) == Found::Missing {
+                if table.find(&self.keyspace.key_in(slot, &hash), Millis(i64::MIN)) == KeyLookup::Missing {
                     self.notify(Class::GENERIC, "del", db, &hash);
                 }
             }

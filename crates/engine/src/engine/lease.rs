@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn commands_wait_from_the_end_of_a_lease_until_it_is_extended() {
-        let engine = Engine::of_sentinel(acl::Catalogue::default(), 1);
+        let engine = Engine::of_sentinel(acl::CommandCatalogue::default(), 1);
         let is_open_at = |now| {
             engine.mind_lease(now);
             !engine.settings.gate().contains(Gate::ALL_PAUSED)

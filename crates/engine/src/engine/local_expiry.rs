@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use clock::Millis;
-use keyspace::Found;
+use keyspace::KeyLookup;
 use parking_lot::Mutex;
 
 use super::{Engine, Worker};
@@ -128,7 +128,7 @@ impl Engine {
             return None;
         }
         let table = guard.table(db);
-        let (Found::Live(place) | Found::Expired(place)) = table.find(&key, Millis(i64::MIN)) else {
+        let (KeyLookup::Live(place) | KeyLookup::Expired(place)) = table.find(&key, Millis(i64::MIN)) else {
             return Some(());
         };
         if table.expiry(place) != Some(time) {

@@ -90,6 +90,6 @@ impl Engine {
             let script = scripting.by_sha(&sha).or_else(|| self.scripts.find(&sha))?;
             return Some(Runnable::Script(script));
         }
-        scripting.by_text(self.keyspace.hash_part(word), word).map(Runnable::Script)
+        scripting.by_text(self.keyspace.hash_element_name(word), word).map(Runnable::Script)
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clock::Millis;
-use keyspace::{Found, Keyspace, LockedSlots};
+use keyspace::{KeyLookup, Keyspace, LockedSlots};
 use parking_lot::Mutex;
 use slot_routing::Slot;
 
@@ -35,7 +35,7 @@ impl Staged {
         let mut slot = self.source.keyspace.lock(key.slot());
         for db in 0..self.source.keyspace.databases() {
             let table = slot.table(db);
-            if let Found::Live(place) | Found::Expired(place) = table.find(&key, Millis(i64::MIN)) {
+            if let KeyLookup::Live(place) | KeyLookup::Expired(place) = table.find(&key, Millis(i64::MIN)) {
                 found.push((db, table.copy(place), table.expiry(place)));
             }
         }

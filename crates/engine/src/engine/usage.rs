@@ -30,7 +30,7 @@ impl Engine {
     /// Sets the usage of keys that are made from now on.
     pub fn set_usage_of_new(&self, now: Millis) {
         let usage = if self.settings.lfu().is_some() { Usage::lfu(now) } else { Usage::lru(now) };
-        usage.set_of_new();
+        usage.set_for_new_keys();
     }
 
     /// Lets all keys have usage of the kind that the policy asks for. To be called after a change of the settings, by
@@ -43,7 +43,7 @@ impl Engine {
         self.set_usage_of_new(now);
         self.usage_kind.reset_below.store(0, Ordering::Relaxed);
         for slot in self.keyspace.slots() {
-            self.keyspace.reset_usage(slot, Usage::of_new());
+            self.keyspace.reset_usage(slot, Usage::for_new_keys());
             self.usage_kind.reset_below.store(slot.index() + 1, Ordering::Relaxed);
         }
         self.usage_kind.reset_below.store(SLOT_COUNT, Ordering::Relaxed);
@@ -55,7 +55,7 @@ impl Engine {
         if slot.index() < self.usage_kind.reset_below.load(Ordering::Relaxed) {
             stored
         } else {
-            Usage::of_new()
+            Usage::for_new_keys()
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use acl::{Channel, Incident, Reason, User, Users};
+use acl::{AclDenial, ChannelUse, DenialReason, User, Users};
 use clock::Millis;
 
 use super::Engine;
@@ -26,10 +26,10 @@ impl Engine {
         session: &Session,
         now: Millis,
         context: &'static str,
-        (reason, object, username): (Reason, Vec<u8>, Vec<u8>),
+        (reason, object, username): (DenialReason, Vec<u8>, Vec<u8>),
     ) {
         let client = String::from_utf8_lossy(&session.client.describe(now, &self.catalogue)).into_owned();
-        self.acl_log.lock().add(now, Incident { reason, context, object, username, client });
+        self.acl_log.lock().add(now, AclDenial { reason, context, object, username, client });
     }
 
     /// Logs the session's client in; `object` is the word for it in ACL LOG.
@@ -48,7 +48,7 @@ impl Engine {
             users.find(name).filter(|_| users.admits(name, password)).cloned()
         };
         let Some(user) = user else {
-            let what = (Reason::Auth, object.to_vec(), name.to_vec());
+            let what = (DenialReason::Auth, object.to_vec(), name.to_vec());
             self.note(session, now, "toplevel", what);
             return Err(WRONG_PASS);
         };
@@ -67,7 +67,7 @@ impl Engine {
         match (user, names.last()) {
             (Some((name, user)), _) => session.become_user(name.as_bytes(), user),
             (None, Some(name)) => {
-                let what = (Reason::Certificate, b"tls-cert".to_vec(), name.as_bytes().to_vec());
+                let what = (DenialReason::Certificate, b"tls-cert".to_vec(), name.as_bytes().to_vec());
                 self.note(session, now, "toplevel", what);
             }
             (None, None) => {}
@@ -149,7 +149,7 @@ impl Engine {
 fn hears_too_much(client: &Client, user: &User) -> bool {
     ChannelKind::ALL.into_iter().any(|kind| {
         let is_pattern = kind == ChannelKind::Pattern;
-        client.names_of(kind).iter().any(|name| !user.may_hear(Channel { name, is_pattern }))
+        client.names_of(kind).iter().any(|name| !user.may_subscribe(ChannelUse { name, is_pattern }))
     })
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use config::{Values, keys};
-use keyspace::{Bounds, IdempotenceBounds, Limits, ListLimit, NodeBounds, SetBounds};
+use keyspace::{EncodingLimits, IdempotenceBounds, ListLimit, ListpackBounds, SetBounds, StreamNodeBounds};
 use persistence::{Checks, Depth, Versions};
 
 use crate::notifications::Class;
@@ -105,25 +105,25 @@ impl Settings {
 }
 
 /// Up to where each kind of collection is called small.
-fn limits(values: &Values) -> Limits {
-    Limits {
+fn limits(values: &Values) -> EncodingLimits {
+    EncodingLimits {
         list: ListLimit(values[keys::LIST_MAX_LISTPACK_SIZE]),
         set: SetBounds {
             intset: values[keys::SET_MAX_INTSET_ENTRIES],
-            listpack: Bounds {
+            listpack: ListpackBounds {
                 entries: values[keys::SET_MAX_LISTPACK_ENTRIES],
                 value: values[keys::SET_MAX_LISTPACK_VALUE],
             },
         },
-        sorted_set: Bounds {
+        sorted_set: ListpackBounds {
             entries: values[keys::ZSET_MAX_LISTPACK_ENTRIES],
             value: values[keys::ZSET_MAX_LISTPACK_VALUE],
         },
-        hash: Bounds {
+        hash: ListpackBounds {
             entries: values[keys::HASH_MAX_LISTPACK_ENTRIES],
             value: values[keys::HASH_MAX_LISTPACK_VALUE],
         },
-        stream: NodeBounds {
+        stream: StreamNodeBounds {
             bytes: values[keys::STREAM_NODE_MAX_BYTES],
             entries: values[keys::STREAM_NODE_MAX_ENTRIES],
         },

@@ -28,7 +28,7 @@ use smallvec::SmallVec;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ListItem<'a> {
     /// A string.
-    AppendBytes(&'a [u8]),
+    Bytes(&'a [u8]),
     /// An integer; its decimal digits are the element.
     Integer(i64),
 }
@@ -51,7 +51,7 @@ impl<'a> ListItem<'a> {
         'a: 'b,
     {
         match self {
-            Self::AppendBytes(bytes) => bytes,
+            Self::Bytes(bytes) => bytes,
             Self::Integer(value) => digits.0.format(*value).as_bytes(),
         }
     }
@@ -65,7 +65,7 @@ impl<'a> ListItem<'a> {
     /// Whether the element is an empty string.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        matches!(self, Self::AppendBytes(b""))
+        matches!(self, Self::Bytes(b""))
     }
 }
 
@@ -73,7 +73,7 @@ impl<'a> ListItem<'a> {
 impl<'a> From<&'a [u8]> for ListItem<'a> {
     #[inline]
     fn from(bytes: &'a [u8]) -> Self {
-        resp::parse_i64(bytes).map_or(Self::AppendBytes(bytes), Self::Integer)
+        resp::parse_i64(bytes).map_or(Self::Bytes(bytes), Self::Integer)
     }
 }
 
@@ -125,7 +125,7 @@ const MAX_HEAD: usize = 9;
 fn encoded(item: ListItem<'_>) -> ([u8; MAX_HEAD], usize, &[u8]) {
     let mut head = [0; MAX_HEAD];
     match item {
-        ListItem::AppendBytes(bytes) => {
+        ListItem::Bytes(bytes) => {
             let head_len = match bytes.len() {
                 len @ 0..64 => {
                     head[0] = 0x80 | len as u8;
@@ -236,7 +236,7 @@ pub(crate) fn read(bytes: &[u8], at: usize) -> Record<'_> {
     let found = &bytes[at + skip..at + whole];
     let item = match bytes[at] {
         first @ 0x00..=0x7F => ListItem::Integer(i64::from(first)),
-        0x80..=0xBF | 0xE0..=0xF0 => ListItem::AppendBytes(found),
+        0x80..=0xBF | 0xE0..=0xF0 => ListItem::Bytes(found),
         // 13 bits in two's complement.
         first @ 0xC0..=0xDF => {
             let value = i16::from(first & 0x1F) << 8 | i16::from(found[1]);
@@ -362,7 +362,7 @@ mod tests {
         for (element, bytes) in table {
             assert_eq!(&record(element.as_bytes().into())[..], *bytes, "{element}");
         }
-        let long = record(ListItem::AppendBytes(&[b'x'; 200]));
+        let long = record(ListItem::Bytes(&[b'x'; 200]));
         assert_eq!((&long[..2], &long[202..]), (&b"\xe0\xc8"[..], &b"\x01\xca"[..]));
     }
 }

@@ -184,8 +184,8 @@ mod tests {
         for number in 0..200u8 {
             let element = [number; 10];
             let index = if number % 3 == 0 { 0 } else { segment.len() };
-            segment.insert(index, &records::record(ListItem::AppendBytes(&element)));
-            assert_eq!(segment.item(index), ListItem::AppendBytes(&element));
+            segment.insert(index, &records::record(ListItem::Bytes(&element)));
+            assert_eq!(segment.item(index), ListItem::Bytes(&element));
             assert!(segment.bytes.capacity() <= allocated(segment.bytes()) + 16, "{segment:?}");
         }
         assert_eq!(segment.records().len(), 2400);
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn segment_of_large_element_fits_exactly() {
-        let segment = Segment::of(&records::record(ListItem::AppendBytes(&vec![7; 100_000])));
+        let segment = Segment::of(&records::record(ListItem::Bytes(&vec![7; 100_000])));
         assert_eq!(segment.bytes(), 100_008);
         assert!(segment.bytes.capacity() < 115_000);
         assert!(!segment.has_room(1));

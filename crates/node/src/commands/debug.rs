@@ -120,7 +120,7 @@ async fn reload(server: &Arc<Server>, args: Args<'_>) -> Outcome {
     let (durability, replication) = (server.durability.clone(), server.replication.clone());
     let outcome = tokio::task::spawn_blocking(move || {
         let drop_expired = !replication.is_replica();
-        saving::reload(&durability, how, drop_expired, |left_out| replication.tell_left_out(left_out))
+        saving::reload(&durability, how, drop_expired, |left_out| replication.log_skipped_keys(left_out))
     })
     .await;
     match outcome {

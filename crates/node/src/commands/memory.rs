@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::Context;
-use keyspace::{Keyspace, Size, pool_use};
+use keyspace::{DatabaseSize, Keyspace, pool_usage};
 use process::memory::{MemoryUsage, memory_usage};
 use resp::Writer;
 
@@ -59,7 +59,7 @@ pub(super) fn stats(house: &Housekeeping, context: &mut Context<'_>) {
     }
 }
 
-fn figures(house: &Housekeeping, sizes: &[Size], overheads: &[usize]) -> Vec<(String, Figure)> {
+fn figures(house: &Housekeeping, sizes: &[DatabaseSize], overheads: &[usize]) -> Vec<(String, Figure)> {
     let usage = memory_usage();
     house.memory.record(usage.used);
     let (peak, overhead) = (house.memory.peak(), Overhead::of(house));
@@ -152,7 +152,7 @@ fn report(usage: &MemoryUsage, peak: usize) -> String {
 
 /// MEMORY MALLOC-STATS
 pub(super) fn malloc_stats(reply: &mut Writer<'_>) {
-    let (usage, pool) = (memory_usage(), pool_use());
+    let (usage, pool) = (memory_usage(), pool_usage());
     let text = format!(
         "pool of pages: taken {}, held {}\ngeneral allocator: allocated {}, active {}, resident {}\n",
         pool.taken,

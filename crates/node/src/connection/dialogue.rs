@@ -5,7 +5,7 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use resp::{Batch, Limits, Parser, Request};
+use resp::{Batch, ParseLimits, Parser, Request};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::Connection;
@@ -53,7 +53,7 @@ impl Connection {
     /// The first request of what was read, if that is whole.
     fn take_request(&mut self) -> io::Result<Option<Request>> {
         let mut batch = Batch::default();
-        let parsed = Parser::new().parse(&mut self.input, &mut batch, &Limits::default());
+        let parsed = Parser::new().parse(&mut self.input, &mut batch, &ParseLimits::default());
         if batch.is_empty() {
             return match parsed.error {
                 Some(_) => Err(io::ErrorKind::InvalidData.into()),

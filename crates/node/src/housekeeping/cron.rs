@@ -8,7 +8,7 @@ use std::time::Duration;
 use clock::Millis;
 use config::{Config, keys};
 use engine::{Client, ClientFlags, ClientKind, Engine, Gate, Room, WorkerStats};
-use keyspace::{Keyspace, pool_taken};
+use keyspace::{Keyspace, pool_used_bytes};
 use net::context::ClientLimits;
 use net::link_pool::LinkPool;
 use net::scratch::with_scratch;
@@ -150,7 +150,7 @@ impl Activity {
                 traffic[Count::Reads],
             ],
             changes: changes(house),
-            taken: pool_taken(),
+            taken: pool_used_bytes(),
         }
     }
 }
@@ -175,7 +175,7 @@ pub(crate) async fn stand_still(house: Arc<Housekeeping>) {
 /// Never returns.
 pub(crate) async fn purge(house: Arc<Housekeeping>) {
     let keyspace = &house.engine.keyspace;
-    let data = || (changes(&house), pool_taken());
+    let data = || (changes(&house), pool_used_bytes());
     // A keyspace that has no keys yet has nothing to give back.
     let (mut step, mut calm, mut seen) = (0, CALM_ROUNDS, data());
     loop {
@@ -205,7 +205,7 @@ pub(crate) async fn purge(house: Arc<Housekeeping>) {
 pub(crate) async fn expire(house: Arc<Housekeeping>) {
     let sooner = Arc::new(Notify::new());
     let ring = sooner.clone();
-    house.engine.keyspace.call_when_due_sooner(move || ring.notify_one());
+    house.engine.keyspace.on_earlier_expiry(move || ring.notify_one());
     loop {
         let more = expire_some(&house);
         let rest = if more { EXPIRE_REST } else { expire_period(house.config.get(keys::HZ)) };
@@ -333,7 +333,7 @@ pub(crate) async fn watch_memory(house: Arc<Housekeeping>) {
 /// Takes note of what the allocator says, which knows what no worker does.
 pub(crate) fn check_memory(house: &Housekeeping) {
     let heap = house.engine.budget.measure(memory::HEAP.of_all);
-    house.memory.record(heap + pool_taken());
+    house.memory.record(heap + pool_used_bytes());
 }
 
 /// Evicts keys for a moment, if more memory is in use than may be; says whether there are more to go.

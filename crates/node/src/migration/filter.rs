@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use engine::Commands;
-use resp::{Args, Batch, Limits, Parser, ProtocolError, encode_request};
+use resp::{Args, Batch, ParseLimits, Parser, ProtocolError, encode_request};
 use slot_routing::SlotSet;
 
 /// Passes on what is about some slots.
@@ -52,7 +52,7 @@ impl Filter {
         let (mut input, mut batch) = (std::mem::take(&mut self.input), std::mem::take(&mut self.batch));
         input.extend_from_slice(bytes);
         batch.clear();
-        let limits = Limits { max_bulk_len: i64::from(u32::MAX), ..Limits::default() };
+        let limits = ParseLimits { max_bulk_len: i64::from(u32::MAX), ..ParseLimits::default() };
         let parsed = self.parser.parse(&mut input, &mut batch, &limits);
         let mut seen = Seen::Changes;
         for index in 0..batch.len() {
@@ -94,7 +94,7 @@ impl Filter {
             encode_request(out, [&b"SELECT"[..], &self.db]);
             self.sent_db = Some(self.db.clone());
         }
-        match args.wire() {
+        match args.wire_bytes() {
             Some(wire) => out.extend_from_slice(wire),
             None => encode_request(out, args.iter()),
         }

@@ -17,7 +17,7 @@ use net::detached_connection::DetachedConnection;
 use net::scratch::with_scratch;
 use net::transport::Stream;
 use process::time;
-use resp::{Args, Batch, Limits, Parser, Value, parse_value};
+use resp::{Args, Batch, ParseLimits, Parser, Value, parse_value};
 use slot_routing::SlotSet;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Notify, mpsc};
@@ -318,11 +318,11 @@ impl<'a> Target<'a> {
     /// Runs all whole commands that have come.
     async fn run_received(&mut self) {
         let mut input = std::mem::take(&mut self.received);
-        let limits = Limits {
+        let limits = ParseLimits {
             max_bulk_len: i64::from(u32::MAX),
             requests: MOST_PARSED,
             inline: false,
-            ..Limits::default()
+            ..ParseLimits::default()
         };
         loop {
             let mut batch = Batch::default();

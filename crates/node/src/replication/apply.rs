@@ -184,7 +184,7 @@ mod tests {
     use engine::{Commands, Engine};
     use keyspace::Keyspace;
 
-    use resp::{Limits, Parser};
+    use resp::{ParseLimits, Parser};
 
     use super::*;
     use durability::stream::{EngineLogHandle, SharedLog};
@@ -198,7 +198,11 @@ mod tests {
     fn run(engine: &Engine, session: &mut Session, line: &str) {
         let (mut input, mut batch, mut out) =
             (format!("{line}\r\n").into_bytes(), Batch::default(), Vec::new());
-        Parser::new().parse(&mut input, &mut batch, &Limits { authenticated: true, ..Limits::default() });
+        Parser::new().parse(
+            &mut input,
+            &mut batch,
+            &ParseLimits { authenticated: true, ..ParseLimits::default() },
+        );
         with_scratch(|scratch| {
             commands().on(engine).run(
                 &mut scratch.worker,

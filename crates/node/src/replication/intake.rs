@@ -21,7 +21,7 @@ use durability::{Durability, saving};
 use engine::Gate;
 use replication::Position;
 use replication::master_driver;
-use snapshot_io::{LoadError, Loaded};
+use snapshot_io::{LoadError, LoadResult};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinHandle;
 
@@ -340,7 +340,7 @@ fn load_file(
 }
 
 /// Takes over the position of what was loaded.
-fn adopt_position(replication: &Replication, loaded: &Result<Loaded, LoadError>, position: Position) {
+fn adopt_position(replication: &Replication, loaded: &Result<LoadResult, LoadError>, position: Position) {
     match loaded {
         Ok(loaded) => {
             // Those that are under way in it the stream names at once.

@@ -10,7 +10,7 @@ use net::transport::{Socket, SocketOptions, Stream};
 use replication::master::PeerId;
 use replication::master_driver::MasterDriverEvent;
 use replication::{CursorId, PeerProfile, ReplconfAction};
-use resp::{Batch, Limits, Parser};
+use resp::{Batch, ParseLimits, Parser};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Notify, mpsc};
 
@@ -98,7 +98,7 @@ async fn read(
     client.count_input(input.len());
     loop {
         let mut batch = Batch::default();
-        let parsed = parser.parse(&mut input, &mut batch, &Limits::default());
+        let parsed = parser.parse(&mut input, &mut batch, &ParseLimits::default());
         let mut heard = MasterDriverEvent::Heard(peer);
         for index in 0..batch.len() {
             let args = batch.args(index, &input);

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use keyspace::{Found, Keyspace, SlotData};
+use keyspace::{KeyLookup, Keyspace, SlotData};
 use serde::Serialize;
 use slot_routing::{SLOT_COUNT, Slot};
 
@@ -106,7 +106,7 @@ impl Sample {
     ) -> Option<u64> {
         let (table, now) = (data.table_if(db)?, process::time::now());
         table.scan(from, AT_ONCE.min(*left), &mut |item| {
-            let Found::Live(place) = table.find(&keyspace.key_in(slot, item.key), now) else { return };
+            let KeyLookup::Live(place) = table.find(&keyspace.key_in(slot, item.key), now) else { return };
             if *left > 0 {
                 *left -= 1;
                 self.add(item.key, item.kind.name(), slot, table.entry_bytes(place));

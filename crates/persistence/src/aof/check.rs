@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use resp::{Batch, Limits, Parser, ProtocolError};
+use resp::{Batch, ParseLimits, Parser, ProtocolError};
 
 /// Bytes read at once; a longer command extends the buffer.
 const BUFFER_LEN: usize = 1 << 20;
@@ -87,7 +87,8 @@ impl<R: Read> Checker<R> {
 
     /// Parses the buffer up to the next annotation. Returns whether there was one.
     fn parse_buffer(&mut self, parser: &mut Parser) -> bool {
-        let limits = Limits { max_bulk_len: i64::from(u32::MAX), inline: false, ..Limits::default() };
+        let limits =
+            ParseLimits { max_bulk_len: i64::from(u32::MAX), inline: false, ..ParseLimits::default() };
         let mut batch = Batch::default();
         let parsed = parser.parse(&mut self.buffer, &mut batch, &limits);
         for index in 0..batch.len() {

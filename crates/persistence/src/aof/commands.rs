@@ -7,7 +7,7 @@
 
 use std::io::{self, Write};
 
-use keyspace::{Shown, SnapshotEntry};
+use keyspace::{SnapshotEntry, SnapshotValue};
 
 use crate::value::{Commands, add_commands, add_part_commands};
 
@@ -42,12 +42,12 @@ impl<W: Write> CommandWriter<W> {
     /// # Errors
     /// Errors of `out`.
     pub fn entry(&mut self, entry: &SnapshotEntry<'_>) -> io::Result<()> {
-        if !matches!(&entry.value, Shown::Part(part) if !part.first) {
+        if !matches!(&entry.value, SnapshotValue::Part(part) if !part.first) {
             self.begin(entry);
         }
         match &entry.value {
-            Shown::Whole(value) => add_commands(value, &mut self.commands),
-            Shown::Part(part) => add_part_commands(part, &mut self.commands),
+            SnapshotValue::Whole(value) => add_commands(value, &mut self.commands),
+            SnapshotValue::Part(part) => add_part_commands(part, &mut self.commands),
         }
         self.commands.flush_elements();
         self.write_ready(BUFFER_LEN)
@@ -86,7 +86,7 @@ impl<W: Write> CommandWriter<W> {
 #[cfg(test)]
 mod tests {
     use clock::Millis;
-    use keyspace::{Naming, Str, Usage, Value};
+    use keyspace::{EncodingHint, StringRef, Usage, Value};
 
     use super::*;
 
@@ -97,7 +97,10 @@ mod tests {
         let mut writer = CommandWriter::new(Vec::new());
         writer.function(b"#!lua name=lib").unwrap();
         for (db, key, value, expiry) in entries {
-            let value = Shown::Whole(Value::String(Str { bytes: value, naming: Naming::ByContent }));
+            let value = SnapshotValue::Whole(Value::String(StringRef {
+                bytes: value,
+                encoding_hint: EncodingHint::ByContent,
+            }));
             let expiry = expiry.map(Millis);
             writer.entry(&SnapshotEntry { db: *db, key, value, expiry, usage: Usage(0) }).unwrap();
         }

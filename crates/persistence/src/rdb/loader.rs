@@ -3,7 +3,7 @@
 use std::io::Read;
 
 use clock::Millis;
-use keyspace::{ReadLimits as EncodingLimits, Packed};
+use keyspace::{EncodingLimits, PackedValue};
 
 use super::{
     AUX, END, EXPIRE_MILLIS, EXPIRE_SECONDS, FREQUENCY, FUNCTION, FUNCTION_BEFORE_7, IDLE, MODULE_AUX,
@@ -52,7 +52,7 @@ pub struct RdbEntry<'a> {
     /// The key.
     pub key: &'a [u8],
     /// The value, or its first part.
-    pub value: Packed<'a>,
+    pub value: PackedValue<'a>,
     /// Whether further parts follow as [`RdbItem::More`].
     pub is_part: bool,
     /// Expiry time, if any.
@@ -90,13 +90,13 @@ pub enum RdbItem<'a> {
         volatile: u64,
     },
     /// A key with its value, or the first part of it.
-    RdbEntry(RdbEntry<'a>),
+    Entry(RdbEntry<'a>),
     /// A key with an empty collection, to be skipped.
     Empty(EmptyRdbKey<'a>),
     /// Further elements of the last value. The caller must detect duplicates across parts.
     More {
         /// Some elements.
-        part: Packed<'a>,
+        part: PackedValue<'a>,
         /// Whether this is the last part.
         is_last: bool,
     },
@@ -208,7 +208,8 @@ impl<R: Read> RdbLoader<R> {
                     return Ok(Some(RdbItem::Function(&self.text)));
                 }
                 FUNCTION_BEFORE_7 => {
-                    let reason = RdbErrorReason::BadValue("functions of a version before the release of Redis 7");
+                    let reason =
+                        RdbErrorReason::BadValue("functions of a version before the release of Redis 7");
                     return Err(self.source.error(reason));
                 }
                 MODULE_AUX => return Err(self.source.error(RdbErrorReason::ModuleData)),
@@ -230,7 +231,7 @@ impl<R: Read> RdbLoader<R> {
             }
             Err(error) => return Err(error),
         }
-        Ok(RdbItem::RdbEntry(RdbEntry {
+        Ok(RdbItem::Entry(RdbEntry {
             db: self.db,
             key: &self.name,
             value: self.value.value(),

@@ -3,7 +3,10 @@ mod files;
 use std::io::{self, Read, Write};
 
 use clock::Millis;
-use keyspace::{Builder, Kind, LfuSettings, Naming, Packed, Shown, SnapshotEntry, Str, Usage, Value};
+use keyspace::{
+    EncodingHint, Kind, LfuSettings, PackedBuilder, PackedValue, SnapshotEntry, SnapshotValue, StringRef,
+    Usage, Value,
+};
 use proptest::prelude::*;
 
 use super::*;
@@ -32,7 +35,10 @@ fn info() -> RdbInfo<'static> {
 fn written(rows: &[Row], options: WriteOptions) -> Vec<u8> {
     let mut writer = RdbWriter::new(Vec::new(), options, &info()).unwrap();
     for (db, key, value, expiry) in rows {
-        let value = Shown::Whole(Value::String(Str { bytes: value, naming: Naming::ByContent }));
+        let value = SnapshotValue::Whole(Value::String(StringRef {
+            bytes: value,
+            encoding_hint: EncodingHint::ByContent,
+        }));
         let entry = SnapshotEntry { db: *db, key, value, expiry: *expiry, usage: Usage(0) };
         writer.entry(&entry, |db| (rows.iter().filter(|row| row.0 == db).count(), 0)).unwrap();
     }
@@ -43,7 +49,7 @@ fn loaded_from(input: impl Read, limits: ReadLimits) -> Result<Vec<Row>, RdbErro
     let mut loader = RdbLoader::new(input, limits)?;
     let mut rows = Vec::new();
     while let Some(item) = loader.next_item()? {
-        if let RdbItem::Entry(Entry { db, key, value, expiry, .. }) = item {
+        if let RdbItem::Entry(RdbEntry { db, key, value, expiry, .. }) = item {
             rows.push((db, key.to_vec(), value.bytes().to_vec(), expiry));
         }
     }
@@ -279,7 +285,7 @@ fn large_hash_written_in_parts_is_read_as_one() {
 
 fn large_hash_in_parts(dialect: Dialect) {
     let keyspace = std::sync::Arc::new(keyspace::Keyspace::new(7, 1));
-    let mut builder = Builder::new(Kind::Hash);
+    let mut builder = PackedBuilder::new(Kind::Hash);
     let field = |number: usize| (format!("field:{number}"), format!("value of {number}").repeat(3));
     for number in 0..5000 {
         let expiry = (number % 3 == 0).then_some(Millis(2_000_000_000_000 + number as i64));
@@ -287,12 +293,14 @@ fn large_hash_in_parts(dialect: Dialect) {
     }
     for name in [&b"large"[..], b"small"] {
         let key = keyspace.key(name);
-        let value = if name == b"large" { builder.packed() } else { Packed::string(b"x") };
+        let value = if name == b"large" { builder.packed() } else { PackedValue::string(b"x") };
         let mut slot = keyspace.lock(key.slot());
         let _ = slot.table(0).insert(&key, value, Some(Millis(9)));
     }
-    let (mut snapshot, ()) =
-        keyspace.ready_to_cut().cut(&keyspace.script_turn(), || ()).expect("no other snapshot is under way");
+    let (mut snapshot, ()) = keyspace
+        .prepare_cut()
+        .cut(&keyspace.acquire_global_lock(), || ())
+        .expect("no other snapshot is under way");
     let mut writer =
         RdbWriter::new(Vec::new(), WriteOptions { dialect, ..WriteOptions::default() }, &info()).unwrap();
     let mut parts = 0;
@@ -337,7 +345,7 @@ fn large_hash_in_parts(dialect: Dialect) {
 fn expiry_removed_after_the_cut_is_still_saved() {
     for dialect in [Dialect::Redis, Dialect::Valkey] {
         let keyspace = std::sync::Arc::new(keyspace::Keyspace::new(7, 1));
-        let mut builder = Builder::new(Kind::Hash);
+        let mut builder = PackedBuilder::new(Kind::Hash);
         let time = Some(Millis(2_000_000_000_000));
         for number in 0..5000 {
             builder.push_field(
@@ -349,8 +357,8 @@ fn expiry_removed_after_the_cut_is_still_saved() {
         let key = keyspace.key(b"large");
         let place = keyspace.lock(key.slot()).table(0).insert(&key, builder.packed(), None);
         let (mut snapshot, ()) = keyspace
-            .ready_to_cut()
-            .cut(&keyspace.script_turn(), || ())
+            .prepare_cut()
+            .cut(&keyspace.acquire_global_lock(), || ())
             .expect("no other snapshot is under way");
         let mut slot = keyspace.lock(key.slot());
         assert!(slot.table(0).hash_set_expiry(place, &key, b"field:4321", None).1);
@@ -362,7 +370,9 @@ fn expiry_removed_after_the_cut_is_still_saved() {
         let mut loader = RdbLoader::new(bytes.as_slice(), ReadLimits::default()).unwrap();
         let mut timed = 0;
         while let Some(item) = loader.next_item().unwrap() {
-            let (RdbItem::Entry(Entry { value: part, .. }) | RdbItem::More { part, .. }) = item else { continue };
+            let (RdbItem::Entry(RdbEntry { value: part, .. }) | RdbItem::More { part, .. }) = item else {
+                continue;
+            };
             timed += usize::from(part.any_expires());
         }
         assert_eq!(timed, 1, "one part of the hash has the field with its time");
@@ -442,7 +452,10 @@ fn key_usage_round_trips() {
     let said = |uses: UsageFormat, usage: Usage| {
         let options = WriteOptions { uses, ..WriteOptions::default() };
         let mut writer = RdbWriter::new(Vec::new(), options, &info()).unwrap();
-        let value = Shown::Whole(Value::String(Str { bytes: b"v", naming: Naming::ByContent }));
+        let value = SnapshotValue::Whole(Value::String(StringRef {
+            bytes: b"v",
+            encoding_hint: EncodingHint::ByContent,
+        }));
         writer.entry(&SnapshotEntry { db: 0, key: b"k", value, expiry: None, usage }, |_| (1, 0)).unwrap();
         let bytes = writer.finish().unwrap();
         stored(&keyspace::Keyspace::new(1, 1), &bytes, ReadLimits::default()).unwrap()[0].1
@@ -491,8 +504,8 @@ fn corrupted_hash_encodings_never_panic() {
             let version: Option<u16> =
                 std::str::from_utf8(&wrong[5..9]).ok().and_then(|text| text.parse().ok());
             if wrong != bytes && version.is_none_or(|version| version >= 5) {
-                let error =
-                    stored(&keyspace, &wrong, ReadLimits::default()).expect_err("the checksum sees every change");
+                let error = stored(&keyspace, &wrong, ReadLimits::default())
+                    .expect_err("the checksum sees every change");
                 assert!(error.offset <= bytes.len() as u64);
             }
             if let Err(error) = stored(&keyspace, &wrong, unchecked) {

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 
 use clock::Millis;
-use keyspace::{LfuSettings, Shown, SnapshotEntry};
+use keyspace::{LfuSettings, SnapshotEntry, SnapshotValue};
 
 use super::{AUX, END, EXPIRE_MILLIS, FREQUENCY, FUNCTION, IDLE, RESIZE_DB, SELECT_DB};
 use crate::Dialect;
@@ -80,7 +80,8 @@ impl<W: Write> RdbWriter<W> {
     pub fn new(out: W, options: WriteOptions, info: &RdbInfo<'_>) -> io::Result<Self> {
         let encoder = Encoder::new(out, options.compress, options.checksum);
         let WriteOptions { uses, dialect, .. } = options;
-        let mut writer = Self { encoder, uses, dialect, selected: None, current_type: 0, sizes_written: Vec::new() };
+        let mut writer =
+            Self { encoder, uses, dialect, selected: None, current_type: 0, sizes_written: Vec::new() };
         let version = dialect.written_version();
         let signature = match dialect {
             Dialect::Redis | Dialect::Own => format!("REDIS{version:04}"),
@@ -133,7 +134,7 @@ impl<W: Write> RdbWriter<W> {
         entry: &SnapshotEntry<'_>,
         sizes: impl FnOnce(u16) -> (usize, usize),
     ) -> io::Result<()> {
-        if let Shown::Part(part) = &entry.value
+        if let SnapshotValue::Part(part) = &entry.value
             && !part.first
         {
             return value::write_part(self.current_type, part, &mut self.encoder);
@@ -159,8 +160,8 @@ impl<W: Write> RdbWriter<W> {
         self.encoder.byte(self.current_type)?;
         self.encoder.string(entry.key)?;
         match &entry.value {
-            Shown::Whole(value) => value::write(self.current_type, value, &mut self.encoder),
-            Shown::Part(part) => value::write_part(self.current_type, part, &mut self.encoder),
+            SnapshotValue::Whole(value) => value::write(self.current_type, value, &mut self.encoder),
+            SnapshotValue::Part(part) => value::write_part(self.current_type, part, &mut self.encoder),
         }
     }
 

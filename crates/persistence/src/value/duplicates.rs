@@ -4,7 +4,7 @@
 const SMALL_SET: usize = 32;
 
 /// Whether two of the names are equal.
-pub(super) fn has_duplicate<'a>(names: impl Iterator<RdbItem = &'a [u8]> + Clone, len: usize) -> bool {
+pub(super) fn has_duplicate<'a>(names: impl Iterator<Item = &'a [u8]> + Clone, len: usize) -> bool {
     if len > SMALL_SET {
         let mut names: Vec<_> = names.collect();
         names.sort_unstable();

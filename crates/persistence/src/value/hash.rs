@@ -39,7 +39,8 @@ const TIMED_LISTPACK: u8 = 25;
 const FIRST_MILLISECOND: i64 = 1;
 /// Valkey's encoding of a missing time.
 const NEVER: i64 = -1;
-const IMPOSSIBLE_TIME: RdbErrorReason = RdbErrorReason::BadValue("a field that expires at an impossible time");
+const IMPOSSIBLE_TIME: RdbErrorReason =
+    RdbErrorReason::BadValue("a field that expires at an impossible time");
 const DUPLICATE: RdbErrorReason = RdbErrorReason::BadValue("a hash with the same field twice");
 
 pub(super) struct HashCodec;
@@ -223,8 +224,9 @@ fn read_flat<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer
             let expiry = match field.get(2) {
                 None => None,
                 Some(time) => {
-                    let time =
-                        time.as_integer().ok_or(RdbErrorReason::BadValue("a field whose time is no number"))?;
+                    let time = time
+                        .as_integer()
+                        .ok_or(RdbErrorReason::BadValue("a field whose time is no number"))?;
                     (time > 0).then_some(Millis(time))
                 }
             };

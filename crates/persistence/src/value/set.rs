@@ -11,7 +11,7 @@
 
 use std::io::{self, Read, Write};
 
-use keyspace::{FieldsPart, Member, SetRef};
+use keyspace::{FieldsPart, SetMember, SetRef};
 
 use super::commands::Commands;
 use super::{Codec, MultipartCodec, PART_BYTES, Remaining, ValueBuffer, duplicates, packed_encodings};
@@ -136,7 +136,7 @@ fn read_intset(blob: &[u8], push: Push<'_>) -> Result<(), RdbErrorReason> {
             return Err(RdbErrorReason::BadValue("an intset that is not in order"));
         }
         last = Some(value);
-        push(&Member::Integer(value.into()))?;
+        push(&SetMember::Integer(value.into()))?;
     }
     Ok(())
 }

@@ -11,7 +11,7 @@
 
 use std::io::{self, Read, Write};
 
-use keyspace::{Scored, ScoredPart, SortedSetRef};
+use keyspace::{ScoredMember, ScoredPart, SortedSetRef};
 
 use super::commands::Commands;
 use super::{Codec, MultipartCodec, Remaining, ValueBuffer, duplicates, packed_encodings};
@@ -81,7 +81,7 @@ impl Codec for SortedSetCodec {
             if duplicates::has_duplicate(names, members.len()) {
                 return Err(source.error(DUPLICATE));
             }
-            buffer.packed.order_scored();
+            buffer.packed.sort_scored();
         }
         Ok(())
     }
@@ -129,12 +129,12 @@ impl MultipartCodec for SortedSetCodec {
     }
 }
 
-fn add_member(member: &Scored<'_>, out: &mut Commands) {
+fn add_member(member: &ScoredMember<'_>, out: &mut Commands) {
     // Debug formatting gives the shortest digits that parse to this score.
     out.element("ZADD", &[format!("{:?}", member.score).as_bytes(), member.name]);
 }
 
-fn write_member<W: Write>(member: &Scored<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+fn write_member<W: Write>(member: &ScoredMember<'_>, out: &mut Encoder<W>) -> io::Result<()> {
     out.string(member.name)?;
     out.bytes(&member.score.to_le_bytes())
 }

@@ -28,8 +28,8 @@ use std::io::{self, Read, Write};
 
 use clock::Millis;
 use keyspace::{
-    Builder, Cursor, Head, IdempotenceBounds, IdempotenceTotals, Piece, StreamId, StreamPart, StreamRef,
-    check_node, node_entries,
+    IdempotenceBounds, IdempotenceTotals, PackedBuilder, StreamCursor, StreamHead, StreamId, StreamPart,
+    StreamPiece, StreamRef, check_node, node_entries,
 };
 
 pub(super) use commands::StreamCommands;
@@ -65,7 +65,7 @@ impl Codec for StreamCodec {
     }
 
     fn write<W: Write>(code: u8, stream: &StreamRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
-        let (stream, mut cursor) = (stream.read(), Cursor::default());
+        let (stream, mut cursor) = (stream.read(), StreamCursor::default());
         while let Some(piece) = cursor.next(&stream) {
             write_piece(code, &piece, out)?;
         }
@@ -73,7 +73,7 @@ impl Codec for StreamCodec {
     }
 
     fn add_commands(stream: &StreamRef<'_>, out: &mut Commands) {
-        let (stream, mut cursor) = (stream.read(), Cursor::default());
+        let (stream, mut cursor) = (stream.read(), StreamCursor::default());
         while let Some(piece) = cursor.next(&stream) {
             commands::add_piece(&piece, out);
         }
@@ -121,7 +121,8 @@ impl MultipartCodec for StreamCodec {
     /// Reads pieces until there are enough for a part.
     fn read_more<R: Read>(source: &mut Source<R>, buffer: &mut ValueBuffer) -> Result<(), RdbError> {
         let ValueBuffer { packed, first: id, second: bytes, remaining, stream_remaining, .. } = buffer;
-        let mut reading = StreamReader { code: remaining.code, source, remaining: stream_remaining, id, bytes };
+        let mut reading =
+            StreamReader { code: remaining.code, source, remaining: stream_remaining, id, bytes };
         while reading.remaining.stage != ReadStage::Done && packed.packed().bytes().len() < PART_BYTES {
             reading.step(packed)?;
         }
@@ -158,14 +159,14 @@ fn code(dialect: Dialect, has_producers: bool, are_timed: impl FnOnce() -> bool)
     }
 }
 
-fn write_piece<W: Write>(code: u8, piece: &Piece<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+fn write_piece<W: Write>(code: u8, piece: &StreamPiece<'_>, out: &mut Encoder<W>) -> io::Result<()> {
     match *piece {
-        Piece::Nodes(count) | Piece::Consumers(count) => out.len(count as u64),
-        Piece::Node { id, bytes } => {
+        StreamPiece::Nodes(count) | StreamPiece::Consumers(count) => out.len(count as u64),
+        StreamPiece::Node { id, bytes } => {
             out.string(&raw_id_bytes(id))?;
             out.string(bytes)
         }
-        Piece::Head { head, first, groups } => {
+        StreamPiece::Head { head, first, groups } => {
             out.len(head.len)?;
             write_id(head.last, out)?;
             write_id(first, out)?;
@@ -173,18 +174,18 @@ fn write_piece<W: Write>(code: u8, piece: &Piece<'_>, out: &mut Encoder<W>) -> i
             out.len(head.added)?;
             out.len(groups as u64)
         }
-        Piece::Group { name, last, read, pending } => {
+        StreamPiece::Group { name, last, read, pending } => {
             out.string(name)?;
             write_id(last, out)?;
             out.len(read.unwrap_or(UNKNOWN))?;
             out.len(pending as u64)
         }
-        Piece::Pending { id, delivered, count } => {
+        StreamPiece::Pending { id, delivered, count } => {
             out.bytes(&raw_id_bytes(id))?;
             out.bytes(&delivered.0.to_le_bytes())?;
             out.len(count)
         }
-        Piece::Consumer { name, seen, active, pending } => {
+        StreamPiece::Consumer { name, seen, active, pending } => {
             out.string(name)?;
             out.bytes(&seen.0.to_le_bytes())?;
             if matches!(code, TIMED | WITH_PRODUCERS) {
@@ -192,26 +193,29 @@ fn write_piece<W: Write>(code: u8, piece: &Piece<'_>, out: &mut Encoder<W>) -> i
             }
             out.len(pending as u64)
         }
-        Piece::Owned(id) => out.bytes(&raw_id_bytes(id)),
-        Piece::Producers { .. } | Piece::Producer { .. } | Piece::Iid { .. } | Piece::Totals(_)
+        StreamPiece::Owned(id) => out.bytes(&raw_id_bytes(id)),
+        StreamPiece::Producers { .. }
+        | StreamPiece::Producer { .. }
+        | StreamPiece::Iid { .. }
+        | StreamPiece::Totals(_)
             if code != WITH_PRODUCERS =>
         {
             Ok(())
         }
-        Piece::Producers { bounds, count } => {
+        StreamPiece::Producers { bounds, count } => {
             out.len(bounds.duration)?;
             out.len(bounds.most)?;
             out.len(count as u64)
         }
-        Piece::Producer { name, iids } => {
+        StreamPiece::Producer { name, iids } => {
             out.string(name)?;
             out.len(iids as u64)
         }
-        Piece::Iid { iid, id } => {
+        StreamPiece::Iid { iid, id } => {
             out.string(iid)?;
             write_id(id, out)
         }
-        Piece::Totals(totals) => {
+        StreamPiece::Totals(totals) => {
             out.len(totals.added)?;
             out.len(totals.duplicates)
         }
@@ -278,7 +282,7 @@ impl<R: Read> StreamReader<'_, R> {
     }
 
     /// Reads the next items.
-    fn step(&mut self, packed: &mut Builder) -> Result<(), RdbError> {
+    fn step(&mut self, packed: &mut PackedBuilder) -> Result<(), RdbError> {
         self.remaining.stage = match self.remaining.stage {
             ReadStage::Done => ReadStage::Done,
             ReadStage::Nodes(0) => self.head(packed)?,
@@ -293,13 +297,13 @@ impl<R: Read> StreamReader<'_, R> {
             }
             ReadStage::Pending(left) => {
                 let (id, delivered) = (self.raw_id()?, self.time()?);
-                packed.push_piece(Piece::Pending { id, delivered, count: self.source.len()? });
+                packed.push_piece(StreamPiece::Pending { id, delivered, count: self.source.len()? });
                 ReadStage::Pending(left - 1)
             }
             ReadStage::Consumers => self.consumer(packed)?,
             ReadStage::Owned(0) => ReadStage::Consumers,
             ReadStage::Owned(left) => {
-                packed.push_piece(Piece::Owned(self.raw_id()?));
+                packed.push_piece(StreamPiece::Owned(self.raw_id()?));
                 ReadStage::Owned(left - 1)
             }
             ReadStage::Producers => self.producer(packed)?,
@@ -307,14 +311,14 @@ impl<R: Read> StreamReader<'_, R> {
             ReadStage::Iids(left) => {
                 self.source.string(self.bytes)?;
                 let id = self.id()?;
-                packed.push_piece(Piece::Iid { iid: self.bytes, id });
+                packed.push_piece(StreamPiece::Iid { iid: self.bytes, id });
                 ReadStage::Iids(left - 1)
             }
         };
         Ok(())
     }
 
-    fn node(&mut self, packed: &mut Builder) -> Result<(), RdbError> {
+    fn node(&mut self, packed: &mut PackedBuilder) -> Result<(), RdbError> {
         self.source.string(self.id)?;
         let Ok(id) = <[u8; ID]>::try_from(&self.id[..]) else {
             return self.bad_value("a node of a stream without an id");
@@ -331,11 +335,11 @@ impl<R: Read> StreamReader<'_, R> {
         }
         self.remaining.last = last;
         self.remaining.live = self.remaining.live.saturating_add(live);
-        packed.push_piece(Piece::Node { id, bytes: self.bytes });
+        packed.push_piece(StreamPiece::Node { id, bytes: self.bytes });
         Ok(())
     }
 
-    fn head(&mut self, packed: &mut Builder) -> Result<ReadStage, RdbError> {
+    fn head(&mut self, packed: &mut PackedBuilder) -> Result<ReadStage, RdbError> {
         // Count the entries instead of trusting the file: old versions miscounted.
         let (_, last) = (self.source.len()?, self.id()?);
         let len = self.remaining.live;
@@ -350,12 +354,12 @@ impl<R: Read> StreamReader<'_, R> {
         }
         (self.remaining.added, self.remaining.last_of_all) = (added, last);
         self.remaining.groups = self.source.len()?;
-        let head = Head { len, last, max_deleted, added };
-        packed.push_piece(Piece::Head { head, first: StreamId::MIN, groups: 0 });
+        let head = StreamHead { len, last, max_deleted, added };
+        packed.push_piece(StreamPiece::Head { head, first: StreamId::MIN, groups: 0 });
         Ok(ReadStage::Groups)
     }
 
-    fn group(&mut self, packed: &mut Builder) -> Result<ReadStage, RdbError> {
+    fn group(&mut self, packed: &mut PackedBuilder) -> Result<ReadStage, RdbError> {
         if self.remaining.unowned > 0 {
             return self.bad_value("entries of a stream that are pending with nobody");
         }
@@ -368,42 +372,42 @@ impl<R: Read> StreamReader<'_, R> {
         } else {
             Some(self.source.len()?).filter(|read| *read != UNKNOWN)
         };
-        packed.push_piece(Piece::Group { name: self.bytes, last, read, pending: 0 });
+        packed.push_piece(StreamPiece::Group { name: self.bytes, last, read, pending: 0 });
         self.remaining.unowned = self.source.len()?;
         Ok(ReadStage::Pending(self.remaining.unowned))
     }
 
     /// Starts the idempotent producers if the type has them.
-    fn after_groups(&mut self, packed: &mut Builder) -> Result<ReadStage, RdbError> {
+    fn after_groups(&mut self, packed: &mut PackedBuilder) -> Result<ReadStage, RdbError> {
         if self.code != WITH_PRODUCERS {
             return Ok(ReadStage::Done);
         }
         let bounds = IdempotenceBounds { duration: self.source.len()?, most: self.source.len()? };
         self.remaining.producers = self.source.len()?;
-        packed.push_piece(Piece::Producers { bounds, count: 0 });
+        packed.push_piece(StreamPiece::Producers { bounds, count: 0 });
         Ok(ReadStage::Producers)
     }
 
-    fn producer(&mut self, packed: &mut Builder) -> Result<ReadStage, RdbError> {
+    fn producer(&mut self, packed: &mut PackedBuilder) -> Result<ReadStage, RdbError> {
         let Some(left) = self.remaining.producers.checked_sub(1) else {
             let totals = IdempotenceTotals { added: self.source.len()?, duplicates: self.source.len()? };
-            packed.push_piece(Piece::Totals(totals));
+            packed.push_piece(StreamPiece::Totals(totals));
             return Ok(ReadStage::Done);
         };
         self.remaining.producers = left;
         self.source.string(self.bytes)?;
-        packed.push_piece(Piece::Producer { name: self.bytes, iids: 0 });
+        packed.push_piece(StreamPiece::Producer { name: self.bytes, iids: 0 });
         Ok(ReadStage::Iids(self.source.len()?))
     }
 
-    fn consumer(&mut self, packed: &mut Builder) -> Result<ReadStage, RdbError> {
+    fn consumer(&mut self, packed: &mut PackedBuilder) -> Result<ReadStage, RdbError> {
         let Some(left) = self.remaining.consumers.checked_sub(1) else { return Ok(ReadStage::Groups) };
         self.remaining.consumers = left;
         self.source.string(self.bytes)?;
         let seen = self.time()?;
         let active = if matches!(self.code, TIMED | WITH_PRODUCERS) { self.time()? } else { seen };
         let active = (active.0 >= 0).then_some(active);
-        packed.push_piece(Piece::Consumer { name: self.bytes, seen, active, pending: 0 });
+        packed.push_piece(StreamPiece::Consumer { name: self.bytes, seen, active, pending: 0 });
         let pending = self.source.len()?;
         let Some(unowned) = self.remaining.unowned.checked_sub(pending) else {
             return self.bad_value("a consumer of a stream with more entries than are pending");

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 
 use clock::Millis;
-use keyspace::Str;
+use keyspace::StringRef;
 
 use super::commands::Commands;
 use super::{Codec, ValueBuffer};
@@ -18,21 +18,24 @@ pub(super) struct StringCodec;
 
 impl Codec for StringCodec {
     const CODES: &'static [u8] = &[STRING];
-    type Value<'a> = Str<'a>;
+    type Value<'a> = StringRef<'a>;
 
-    fn code(_: &Str<'_>, _: Dialect) -> u8 {
+    fn code(_: &StringRef<'_>, _: Dialect) -> u8 {
         STRING
     }
 
-    fn write<W: Write>(_: u8, string: &Str<'_>, out: &mut Encoder<W>) -> io::Result<()> {
+    fn write<W: Write>(_: u8, string: &StringRef<'_>, out: &mut Encoder<W>) -> io::Result<()> {
         out.string(string.bytes)
     }
 
-    fn add_commands(string: &Str<'_>, out: &mut Commands) {
+    fn add_commands(string: &StringRef<'_>, out: &mut Commands) {
         match out.take_expiry() {
             None => out.add_key_command("SET", &[string.bytes]),
             Some(Millis(at)) => {
-                out.add_key_command("SET", &[string.bytes, b"PXAT", itoa::Buffer::new().format(at).as_bytes()]);
+                out.add_key_command(
+                    "SET",
+                    &[string.bytes, b"PXAT", itoa::Buffer::new().format(at).as_bytes()],
+                );
             }
         }
     }

@@ -5,7 +5,7 @@ use std::io::Read;
 use anyhow::{Result, bail};
 use clock::Millis;
 use keyspace::Kind;
-use persistence::{Entry, Item, Limits, RdbLoader};
+use persistence::{RdbEntry, RdbItem, RdbLoader, ReadLimits};
 
 use capacity::estimate::{self, ElementCounts, KeyShape};
 
@@ -46,7 +46,7 @@ impl Filter {
         Ok(Self { db, kind, pattern })
     }
 
-    fn matches(&self, entry: &Entry<'_>) -> bool {
+    fn matches(&self, entry: &RdbEntry<'_>) -> bool {
         self.db.is_none_or(|db| db == entry.db)
             && self.kind.is_none_or(|kind| kind == entry.value.kind())
             && self.pattern.as_ref().is_none_or(|pattern| glob::matches(pattern, entry.key))
@@ -71,7 +71,7 @@ struct PartialKey {
 }
 
 impl PartialKey {
-    fn begin(entry: &Entry<'_>) -> Self {
+    fn begin(entry: &RdbEntry<'_>) -> Self {
         let value = entry.value;
         let info = KeyInfo {
             db: entry.db,
@@ -106,7 +106,7 @@ impl PartialKey {
 
 impl<R: Read> Reader<R> {
     pub(crate) fn new(input: R, filter: Filter) -> Result<Self> {
-        Ok(Self { loader: RdbLoader::new(input, Limits::default())?, filter, empty: 0 })
+        Ok(Self { loader: RdbLoader::new(input, ReadLimits::default())?, filter, empty: 0 })
     }
 
     /// Number of skipped keys with empty collections, regardless of the filter.
@@ -119,8 +119,8 @@ impl<R: Read> Reader<R> {
         let mut open: Option<PartialKey> = None;
         while let Some(item) = self.loader.next_item()? {
             match item {
-                Item::Entry(entry) if !self.filter.matches(&entry) => open = None,
-                Item::Entry(entry) => {
+                RdbItem::Entry(entry) if !self.filter.matches(&entry) => open = None,
+                RdbItem::Entry(entry) => {
                     let begun = PartialKey::begin(&entry);
                     if entry.is_part {
                         open = Some(begun);
@@ -128,7 +128,7 @@ impl<R: Read> Reader<R> {
                         visit(&begun.finish())?;
                     }
                 }
-                Item::More { part, is_last } => {
+                RdbItem::More { part, is_last } => {
                     if let Some(open) = &mut open {
                         open.seen.add(&part);
                     }
@@ -136,11 +136,11 @@ impl<R: Read> Reader<R> {
                         visit(&open.finish())?;
                     }
                 }
-                Item::Empty(_) => {
+                RdbItem::Empty(_) => {
                     self.empty += 1;
                     open = None;
                 }
-                Item::Aux { .. } | Item::Sizes { .. } | Item::Function(_) => {}
+                RdbItem::Aux { .. } | RdbItem::Sizes { .. } | RdbItem::Function(_) => {}
             }
         }
         Ok(())

@@ -14,7 +14,7 @@ use resp::{Args, Value};
 use slot_routing::{
     Endpoint, Epoch, Member, NodeId, Ownership, ReplOffset, Role, SLOT_COUNT, Slot, SlotSet, Topology,
 };
-use snapshot_io::{Loaded, LoadedFiles, Steps};
+use snapshot_io::{AofLoadResult, LoadResult, WriteObserver};
 
 use super::Key;
 use crate::clients::Words;
@@ -282,7 +282,7 @@ impl Held {
         folder: &AofDirectory<SimDisk>,
         manifest: &Manifest,
         imports: &Imports,
-    ) -> Result<LoadedFiles, String> {
+    ) -> Result<AofLoadResult, String> {
         let executor = self.executor.get_mut();
         let on_command = |args: Args<'_>| drop(imports.apply_command(&executor.engine, args));
         let host = Quiet { now: NO_TIME, on_command: &on_command };
@@ -297,7 +297,7 @@ impl Held {
     }
 
     /// Replaces the data by a snapshot.
-    pub(super) fn load(&mut self, snapshot: &[u8]) -> Loaded {
+    pub(super) fn load(&mut self, snapshot: &[u8]) -> LoadResult {
         let executor = self.executor.get_mut();
         let host = Quiet::at(NO_TIME);
         let loaded = executor.loader(&host).replace(snapshot, snapshot.len() as u64, false, || true);
@@ -348,8 +348,8 @@ fn error_in(reply: &Value) -> Option<&str> {
 /// Does nothing between the slots of a snapshot.
 struct NoSteps;
 
-impl Steps for NoSteps {
-    fn on_part(&mut self, _keys: u64) -> std::io::Result<()> {
+impl WriteObserver for NoSteps {
+    fn on_part_written(&mut self, _keys: u64) -> std::io::Result<()> {
         Ok(())
     }
 }

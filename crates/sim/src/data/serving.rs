@@ -8,7 +8,7 @@ use replication::master::{PeerId, TransferId};
 use replication::master_driver::{self, MasterDriverAction, MasterDriverEvent, SnapshotPosition};
 use replication::replica;
 use replication::{CursorId, PeerProfile, PsyncRequest, ReplconfAction, StreamEpoch};
-use resp::{Args, Batch, Limits, Parser};
+use resp::{Args, Batch, ParseLimits, Parser};
 
 use super::link::Item;
 use super::store::Store;
@@ -119,7 +119,7 @@ impl<E: Debug> Stage<E> {
         let signs = input.iter().take_while(|byte| **byte == b'\n').count();
         input.drain(..signs);
         let mut batch = Batch::default();
-        let parsed = Parser::new().parse(&mut input, &mut batch, &Limits::default());
+        let parsed = Parser::new().parse(&mut input, &mut batch, &ParseLimits::default());
         assert_eq!(parsed.error, None, "a replica makes sense");
         for index in 0..batch.len() {
             self.answer(host, id, batch.args(index, &input));

@@ -7,7 +7,7 @@ use clock::{Instant, Millis};
 use engine::{Background, EffectLog, Gate, Origin, Session};
 use replication::{Log, Position};
 use slot_routing::ReplOffset;
-use snapshot_io::State;
+use snapshot_io::SnapshotState;
 
 use super::running::RunningClient;
 use super::watching::Watcher;
@@ -181,7 +181,7 @@ impl Life {
     }
 
     /// Returns a snapshot with its position in the history.
-    pub(super) fn cut(&self) -> (State, Position) {
+    pub(super) fn cut(&self) -> (SnapshotState, Position) {
         let at_cut = || {
             let mut logged = self.log.lock();
             logged.log.forget_db();

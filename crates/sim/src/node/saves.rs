@@ -5,9 +5,9 @@
 use std::io::{self, Write as _};
 
 use engine::{Gate, NoLog};
-use persistence::{Disk, SavedFile};
+use persistence::{Disk, SnapshotFile};
 use replication::Position;
-use snapshot_io::State;
+use snapshot_io::SnapshotState;
 
 use super::World;
 use super::invariants::Seen;
@@ -21,7 +21,7 @@ const NAME: &str = "dump.rdb";
 /// The RDB file and its possible contents.
 pub(super) struct Saves {
     disk: SimDisk,
-    file: SavedFile<SimDisk>,
+    file: SnapshotFile<SimDisk>,
     /// The histories up to the last completed save and of later saves, each of which may have been
     /// renamed into place.
     may_be: Vec<Vec<u8>>,
@@ -32,7 +32,7 @@ pub(super) struct Saves {
 impl Saves {
     pub(super) fn new(disk: &SimDisk) -> Self {
         let disk = disk.folder("data/");
-        Self { file: SavedFile::new(disk.clone(), NAME), disk, may_be: Vec::new(), done: false }
+        Self { file: SnapshotFile::new(disk.clone(), NAME), disk, may_be: Vec::new(), done: false }
     }
 }
 
@@ -58,7 +58,7 @@ impl World {
     fn write_save(
         &mut self,
         life: &mut Life,
-        state: State,
+        state: SnapshotState,
         at: Position,
         serving: bool,
     ) -> io::Result<Opened> {

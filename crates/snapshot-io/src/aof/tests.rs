@@ -2,7 +2,7 @@ use engine::{Commands, Engine, NoLog};
 use keyspace::Keyspace;
 
 use super::*;
-use crate::host::Host;
+use crate::host::LoadHost;
 
 /// Commands at which a file may be torn, with the number of keys after the last complete command or
 /// transaction before each.
@@ -42,9 +42,9 @@ struct Fixture {
 }
 
 /// A host that ignores everything.
-struct Nowhere;
+struct IgnoringHost;
 
-impl Host for Nowhere {
+impl LoadHost for IgnoringHost {
     fn now(&self) -> clock::Millis {
         clock::Millis(1_700_000_000_000)
     }
@@ -61,7 +61,7 @@ impl Host for Nowhere {
 
     fn key_read(&self) {}
 
-    fn tell(&self, _told: Told<'_>) {}
+    fn tell(&self, _told: LoadEvent<'_>) {}
 }
 
 impl Fixture {
@@ -73,27 +73,28 @@ impl Fixture {
     }
 
     /// Loads a file with these bytes. Returns the offset up to which it is complete, and the number of keys.
-    fn load(&self, bytes: &[u8]) -> (Result<u64, Stop>, usize) {
+    fn load(&self, bytes: &[u8]) -> (Result<u64, ReplayError>, usize) {
         let (outcome, _) = self.load_to_place(bytes);
         (outcome, self.engine.keyspace.sizes().iter().map(|size| size.keys).sum())
     }
 
     /// Loads a file with these bytes. Returns the offset up to which it is complete, and the position in the
     /// history.
-    fn load_to_place(&self, bytes: &[u8]) -> (Result<u64, Stop>, Option<Position>) {
+    fn load_to_place(&self, bytes: &[u8]) -> (Result<u64, ReplayError>, Option<Position>) {
         let Self { engine, commands } = self;
-        let host = &Nowhere;
-        let loader = Loader { engine, commands, threads: 1, verify_checksum: true, kept: 0, host };
+        let host = &IgnoringHost;
+        let loader =
+            Loader { engine, commands, threads: 1, verify_checksum: true, max_deletion_bytes: 0, host };
         clear(engine);
         let mut session = Session::new(0, Origin::Master, true);
-        let mut ran = Ran::default();
-        let outcome = loader.run_commands(&mut session, bytes, 0, &mut ran);
-        (outcome, ran.position)
+        let mut replay = ReplayState::default();
+        let outcome = loader.run_commands(&mut session, bytes, 0, &mut replay);
+        (outcome, replay.position)
     }
 }
 
 #[test]
-fn torn_at_any_byte_it_is_whole_up_to_the_last_whole_command() {
+fn torn_file_is_complete_up_to_its_last_command() {
     let fixture = Fixture::new();
     let (bytes, ends) = file();
     for len in 0..=bytes.len() {
@@ -106,14 +107,14 @@ fn torn_at_any_byte_it_is_whole_up_to_the_last_whole_command() {
 }
 
 #[test]
-fn a_byte_that_is_wrong_is_an_error_with_its_place_or_another_command() {
+fn corrupt_byte_gives_error_with_offset_or_other_command() {
     let fixture = Fixture::new();
     let (bytes, _) = file();
     for at in 0..bytes.len() {
         for wrong in [0, b'*', b'$', b'\n', b'9', b'-', bytes[at] ^ 0x55] {
             let mut changed = bytes.clone();
             changed[at] = wrong;
-            if let (Err(Stop::Format { offset, .. }), _) = fixture.load(&changed) {
+            if let (Err(ReplayError::Format { offset, .. }), _) = fixture.load(&changed) {
                 assert!(offset <= bytes.len() as u64);
             }
         }
@@ -123,7 +124,7 @@ fn a_byte_that_is_wrong_is_an_error_with_its_place_or_another_command() {
 /// A server is killed while writing a transaction and restarts: the next annotation that it writes must match
 /// the position at which the truncated file ends.
 #[test]
-fn torn_within_a_transaction_the_place_in_the_history_is_where_it_is_cut_back_to() {
+fn torn_transaction_resets_position_to_truncation_point() {
     let fixture = Fixture::new();
     let annotation = format!("#REPL:{} 100\r\n", "a".repeat(40));
     let (bytes, ends) = file();
@@ -140,7 +141,7 @@ fn torn_within_a_transaction_the_place_in_the_history_is_where_it_is_cut_back_to
 /// As in Valkey: such a file was written by a server with other commands, so its remaining contents are not
 /// understood either.
 #[test]
-fn a_command_that_there_is_not_ends_the_load_where_it_is() {
+fn unknown_command_stops_the_load_with_its_offset() {
     let fixture = Fixture::new();
     let set = |value: &str| request(&["SET", "key", value]);
     let before = [set("1"), request(&["MULTI"]), set("2"), request(&["EXEC"]), set("3")].concat();
@@ -157,7 +158,7 @@ fn a_command_that_there_is_not_ends_the_load_where_it_is() {
         let depth = inside.len() - wrong.len() - request(&["EXEC"]).len();
         for (tail, at) in [(wrong, 0), (inside, depth)] {
             let bytes = [before.clone(), tail, set("5")].concat();
-            let (Err(Stop::Command { offset, error }), _) = fixture.load(&bytes) else {
+            let (Err(ReplayError::Command { offset, error }), _) = fixture.load(&bytes) else {
                 panic!("{words:?} was taken")
             };
             assert_eq!((offset, error.as_str()), ((before.len() + at) as u64, text), "{words:?}");
@@ -177,15 +178,15 @@ fn request(words: &[&str]) -> Vec<u8> {
 
 /// Some old versions wrote such collections.
 #[test]
-fn collections_without_elements_are_passed_over_and_counted() {
+fn empty_collections_are_skipped_and_counted() {
     let fixture = Fixture::new();
-    let host = &Nowhere;
+    let host = &IgnoringHost;
     let loader = Loader {
         engine: &fixture.engine,
         commands: &fixture.commands,
         threads: 2,
         verify_checksum: true,
-        kept: 0,
+        max_deletion_bytes: 0,
         host,
     };
     // An empty hash, a string, a quicklist with one empty listpack, an empty set, sorted set, and hash as a

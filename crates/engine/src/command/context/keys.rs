@@ -1,7 +1,10 @@
 //! Keys as handlers use them: found, read, put, deleted, made to expire.
 
 use clock::Millis;
-use keyspace::{Detached, Dropped, Found, Key, Kind, Packed, Place, Str, Table, Typed, Usage};
+use keyspace::{
+    DetachedValue, EntryRef, Key, KeyLookup, Kind, PackedValue, RemovedValue, StringRef, Table, TypedView,
+    Usage,
+};
 use resp::Writer;
 
 use super::Context;
@@ -36,24 +39,24 @@ impl<'a> Context<'a> {
     /// the log told, unless this node is a replica or writes are paused: then it is only hidden.
     /// The key is used by that.
     #[inline]
-    pub fn find(&mut self, key: &Key<'_>) -> Option<Place> {
+    pub fn find(&mut self, key: &Key<'_>) -> Option<EntryRef> {
         self.find_in(self.session.db, key)
     }
 
     /// [`Context::find`] for a command that looks at a key without using it.
     #[inline]
-    pub fn peek(&mut self, key: &Key<'_>) -> Option<Place> {
+    pub fn peek(&mut self, key: &Key<'_>) -> Option<EntryRef> {
         self.look_in(self.session.db, key).map(|(place, _)| place)
     }
 
     /// [`Context::find`] in another database.
     #[inline]
-    pub fn find_in(&mut self, db: u16, key: &Key<'_>) -> Option<Place> {
+    pub fn find_in(&mut self, db: u16, key: &Key<'_>) -> Option<EntryRef> {
         self.use_in(db, key)
     }
 
     #[inline(always)]
-    fn use_in(&mut self, db: u16, key: &Key<'_>) -> Option<Place> {
+    fn use_in(&mut self, db: u16, key: &Key<'_>) -> Option<EntryRef> {
         let (place, usage) = self.look_in(db, key)?;
         if !self.session.no_touch() {
             self.mark_used(db, key, place, usage);
@@ -63,7 +66,7 @@ impl<'a> Context<'a> {
 
     /// The key at `place` is used; `before` is how it had been.
     #[inline(always)]
-    pub fn mark_used(&mut self, db: u16, key: &Key<'_>, place: Place, before: Usage) {
+    pub fn mark_used(&mut self, db: u16, key: &Key<'_>, place: EntryRef, before: Usage) {
         let usage = match self.engine.settings.usage_meaning() {
             UsageMeaning::Accesses => self.used_now,
             UsageMeaning::Counts => {
@@ -79,11 +82,13 @@ impl<'a> Context<'a> {
     }
 
     #[inline(always)]
-    fn look_in(&mut self, db: u16, key: &Key<'_>) -> Option<(Place, Usage)> {
+    fn look_in(&mut self, db: u16, key: &Key<'_>) -> Option<(EntryRef, Usage)> {
         match self.slots.find(db, key, self.now) {
-            (Found::Missing, _) => None,
-            (Found::Live(place), usage) => Some((place, usage)),
-            (Found::Expired(place), usage) => self.look_at_expired(db, key, place).then_some((place, usage)),
+            (KeyLookup::Missing, _) => None,
+            (KeyLookup::Live(place), usage) => Some((place, usage)),
+            (KeyLookup::Expired(place), usage) => {
+                self.look_at_expired(db, key, place).then_some((place, usage))
+            }
         }
     }
 
@@ -108,7 +113,7 @@ impl<'a> Context<'a> {
 
     /// Deals with a key whose time has come; says whether the command sees it all the same.
     #[cold]
-    fn look_at_expired(&mut self, db: u16, key: &Key<'_>, place: Place) -> bool {
+    fn look_at_expired(&mut self, db: u16, key: &Key<'_>, place: EntryRef) -> bool {
         let settings = &self.engine.settings;
         let gate = settings.gate();
         if self.sees_expired() {
@@ -132,13 +137,13 @@ impl<'a> Context<'a> {
 
     /// [`Context::find`] for a command that reads: counts a hit or a miss.
     #[inline]
-    pub fn read(&mut self, key: &Key<'_>) -> Option<Place> {
+    pub fn read(&mut self, key: &Key<'_>) -> Option<EntryRef> {
         let found = self.use_in(self.session.db, key);
         self.count_read(key, found)
     }
 
     /// [`Context::peek`] for a command that reads: counts a hit or a miss.
-    pub fn glance(&mut self, key: &Key<'_>) -> Option<Place> {
+    pub fn glance(&mut self, key: &Key<'_>) -> Option<EntryRef> {
         let found = self.peek(key);
         self.count_read(key, found)
     }
@@ -151,7 +156,7 @@ impl<'a> Context<'a> {
     }
 
     #[inline]
-    fn count_read(&mut self, key: &Key<'_>, found: Option<Place>) -> Option<Place> {
+    fn count_read(&mut self, key: &Key<'_>, found: Option<EntryRef>) -> Option<EntryRef> {
         if found.is_some() {
             add(&self.worker.stats.keyspace_hits, 1);
         } else {
@@ -166,7 +171,7 @@ impl<'a> Context<'a> {
     /// # Errors
     /// WRONGTYPE.
     #[inline]
-    pub fn typed<T: Typed>(&self, key: &Key<'_>, place: Place) -> Result<T::At<'_>, CommandError> {
+    pub fn typed<T: TypedView>(&self, key: &Key<'_>, place: EntryRef) -> Result<T::At<'_>, CommandError> {
         let Some(value) = self.view(key).typed::<T>(place) else { return Err(CommandError::WrongType) };
         Ok(value)
     }
@@ -176,7 +181,7 @@ impl<'a> Context<'a> {
     /// # Errors
     /// WRONGTYPE.
     #[inline]
-    pub fn find_typed<T: Typed>(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
+    pub fn find_typed<T: TypedView>(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError> {
         let found = self.find(key);
         self.check_kind(key, found, T::KIND)
     }
@@ -186,7 +191,7 @@ impl<'a> Context<'a> {
     /// # Errors
     /// WRONGTYPE.
     #[inline]
-    pub fn read_typed<T: Typed>(&mut self, key: &Key<'_>) -> Result<Option<Place>, CommandError> {
+    pub fn read_typed<T: TypedView>(&mut self, key: &Key<'_>) -> Result<Option<EntryRef>, CommandError> {
         let found = self.read(key);
         self.check_kind(key, found, T::KIND)
     }
@@ -196,9 +201,9 @@ impl<'a> Context<'a> {
     fn check_kind(
         &self,
         key: &Key<'_>,
-        found: Option<Place>,
+        found: Option<EntryRef>,
         kind: Kind,
-    ) -> Result<Option<Place>, CommandError> {
+    ) -> Result<Option<EntryRef>, CommandError> {
         match found {
             Some(place) if self.view(key).kind(place) != kind => Err(CommandError::WrongType),
             found => Ok(found),
@@ -210,12 +215,18 @@ impl<'a> Context<'a> {
     /// # Errors
     /// WRONGTYPE.
     #[inline]
-    pub fn string(&self, key: &Key<'_>, place: Place) -> Result<Str<'_>, CommandError> {
-        self.typed::<Str<'_>>(key, place)
+    pub fn string(&self, key: &Key<'_>, place: EntryRef) -> Result<StringRef<'_>, CommandError> {
+        self.typed::<StringRef<'_>>(key, place)
     }
 
     /// Puts a value and its expiry under `key`, which was found at `found`.
-    pub fn put(&mut self, key: &Key<'_>, found: Option<Place>, value: Packed<'_>, expiry: Option<Millis>) {
+    pub fn put(
+        &mut self,
+        key: &Key<'_>,
+        found: Option<EntryRef>,
+        value: PackedValue<'_>,
+        expiry: Option<Millis>,
+    ) {
         self.put_in(self.session.db, key, found, value, expiry);
     }
 
@@ -224,8 +235,8 @@ impl<'a> Context<'a> {
         &mut self,
         db: u16,
         key: &Key<'_>,
-        found: Option<Place>,
-        value: Packed<'_>,
+        found: Option<EntryRef>,
+        value: PackedValue<'_>,
         expiry: Option<Millis>,
     ) {
         let table = self.slots.slot_mut(key.slot()).table(db);
@@ -242,7 +253,13 @@ impl<'a> Context<'a> {
     }
 
     /// [`Context::put`] of a value that was made before.
-    pub fn put_made(&mut self, key: &Key<'_>, found: Option<Place>, value: Detached, expiry: Option<Millis>) {
+    pub fn put_made(
+        &mut self,
+        key: &Key<'_>,
+        found: Option<EntryRef>,
+        value: DetachedValue,
+        expiry: Option<Millis>,
+    ) {
         self.put_made_in(self.session.db, key, found, value, expiry);
     }
 
@@ -251,8 +268,8 @@ impl<'a> Context<'a> {
         &mut self,
         db: u16,
         key: &Key<'_>,
-        found: Option<Place>,
-        value: Detached,
+        found: Option<EntryRef>,
+        value: DetachedValue,
         expiry: Option<Millis>,
     ) {
         let table = self.slots.slot_mut(key.slot()).table(db);
@@ -263,7 +280,7 @@ impl<'a> Context<'a> {
     }
 
     /// Takes out `key`, which lies at `place`.
-    pub fn delete(&mut self, key: &Key<'_>, place: Place) {
+    pub fn delete(&mut self, key: &Key<'_>, place: EntryRef) {
         let dropped = self.table(key).remove(place, key);
         self.discard(dropped);
         self.modified(key);
@@ -271,7 +288,7 @@ impl<'a> Context<'a> {
 
     /// Makes `key`, which lies at `place`, expire at `at`, and logs that. A time that has come deletes
     /// the key at once, except on a replica: its master says when keys go.
-    pub fn expire_at(&mut self, key: &Key<'_>, place: Place, at: Millis) {
+    pub fn expire_at(&mut self, key: &Key<'_>, place: EntryRef, at: Millis) {
         if at <= self.now && self.deletes_expired() {
             self.expire_now(key, place);
             return;
@@ -284,7 +301,7 @@ impl<'a> Context<'a> {
     }
 
     /// Deletes `key`, which lies at `place`, as one whose time has come, and logs that.
-    pub fn expire_now(&mut self, key: &Key<'_>, place: Place) {
+    pub fn expire_now(&mut self, key: &Key<'_>, place: EntryRef) {
         self.delete(key, place);
         self.notify(Class::EXPIRED, "expired", key);
         add(&self.worker.stats.expired_keys, 1);
@@ -292,7 +309,7 @@ impl<'a> Context<'a> {
     }
 
     /// Makes `key`, which lies at `place`, stay, and logs that; says whether it would have expired.
-    pub fn persist(&mut self, key: &Key<'_>, place: Place) -> bool {
+    pub fn persist(&mut self, key: &Key<'_>, place: EntryRef) -> bool {
         let table = self.table(key);
         if table.expiry(place).is_none() {
             return false;
@@ -312,14 +329,14 @@ impl<'a> Context<'a> {
     }
 
     /// Lets go of a value that left its table.
-    pub fn discard(&self, dropped: Dropped) {
+    pub fn discard(&self, dropped: RemovedValue) {
         if LazyFreeQueue::is_large(&dropped) {
             self.discard_large(dropped);
         }
     }
 
     #[cold]
-    fn discard_large(&self, dropped: Dropped) {
+    fn discard_large(&self, dropped: RemovedValue) {
         let lazy = match self.commands.entry(self.index).command.name {
             "unlink" => true,
             "del" => self.engine.settings.is_lazy(Lazy::USER_DEL),

@@ -44,7 +44,7 @@ impl Context<'_> {
                 return Ok(());
             }
         }
-        let cut = keyspace.ready_to_cut().cut_to_read(&turn, || keyspace.filled_slots().collect::<Vec<_>>());
+        let cut = keyspace.prepare_cut().cut_to_read(&turn, || keyspace.filled_slots().collect::<Vec<_>>());
         drop(turn);
         match cut {
             Some((mut snapshot, filled)) => {

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use keyspace::{Found, Key};
+use keyspace::{Key, KeyLookup};
 
 use super::Context;
 use crate::command::Command;
@@ -25,8 +25,9 @@ impl Context<'_> {
                 return;
             }
             let data = self.slots.slot(key.slot());
-            let missing =
-                |db: &u16| matches!(data.view(*db).find(&key, self.now), Found::Missing | Found::Expired(_));
+            let missing = |db: &u16| {
+                matches!(data.view(*db).find(&key, self.now), KeyLookup::Missing | KeyLookup::Expired(_))
+            };
             // COPY and MOVE put them into another database.
             let databases = 0..self.engine.keyspace.databases();
             absent.extend(databases.filter(missing).map(|db| (db, key.bytes().to_vec())));
@@ -42,7 +43,7 @@ impl Context<'_> {
             let key = self.engine.keyspace.key(name);
             // A script's commands have slots of their own.
             let is_there = self.slots.has(key.slot())
-                && matches!(self.slots.slot(key.slot()).view(*db).find(&key, self.now), Found::Live(_));
+                && matches!(self.slots.slot(key.slot()).view(*db).find(&key, self.now), KeyLookup::Live(_));
             if is_there {
                 new.push((*db, name.clone()));
             }

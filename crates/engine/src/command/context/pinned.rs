@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use keyspace::{Elements, Key, PinnedMembers, Place, Shown, Snapshot};
+use keyspace::{EntryRef, Key, PartElements, PinnedMembers, Snapshot, SnapshotValue};
 use slot_routing::Slot;
 use smallvec::SmallVec;
 
@@ -37,7 +37,7 @@ impl Context<'_> {
 
     /// The values of some keys as they are now, if all are large and the command [may let go](Self::may_let_go), which it
     /// has done then.
-    pub fn pin(&mut self, values: &[(Key<'_>, Place)]) -> Option<PinnedValues> {
+    pub fn pin(&mut self, values: &[(Key<'_>, EntryRef)]) -> Option<PinnedValues> {
         if !self.may_let_go() {
             return None;
         }
@@ -54,7 +54,7 @@ impl Context<'_> {
     pub fn pin_members(
         &mut self,
         key: &Key<'_>,
-        place: Place,
+        place: EntryRef,
         ranks: Range<usize>,
         reversed: bool,
     ) -> Option<PinnedMembers> {
@@ -71,13 +71,13 @@ impl Context<'_> {
 impl PinnedValues {
     /// Visits their elements, some of one value at a time with its key, in the order that the value has if it has one,
     /// until `visit` says no.
-    pub fn visit(mut self, mut visit: impl FnMut(&[u8], Elements<'_>) -> bool) {
+    pub fn visit(mut self, mut visit: impl FnMut(&[u8], PartElements<'_>) -> bool) {
         let mut goes_on = true;
         for slot in self.slots {
             let mut more = true;
             while goes_on && more {
                 more = self.snapshot.walk_part(slot, &mut |entry| {
-                    if let Shown::Part(part) = entry.value {
+                    if let SnapshotValue::Part(part) = entry.value {
                         goes_on = goes_on && visit(entry.key, part.elements);
                     }
                 });

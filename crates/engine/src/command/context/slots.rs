@@ -1,6 +1,6 @@
 //! Access of commands without keys to slots: they visit them one by one, flush and exchange databases.
 
-use keyspace::{Dropped, Found, Size, SlotData, SlotGuard, Table};
+use keyspace::{DatabaseSize, KeyLookup, RemovedValue, SlotData, SlotGuard, Table};
 use slot_routing::Slot;
 
 use super::Context;
@@ -76,7 +76,7 @@ impl<'a> Context<'a> {
         // In the order in which it happened: what earlier commands did to the slot comes first.
         self.append_effects(db);
         let deletion = engine.settings.deletion(Lazy::EXPIRE);
-        let dropped: Vec<Dropped> = self.with_slot(slot, |data| {
+        let dropped: Vec<RemovedValue> = self.with_slot(slot, |data| {
             // Asked under the lock: a pause, or a change to a replica, waits for each slot once.
             if engine.settings.gate().intersects(hides) {
                 return Vec::new();
@@ -84,7 +84,7 @@ impl<'a> Context<'a> {
             let table = data.table(db);
             let expire = |bytes: &Vec<u8>| {
                 let key = engine.keyspace.key_in(slot, bytes);
-                let Found::Expired(place) = table.find(&key, now) else { return None };
+                let KeyLookup::Expired(place) = table.find(&key, now) else { return None };
                 let dropped = table.remove(place, &key);
                 engine.key_gone(db, slot, bytes, deletion);
                 engine.notify(Class::EXPIRED, "expired", db, bytes);
@@ -125,18 +125,18 @@ impl<'a> Context<'a> {
         if self.holds_all {
             return len(self.slots.slot(slot));
         }
-        if db == 0 || !self.engine.keyspace.has_others(slot) {
+        if db == 0 || !self.engine.keyspace.has_other_databases(slot) {
             return self.engine.keyspace.len_in(db, slot);
         }
         len(&self.wait_for(slot))
     }
 
     /// How large each database is. Only for commands without keys.
-    pub fn database_sizes(&mut self) -> Vec<Size> {
+    pub fn database_sizes(&mut self) -> Vec<DatabaseSize> {
         if !self.holds_all {
             return self.engine.keyspace.sizes();
         }
-        let mut sizes = vec![Size::default(); usize::from(self.engine.keyspace.databases())];
+        let mut sizes = vec![DatabaseSize::default(); usize::from(self.engine.keyspace.databases())];
         for slot in self.slots.iter_mut() {
             for (db, table) in slot.tables() {
                 sizes[usize::from(db)].add(table);
@@ -225,9 +225,9 @@ impl<'a> Context<'a> {
         engine.watches.replaced(db, |bytes| {
             let key = engine.keyspace.key(bytes);
             let presence = |db: u16| match slots.slot(key.slot()).view(db).find(&key, now) {
-                Found::Missing => Presence::Missing,
-                Found::Live(_) => Presence::Live,
-                Found::Expired(_) => Presence::Expired,
+                KeyLookup::Missing => Presence::Missing,
+                KeyLookup::Live(_) => Presence::Live,
+                KeyLookup::Expired(_) => Presence::Expired,
             };
             (presence(db), by.map_or(Presence::Missing, presence))
         });

@@ -65,7 +65,7 @@ fn is_one(class: &str, flags: Flags, keys: bool) -> bool {
 }
 
 fn engine() -> Engine {
-    Engine::new(acl::Catalogue::default(), Keyspace::new(1, 1), None, Box::new(NoLog))
+    Engine::new(acl::CommandCatalogue::default(), Keyspace::new(1, 1), None, Box::new(NoLog))
 }
 
 /// A client needs this of the server.

@@ -151,7 +151,7 @@ fn list_tree_matches_deque_and_copies_are_unaffected() {
 fn list_tree_stays_low_wherever_it_grows() {
     for end in [0usize, 1, 500, usize::MAX] {
         let mut tree = Tree::default();
-        let record = records::record(ListItem::AppendBytes(&[b'x'; 3000]));
+        let record = records::record(ListItem::Bytes(&[b'x'; 3000]));
         for len in 0..20_000usize {
             tree.insert(end.min(len), &record);
         }

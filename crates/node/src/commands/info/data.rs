@@ -1,7 +1,7 @@
 //! INFO about the data: the sections Persistence, Replication and Keyspace.
 
 use clock::Millis;
-use keyspace::{Keyspace, Size, SlotData};
+use keyspace::{DatabaseSize, Keyspace, SlotData};
 use process::info::InfoText;
 use slot_routing::{SLOT_COUNT, Slot};
 
@@ -32,7 +32,7 @@ pub(super) fn keyspace(data: &mut Data<'_, '_>, text: &mut InfoText) {
         Data::Unknown => return,
     };
     for (db, size) in sizes.into_iter().enumerate().filter(|(_, size)| size.keys > 0) {
-        let Size { keys, volatile, timed } = size;
+        let DatabaseSize { keys, volatile, timed } = size;
         let ttl = if volatile == 0 { 0 } else { average_ttl(data, db as u16) };
         let line = format!("keys={keys},expires={volatile},avg_ttl={ttl},keys_with_volatile_items={timed}");
         text.line(&format!("db{db}"), line);

@@ -1,7 +1,7 @@
 //! Files written by real servers (scripts/make-rdb-files): equal data from Redis 7.0, Redis 8.0 and Valkey
 //! 9.1, with each type in each encoding of that server.
 
-use keyspace::{Detached, Key, Keyspace, Kind, ReadLimits as EncodingLimits, StreamId, Table};
+use keyspace::{DetachedValue, EncodingLimits, Key, Keyspace, Kind, StreamId, Table};
 
 use super::*;
 
@@ -29,7 +29,7 @@ fn shown(server: &str, name: &str) -> Option<Vec<String>> {
         let key = keyspace.key(&name);
         let mut slot = keyspace.lock(key.slot());
         if is_part {
-            let mut value = Detached::large(entry.value.kind());
+            let mut value = DetachedValue::large(entry.value.kind());
             assert!(value.add(entry.value, &EncodingLimits::default()));
             while let Some(RdbItem::More { part, is_last }) = loader.next_item().unwrap() {
                 assert!(value.add(part, &EncodingLimits::default()));
@@ -53,7 +53,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 fn of_key(table: &Table, key: &Key<'_>, name: &[u8], db: u16, expiry: Option<Millis>) -> String {
-    let keyspace::Found::Live(place) = table.find(key, Millis(0)) else { panic!("it was stored") };
+    let keyspace::KeyLookup::Live(place) = table.find(key, Millis(0)) else { panic!("it was stored") };
     let value = table.value(place);
     let mut parts = Vec::new();
     match value {

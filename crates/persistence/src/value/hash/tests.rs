@@ -1,5 +1,5 @@
 use clock::Millis;
-use keyspace::{Builder, Found, Keyspace, Kind, Packed, Value};
+use keyspace::{KeyLookup, Keyspace, Kind, PackedBuilder, PackedValue, Value};
 use proptest::prelude::*;
 
 use super::*;
@@ -12,12 +12,12 @@ fn row(name: &str, value: &str, expiry: Option<i64>) -> Row {
 }
 
 /// The fields stored from `value`, sorted because hashes are unordered.
-fn stored(value: Packed<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<Row> {
+fn stored(value: PackedValue<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<Row> {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");
     let mut slot = keyspace.lock(key.slot());
     let place = slot.table(0).insert(&key, value, None);
-    assert!(matches!(slot.table(0).find(&key, Millis(0)), Found::Live(_)));
+    assert!(matches!(slot.table(0).find(&key, Millis(0)), KeyLookup::Live(_)));
     let value = slot.table(0).value(place);
     then(&value);
     let Value::Hash(hash) = value else { panic!("a hash was stored") };
@@ -79,8 +79,16 @@ fn malformed_hashes_are_rejected() {
     let table: &[(u8, &[u8], RdbErrorReason)] = &[
         (PAIRS, b"\x00", RdbErrorReason::Empty("a hash without fields")),
         (PAIRS, b"\x02\x01a\x01x\x01a\x01y", RdbErrorReason::BadValue("a hash with the same field twice")),
-        (LISTPACK, &listpack(2, b"\x05\x01"), RdbErrorReason::BadValue("a packed hash with a field and no value")),
-        (LISTPACK, &listpack(2, b"\x05\x01\xf9"), RdbErrorReason::BadValue("Hash listpack integrity check failed.")),
+        (
+            LISTPACK,
+            &listpack(2, b"\x05\x01"),
+            RdbErrorReason::BadValue("a packed hash with a field and no value"),
+        ),
+        (
+            LISTPACK,
+            &listpack(2, b"\x05\x01\xf9"),
+            RdbErrorReason::BadValue("Hash listpack integrity check failed."),
+        ),
         (PAIRS, b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a\x01x", RdbErrorReason::UnexpectedEnd),
     ];
     for (code, body, reason) in table {
@@ -94,7 +102,7 @@ fn malformed_hashes_are_rejected() {
 }
 
 fn round_trip(rows: &[Row], dialect: Dialect) -> Vec<Row> {
-    let mut builder = Builder::new(Kind::Hash);
+    let mut builder = PackedBuilder::new(Kind::Hash);
     rows.iter().for_each(|(name, value, expiry)| builder.push_field(name, value, *expiry));
     let mut bytes = Vec::new();
     let mut code = 0;

@@ -1,4 +1,4 @@
-use keyspace::{Builder, Keyspace, Kind, Packed, Value};
+use keyspace::{Keyspace, Kind, PackedBuilder, PackedValue, Value};
 use proptest::prelude::*;
 
 use super::*;
@@ -7,15 +7,15 @@ use crate::value::{read as read_value, read_more, type_code as code_of, write as
 type Row = Vec<Vec<u8>>;
 
 /// The list stored from the parts of a value.
-fn stored(parts: &[Packed<'_>], then: impl FnOnce(&Value<'_>)) -> Row {
+fn stored(parts: &[PackedValue<'_>], then: impl FnOnce(&Value<'_>)) -> Row {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");
     let mut slot = keyspace.lock(key.slot());
     let place = match parts {
         [whole] => slot.table(0).insert(&key, *whole, None),
         parts => {
-            let mut large = keyspace::Detached::large(Kind::List);
-            assert!(parts.iter().all(|part| large.add(*part, &keyspace::ReadLimits::default())));
+            let mut large = keyspace::DetachedValue::large(Kind::List);
+            assert!(parts.iter().all(|part| large.add(*part, &keyspace::EncodingLimits::default())));
             slot.table(0).attach(&key, large, None)
         }
     };
@@ -36,7 +36,7 @@ fn decoded(code: u8, body: &[u8]) -> Result<Row, RdbErrorReason> {
         read_more(&mut source, &mut buffer).map_err(|error| error.reason)?;
         parts.push((buffer.value().bytes().to_vec(), buffer.value().about()));
     }
-    let parts: Vec<_> = parts.iter().map(|(bytes, about)| Packed::of(bytes, *about)).collect();
+    let parts: Vec<_> = parts.iter().map(|(bytes, about)| PackedValue::of(bytes, *about)).collect();
     Ok(stored(&parts, |_| {}))
 }
 
@@ -88,7 +88,7 @@ fn malformed_lists_are_rejected() {
 }
 
 fn round_trip(row: &Row) -> Row {
-    let mut builder = Builder::new(Kind::List);
+    let mut builder = PackedBuilder::new(Kind::List);
     row.iter().for_each(|element| builder.push_item(element));
     let (mut bytes, mut code) = (Vec::new(), 0);
     stored(&[builder.packed()], |value| {

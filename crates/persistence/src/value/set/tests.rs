@@ -1,11 +1,11 @@
-use keyspace::{Builder, Keyspace, Kind, Packed};
+use keyspace::{Keyspace, Kind, PackedBuilder, PackedValue};
 use proptest::prelude::*;
 
 use super::*;
 use crate::value::{ValueBuffer, read as read_value, type_code as code_of, write as write_value};
 
 /// The members stored from `value`, and the set's encoding.
-fn stored(value: Packed<'_>, then: impl FnOnce(&keyspace::Value<'_>)) -> (Vec<Vec<u8>>, &'static str) {
+fn stored(value: PackedValue<'_>, then: impl FnOnce(&keyspace::Value<'_>)) -> (Vec<Vec<u8>>, &'static str) {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");
     let mut slot = keyspace.lock(key.slot());
@@ -88,7 +88,7 @@ fn malformed_sets_are_rejected() {
 }
 
 fn round_trip(members: &[Vec<u8>]) -> Vec<Vec<u8>> {
-    let mut builder = Builder::new(Kind::Set);
+    let mut builder = PackedBuilder::new(Kind::Set);
     members.iter().for_each(|member| assert!(builder.push_member(member)));
     let (mut bytes, mut code) = (Vec::new(), 0);
     stored(builder.packed(), |value| {

@@ -1,4 +1,4 @@
-use keyspace::{Builder, Keyspace, Kind, Packed, Value};
+use keyspace::{Keyspace, Kind, PackedBuilder, PackedValue, Value};
 use proptest::prelude::*;
 
 use super::*;
@@ -7,7 +7,7 @@ use crate::value::{ValueBuffer, read as read_value, type_code as code_of, write 
 type Row = (f64, Vec<u8>);
 
 /// The members and scores stored from `value`, in order.
-fn stored(value: Packed<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<Row> {
+fn stored(value: PackedValue<'_>, then: impl FnOnce(&Value<'_>)) -> Vec<Row> {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");
     let mut slot = keyspace.lock(key.slot());
@@ -86,7 +86,11 @@ fn malformed_sorted_sets_are_rejected() {
             &listpack(1, b"\x81a\x02"),
             RdbErrorReason::BadValue("a packed sorted set with a member and no score"),
         ),
-        (LISTPACK, &listpack(2, b"\x05\x01\xf9"), RdbErrorReason::BadValue("Zset listpack integrity check failed.")),
+        (
+            LISTPACK,
+            &listpack(2, b"\x05\x01\xf9"),
+            RdbErrorReason::BadValue("Zset listpack integrity check failed."),
+        ),
         (BINARY, b"\x81\xff\xff\xff\xff\xff\xff\xff\xff\x01a\x01x", RdbErrorReason::UnexpectedEnd),
     ];
     for (code, body, reason) in table {
@@ -95,9 +99,9 @@ fn malformed_sorted_sets_are_rejected() {
 }
 
 fn round_trip(rows: &[Row]) -> Vec<Row> {
-    let mut builder = Builder::new(Kind::SortedSet);
+    let mut builder = PackedBuilder::new(Kind::SortedSet);
     rows.iter().for_each(|(score, name)| builder.push_scored(name, *score));
-    builder.order_scored();
+    builder.sort_scored();
     let (mut bytes, mut code) = (Vec::new(), 0);
     stored(builder.packed(), |value| {
         code = code_of(value, Dialect::Redis);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use clock::Millis;
-use keyspace::{Head, Piece, StreamId, node_entries};
+use keyspace::{StreamHead, StreamId, StreamPiece, node_entries};
 
 use crate::value::commands::{Commands, Words};
 
@@ -25,10 +25,10 @@ struct Group {
 }
 
 /// Adds the commands that recreate a piece.
-pub(super) fn add_piece(piece: &Piece<'_>, out: &mut Commands) {
+pub(super) fn add_piece(piece: &StreamPiece<'_>, out: &mut Commands) {
     match *piece {
-        Piece::Nodes(_) | Piece::Consumers(_) => {}
-        Piece::Node { id, bytes } => node_entries(id, bytes, &mut |entry| {
+        StreamPiece::Nodes(_) | StreamPiece::Consumers(_) => {}
+        StreamPiece::Node { id, bytes } => node_entries(id, bytes, &mut |entry| {
             out.stream.entries += 1;
             let mut words = Words::default();
             words.push(entry.id.to_string().as_bytes());
@@ -38,41 +38,45 @@ pub(super) fn add_piece(piece: &Piece<'_>, out: &mut Commands) {
             });
             out.add_key_command_with_words("XADD", &mut words);
         }),
-        Piece::Head { head, .. } => add_head(&head, out),
-        Piece::Group { name, last, read, .. } => {
+        StreamPiece::Head { head, .. } => add_head(&head, out),
+        StreamPiece::Group { name, last, read, .. } => {
             out.stream.group = Group { name: name.to_vec(), ..Group::default() };
             let read = read.map_or_else(|| "-1".to_owned(), |read| read.to_string());
             let last = last.to_string();
             let counts: [&[u8]; 2] = [b"ENTRIESREAD", read.as_bytes()];
             let name = &out.stream.group.name.clone();
-            out.add_key_subcommand("XGROUP", "CREATE", &[&[&name[..], last.as_bytes()][..], &counts].concat());
+            out.add_key_subcommand(
+                "XGROUP",
+                "CREATE",
+                &[&[&name[..], last.as_bytes()][..], &counts].concat(),
+            );
         }
-        Piece::Pending { id, delivered, count } => {
+        StreamPiece::Pending { id, delivered, count } => {
             out.stream.group.pending.insert(id, (delivered, count));
         }
-        Piece::Consumer { name, .. } => {
+        StreamPiece::Consumer { name, .. } => {
             out.stream.group.consumer = name.to_vec();
             let group = &out.stream.group.name.clone();
             out.add_key_subcommand("XGROUP", "CREATECONSUMER", &[group, name]);
         }
-        Piece::Owned(id) => add_owned(id, out),
-        Piece::Producers { bounds, .. } => {
+        StreamPiece::Owned(id) => add_owned(id, out),
+        StreamPiece::Producers { bounds, .. } => {
             let (duration, most) = (bounds.duration.to_string(), bounds.most.to_string());
             let words: [&[u8]; 4] = [b"IDMP-DURATION", duration.as_bytes(), b"IDMP-MAXSIZE", most.as_bytes()];
             out.add_key_command("XCFGSET", &words);
         }
-        Piece::Producer { name, .. } => out.stream.producer = name.to_vec(),
-        Piece::Iid { iid, id } => {
+        StreamPiece::Producer { name, .. } => out.stream.producer = name.to_vec(),
+        StreamPiece::Iid { iid, id } => {
             let producer = out.stream.producer.clone();
             out.add_key_command("XIDMPRECORD", &[&producer, iid, id.to_string().as_bytes()]);
         }
         // No command can set them.
-        Piece::Totals(_) => {}
+        StreamPiece::Totals(_) => {}
     }
 }
 
 /// An empty stream is created by an entry that is trimmed at once.
-fn add_head(head: &Head, out: &mut Commands) {
+fn add_head(head: &StreamHead, out: &mut Commands) {
     if out.stream.entries == 0 {
         let first = StreamId { millis: 0, sequence: 1 };
         let id = head.last.max(first).to_string();

@@ -1,4 +1,4 @@
-use keyspace::{Detached, Found, Key, Keyspace, Kind, ReadLimits, Packed, Stream, Value};
+use keyspace::{DetachedValue, EncodingLimits, Key, KeyLookup, Keyspace, Kind, PackedValue, Stream, Value};
 use proptest::prelude::*;
 
 use super::*;
@@ -32,11 +32,11 @@ fn stored<R>(payload: &[u8], then: impl FnOnce(&Value<'_>) -> R) -> Result<R, Re
     let key: Key<'_> = keyspace.key(b"key");
     let mut slot = keyspace.lock(key.slot());
     let mut buffer = ValueBuffer::new();
-    let place = match restore(payload, 1 << 29, ReadLimits::default(), Checks::default(), &mut buffer)? {
+    let place = match restore(payload, 1 << 29, EncodingLimits::default(), Checks::default(), &mut buffer)? {
         RestoredValue::Whole(value) => slot.table(0).insert(&key, value, None),
         RestoredValue::Large(value) => slot.table(0).attach(&key, value, None),
     };
-    assert!(matches!(slot.table(0).find(&key, Millis(0)), Found::Live(_)));
+    assert!(matches!(slot.table(0).find(&key, Millis(0)), KeyLookup::Live(_)));
     Ok(then(&slot.table(0).value(place)))
 }
 
@@ -51,7 +51,7 @@ fn dumped(stream: &Stream) -> Vec<u8> {
     let keyspace = Keyspace::new(1, 1);
     let key = keyspace.key(b"key");
     let mut slot = keyspace.lock(key.slot());
-    let place = slot.table(0).insert(&key, Packed::empty(Kind::Stream), None);
+    let place = slot.table(0).insert(&key, PackedValue::empty(Kind::Stream), None);
     let (place, ()) = slot.table(0).edit_stream(place, &key, |empty| *empty = stream.clone());
     dump(&slot.table(0).value(place), Dialect::Own, true)
 }
@@ -69,7 +69,7 @@ fn payloads_match_redis() {
     let stream = stream_of(FROM_REDIS).expect("it is sound");
     let ids: Vec<_> = stream.range(StreamId::MIN, StreamId::MAX).map(|entry| entry.id).collect();
     assert_eq!(ids, [id(1, 1), id(5, 0)]);
-    assert_eq!(stream.head(), Head { len: 2, last: id(5, 0), max_deleted: id(1, 2), added: 3 });
+    assert_eq!(stream.head(), StreamHead { len: 2, last: id(5, 0), max_deleted: id(1, 2), added: 3 });
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn groups_of_redis_and_valkey_are_read() {
 #[test]
 fn large_stream_round_trips_in_parts() {
     let mut stream = Stream::default();
-    let bounds = ReadLimits::default().stream;
+    let bounds = EncodingLimits::default().stream;
     let long = [b'x'; 200];
     for number in 1..5000u64 {
         stream.append(id(number, 0), &[b"number", number.to_string().as_bytes(), b"text", &long], bounds);
@@ -128,9 +128,9 @@ fn is_harmless(body: &[u8]) {
     {
         return;
     }
-    let mut large = Detached::large(Kind::Stream);
+    let mut large = DetachedValue::large(Kind::Stream);
     loop {
-        if !large.add(buffer.value(), &ReadLimits::default()) {
+        if !large.add(buffer.value(), &EncodingLimits::default()) {
             return;
         }
         if !buffer.is_part() {
@@ -153,7 +153,10 @@ fn truncated_payloads_are_rejected() {
     let body = &WITH_GROUPS[1..WITH_GROUPS.len() - 10];
     for end in 0..body.len() {
         let mut source = Source::new(&body[..end], 64, 1 << 20, false);
-        assert!(super::super::read(WITH_COUNTS, &mut source, &mut ValueBuffer::new()).is_err(), "cut at {end}");
+        assert!(
+            super::super::read(WITH_COUNTS, &mut source, &mut ValueBuffer::new()).is_err(),
+            "cut at {end}"
+        );
     }
 }
 
@@ -182,7 +185,7 @@ fn stored_entry_count_is_ignored() {
         super::super::read(WITH_COUNTS, &mut Source::new(&body[1..], 64, 1 << 20, false), &mut buffer)
             .expect("it is read");
         let head = buffer.value().pieces().find_map(|piece| match piece {
-            Piece::Head { head, .. } => Some(head),
+            StreamPiece::Head { head, .. } => Some(head),
             _ => None,
         });
         assert_eq!(head.map(|head| (head.len, head.added)), Some((2, added)), "{stored}");
@@ -223,7 +226,8 @@ fn redis_8_6_streams_keep_active_times() {
 /// Redis 5 does not record what its groups have read.
 #[test]
 fn entries_read_of_redis_5_groups_is_derived() {
-    let remaining = Remaining { added: 3, first: Some(id(1, 0)), last_of_all: id(9, 0), ..Remaining::default() };
+    let remaining =
+        Remaining { added: 3, first: Some(id(1, 0)), last_of_all: id(9, 0), ..Remaining::default() };
     let table =
         [(id(0, 0), Some(0)), (id(1, 0), Some(1)), (id(5, 0), None), (id(9, 0), Some(3)), (id(9, 1), None)];
     for (at, read) in table {
