@@ -60,8 +60,8 @@ impl TlsFrontend {
     /// Switches the certificate for new connections.
     pub(crate) fn replace_certificate(&self, of: CertificateAuthority) {
         *lock(&self.now) = Arc::clone(match of {
-            CertificateAuthority::LoadedScripts => &self.second,
-            CertificateAuthority::Unknown => &self.untrusted,
+            CertificateAuthority::Trusted => &self.second,
+            CertificateAuthority::Untrusted => &self.untrusted,
         });
     }
 

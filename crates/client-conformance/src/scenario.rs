@@ -392,9 +392,11 @@ pub enum NodeEvent {
 pub enum CertificateAuthority {
     /// The authority given to the client.
     #[default]
-    LoadedScripts,
+    #[serde(rename = "known")]
+    Trusted,
     /// An authority unknown to the client.
-    Unknown,
+    #[serde(rename = "unknown")]
+    Untrusted,
 }
 
 #[derive(Deserialize)]
@@ -590,10 +592,10 @@ impl NodeEvent {
             Self::ReportMap { node, map, .. } => format!("{node} reports {}", map.describe()),
             Self::ChangeAddress { node, to, .. } => format!("{node} comes back at the address of {to}"),
             Self::RunCommand { command, .. } => format!("another client runs {}", command.join(" ")),
-            Self::ReplaceCertificate { of: CertificateAuthority::LoadedScripts, .. } => {
+            Self::ReplaceCertificate { of: CertificateAuthority::Trusted, .. } => {
                 "the nodes have another certificate".to_owned()
             }
-            Self::ReplaceCertificate { of: CertificateAuthority::Unknown, .. } => {
+            Self::ReplaceCertificate { of: CertificateAuthority::Untrusted, .. } => {
                 "the nodes have a certificate of an authority that the client does not know".to_owned()
             }
         }
