@@ -1,20 +1,20 @@
-//! Parameters whose value is one of a few words.
+//! Enum-valued parameters.
 
 use std::fmt;
 
 use slot_routing::EndpointType;
 
-/// A value that users write as a word.
+/// A parameter value that users write as one of several words.
 pub(crate) trait Choice: Copy + PartialEq + fmt::Debug + Send + Sync + 'static {
-    /// All of them, in the order in which an error lists them.
+    /// All words with their values, in the order in which errors list them.
     const WORDS: &'static [(&'static str, Self)];
 
-    /// The value of a word, in whichever case.
+    /// Looks up a word, case-insensitively.
     fn read(word: &str) -> Option<Self> {
         Self::WORDS.iter().find(|(known, _)| known.eq_ignore_ascii_case(word)).map(|(_, value)| *value)
     }
 
-    /// The word for this one.
+    /// The word for this value.
     fn word(self) -> &'static str {
         let found = Self::WORDS.iter().find(|(_, value)| *value == self);
         found.map(|(word, _)| *word).expect("every value has a word")
@@ -30,7 +30,7 @@ macro_rules! choices {
         }
 
         impl $name {
-            /// The value of a word, in whichever case.
+            /// Looks up a word, case-insensitively.
             #[must_use]
             pub fn of_word(word: &str) -> Option<Self> {
                 Choice::read(word)
@@ -50,191 +50,191 @@ macro_rules! choices {
 }
 
 choices! {
-    /// `acl-pubsub-default`: the channels of a user without rules about channels.
+    /// `acl-pubsub-default`: the channels that new users may access.
     PubsubDefault {
-        /// All.
+        /// All channels.
         AllChannels = "allchannels",
-        /// None.
+        /// No channels.
         ResetChannels = "resetchannels",
     }
 
-    /// `appendfsync`: when the append-only file is synced.
+    /// `appendfsync`: when the AOF is fsynced.
     AppendFsync {
         /// Once a second.
         EverySecond = "everysec",
         /// Before the reply.
         Always = "always",
-        /// Whenever the system does.
+        /// The operating system decides.
         Never = "no",
     }
 
-    /// `enable-debug-command` and its kin: the clients that may.
+    /// `enable-debug-command` and similar: the clients that may use the feature.
     Allowed {
-        /// None.
+        /// No client.
         No = "no",
-        /// All.
+        /// All clients.
         Yes = "yes",
-        /// Those on this machine.
+        /// Clients on the local machine.
         Local = "local",
     }
 
-    /// `log-format`: the form of a line of the log.
+    /// `log-format`: the format of log lines.
     LogFormat {
-        /// Redis's own.
+        /// Redis's format.
         Legacy = "legacy",
-        /// `name=value`, and a text in quotes.
+        /// `name=value` pairs with quoted text.
         Logfmt = "logfmt",
-        /// An object of JSON.
+        /// One JSON object per line.
         Json = "json",
     }
 
-    /// `log-timestamp-format`: how a line of the log says when.
+    /// `log-timestamp-format`: the timestamp of log lines.
     LogTimestamp {
-        /// Day, month, year and the time of day.
+        /// Day, month, year and time of day.
         Legacy = "legacy",
-        /// ISO 8601, with the offset from UTC.
+        /// ISO 8601 with the offset from UTC.
         Iso8601 = "iso8601",
-        /// Milliseconds since 1970.
+        /// Milliseconds since the Unix epoch.
         Milliseconds = "milliseconds",
     }
 
-    /// `loglevel`: the least urgent lines that are written.
+    /// `loglevel`: the minimum severity of log lines.
     LogLevel {
-        /// All.
+        /// Everything, for debugging.
         Debug = "debug",
-        /// Nearly all.
+        /// Details that are rarely useful.
         Verbose = "verbose",
-        /// All that an operator may want to know.
+        /// Information for operators.
         Notice = "notice",
-        /// Problems that an operator should look at.
+        /// Problems that need attention.
         Warning = "warning",
-        /// None.
+        /// Disables logging.
         Nothing = "nothing",
     }
 
-    /// `maxmemory-policy`: the keys that go first when memory runs out.
+    /// `maxmemory-policy`: the keys to evict when memory runs out.
     EvictionPolicy {
-        /// Of those that expire, the least recently used.
+        /// The least recently used keys with an expiry.
         VolatileLru = "volatile-lru",
-        /// Of those that expire, the least frequently used.
+        /// The least frequently used keys with an expiry.
         VolatileLfu = "volatile-lfu",
-        /// Of those that expire, any.
+        /// Random keys with an expiry.
         VolatileRandom = "volatile-random",
-        /// Those that expire soonest.
+        /// The keys that expire soonest.
         VolatileTtl = "volatile-ttl",
-        /// Of those that expire, the least recently modified.
+        /// The least recently modified keys with an expiry.
         VolatileLrm = "volatile-lrm",
-        /// The least recently used.
+        /// The least recently used keys.
         AllKeysLru = "allkeys-lru",
-        /// The least frequently used.
+        /// The least frequently used keys.
         AllKeysLfu = "allkeys-lfu",
-        /// Any.
+        /// Random keys.
         AllKeysRandom = "allkeys-random",
-        /// The least recently modified.
+        /// The least recently modified keys.
         AllKeysLrm = "allkeys-lrm",
-        /// None: writes are refused.
+        /// Evict nothing and refuse writes.
         NoEviction = "noeviction",
     }
 
-    /// `oom-score-adj`: how the system's score of this process is set.
+    /// `oom-score-adj`: how `oom-score-adj-values` are applied to the process.
     OomScoreMode {
-        /// It is not.
+        /// Do not change the OOM score.
         No = "no",
-        /// As `Relative`.
+        /// Same as `Relative`.
         Yes = "yes",
-        /// The values are added to the score that the process began with.
+        /// Add the values to the initial score.
         Relative = "relative",
-        /// The values are the score.
+        /// Use the values as the score.
         Absolute = "absolute",
     }
 
-    /// `repl-diskless-load`: how a replica takes a snapshot.
+    /// `repl-diskless-load`: how a replica loads a snapshot.
     DisklessLoad {
-        /// By way of a file.
+        /// Store it in a file first.
         Disabled = "disabled",
-        /// As it comes, where there is no data.
+        /// Load it from the socket if the dataset is empty.
         OnEmptyDb = "on-empty-db",
-        /// As it comes, beside the data, which is served meanwhile.
+        /// Load it from the socket next to the old dataset, which is served meanwhile.
         Swapdb = "swapdb",
-        /// As it comes, once the data is deleted.
+        /// Delete the dataset, then load from the socket.
         FlushBeforeLoad = "flush-before-load",
     }
 
-    /// `shutdown-on-sigterm` and `shutdown-on-sigint`: the options of SHUTDOWN that a signal stands for.
+    /// `shutdown-on-sigterm` and `shutdown-on-sigint`: the SHUTDOWN options that the signal implies.
     ShutdownWord {
-        /// Nothing.
+        /// No options.
         Default = "default",
-        /// Save, even without save points.
+        /// Save even without save points.
         Save = "save",
         /// Do not save.
         NoSave = "nosave",
-        /// Do not wait for replicas.
+        /// Do not wait for lagging replicas.
         Now = "now",
-        /// Stop even where saving fails.
+        /// Exit even if saving fails.
         Force = "force",
-        /// Stop only where the cluster does not need this node, unless forced.
+        /// Exit only if the cluster can do without this node, unless forced.
         Safe = "safe",
         /// Hand the slots over to a replica first.
         Failover = "failover",
     }
 
-    /// `supervised`: the supervisor that is told that the server is up.
+    /// `supervised`: the supervisor to notify when the server is ready.
     Supervised {
-        /// upstart.
+        /// Signal readiness to upstart.
         Upstart = "upstart",
-        /// systemd.
+        /// Notify systemd over its socket.
         Systemd = "systemd",
-        /// The one that the environment names.
+        /// Detect the supervisor from the environment.
         Auto = "auto",
-        /// None.
+        /// No supervisor.
         No = "no",
     }
 
-    /// `syslog-facility`.
+    /// `syslog-facility`: the facility of log messages sent to syslog.
     SyslogFacility {
-        /// Programs of users.
+        /// User-level messages.
         User = "user",
-        /// For local use, as the seven that follow.
+        /// Local use 0.
         Local0 = "local0",
-        /// For local use.
+        /// Local use 1.
         Local1 = "local1",
-        /// For local use.
+        /// Local use 2.
         Local2 = "local2",
-        /// For local use.
+        /// Local use 3.
         Local3 = "local3",
-        /// For local use.
+        /// Local use 4.
         Local4 = "local4",
-        /// For local use.
+        /// Local use 5.
         Local5 = "local5",
-        /// For local use.
+        /// Local use 6.
         Local6 = "local6",
-        /// For local use.
+        /// Local use 7.
         Local7 = "local7",
     }
 
-    /// `tls-auth-clients`: whether clients show a certificate.
+    /// `tls-auth-clients`: whether clients need a certificate.
     TlsAuthClients {
-        /// They are not asked for one.
+        /// Do not request a certificate.
         No = "no",
-        /// They must.
+        /// Require a valid certificate.
         Yes = "yes",
-        /// They may.
+        /// Accept clients with a valid certificate or none.
         Optional = "optional",
     }
 
-    /// `tls-auth-clients-user`: the field of a client's certificate that names its user.
+    /// `tls-auth-clients-user`: the certificate field that names the ACL user.
     TlsUserField {
         /// The common name.
         CommonName = "CN",
-        /// The URIs among the alternative names: the first that is a user's.
+        /// The first URI among the subject alternative names that is the name of a user.
         Uri = "URI",
-        /// None.
+        /// Do not authenticate by certificate.
         Off = "off",
     }
 }
 
 impl EvictionPolicy {
-    /// Whether keys go by when they were last used.
+    /// Whether the policy evicts by age (LRU) rather than by frequency.
     #[must_use]
     pub fn goes_by_age(self) -> bool {
         matches!(self, Self::VolatileLru | Self::AllKeysLru)

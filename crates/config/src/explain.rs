@@ -1,7 +1,7 @@
-//! The meaning of each line of a configuration that was written for Redis, Valkey or this server.
+//! Explains each line of a configuration written for Redis, Valkey or this server.
 //!
-//! Each line is read by the same reader as at a start, so what is said here and what a start does cannot differ. A line
-//! that would stop a start is told, and the lines behind it are read as well.
+//! The lines pass through the same parser as at startup, so that the explanation cannot differ from the server's
+//! behaviour. A line that would stop a startup is reported, and the following lines are explained nevertheless.
 
 use super::unbuilt::{self, Effect};
 use super::{Config, ConfigError, Source, find};
@@ -9,34 +9,34 @@ use super::{Config, ConfigError, Source, find};
 /// A line and its meaning.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Explained {
-    /// From 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// As it was read, without blanks at its ends.
+    /// The trimmed text of the line.
     pub text: String,
-    /// Its effect.
+    /// The effect of the line.
     pub meaning: Meaning,
-    /// Something to know or to take instead, where there is something.
+    /// A hint or an alternative, if there is one.
     pub advice: Option<&'static str>,
 }
 
 /// The effect of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Meaning {
-    /// It sets this parameter to this value, as CONFIG GET shows them.
+    /// Sets this parameter to this value, in the form of CONFIG GET.
     Sets(&'static str, String),
-    /// It is carried out and sets no parameter: `include`, `user`, `rename-command`.
+    /// Takes effect without setting a parameter: `include`, `user`, `rename-command`.
     Directive,
-    /// There is no such thing here; a start goes on, and a warning says so.
+    /// The feature is not implemented. The server starts with a warning.
     WithoutEffect,
-    /// It tunes what is done in another way here, for this reason.
+    /// Tunes a mechanism that this server implements differently; holds the explanation.
     WithoutPurpose(&'static str),
-    /// It sets what no longer exists anywhere.
+    /// Sets a parameter that newer versions of Redis removed.
     Forgotten,
-    /// A start stops at it, for this reason.
+    /// The server refuses to start; holds the reason.
     Refused(String),
 }
 
-/// The meaning of each line of `text` that is neither empty nor a comment.
+/// Explains the lines of `text` except empty lines and comments.
 #[must_use]
 pub fn explain(text: &str) -> Vec<Explained> {
     let config = Config::default();
@@ -58,7 +58,7 @@ pub fn explain(text: &str) -> Vec<Explained> {
 }
 
 fn meaning(config: &Config, line: &str, name: &str) -> Meaning {
-    // The lines behind an `include` are of another file, which need not be on this machine.
+    // Do not follow `include`: the file need not exist on this machine.
     if name == "include" {
         return Meaning::Directive;
     }

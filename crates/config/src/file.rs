@@ -1,5 +1,5 @@
-//! redis.conf's syntax, and redis-server's command line, which is the same thing in another dress:
-//! `--port 7000 --save ''` is read as the lines `port 7000` and `save ""`.
+//! Parses the redis.conf syntax, and the command line of redis-server by converting it to the same syntax: `--port 7000
+//! --save ''` becomes the lines `port 7000` and `save ""`.
 
 use std::fmt;
 use std::path::Path;
@@ -9,30 +9,30 @@ use resp::REDIS_VERSION;
 
 use super::{Config, Rename, SetError, UserLine, keys, unbuilt};
 
-/// Files include files no deeper than this.
+/// Maximum nesting depth of `include`.
 const MAX_INCLUDE_DEPTH: usize = 16;
 
-/// Where a line stands.
+/// The origin of a configuration line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// A file, by the path that was given.
+    /// A file, with its path as given.
     File(String),
     /// Standard input.
     StandardInput,
-    /// The command line's options.
+    /// Command line options.
     CommandLine,
 }
 
-/// A line that cannot be used.
+/// An invalid configuration line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
-    /// Where the line stands.
+    /// The origin of the line.
     pub source: Source,
-    /// From 1; on the command line, the number of the option.
+    /// Line number from 1; on the command line, the number of the option.
     pub line: usize,
-    /// The line as it was read, without blanks at its ends.
+    /// The trimmed text of the line.
     pub text: String,
-    /// Why it cannot be used.
+    /// The reason why the line is invalid.
     pub reason: String,
 }
 
@@ -54,10 +54,10 @@ impl fmt::Display for ConfigError {
 impl std::error::Error for ConfigError {}
 
 impl Config {
-    /// Reads a file's lines.
+    /// Loads a configuration file.
     ///
     /// # Errors
-    /// The first line that cannot be used, or the file that cannot be read.
+    /// The first invalid line, or the file cannot be read.
     pub fn load_file(&self, path: &str) -> Result<(), ConfigError> {
         self.load_nested(path, 0)
     }
@@ -74,10 +74,10 @@ impl Config {
         self.load_lines(&text, &source, depth)
     }
 
-    /// Reads lines that came from `source`.
+    /// Loads configuration text that came from `source`.
     ///
     /// # Errors
-    /// The first line that cannot be used.
+    /// The first invalid line.
     pub fn load_text(&self, text: &str, source: &Source) -> Result<(), ConfigError> {
         self.load_lines(text, source, 0)
     }
@@ -104,8 +104,8 @@ impl Config {
                         self.load_nested(&path, depth + 1)?;
                     }
                 }
-                // Each line adds to those before it, in whichever source; the first replaces the default, and one with
-                // nothing in it those before it.
+                // `save` lines accumulate over all sources. The first one replaces the default, and an empty one clears
+                // those before it.
                 "save" if !values.is_empty() => {
                     let is_first = !self.has_save_lines.swap(true, Ordering::Relaxed);
                     let save = keys::SAVE.id.row();
@@ -126,7 +126,7 @@ impl Config {
                 "user" if !values.is_empty() => {
                     self.users.write().push(UserLine { words: values.to_vec(), line: fail(String::new()) });
                 }
-                // Without words the server itself unsets it; a file has to name a master.
+                // Only CONFIG REWRITE produces an empty `replicaof`; in a file it must name a master.
                 "replicaof" | "slaveof" if values.is_empty() => {
                     return Err(fail("wrong number of arguments".to_owned()));
                 }
@@ -146,8 +146,8 @@ impl Config {
     }
 }
 
-/// The files that a pattern of `include` stands for, in order. A name without wildcards is itself, there
-/// or not.
+/// Expands an `include` pattern to files in sorted order. A name without wildcards is returned even if no such file
+/// exists.
 fn expand(pattern: &str) -> Vec<String> {
     let is_wild = |part: &str| part.contains(['*', '?', '[']);
     let mut found = vec![if pattern.starts_with('/') { "/".to_owned() } else { String::new() }];
@@ -176,15 +176,16 @@ fn expand(pattern: &str) -> Vec<String> {
 
 const BAD_DIRECTIVE: &str = "Bad directive or wrong number of arguments";
 
-/// The words of a line, unquoted as in a typed request; at least one.
+/// Splits a line into its arguments with the quoting of inline requests. `None` if there are none or a quote is
+/// unbalanced.
 pub(super) fn split(line: &str) -> Option<Vec<String>> {
     resp::split_words(line).filter(|words| !words.is_empty())
 }
 
-/// The configuration lines of `--name value ... --name value ...`.
+/// Converts `--name value ... --name value ...` to configuration lines.
 ///
-/// As in Valkey the argument right behind an option is its value, whatever it looks like (`--requirepass --secret`),
-/// unless the option brought its value along (`"--port 7000"`). Only `--save` may have none.
+/// As in Valkey, the argument after an option is its value even if it starts with dashes (`--requirepass --secret`),
+/// unless the option already contains its value (`"--port 7000"`). Only `--save` may have no value.
 #[must_use]
 pub fn lines_of_arguments(arguments: &[String]) -> String {
     let mut lines = String::new();
@@ -211,7 +212,7 @@ pub fn lines_of_arguments(arguments: &[String]) -> String {
     lines.trim_start_matches('\n').to_owned()
 }
 
-/// Whether `path` names a file rather than an option.
+/// Whether the argument is a file path rather than an option.
 #[must_use]
 pub fn is_file_argument(argument: &str) -> bool {
     !argument.starts_with("--") && !Path::new(argument).as_os_str().is_empty()
@@ -238,7 +239,7 @@ mod tests {
         assert_eq!(config.get(keys::REQUIREPASS).as_deref(), Some("a b"));
     }
 
-    /// As in Valkey, which reads the file and the command line as one text.
+    /// As in Valkey, which parses the file and the command line as one text.
     #[test]
     fn save_points_add_up_over_all_sources_until_one_says_that_there_are_none() {
         let table: [(&str, &[&str], &str); 5] = [

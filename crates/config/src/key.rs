@@ -1,12 +1,12 @@
-//! How the program names a parameter.
+//! Typed parameter keys.
 
 use std::fmt;
 use std::ops::Index;
 
 use crate::parameters::{Id, Values};
 
-/// A parameter by its name in the program. It is known when the program is compiled of which type its value is, and
-/// reading it is reading a field: see [`keys`](crate::keys) for all of them.
+/// A parameter with the type of its value, so that reading it is a field access checked at compile time. All keys are
+/// in [`keys`](crate::keys).
 pub struct Key<T: 'static> {
     pub(crate) id: Id,
     pub(crate) read: fn(&Values) -> &T,
@@ -28,7 +28,7 @@ impl<T> fmt::Debug for Key<T> {
 }
 
 impl<T> Key<T> {
-    /// The parameter's name, as users know it.
+    /// The parameter's name in configuration files.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.id.name()

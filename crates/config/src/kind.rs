@@ -1,8 +1,8 @@
-//! The kinds of values: how the words of a line or of CONFIG SET become a value, and how the value is shown.
+//! Value types of parameters: parsing from a line or CONFIG SET, and formatting.
 //!
-//! Each kind is a small type that knows its value's type, so that a row of the table (`parameters.rs`) is checked by
-//! the compiler: the kind says of which type the value is, the key gives it to readers. [`Field`] is a kind without its
-//! type, for those that treat all parameters alike: files, CONFIG GET and SET, CONFIG REWRITE.
+//! Each kind is a small type with an associated value type, so that the compiler checks the rows of the parameter table
+//! (`parameters.rs`) and the types of the keys. [`Field`] is a type-erased kind for code that handles all parameters
+//! alike: configuration files, CONFIG GET and SET, CONFIG REWRITE.
 
 mod list;
 mod number;
@@ -29,37 +29,37 @@ use crate::key::Key;
 use crate::parameters::Values;
 use crate::rewrite::quoted;
 
-/// A text that is cheap to hand out.
+/// A string that is cheap to clone.
 pub type Text = Arc<str>;
 
-/// A kind of value.
+/// A value type with its parser and formatter.
 pub(crate) trait Kind: Sync {
-    /// Its values.
+    /// The parsed value.
     type Value: Clone + PartialEq + fmt::Debug;
 
-    /// The value that the words stand for, or why they are refused. `before` is the value so far, if there is one:
-    /// some parameters change a part of it.
+    /// Parses arguments; the error is the reason. `before` is the current value, if there is one, for parameters that
+    /// allow partial changes.
     fn parse(&self, words: &[String], before: Option<&Self::Value>) -> Result<Self::Value, String>;
 
-    /// As CONFIG GET shows it. [`Kind::parse`] reads it as one word.
+    /// Formats the value for CONFIG GET. [`Kind::parse`] accepts the result as one argument.
     fn show(&self, value: &Self::Value) -> String;
 
-    /// The lines of a file that set it, without the parameter's name.
+    /// Formats the value as configuration lines without the parameter's name.
     fn lines(&self, value: &Self::Value) -> Vec<String> {
         vec![quoted(&self.show(value))]
     }
 
-    /// Whether a value may be spread over several lines.
+    /// Whether several lines together form one value.
     fn adds_up(&self) -> bool {
         false
     }
 
-    /// The values, for the page of parameters.
+    /// Describes the valid values for docs/CONFIGURATION.md.
     #[cfg(test)]
     fn describe(&self) -> String;
 }
 
-/// A parameter's place among the values, and its kind.
+/// A parameter's field in [`Values`] and its kind.
 pub(crate) struct Typed<K: Kind>
 where
     K::Value: 'static,
@@ -68,21 +68,21 @@ where
     pub(crate) kind: K,
 }
 
-/// A parameter of any type.
+/// Type-erased access to a parameter.
 pub(crate) trait Field: Sync {
-    /// Sets it to the value of the words, or says why they are refused.
+    /// Parses the arguments and sets the value; the error is the reason.
     fn set(&self, values: &mut Values, words: &[String]) -> Result<(), String>;
-    /// Sets it to what it is in `from`.
+    /// Copies the value from one snapshot to another.
     fn copy(&self, from: &Values, to: &mut Values);
-    /// Whether it is the same in both.
+    /// Whether both snapshots have the same value.
     fn is_equal(&self, one: &Values, other: &Values) -> bool;
-    /// As CONFIG GET shows it.
+    /// Formats the value for CONFIG GET.
     fn show(&self, values: &Values) -> String;
-    /// The lines of a file that set it, without its name.
+    /// Formats the value as configuration lines without the parameter's name.
     fn lines(&self, values: &Values) -> Vec<String>;
-    /// Whether these words alone already say it.
+    /// Whether these arguments, applied to the defaults, give the present value.
     fn is_said_by(&self, words: &[String], values: &Values, defaults: &Values) -> bool;
-    /// The values, for the page of parameters.
+    /// Describes the valid values for docs/CONFIGURATION.md.
     #[cfg(test)]
     fn describe(&self) -> String;
 }
@@ -121,14 +121,14 @@ impl<K: Kind> Field for Typed<K> {
     }
 }
 
-/// The value that a parameter has without a configuration.
+/// Parses the default value; an invalid default is a bug.
 pub(crate) fn default_of<K: Kind>(kind: &K, text: &str) -> K::Value {
     kind.parse(&[text.to_owned()], None).expect("a test reads every default")
 }
 
 const WRONG_COUNT: &str = "wrong number of arguments";
 
-/// The one word of a parameter that takes one.
+/// Returns the only argument of a single-valued parameter.
 fn only(words: &[String]) -> Result<&str, String> {
     match words {
         [word] => Ok(word),
@@ -136,7 +136,7 @@ fn only(words: &[String]) -> Result<&str, String> {
     }
 }
 
-/// The words of a parameter that takes several: CONFIG SET gives them as one argument.
+/// Splits the arguments of a multi-valued parameter, which CONFIG SET passes as one argument.
 fn spread(words: &[String]) -> Vec<&str> {
     match words {
         [word] => word.split_ascii_whitespace().collect(),
@@ -144,7 +144,7 @@ fn spread(words: &[String]) -> Vec<&str> {
     }
 }
 
-/// The same for those of which a blank too many is an empty word.
+/// Like [`spread`], but repeated spaces produce empty words.
 fn split(words: &[String]) -> Vec<&str> {
     match words {
         [word] => word.split(' ').collect(),
@@ -152,17 +152,17 @@ fn split(words: &[String]) -> Vec<&str> {
     }
 }
 
-/// Values with blanks between them.
+/// Joins values with spaces.
 fn join<T: ToString>(values: impl IntoIterator<Item = T>) -> String {
     values.into_iter().map(|value| value.to_string()).collect::<Vec<_>>().join(" ")
 }
 
-/// Several words on one line, or the empty word.
+/// One configuration line with all words; no words give an empty string.
 fn line_of(words: String) -> Vec<String> {
     vec![if words.is_empty() { quoted("") } else { words }]
 }
 
-/// Words for the page of parameters.
+/// Formats words for docs/CONFIGURATION.md.
 #[cfg(test)]
 fn listed<'a>(words: impl IntoIterator<Item = &'a str>) -> String {
     words.into_iter().map(|word| format!("`{word}`")).collect::<Vec<_>>().join(", ")

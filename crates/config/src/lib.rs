@@ -1,7 +1,7 @@
-//! The configuration: one table of parameters, their values, and where values come from: a file in
-//! redis.conf's syntax, the command line in redis-server's form, CONFIG SET.
+//! The configuration: the table of parameters, their values, and the sources of values: files in redis.conf syntax, the
+//! command line in redis-server's form, and CONFIG SET.
 //!
-//! Text is read once, when a value is set; the program reads values of its own types, by [`keys`]:
+//! Text is parsed once, when a value is set. The program reads typed values by [`keys`]:
 //!
 //! ```
 //! use config::{Config, keys};
@@ -13,8 +13,8 @@
 //! assert!(values[keys::PORT] == 6379 && values[keys::TLS_PORT] == 0);
 //! ```
 //!
-//! All values of one moment are a snapshot ([`Values`]), which is never changed: a change makes another and publishes
-//! it. So readers take no lock, and those that need several values of one moment hold a snapshot.
+//! A snapshot of all values ([`Values`]) is immutable; a change publishes a new one. Readers therefore take no lock,
+//! and code that needs several consistent values holds a snapshot.
 #![forbid(unsafe_code)]
 
 mod choices;
@@ -49,75 +49,75 @@ pub use unbuilt::{notes, warnings};
 
 use parameters::{Id, PARAMETERS, Parameter};
 
-/// The values of all parameters.
+/// The current configuration of a server.
 #[derive(Debug)]
 pub struct Config {
     values: ArcSwap<Values>,
-    /// Held while the next snapshot is made.
+    /// Serializes writers while they prepare the next snapshot.
     changing: Mutex<()>,
     defaults: Values,
-    /// The lines `rename-command`, in their order.
+    /// The `rename-command` lines in file order.
     renames: RwLock<Vec<Rename>>,
-    /// The lines `user`, in their order.
+    /// The `user` lines in file order.
     users: RwLock<Vec<UserLine>>,
-    /// There was a line `save`, so the default no longer counts.
+    /// Whether a `save` line was loaded, which replaces the default save points.
     has_save_lines: AtomicBool,
 }
 
-/// A line `user`: a name and the rules of that user.
+/// A `user` line: a name and the ACL rules of that user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UserLine {
-    /// The words after `user`: at least a name.
+    /// The arguments of `user`, starting with the name.
     words: Vec<String>,
     line: ConfigError,
 }
 
 impl UserLine {
-    /// The words after `user`, as access control reads them.
+    /// The arguments of `user` as bytes for the ACL parser.
     #[must_use]
     pub fn words(&self) -> Vec<Vec<u8>> {
         self.words.iter().map(|word| word.clone().into_bytes()).collect()
     }
 
-    /// The error that this line cannot be used.
+    /// An error that points to this line.
     #[must_use]
     pub fn fault(&self, reason: &str) -> ConfigError {
         ConfigError { reason: reason.to_owned(), ..self.line.clone() }
     }
 }
 
-/// A line `rename-command`: a command and its new name, or none if the command is taken away.
+/// A `rename-command` line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rename {
-    /// The command, by its own name.
+    /// The command's original name.
     pub from: String,
-    /// Its new name; empty takes the command away.
+    /// The new name; empty disables the command.
     pub to: String,
     line: ConfigError,
 }
 
 impl Rename {
-    /// The error that this line cannot be used.
+    /// An error that points to this line.
     #[must_use]
     pub fn fault(&self, reason: &str) -> ConfigError {
         ConfigError { reason: reason.to_owned(), ..self.line.clone() }
     }
 }
 
-/// Why a value was refused.
+/// The reason why CONFIG SET refused a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SetError {
-    /// There is no parameter of that name.
+    /// No parameter has this name.
     Unknown,
-    /// It can only be set at the start.
+    /// The parameter can be set only at startup.
     Immutable,
-    /// Not from this connection.
+    /// The parameter is protected and the connection not trusted.
     Protected,
-    /// The value cannot be used, and why.
+    /// The value is invalid; holds the reason.
     Invalid(String),
 }
 
-/// Parameters that CONFIG SET gave another value.
+/// The parameters that a CONFIG SET changed.
 #[derive(Debug, Clone)]
 pub struct Changes {
     before: Arc<Values>,
@@ -125,19 +125,19 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Whether this parameter is among them.
+    /// Whether this parameter was changed.
     #[must_use]
     pub fn has<T>(&self, key: Key<T>) -> bool {
         self.changed.contains(&key.id)
     }
 
-    /// The values of all parameters before.
+    /// The snapshot before the change.
     #[must_use]
     pub fn before(&self) -> &Values {
         &self.before
     }
 
-    /// Their names, in the order in which they were given.
+    /// The names of the changed parameters in request order.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.changed.iter().map(|id| id.name())
     }
@@ -158,21 +158,21 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The value of a parameter.
+    /// Reads one parameter.
     #[must_use]
     #[inline]
     pub fn get<T: Clone>(&self, key: Key<T>) -> T {
         self.values.load()[key].clone()
     }
 
-    /// The values of all parameters as they are now.
+    /// The current snapshot of all parameters.
     #[must_use]
     #[inline]
     pub fn values(&self) -> Guard<Arc<Values>> {
         self.values.load()
     }
 
-    /// Whether a parameter has the value that it has without a configuration.
+    /// Whether a parameter has its default value.
     #[must_use]
     pub fn is_default<T>(&self, key: Key<T>) -> bool {
         self.has_default(key.id)
@@ -182,13 +182,13 @@ impl Config {
         id.row().field.is_equal(&self.values(), &self.defaults)
     }
 
-    /// Gives a parameter a default that depends on the machine.
+    /// Overrides the default of a parameter, for defaults that depend on the machine.
     pub fn set_default<T: Clone>(&mut self, key: Key<T>, value: T) {
         *(key.write)(&mut self.defaults) = value.clone();
         self.put(key, value);
     }
 
-    /// Sets a parameter to what the program has found out or was told by another command.
+    /// Sets a parameter from code, without parsing: values detected at startup or set by other commands.
     pub fn put<T>(&self, key: Key<T>, value: T) {
         let _turn = self.changing.lock();
         let mut values = Values::clone(&self.values());
@@ -196,10 +196,10 @@ impl Config {
         self.values.store(Arc::new(values));
     }
 
-    /// Sets a parameter, as a file does: fixed ones too.
+    /// Sets a parameter as from a configuration file; immutable parameters are allowed.
     ///
     /// # Errors
-    /// There is no such parameter, or the value is none for it.
+    /// The parameter does not exist, or the value is invalid.
     pub fn load(&self, name: &str, words: &[String]) -> Result<(), SetError> {
         let row = find(name).ok_or(SetError::Unknown)?;
         let _turn = self.changing.lock();
@@ -209,17 +209,17 @@ impl Config {
         Ok(())
     }
 
-    /// Sets parameters at run time, all or none; with `trusted` also protected ones. Returns the parameters whose
-    /// value is another now; an error names the parameter at fault.
+    /// Sets parameters at run time, all or none. `trusted` allows protected parameters. Returns the parameters whose
+    /// value changed.
     ///
     /// # Errors
-    /// The first parameter that cannot be set so, and why; none is set then.
+    /// The first parameter that cannot be set, with the reason; no parameter is changed then.
     pub fn set(&self, changes: &[(String, String)], trusted: bool) -> Result<Changes, (String, SetError)> {
         let _turn = self.changing.lock();
         let before = self.values.load_full();
         let mut values = Values::clone(&before);
         let mut changed = Vec::new();
-        // All the names are looked at before any value is.
+        // Validate all names before any value, as in Redis.
         let mut rows = Vec::with_capacity(changes.len());
         for (index, (name, value)) in changes.iter().enumerate() {
             rows.push((settable(name, trusted).map_err(|error| (name.clone(), error))?, name, value));
@@ -239,7 +239,7 @@ impl Config {
         Ok(Changes { before, changed })
     }
 
-    /// Takes changes back.
+    /// Reverts changes, for callers that fail to apply them.
     pub fn restore(&self, changes: &Changes) {
         let _turn = self.changing.lock();
         let mut values = Values::clone(&self.values());
@@ -249,7 +249,7 @@ impl Config {
         self.values.store(Arc::new(values));
     }
 
-    /// Every name (aliases too) with its value as text, in the table's order. Hidden ones are left out.
+    /// All visible parameters, including aliases, with their values as text in table order.
     #[must_use]
     pub fn all(&self) -> Vec<(&'static str, String)> {
         let values = self.values();
@@ -262,7 +262,7 @@ impl Config {
             .collect()
     }
 
-    /// The hidden parameter of that name, in any case, with its value as text.
+    /// Looks up a hidden parameter, case-insensitively, with its value as text.
     #[must_use]
     pub fn hidden(&self, name: &str) -> Option<(&'static str, String)> {
         let row = find(name).filter(|row| row.hidden)?;
@@ -270,22 +270,21 @@ impl Config {
         Some((name, row.field.show(&self.values())))
     }
 
-    /// The new names of commands, in the order of their lines.
+    /// The `rename-command` lines in file order.
     #[must_use]
     pub fn renames(&self) -> Vec<Rename> {
         self.renames.read().clone()
     }
 
-    /// The users that lines of their own describe.
+    /// The `user` lines in file order.
     #[must_use]
     pub fn users(&self) -> Vec<UserLine> {
         self.users.read().clone()
     }
 }
 
-/// The parameter of this name, if CONFIG SET may change it.
-/// `cluster-bus-port-protected-mode` asks for a bus whose nodes show certificates (`tls-cluster`). Judged by what all
-/// changes together make, in whichever order they stand.
+/// Checks that `cluster-bus-port-protected-mode` is enabled only together with `tls-cluster`, which makes nodes present
+/// certificates. Validates the result of all changes, independent of their order.
 fn check_bus_protection(values: &Values, changed: &[Id]) -> Result<(), (String, SetError)> {
     let is_open = values[keys::CLUSTER_ENABLED]
         && values[keys::CLUSTER_BUS_PORT_PROTECTED_MODE]

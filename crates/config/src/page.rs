@@ -20,7 +20,7 @@ out of date.
 
 ";
 
-/// The page.
+/// Renders docs/CONFIGURATION.md.
 fn configuration_page() -> String {
     let mut page = OPENING.to_owned();
     let mut section = |title: &str, text: &str, wanted: fn(&Effect) -> bool| {
@@ -73,7 +73,7 @@ fn line(row: &Parameter, effect: &Effect) -> String {
     format!("| `{}` | {} | {default} | {} |", row.name, row.field.describe(), notes.join("; "))
 }
 
-/// `WRITE_CONFIGURATION_PAGE=1` writes it.
+/// Compares the page on disk with the tables. `WRITE_CONFIGURATION_PAGE=1` updates it.
 #[test]
 fn the_page_says_what_the_tables_say() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/CONFIGURATION.md");

@@ -1,14 +1,13 @@
-//! Every parameter of a configuration file: its key in the program, the type of its value, its name, what its value must
-//! be, its default.
+//! The table of configuration parameters: key, value type, name, validation and default.
 //!
-//! The names and defaults are those that Redis and Valkey users have in their files. A row is
+//! Names and defaults are those of Redis and Valkey. A row has the form
 //!
 //! ```text
 //! KEY: type = "name", kind(bounds), "default as CONFIG GET shows it", more ...;
 //! ```
 //!
-//! and of each row come a field of [`Values`], a [`Key`] in [`keys`], and a [`Parameter`] in [`PARAMETERS`], where those
-//! look that treat all parameters alike. `more` is what a [`Parameter`] has methods for.
+//! and expands to a field of [`Values`], a [`Key`] in [`keys`], and a [`Parameter`] in [`PARAMETERS`] for code that
+//! handles all parameters alike. `more` are calls of [`Parameter`] methods.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -30,26 +29,27 @@ use crate::kind::{
     share_of_memory, shutdown_words, switch, text, title_template, wide_bytes, words, zone,
 };
 
-/// One row, without its type.
+/// A type-erased row of the table.
 #[derive(Clone, Copy)]
 pub(crate) struct Parameter {
     pub(crate) id: Id,
-    /// One that Redis 7 knows, if it knows the parameter: CONFIG REWRITE appends lines by this name.
+    /// The primary name, which CONFIG REWRITE uses for new lines. Where Redis 7 has the parameter, it is a name that
+    /// Redis 7 accepts.
     pub(crate) name: &'static str,
-    /// Its other name, if it has one.
+    /// An alternative name, if there is one.
     pub(crate) alias: Option<&'static str>,
-    /// The alias is the name that this parameter had before: CONFIG REWRITE replaces it.
+    /// Whether the alias is a former name of this server, which CONFIG REWRITE replaces.
     pub(crate) is_renamed: bool,
-    /// Its default, as CONFIG GET shows it.
+    /// The default in the format of CONFIG GET.
     #[cfg(test)]
     pub(crate) default: &'static str,
     /// Whether CONFIG SET may change it.
     pub(crate) mutable: bool,
-    /// Whether CONFIG SET may change it only where `enable-protected-configs` says so.
+    /// Whether CONFIG SET needs `enable-protected-configs`.
     pub(crate) protected: bool,
-    /// Whether CONFIG GET shows it only where it is asked for by its whole name.
+    /// Whether CONFIG GET shows it only when given the exact name.
     pub(crate) hidden: bool,
-    /// Its value.
+    /// Access to the value in a snapshot.
     pub(crate) field: &'static dyn Field,
 }
 
@@ -74,7 +74,7 @@ impl Parameter {
         self
     }
 
-    /// The parameter's former name stays usable everywhere.
+    /// Keeps a former name as an alias.
     const fn renamed_from(mut self, former: &'static str) -> Self {
         self.alias = Some(former);
         self.is_renamed = true;
@@ -96,24 +96,24 @@ impl Parameter {
         self
     }
 
-    /// Whether it is called so, in whichever case.
+    /// Whether this is a name of the parameter, compared case-insensitively.
     pub(crate) fn is_called(&self, name: &str) -> bool {
         self.names().any(|known| known.eq_ignore_ascii_case(name))
     }
 
-    /// Its names.
+    /// The name and the alias.
     pub(crate) fn names(&self) -> impl Iterator<Item = &'static str> + use<> {
         std::iter::once(self.name).chain(self.alias)
     }
 }
 
 impl Id {
-    /// The parameter's row.
+    /// The table row of this parameter.
     pub(crate) fn row(self) -> &'static Parameter {
         &PARAMETERS[self as usize]
     }
 
-    /// The parameter's name.
+    /// The primary name.
     pub(crate) fn name(self) -> &'static str {
         self.row().name
     }
@@ -121,14 +121,14 @@ impl Id {
 
 macro_rules! parameters {
     ($($key:ident: $type:ty = $name:literal, $kind:expr, $default:literal $(, $more:ident($($argument:expr)?))*;)*) => {
-        /// A parameter of any type: its place in [`PARAMETERS`].
+        /// A type-erased parameter: its index in [`PARAMETERS`].
         #[allow(non_camel_case_types, clippy::upper_case_acronyms)]
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub(crate) enum Id {
             $($key,)*
         }
 
-        /// The values of all parameters at one moment, read by [`keys`]: `values[keys::PORT]`.
+        /// A snapshot of all parameter values, indexed by [`keys`]: `values[keys::PORT]`.
         #[allow(non_snake_case)]
         #[derive(Clone)]
         pub struct Values {
@@ -147,7 +147,7 @@ macro_rules! parameters {
             }
         }
 
-        /// The key of each parameter.
+        /// The typed key of each parameter.
         pub mod keys {
             use super::*;
 
@@ -158,7 +158,7 @@ macro_rules! parameters {
             )*
         }
 
-        /// All of them.
+        /// All rows of the table.
         pub(crate) static PARAMETERS: &[Parameter] = &[$(
             Parameter::new(Id::$key, $name, $default, &Typed { key: keys::$key, kind: $kind })
                 $(.$more($($argument)?))*,
@@ -166,7 +166,7 @@ macro_rules! parameters {
     };
 }
 
-/// No bounds but those of the type in which numbers are read.
+/// No bound other than that of the integer type.
 const MIN: i64 = i64::MIN;
 const MAX: i64 = i64::MAX;
 const I32_MIN: i64 = i32::MIN as i64;

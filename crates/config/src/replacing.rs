@@ -1,36 +1,35 @@
-//! Giving a file new content.
+//! Replaces the content of a file atomically where possible.
 //!
-//! The content is written beside the file, brought to the disk and renamed over it: whatever happens, the file has the
-//! old content or the new. A file that is a mount point of its own (a container's `-v ./redis.conf:/etc/redis.conf`)
-//! cannot be renamed over, and nothing can be put beside one in a folder that is read-only. Such a file is written in
-//! place. A crash in the middle of that can tear it, so the copy beside it, where there can be one, stays until the
-//! file has reached the disk.
+//! The content is written to a temporary file, fsynced and renamed over the target, so that a crash leaves either the
+//! old or the new content. Two cases make that impossible: the file is a mount point of its own (a container's `-v
+//! ./redis.conf:/etc/redis.conf`), or its directory is read-only. Such a file is written in place. A crash during that
+//! can leave a torn file, so the temporary copy, where it could be written, is kept until the file is fsynced.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// How a file got its new content.
+/// The method by which a file was replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replaced {
-    /// By a rename.
+    /// Atomically, by a rename.
     Whole,
-    /// In place, since it cannot be renamed over.
+    /// In place, because a rename was not possible.
     InPlace,
 }
 
-/// Gives the file new content by a rename, or in place where that is impossible.
+/// Replaces the content by a rename, or in place where that is impossible.
 ///
 /// # Errors
-/// The error that the system reports. The file has the old content then, unless it was being written in place.
+/// An I/O error. The old content is intact then, unless writing in place had begun.
 pub fn replace_content(path: &Path, bytes: &[u8]) -> io::Result<Replaced> {
     replace_by(path, bytes, &|from, to| fs::rename(from, to))
 }
 
-/// Gives the file new content by a rename, or makes it.
+/// Replaces or creates the file by a rename.
 ///
 /// # Errors
-/// The error that the system reports. The file is as it was then.
+/// An I/O error. The file is unchanged then.
 pub fn replace_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let temporary = temporary(path);
     let written = write_beside(&temporary, path, bytes)
@@ -39,7 +38,7 @@ pub fn replace_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     written.inspect_err(|_| remove(&temporary))
 }
 
-/// `rename` is the system's, but for tests.
+/// `rename` is `fs::rename` except in tests.
 fn replace_by(
     path: &Path,
     bytes: &[u8],
@@ -52,10 +51,11 @@ fn replace_by(
         Ok(()) => sync_folder(path).map(|()| Replaced::Whole),
         Err(error) if needs_writing_in_place(&error, has_copy) && path.exists() => {
             if has_copy {
-                // The name of the copy is to be on the disk before the file is touched. In the worst case it is not.
+                // Persist the copy's directory entry before touching the file. If the sync fails, a crash may lose the
+                // copy.
                 let _ = sync_folder(path);
             }
-            // After an error the file may be torn: the copy stays.
+            // On an error the file may be torn, so keep the copy.
             write_in_place(path, bytes)?;
             remove(&temporary);
             Ok(Replaced::InPlace)
@@ -67,8 +67,8 @@ fn replace_by(
     }
 }
 
-/// Whether an error means that the file can only be written in place: that of the rename if there is a copy to be
-/// renamed, or else that of making one.
+/// Whether the error, from the rename if `has_copy` or else from creating the copy, means that only writing in place
+/// can succeed.
 fn needs_writing_in_place(error: &io::Error, has_copy: bool) -> bool {
     match error.kind() {
         ErrorKind::ResourceBusy | ErrorKind::CrossesDevices => has_copy,
@@ -99,7 +99,7 @@ fn write_in_place(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 fn remove(temporary: &Path) {
-    // It may never have been made.
+    // Ignore errors: the file may not exist.
     let _ = fs::remove_file(temporary);
 }
 
@@ -112,7 +112,7 @@ fn sync_folder(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// A folder with a file of old content.
+    /// Creates a directory with a file of old content.
     fn old() -> (tempfile::TempDir, PathBuf) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("redis.conf");

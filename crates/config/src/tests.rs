@@ -72,7 +72,7 @@ fn values_have_types() {
     assert_eq!((limit.hard, limit.soft, limit.soft_for), (256 << 20, 64 << 20, Duration::from_secs(60)));
 }
 
-/// A reader that took a snapshot before a change goes on with all of it, and with nothing of the change.
+/// A snapshot taken before a change stays complete and unchanged.
 #[test]
 fn a_snapshot_does_not_change() {
     let config = Config::default();
@@ -106,7 +106,7 @@ fn several_changes_are_made_together_or_not_at_all() {
     let changes = config.set(&both, false).unwrap();
     assert_eq!(changes.names().collect::<Vec<_>>(), ["port", "replica-priority"]);
     assert_eq!(config.get(keys::REPLICA_PRIORITY), 7);
-    // Meanwhile another change was made; it stays.
+    // A change made meanwhile is not reverted.
     config.set(&[change("hz", "50")], false).unwrap();
     config.restore(&changes);
     assert_eq!((config.get(keys::PORT), config.get(keys::REPLICA_PRIORITY)), (6379, 100));
@@ -148,7 +148,7 @@ fn some_parameters_are_not_for_everybody() {
     assert_eq!(set("slaveof", "127.0.0.1 7000", true), Err(SetError::Immutable));
 }
 
-/// Test suites and operators of Redis and Valkey set some parameters that no list shows.
+/// Test suites and operators set some parameters that CONFIG GET does not list.
 #[test]
 fn hidden_parameters_are_known_and_not_listed() {
     let config = Config::default();
@@ -169,7 +169,7 @@ fn hidden_parameters_are_known_and_not_listed() {
     assert_eq!(config.hidden("maxmemory"), None);
 }
 
-/// As Redis 8.10.2: the pair is judged by what one CONFIG SET makes of it, not by the order of its words.
+/// As in Redis 8.10.2, the result of the whole CONFIG SET is validated, not the order of its arguments.
 #[test]
 fn protected_bus_asks_for_certificates() {
     let config = Config::default();
@@ -180,7 +180,7 @@ fn protected_bus_asks_for_certificates() {
     };
     let (protected, tls) = ("cluster-bus-port-protected-mode", "tls-cluster");
     assert!(!config.get(keys::CLUSTER_BUS_PORT_PROTECTED_MODE));
-    // Without cluster mode there is no bus.
+    // Without cluster mode there is no cluster bus.
     assert_eq!(set(&[(protected, "yes")]), Ok(()));
     assert_eq!(set(&[(protected, "no")]), Ok(()));
     config.load("cluster-enabled", &["yes".to_owned()]).unwrap();

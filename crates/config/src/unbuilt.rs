@@ -1,10 +1,9 @@
-//! Parameters that are accepted without effect, and directives that are refused: a configuration written for Redis or
-//! Valkey may ask for more than this server has. It does not start where its owner would rely on that, and says so in its
-//! log where nothing depends on it.
+//! Parameters that are accepted without effect, and directives that are refused. The server refuses to start with a
+//! directive whose absence would be harmful, and logs a warning for those that can safely be ignored.
 
 use super::{Config, Id};
 
-/// Not implemented. Where one differs from its default, the log says so.
+/// Not implemented. A value that differs from the default causes a warning.
 const WITHOUT_EFFECT: &[Id] = &[
     Id::ACTIVEDEFRAG,
     Id::AOF_REWRITE_CPULIST,
@@ -31,7 +30,8 @@ const WITHOUT_EFFECT: &[Id] = &[
     Id::WATCHDOG_PERIOD,
 ];
 
-/// Nothing is missing without these: they tune something that this server does in another way, or has no need to do.
+/// Parameters that are not needed, since they tune mechanisms that this server implements differently. Grouped by the
+/// explanation.
 const WITHOUT_PURPOSE: &[(&str, &[Id])] = &[
     (
         "memory is always defragmented, rehashed and released one slot at a time",
@@ -84,11 +84,11 @@ const WITHOUT_PURPOSE: &[(&str, &[Id])] = &[
 /// The effect of a parameter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// The server does as it says.
+    /// The parameter works as documented.
     Applied,
-    /// Nothing yet.
+    /// Not implemented.
     NotBuilt,
-    /// Nothing, for a reason.
+    /// Not needed; holds the explanation.
     NoPurpose(&'static str),
 }
 
@@ -102,10 +102,10 @@ impl Effect {
     }
 }
 
-/// Directives that are no parameters.
+/// Directives that are not parameters, with the reason why they are refused.
 const DIRECTIVES: &[(&str, &str)] = &[("loadmodule", "modules are not supported")];
 
-/// Something to take instead of a line without effect.
+/// Alternatives to parameters without effect.
 const INSTEAD: &[(&[&str], &str)] = &[
     (&["loadmodule"], "there is no module API; replace the module's commands, for example with functions"),
     (&["activedefrag"], "remove the line: memory is always defragmented, one slot at a time"),
@@ -131,7 +131,7 @@ const INSTEAD: &[(&[&str], &str)] = &[
     (&["use-exit-on-panic", "watchdog-period"], "remove the line: it serves the debugging of Redis itself"),
 ];
 
-/// Something to know of a line that does what it says.
+/// Hints for parameters that work.
 const NOTES: &[(&[&str], &str)] = &[
     (
         &["cluster-bus-port-protected-mode"],
@@ -158,12 +158,12 @@ const NOTES: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Something to take instead of a line of that name, if it has no effect.
+/// The alternative to a parameter without effect, if there is one.
 pub(super) fn instead(directive: &str) -> Option<&'static str> {
     find(INSTEAD, directive)
 }
 
-/// Something to know of a line of that name, if it does what it says.
+/// The hint for a parameter that works, if there is one.
 pub(super) fn note(directive: &str) -> Option<&'static str> {
     find(NOTES, directive)
 }
@@ -173,21 +173,21 @@ fn find(table: &[(&[&str], &'static str)], directive: &str) -> Option<&'static s
     table.iter().find(|(names, _)| names.iter().any(is_named)).map(|(_, advice)| *advice)
 }
 
-/// Lines of old files that Redis itself reads without any effect: what they set has left it.
+/// Parameters that Redis itself removed and still accepts without effect.
 const FORGOTTEN: &[&str] = &["list-max-ziplist-entries", "list-max-ziplist-value", "lua-replicate-commands"];
 
-/// Whether a line sets what no longer exists anywhere, and is passed over.
+/// Whether Redis removed this parameter and ignores it.
 pub(super) fn is_forgotten(directive: &str) -> bool {
     FORGOTTEN.iter().any(|name| name.eq_ignore_ascii_case(directive))
 }
 
-/// Why a line that is no parameter cannot be used.
+/// The reason why this directive is refused, if it is.
 pub(super) fn reason(directive: &str) -> Option<&'static str> {
     let row = DIRECTIVES.iter().find(|(name, _)| name.eq_ignore_ascii_case(directive));
     row.map(|(_, reason)| *reason)
 }
 
-/// Warnings for the log about this configuration.
+/// Startup warnings about parameters without effect.
 #[must_use]
 pub fn warnings(config: &Config) -> Vec<String> {
     let asked = WITHOUT_EFFECT.iter().filter(|id| !config.has_default(**id));
@@ -198,7 +198,7 @@ pub fn warnings(config: &Config) -> Vec<String> {
     vec![format!("These parameters are set but have no effect in this version: {}", asked.join(", "))]
 }
 
-/// Lines for a verbose log, about parameters that are set and change nothing here.
+/// Verbose log lines about parameters that are set and not needed here.
 #[must_use]
 pub fn notes(config: &Config) -> Vec<String> {
     let mut notes = Vec::new();
@@ -233,7 +233,7 @@ mod tests {
         assert_eq!(notes(&config), ["'dynamic-hz' has no effect: timers are event-driven"]);
     }
 
-    /// The program's text without its tests and the tables of parameters.
+    /// The program's source text without its tests and the parameter tables.
     fn program() -> String {
         fn read(folder: &std::path::Path, text: &mut String) {
             for entry in std::fs::read_dir(folder).unwrap() {
@@ -255,7 +255,7 @@ mod tests {
         text
     }
 
-    /// No parameter is taken and then ignored in silence: somebody reads it, or it stands above.
+    /// Each parameter is either read somewhere or listed above, so that none is silently ignored.
     #[test]
     fn every_parameter_has_an_effect_or_a_reason_for_none() {
         let program = program();

@@ -1,10 +1,9 @@
-//! The value that a script returns, as a reply.
+//! Converts the value that a script returns to a RESP reply.
 //!
-//! The rules are Redis's: a number loses its fraction, `true` is 1 and `false` null unless the script speaks version
-//! 3, a table is an array up to its first `nil` unless a field says that it is something else.
+//! The rules are Redis's: a number loses its fraction, `true` is 1 and `false` is null unless the script selected
+//! RESP3, and a table is an array up to its first `nil` unless a field such as `ok` or `err` says otherwise.
 //!
-//! Tables that contain themselves, or the same table many times, can be endless to write: the script can be stopped
-//! all along.
+//! Tables that contain themselves, or share subtables, can expand without end, so the conversion remains interruptible.
 
 use mlua::{Table, Value};
 use resp::{Protocol, Writer};
@@ -13,16 +12,16 @@ use crate::libraries::walk::walk;
 use crate::libraries::{Pace, Returned};
 use crate::number::to_integer;
 
-/// A table within a table, and so on: no deeper than this. Redis's bound is that of Lua's stack.
+/// Maximum nesting of tables in a reply. Redis's limit is Lua's stack size.
 const MAX_DEPTH: usize = 1000;
 
-/// Writes a script's value.
+/// Writes a script's value as a reply.
 pub(crate) struct Answer<'a, 'r, 'w> {
-    /// The protocol version that the script has chosen.
+    /// The protocol version that the script selected.
     pub(crate) spoken: Protocol,
     pub(crate) reply: &'r mut Writer<'w>,
     pub(crate) pace: Pace<'a>,
-    /// Is told each error that is written, and whether the server counted it when it was made.
+    /// Called for each error written, with whether the error statistics already include it.
     pub(crate) told: &'r mut dyn FnMut(&[u8], bool),
 }
 
@@ -107,7 +106,7 @@ impl Answer<'_, '_, '_> {
         Ok(())
     }
 
-    /// The texts of version 3, and lists.
+    /// Writes RESP3 text types (big number, verbatim string) and lists.
     fn write_text(&mut self, table: &Table, depth: usize) -> Returned<()> {
         if let Value::String(digits) = table.raw_get("big_number")? {
             write_big_number(&one_line(&digits.as_bytes(), false), self.reply);
@@ -141,7 +140,7 @@ fn write_big_number(digits: &[u8], reply: &mut Writer<'_>) {
     }
 }
 
-/// Text as it fits in one line: it ends at its first NUL, as a string of C's.
+/// Trims text to one line, up to the first NUL as in a C string.
 pub(crate) fn one_line(text: &[u8], trim: bool) -> Vec<u8> {
     let is_break = |byte: &u8| matches!(byte, b'\r' | b'\n');
     let mut text = text.split(|byte| *byte == 0).next().unwrap_or_default();

@@ -1,11 +1,12 @@
-//! The way from a script to its server: what `redis.call` is, on Lua's own stack.
+//! Implements `redis.call` directly on Lua's stack.
 //!
-//! This is the crate's only unsafe code. Through mlua's safe interface a call takes references to its arguments, a vector of
-//! them and a guard for each allocation: half of what a short script takes in all.
+//! This is the crate's only unsafe code. With mlua's safe interface, each call would need references to its arguments,
+//! a vector of them and a guard per allocation, which took half of the run time of a short script.
 //!
-//! Two things are to be seen to. Lua leaves a function by a jump when memory is short, so no value that would have to be
-//! dropped lives in a function from which Lua's allocator is called: [`Bridge::answer`] has such values and calls none that
-//! can fail, what pushes onto the stack has none. And a host is lent for the time of one run ([`Bridge::lend`]).
+//! Invariants: Lua leaves a C function by `longjmp` when memory is short. Values with destructors must therefore not be
+//! live in a function that calls Lua's allocator: [`Bridge::answer`] has such values and calls nothing that allocates,
+//! and the functions that push onto the stack have none. The host is available only while a script runs
+//! ([`Bridge::lend`]).
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -27,23 +28,23 @@ use crate::libraries::server::question;
 use crate::number::{as_word, is_exact};
 use crate::reply::Reader;
 
-/// Garbage is collected before a reply of this many bytes becomes a value, if that is due.
+/// Replies of at least this many bytes trigger a due garbage collection before their conversion.
 const LARGE_REPLY: usize = 64 << 10;
 
-/// The way that a script's calls go.
+/// The connection between a state of Lua and the server that runs a script.
 pub(crate) struct Bridge {
-    /// The server, while a script runs and it is not at work for it.
+    /// The server, while a script runs. Taken out during a call, so that it cannot be used twice.
     host: Cell<Option<NonNull<dyn Host>>>,
-    /// The version that the script speaks with the server.
+    /// The protocol version that the script selected.
     pub(crate) spoken: Cell<Protocol>,
-    /// While a script is debugged.
+    /// The debugger, while a script is being debugged.
     pub(crate) debugger: RefCell<Option<Rc<Debugger>>>,
     watch: Rc<Watch>,
-    /// Memory for the words of a command.
+    /// Reused buffer for the arguments of commands.
     request: RefCell<Request>,
-    /// The first argument of a call that is a question, by number, and not a plain command.
+    /// Marks a call as an internal query (with its number as the next argument) rather than a command.
     mark: Cell<*const c_void>,
-    /// The error that the last call is to raise, if it is not the end of the script.
+    /// The error that the last call raises. `None` while stopping the script.
     raised: RefCell<Option<Raised>>,
     panicked: RefCell<Option<Box<dyn Any + Send>>>,
 }
@@ -54,16 +55,16 @@ impl std::fmt::Debug for Bridge {
     }
 }
 
-/// The answer to a call. It lies where it is and is not dropped.
+/// The result of a call. It must not have a destructor, see the module documentation.
 #[derive(Clone, Copy)]
 enum Answer {
-    /// A value, as it is on the wire.
+    /// A reply in wire format.
     Value(*const [u8]),
-    /// An error, which the script gets as a value, and whether the server's statistics have it.
+    /// An error returned to the script as a value, and whether the error statistics include it.
     Error(*const [u8], bool),
-    /// An error that is raised.
+    /// An error to raise.
     Raise,
-    /// It was a question: it is asked again where questions are.
+    /// An internal query, which a separate function handles.
     Question,
 }
 
@@ -81,7 +82,8 @@ impl Bridge {
         })
     }
 
-    /// The function that scripts call, from then on. `mark` comes first in questions, which `asked` answers.
+    /// Creates the Lua function behind `redis.call`. A call that starts with `mark` is an internal query and is passed
+    /// to `asked`.
     pub(crate) fn function(
         self: &Rc<Self>,
         lua: &Lua,
@@ -95,19 +97,19 @@ impl Bridge {
         })?;
         let own: *const Self = Rc::as_ptr(self);
         let make = |state: *mut lua_State| {
-            // SAFETY: the two functions are on the stack, which has room for a pointer more. `raise` keeps what that points
-            // to for as long as Lua has the closure.
+            // SAFETY: the two functions are on the stack and there is space for one more value. `raise` keeps the
+            // pointee alive for as long as Lua has the closure.
             unsafe {
                 ffi::lua_pushlightuserdata(state, own.cast_mut().cast());
                 ffi::lua_insert(state, 1);
                 ffi::lua_pushcclosure(state, call, 3);
             }
         };
-        // SAFETY: what was given is on the stack, and the closure is left there.
+        // SAFETY: `make` consumes the two values on the stack and leaves the closure.
         unsafe { lua.exec_raw((raise, asked), make) }
     }
 
-    /// Lends scripts their server while `run` runs.
+    /// Makes `host` available to scripts while `run` runs.
     pub(crate) fn lend<R>(&self, host: &mut dyn Host, run: impl FnOnce() -> R) -> R {
         struct TakenBack<'a>(&'a Bridge);
         impl Drop for TakenBack<'_> {
@@ -116,19 +118,19 @@ impl Bridge {
             }
         }
         let host = NonNull::from(host);
-        // SAFETY: only the lifetime becomes another, and it is taken back before that ends.
+        // SAFETY: this only erases the lifetime. `TakenBack` removes the pointer before the lifetime ends.
         let host = unsafe { std::mem::transmute::<NonNull<dyn Host + '_>, NonNull<dyn Host>>(host) };
         self.host.set(Some(host));
         let _lent = TakenBack(self);
         run()
     }
 
-    /// The panic of the server's that a run has ended with.
+    /// Takes the panic of the server code that ended the last run, if there was one.
     pub(crate) fn take_panic(&self) -> Option<Box<dyn Any + Send>> {
         self.panicked.take()
     }
 
-    /// Gives back the memory of a large call.
+    /// Frees the argument buffer if a call made it large.
     pub(crate) fn release_large_request(&self) {
         let mut request = self.request.borrow_mut();
         if request.bytes() > LARGE_COMMAND {
@@ -136,16 +138,16 @@ impl Bridge {
         }
     }
 
-    /// Has the server do something, if a script runs.
+    /// Calls `work` with the host, or returns `None` if no script runs.
     pub(crate) fn with_host<R>(&self, work: impl FnOnce(&mut dyn Host) -> R) -> Option<R> {
         let mut host = self.host.take()?;
-        // SAFETY: it is lent, and nobody else has it, as it is not there meanwhile.
+        // SAFETY: `lend` keeps the host alive, and no one else can access it, since it is taken out of the cell.
         let done = work(unsafe { host.as_mut() });
         self.host.set(Some(host));
         Some(done)
     }
 
-    /// Runs the command whose words are on the stack. Nothing that is called here allocates in Lua.
+    /// Executes the command whose arguments are on the stack. Must not allocate in Lua.
     fn answer(&self, state: *mut lua_State) -> Answer {
         match catch_unwind(AssertUnwindSafe(|| self.serve(state))) {
             Ok(answer) => answer,
@@ -159,7 +161,7 @@ impl Bridge {
 
     fn serve(&self, state: *mut lua_State) -> Answer {
         let (mut first, mut raises) = (1, true);
-        // SAFETY: any place of the stack may be asked about.
+        // SAFETY: any stack index may be inspected.
         let mark =
             unsafe { (ffi::lua_type(state, 1) == ffi::LUA_TTABLE).then(|| ffi::lua_topointer(state, 1)) };
         if mark == Some(self.mark.get()) {
@@ -186,7 +188,7 @@ impl Bridge {
             }
         };
         let collector = &self.watch.collector;
-        // SAFETY: any state may be asked for the memory in use and told how to collect.
+        // SAFETY: memory usage may be queried and the collector configured on any state.
         unsafe {
             let used = (ffi::lua_gc(state, ffi::LUA_GCCOUNT, 0) as usize) << 10;
             if collector.is_to_be_thorough(used) {
@@ -194,7 +196,7 @@ impl Bridge {
                 ffi::lua_gc(state, ffi::LUA_GCSETPAUSE, Collector::SHORT_PAUSE);
             }
         }
-        // SAFETY: the host keeps it until it is called again.
+        // SAFETY: the host keeps the reply valid until its next call.
         let bytes = unsafe { &*reply };
         if let Some(debugger) = &*self.debugger.borrow() {
             debugger.on_call(request.args(), bytes);
@@ -208,14 +210,15 @@ impl Bridge {
         }
     }
 
-    /// Collects garbage if that is due before a reply of `bytes` becomes a value. Nothing else of the bridge is in use
-    /// meanwhile.
+    /// Collects garbage if that is due before a reply of `bytes` is converted. No other part of the bridge is borrowed
+    /// during the collection.
     fn make_room(&self, state: *mut lua_State, bytes: usize) {
         if bytes < LARGE_REPLY {
             return;
         }
         let collector = &self.watch.collector;
-        // SAFETY: any state may be asked for the memory in use, and be collected where no value is half made.
+        // SAFETY: memory usage may be queried on any state, and a collection is allowed while no value is under
+        // construction.
         unsafe {
             let used = || (ffi::lua_gc(state, ffi::LUA_GCCOUNT, 0) as usize) << 10;
             if collector.is_due(used(), bytes) {
@@ -235,13 +238,13 @@ impl Bridge {
     }
 }
 
-/// Calls the first of these with the others, and with a table for each of `lists`.
+/// Calls the first stack value with the others and with one table per list in `lists`.
 pub(crate) fn call_with(
     lua: &Lua,
     what: impl IntoLuaMulti,
     lists: [Args<'_>; 2],
 ) -> mlua::Result<(bool, Value)> {
-    // SAFETY: what is called is on the stack, and is replaced by what it returns. Nothing here is to be dropped.
+    // SAFETY: the callee is on the stack and its results replace it. No value with a destructor is live.
     unsafe {
         lua.exec_raw(what, |state| {
             ffi::luaL_checkstack(state, 4, std::ptr::null());
@@ -257,10 +260,11 @@ pub(crate) fn call_with(
     }
 }
 
-/// The words of a command, from place `first` on. A number is written so that nothing of it is lost.
+/// Reads the arguments of a command from stack index `first` on. Numbers are formatted without loss of precision.
 fn words(state: *mut lua_State, first: c_int, request: &mut Request) -> Result<(), &'static str> {
     request.clear();
-    // SAFETY: neither raises an error: they ask about places, and the one that could allocate is for numbers.
+    // SAFETY: neither function raises an error: they inspect stack values, and the one that may allocate is used for
+    // numbers only.
     unsafe {
         let last = ffi::lua_gettop(state);
         if last < first {
@@ -288,10 +292,10 @@ fn words(state: *mut lua_State, first: c_int, request: &mut Request) -> Result<(
     Ok(())
 }
 
-/// `redis.call`: its first value is the bridge, then what raises errors, and what answers questions.
+/// `redis.call`. Its upvalues are the bridge, the function that raises errors, and the one for internal queries.
 unsafe extern "C-unwind" fn call(state: *mut lua_State) -> c_int {
-    // SAFETY: Lua calls it with a state, and room on the stack; the closure was made with these values. From here on
-    // nothing is alive that would have to be dropped.
+    // SAFETY: Lua calls it with a valid state and stack space, and the closure was created with these upvalues. From
+    // here on, no value with a destructor is live.
     unsafe {
         let bridge = ffi::lua_touserdata(state, ffi::lua_upvalueindex(1)).cast::<Bridge>();
         match (*bridge).answer(state) {
@@ -320,10 +324,10 @@ unsafe extern "C-unwind" fn call(state: *mut lua_State) -> c_int {
     }
 }
 
-/// Pushes the next value of the wire. Lua's memory may be too short for it: then this does not return.
+/// Parses the next value of a reply and pushes it. Does not return if Lua runs out of memory.
 unsafe fn push_value(state: *mut lua_State, reader: &mut Reader<'_>, depth: usize) {
     let line = reader.line();
-    // SAFETY: there is room for what a value takes while it is made, which is asked for first.
+    // SAFETY: `lua_checkstack` has reserved the space that a value needs during its construction.
     unsafe {
         if depth > Reader::MAX_DEPTH || ffi::lua_checkstack(state, 6) == 0 {
             push_text(state, b"reached lua stack limit");
@@ -354,7 +358,7 @@ unsafe fn push_value(state: *mut lua_State, reader: &mut Reader<'_>, depth: usiz
     }
 }
 
-/// Pushes the name and the value of the field by which a script tells a kind of value from others.
+/// Pushes a type-tag field (such as `ok`, `map` or `double`) and its value.
 unsafe fn push_named(
     state: *mut lua_State,
     kind: u8,
@@ -363,7 +367,7 @@ unsafe fn push_named(
     reader: &mut Reader<'_>,
     depth: usize,
 ) {
-    // SAFETY: as of `push_value`, which has asked for the room.
+    // SAFETY: as in `push_value`, which has reserved the stack space.
     unsafe {
         match kind {
             b'+' => {
@@ -401,7 +405,7 @@ unsafe fn push_named(
                     } else {
                         ffi::lua_pushboolean(state, 1);
                     }
-                    // Nothing cannot be found again.
+                    // A nil cannot be a key of a table.
                     if ffi::lua_type(state, -2) == ffi::LUA_TNIL {
                         ffi::lua_settop(state, -3);
                     } else {
@@ -413,9 +417,9 @@ unsafe fn push_named(
     }
 }
 
-/// Pushes an error as scripts know it.
+/// Pushes an error in the form that scripts receive.
 unsafe fn push_error(state: *mut lua_State, text: &[u8], counted: bool) {
-    // SAFETY: a function of C has room for so few values.
+    // SAFETY: Lua guarantees stack space for the few values of a C function.
     unsafe {
         ffi::lua_createtable(state, 0, 4);
         push_text(state, b"err");
@@ -436,7 +440,7 @@ unsafe fn push_error(state: *mut lua_State, text: &[u8], counted: bool) {
 }
 
 unsafe fn push_text(state: *mut lua_State, text: &[u8]) {
-    // SAFETY: Lua copies so many bytes from there.
+    // SAFETY: the pointer is valid for `len` bytes, and Lua copies them.
     unsafe { ffi::lua_pushlstring(state, text.as_ptr().cast(), text.len()) };
 }
 

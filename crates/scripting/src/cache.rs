@@ -1,7 +1,7 @@
-//! The scripts that clients may call by name. One cache for all threads, which ask it only for what they have not
-//! compiled yet.
+//! The script cache of a server, shared by all threads. A thread looks up only scripts that it has not compiled yet.
 //!
-//! A script that came by EVAL is evicted when [`MOST`] others were used after it; one that was loaded stays.
+//! Scripts added by EVAL are evicted after [`MOST`] other scripts were used more recently; scripts added by SCRIPT LOAD
+//! stay.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
@@ -14,41 +14,41 @@ use crate::releases::Releases;
 use crate::running::Running;
 use crate::script::Script;
 
-/// As many scripts of EVAL as Redis keeps.
+/// Maximum number of scripts added by EVAL, as in Redis.
 const MOST: usize = 500;
 
 /// The scripts, functions and interpreters of a server.
 #[derive(Debug, Default)]
 pub struct Scripts {
     known: Mutex<Known>,
-    /// How many scripts were evicted.
+    /// Number of evicted scripts.
     pub evicted: AtomicU64,
     /// The states of the threads' interpreters.
     pub(crate) running: Mutex<Vec<Weak<Running>>>,
-    /// The libraries.
+    /// The function libraries.
     pub functions: Functions,
     releases: Releases,
-    /// Whether the server stops, and which scripts are ended then.
+    /// Whether the server is shutting down and which scripts it may kill; shared by all interpreters.
     pub(crate) server_stops: Arc<AtomicU8>,
-    /// The memory that the Lua states of all threads hold, in bytes.
+    /// Memory of all threads' Lua states in bytes.
     pub(crate) lua_bytes: Arc<AtomicUsize>,
 }
 
 #[derive(Debug, Default)]
 struct Known {
     by_sha: HashMap<[u8; 40], Arc<Script>>,
-    /// How many of them are not kept.
+    /// Number of scripts that may be evicted.
     passing: usize,
 }
 
 impl Scripts {
-    /// The script of this name.
+    /// Looks up a script by its SHA1.
     #[must_use]
     pub fn find(&self, sha: &[u8; 40]) -> Option<Arc<Script>> {
         self.known.lock().by_sha.get(sha).cloned()
     }
 
-    /// Adds a script, or finds it where it is known already. `keep`: it stays whatever else comes.
+    /// Adds a script, or returns the existing one. `keep` exempts it from eviction.
     pub fn add(&self, script: Arc<Script>, keep: bool) -> Arc<Script> {
         let known = &mut *self.known.lock();
         let script = known.by_sha.entry(script.sha).or_insert_with(|| {
@@ -74,7 +74,7 @@ impl Scripts {
         script
     }
 
-    /// Forgets every script.
+    /// SCRIPT FLUSH: removes all scripts.
     pub fn flush(&self) {
         let known = std::mem::take(&mut *self.known.lock());
         known.by_sha.values().for_each(|script| script.live.store(false, Ordering::Release));
@@ -82,46 +82,47 @@ impl Scripts {
         self.releases.announce();
     }
 
-    /// Grows when threads are to drop the compiled forms of scripts and libraries that can no longer be called.
+    /// Counter of releases; it grows when threads should drop compiled scripts and libraries that can no longer be
+    /// called.
     #[must_use]
     #[inline]
     pub fn announced_releases(&self) -> u64 {
         self.releases.announced() + self.functions.releases.announced()
     }
 
-    /// Calls `hook` whenever [`Scripts::announced_releases`] grows, on the thread that released something. Only the
-    /// first hook counts.
+    /// Calls `hook` whenever [`Scripts::announced_releases`] grows, on the thread that caused it. Only the first hook
+    /// is used.
     pub fn call_when_released(&self, hook: impl Fn() + Send + Sync + Clone + 'static) {
         self.functions.releases.call_when_announced(Box::new(hook.clone()));
         self.releases.call_when_announced(Box::new(hook));
     }
 
-    /// How many scripts there are.
+    /// The number of cached scripts.
     #[must_use]
     pub fn len(&self) -> usize {
         self.known.lock().by_sha.len()
     }
 
-    /// Whether there is none.
+    /// Whether the cache is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes of all scripts' texts.
+    /// Total size of the scripts' texts in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let known = self.known.lock();
         known.by_sha.values().map(|script| script.text.len() + size_of::<Script>() + 64).sum()
     }
 
-    /// The memory that the Lua states of all threads hold, in bytes.
+    /// Memory of all threads' Lua states in bytes.
     #[must_use]
     pub fn lua_bytes(&self) -> usize {
         self.lua_bytes.load(Ordering::Relaxed)
     }
 
-    /// The interpreters' states.
+    /// The states of the live interpreters.
     #[must_use]
     pub fn running(&self) -> Vec<Arc<Running>> {
         self.running.lock().iter().filter_map(Weak::upgrade).collect()

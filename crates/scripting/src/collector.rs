@@ -1,14 +1,14 @@
-//! Keeps garbage from using up the memory that a script may take.
+//! Keeps garbage from exhausting a script's memory limit.
 //!
-//! Lua 5.1 raises "not enough memory" as soon as an allocation is refused, however much garbage there is, and its
-//! collector takes one small step per allocation, however large that is: a loop that makes strings of megabytes gets far
-//! ahead of it. So its steps are larger here, and where large values are made, all garbage is collected once half of the
-//! room above the live memory is used. What this misses (Lua's own `..`) fails, and the script is run again with a
-//! collector that does not work in steps ([`Collector::set_thorough`]). A script that has written cannot run again: it
-//! gets that collector as soon as it takes much memory.
+//! Lua 5.1 raises "not enough memory" as soon as one allocation is refused, whatever the amount of garbage. Its
+//! collector makes one small step per allocation, whatever the size, so a loop that creates strings of megabytes
+//! outruns it. This module therefore uses larger steps, and before creating a large value it collects all garbage once
+//! half of the memory above the live data is used. Allocations that it cannot see (Lua's own `..`) may still fail; the
+//! script is then run again with a non-incremental collector ([`Collector::set_thorough`]). A script that has written
+//! cannot be repeated, so it gets that collector as soon as it uses much memory.
 //!
-//! The memory of a state does not count for `maxmemory`, so it is published while a script runs: other threads may look
-//! for what to evict meanwhile.
+//! Lua memory does not count towards `maxmemory`, so it is published while a script runs for other threads that check
+//! for eviction.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -19,34 +19,35 @@ use mlua::state::{GcIncParams, GcMode};
 
 use crate::running::Running;
 
-/// With more than that at the end of a script, all that is no longer used is freed at once.
+/// Above this size at the end of a script, all garbage is freed at once.
 const MUCH_MEMORY: usize = 64 << 20;
-/// With more than that, all that is no longer used is freed while the states of all threads take half of what one may.
+/// Above this size, all garbage is freed at the end of a script if all threads' states together use half of one state's
+/// limit.
 const SOME_MEMORY: usize = 1 << 20;
-/// The work of a step in hundredths of a kilobyte: some fifty microseconds, and a state without live values of a script
-/// is through within a few steps. In Lua it is 200, so that garbage in large strings is thousands of steps ahead.
+/// Step size in hundredths of a kilobyte: about fifty microseconds, so that a state without live script values is
+/// collected within a few steps. Lua's default of 200 would need thousands of steps for large strings.
 const STEPWISE: i32 = 10_000;
-/// As in Lua: a collection begins when the memory is that many percent of the live memory.
+/// As in Lua: a collection starts when memory reaches this percentage of the live memory.
 const PAUSE: i32 = 200;
 
-/// Decides when one state of Lua is collected beside Lua's own steps.
+/// Decides when to collect one state of Lua in addition to Lua's own steps.
 #[derive(Debug)]
 pub(crate) struct Collector {
     /// The memory limit of the state, in bytes.
     limit: Rc<Cell<usize>>,
-    /// At most this much is in use without the garbage.
+    /// Upper bound of the live memory.
     live: Cell<usize>,
-    /// The same while no script runs.
+    /// Upper bound of the live memory while no script runs.
     live_at_rest: Cell<usize>,
     is_thorough: Cell<bool>,
     running: Arc<Running>,
 }
 
 impl Collector {
-    /// The multiplier with which a step is a whole collection.
+    /// Step multiplier that makes each step a full collection.
     pub(crate) const THOROUGH: i32 = 0;
-    /// A thorough collection begins when the memory is that many percent of the live memory: the live memory may be two
-    /// thirds of the limit.
+    /// A full collection starts when memory reaches this percentage of the live memory, so the live memory may be up to
+    /// two thirds of the limit.
     pub(crate) const SHORT_PAUSE: i32 = 150;
 
     pub(crate) fn new(limit: &Rc<Cell<usize>>, running: &Arc<Running>) -> Self {
@@ -59,19 +60,19 @@ impl Collector {
         }
     }
 
-    /// Publishes that so many bytes are in use.
+    /// Publishes the memory usage.
     pub(crate) fn note_used(&self, bytes: usize) {
         self.running.note_memory(bytes);
     }
 
-    /// Whether the script is to go on with a thorough collector, with `used` bytes in use; true once in a script.
+    /// Whether to switch the script to full collections, with `used` bytes in use. True at most once per script.
     pub(crate) fn is_to_be_thorough(&self, used: usize) -> bool {
         let due = !self.is_thorough.get() && used > self.limit.get() / 8 && self.running.is_dirty();
         self.is_thorough.set(self.is_thorough.get() || due);
         due
     }
 
-    /// Whether to collect before a value of `bytes` is made, with `used` in use.
+    /// Whether to collect before creating a value of `bytes`, with `used` bytes in use.
     pub(crate) fn is_due(&self, used: usize, bytes: usize) -> bool {
         let limit = self.limit.get();
         if used.saturating_add(bytes) <= limit / 4 {
@@ -80,21 +81,22 @@ impl Collector {
         let live = self.live.get().min(used);
         self.live.set(live);
         let (grown, room) = (used - live, limit.saturating_sub(live));
-        // A collection takes as long as the live memory is large: little garbage is not worth it.
+        // A collection takes time proportional to the live memory, so little garbage is not worth it.
         grown >= limit / 32 && grown.saturating_add(bytes) > room / 2
     }
 
-    /// Whether less than half of the limit was in use when it was last known without the garbage.
+    /// Whether the live memory was last known to be below half of the limit, so that a failed allocation may be due to
+    /// garbage.
     pub(crate) fn may_have_missed_garbage(&self) -> bool {
         self.live.get() < self.limit.get() / 2
     }
 
-    /// A full collection left `used` bytes in use.
+    /// Records that a full collection left `used` bytes in use.
     pub(crate) fn note_live(&self, used: usize) {
         self.live.set(used);
     }
 
-    /// Collects if that is due before a value of `bytes` is made.
+    /// Collects if that is due before creating a value of `bytes`.
     pub(crate) fn make_room(&self, lua: &Lua, bytes: usize) -> mlua::Result<()> {
         let used = lua.used_memory();
         if self.is_due(used, bytes) {
@@ -104,7 +106,7 @@ impl Collector {
         Ok(())
     }
 
-    /// Frees everything that is no longer used.
+    /// Runs a full collection.
     pub(crate) fn collect(&self, lua: &Lua) -> mlua::Result<()> {
         lua.gc_collect()?;
         let used = lua.used_memory();
@@ -127,11 +129,11 @@ impl Collector {
             let _ = self.collect(lua);
             self.live_at_rest.set(self.live.get());
         }
-        // The values of the script are garbage now.
+        // The script's values are garbage now.
         self.live.set(self.live_at_rest.get());
     }
 
-    /// Whether Lua collects everything at once whenever it would take a step.
+    /// Enables or disables full collections in place of each of Lua's steps.
     pub(crate) fn set_thorough(lua: &Lua, thorough: bool) {
         let mut parameters = GcIncParams::default();
         parameters.step_multiplier = Some(if thorough { Self::THOROUGH } else { STEPWISE });
@@ -158,7 +160,7 @@ mod tests {
         // Lua's own steps have freed more.
         assert!(!collector.is_due(8 * MB, 10 * MB));
         assert!(collector.is_due(30 * MB, 8 * MB));
-        // Nothing was freed and little was made since.
+        // Nothing was freed and little was allocated since.
         collector.note_live(60 * MB);
         assert!(!collector.is_due(61 * MB, 40 * MB));
         assert!(collector.is_due(62 * MB, MB + 1));

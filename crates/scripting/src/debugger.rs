@@ -1,8 +1,8 @@
-//! The debugger of scripts (SCRIPT DEBUG): stops at lines, shows variables and the stack, and goes on.
+//! The Lua script debugger (SCRIPT DEBUG): breakpoints, single steps, variables and stack traces.
 //!
-//! A hook of Lua's is called at each line of the script. Where the debugger stops, it reads commands from its
-//! [`Console`] until one of them says to go on. What it says are lines, sent together as an array of simple strings, in
-//! the words that `redis-cli --ldb` knows. Locals come from calls that the script gets for that ([`scopes`]).
+//! A line hook runs at each line of the script. When the script stops, the debugger reads commands from its [`Console`]
+//! until one of them continues the script. Its output are lines in the format of `redis-cli --ldb`, sent together as an
+//! array of simple strings. Local variables are read through calls inserted into the script ([`scopes`]).
 
 mod scopes;
 mod show;
@@ -17,28 +17,27 @@ use resp::Args;
 use crate::libraries::complaint_text;
 use crate::running::Running;
 
-/// Lines around the current one that are listed.
+/// Number of lines to list before and after the current one.
 const CONTEXT: i64 = 5;
 const MOST_BREAKPOINTS: usize = 64;
-/// Bytes of a value that are shown, unless told otherwise, and the least that one may choose.
+/// Default limit in bytes for printed values, and the minimum that the user may set.
 const MAX_SHOWN: usize = 256;
 const LEAST_SHOWN: usize = 60;
-/// The name of the script's own text in Lua's debug information.
+/// The chunk name of the script in Lua's debug information.
 pub(crate) const SOURCE: &str = "@user_script";
 
 const HELP: &str = include_str!("debugger/help.txt");
 
-/// The client's side of a debugger: takes its output and gives it commands.
+/// The client's side of a debugger session.
 pub trait Console: std::fmt::Debug {
-    /// Takes bytes for the client.
+    /// Sends bytes to the client.
     fn send(&mut self, bytes: Vec<u8>);
 
-    /// The words of the next command; waits for it. `None`: the client has gone, or `stopped` says that the script is
-    /// to end.
+    /// Waits for the next command and returns its words. `None` if the client disconnected or `stopped` returns true.
     fn receive(&mut self, stopped: &dyn Fn() -> bool) -> Option<Vec<Vec<u8>>>;
 }
 
-/// The next step of a stopped script.
+/// How a stopped script continues.
 enum Then {
     Stay,
     GoOn,
@@ -50,29 +49,29 @@ enum Then {
 pub(crate) struct Debugger {
     console: RefCell<Box<dyn Console>>,
     source: Vec<String>,
-    /// The globals of the script.
+    /// The script's global environment.
     environment: Table,
     running: Arc<Running>,
-    /// The lines whose first instruction is a call that shows the variables in scope.
+    /// Lines whose first instruction is an inserted call that reports the variables in scope.
     leading: HashSet<usize>,
-    /// Functions that return the variables in scope, by the depth of their function in the stack.
+    /// Functions that return the variables in scope, by the stack depth of their function.
     scopes: RefCell<HashMap<usize, Function>>,
     breakpoints: RefCell<Vec<usize>>,
     lines: RefCell<Vec<String>>,
     line: Cell<usize>,
     step: Cell<bool>,
-    /// The script asked to stop.
+    /// Whether the script requested a stop (`redis.breakpoint()`).
     asked: Cell<bool>,
-    /// The reason to stop as soon as the variables in scope have been shown, if there is one.
+    /// The reason for a stop that waits until the variables in scope are reported.
     pending: Cell<Option<&'static str>>,
     max_shown: Cell<usize>,
     hinted: Cell<bool>,
     gone: Cell<bool>,
-    /// The code that runs is the debugger's own, so it is not to be debugged.
+    /// Whether the debugger's own code is running, which must not be debugged.
     stopped: Cell<bool>,
 }
 
-/// A script as it is to be compiled for its debugger, with the lines that begin by showing the variables in scope.
+/// Instruments a script for debugging. Returns the new text and the lines that start with an inserted call.
 pub(crate) fn prepare(body: &[u8]) -> Option<(Vec<u8>, HashSet<usize>)> {
     let shown = scopes::show(body).ok()?;
     let mut text = format!("local {} = ... return function(...) ", scopes::HOOK).into_bytes();
@@ -111,13 +110,13 @@ impl Debugger {
         }
     }
 
-    /// The script has come to another line.
+    /// Handles the script's arrival at another line.
     pub(crate) fn on_line(&self, lua: &Lua, line: usize) -> mlua::Result<()> {
         if self.stopped.get() {
             return Ok(());
         }
         self.line.set(line);
-        // A loop that comes back to its line shows nothing there: the next line is as good.
+        // A loop that returns to its first line does not report its scope there; stop at the next line instead.
         let missed = self.pending.take();
         let reason = if self.asked.take() {
             "redis.breakpoint() called"
@@ -138,13 +137,13 @@ impl Debugger {
         self.stop(lua, reason)
     }
 
-    /// The script shows the variables in scope: `scope` returns how many of them are the running function's own, then
-    /// names and values.
+    /// Handles an inserted call: `scope` returns the number of the running function's own variables, then names and
+    /// values.
     pub(crate) fn on_scope(&self, lua: &Lua, scope: Function) -> mlua::Result<()> {
         if self.stopped.get() {
             return Ok(());
         }
-        // This call stands above the function.
+        // The inserted call itself is one level above the function.
         self.scopes.borrow_mut().insert(depth(lua) - 1, scope);
         match self.pending.take() {
             Some(reason) => self.stop(lua, reason),
@@ -152,18 +151,18 @@ impl Debugger {
         }
     }
 
-    /// `redis.breakpoint()`
+    /// `redis.breakpoint()`: stops at the next line.
     pub(crate) fn break_at_next(&self) {
         self.asked.set(!self.gone.get());
     }
 
-    /// `redis.debug(...)`
+    /// `redis.debug(...)`: prints values.
     pub(crate) fn write(&self, values: &MultiValue) {
         let values: Vec<String> = values.iter().map(show::value).collect();
         self.say(format!("<debug> line {}: {}", self.line.get(), values.join(", ")));
     }
 
-    /// A command of the script's has run.
+    /// Prints a command that the script executed, with its reply.
     pub(crate) fn on_call(&self, request: Args<'_>, reply: &[u8]) {
         if !self.step.get() {
             return;
@@ -186,7 +185,7 @@ impl Debugger {
         self.say_short("<reply> ", &show::reply(reply));
     }
 
-    /// The script has ended: sends the output so far, and that it has ended.
+    /// Sends the remaining output and the end of the session.
     pub(crate) fn end(&self) {
         self.say("<endsession>");
         self.send();
@@ -231,7 +230,7 @@ impl Debugger {
             self.send();
             let command = self.console.borrow_mut().receive(&|| self.running.is_stopped());
             let Some(command) = command else {
-                // It runs to its end as if there were no debugger.
+                // The client is gone: run the script to its end without the debugger.
                 self.gone.set(true);
                 self.breakpoints.borrow_mut().clear();
                 return Ok(());
@@ -350,7 +349,7 @@ impl Debugger {
         self.list(line as i64, 1);
     }
 
-    /// The functions of the script that run, the innermost first.
+    /// Prints the stack of the script's functions, innermost first.
     fn trace(&self, lua: &Lua) {
         let mut begin = "In";
         for level in 0.. {
@@ -380,7 +379,7 @@ impl Debugger {
         }
     }
 
-    /// Runs a command as the script would; its reply is shown by [`Debugger::on_call`].
+    /// Executes a command on behalf of the user; [`Debugger::on_call`] prints the reply.
     fn call(&self, lua: &Lua, words: &[&str]) {
         let step = self.step.replace(true);
         let ran = self.environment.get::<Table>("redis").and_then(|redis| {
@@ -393,9 +392,9 @@ impl Debugger {
         self.step.set(step);
     }
 
-    /// The names and values in scope, and how many are of the innermost function.
+    /// The variables in scope, and how many of them belong to the innermost function.
     fn scope(&self, lua: &Lua) -> (Vec<(String, Value)>, usize) {
-        // While a scope is shown, that call stands above the function.
+        // During an inserted call, that call is one level above the function.
         let depth = depth(lua);
         let scopes = self.scopes.borrow();
         let in_call = lua.inspect_stack(0, |debug| debug.source().what == "C").unwrap_or(false);
@@ -425,7 +424,7 @@ impl Debugger {
 
     fn print(&self, lua: &Lua, name: &str) {
         let (mut pairs, own) = self.scope(lua);
-        // The innermost of that name: of the function's own, then of those around it.
+        // Search the function's own variables first, then the enclosing functions', innermost first.
         let mut outer = pairs.split_off(own.min(pairs.len()));
         outer.append(&mut pairs);
         if let Some((_, value)) = outer.iter().rev().find(|(known, _)| known == name) {
@@ -438,7 +437,7 @@ impl Debugger {
     }
 }
 
-/// How many functions are within each other on the stack.
+/// The current depth of the Lua stack in functions.
 fn depth(lua: &Lua) -> usize {
     (0..).find(|level| lua.inspect_stack(*level, |_| ()).is_none()).unwrap_or(0)
 }

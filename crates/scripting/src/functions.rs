@@ -1,8 +1,7 @@
-//! Libraries of functions (FUNCTION LOAD), and what a thread has compiled of them.
+//! Function libraries (FUNCTION LOAD) and their compiled forms in each thread.
 //!
-//! A library is a text that gives its own name (`#!lua name=...`) and registers its functions when it is run. Each
-//! thread runs the text itself before it first calls one of the functions, so each thread has its own copy of the
-//! library's variables.
+//! A library is a text that names itself (`#!lua name=...`) and registers its functions when it runs. Each thread runs
+//! the text before it first calls one of the functions, so each thread has its own copy of the library's variables.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -16,37 +15,37 @@ use crate::interpreter::{Interpreter, error_text};
 use crate::releases::Releases;
 use crate::script::{ScriptFlags, Shebang};
 
-/// One function of a library.
+/// A function of a library.
 #[derive(Debug)]
 pub struct Function {
-    /// The name by which clients call it, in upper or lower case.
+    /// The name, which clients may write in upper or lower case.
     pub name: String,
-    /// The description that the library gives of it.
+    /// The description given at registration.
     pub description: Option<Vec<u8>>,
-    /// The flags that it was registered with.
+    /// The flags given at registration.
     pub flags: ScriptFlags,
-    /// How long it took in the mean of its last runs, if that was noted.
+    /// Moving average of the run time in nanoseconds; 0 if not measured.
     pub mean_nanos: AtomicU64,
 }
 
-/// A library.
+/// A loaded library.
 #[derive(Debug)]
 pub struct Library {
     id: u64,
-    /// Its name.
+    /// The library's name.
     pub name: String,
-    /// Its whole text.
+    /// The complete source text, including the shebang.
     pub code: Box<[u8]>,
-    /// Its functions, in the order in which they were registered.
+    /// The functions in registration order.
     pub functions: Vec<Function>,
-    /// One of them has used undeclared keys.
+    /// Whether one of the functions has used undeclared keys.
     pub has_undeclared_keys: AtomicBool,
-    /// It was not deleted or replaced.
+    /// Whether the library is loaded, neither deleted nor replaced.
     live: AtomicBool,
 }
 
 impl Library {
-    /// The memory of the library in bytes, without its compiled form in Lua.
+    /// Memory in bytes without the compiled form in Lua.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let functions = self.functions.iter().map(|function| function.name.len() + size_of::<Function>());
@@ -62,7 +61,7 @@ impl Library {
     }
 }
 
-/// Why a library was refused.
+/// The reason why a library was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FunctionError(String);
 
@@ -90,7 +89,7 @@ pub struct Functions {
 #[derive(Debug, Default, Clone)]
 struct Loaded {
     libraries: BTreeMap<String, Arc<Library>>,
-    /// The library of each function and the index in it, by the function's name in lower case.
+    /// The library of each function and the function's index in it, by lower-case name.
     functions: HashMap<String, (Arc<Library>, usize)>,
 }
 
@@ -123,19 +122,19 @@ impl Loaded {
     }
 }
 
-/// The policy of FUNCTION RESTORE for the existing libraries.
+/// The policy of FUNCTION RESTORE for existing libraries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Restore {
-    /// They stay; a library with the name of one is an error.
+    /// Keep them; a name conflict is an error.
     Append,
-    /// They stay, unless a library with the same name replaces them.
+    /// Keep them, but replace libraries with the same name.
     Replace,
-    /// They are removed.
+    /// Delete them first.
     Flush,
 }
 
 impl Functions {
-    /// The function of this name, in any case: its library and its place in that.
+    /// Looks up a function case-insensitively. Returns its library and its index in it.
     #[must_use]
     pub fn find(&self, name: &[u8]) -> Option<(Arc<Library>, usize)> {
         let name = std::str::from_utf8(name).ok()?;
@@ -146,18 +145,18 @@ impl Functions {
         }
     }
 
-    /// Adds a library; with `replace` in place of one of the same name.
+    /// Adds a library; `replace` allows replacing one of the same name.
     ///
     /// # Errors
-    /// A library of its name exists, or another library has a function with the name of one of its functions.
+    /// A library with this name exists, or another library has a function with the same name.
     pub fn add(&self, library: Library, replace: bool) -> Result<(), FunctionError> {
         self.add_all(vec![library], if replace { Restore::Replace } else { Restore::Append })
     }
 
-    /// Adds some libraries, or none of them.
+    /// Adds several libraries, all or none.
     ///
     /// # Errors
-    /// As of [`Functions::add`].
+    /// As for [`Functions::add`].
     pub fn add_all(&self, libraries: Vec<Library>, how: Restore) -> Result<(), FunctionError> {
         let mut loaded = self.loaded.write();
         let mut next = if how == Restore::Flush { Loaded::default() } else { loaded.clone() };
@@ -171,7 +170,7 @@ impl Functions {
         Ok(())
     }
 
-    /// Has the threads forget the compiled forms of libraries that are no longer loaded.
+    /// Records releases, so that threads drop the compiled forms of these libraries.
     fn release(&self, libraries: &[&Arc<Library>]) {
         for library in libraries {
             library.live.store(false, Ordering::Release);
@@ -179,7 +178,7 @@ impl Functions {
         }
     }
 
-    /// Removes a library; says whether it was there.
+    /// Deletes a library. Returns whether it existed.
     pub fn remove(&self, name: &[u8]) -> bool {
         let mut loaded = self.loaded.write();
         let name = std::str::from_utf8(name).unwrap_or_default();
@@ -190,7 +189,7 @@ impl Functions {
         true
     }
 
-    /// Removes all.
+    /// Deletes all libraries.
     pub fn flush(&self) {
         let before = std::mem::take(&mut *self.loaded.write());
         self.release(&before.libraries.values().collect::<Vec<_>>());
@@ -198,32 +197,32 @@ impl Functions {
         self.releases.announce();
     }
 
-    /// The libraries in the order of their names.
+    /// All libraries sorted by name.
     #[must_use]
     pub fn libraries(&self) -> Vec<Arc<Library>> {
         self.loaded.read().libraries.values().cloned().collect()
     }
 
-    /// Bytes that the libraries take.
+    /// Memory of all libraries in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.loaded.read().libraries.values().map(|library| library.bytes()).sum()
     }
 
-    /// How many functions there are.
+    /// The number of functions in all libraries.
     #[must_use]
     pub fn len(&self) -> usize {
         self.loaded.read().functions.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no functions.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// The name that a library's first line gives it, and where its text begins.
+/// Parses a library's shebang. Returns its name and the text after it.
 fn metadata(code: &[u8]) -> Result<(String, &[u8]), FunctionError> {
     let invalid = || FunctionError::new("Invalid library metadata");
     let shebang = Shebang::parse(code).map_err(|_| invalid())?;
@@ -254,14 +253,15 @@ fn metadata(code: &[u8]) -> Result<(String, &[u8]), FunctionError> {
 }
 
 impl Interpreter {
-    /// Runs a library's text to learn its functions. `hurried`: with the timeout for libraries that clients load.
+    /// Runs a library's text to collect its functions. `hurried` applies the time limit for libraries that clients
+    /// load.
     ///
     /// # Errors
-    /// The text is no library, or fails.
+    /// The text is not a valid library or fails.
     pub fn load_library(&mut self, code: &[u8], hurried: bool) -> Result<Library, FunctionError> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let (name, _) = metadata(code)?;
-        // The compiled form is not kept: the library may be refused by its name, or never be called on this thread.
+        // Discard the compiled form: the name may be refused, and this thread may never call the library.
         let (_, registered) = self.run_library(code, hurried)?;
         let functions = describe_all(&registered)?;
         if functions.is_empty() {
@@ -277,10 +277,10 @@ impl Interpreter {
         })
     }
 
-    /// Runs a library's text unless this thread has done that.
+    /// Runs a library's text unless this thread has already done so.
     ///
     /// # Errors
-    /// It fails here, though it ran elsewhere: memory is short.
+    /// The text fails here although it succeeded on another thread, for lack of memory.
     pub fn compile_library(&mut self, library: &Arc<Library>) -> Result<(), FunctionError> {
         if self.known_libraries.contains_key(&library.id) {
             return Ok(());
@@ -293,12 +293,12 @@ impl Interpreter {
     pub(crate) fn forget_libraries(&mut self) {
         let libraries = &self.libraries;
         for (id, _) in self.known_libraries.extract_if(|_, library| !library.is_live()) {
-            // Nothing is allocated for a `nil`, so this cannot fail.
+            // Assigning `nil` allocates nothing, so it cannot fail.
             let _ = libraries.raw_set(id, Value::Nil);
         }
     }
 
-    /// Runs a library's text in a world of its own; returns that and the functions it registers.
+    /// Runs a library's text in a global environment of its own. Returns the environment and the registered functions.
     fn run_library(&mut self, code: &[u8], hurried: bool) -> Result<(Table, Table), FunctionError> {
         let (_, body) = metadata(code)?;
         let world: Table = self.library_world.call(()).map_err(|error| internal(&error))?;
@@ -314,7 +314,7 @@ impl Interpreter {
         }
     }
 
-    /// Keeps the functions of a library by their names, and its globals.
+    /// Stores a library's functions by name, and its globals.
     fn keep_library(
         &mut self,
         library: &Arc<Library>,
@@ -338,7 +338,7 @@ fn internal(error: &mlua::Error) -> FunctionError {
     FunctionError::new(String::from_utf8_lossy(&text))
 }
 
-/// Returns the functions that a library registered.
+/// Converts the table of registered functions.
 fn describe_all(registered: &Table) -> Result<Vec<Function>, FunctionError> {
     let mut functions: Vec<Function> = Vec::new();
     let mut names = HashSet::new();
@@ -361,7 +361,7 @@ fn describe_all(registered: &Table) -> Result<Vec<Function>, FunctionError> {
     Ok(functions)
 }
 
-/// Reads the entry that the prelude made for one function.
+/// Converts the registration entry of one function.
 fn describe(name: String, entry: &Table) -> mlua::Result<Function> {
     let mut flags = ScriptFlags { declared: true, ..ScriptFlags::default() };
     for flag in entry.raw_get::<Table>("flags")?.sequence_values::<mlua::LuaString>() {
@@ -372,7 +372,7 @@ fn describe(name: String, entry: &Table) -> mlua::Result<Function> {
     Ok(Function { name, description, flags, mean_nanos: AtomicU64::new(0) })
 }
 
-/// Whether a library or a function may be called so.
+/// Whether this is a valid name of a library or function.
 fn is_name(name: &[u8]) -> bool {
     !name.is_empty() && name.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
 }

@@ -1,9 +1,9 @@
-//! One thread's state of Lua: compiles scripts once, runs them, and bounds what they may take.
+//! A thread's Lua interpreter: compiles scripts once, runs them, and enforces memory and time limits.
 //!
-//! Memory is bounded by Lua's allocator. What a script calls of its server is [`Bridge`].
+//! Memory is limited by Lua's allocator. Calls to the server go through [`Bridge`].
 //!
-//! A hook runs every [`STEPS`] instructions and asks whether the script may go on. One that may not is ended by an
-//! error that comes again with every instruction, and that no protected call of the script's catches.
+//! A hook runs every [`STEPS`] instructions and checks whether the script may continue. To stop a script, the hook is
+//! set to raise an error at every instruction, so that `pcall` cannot catch it for good.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -29,107 +29,107 @@ use crate::running::Running;
 use crate::script::Script;
 use crate::{answer, libraries};
 
-/// The most bytes that the objects of one state may take together. A value of a key may be half of that.
+/// Memory limit of one state of Lua in bytes. A key's value may have half of it.
 const MAX_MEMORY: usize = 1 << 30;
-/// The least that they may take, however small the server's limit: enough to run a script and to read a key's value.
+/// Minimum memory limit in bytes, whatever `maxmemory`: enough to run a script and to read a value.
 const LEAST_MEMORY: usize = 16 << 20;
-/// Instructions between two looks at the clock: some ten microseconds, or more if each copies a long string.
+/// Instructions between two checks: about ten microseconds, or more if the instructions copy long strings.
 const STEPS: u32 = 10_000;
-/// The words of a larger command are not kept once its script has ended, in bytes.
+/// Argument buffers above this size in bytes are freed when the script ends.
 pub(crate) const LARGE_COMMAND: usize = 64 << 10;
-/// The overhead of a string in a table of Lua: its header, its place in the table and in the table of all strings.
+/// Overhead of a string in a Lua table: header, table entry and entry in the string table.
 const BYTES_OF_STRING: usize = 64;
-/// The levels of the log, as `redis.log` has them.
+/// Log levels of `redis.log`.
 const NOTICE: u8 = 2;
 const WARNING: u8 = 3;
-/// Milliseconds that the text of a library may take to register its functions if a client loads it, as in Valkey.
+/// Time limit in milliseconds for the registration code of a library that a client loads, as in Valkey.
 const LOADING_PATIENCE: u64 = 500;
 
 const PRELUDE: &str = include_str!("prelude.lua");
 
-/// The error in Lua when a script is ended from outside. The client's error gives the reason.
+/// The Lua error that stops a script. The client receives the reason separately.
 const ENDED: &str = "the script is stopped";
 
-/// The text of Lua's error where its allocator refuses.
+/// Lua's error text for a refused allocation.
 const OUT_OF_MEMORY: &[u8] = b"not enough memory";
 
-/// Why a script must end.
+/// The reason why a command must stop its script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
     /// SCRIPT KILL.
     Killed,
-    /// It needs slots that it did not name and cannot lock in this run: it is to begin again.
+    /// The script needs undeclared slots that it cannot lock in this run, and must be restarted.
     Again,
 }
 
-/// Why the running script or library is ended.
+/// The reason why the running script or library is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
     Stopped(Stop),
-    /// A library's text took longer than it may.
+    /// The registration code of a library exceeded its time limit.
     Overdue,
 }
 
-/// The part of the server that a script can reach.
+/// The interface of the server that scripts use.
 pub trait Host {
-    /// Runs a command and gives back its reply on the wire, in `protocol`.
+    /// Executes a command and returns its reply in wire format, in the version `protocol`.
     ///
     /// # Errors
-    /// The script must end.
+    /// The script must stop.
     fn call(&mut self, request: &Request, protocol: Protocol) -> Result<&[u8], Stop>;
 
-    /// Whether the effects of what follows are logged (`redis.set_repl`).
+    /// Enables or disables replication of the following commands (`redis.set_repl`).
     fn set_replicated(&mut self, replicated: bool);
 
-    /// Whether the client may run this command; `None` if there is no such command.
+    /// Whether the client has permission for this command; `None` if the command does not exist.
     fn may_run(&mut self, request: &Request) -> Option<bool>;
 }
 
-/// The options that all interpreters of a server share.
+/// Options that all interpreters of a server share.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// `REDIS_VERSION`
+    /// The value of `redis.REDIS_VERSION`.
     pub version: &'static str,
-    /// `REDIS_VERSION_NUM`
+    /// The value of `redis.REDIS_VERSION_NUM`.
     pub version_number: u32,
-    /// `SERVER_NAME`
+    /// The value of `server.SERVER_NAME`.
     pub server_name: &'static str,
     /// Whether scripts have `getfenv` and `setfenv` (`lua-enable-deprecated-api`).
     pub deprecated_api: bool,
     /// A monotonic clock in nanoseconds.
     pub nanos: fn() -> u64,
-    /// Takes the lines of `redis.log`: the level from 0 to 3, and the text.
+    /// Receives the lines of `redis.log`: the level from 0 to 3, and the text.
     pub log: fn(u8, &str),
-    /// Called once a script has run for longer than its timeout.
+    /// Called when a script exceeds its timeout and becomes busy.
     pub busy: fn(),
 }
 
-/// Why a script gave no value.
+/// The reason why a script returned no value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
-    /// It does not compile.
+    /// The script does not compile.
     Syntax(String),
-    /// It ended with this error; `counted`: the command that failed has counted it.
+    /// The script raised an error.
     Error {
-        /// The text, with the place in the script.
+        /// The error text with its position in the script.
         text: Vec<u8>,
-        /// Whether the server's statistics have it already.
+        /// Whether the error statistics already include it.
         counted: bool,
     },
-    /// It is to begin again.
+    /// The script must be restarted, see [`Stop::Again`].
     Again,
-    /// It needed more memory than it may take, perhaps for garbage ([`Interpreter::collecting_all`]).
+    /// The script exceeded its memory limit, possibly because of garbage ([`Interpreter::collecting_all`]).
     Memory,
 }
 
-/// A command that runs a script or a function.
+/// A command that runs a script or function.
 #[derive(Debug, Clone, Copy)]
 pub struct Call<'a> {
-    /// Its words.
+    /// The command's arguments.
     pub command: Args<'a>,
-    /// How many of them, from number 3 on, are keys. The command has at least as many words there.
+    /// Number of keys, which start at argument 3. The command must have at least that many arguments.
     pub keys: usize,
-    /// The timeout in milliseconds after which it is busy; 0 is never.
+    /// Time in milliseconds after which the script is busy; 0 means never.
     pub timeout: u64,
 }
 
@@ -143,7 +143,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// The value that a script returned. The script counts as running until it is written ([`Interpreter::write`]).
+/// The value that a script returned. The script counts as running until the value is written ([`Interpreter::write`]).
 #[derive(Debug)]
 #[must_use = "the script runs until what it returned is written"]
 pub struct Outcome {
@@ -151,71 +151,71 @@ pub struct Outcome {
     spoken: Protocol,
 }
 
-/// The state that the hook reads.
+/// State that the hook reads.
 #[derive(Debug)]
 pub(crate) struct Watch {
     running: Arc<Running>,
     nanos: fn() -> u64,
     busy: fn(),
     log: fn(u8, &str),
-    /// The timeout in nanoseconds; 0 is for ever.
+    /// The timeout in nanoseconds; 0 means none.
     timeout: Cell<u64>,
-    /// The script has to end, and why.
+    /// The reason to stop, once the script has to.
     pub(crate) ending: Cell<Option<Ending>>,
-    /// Where the script was when it was killed.
+    /// The script's position when it was killed.
     killed_at: RefCell<Option<String>>,
-    /// The text of a library runs, which is ended at its timeout.
+    /// Whether the registration code of a library runs, which is stopped at its timeout.
     loading: Cell<bool>,
     pub(crate) collector: Rc<Collector>,
-    /// The command that runs it.
+    /// The command that runs the script.
     command: RefCell<Request>,
 }
 
-/// The state of Lua of one thread.
+/// The Lua interpreter of one thread.
 #[derive(Debug)]
 pub struct Interpreter {
     lua: Lua,
     run: Function,
     run_function: Function,
     environment: Table,
-    /// The way from scripts to their server, and the function that they call.
+    /// The connection to the server, and the Lua function that uses it.
     bridge: Rc<Bridge>,
     call: Function,
-    /// The prelude's functions that load libraries.
+    /// The prelude's function that creates the environment of a library.
     pub(crate) library_world: Function,
     load_library: Function,
     compiled: HashMap<[u8; 40], Arc<Script>>,
-    /// The compiled functions of those scripts, by SHA1. There can be more of them than Lua has room for references.
+    /// Compiled scripts by SHA1. They are in a Lua table, since there can be more of them than mlua has references.
     functions: Table,
-    /// The script that was used last, which is mostly the next one too.
+    /// The script used last, cached because scripts are mostly run repeatedly.
     last: Option<(Arc<Script>, Function)>,
-    /// The compiled libraries, by their numbers.
+    /// Compiled libraries by id.
     pub(crate) libraries: Table,
     pub(crate) known_libraries: HashMap<u64, Arc<Library>>,
     limits: Limits,
-    /// The memory limit of the state, in bytes.
+    /// The memory limit of the state in bytes.
     memory: Rc<Cell<usize>>,
     json: JsonSettings,
     watch: Rc<Watch>,
 }
 
-/// The most bytes that one state of Lua may take on a server with this `maxmemory`.
+/// The memory limit of one state of Lua for a server with this `maxmemory`.
 #[must_use]
 pub fn memory_bound(limit: Option<usize>) -> usize {
     limit.map_or(MAX_MEMORY, |limit| (limit / 2).clamp(LEAST_MEMORY, MAX_MEMORY))
 }
 
 fn internal(error: &mlua::Error) -> String {
-    // Only the first line: what follows is Lua's stack.
+    // Keep only the first line; the others are Lua's stack trace.
     let text = error.to_string();
     text.lines().next().unwrap_or_default().to_owned()
 }
 
 impl Interpreter {
-    /// A fresh state for one of `scripts`' threads.
+    /// Creates an interpreter for one thread of the server.
     ///
     /// # Panics
-    /// If the sandbox itself does not run.
+    /// If the sandbox's own code fails.
     #[must_use]
     pub fn new(scripts: &Scripts, options: &Options) -> Self {
         let running = Arc::new(Running::of(&scripts.server_stops, &scripts.lua_bytes));
@@ -290,13 +290,13 @@ impl Interpreter {
         })
     }
 
-    /// The state of this interpreter as other threads see it.
+    /// The interpreter's state as seen by other threads.
     #[must_use]
     pub fn running(&self) -> &Arc<Running> {
         &self.watch.running
     }
 
-    /// The script of this name, if it has been compiled here and not been forgotten.
+    /// Returns the script with this SHA1, if this thread has compiled it and not dropped it.
     #[must_use]
     #[inline]
     pub fn known(&self, sha: &[u8; 40]) -> Option<Arc<Script>> {
@@ -305,7 +305,7 @@ impl Interpreter {
         found.filter(|script| script.is_live()).cloned()
     }
 
-    /// Compiles a script unless that was done before.
+    /// Compiles a script unless this thread has already done so.
     ///
     /// # Errors
     /// [`Failure::Syntax`]
@@ -327,15 +327,14 @@ impl Interpreter {
         Ok(())
     }
 
-    /// Drops the compiled forms of scripts and libraries that can no longer be called
-    /// ([`Scripts::announced_releases`]).
+    /// Drops compiled scripts and libraries that can no longer be called ([`Scripts::announced_releases`]).
     pub fn forget_released(&mut self) {
         if self.last.as_ref().is_some_and(|(script, _)| !script.is_live()) {
             self.last = None;
         }
         let functions = &self.functions;
         for (sha, _) in self.compiled.extract_if(|_, script| !script.is_live()) {
-            // Nothing is allocated for a `nil` in place of what is there.
+            // Replacing a value by `nil` allocates nothing.
             let _ = functions.raw_set(text(&sha), Value::Nil);
         }
         self.forget_libraries();
@@ -359,13 +358,13 @@ impl Interpreter {
         })
     }
 
-    /// Runs a script that has been compiled.
+    /// Runs a compiled script.
     ///
     /// # Errors
-    /// It failed, or is to begin again.
+    /// The script failed or must be restarted.
     ///
     /// # Panics
-    /// If it was not compiled.
+    /// If the script was not compiled.
     pub fn run(&mut self, script: &Script, call: &Call<'_>, host: &mut dyn Host) -> Result<Outcome, Failure> {
         let last = self.last.as_ref().filter(|(last, _)| last.sha == script.sha);
         let (_, function) = last.expect("a script is compiled before it runs");
@@ -374,11 +373,11 @@ impl Interpreter {
         self.end(ran)
     }
 
-    /// Runs a script that has been compiled under a debugger, which ends with it. The state is for nothing else
-    /// afterwards: what a debugger does on Lua's stack may stay there.
+    /// Runs a compiled script in the debugger. The interpreter must be discarded afterwards, since debugger calls may
+    /// leave values on Lua's stack.
     ///
     /// # Errors
-    /// As of [`Interpreter::run`].
+    /// As for [`Interpreter::run`].
     pub fn debug(
         &mut self,
         script: &Script,
@@ -396,7 +395,7 @@ impl Interpreter {
         let plain = || self.compile_text(script.body(), &self.environment, debugger::SOURCE);
         let function = compiled.map_or_else(plain, Ok).map_err(Failure::Syntax)?;
         self.begin(call.timeout, false, call.command);
-        // Other clients are told that the server is busy, since the user of the debugger may take any time.
+        // Report busy to other clients at once, since the user may keep the script stopped for any time.
         self.watch.running.set_busy(call.command.iter().map(<[u8]>::to_vec).collect());
         (self.watch.busy)();
         self.bridge.debugger.replace(Some(debugger.clone()));
@@ -409,7 +408,7 @@ impl Interpreter {
         outcome
     }
 
-    /// The script with calls that show the variables in scope, if it can be changed so.
+    /// Compiles the instrumented script, or `None` if there is no valid one.
     fn compile_debugged(&self, shown: Option<&[u8]>, debugger: &Rc<Debugger>) -> Option<Function> {
         let maker = self.compile_text(shown?, &self.environment, debugger::SOURCE).ok()?;
         let debugger = debugger.clone();
@@ -417,7 +416,7 @@ impl Interpreter {
         maker.call(hook).ok()
     }
 
-    /// Runs a script, which finds its keys and arguments among its globals.
+    /// Sets the keys and arguments as globals and runs a script.
     fn run_under(
         &self,
         host: &mut dyn Host,
@@ -428,13 +427,13 @@ impl Interpreter {
         self.guarded(host, || bridge::call_with(&self.lua, what, [call.keys(), call.args()]))
     }
 
-    /// Runs a function of a library that has been compiled.
+    /// Runs a compiled function of a library.
     ///
     /// # Errors
-    /// As of [`Interpreter::run`].
+    /// As for [`Interpreter::run`].
     ///
     /// # Panics
-    /// If it was not compiled.
+    /// If the library was not compiled.
     pub fn run_function(
         &mut self,
         library: &Library,
@@ -455,7 +454,7 @@ impl Interpreter {
         self.end(ran)
     }
 
-    /// Runs the text of a library, which may take neither more memory than a script nor, if `hurried`, very long.
+    /// Runs the registration code of a library under the memory limit of scripts and, if `hurried`, under a time limit.
     pub(crate) fn run_loading(
         &self,
         world: &Table,
@@ -474,9 +473,9 @@ impl Interpreter {
         }
     }
 
-    /// Runs `f` with the memory limit in force.
+    /// Runs `f` under the memory limit.
     fn limited<R>(&self, f: impl FnOnce() -> mlua::Result<R>) -> mlua::Result<R> {
-        // Lua is about to take the words of the command too.
+        // Add the size of the arguments, which are about to be copied into Lua.
         let words = self.watch.command.borrow();
         let taken = words.bytes() + words.args().len() * BYTES_OF_STRING;
         drop(words);
@@ -487,7 +486,7 @@ impl Interpreter {
         ran
     }
 
-    /// Frees all garbage, and does what runs scripts in `run` with a collector that lets no garbage pile up.
+    /// Frees all garbage and runs `run` with full collections, which let no garbage accumulate.
     pub fn collecting_all<R>(&mut self, run: impl FnOnce(&mut Self) -> R) -> R {
         let _ = self.watch.collector.collect(&self.lua);
         Collector::set_thorough(&self.lua, true);
@@ -496,17 +495,17 @@ impl Interpreter {
         ran
     }
 
-    /// Returns the reason if the script was ended from outside, and lets the next one run.
+    /// Returns the reason if the script was stopped, and resets the hook for the next script.
     fn rest_from_ending(&self) -> Option<Ending> {
         let ending = self.watch.ending.take();
         if ending.is_some() {
-            // The hook that ends a script asks at every instruction.
+            // The stopping hook runs at every instruction; restore the normal interval.
             let _ = install_hook(&self.lua, &self.watch);
         }
         ending
     }
 
-    /// Bounds the state's memory by half of the server's limit, if it has one.
+    /// Limits the state's memory to half of `limit` (`maxmemory`), if it is set.
     pub fn bound_memory(&self, limit: Option<usize>) {
         self.memory.set(memory_bound(limit));
     }
@@ -520,7 +519,7 @@ impl Interpreter {
         command.iter().for_each(|word| words.push(word));
     }
 
-    /// Lends `host` to Lua while `f` runs there.
+    /// Makes `host` available to Lua while `f` runs.
     fn guarded(
         &self,
         host: &mut dyn Host,
@@ -535,7 +534,7 @@ impl Interpreter {
         ran
     }
 
-    /// Returns the outcome of a script. It still counts as running if it gave a value.
+    /// Converts the result of a script. A script that returned a value still counts as running.
     fn end(&mut self, ran: mlua::Result<(bool, Value)>) -> Result<Outcome, Failure> {
         *self.json.borrow_mut() = Default::default();
         let failure = match (self.rest_from_ending(), ran) {
@@ -567,11 +566,11 @@ impl Interpreter {
         own_failure(format!("ERR Script killed by user with {by} KILL.{place}"))
     }
 
-    /// Writes what a script returned as a reply. With that, it has ended. `told` hears of each error in it, and whether
-    /// the server counted that when it was made.
+    /// Writes the script's value as a reply and ends the script. `told` receives each error in the value and whether
+    /// the error statistics already include it.
     ///
     /// # Errors
-    /// It was stopped, and nothing is written.
+    /// The script was stopped, and nothing is written.
     pub fn write(
         &mut self,
         outcome: &Outcome,
@@ -594,7 +593,7 @@ impl Interpreter {
         ended
     }
 
-    /// A script or the text of a library has ended.
+    /// Marks the script or library code as ended.
     fn end_script(&self) {
         self.watch.running.end();
         self.watch.killed_at.take();
@@ -610,17 +609,17 @@ impl Interpreter {
         self.lua.create_table()
     }
 
-    /// How much memory Lua holds.
+    /// Memory of the Lua state in bytes.
     #[must_use]
     pub fn memory(&self) -> usize {
         self.lua.used_memory()
     }
 }
 
-/// The host's answer to a question: a value, or an error that is given to it behind a `nil`.
+/// The result of an internal query: a value, or an error that the caller receives after a `nil`.
 type Given = Result<Value, Value>;
 
-/// Answers a question of a script to its server; its number stands behind the mark.
+/// Handles an internal query of a script; its number follows the mark.
 fn answer(lua: &Lua, bridge: &Bridge, mut args: MultiValue) -> mlua::Result<Given> {
     args.pop_front();
     let operation = args.pop_front();
@@ -657,7 +656,7 @@ fn answer(lua: &Lua, bridge: &Bridge, mut args: MultiValue) -> mlua::Result<Give
     done
 }
 
-/// The words of a command that is asked about.
+/// Reads the command arguments of an internal query.
 fn words(args: &MultiValue, request: &mut Request) -> Result<(), &'static str> {
     request.clear();
     for arg in args {
@@ -673,12 +672,12 @@ fn words(args: &MultiValue, request: &mut Request) -> Result<(), &'static str> {
     Ok(())
 }
 
-/// The text of an error that the prelude raises.
+/// Converts to the text of an error that the prelude raises.
 fn complain(lua: &Lua, complaint: &str) -> mlua::Result<Given> {
     Ok(Err(complaint.into_lua(lua)?))
 }
 
-/// Bytes that Lua does not know yet.
+/// A byte string to be created in Lua.
 struct Bytes<'a>(&'a [u8]);
 
 impl IntoLua for Bytes<'_> {
@@ -687,12 +686,12 @@ impl IntoLua for Bytes<'_> {
     }
 }
 
-/// A string of Lua's. What is UTF-8, as nearly everything, is pushed without a reference to it.
+/// Converts to a Lua string. UTF-8 text, the usual case, is pushed without an mlua reference.
 fn text(bytes: &[u8]) -> Either<&str, Bytes<'_>> {
     std::str::from_utf8(bytes).map_or(Either::Right(Bytes(bytes)), Either::Left)
 }
 
-/// The fields of `debug.getinfo` for a level of the stack that the prelude asks for.
+/// The fields of `debug.getinfo` for a stack level that the prelude requests.
 fn level_info(lua: &Lua, level: usize) -> mlua::Result<Option<Table>> {
     let found = lua.inspect_stack(level, |debug| {
         let source = debug.source();
@@ -707,7 +706,7 @@ fn level_info(lua: &Lua, level: usize) -> mlua::Result<Option<Table>> {
     Ok(Some(table))
 }
 
-/// The failure that a client is told for the error that ended its script.
+/// Converts the error that ended a script to the failure for the client.
 fn describe(error: &Value) -> Failure {
     let Value::Table(table) = error else {
         return match error {
@@ -730,12 +729,12 @@ fn describe(error: &Value) -> Failure {
     Failure::Error { text, counted }
 }
 
-/// A failure in this server's words.
+/// A failure with an error of this server.
 fn own_failure(text: String) -> Failure {
     Failure::Error { text: text.into_bytes(), counted: false }
 }
 
-/// The text of an error that is a table.
+/// The text of an error table.
 pub(crate) fn error_text(table: &Table) -> Vec<u8> {
     match table.raw_get("err") {
         Ok(Value::String(text)) => answer::one_line(&text.as_bytes(), true),
@@ -746,24 +745,24 @@ pub(crate) fn error_text(table: &Table) -> Vec<u8> {
     }
 }
 
-/// Makes Lua ask every `STEPS` instructions whether the script may go on.
+/// Installs the hook that checks every `STEPS` instructions whether the script may continue.
 fn install_hook(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<()> {
     let watch = watch.clone();
     lua.set_global_hook(HookTriggers::new().every_nth_instruction(STEPS), move |lua, _| look(lua, &watch))
 }
 
-/// The error of a script that is to end, as from now on every instruction of it does.
+/// Returns the error of a stopped script, which every further instruction raises again.
 pub(crate) fn stopped(lua: &Lua, watch: &Rc<Watch>) -> mlua::Error {
     stop_now(lua, watch).err().unwrap_or_else(|| mlua::Error::runtime(ENDED))
 }
 
-/// Ends the script: from now on every instruction fails.
+/// Stops the script: every further instruction fails.
 fn stop_now(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<()> {
     let watch = watch.clone();
     lua.set_global_hook(HookTriggers::new().every_nth_instruction(1), move |lua, _| look(lua, &watch))
 }
 
-/// Has Lua call the debugger at each line of the script.
+/// Installs the debugger's line hook.
 fn debugged(lua: &Lua, watch: &Rc<Watch>, debugger: &Rc<Debugger>) -> mlua::Result<()> {
     let (watch, debugger) = (watch.clone(), debugger.clone());
     let triggers = HookTriggers::new().every_line().every_nth_instruction(STEPS);
@@ -779,7 +778,7 @@ fn debugged(lua: &Lua, watch: &Rc<Watch>, debugger: &Rc<Debugger>) -> mlua::Resu
     })
 }
 
-/// The source and line at which the running script is, in its own text.
+/// The script's current position (source and line), skipping other code on the stack.
 fn place_in_script(lua: &Lua) -> Option<String> {
     for level in 0.. {
         let found = lua.inspect_stack(level, |debug| {
@@ -826,7 +825,7 @@ fn look(lua: &Lua, watch: &Rc<Watch>) -> mlua::Result<VmState> {
     Ok(VmState::Continue)
 }
 
-/// Logs that a script has become busy, in the words that tools search for.
+/// Logs that a script is busy, in the wording that tools search for.
 fn report_slow(watch: &Watch) {
     let millis = watch.running.elapsed((watch.nanos)()) / 1_000_000;
     let kill = if watch.running.is_function() { "FUNCTION KILL" } else { "SCRIPT KILL" };

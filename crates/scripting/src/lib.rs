@@ -1,8 +1,8 @@
-//! Lua scripts: the sandbox that they run in, its libraries, and values on their way between Lua and RESP.
+//! Lua scripting: the sandbox, its libraries, and conversions between Lua values and RESP.
 //!
-//! An [`Interpreter`] is one thread's state of Lua 5.1. It compiles a [`Script`] once and runs it as often as it is
-//! called; what a script asks of its server goes through a [`Host`]. Scripts are untrusted: what they may use leads
-//! nowhere else (`prelude.lua`), the memory of a state is bounded, and other threads can stop one ([`Running`]).
+//! An [`Interpreter`] is the Lua 5.1 state of one thread. It compiles each [`Script`] once and runs it on every call;
+//! commands of the script go through a [`Host`]. Scripts are untrusted: the sandbox (`prelude.lua`) removes all access
+//! to the outside, memory is limited, and other threads can stop a script ([`Running`]).
 #![deny(unsafe_code)]
 
 mod answer;

@@ -1,6 +1,6 @@
-//! The libraries that scripts are given: `bit`, `struct`, `cjson`, `cmsgpack`, and what replaces parts of Lua's own.
+//! Libraries available to scripts: `bit`, `struct`, `cjson`, `cmsgpack`, and safe replacements for parts of Lua's own.
 //!
-//! An error of theirs says where the script called them, as one of a library in C does ([`Raised`]).
+//! Their errors include the position in the script, like those of a C library ([`Raised`]).
 
 mod bit;
 mod cjson;
@@ -20,25 +20,25 @@ use crate::collector::Collector;
 use crate::random::Random;
 pub(crate) use cjson::Shared as JsonSettings;
 
-/// The longest string that a function makes by itself.
+/// Maximum length of a string that a single function call creates.
 const MAX_STRING: usize = 512 << 20;
-/// Steps between two looks at whether the script is to end: some hundred microseconds.
+/// Steps between two checks for a stop: some hundred microseconds.
 const STEPS: usize = 10_000;
-/// So many bytes of a text take as long as one step.
+/// Processing this many bytes of text counts as one step.
 const BYTES_OF_A_STEP: usize = 64;
 
-/// The limits of a function that may run for long or make much.
+/// Limits of functions that may run for long or allocate much.
 #[derive(Debug, Clone)]
 pub(crate) struct Limits {
-    /// Raises an error if the script is to end.
+    /// Raises an error if the script must stop.
     pub(crate) look: Function,
-    /// The memory limit of the Lua state, in bytes.
+    /// The memory limit of the Lua state in bytes.
     pub(crate) memory: Rc<Cell<usize>>,
     pub(crate) collector: Rc<Collector>,
 }
 
 impl Limits {
-    /// The longest string that a function may make by itself.
+    /// Maximum length of a string that a function may create now.
     pub(crate) fn longest(&self) -> usize {
         self.memory.get().min(MAX_STRING)
     }
@@ -47,8 +47,8 @@ impl Limits {
         Pace { limits: self, steps: 0, lifted: None }
     }
 
-    /// Runs what makes or visits many values without the allocator's bound, under which mlua guards each allocation:
-    /// that would be more than half of the time. The pace that it is given sees to the bound instead.
+    /// Runs code that creates or visits many values without the allocator's limit, under which mlua guards each
+    /// allocation at more than half of the total cost. The `Pace` passed to it enforces the limit instead.
     pub(crate) fn lifted<R>(&self, lua: &Lua, run: impl FnOnce(Pace<'_>) -> Returned<R>) -> Returned<R> {
         self.collector.make_room(lua, 0)?;
         let bound = lua.set_memory_limit(0)?;
@@ -59,17 +59,17 @@ impl Limits {
     }
 }
 
-/// How far a function is: it looks every so many steps whether it may go on.
+/// Progress of a long-running function; checks the limits every [`STEPS`] steps.
 #[derive(Debug)]
 pub(crate) struct Pace<'a> {
     limits: &'a Limits,
     steps: usize,
-    /// The state whose bound is lifted, and the bound.
+    /// The state whose allocator limit is lifted, and that limit.
     lifted: Option<(&'a Lua, usize)>,
 }
 
 impl Pace<'_> {
-    /// One element of `bytes` is done, and a result is this long.
+    /// Records one processed element of `bytes` and the present length of the result.
     pub(crate) fn step(&mut self, bytes: usize, made: usize) -> Returned<()> {
         if made > self.limits.longest() {
             return Err("resulting string too large".into());
@@ -86,19 +86,19 @@ impl Pace<'_> {
     }
 }
 
-/// Why a library's function failed.
+/// The reason why a library function failed.
 #[derive(Debug)]
 pub(crate) enum Complaint {
-    /// A mistake of the script, as text.
+    /// A mistake of the script.
     Script(String),
-    /// An argument of this function is wrong.
+    /// An invalid argument of this function.
     Argument {
-        /// Counted from 1.
+        /// Argument number, counted from 1.
         index: usize,
         function: String,
         what: String,
     },
-    /// Lua itself failed, since memory is short.
+    /// An error of Lua itself, out of memory.
     Lua(mlua::Error),
 }
 
@@ -134,11 +134,12 @@ impl From<String> for Complaint {
 
 pub(crate) type Returned<R> = Result<R, Complaint>;
 
-/// An error on its way through Lua, until the prelude turns it into the script's error.
+/// An error in transit through Lua, which the prelude converts to the script's error.
 #[derive(Debug)]
 pub(crate) struct Raised {
     pub(crate) text: Vec<u8>,
-    /// If it becomes a table with the text as `err`, as the server's own errors do: whether the statistics have it.
+    /// `Some` if the script receives a table with the text in `err`, like errors of commands; the value says whether
+    /// the error statistics include it.
     pub(crate) table: Option<bool>,
 }
 
@@ -150,7 +151,7 @@ impl std::fmt::Display for Raised {
 
 impl std::error::Error for Raised {}
 
-/// The place where the running function was called, in the form in which Lua's own errors begin.
+/// The position from which the running function was called, in the prefix format of Lua's errors.
 fn called_at(lua: &Lua) -> String {
     for level in 1.. {
         let place = lua.inspect_stack(level, |debug| {
@@ -158,7 +159,7 @@ fn called_at(lua: &Lua) -> String {
             source.zip(debug.current_line())
         });
         match place {
-            // The prelude calls on a script's behalf.
+            // Skip the prelude, which calls on behalf of the script.
             Some(Some((source, _))) if source == "prelude" => {}
             Some(Some((source, line))) => return format!("{source}:{line}: "),
             Some(None) | None => break,
@@ -167,8 +168,8 @@ fn called_at(lua: &Lua) -> String {
     String::new()
 }
 
-/// Whether the running function was called as a method (`text:find()`), itself or by the prelude: then Lua does not
-/// count the object among the arguments.
+/// Whether the running function was called as a method (`text:find()`), directly or through the prelude. Lua then does
+/// not count the object as an argument in error messages.
 fn called_as_method(lua: &Lua) -> bool {
     for level in 0.. {
         let called = lua.inspect_stack(level, |debug| debug.names().name_what == Some("method"));
@@ -183,7 +184,7 @@ fn called_as_method(lua: &Lua) -> bool {
     false
 }
 
-/// The text of an error that ended a piece of Lua.
+/// The text of an error that ended Lua code.
 pub(crate) fn complaint_text(error: &mlua::Error) -> String {
     let mut cause = error;
     while let mlua::Error::CallbackError { cause: inner, .. } = cause {
@@ -197,7 +198,7 @@ pub(crate) fn complaint_text(error: &mlua::Error) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
-/// Makes the value that a script sees of an error that comes from Rust.
+/// Converts an error from Rust to the value that a script receives.
 fn unwrap(lua: &Lua, error: Value) -> mlua::Result<Value> {
     let Value::Error(error) = error else { return Ok(error) };
     let mut cause = &*error;
@@ -215,7 +216,7 @@ fn unwrap(lua: &Lua, error: Value) -> mlua::Result<Value> {
     }
 }
 
-/// A function of a library.
+/// Creates a library function.
 pub(crate) fn function<R: IntoLuaMulti>(
     lua: &Lua,
     f: impl Fn(&Lua, &Arguments) -> Returned<R> + 'static,
@@ -240,7 +241,7 @@ pub(crate) fn function<R: IntoLuaMulti>(
     })
 }
 
-/// The arguments that a function was called with.
+/// The arguments of a library function.
 #[derive(Debug)]
 pub(crate) struct Arguments {
     args: MultiValue,
@@ -261,7 +262,7 @@ impl Arguments {
         bad(index, function, &format!("{expected} expected, got {got}"))
     }
 
-    /// A number, or text that is one.
+    /// Argument `index` as a number; numeric text is accepted.
     pub(crate) fn number(&self, index: usize, function: &str) -> Returned<f64> {
         number_of(self.value(index)).ok_or_else(|| self.expected(index, function, "number"))
     }
@@ -273,7 +274,7 @@ impl Arguments {
         }
     }
 
-    /// Text, or a number as text.
+    /// Argument `index` as text; numbers are converted.
     pub(crate) fn text(&self, index: usize, function: &str) -> Returned<Vec<u8>> {
         match self.value(index) {
             Value::String(text) => Ok(text.as_bytes().to_vec()),
@@ -301,12 +302,12 @@ pub(crate) fn type_name(value: &Value) -> &'static str {
     }
 }
 
-/// The error of a C library about one of its arguments.
+/// The error for an invalid argument, in the format of C libraries.
 pub(crate) fn bad(index: usize, function: &str, what: &str) -> Complaint {
     Complaint::Argument { index, function: function.to_owned(), what: what.to_owned() }
 }
 
-/// The table of native functions that the prelude takes.
+/// The table of native functions for the prelude.
 pub(crate) fn natives(
     lua: &Lua,
     random: &Rc<Random>,

@@ -1,8 +1,8 @@
-//! Numbers as C's `printf` writes them.
+//! Number formatting like C's `printf`.
 
 use resp::Double;
 
-/// `%.{precision}g`
+/// Formats like `%.{precision}g`.
 #[must_use]
 pub(crate) fn format_g(value: f64, precision: usize) -> String {
     if value.is_nan() {
@@ -23,17 +23,17 @@ pub(crate) fn format_g(value: f64, precision: usize) -> String {
     without_zeros(&format!("{value:.decimals$}")).to_owned()
 }
 
-/// A number as a word of a command: the fewest digits that read back the same, as Valkey has it.
+/// Formats a number as a command argument: the fewest digits that read back as the same number, as in Valkey.
 #[must_use]
 pub(crate) fn as_word(value: f64) -> String {
     if value.is_nan() {
         return format_g(value, 17);
     }
-    // Zero has no sign there.
+    // Adding 0.0 removes the sign of negative zero.
     Double(value + 0.0).to_string()
 }
 
-/// Whether a number is whole, and one of those of which each is exact as a double.
+/// Whether a number is an integer in the range where doubles represent every integer exactly.
 pub(crate) fn is_exact(number: f64) -> bool {
     const EXACT: f64 = (1_u64 << 53) as f64;
     number.abs() < EXACT && number.trunc() == number
@@ -43,7 +43,7 @@ fn without_zeros(text: &str) -> &str {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.') } else { text }
 }
 
-/// A number of Lua's as an integer, as C's cast gives it on x86-64: one that does not fit becomes the smallest integer.
+/// Converts to an integer like a C cast on x86-64: values out of range become the minimum.
 #[must_use]
 pub(crate) fn to_integer(value: f64) -> i64 {
     const BOUND: f64 = 9_223_372_036_854_775_808.0;

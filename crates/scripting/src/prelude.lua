@@ -1,6 +1,6 @@
--- The world that scripts live in. What a script may use is reached through empty tables whose metatables lead to what
--- must not be changed, so that no script leaves anything behind for the next one. Errors of Rust's functions become
--- what a script may see where it catches them, or where it ends.
+-- The sandbox. Scripts see shared tables only through empty proxies whose metatables point to the frozen originals, so
+-- that a script cannot change anything for the next one. Errors raised by Rust functions are converted to script errors
+-- where the script catches them or ends.
 local native, getinfo, allow_deprecated = ...
 local error, type, tostring, select, next, pairs, ipairs = error, type, tostring, select, next, pairs, ipairs
 local rawset, rawget, rawequal, setmetatable, getmetatable = rawset, rawget, rawequal, setmetatable, getmetatable
@@ -10,10 +10,10 @@ local insert, remove, sort, concat = table.insert, table.remove, table.sort, tab
 local coroutine_resume = coroutine.resume
 local find, sub, gsub, rep, byte = string.find, string.sub, string.gsub, string.rep, string.byte
 local PRELUDE, READONLY = "=prelude", "Attempt to modify a readonly table"
--- The names of what Rust has compiled stay known, since Lua's compiler may free the name of what it compiles.
+-- Keeps the chunk names of code compiled by Rust alive, since Lua's compiler may free a chunk name while it is in use.
 local NAMES = { "@user_script", "@user_function" }
 
--- Frozen tables: what stands for them, and what they are. The values are weak too: a table whose globals lead back to
+-- Frozen tables: proxies mapped to the originals. The values are weak too: a table whose globals lead back to
 -- its proxy (`_G`) would otherwise never be collected. The proxy's metatable keeps it for as long as the proxy lives.
 local frozen = setmetatable({}, { __mode = "kv" })
 
@@ -35,16 +35,16 @@ local function library(functions)
   return real
 end
 
--- What belongs to the script that runs: the way to its server, and its globals.
+-- State of the running script: its connection to the server, and its globals.
 local current, active
 
--- `call` of functions, which may keep it from one call to the next; a script's is its host itself, which is called
--- directly so that errors know the line.
+-- `call` for functions of libraries, which may store it between calls. A script gets the host function itself, which is
+-- called directly so that errors contain the line number.
 local function call(...)
   return current(...)
 end
 
--- The host takes it for a question if a mark comes first.
+-- The mark as first argument makes the host treat the call as an internal query.
 local mark = native.mark
 
 local function protected_call(...)
@@ -55,7 +55,7 @@ local function protected_call(...)
   return value
 end
 
--- An error of the redis library's own, which has no place in the script's text.
+-- An error of the redis library itself, without a position in the script.
 local function complain(text)
   error({ err = "ERR " .. text })
 end
@@ -106,14 +106,14 @@ local redis = {
   log = api.log,
 }
 
--- What running code has beside that.
+-- Additional globals at run time, which are not available while a library is loading.
 local at_run = library(api.at_run)
 at_run.call, at_run.pcall = call, protected_call
 at_run.error_reply, at_run.status_reply = error_reply, status_reply
 at_run.REPL_NONE, at_run.REPL_AOF, at_run.REPL_ALL = 0, 1, 3
 at_run.REPL_SLAVE, at_run.REPL_REPLICA = 2, 2
 
--- What scripts have and functions do not.
+-- Globals that scripts have and functions do not.
 local scripts_only = library(api.scripts_only)
 function scripts_only.replicate_commands()
   return true
@@ -139,7 +139,7 @@ end
 local match_at, substitute = string_real.match_at, string_real.gsub
 string_real.match_at = nil
 
--- A function that is called for each match is called from here, so that its errors stay what they are.
+-- Functions that run once per match are called from here, so that their errors keep their form.
 function string_real.gsub(text, pattern, with, most)
   if type(with) ~= "function" then
     local made, count = substitute(text, pattern, with, most)
@@ -180,7 +180,7 @@ function string_real.gsub(text, pattern, with, most)
   return concat(made), count
 end
 
--- Asks what C would, so that errors are the script's and not the prelude's.
+-- Checks arguments like the C function, so that errors name the script and not the prelude.
 local function expect(name, place, wanted, value, given)
   local is = type(value)
   local fits = is == wanted or wanted == "string" and is == "number" or wanted == "number" and tonumber(value)
@@ -196,7 +196,7 @@ local function expect_value(name, place, given)
   end
 end
 
--- What C would do for as long as the count says, whatever becomes of the script.
+-- The C function would run for as long as the count requires, without a chance to stop it.
 function string_real.rep(...)
   local text, count = ...
   local given = select("#", ...)
@@ -212,7 +212,7 @@ function string_real.rep(...)
   return rep(text, count)
 end
 
--- More than so many elements are moved or compared by instructions of Lua's, which can be stopped.
+-- Above this number of elements, use Lua instructions, which the hook can interrupt.
 local MANY = 10000
 
 function table_real.insert(...)
@@ -243,7 +243,7 @@ end
 function table_real.remove(...)
   local list, place = ...
   local given = select("#", ...)
-  -- What stands for a frozen table is empty: nothing is taken out of it.
+  -- The proxy of a frozen table is empty, so there is nothing to remove.
   expect("remove", 1, "table", list, given)
   if place ~= nil then
     expect("remove", 2, "number", place, given)
@@ -270,7 +270,7 @@ function table_real.sort(...)
   return sort(list, before)
 end
 
--- What fits on Lua's stack, and as much again on mlua's.
+-- Maximum number of values that fit on Lua's stack together with mlua's copy.
 local MOST_UNPACKED = 7900
 
 local base = {
@@ -278,7 +278,7 @@ local base = {
   error = error,
   gcinfo = gcinfo,
   getmetatable = getmetatable,
-  -- What stands for a frozen table is empty.
+  -- The proxy of a frozen table is empty.
   ipairs = ipairs,
   rawequal = rawequal,
   select = select,
@@ -295,7 +295,7 @@ local base = {
     if last ~= nil then
       expect("unpack", 3, "number", last, 3)
     end
-    -- C would count with too few bits.
+    -- The C function would overflow its counter.
     local from, to = tonumber(first) or 1, tonumber(last) or type(list) == "table" and #list or 0
     if to - from >= MOST_UNPACKED then
       error("too many results to unpack", 2)
@@ -305,8 +305,8 @@ local base = {
   _VERSION = _VERSION,
 }
 
--- An error of the server's is its text to a script that catches it.
--- How many protected calls are within each other: Lua's own bound for that is one that its debug build does not survive.
+-- A script that catches a server error receives its text.
+-- Nesting depth of protected calls. Lua's debug build aborts when its own limit is reached.
 local depth, MAX_DEPTH = 0, 196
 
 local function descend()
@@ -318,8 +318,8 @@ end
 
 local ending = native.ending
 
--- What a script catches of an error. It catches none that is to end it: the hook asks again only after so many
--- instructions, which may all be ones that it catches, and a coroutine has a hook of its own.
+-- Converts an error caught by the script. An error that stops the script is not caught: the hook runs only after a number
+-- of instructions, all of which the script might catch, and a coroutine has a hook of its own.
 local function unwrap(failure)
   if ending() then
     error(failure, 0)
@@ -352,7 +352,7 @@ function base.xpcall(...)
   expect_value("xpcall", 2, select("#", ...))
   descend()
   return ascend(xpcall(f, function(failure)
-    -- An error of the hook comes here with hooks switched off: nothing would end a handler of the script's.
+    -- An error of the hook arrives with hooks disabled: nothing would stop a handler of the script.
     if ending() then
       return failure
     end
@@ -402,7 +402,7 @@ function base.setmetatable(...)
   elseif given < 2 or meta ~= nil and type(meta) ~= "table" then
     error("bad argument #2 to 'setmetatable' (nil or table expected)", 2)
   end
-  -- Lua's own refuses it where the metatable is protected, but says so of this line.
+  -- Lua's own function refuses protected metatables, too, but its error would name this line.
   local done, refused = pcall(setmetatable, list, meta)
   if not done then
     error(refused, 2)
@@ -431,7 +431,7 @@ function base.pairs(...)
   end
 end
 
--- The options that do not hold beyond the script.
+-- Options whose effect is limited to the script.
 local COLLECTOR = { collect = true, count = true, step = true }
 local COLLECTOR_OF_THE_SERVER = { stop = 0, restart = 0, setpause = 200, setstepmul = 200 }
 
@@ -446,7 +446,7 @@ function base.collectgarbage(what, ...)
   return standing
 end
 
--- Text only: made-up bytecode can do anything to this process.
+-- Accepts text only: crafted bytecode could corrupt the process.
 function base.loadstring(text, name)
   if type(text) == "number" then
     text = tostring(text)
@@ -457,7 +457,7 @@ function base.loadstring(text, name)
   if byte(text) == 27 then
     return nil, "attempt to load a binary chunk"
   end
-  -- Kept here while the text is compiled: Lua's compiler may free the name of what it compiles.
+  -- Keep the chunk name alive during compilation: Lua's compiler may free it while it is in use.
   local kept = gsub(name or text, "%z.*", "")
   local chunk, failure = loadstring(text, kept)
   if chunk then
@@ -476,7 +476,7 @@ function base.load(...)
       pieces[#pieces + 1] = (type(last) == "string" or type(last) == "number") and last or nil
     until type(last) ~= "string" and type(last) ~= "number" or last == ""
   end
-  -- An error of the reader's is one of the text.
+  -- An error of the reader function is raised again.
   local ok, failure = base.pcall(read)
   if not ok then
     return nil, failure
@@ -525,12 +525,12 @@ local function new_json(shared)
 end
 base.cjson = freeze(new_json(true))
 
--- Strings find their methods there, and nobody finds them by way of a string's metatable.
+-- String methods are looked up in this table; scripts cannot reach it through a string's metatable.
 local of_strings = getmetatable("")
 of_strings.__index = string_real
 of_strings.__metatable = freeze({ __index = base.string })
 
--- What is not there is a mistake.
+-- Access to an undefined global is an error.
 local strict = {
   __index = function(_, name)
     error("Script attempted to access nonexistent global variable '" .. tostring(name) .. "'", 2)
@@ -538,13 +538,13 @@ local strict = {
   __metatable = false,
 }
 
--- Globals without any, for scripts or for functions: what stands for them, and they themselves.
+-- Creates empty globals for scripts or functions: returns the proxy and the table behind it.
 local function world()
   local real = setmetatable({}, strict)
   return freeze(real), real
 end
 
--- Gives globals what running code has: `own` beside what all have. Says what `redis` is there.
+-- Fills globals for run time: `own` is added to the common ones. Returns their `redis` table.
 local function furnish(proxy, real, own)
   for name, value in pairs(base) do
     real[name] = value
@@ -560,7 +560,7 @@ local function furnish(proxy, real, own)
   real.server = real.redis
   real._G = proxy
   if allow_deprecated then
-    -- Only what is a script's own is shown and changed.
+    -- Only the script's own environment may be read and changed.
     function real.getfenv(of)
       local env = getfenv(type(of) == "function" and of or (of or 1) == 0 and 2 or (of or 1) + 1)
       return (env == proxy or not frozen[env] and env ~= _G) and env or proxy
@@ -579,10 +579,10 @@ local function furnish(proxy, real, own)
   return redis_real
 end
 
--- What `redis` is in each library, by its environment.
+-- The `redis` table of each library, by environment.
 local redis_of = setmetatable({}, { __mode = "k" })
 
--- The globals of a library: while it is loaded it has no more than what it needs to say what it is.
+-- The globals of a library: while it loads, only the functions needed to register.
 local function library_world()
   local registered, loading = {}, true
 
@@ -662,7 +662,7 @@ end
 local for_scripts, scripts_real = world()
 local scripts_redis = furnish(for_scripts, scripts_real, scripts_only)
 
--- An error says where it happened: in the script, whatever it called.
+-- Errors contain the position in the script, whatever function it called.
 local function handler(failure)
   local level = 2
   local info = getinfo(level, "nSl")
@@ -674,7 +674,7 @@ local function handler(failure)
     failure = native.unwrap(failure)
   end
   if type(failure) ~= "table" or frozen[failure] then
-    -- A level above the script's own is no place that it knows.
+    -- A level above the script itself has no position that the script knows.
     failure = { err = "ERR " .. gsub(tostring(failure), "^prelude:%d+: ", "") }
   end
   if info then
@@ -684,7 +684,7 @@ local function handler(failure)
   return failure
 end
 
--- Runs a script with what belongs to it.
+-- Runs a script with its own state.
 local function run(host, script, keys, args)
   current, active, scripts_redis.call, depth = host, for_scripts, host, 0
   scripts_real.KEYS, scripts_real.ARGV = keys, args

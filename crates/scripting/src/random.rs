@@ -1,5 +1,5 @@
-//! The numbers that `math.random` gives: those of `drand48`, as in Redis. They go on from one script to the next: the
-//! effects of a script are logged and not the script, so two runs may differ.
+//! The generator of `math.random`: `drand48`, as in Redis. The sequence continues across scripts. Repeatable sequences
+//! are not needed, since effects are replicated rather than scripts.
 
 use std::cell::Cell;
 
@@ -12,7 +12,7 @@ const LOW: u64 = 0x330E;
 pub(crate) struct Random(Cell<u64>);
 
 impl Random {
-    /// `seed` sets one state of Lua apart from another.
+    /// `seed` makes the sequences of different Lua states differ.
     pub(crate) fn new(seed: u64) -> Self {
         Self(Cell::new((seed << 16 | LOW) & MASK))
     }
@@ -21,7 +21,7 @@ impl Random {
         self.0.set((u64::from(seed as u32) << 16) + LOW);
     }
 
-    /// From 0 up to 1.
+    /// The next number in the range [0, 1).
     pub(crate) fn next(&self) -> f64 {
         let state = self.0.get().wrapping_mul(FACTOR).wrapping_add(ADDEND) & MASK;
         self.0.set(state);

@@ -1,17 +1,18 @@
-//! How threads learn that scripts or libraries were flushed, evicted or replaced, so that they drop the compiled forms.
+//! Notifies threads of flushed, evicted or replaced scripts and libraries, so that they drop the compiled forms.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Released texts are announced once they amount to this: threads then go through all that they have compiled.
+/// Size in bytes of released texts that triggers an announcement. Threads then check everything that they have
+/// compiled.
 const ANNOUNCED_AT: usize = 1 << 20;
-/// The weight of a release beside its text: an empty library takes some ten kilobytes in a state of Lua.
+/// Fixed overhead of a release in bytes: an empty library takes about ten kilobytes in a Lua state.
 const OVERHEAD: usize = 16 << 10;
 
-/// Counts the texts that clients can no longer call.
+/// Counts texts that clients can no longer call.
 #[derive(Default)]
 pub(crate) struct Releases {
-    /// The weight of the releases since the last announcement.
+    /// Size of the releases since the last announcement.
     pending: AtomicUsize,
     announced: AtomicU64,
     hook: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -24,7 +25,7 @@ impl std::fmt::Debug for Releases {
 }
 
 impl Releases {
-    /// A text of this many bytes was released.
+    /// Records the release of a text of this size.
     pub(crate) fn note(&self, bytes: usize) {
         let weight = bytes + OVERHEAD;
         if self.pending.fetch_add(weight, Ordering::Relaxed) + weight >= ANNOUNCED_AT {
@@ -32,7 +33,7 @@ impl Releases {
         }
     }
 
-    /// Everything that was released is to be dropped now.
+    /// Announces that all released forms must be dropped now.
     pub(crate) fn announce(&self) {
         self.pending.store(0, Ordering::Relaxed);
         self.announced.fetch_add(1, Ordering::Release);
@@ -41,12 +42,12 @@ impl Releases {
         }
     }
 
-    /// How many announcements there were.
+    /// The number of announcements.
     pub(crate) fn announced(&self) -> u64 {
         self.announced.load(Ordering::Acquire)
     }
 
-    /// Calls `hook` at each announcement. Only the first hook counts.
+    /// Calls `hook` at each announcement. Only the first hook is used.
     pub(crate) fn call_when_announced(&self, hook: Box<dyn Fn() + Send + Sync>) {
         let _ = self.hook.set(hook);
     }

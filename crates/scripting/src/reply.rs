@@ -1,11 +1,11 @@
-//! Replies of commands on the wire, as they are read for values of Lua.
+//! Parses replies in wire format for conversion to Lua values.
 //!
-//! A status becomes `{ok=...}`, an error `{err=...}`, null `false` (`nil` where the script speaks version 3), a map
-//! `{map={...}}`, a set `{set={x=true}}`, a double `{double=...}`: whatever Redis's scripts get.
+//! As in Redis, a status becomes `{ok=...}`, an error `{err=...}`, null `false` (`nil` in RESP3), a map `{map={...}}`,
+//! a set `{set={x=true}}` and a double `{double=...}`.
 
 use mlua::{Lua, Result};
 
-/// An error as scripts know it. `counted`: it was counted among the server's errors when it was made.
+/// The table that scripts receive for an error. `counted` says whether the error statistics already include it.
 pub(crate) fn error_table(lua: &Lua, text: &[u8], counted: bool) -> Result<mlua::Table> {
     let table = lua.create_table_with_capacity(0, 4)?;
     if text.contains(&b' ') {
@@ -19,22 +19,22 @@ pub(crate) fn error_table(lua: &Lua, text: &[u8], counted: bool) -> Result<mlua:
     Ok(table)
 }
 
-/// A reply that is read from its beginning on. It is nothing that would have to be dropped.
+/// Reads a reply from its start. Must not have a destructor, since Lua may leave its user by `longjmp`.
 pub(crate) struct Reader<'a> {
     wire: &'a [u8],
     place: usize,
 }
 
 impl<'a> Reader<'a> {
-    /// Replies nest no deeper than this: they come from this server.
+    /// Maximum nesting of replies. Replies come from this server, so it is never exceeded.
     pub(crate) const MAX_DEPTH: usize = 64;
 
-    /// Of a reply.
+    /// Reads from the start of `wire`.
     pub(crate) fn of(wire: &'a [u8]) -> Self {
         Self { wire, place: 0 }
     }
 
-    /// The next line.
+    /// Reads a line without its terminator.
     pub(crate) fn line(&mut self) -> &'a [u8] {
         let rest = &self.wire[self.place.min(self.wire.len())..];
         let len = rest.iter().position(|byte| *byte == b'\r').unwrap_or(rest.len());
@@ -42,7 +42,7 @@ impl<'a> Reader<'a> {
         &rest[..len]
     }
 
-    /// So many bytes, and the end of the line behind them.
+    /// Reads a bulk string of `len` bytes and its terminator.
     pub(crate) fn bulk(&mut self, len: i64) -> &'a [u8] {
         let start = self.place.min(self.wire.len());
         let end = start.saturating_add(len as usize).min(self.wire.len());
@@ -50,7 +50,7 @@ impl<'a> Reader<'a> {
         &self.wire[start..end]
     }
 
-    /// A double's value.
+    /// Parses the value of a double.
     pub(crate) fn double(text: &[u8]) -> f64 {
         std::str::from_utf8(text).ok().and_then(|text| text.parse().ok()).unwrap_or(f64::NAN)
     }

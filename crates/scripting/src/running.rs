@@ -1,33 +1,33 @@
-//! The state of an interpreter as other threads see it: whether a script has run for too long, and how to stop it.
+//! The state of an interpreter as seen by other threads: whether its script is busy, and a way to stop it.
 //!
-//! A script asks now and then whether it may go on (a hook of Lua's, every so many instructions). Once it has run
-//! longer than its timeout it is busy: other clients are told so, and may stop it.
+//! A script checks regularly (in a hook every so many instructions) whether it may continue. Once it exceeds its
+//! timeout it is busy: other clients receive a BUSY error and may kill it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-/// The outcome of a request to stop a script.
+/// The result of a request to kill a script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// It will stop.
+    /// The script will stop.
     Stopped,
-    /// It has written: half of it must not stay.
+    /// The script has written, so stopping it would leave partial changes.
     Unkillable,
-    /// None is busy.
+    /// No script is busy.
     NotBusy,
-    /// The busy one is a function and not a script, or the other way round.
+    /// The busy code is a function instead of a script, or the reverse.
     OtherKind,
 }
 
 const GO_ON: u8 = 0;
 const KILLED: u8 = 1;
-/// While the server stops: the scripts that have written nothing are ended, or all are.
+/// Values of `server_stops`: during shutdown, scripts without writes are stopped, or all scripts.
 const UNWRITTEN: u8 = 1;
 const ALL: u8 = 2;
 
-/// Nanoseconds that a script may take while the server stops, if it may be ended.
+/// Grace period in nanoseconds for scripts that may be stopped during shutdown.
 const PATIENCE_OF_A_STOP: u64 = 500_000_000;
 
 /// The state of one interpreter, shared with other threads.
@@ -35,23 +35,23 @@ const PATIENCE_OF_A_STOP: u64 = 500_000_000;
 pub struct Running {
     busy: AtomicBool,
     stop: AtomicU8,
-    /// It has written.
+    /// Whether the script has written.
     dirty: AtomicBool,
     is_function: AtomicBool,
-    /// When it began, by the thread's clock in nanoseconds.
+    /// Start time by the thread's clock in nanoseconds.
     started: AtomicU64,
     memory: StateMemory,
-    /// The words of the command that runs it; written once it is busy.
+    /// The arguments of the command that runs the script; set once it is busy.
     command: Mutex<Vec<Vec<u8>>>,
-    /// Whether the server stops, and which scripts are ended then; shared by all interpreters.
+    /// Whether the server is shutting down and which scripts it may stop; shared by all interpreters.
     server_stops: Arc<AtomicU8>,
 }
 
-/// The memory of one state of Lua, as a part of what all states take.
+/// The memory of one Lua state, included in the total of all states.
 #[derive(Debug, Default)]
 struct StateMemory {
     own: AtomicUsize,
-    /// Shared by all interpreters of a server.
+    /// The total of all interpreters of a server.
     all: Arc<AtomicUsize>,
 }
 
@@ -74,7 +74,7 @@ impl Running {
         Self { server_stops: server_stops.clone(), memory, ..Self::default() }
     }
 
-    /// A script or function begins.
+    /// Marks the start of a script or function.
     #[inline]
     pub(crate) fn begin(&self, nanos: u64, is_function: bool) {
         self.started.store(nanos, Ordering::Relaxed);
@@ -83,13 +83,13 @@ impl Running {
         self.stop.store(GO_ON, Ordering::Relaxed);
     }
 
-    /// When the last script or function began, by the thread's clock.
+    /// Start time of the last script or function by the thread's clock.
     #[must_use]
     pub fn started(&self) -> u64 {
         self.started.load(Ordering::Relaxed)
     }
 
-    /// It has ended; says whether it was busy.
+    /// Marks the end of the script. Returns whether it was busy.
     #[inline]
     pub(crate) fn end(&self) -> bool {
         let busy = self.busy.load(Ordering::Relaxed);
@@ -105,29 +105,29 @@ impl Running {
         self.memory.set(bytes);
     }
 
-    /// Bytes that all states of the server take.
+    /// Memory of all Lua states of the server in bytes.
     pub(crate) fn memory_of_all(&self) -> usize {
         self.memory.all.load(Ordering::Relaxed)
     }
 
-    /// Marks it as busy: it has run for longer than its timeout.
+    /// Marks the script as busy: it has exceeded its timeout.
     pub(crate) fn set_busy(&self, command: Vec<Vec<u8>>) {
         *self.command.lock() = command;
         self.busy.store(true, Ordering::Release);
     }
 
-    /// Whether it has run for longer than its timeout.
+    /// Whether the script has exceeded its timeout.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Acquire)
     }
 
-    /// Whether it was told to stop.
+    /// Whether the script must stop.
     pub(crate) fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire) != GO_ON
     }
 
-    /// Whether it keeps the server from stopping. `now` reads the thread's clock.
+    /// Whether the script delays a shutdown beyond its grace period. `now` reads the thread's clock.
     pub(crate) fn is_in_the_way(&self, now: impl Fn() -> u64) -> bool {
         let ended = match self.server_stops.load(Ordering::Acquire) {
             UNWRITTEN => !self.is_dirty(),
@@ -137,37 +137,37 @@ impl Running {
         ended && self.elapsed(now()) > PATIENCE_OF_A_STOP
     }
 
-    /// Marks it as having written: it can no longer be stopped.
+    /// Marks that the script has written, after which SCRIPT KILL cannot stop it.
     #[inline]
     pub fn set_dirty(&self) {
         self.dirty.store(true, Ordering::Release);
     }
 
-    /// Whether it has written.
+    /// Whether the script has written.
     #[must_use]
     pub fn is_dirty(&self) -> bool {
         self.dirty.load(Ordering::Acquire)
     }
 
-    /// The words of the command that runs it, while it is busy.
+    /// The arguments of the command that runs the script, while it is busy.
     #[must_use]
     pub fn command(&self) -> Vec<Vec<u8>> {
         self.command.lock().clone()
     }
 
-    /// Nanoseconds since it began, by the same clock.
+    /// Nanoseconds since the start; `nanos` is the present time by the same clock.
     #[must_use]
     pub fn elapsed(&self, nanos: u64) -> u64 {
         nanos.saturating_sub(self.started.load(Ordering::Relaxed))
     }
 
-    /// Whether a function runs, and not a script.
+    /// Whether a function runs rather than a script.
     #[must_use]
     pub fn is_function(&self) -> bool {
         self.is_function.load(Ordering::Relaxed)
     }
 
-    /// Stops it whatever it has done: the server ends without saving.
+    /// Stops the script even if it has written. Used when the server exits without saving.
     pub fn stop_at_once(&self) {
         self.stop.store(KILLED, Ordering::Release);
     }
@@ -185,7 +185,7 @@ impl Running {
 }
 
 impl crate::Scripts {
-    /// SCRIPT KILL and FUNCTION KILL: stops every busy one that may be stopped.
+    /// SCRIPT KILL and FUNCTION KILL: stops every busy script that may be stopped.
     #[must_use]
     pub fn kill(&self, function: bool) -> Verdict {
         let busy = self.running().into_iter().filter(|running| running.is_busy());
@@ -194,13 +194,13 @@ impl crate::Scripts {
         order.into_iter().find(|verdict| verdicts.contains(verdict)).unwrap_or(Verdict::NotBusy)
     }
 
-    /// The server stops: scripts are ended after a short time, except, where the data is `saved`, those that have
-    /// written.
+    /// Begins a shutdown: scripts are stopped after a grace period, except that scripts with writes continue if the
+    /// data will be saved.
     pub fn begin_stop(&self, saved: bool) {
         self.server_stops.store(if saved { UNWRITTEN } else { ALL }, Ordering::Release);
     }
 
-    /// The server does not stop after all.
+    /// Cancels a shutdown.
     pub fn take_back_stop(&self) {
         self.server_stops.store(GO_ON, Ordering::Release);
     }

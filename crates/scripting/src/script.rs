@@ -1,31 +1,32 @@
-//! A script: its text, its name, and what its first line says of it.
+//! A script: its text, its SHA1 and the flags of its shebang.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use sha1::{Digest, Sha1};
 
-/// The flags that a script or a function declares.
+/// The flags of a script or function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ScriptFlags {
-    /// It declares flags, and is held to them; any other has the rights that scripts had before there were flags.
+    /// Whether flags are declared. Scripts without a shebang run in a compatibility mode with the permissions of older
+    /// Redis versions.
     pub declared: bool,
-    /// It never writes.
+    /// The script does not write.
     pub no_writes: bool,
-    /// It may run when memory is over its limit.
+    /// The script may run when memory exceeds `maxmemory`.
     pub allow_oom: bool,
-    /// It may run on a replica that has lost its master.
+    /// The script may run on a replica with stale data.
     pub allow_stale: bool,
-    /// It does not run in a cluster.
+    /// The script must not run in cluster mode.
     pub no_cluster: bool,
-    /// Its keys may lie in different slots.
+    /// The script may access keys in different slots.
     pub allow_cross_slot: bool,
 }
 
-/// The names of flags, in the order in which they are listed.
+/// Flag names in listing order.
 const NAMES: [&str; 5] = ["no-writes", "allow-oom", "allow-stale", "no-cluster", "allow-cross-slot-keys"];
 
 impl ScriptFlags {
-    /// Sets the flag of this name; says whether there is one.
+    /// Sets a flag by name. Returns whether the name is known.
     pub fn set(&mut self, name: &[u8]) -> bool {
         let Some(place) = NAMES.iter().position(|known| known.as_bytes() == name) else { return false };
         *self.fields()[place] = true;
@@ -42,7 +43,7 @@ impl ScriptFlags {
         ]
     }
 
-    /// The names of those that are set.
+    /// The names of the flags that are set.
     #[must_use]
     pub fn names(mut self) -> Vec<&'static str> {
         let set = self.fields().map(|field| *field);
@@ -50,30 +51,29 @@ impl ScriptFlags {
     }
 }
 
-/// The first line of a script or a library: `#!lua flags=...` or `#!lua name=...`. Its words can be quoted as those of
-/// an inline request.
+/// The first line of a script or library: `#!lua flags=...` or `#!lua name=...`, with the quoting of inline requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shebang<'a> {
-    /// The language.
+    /// The engine's name.
     pub engine: Vec<u8>,
-    /// The options behind it.
+    /// The options after the engine.
     pub options: Vec<Vec<u8>>,
-    /// The text behind the line, with the line's end, so that lines keep their numbers.
+    /// The text after the shebang, including its line break so that line numbers stay the same.
     pub body: &'a [u8],
 }
 
-/// Why a script's first line was refused.
+/// The reason why a shebang was refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ShebangError {
     /// The line has no end.
     Invalid,
-    /// A quote in it has no end.
+    /// A quote is unbalanced.
     UnbalancedQuotes,
-    /// Another language than Lua.
+    /// The engine is not Lua.
     UnknownEngine(Vec<u8>),
-    /// An option that does not exist.
+    /// An unknown option.
     UnknownOption(Vec<u8>),
-    /// A flag that does not exist.
+    /// An unknown flag.
     UnknownFlag(Vec<u8>),
 }
 
@@ -95,10 +95,10 @@ impl std::fmt::Display for ShebangError {
 impl std::error::Error for ShebangError {}
 
 impl<'a> Shebang<'a> {
-    /// The first line of `text`, if it is such a one.
+    /// Parses the shebang of `text`, if it has one.
     ///
     /// # Errors
-    /// It has no end, or a quote in it has none.
+    /// The line has no end, or a quote is unbalanced.
     pub fn parse(text: &'a [u8]) -> Result<Option<Self>, ShebangError> {
         if !text.starts_with(b"#!") {
             return Ok(None);
@@ -112,34 +112,34 @@ impl<'a> Shebang<'a> {
     }
 }
 
-/// A script that clients know by its SHA1.
+/// A script, which clients refer to by its SHA1.
 #[derive(Debug)]
 pub struct Script {
-    /// Forty hexadecimal digits.
+    /// The SHA1 as forty hexadecimal digits.
     pub sha: [u8; 40],
-    /// The text as it was sent.
+    /// The text as the client sent it.
     pub text: Box<[u8]>,
-    /// The flags that its first line declares.
+    /// The flags declared in the shebang.
     pub flags: ScriptFlags,
-    /// Where the text without its first line begins.
+    /// Offset of the text after the shebang.
     body: usize,
-    /// It was loaded by SCRIPT LOAD, and stays until it is flushed.
+    /// Whether SCRIPT LOAD added it, which exempts it from eviction.
     pub(crate) kept: AtomicBool,
-    /// It was not flushed or evicted.
+    /// Whether the script is in the cache, neither flushed nor evicted.
     pub(crate) live: AtomicBool,
-    /// When it ran last, in milliseconds.
+    /// Time of the last run in milliseconds.
     pub(crate) used: AtomicU64,
-    /// It has used undeclared keys.
+    /// Whether the script has used undeclared keys.
     pub has_undeclared_keys: AtomicBool,
-    /// How long it took in the mean of its last runs, if that was noted.
+    /// Moving average of the run time in nanoseconds; 0 if not measured.
     pub mean_nanos: AtomicU64,
 }
 
 impl Script {
-    /// A script of this text.
+    /// Parses a script.
     ///
     /// # Errors
-    /// Its first line makes no sense.
+    /// The shebang is invalid.
     pub fn new(text: &[u8]) -> Result<Self, ShebangError> {
         let mut flags = ScriptFlags::default();
         let mut body = 0;
@@ -172,19 +172,19 @@ impl Script {
         })
     }
 
-    /// The text for Lua to compile.
+    /// The text for Lua to compile, without the shebang.
     pub(crate) fn body(&self) -> &[u8] {
         &self.text[self.body..]
     }
 
-    /// Whether clients may still call it by its name.
+    /// Whether clients can still call the script by its SHA1.
     #[must_use]
     #[inline]
     pub fn is_live(&self) -> bool {
         self.live.load(Ordering::Acquire)
     }
 
-    /// Notes that it is run at `millis`.
+    /// Records a run at `millis`.
     #[inline]
     pub fn touch(&self, millis: u64) {
         if self.used.load(Ordering::Relaxed) != millis {
@@ -193,7 +193,7 @@ impl Script {
     }
 }
 
-/// The SHA1 of `text` in hexadecimal digits.
+/// The SHA1 of `text` as hexadecimal digits.
 #[must_use]
 pub fn sha1_hex(text: &[u8]) -> [u8; 40] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";

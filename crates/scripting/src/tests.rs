@@ -1,4 +1,4 @@
-//! The bounds of a state of Lua, without a server.
+//! Tests of the interpreter's limits, without a server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use resp::{Protocol, Request, Value, Writer, parse_value};
 
 use crate::{Call, Failure, Host, Interpreter, Options, Running, Script, Scripts, Stop};
 
-/// A server that has no commands.
+/// A server without commands.
 struct Nothing;
 
 impl Host for Nothing {
@@ -47,7 +47,7 @@ fn run(interpreter: &mut Interpreter, text: &str) -> Result<Value, String> {
     run_with(interpreter, text, &mut Nothing)
 }
 
-/// Runs a script whose server is this one.
+/// Runs a script with this host.
 pub(crate) fn run_with(
     interpreter: &mut Interpreter,
     text: &str,
@@ -69,20 +69,20 @@ pub(crate) fn run_with(
     }
 }
 
-/// Scripts that would run for hours, in Lua and in functions of its libraries.
+/// Scripts that would run for hours, in Lua code and in library functions.
 #[test]
 fn whatever_a_script_is_at_it_can_be_stopped() {
     let endless = [
         "while true do end",
         "while true do pcall(function() while true do end end) end",
         "local c=coroutine.wrap(function() while true do end end) c()",
-        // A hook's error comes to xpcall's handler with hooks switched off.
+        // xpcall's handler runs with hooks disabled.
         "xpcall(function() while true do end end, function() while true do end end)",
         "while true do xpcall(function() while true do end end, function() while true do end end) end",
-        // A coroutine keeps the hook that it was made with, which does not ask at every instruction.
+        // A coroutine keeps its original hook, which does not run at every instruction.
         "coroutine.wrap(function() while true do pcall(function() while true do end end) end end)()",
         "while true do coroutine.resume(coroutine.create(function() while true do end end)) end",
-        // Tables that contain themselves twice: the output doubles with each level.
+        // Self-containing tables: the output doubles with each level.
         "local t={} t[1]=t t[2]=t return t",
         "local t={map={}} t.map.a=t t.map.b=t return t",
         "local t={} t[1]=t t[2]=t while true do pcall(cjson.encode, t) end",
@@ -118,34 +118,34 @@ fn whatever_a_script_is_at_it_can_be_stopped() {
     }
 }
 
-/// Faults of other servers' Lua, by the names under which they were published, and others of their kinds.
+/// Published vulnerabilities of other servers' Lua, and variations of them.
 #[test]
 fn known_attacks_are_errors_of_the_script() {
     let mut interpreter = interpreter();
     let attacks = [
-        // CVE-2025-46817: the number of values wraps.
+        // CVE-2025-46817: the number of values overflows.
         "return unpack({}, 0, 2147483647)",
         "return unpack({}, -2147483648, 2147483647)",
         "return unpack({'a','b'}, 1, 2147483646)",
         "return {unpack({}, 1, 1e9)}",
-        // CVE-2024-31449: a width below the lowest number.
+        // CVE-2024-31449: a width below the minimum.
         "return bit.tohex(1, -2147483648) + {}",
-        // CVE-2022-24834: lengths that do not fit.
+        // CVE-2022-24834: lengths that overflow.
         "return cjson.encode(string.rep('\\1', 5e8))",
         "return cmsgpack.unpack('\\219\\255\\255\\255\\255')",
         "return cmsgpack.unpack('\\221\\255\\255\\255\\255')",
         "return cmsgpack.unpack('\\223\\255\\255\\255\\255')",
-        // CVE-2020-14147, CVE-2018-11219: sizes in struct's formats.
+        // CVE-2020-14147, CVE-2018-11219: sizes in struct formats.
         "return struct.pack('>I2147483648', 10)",
         "return struct.unpack('>I4294967295', 'xxxx')",
         "return struct.unpack('B', 'x', -1)",
         "return struct.unpack('B', 'x', 2147483648)",
         "return struct.unpack('c4294967295', 'x')",
-        // CVE-2018-11218: nesting and argument counts of cmsgpack.
+        // CVE-2018-11218: nesting and argument counts in cmsgpack.
         "return cmsgpack.pack(unpack({}, 1, 8000))",
         "local t={} for i=1,100000 do t={t} end return cjson.encode(t)",
         "return cmsgpack.unpack_limit('\\1', -1, 0)",
-        // CVE-2022-24735, CVE-2025-46818: changes that a later script of another user would find.
+        // CVE-2022-24735, CVE-2025-46818: changes that affect later scripts of other users.
         "getmetatable('').__index = function() return 1 end",
         "getmetatable('').__metatable = nil",
         "setmetatable('', {})",
@@ -156,17 +156,17 @@ fn known_attacks_are_errors_of_the_script() {
         "_G.x = 1",
         "rawset(redis, 'call', nil)",
         "rawset(getmetatable(''), 'x', 1) error('no such door')",
-        // CVE-2015-4335: made-up bytecode.
+        // CVE-2015-4335: crafted bytecode.
         "return loadstring(string.dump(function() end))()",
         "return loadstring('\\27Lua')()",
-        // CVE-2022-0543: the libraries of the host.
+        // CVE-2022-0543: access to libraries of the host.
         "return package.loadlib('/lib/libc.so', '*')",
         "return require('io')",
         "return io.popen('id')",
         "return os.execute('id')",
         "return dofile('/etc/passwd')",
         "return debug.getregistry()",
-        // Depth: of patterns, calls, errors, coroutines, syntax.
+        // Deep recursion: patterns, calls, errors, coroutines, syntax.
         "return string.find(('a'):rep(300000), ('a?'):rep(300000))",
         "return string.match(('('):rep(40), ('()'):rep(40))",
         "local function f() return f() + 1 end return f()",
@@ -190,7 +190,7 @@ fn known_attacks_are_errors_of_the_script() {
     }
 }
 
-/// CVE-2025-49844, CVE-2024-46981: memory is freed while a text with a name of its own is compiled.
+/// CVE-2025-49844, CVE-2024-46981: use after free when the chunk name is collected during compilation.
 #[test]
 fn texts_are_compiled_while_garbage_is_collected() {
     let script = "local made = 0 for i = 1, 300 do \
@@ -204,7 +204,7 @@ fn texts_are_compiled_while_garbage_is_collected() {
     assert_eq!(run(&mut interpreter(), script), Ok(Value::Integer(300)));
 }
 
-/// A state serves for as long as its thread lives: whatever fails leaves nothing on Lua's stack.
+/// An interpreter lives as long as its thread, so failures must not leave values on Lua's stack.
 #[test]
 fn failures_leave_nothing_on_the_stack() {
     let ways = [
@@ -244,7 +244,7 @@ thread_local! {
     static CLOCK: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
-/// Scripts that are stopped, wherever they are, leave nothing either.
+/// Stopped scripts must not leave values on the stack either, wherever they were.
 #[test]
 fn stopped_scripts_leave_nothing_on_the_stack() {
     let options = Options {
@@ -287,8 +287,8 @@ fn stopped_scripts_leave_nothing_on_the_stack() {
     assert!(worst.is_empty(), "{worst:?}");
 }
 
-/// The story: every function that went through a table held a reference to each of its elements, and there may be
-/// only eight thousand references. Each script that was compiled took one too.
+/// Regression test: every function that iterated over a table held a reference per element, and only eight thousand
+/// references are available. Each compiled script took one, too.
 #[test]
 fn tables_may_have_any_number_of_elements() {
     let mut interpreter = interpreter();
@@ -324,7 +324,7 @@ fn tables_may_have_any_number_of_elements() {
     }
 }
 
-/// As in Valkey, whose frozen tables have nothing in their array part.
+/// As in Valkey, where the array part of a frozen table is empty.
 #[test]
 fn nothing_is_taken_out_of_a_frozen_table_and_nobody_is_told() {
     let mut interpreter = interpreter();
@@ -336,7 +336,7 @@ fn nothing_is_taken_out_of_a_frozen_table_and_nobody_is_told() {
     }
 }
 
-/// Lua's checks of its own interface refused what its `pcall` does with more results than a call has room for.
+/// Regression test: API checks of Lua failed when `pcall` returned more results than the stack had reserved.
 #[test]
 fn a_protected_call_returns_as_much_as_any() {
     let mut interpreter = interpreter();
@@ -348,7 +348,7 @@ fn a_protected_call_returns_as_much_as_any() {
     }
 }
 
-/// The story: a server that may use 50 MB ran a script that took 1.8 GB.
+/// Regression test: with `maxmemory` 50 MB, a script allocated 1.8 GB.
 #[test]
 fn a_script_takes_no_more_than_half_of_what_the_server_may() {
     let mut interpreter = interpreter();
@@ -370,7 +370,8 @@ fn a_script_takes_no_more_than_half_of_what_the_server_may() {
     }
 }
 
-/// The story: a server that may use 60 MB could run no script any more after some three thousand libraries.
+/// Regression test: with `maxmemory` 60 MB, no script could run after about three thousand libraries were loaded and
+/// deleted.
 #[test]
 fn libraries_that_are_gone_take_no_memory() {
     let (mut interpreter, functions) = (interpreter(), &Scripts::default().functions);
@@ -408,7 +409,7 @@ fn libraries_that_are_gone_take_no_memory() {
     assert!(left < fresh + (200 << 10), "{fresh} bytes became {left}");
 }
 
-/// A thread drops what it has compiled of scripts that were evicted, once that is much, and all of it after a flush.
+/// A thread drops compiled scripts that were evicted, once they are large, and all of them after a flush.
 #[test]
 fn scripts_that_are_gone_take_no_memory() {
     let (mut interpreter, scripts) = (interpreter(), Scripts::default());
@@ -430,7 +431,7 @@ fn scripts_that_are_gone_take_no_memory() {
     assert!(interpreter.memory() < 1 << 20, "{} bytes", interpreter.memory());
 }
 
-/// Large strings that are dropped at once, made by each of the ways that there are to make them.
+/// Creates large temporary strings in every possible way.
 #[test]
 fn garbage_does_not_count_against_the_limit() {
     let mut interpreter = interpreter();
@@ -450,7 +451,7 @@ fn garbage_does_not_count_against_the_limit() {
             "{script}"
         );
     }
-    // Only Lua itself is called: with its collector's small steps this would fail.
+    // Pure Lua code without library calls: with Lua's small collector steps this would fail.
     let by_lua = [
         "local s=('x'):rep(3999999) local t for i=1,30 do t=s..(i%10) end return #t",
         "local s=('x'):rep(4000000) local t for i=1,30 do t=s:upper() s=t:lower() end return #t",
@@ -467,7 +468,7 @@ fn garbage_does_not_count_against_the_limit() {
     assert_eq!(collected, Err("ERR not enough memory".to_owned()));
 }
 
-/// A script that has written cannot run again with another collector, however much it holds beside its garbage.
+/// A script that has written cannot be repeated with full collections, whatever its live memory.
 #[test]
 fn garbage_of_a_script_that_has_written_does_not_count_against_the_limit() {
     let mut interpreter = interpreter();
@@ -487,7 +488,7 @@ fn garbage_of_a_script_that_has_written_does_not_count_against_the_limit() {
     assert_eq!(run_with(&mut interpreter, alive, &mut server), Err("ERR not enough memory".to_owned()));
 }
 
-/// A server that every call writes to.
+/// A server on which every call counts as a write.
 struct Written(Arc<Running>);
 
 impl Host for Written {
@@ -503,7 +504,7 @@ impl Host for Written {
     }
 }
 
-/// A server with one reply.
+/// A server that always gives the same reply.
 struct Large(Vec<u8>);
 
 impl Host for Large {

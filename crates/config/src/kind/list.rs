@@ -1,4 +1,4 @@
-//! Values of several words.
+//! Multi-word values.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,11 +8,11 @@ use super::word::{chosen, no_choice};
 use super::{Kind, Text, WRONG_COUNT, join, line_of, split, spread};
 use crate::choices::{Choice, ShutdownWord};
 
-/// Several words, any.
+/// A list of arbitrary words.
 #[derive(Debug)]
 pub(crate) struct Words;
 
-/// Several words, any.
+/// Accepts a list of arbitrary words.
 pub(crate) const fn words() -> Words {
     Words
 }
@@ -38,11 +38,11 @@ impl Kind for Words {
     }
 }
 
-/// Options of SHUTDOWN.
+/// A set of SHUTDOWN options.
 #[derive(Debug)]
 pub(crate) struct ShutdownWords;
 
-/// Options of SHUTDOWN.
+/// Accepts SHUTDOWN options.
 pub(crate) const fn shutdown_words() -> ShutdownWords {
     ShutdownWords
 }
@@ -62,7 +62,7 @@ impl Kind for ShutdownWords {
         if words.contains(&ShutdownWord::Save) && words.contains(&ShutdownWord::NoSave) {
             return Err("shutdown options SAVE and NOSAVE can't be used simultaneously".to_owned());
         }
-        // Each once, in one order.
+        // Normalize: no duplicates, in the order of the table.
         let all = ShutdownWord::WORDS.iter().map(|(_, word)| *word);
         let options = all.filter(|word| *word != ShutdownWord::Default && words.contains(word));
         let options: Arc<[ShutdownWord]> = options.collect();
@@ -83,11 +83,11 @@ impl Kind for ShutdownWords {
     }
 }
 
-/// Numbers from 0 to 100.
+/// A list of percentiles from 0 to 100.
 #[derive(Debug)]
 pub(crate) struct Percentiles;
 
-/// Numbers from 0 to 100.
+/// Accepts percentiles from 0 to 100.
 pub(crate) const fn percentiles() -> Percentiles {
     Percentiles
 }
@@ -122,11 +122,11 @@ impl Kind for Percentiles {
     }
 }
 
-/// Three numbers, for a master, a replica and a process that saves.
+/// OOM score adjustments for a master, a replica and a child process that saves.
 #[derive(Debug)]
 pub(crate) struct ScoreAdjustments;
 
-/// Three numbers, for a master, a replica and a process that saves.
+/// Accepts three adjustments: master, replica, saving process.
 pub(crate) const fn score_adjustments() -> ScoreAdjustments {
     ScoreAdjustments
 }
@@ -157,20 +157,20 @@ impl Kind for ScoreAdjustments {
     }
 }
 
-/// Where a master is reached.
+/// The address of a master.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MasterAddress {
-    /// Its name or its address.
+    /// Host name or IP address.
     pub host: String,
-    /// Its port.
+    /// TCP port.
     pub port: u16,
 }
 
-/// A host and a port, or nothing.
+/// An optional master address.
 #[derive(Debug)]
 pub(crate) struct ReplicaOf;
 
-/// A host and a port, or nothing.
+/// Accepts a host and a port, or nothing.
 pub(crate) const fn replica_of() -> ReplicaOf {
     ReplicaOf
 }
@@ -199,7 +199,7 @@ impl Kind for ReplicaOf {
     }
 
     fn lines(&self, value: &Option<MasterAddress>) -> Vec<String> {
-        // Without a word there is nothing to replicate from; the line would be wrong.
+        // Without a master there is no line: `replicaof` without arguments would be invalid.
         value.iter().map(|MasterAddress { host, port }| format!("{host} {port}")).collect()
     }
 
@@ -209,20 +209,20 @@ impl Kind for ReplicaOf {
     }
 }
 
-/// When the data is saved by itself: after so long with so many changes.
+/// A condition for an automatic snapshot: a time and a number of changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SavePoint {
-    /// Since the last save.
+    /// Time since the last snapshot.
     pub after: Duration,
-    /// At least that many.
+    /// Minimum number of changes.
     pub changes: u64,
 }
 
-/// Pairs of seconds and changes.
+/// A list of save points.
 #[derive(Debug)]
 pub(crate) struct Save;
 
-/// Pairs of seconds and changes.
+/// Accepts pairs of seconds and changes.
 pub(crate) const fn save() -> Save {
     Save
 }
@@ -264,25 +264,25 @@ impl Kind for Save {
     }
 }
 
-/// How much a client may leave unread.
+/// Output buffer limits of a client class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OutputLimit {
-    /// Bytes that end its connection at once; 0 is no limit.
+    /// Hard limit in bytes, which disconnects at once; 0 means none.
     pub hard: usize,
-    /// Bytes that end its connection after [`OutputLimit::soft_for`]; 0 is no limit.
+    /// Soft limit in bytes, which disconnects after [`OutputLimit::soft_for`]; 0 means none.
     pub soft: usize,
-    /// How long it may be over the soft limit.
+    /// How long the soft limit may be exceeded.
     pub soft_for: Duration,
 }
 
-/// The limit of each class of clients.
+/// The output buffer limits of all client classes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct OutputLimits {
-    /// Clients without a class.
+    /// Ordinary clients.
     pub normal: OutputLimit,
-    /// Replicas.
+    /// Replica connections.
     pub replica: OutputLimit,
-    /// Subscribers.
+    /// Pub/Sub subscribers.
     pub pubsub: OutputLimit,
 }
 
@@ -303,11 +303,11 @@ impl OutputLimits {
     }
 }
 
-/// `class hard soft seconds`, once or more.
+/// Limits per client class.
 #[derive(Debug)]
 pub(crate) struct Limits;
 
-/// `class hard soft seconds`, once or more.
+/// Accepts `class hard soft seconds`, once or more.
 pub(crate) const fn output_limits() -> Limits {
     Limits
 }

@@ -1,19 +1,19 @@
-//! Numbers, with and without a unit.
+//! Numeric values, with and without units.
 
 use std::marker::PhantomData;
 use std::time::Duration;
 
 use super::{Kind, only};
 
-/// A type of numbers that a parameter may have.
+/// An integer type of parameter values.
 pub(crate) trait Numeric: Copy + PartialEq + std::fmt::Debug + Send + Sync + 'static {
-    /// The least and the most of it that a parameter can say.
+    /// The minimum and maximum that parameters of this type accept.
     const RANGE: (i64, i64);
 
-    /// The value of a number within [`Numeric::RANGE`].
+    /// Converts a number within [`Numeric::RANGE`].
     fn of(number: i64) -> Self;
 
-    /// The number of a value.
+    /// Converts the value to a number.
     fn number(self) -> i64;
 }
 
@@ -42,16 +42,16 @@ numeric! {
     i64: i64::MIN, i64::MAX;
 }
 
-/// How a number is written.
+/// The notation of a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// Digits alone.
+    /// Decimal digits only.
     Plain,
-    /// Bytes, with a unit if one likes (`64mb`).
+    /// Bytes with an optional unit (`64mb`).
     Bytes,
 }
 
-/// A number between two, both inclusive.
+/// A number in an inclusive range.
 #[derive(Debug)]
 pub(crate) struct Number<T> {
     min: i64,
@@ -67,12 +67,12 @@ impl<T: Numeric> Number<T> {
     }
 }
 
-/// A number between these, both inclusive.
+/// Accepts a number in this inclusive range.
 pub(crate) const fn number<T: Numeric>(min: i64, max: i64) -> Number<T> {
     Number::new(min, max, Form::Plain)
 }
 
-/// A number of bytes, with a unit if one likes (`64mb`).
+/// Accepts a number of bytes with an optional unit (`64mb`), in this inclusive range.
 pub(crate) const fn bytes<T: Numeric>(min: i64, max: i64) -> Number<T> {
     Number::new(min, max, Form::Bytes)
 }
@@ -85,7 +85,7 @@ impl<T: Numeric> Kind for Number<T> {
         let number = match self.form {
             Form::Plain => integer(word)?,
             Form::Bytes => memory_or_none(word)
-                // Where a number may be less than nought, it is written without a unit.
+                // Parameters that allow negative values also accept them, without a unit.
                 .or_else(|| resp::parse_i64(word.as_bytes()).filter(|_| self.min < 0))
                 .ok_or(NO_MEMORY)?,
         };
@@ -106,14 +106,14 @@ impl<T: Numeric> Kind for Number<T> {
     }
 }
 
-/// A number that is brought to the nearest between two.
+/// A number that is clamped to a range.
 #[derive(Debug)]
 pub(crate) struct Clamped {
     min: u32,
     max: u32,
 }
 
-/// A number that is brought to the nearest between these.
+/// Accepts any number and clamps it to this range.
 pub(crate) const fn clamped(min: u32, max: u32) -> Clamped {
     Clamped { min, max }
 }
@@ -136,11 +136,11 @@ impl Kind for Clamped {
     }
 }
 
-/// A number of bytes that is brought to at least one.
+/// A number of bytes with a lower clamp.
 #[derive(Debug)]
 pub(crate) struct AtLeast(i64);
 
-/// A number of bytes that is brought to at least this.
+/// Accepts a number of bytes and raises it to at least this value.
 pub(crate) const fn at_least(least: i64) -> AtLeast {
     assert!(0 < least, "a number of bytes is not negative");
     AtLeast(least)
@@ -164,11 +164,11 @@ impl Kind for AtLeast {
     }
 }
 
-/// A number of bytes of all 64 bits.
+/// A number of bytes in the full 64-bit range.
 #[derive(Debug)]
 pub(crate) struct WideBytes;
 
-/// A number of bytes of all 64 bits, with a unit if one likes (`64mb`).
+/// Accepts a number of bytes in the full 64-bit range, with an optional unit (`64mb`).
 pub(crate) const fn wide_bytes() -> WideBytes {
     WideBytes
 }
@@ -192,7 +192,7 @@ impl Kind for WideBytes {
     }
 }
 
-/// A time in whole units.
+/// A duration in whole units.
 #[derive(Debug)]
 pub(crate) struct Span {
     min: i64,
@@ -206,13 +206,13 @@ enum Unit {
     Millis,
 }
 
-/// A time in seconds.
+/// Accepts a duration in seconds.
 pub(crate) const fn seconds(min: i64, max: i64) -> Span {
     assert!(0 <= min && min <= max, "a time is not negative");
     Span { min, max, unit: Unit::Seconds }
 }
 
-/// A time in milliseconds.
+/// Accepts a duration in milliseconds.
 pub(crate) const fn millis(min: i64, max: i64) -> Span {
     assert!(0 <= min && min <= max, "a time is not negative");
     Span { min, max, unit: Unit::Millis }
@@ -246,11 +246,11 @@ impl Kind for Span {
     }
 }
 
-/// The bits of a file's mode, written in octal.
+/// File permission bits in octal notation.
 #[derive(Debug)]
 pub(crate) struct Octal;
 
-/// The bits of a file's mode, written in octal.
+/// Accepts file permission bits in octal notation.
 pub(crate) const fn octal() -> Octal {
     Octal
 }
@@ -275,11 +275,11 @@ impl Kind for Octal {
     }
 }
 
-/// A port; 0 is none.
+/// A port, where 0 means disabled.
 #[derive(Debug)]
 pub(crate) struct OptionalPort;
 
-/// A port; 0 is none.
+/// Accepts a port; 0 means disabled.
 pub(crate) const fn optional_port() -> OptionalPort {
     OptionalPort
 }
@@ -302,17 +302,17 @@ impl Kind for OptionalPort {
     }
 }
 
-/// An amount of memory, or a part of `maxmemory`.
+/// An amount of memory, absolute or relative to `maxmemory`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryShare {
-    /// That many bytes.
+    /// An absolute number of bytes.
     Bytes(usize),
-    /// That many hundredths of `maxmemory`.
+    /// A percentage of `maxmemory`.
     Percent(u8),
 }
 
 impl MemoryShare {
-    /// In bytes, where `maxmemory` is `whole`.
+    /// Converts to bytes; `whole` is `maxmemory`.
     #[must_use]
     pub fn of(self, whole: usize) -> usize {
         match self {
@@ -322,11 +322,11 @@ impl MemoryShare {
     }
 }
 
-/// Bytes, or a part of `maxmemory` (`5%`).
+/// A memory size, absolute or relative to `maxmemory`.
 #[derive(Debug)]
 pub(crate) struct ShareOfMemory;
 
-/// Bytes, or a part of `maxmemory` (`5%`).
+/// Accepts bytes, or a percentage of `maxmemory` (`5%`).
 pub(crate) const fn share_of_memory() -> ShareOfMemory {
     ShareOfMemory
 }
@@ -374,7 +374,7 @@ fn bounded(value: i64, min: i64, max: i64) -> Result<i64, String> {
     }
 }
 
-/// Reads `10`, `10b`, `1k` (1000), `1kb` (1024), `1m`, `1mb`, `1g`, `1gb`, in any case.
+/// Parses `10`, `10b`, `1k` (1000), `1kb` (1024), `1m`, `1mb`, `1g`, `1gb`, case-insensitively.
 pub(super) fn memory(word: &str) -> Option<i64> {
     i64::try_from(wide_memory(word)?).ok()
 }
@@ -395,7 +395,7 @@ fn wide_memory(word: &str) -> Option<u64> {
     lower[..digits].parse::<u64>().ok()?.checked_mul(unit)
 }
 
-/// The same as a parameter's value, where nothing is nought.
+/// Like [`memory`], but empty text is zero.
 fn memory_or_none(word: &str) -> Option<i64> {
     if word.is_empty() { Some(0) } else { memory(word) }
 }

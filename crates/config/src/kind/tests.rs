@@ -5,14 +5,14 @@ const MAX: i64 = i64::MAX;
 const NO_SHUTDOWN_WORD: &str =
     "argument(s) must be one of the following: default, save, nosave, now, force, safe, failover";
 
-/// Checks what words become, as CONFIG GET shows it, or why they are refused.
+/// Checks the formatted value, or the error, for each input.
 fn check<K: Kind>(kind: &K, before: Option<&K::Value>, table: &[(&str, Result<&str, &str>)]) {
     for (text, expected) in table {
         let words: Vec<String> = text.split(' ').map(str::to_owned).collect();
         let parsed = kind.parse(&words, before);
         let shown = parsed.as_ref().map(|value| kind.show(value)).map_err(String::clone);
         assert_eq!(shown.as_deref().map_err(String::as_str), *expected, "{text}");
-        // The text reads back as one argument, and so do the lines of a file.
+        // Check the round trip through CONFIG GET's format and through configuration lines.
         if let Ok(value) = parsed {
             assert_eq!(kind.parse(&[kind.show(&value)], before).as_ref(), Ok(&value), "{text}");
             let mut read = before.cloned();

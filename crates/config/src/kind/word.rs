@@ -1,4 +1,4 @@
-//! Values that are one word.
+//! Single-word values.
 
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,11 +7,11 @@ use std::str::FromStr;
 use super::{Kind, Text, only};
 use crate::choices::Choice;
 
-/// `yes` or `no`.
+/// A boolean, `yes` or `no`.
 #[derive(Debug)]
 pub(crate) struct Switch;
 
-/// `yes` or `no`.
+/// Accepts `yes` or `no`.
 pub(crate) const fn switch() -> Switch {
     Switch
 }
@@ -37,11 +37,11 @@ impl Kind for Switch {
     }
 }
 
-/// One of the words of a type.
+/// A value of an enum.
 #[derive(Debug)]
 pub(crate) struct ChoiceOf<C>(PhantomData<fn() -> C>);
 
-/// One of the words of a type.
+/// Accepts the words of an enum.
 pub(crate) const fn choice<C: Choice>() -> ChoiceOf<C> {
     ChoiceOf(PhantomData)
 }
@@ -63,7 +63,7 @@ impl<C: Choice> Kind for ChoiceOf<C> {
     }
 }
 
-/// The value of a word.
+/// Parses a word of an enum.
 pub(super) fn chosen<C: Choice>(word: &str) -> Result<C, String> {
     C::read(word).ok_or_else(|| no_choice(C::WORDS.iter().map(|(word, _)| *word)))
 }
@@ -72,11 +72,11 @@ pub(super) fn no_choice<'a>(words: impl Iterator<Item = &'a str>) -> String {
     format!("argument(s) must be one of the following: {}", words.collect::<Vec<_>>().join(", "))
 }
 
-/// One of these words; nothing depends on which, so they have no type.
+/// One of several words without an enum type, since no code depends on the value.
 #[derive(Debug)]
 pub(crate) struct OneOf(&'static [&'static str]);
 
-/// One of these words.
+/// Accepts one of these words.
 pub(crate) const fn one_of(words: &'static [&'static str]) -> OneOf {
     OneOf(words)
 }
@@ -100,13 +100,13 @@ impl Kind for OneOf {
     }
 }
 
-/// A text in a certain form.
+/// Text with a validation.
 #[derive(Debug)]
 pub(crate) struct TextOf {
     check: fn(&str) -> Result<(), &'static str>,
-    /// The error for an empty text, where it must not be empty.
+    /// The error for empty text, if it is not allowed.
     refusal_of_empty: Option<&'static str>,
-    /// A last touch to what was given.
+    /// Normalizes the text after validation.
     shape: fn(&str) -> Text,
     #[cfg(test)]
     description: &'static str,
@@ -124,29 +124,29 @@ impl TextOf {
     }
 }
 
-/// Any word.
+/// Accepts any word.
 pub(crate) const fn text() -> TextOf {
     TextOf::new(|_| Ok(()), "string")
 }
 
-/// The path of a file or folder. `refusal` is the error for an empty one.
+/// Accepts a path. `refusal` is the error for an empty one.
 pub(crate) const fn path(refusal: &'static str) -> TextOf {
     TextOf { refusal_of_empty: Some(refusal), ..text() }
 }
 
-/// The name of a file in the data folder: not empty, and not a path.
+/// Accepts the name of a file in the data directory: not empty, and without a directory.
 pub(crate) const fn dump_file_name() -> TextOf {
     let check = |word: &str| no_path(word, "dbfilename can't be a path, just a filename");
     TextOf { refusal_of_empty: Some("dbfilename can't be empty"), ..TextOf::new(check, "file name") }
 }
 
-/// The name that the files of the append-only file begin with.
+/// Accepts the base name of the AOF's files.
 pub(crate) const fn append_file_name() -> TextOf {
     let check = |word: &str| no_path(word, "appendfilename can't be a path, just a filename");
     TextOf { refusal_of_empty: Some("appendfilename can't be empty"), ..TextOf::new(check, "file name") }
 }
 
-/// The name of the folder of the append-only file.
+/// Accepts the name of the AOF directory.
 pub(crate) const fn append_folder_name() -> TextOf {
     let check = |word: &str| no_path(word, "appenddirname can't be a path, just a dirname");
     TextOf { refusal_of_empty: Some("appenddirname can't be empty"), ..TextOf::new(check, "directory name") }
@@ -156,10 +156,10 @@ fn no_path(word: &str, refusal: &'static str) -> Result<(), &'static str> {
     if word.contains('/') { Err(refusal) } else { Ok(()) }
 }
 
-/// The longest name that the cluster bus carries.
+/// Maximum length of a host name on the cluster bus.
 const LONGEST_NAME: usize = 255;
 
-/// A name in the DNS, or nothing.
+/// Accepts a DNS host name, or nothing.
 pub(crate) const fn hostname() -> TextOf {
     let check = |word: &str| {
         if word.len() > LONGEST_NAME {
@@ -173,12 +173,12 @@ pub(crate) const fn hostname() -> TextOf {
     TextOf::new(check, "host name")
 }
 
-/// Whether a text can stand in a line of `nodes.conf`.
+/// Whether the text can be written to `nodes.conf` without breaking its format.
 fn is_plain(word: &str) -> bool {
     word.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._/:".contains(&byte))
 }
 
-/// A name that people give, or nothing: it stands between blanks, commas and equals signs in `nodes.conf`.
+/// Accepts a human-readable node name, or nothing. In `nodes.conf` it is delimited by spaces, commas and equals signs.
 pub(crate) const fn plain_name() -> TextOf {
     let check = |word: &str| {
         if word.len() > LONGEST_NAME {
@@ -192,7 +192,7 @@ pub(crate) const fn plain_name() -> TextOf {
     TextOf::new(check, "name")
 }
 
-/// An availability zone: nodes of a cluster tell it to each other and keep it in `nodes.conf`, between commas.
+/// Accepts an availability zone. Nodes gossip it and store it in `nodes.conf` between commas.
 pub(crate) const fn zone() -> TextOf {
     let check = |word: &str| {
         if word.len() > LONGEST_NAME {
@@ -206,7 +206,7 @@ pub(crate) const fn zone() -> TextOf {
     TextOf::new(check, "zone name")
 }
 
-/// The names that stand in braces in `proc-title-template`, and whether each is something on every server.
+/// Variables of `proc-title-template`, and whether each is non-empty on every server.
 const TITLE_VARIABLES: [(&str, bool); 7] = [
     ("title", false),
     ("listen-addr", true),
@@ -217,7 +217,7 @@ const TITLE_VARIABLES: [(&str, bool); 7] = [
     ("unixsocket", false),
 ];
 
-/// The name of the process, with names of variables in braces.
+/// Accepts a process title with variables in braces.
 pub(crate) const fn title_template() -> TextOf {
     let check = |template: &str| match is_title(template) {
         true => Ok(()),
@@ -226,7 +226,7 @@ pub(crate) const fn title_template() -> TextOf {
     TextOf::new(check, "template with names in braces")
 }
 
-/// Two braces are one. A title in which nothing need stand is none.
+/// Checks a title template. A doubled brace is a literal one. A template that could expand to nothing is invalid.
 fn is_title(template: &str) -> bool {
     let (mut rest, mut shows) = (template, false);
     while let Some((text, after)) = rest.split_once('{') {
@@ -244,7 +244,7 @@ fn is_title(template: &str) -> bool {
     shows || !rest.trim().is_empty()
 }
 
-/// Letters that name classes of events of keys.
+/// Accepts the letters of keyspace event classes.
 pub(crate) const fn event_letters() -> TextOf {
     let check = |letters: &str| {
         let known = |letter| letter == 'A' || ALL_EVENTS.contains(letter) || OTHER_EVENTS.contains(letter);
@@ -256,12 +256,11 @@ pub(crate) const fn event_letters() -> TextOf {
     TextOf { shape: shortest, ..TextOf::new(check, "letters of classes of events") }
 }
 
-/// The classes that `A` stands for, and the letters that are not part of it, each in the order in which CONFIG GET
-/// shows them.
+/// The event classes included in `A`, and below those that are not, each in the order of CONFIG GET.
 const ALL_EVENTS: &str = "g$lshzxetd";
 const OTHER_EVENTS: &str = "nKEm";
 
-/// The letters as short as they can be, in one order.
+/// Normalizes event letters to the shortest form.
 fn shortest(letters: &str) -> Text {
     let all = letters.contains('A') || ALL_EVENTS.chars().all(|letter| letters.contains(letter));
     let mut shown = if all { "A".to_owned() } else { String::new() };
@@ -292,11 +291,11 @@ impl Kind for TextOf {
     }
 }
 
-/// Any word; the empty one is none.
+/// Text, where the empty word means unset.
 #[derive(Debug)]
 pub(crate) struct OptionalText;
 
-/// Any word; the empty one is none.
+/// Accepts any word; the empty one means unset.
 pub(crate) const fn optional() -> OptionalText {
     OptionalText
 }
@@ -319,7 +318,7 @@ impl Kind for OptionalText {
     }
 }
 
-/// An address, or nothing.
+/// An optional IP address.
 #[derive(Debug)]
 pub(crate) struct Address<A> {
     check: fn(&str) -> Result<(), &'static str>,
@@ -327,20 +326,20 @@ pub(crate) struct Address<A> {
     of: PhantomData<fn() -> A>,
 }
 
-/// An address of IPv4, or nothing.
+/// Accepts an IPv4 address, or nothing.
 pub(crate) const fn ipv4() -> Address<Ipv4Addr> {
     Address { check: |_| Ok(()), otherwise: "Invalid IPv4 address", of: PhantomData }
 }
 
-/// An address of IPv6, or nothing.
+/// Accepts an IPv6 address, or nothing.
 pub(crate) const fn ipv6() -> Address<Ipv6Addr> {
     Address { check: |_| Ok(()), otherwise: "Invalid IPv6 address", of: PhantomData }
 }
 
-/// The longest address that the cluster bus carries.
+/// Maximum length of an address on the cluster bus.
 const LONGEST_ADDRESS: usize = 45;
 
-/// An address of either kind, or nothing. It stands in `nodes.conf`.
+/// Accepts an IPv4 or IPv6 address, or nothing. It is stored in `nodes.conf`.
 pub(crate) const fn announced_address() -> Address<IpAddr> {
     let check = |word: &str| {
         if word.len() > LONGEST_ADDRESS {

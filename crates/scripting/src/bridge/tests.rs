@@ -1,4 +1,4 @@
-//! The bridge against what a naive reading of the same replies gives, and what may go wrong on it.
+//! Compares the bridge with a naive conversion of the same replies, and tests its failure modes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -7,7 +7,7 @@ use resp::Value;
 use super::*;
 use crate::tests::{interpreter, run_with};
 
-/// A server that answers everything with these bytes, and keeps what it was asked.
+/// A server that gives the same reply to every command and records the requests.
 #[derive(Default)]
 struct Answers {
     wire: Vec<u8>,
@@ -30,7 +30,7 @@ impl Host for Answers {
     }
 }
 
-/// Shows a value of Lua's in the words of [`shown`].
+/// Formats a Lua value in the notation of [`shown`].
 const SHOW: &str = "
     local function show(value)
       if type(value) ~= 'table' then return type(value) .. ':' .. tostring(value) end
@@ -52,7 +52,7 @@ const SHOW: &str = "
     end
     return show(redis.call('x'))";
 
-/// A reply, on the wire and as `SHOW` shows it. `draw` gives numbers below another.
+/// Generates a random reply in wire format and in the notation of `SHOW`. `draw` returns a number below its argument.
 fn any_reply(draw: &mut dyn FnMut(usize) -> usize, depth: usize) -> (Vec<u8>, String) {
     let kinds = if depth < 4 { 12 } else { 9 };
     let text = ["", "a", "two words", "\u{e9}\0\r\n", "12"][draw(5)];
@@ -71,7 +71,7 @@ fn any_reply(draw: &mut dyn FnMut(usize) -> usize, depth: usize) -> (Vec<u8>, St
             let wire = format!("={}\r\ntxt:{text}\r\n", text.len() + 4);
             (wire.into(), format!("verbatim(txt,{text})"))
         }
-        // No element is nothing, which would end a list for Lua.
+        // No nil elements, which would end a list in Lua.
         9 => {
             let items: Vec<_> = (0..draw(4)).map(|_| any_reply(draw, depth + 1)).collect();
             let wire: Vec<u8> = items.iter().flat_map(|(wire, _)| wire.clone()).collect();
@@ -163,8 +163,8 @@ fn errors_are_raised_or_given() {
     assert_eq!(given, Ok(Value::Bulk(b"ERR BROKEN".to_vec())));
 }
 
-/// A script that the server stops ends, whatever it catches, and a panic of the server's goes through Lua as through Rust.
-/// The next script finds everything in order.
+/// A script that the server stops ends even if it catches errors, and a panic of the server propagates through Lua. The
+/// next script finds a clean state.
 #[test]
 fn stops_and_panics_leave_nothing_behind() {
     let mut interpreter = interpreter();
@@ -184,7 +184,7 @@ fn stops_and_panics_leave_nothing_behind() {
     }
 }
 
-/// Where Lua's memory is too short for a reply, the script fails, and nothing else.
+/// A reply that exceeds Lua's memory limit fails the script and has no other effect.
 #[test]
 fn a_reply_that_is_too_large_for_the_script_is_its_error() {
     let mut interpreter = interpreter();

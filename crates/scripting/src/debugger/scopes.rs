@@ -1,31 +1,31 @@
-//! Shows a debugger the local variables of a script.
+//! Instruments a script so that the debugger can read its local variables.
 //!
-//! Lua shows them only through functions that are not safe to call. So a script that is debugged is changed first:
-//! in front of its statements, and behind each `local`, it gets a call that hands over a function which returns the
-//! values of all variables in scope there. Line numbers stay the same; at the end of a block whose locals were shown,
-//! Lua has one more instruction, so the debugger may stop there once more than in Redis. A text that cannot be parsed,
-//! or that would exceed Lua's limits with those calls, is not changed, and its locals are not shown.
+//! Lua exposes locals only through functions that are not safe to call. The script is therefore rewritten: before its
+//! statements and after each `local`, it calls the debugger with a closure that returns all variables in scope. Line
+//! numbers stay the same. At the end of a block with reported locals, Lua has one more instruction, so the debugger may
+//! stop there once more than in Redis. A script that cannot be parsed, or that would exceed Lua's limits with the
+//! inserted calls, is left unchanged, and its locals are not shown.
 
 use std::collections::HashSet;
 
-/// The name by which a script calls the debugger's function that takes these functions.
+/// The name of the debugger's function that the inserted calls use.
 pub(super) const HOOK: &str = "__ldb";
-/// The variables that are shown of the innermost function, and of those around it: a function of Lua's reaches at most
-/// 60 variables outside of it.
+/// Maximum number of reported variables of the innermost function, and of the enclosing ones. A Lua function can have
+/// at most 60 upvalues.
 const MOST_OWN: usize = 30;
 const MOST_OUTER: usize = 20;
-/// Statements and expressions within each other; Lua's own bound is 200.
+/// Maximum nesting of statements and expressions; Lua's own limit is 200.
 const MAX_DEPTH: usize = 180;
 
-/// A script that was changed.
+/// An instrumented script.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Shown {
     pub(super) text: Vec<u8>,
-    /// The lines that begin with such a call.
+    /// Lines that start with an inserted call.
     pub(super) leading: HashSet<usize>,
 }
 
-/// The text is not valid Lua, or exceeds a bound.
+/// The text is not valid Lua or exceeds a limit.
 #[derive(Debug)]
 pub(super) struct Unreadable;
 
@@ -47,7 +47,7 @@ struct Token<'a> {
     text: &'a [u8],
     start: usize,
     line: usize,
-    /// Nothing stands before it in its line.
+    /// Whether this is the first token of its line.
     first: bool,
 }
 
@@ -58,7 +58,7 @@ const KEYWORDS: [&str; 21] = [
 const BINARY: [&str; 15] =
     ["+", "-", "*", "/", "^", "%", "..", "<", "<=", ">", ">=", "==", "~=", "and", "or"];
 
-/// Changes a script; its first line may lack what stands before it.
+/// Instruments a script. Its first line may be cut, as after a shebang.
 pub(super) fn show(text: &[u8]) -> Outcome<Shown> {
     let tokens = tokens(text)?;
     let mut parser = Parser {
@@ -84,7 +84,7 @@ pub(super) fn show(text: &[u8]) -> Outcome<Shown> {
     Ok(Shown { text: changed, leading: parser.leading })
 }
 
-/// The end of `[[...]]`, `[=[...]=]` and so on that begins at `start`, if one does.
+/// The end of a long bracket (`[[...]]`, `[=[...]=]` and so on) that starts at `start`, if one does.
 fn long_bracket(text: &[u8], start: usize) -> Option<Outcome<usize>> {
     let level = text[start + 1..].iter().take_while(|byte| **byte == b'=').count();
     if text.get(start + 1 + level) != Some(&b'[') {
@@ -97,7 +97,7 @@ fn long_bracket(text: &[u8], start: usize) -> Option<Outcome<usize>> {
     Some(end.map(|end| body + end + close.len()).ok_or(Unreadable))
 }
 
-/// The end of a text in quotes.
+/// The end of a quoted string.
 fn quoted(text: &[u8], start: usize) -> Outcome<usize> {
     let mut at = start + 1;
     loop {
@@ -110,7 +110,7 @@ fn quoted(text: &[u8], start: usize) -> Outcome<usize> {
     }
 }
 
-/// The end of a comment that begins at `start`.
+/// The end of a comment that starts at `start`.
 fn comment(text: &[u8], start: usize) -> Outcome<usize> {
     if text.get(start + 2) == Some(&b'[')
         && let Some(end) = long_bracket(text, start + 2)
@@ -168,7 +168,7 @@ fn tokens(text: &[u8]) -> Outcome<Vec<Token<'_>>> {
     Ok(tokens)
 }
 
-/// How long a number is.
+/// The length of a number token.
 fn number(text: &[u8]) -> usize {
     let mut len = 0;
     while let Some(&byte) = text.get(len) {
@@ -185,9 +185,9 @@ struct Parser<'a> {
     tokens: Vec<Token<'a>>,
     at: usize,
     depth: usize,
-    /// The names in scope, by the functions that they belong to, the innermost last.
+    /// The local names in scope per function, innermost last.
     locals: Vec<Vec<&'a [u8]>>,
-    /// The calls, and where in the text they go.
+    /// The calls to insert and their positions in the text.
     calls: Vec<(usize, Vec<u8>)>,
     leading: HashSet<usize>,
 }
@@ -227,7 +227,7 @@ impl<'a> Parser<'a> {
         self.locals.last_mut().expect("the script's own are always there")
     }
 
-    /// Inserts a call that shows the variables in scope before the text at `place`.
+    /// Inserts a call that reports the variables in scope at position `place`.
     fn call_at(&mut self, place: usize) {
         let (own, outer) = self.locals.split_last().expect("the script's own are always there");
         let own = &own[own.len().saturating_sub(MOST_OWN)..];
@@ -255,7 +255,7 @@ impl<'a> Parser<'a> {
                 if ends {
                     break;
                 }
-                // A loop comes back to its first line, and a function's code belongs to its last line.
+                // Skip loops, which return to their first line, and functions, whose instruction is on their last line.
                 let loops = ["for", "while", "repeat", "function"].iter().any(|word| this.is(word));
                 let is_function = this.is("local") && this.tokens[this.at + 1].text == b"function";
                 let any = this.locals.iter().any(|names| !names.is_empty());
@@ -285,7 +285,7 @@ impl<'a> Parser<'a> {
         outcome
     }
 
-    /// Says whether it must be its block's last.
+    /// Parses a statement. Returns whether it must be the last of its block.
     fn statement(&mut self) -> Outcome<bool> {
         let token = self.next();
         match (token.kind, token.text) {
@@ -387,13 +387,13 @@ impl<'a> Parser<'a> {
             self.expressions()?;
         }
         self.own().extend(names);
-        // Behind the statement: its last token is the one before this.
+        // Insert after the statement: its last token is the previous one.
         let last = self.tokens[self.at - 1];
         self.call_at(last.start + last.text.len());
         Ok(())
     }
 
-    /// Parameters and body of a function.
+    /// Parses the parameters and the body of a function.
     fn body(&mut self, method: bool) -> Outcome {
         self.expect("(")?;
         let mut names: Vec<&[u8]> = if method { vec![b"self"] } else { Vec::new() };

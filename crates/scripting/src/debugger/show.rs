@@ -1,4 +1,4 @@
-//! Values of Lua and replies as a debugger shows them.
+//! Formats Lua values and replies for the debugger.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use mlua::{Table, Value};
 
 use crate::number::format_g;
 
-/// Tables within tables.
+/// Maximum nesting of printed tables.
 const MAX_DEPTH: usize = 10;
 
 fn quoted(bytes: &[u8]) -> String {
@@ -30,7 +30,7 @@ fn quoted(bytes: &[u8]) -> String {
     text
 }
 
-/// A value of Lua.
+/// Formats a Lua value.
 pub(super) fn value(value: &Value) -> String {
     let mut text = String::new();
     append(&mut text, value, 0);
@@ -45,7 +45,7 @@ fn append(text: &mut String, value: &Value, depth: usize) {
         Value::Nil => text.push_str("nil"),
         Value::Boolean(value) => text.push_str(if *value { "true" } else { "false" }),
         Value::Integer(number) => text.push_str(&number.to_string()),
-        // The shortest that reads back as the same, as people write it.
+        // The shortest notation that reads back as the same number.
         Value::Number(number) => match number.fract() == 0.0 || !number.is_finite() {
             true => text.push_str(&format_g(*number, 17)),
             false => text.push_str(&number.to_string()),
@@ -78,7 +78,7 @@ fn append_table(text: &mut String, table: &Table, depth: usize) {
     text.push('}');
 }
 
-/// A reply on the wire.
+/// Formats a reply in wire format.
 pub(super) fn reply(wire: &[u8]) -> String {
     let mut text = String::new();
     if append_reply(&mut text, wire, 0).is_none() {
@@ -87,7 +87,7 @@ pub(super) fn reply(wire: &[u8]) -> String {
     text
 }
 
-/// Says how long it is.
+/// Appends a reply and returns its length in the input, or `None` if it is incomplete.
 fn append_reply(text: &mut String, wire: &[u8], depth: usize) -> Option<usize> {
     let end = memchr::memmem::find(wire, b"\r\n")?;
     let (kind, line, next) = (*wire.first()?, wire.get(1..end)?, end + 2);

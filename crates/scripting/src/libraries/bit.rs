@@ -4,7 +4,7 @@ use mlua::{Lua, Table};
 
 use super::{Arguments, Returned, function};
 
-/// Added to a number, this leaves its lowest 32 bits, rounded, at the end of the mantissa.
+/// Adding this constant to a number leaves its lowest 32 bits, rounded, in the low end of the mantissa.
 const TO_BITS: f64 = 6_755_399_441_055_744.0;
 
 fn bits(args: &Arguments, index: usize, name: &str) -> Returned<i32> {

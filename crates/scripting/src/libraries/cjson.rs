@@ -1,7 +1,7 @@
 //! `cjson`: JSON.
 //!
-//! A table whose keys are positive whole numbers is an array, unless it is too sparse; an empty one is an object.
-//! Settings that a script makes hold until it ends.
+//! A table with positive integer keys is an array unless it is too sparse; an empty table is an object. Settings
+//! changed by a script last until it ends.
 
 mod decode;
 mod encode;
@@ -13,7 +13,7 @@ use mlua::{IntoLua, Lua, MultiValue, Table, Value};
 
 use super::{Arguments, Complaint, Limits, Returned, bad, function};
 
-/// The treatment of numbers that JSON does not have.
+/// The treatment of numbers that JSON cannot represent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Invalid {
     Refused,
@@ -50,10 +50,10 @@ impl Default for Settings {
     }
 }
 
-/// The settings, which a function of the library may change.
+/// The settings, shared with the library's functions that change them.
 pub(crate) type Shared = Rc<RefCell<Settings>>;
 
-/// Argument `index` as a whole number within bounds, if it is there.
+/// Argument `index` as an integer within bounds, if it is given.
 fn bounded(args: &Arguments, index: usize, name: &str, (least, most): (i64, i64)) -> Returned<Option<usize>> {
     if matches!(args.value(index), Value::Nil) {
         return Ok(None);
@@ -66,7 +66,7 @@ fn bounded(args: &Arguments, index: usize, name: &str, (least, most): (i64, i64)
     Ok(Some(number as usize))
 }
 
-/// Argument `index` as a switch, if it is there: `true`, `false`, `"on"`, `"off"`.
+/// Argument `index` as a boolean, if it is given: `true`, `false`, `"on"`, `"off"`.
 fn switch(args: &Arguments, index: usize, name: &str) -> Returned<Option<bool>> {
     match args.value(index) {
         Value::Nil => Ok(None),
@@ -92,7 +92,7 @@ fn exactly_one(args: &Arguments, name: &str) -> Returned<()> {
     if args.len() == 1 { Ok(()) } else { Err(bad(1, name, "expected 1 argument")) }
 }
 
-/// One setting that is a whole number.
+/// Reads or changes an integer setting.
 fn depth(
     lua: &Lua,
     settings: &Shared,

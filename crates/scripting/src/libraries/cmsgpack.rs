@@ -1,7 +1,7 @@
 //! `cmsgpack`: MessagePack.
 //!
-//! A table whose keys are 1 to n is an array, any other a map. A number without a fraction is an integer. Tables
-//! within tables are written down to a depth of [`MAX_NESTING`]; what is deeper is nil.
+//! A table with the keys 1 to n is an array, any other table a map. Numbers without a fraction are integers. Tables
+//! nested deeper than [`MAX_NESTING`] are encoded as nil.
 
 use mlua::{Either, IntoLua, Lua, MultiValue, Table, Value};
 
@@ -9,10 +9,10 @@ use super::walk::walk;
 use super::{Arguments, Complaint, Limits, Pace, Returned, function, number_of};
 
 const MAX_NESTING: usize = 16;
-/// The bound on the nesting of input, which may be deeper than that of output.
+/// Maximum nesting when decoding, which is higher than when encoding.
 const MAX_READ_NESTING: usize = 200;
 const MAX_RESULTS: usize = 7900;
-/// Most results are no longer than that.
+/// Initial capacity, sufficient for most results.
 const ROOM: usize = 256;
 
 fn pack(lua: &Lua, args: &Arguments, limits: &Limits) -> Returned<mlua::LuaString> {
@@ -46,7 +46,7 @@ impl Packer<'_> {
         self.pace.step(0, self.out.len())
     }
 
-    /// Writes a table that begins with a key of a map's, in one walk. One that does not is left to another.
+    /// Writes a table as a map in a single pass if its first key rules out an array. Returns false otherwise.
     fn write_map(&mut self, table: &Table, level: usize) -> Returned<bool> {
         let (start, mut len) = (self.out.len(), 0);
         self.out.push(0);
@@ -175,7 +175,7 @@ fn write_len(out: &mut Vec<u8>, len: usize, (short, medium, long): (u8, u8, u8))
     }
 }
 
-/// A value on its way into a table. A text that Rust can have as one goes there without a reference of its own.
+/// A value to be stored in a table. UTF-8 text needs no mlua reference.
 type Item<'a> = Either<&'a str, Value>;
 
 struct Reader<'a> {
@@ -246,7 +246,7 @@ impl<'a> Reader<'a> {
         text.or_else(|_| Ok(Either::Right(Value::String(lua.create_string(bytes)?))))
     }
 
-    /// Room for as many elements as are said to follow, if so many can be there.
+    /// Capacity for the announced number of elements, limited by the remaining input.
     fn likely(&self, len: usize) -> usize {
         len.min(self.data.len() - self.place)
     }
@@ -278,11 +278,11 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// How much is to be read.
+/// The part of the input to decode.
 struct Part {
     limit: f64,
     offset: f64,
-    /// Where the next value begins is asked for.
+    /// Whether the result includes the offset of the next value.
     tells: bool,
 }
 
@@ -339,7 +339,7 @@ pub(super) fn library(lua: &Lua, limits: &Limits) -> mlua::Result<Table> {
     let unpack_limit = move |lua: &Lua, args: &Arguments| {
         let limit = args.number(2, "unpack_limit")?;
         let offset = args.optional_number(3, "unpack_limit", 0.0)?;
-        // Two zeros ask for all, as `unpack` does; from a later place on, none are as many as they say.
+        // Limit and offset 0 decode everything, like `unpack`. With an offset, limit 0 decodes nothing.
         let part = match (limit, offset) {
             (0.0, 0.0) => Part { limit: f64::INFINITY, offset, tells: false },
             _ => Part { limit, offset, tells: true },

@@ -1,4 +1,4 @@
-//! `math.random` as Redis has it.
+//! `math.random` and `math.randomseed` as in Redis.
 
 use std::rc::Rc;
 
@@ -15,7 +15,7 @@ pub(super) fn library(lua: &Lua, random: &Rc<Random>) -> mlua::Result<Table> {
         "random",
         function(lua, move |_, args| -> Returned<f64> {
             let chance = state.next();
-            // As C has them: integers of 32 bits, of what does not fit the lower ones.
+            // Converted like a C int: values that do not fit are truncated to the low 32 bits.
             let integer = |index| args.number(index, "random").map(|number| to_integer(number) as i32);
             let empty = |index| bad(index, "random", "interval is empty");
             match args.len() {

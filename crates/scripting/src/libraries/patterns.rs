@@ -1,32 +1,32 @@
-//! Lua's patterns: `string.find`, `match`, `gmatch` and `gsub`.
+//! Lua patterns: `string.find`, `match`, `gmatch` and `gsub`.
 //!
-//! Lua's own matcher goes as deep into the machine's stack as a pattern is long, and tries as long as it takes. This
-//! one has the same rules (section 5.4.1 of Lua's manual) with two bounds: so many choices within each other, and a
-//! look at whether the script may go on every so many steps.
+//! Lua's own matcher recurses on the C stack in proportion to the pattern's length and cannot be interrupted. This one
+//! has the same semantics (section 5.4.1 of the Lua manual) with a limit on nested choices and a periodic check whether
+//! the script must stop.
 
 use mlua::{Function, Lua, LuaString, Table, Value};
 
 use super::{Arguments, Complaint, Returned, bad, function, type_name};
 use crate::number::format_g;
 
-/// Captures that a pattern may have, as in Lua.
+/// Maximum number of captures in a pattern, as in Lua.
 const MAX_CAPTURES: usize = 32;
-/// So many choices may be open within each other. Lua 5.2 and later have 200.
+/// Maximum number of nested open choices. Lua 5.2 and later also have 200.
 const MAX_DEPTH: usize = 200;
-/// Steps between two looks at whether the script may go on: some milliseconds.
+/// Steps between two checks for a stop: some milliseconds.
 const STEPS: u32 = 1_000_000;
 
-/// The length of a capture, in bytes where it has one.
+/// The length of a capture.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Length {
-    /// It has begun and not ended.
+    /// The capture is not closed yet.
     Open,
-    /// It is a place: `()`.
+    /// A position capture: `()`.
     Position,
     Closed(usize),
 }
 
-/// One attempt to find a pattern in a text.
+/// One attempt to match a pattern.
 struct Matcher<'a> {
     text: &'a [u8],
     pattern: &'a [u8],
@@ -71,7 +71,7 @@ impl<'a> Matcher<'a> {
         Ok(())
     }
 
-    /// The end of the pattern's item that begins at `place`: a letter, a class, a set.
+    /// The end of the pattern item that begins at `place`: a character, a class or a set.
     fn item_end(&self, place: usize) -> Returned<usize> {
         match self.pattern[place] {
             b'%' if place + 1 == self.pattern.len() => Err("malformed pattern (ends with '%')".into()),
@@ -93,7 +93,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// Whether `byte` is in the set from `place` to the bracket at `end`.
+    /// Whether `byte` is in the set that extends from `place` to the bracket at `end`.
     fn in_set(&self, byte: u8, place: usize, end: usize) -> bool {
         let negated = self.pattern[place + 1] == b'^';
         let mut next = place + 1 + usize::from(negated);
@@ -118,7 +118,7 @@ impl<'a> Matcher<'a> {
         negated
     }
 
-    /// Whether the letter of the text at `from` fits the item from `place` to `end`.
+    /// Whether the character at `from` matches the item from `place` to `end`.
     fn fits(&self, from: usize, place: usize, end: usize) -> bool {
         let Some(&byte) = self.text.get(from) else { return false };
         match self.pattern[place] {
@@ -129,7 +129,7 @@ impl<'a> Matcher<'a> {
         }
     }
 
-    /// The end of a match, beginning at `from`, of the pattern's rest from `place` on.
+    /// Matches the rest of the pattern from `place` on against the text at `from`. Returns the end of the match.
     fn rest(&mut self, from: usize, place: usize) -> Returned<Option<usize>> {
         if self.depth == MAX_DEPTH {
             return Err("pattern too complex".into());
@@ -140,7 +140,7 @@ impl<'a> Matcher<'a> {
         end
     }
 
-    /// As [`Matcher::rest`]: items one after another as long as there is no choice.
+    /// Like [`Matcher::rest`], but matches items without choices iteratively.
     fn row(&mut self, mut from: usize, mut place: usize) -> Returned<Option<usize>> {
         loop {
             self.step()?;
@@ -240,7 +240,7 @@ impl<'a> Matcher<'a> {
         Ok(found)
     }
 
-    /// `%bxy`
+    /// `%bxy`: a balanced range.
     fn balanced(&mut self, from: usize, place: usize) -> Returned<Option<usize>> {
         let (Some(first), Some(last)) = (self.at(place), self.at(place + 1)) else {
             return Err("unbalanced pattern".into());
@@ -263,7 +263,7 @@ impl<'a> Matcher<'a> {
         Ok(None)
     }
 
-    /// `%f[set]`: where the pattern goes on if the text goes over into the set at `from`.
+    /// `%f[set]`: a frontier. Returns the next pattern position if the text at `from` is a transition into the set.
     fn frontier(&self, from: usize, place: usize) -> Returned<Option<usize>> {
         if self.at(place) != Some(b'[') {
             return Err("missing '[' after '%f' in pattern".into());
@@ -275,7 +275,7 @@ impl<'a> Matcher<'a> {
         Ok(crosses.then_some(end))
     }
 
-    /// `%1`: the text of a capture again.
+    /// `%1`: a back reference.
     fn again(&self, from: usize, digit: u8) -> Returned<Option<usize>> {
         let level = usize::from(digit).checked_sub(usize::from(b'1'));
         let captured = level.and_then(|level| self.captures.get(level).copied());
@@ -287,7 +287,7 @@ impl<'a> Matcher<'a> {
         Ok(found.then_some(from + length))
     }
 
-    /// Capture `level` as a value for the script; the whole match if there are no captures.
+    /// Capture `level` as a Lua value, or the whole match if there are no captures.
     fn capture(&self, level: usize, start: usize, end: usize) -> Returned<Value> {
         let (from, to) = match self.captures.get(level) {
             None if level == 0 => (start, end),
@@ -304,7 +304,7 @@ impl<'a> Matcher<'a> {
         (0..count).map(|level| self.capture(level, start, end)).collect()
     }
 
-    /// The first match from `from` on: where it begins and ends.
+    /// The start and end of the first match at or after `from`.
     fn first(&mut self, mut from: usize) -> Returned<Option<(usize, usize)>> {
         let anchored = self.pattern.first() == Some(&b'^');
         loop {
@@ -324,13 +324,13 @@ impl<'a> Matcher<'a> {
     }
 }
 
-/// `init` of `find` and `match`: from the end if it is negative.
+/// Resolves `init` of `find` and `match`, which counts from the end if negative.
 fn start_of(init: f64, length: usize) -> usize {
     let init = if init < 0.0 { init.trunc() + length as f64 } else { init.trunc() - 1.0 };
     (init.max(0.0) as usize).min(length)
 }
 
-/// A text and a pattern of a script's.
+/// The text and the pattern of a call.
 struct Subject {
     text: LuaString,
     pattern: LuaString,
@@ -370,7 +370,7 @@ fn search(lua: &Lua, look: &Function, args: &Arguments, finds: bool) -> Returned
     Ok(places.into_iter().chain(captures).collect())
 }
 
-/// The iterator of `gmatch`.
+/// Creates the iterator of `gmatch`.
 fn each_match(lua: &Lua, look: &Function, args: &Arguments) -> Returned<Function> {
     let subject = Subject::of(lua, args, "gmatch")?;
     let (place, look) = (std::cell::Cell::new(0), look.clone());
@@ -388,8 +388,8 @@ fn each_match(lua: &Lua, look: &Function, args: &Arguments) -> Returned<Function
     })?)
 }
 
-/// For `gsub` with a function, which is called by the prelude: the end and the captures of the match that begins right
-/// at a place (counted from 0), or nothing.
+/// Used by the prelude for `gsub` with a function. Returns the end and the captures of a match that begins exactly at a
+/// position (counted from 0), or nothing.
 fn match_at(lua: &Lua, look: &Function, args: &Arguments) -> Returned<mlua::MultiValue> {
     let subject = Subject::of(lua, args, "gsub")?;
     let (text, pattern) = (subject.text.as_bytes(), subject.pattern.as_bytes());
@@ -402,7 +402,7 @@ fn match_at(lua: &Lua, look: &Function, args: &Arguments) -> Returned<mlua::Mult
     Ok(std::iter::once(Value::Number(end as f64)).chain(captures).collect())
 }
 
-/// The text that `gsub` puts in the place of a match.
+/// The replacement text of `gsub` for a match.
 fn replacement(matcher: &Matcher<'_>, with: &Value, start: usize, end: usize) -> Returned<Vec<u8>> {
     let found = match with {
         Value::Table(table) => table.get::<Value>(matcher.capture(0, start, end)?)?,
@@ -436,7 +436,7 @@ fn expanded(matcher: &Matcher<'_>, text: &[u8], start: usize, end: usize) -> Ret
                 let value = matcher.capture(usize::from(digit - b'1'), start, end)?;
                 made.extend(plain_text(&value).unwrap_or_default());
             }
-            // As in Lua 5.1: what follows stands for itself.
+            // As in Lua 5.1, any other escaped character stands for itself.
             (_, Some(next)) => made.push(next.unwrap_or(0)),
         }
     }
@@ -479,7 +479,7 @@ fn substitute(lua: &Lua, look: &Function, args: &Arguments) -> Returned<(LuaStri
     Ok((lua.create_string(made)?, count))
 }
 
-/// Adds the functions to `table`. `look` raises an error if the script must end.
+/// Adds the pattern functions to `table`. `look` raises an error if the script must stop.
 pub(super) fn add_to(table: &Table, lua: &Lua, look: &Function) -> mlua::Result<()> {
     let ask = look.clone();
     table.set("find", function(lua, move |lua, args| search(lua, &ask, args, true))?)?;

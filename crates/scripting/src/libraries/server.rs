@@ -1,13 +1,14 @@
-//! The functions of `redis` that run no command: `redis.setresp`, `redis.log` and their like.
+//! Functions of `redis` that execute no command: `redis.setresp`, `redis.log` and similar.
 //!
-//! They are not written in Lua, whose functions a tail call could leave: an error names the place in the script.
+//! They are not written in Lua, because a tail call would drop the caller from the stack and with it the position in
+//! error messages.
 
 use mlua::{Function, IntoLua, Lua, MultiValue, Table, Value};
 
 use super::{Raised, number_of};
 use crate::number::{format_g, to_integer};
 
-/// The questions to a host, by the numbers that come behind its mark.
+/// The numbers of internal queries to the host.
 pub(crate) mod question {
     pub(crate) const PROTECTED_CALL: i64 = 0;
     pub(crate) const SET_PROTOCOL: i64 = 1;
@@ -17,17 +18,17 @@ pub(crate) mod question {
     pub(crate) const DEBUG: i64 = 5;
 }
 
-/// An error as the server's own are, without a place in its text.
+/// An error in the style of the server's own errors, without a position.
 pub(crate) fn complaint(text: &str) -> mlua::Error {
     mlua::Error::external(Raised { text: format!("ERR {text}").into_bytes(), table: Some(false) })
 }
 
-/// A number, or text that is one, without its fraction.
+/// The integer part of a number or of numeric text.
 fn whole(value: &Value) -> Option<i64> {
     number_of(value).map(to_integer)
 }
 
-/// Text, or a number as text.
+/// Text, or a number converted to text.
 fn text_of(value: &Value) -> Option<Vec<u8>> {
     match value {
         Value::String(text) => Some(text.as_bytes().to_vec()),
@@ -38,7 +39,8 @@ fn text_of(value: &Value) -> Option<Vec<u8>> {
     }
 }
 
-/// Asks the host of the script that runs. `current` gives its way in, if one runs, and the mark of questions.
+/// Sends a query to the host of the running script. `current` returns the host's function, if a script runs, and the
+/// query mark.
 fn ask(lua: &Lua, current: &Function, question: i64, args: MultiValue) -> mlua::Result<Value> {
     let (host, mark): (Option<Function>, Table) = current.call(())?;
     let host = host.ok_or_else(|| complaint("This function can only be called from a script"))?;
@@ -100,13 +102,13 @@ fn sha1(lua: &Lua, args: &MultiValue) -> mlua::Result<Value> {
     if args.len() != 1 {
         return Err(complaint("wrong number of arguments"));
     }
-    // An argument that is no text counts as an empty one, as in Redis.
+    // As in Redis, an argument that is not text counts as empty.
     let text = text_of(&args[0]).unwrap_or_default();
     lua.create_string(crate::script::sha1_hex(&text)).map(Value::String)
 }
 
-/// The functions, given `current`: see [`ask`]. `log` is for the text of a library too; of the others, some are for
-/// scripts and not for functions.
+/// Creates the function table; see [`ask`] for `current`. `log` is also available to library code, and some functions
+/// are for scripts only.
 pub(super) fn library(lua: &Lua, current: &Function, log: fn(u8, &str)) -> mlua::Result<Table> {
     let (at_run, scripts_only) = (lua.create_table()?, lua.create_table()?);
     let host = current.clone();

@@ -1,20 +1,20 @@
-//! `struct`: numbers and strings in the layouts of C.
+//! `struct`: packs numbers and strings in C layouts.
 //!
-//! A format is a row of letters, some with a number behind them; see [`Format::next`]. Little-endian without
-//! alignment unless it says otherwise.
+//! A format is a sequence of letters, some followed by a number; see [`Format::next`]. The default is little-endian
+//! without alignment.
 
 use mlua::{Lua, MultiValue, Table, Value};
 
 use super::{Arguments, Complaint, MAX_STRING, Returned, bad, function};
 
-/// The widest integer.
+/// Maximum integer width in bytes.
 const MAX_INTEGER: usize = 32;
-/// The alignment that `!` without a number sets, in bytes.
+/// The alignment in bytes set by `!` without a number.
 const MAX_ALIGNMENT: usize = 8;
-/// The most results, as Lua's stack bounds them.
+/// Maximum number of results, limited by Lua's stack.
 const MAX_RESULTS: usize = 7999;
 
-/// A format on its way.
+/// A format string during parsing.
 struct Format<'a> {
     rest: &'a [u8],
     little: bool,
@@ -37,7 +37,7 @@ impl<'a> Format<'a> {
         number.map(|number| number as usize).ok_or_else(|| "integral size overflow".into())
     }
 
-    /// The next option and the size of what it stands for.
+    /// The next option and the size of its value.
     fn next(&mut self) -> Result<Option<(u8, usize)>, Complaint> {
         let Some((&option, rest)) = self.rest.split_first() else { return Ok(None) };
         self.rest = rest;
@@ -60,7 +60,7 @@ impl<'a> Format<'a> {
         Ok(Some((option, size)))
     }
 
-    /// Bytes to skip from `place` on before a value of this size is aligned.
+    /// Padding bytes at offset `place` before a value of this size is aligned.
     fn padding(&self, place: usize, option: u8, size: usize) -> usize {
         if size == 0 || option == b'c' {
             return 0;
@@ -69,7 +69,7 @@ impl<'a> Format<'a> {
         (size - (place & (size - 1))) & (size - 1)
     }
 
-    /// An option that stands for nothing by itself.
+    /// Applies an option without a value, such as the byte order.
     fn set(&mut self, option: u8, function: &str) -> Result<(), Complaint> {
         match option {
             b' ' => {}
@@ -134,7 +134,7 @@ fn pack(lua: &Lua, args: &Arguments) -> Returned<mlua::LuaString> {
                 let text = args.text(argument, "pack")?;
                 let size = if size == 0 { text.len() } else { size };
                 if text.len() < size {
-                    // The number of the argument behind it, as the library in C says it.
+                    // As in the C library, the error names the number of the next argument.
                     return Err(bad(argument + 1, "pack", "string too short"));
                 }
                 out.extend_from_slice(&text[..size]);
@@ -206,7 +206,7 @@ fn unpack(lua: &Lua, args: &Arguments) -> Returned<MultiValue> {
     Ok(results)
 }
 
-/// A little-endian integer.
+/// Decodes a little-endian integer.
 fn integer(bytes: &[u8], signed: bool) -> f64 {
     let mut eight = [0; 8];
     let len = bytes.len().min(8);

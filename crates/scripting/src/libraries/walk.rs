@@ -1,16 +1,16 @@
-//! Going through a table, one entry at a time: a reference to each would take a slot of its own on a stack that has
-//! eight thousand.
+//! Iterates over a table one entry at a time, since mlua references occupy slots of a stack with only eight thousand
+//! slots.
 
 use mlua::{FromLua, Table, Value};
 
 use super::Returned;
 
-/// Tables within each other that are walked in one call of Lua's each; those within them cost a call for each element.
-/// Lua bears two hundred calls within each other, of which the script has its own.
+/// Nesting depth up to which a table is iterated within a single Lua call. Deeper tables use one call per element,
+/// because Lua allows only two hundred nested C calls, some of which the script uses itself.
 const WALKED_AT_ONCE: usize = 8;
 
-/// Visits each entry of a table until `visit` returns false; returns whether it never did. `depth`: how many tables
-/// within each other are being visited.
+/// Visits each entry until `visit` returns false. Returns whether all entries were visited. `depth` is the number of
+/// enclosing tables being visited.
 pub(crate) fn walk<V: FromLua>(
     table: &Table,
     depth: usize,
@@ -26,7 +26,7 @@ pub(crate) fn walk<V: FromLua>(
         return Ok(true);
     }
     let mut outcome = Ok(true);
-    // An error of its own ends the walk.
+    // A private error ends the iteration early.
     let enough = || mlua::Error::runtime("enough");
     let walked = table.for_each(|key, value| {
         outcome = visit(key, value);

@@ -1,4 +1,4 @@
-//! JSON as values of Lua.
+//! JSON decoder.
 
 use std::borrow::Cow;
 
@@ -8,14 +8,13 @@ use mlua::{Either, IntoLua, Lua, Value};
 use super::{Complaint, Returned, Settings};
 use crate::libraries::Pace;
 
-/// A deeper one would need more of the stack than a thread has.
+/// Maximum nesting, limited by the stack size of threads.
 const DEEPEST: usize = 2000;
 
-/// A value on its way into a table. A text that Rust can have as one goes there without a reference of its own, and one
-/// without escapes from where it was read.
+/// A value to be stored in a table. UTF-8 text needs no mlua reference, and text without escapes is not copied.
 type Item<'a> = Either<&'a str, Either<String, Value>>;
 
-/// A word of JSON.
+/// A JSON token.
 enum Token<'a> {
     ObjectBegin,
     ObjectEnd,
@@ -54,7 +53,7 @@ impl Token<'_> {
 struct Parser<'a> {
     text: &'a [u8],
     place: usize,
-    /// Where the last token began, or what is wrong with it.
+    /// Position of the last token, or of the error in it.
     start: usize,
     depth: usize,
     settings: &'a Settings,
@@ -119,7 +118,7 @@ impl<'a> Parser<'a> {
         Token::Wrong("invalid token")
     }
 
-    /// A number as `strtod` reads it, which is more than JSON has.
+    /// Parses a number like `strtod`, which accepts more than JSON does.
     fn number_token(&mut self) -> Token<'a> {
         let rest = &self.text[self.place..];
         let signed = rest.first().copied().filter(|byte| matches!(byte, b'-' | b'+'));
@@ -188,7 +187,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// Reads an escape sequence; `place` stays at the backslash if it is invalid.
+    /// Parses an escape sequence. If it is invalid, `place` stays at the backslash.
     fn escape(&mut self, out: &mut Vec<u8>) -> Result<(), &'static str> {
         let rest = &self.text[self.place + 1..];
         let plain = match rest.first() {
@@ -297,7 +296,7 @@ fn item_of_text<'a>(lua: &Lua, text: Cow<'a, [u8]>) -> Returned<Item<'a>> {
     Ok(Either::Right(Either::Right(Value::String(text))))
 }
 
-/// Whether JSON itself has such a number.
+/// Whether this is a number in strict JSON.
 fn is_strict(digits: &[u8]) -> bool {
     match digits {
         [b'0', next, ..] => !matches!(next, b'0'..=b'9' | b'x' | b'X'),
@@ -313,7 +312,7 @@ fn special(digits: &[u8]) -> Option<(usize, f64)> {
     words.into_iter().find(|(word, _)| is(word)).map(|(word, value)| (word.len(), value))
 }
 
-/// The number that `digits` begin with and its length, 0 if there is none.
+/// Parses the number at the start of `digits`. Returns its length (0 if there is none) and its value.
 fn decimal(digits: &[u8]) -> (usize, f64) {
     let count = |from: usize| digits[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
     let whole = count(0);
@@ -338,7 +337,7 @@ fn decimal(digits: &[u8]) -> (usize, f64) {
     (len, text.trim_end_matches('.').parse().unwrap_or(0.0))
 }
 
-/// The character that `u` and four digits stand for, or two such where it needs that, and their length.
+/// Decodes `u` and four hex digits, or a surrogate pair of two escapes. Returns the character and the length.
 fn code_point(rest: &[u8]) -> Option<(char, usize)> {
     let unit = |at: usize| {
         let digits = rest.get(at..at + 4)?;

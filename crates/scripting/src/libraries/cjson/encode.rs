@@ -1,7 +1,6 @@
-//! Values of Lua as JSON.
+//! JSON encoder.
 //!
-//! One element of a table is held at a time: a reference to each would take a slot of its own on a stack that has
-//! eight thousand.
+//! Holds only one table element at a time: mlua references occupy slots of a stack with only eight thousand slots.
 
 use mlua::{Table, Value};
 
@@ -10,11 +9,11 @@ use crate::libraries::walk::walk;
 use crate::libraries::{Pace, type_name};
 use crate::number::format_g;
 
-/// A deeper one would need more of the stack than a thread has.
+/// Maximum nesting, limited by the stack size of threads.
 const DEEPEST: usize = 2000;
-/// Most texts are no longer than that.
+/// Initial capacity, sufficient for most texts.
 const ROOM: usize = 256;
-/// Whole numbers below this are written in full: they have no more digits than the precision for doubles.
+/// Integers below this limit are printed in full, since they have no more digits than the default precision.
 const SHORT: f64 = 1e14;
 
 pub(super) fn encode(value: &Value, settings: &Settings, pace: Pace<'_>) -> Returned<Vec<u8>> {
@@ -103,7 +102,7 @@ impl Encoder<'_> {
         }
     }
 
-    /// How long an array of these keys is, or `None` if they are an object's.
+    /// The array length of a table, or `None` if its keys are those of an object.
     fn array_len(&mut self, table: &Table, depth: usize) -> Returned<Option<usize>> {
         let (mut last, mut items) = (0.0, 0);
         let is_array = walk(table, depth, |key: Value, _: bool| {
@@ -134,7 +133,7 @@ impl Encoder<'_> {
         if depth > self.settings.encode_depth.min(DEEPEST) {
             return Err(format!("Cannot serialise, excessive nesting ({depth})").into());
         }
-        // The first key of most objects is a text, which no array has: then one walk is enough.
+        // The first key of most objects is a string, which rules out an array, so one pass is enough.
         if table.raw_len() == 0 && self.write_object(table, depth, true)? {
             return Ok(());
         }
@@ -152,7 +151,8 @@ impl Encoder<'_> {
         self.write_object(table, depth, false).map(drop)
     }
 
-    /// Writes a table as an object; with `if_text` only one whose first key is a text. Says whether it did.
+    /// Writes a table as an object. With `if_text`, does so only if the first key is a string, and returns whether it
+    /// did.
     fn write_object(&mut self, table: &Table, depth: usize, if_text: bool) -> Returned<bool> {
         let start = self.out.len();
         self.out.push(b'{');
