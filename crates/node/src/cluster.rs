@@ -1,11 +1,11 @@
-//! Cluster mode: the shell around the `gossip` machine.
+//! Cluster mode: runs the state machine of the `gossip` crate.
 //!
-//! [`prepare`] reads `nodes.conf` before anything serves, since the topology decides what this node may
-//! answer. [`Driver`](driver::Driver) is a task of the control thread: it owns the machine, gives it
-//! packets ([`links`]), time and commands, and carries out what it says: sends, once the disk has what it
-//! must, publishes the topology ([`engine::Engine::route_by`]), starts and stops replication; what takes long is done
-//! on other threads ([`background`]): writing `nodes.conf` ([`store`]), deleting what is left of slots. Worker threads
-//! reach it through [`Cluster`].
+//! [`prepare`] reads `nodes.conf` before anything is served, because the topology determines what this node may serve.
+//! [`Driver`](driver::Driver) is a task of the control thread. It owns the state machine and passes it packets
+//! ([`links`]), time and commands. It performs the resulting actions: sends packets (after persisting state where
+//! required), publishes the topology ([`engine::Engine::route_by`]), and starts and stops replication. Slow work runs
+//! on other threads ([`background`]): writing `nodes.conf` ([`store`]) and deleting keys of lost slots. Worker threads
+//! use [`Cluster`].
 
 mod background;
 mod bus;
@@ -35,45 +35,46 @@ use store::Store;
 
 type Answer = Result<OperatorReply, OperatorError>;
 
-/// A request of a worker thread to the driver.
+/// A request of another thread to the driver.
 enum Ask {
     Command {
         command: OperatorCommand,
         answer: oneshot::Sender<Answer>,
     },
     Look(Box<dyn FnOnce(&mut Driver) + Send>),
-    /// The replicas have what they were told of a slot, or not all of them in time.
+    /// The replicas have acknowledged a replicated change of a slot, or timed out.
     ReplicasTold {
         token: u64,
         slot: Slot,
         held: bool,
     },
-    /// The configuration changed.
+    /// The configuration has changed.
     Configure,
-    /// A client published.
+    /// A client has published a message.
     Publish {
         publication: Publication,
         ticket: bus::Ticket,
     },
 }
 
-/// The machine, which the driver alone feeds, with figures that every thread may read. Locked for a step of the machine
-/// or for a look at it, and never while a slot or a disk is waited for: so it can be read under locks of slots.
+/// The state machine and its traffic counters. Only the driver passes events to it; any thread may read it. The lock is
+/// held for one step or one query, and never while waiting for a slot or a disk, so that it can be taken under slot
+/// locks.
 #[derive(Debug)]
 pub(crate) struct Machine {
     pub(crate) gossip: Mutex<Gossip>,
-    /// The traffic of its links.
+    /// The traffic counters of its links.
     pub(crate) traffic: Arc<links::Traffic>,
 }
 
-/// The way to the driver, for every thread.
+/// The interface to the driver, for all threads.
 #[derive(Debug, Clone)]
 pub(crate) struct Cluster {
     asks: mpsc::UnboundedSender<Ask>,
     pub(crate) machine: Arc<Machine>,
 }
 
-/// The machine, before anything runs.
+/// The state machine before the driver runs.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     machine: Arc<Machine>,
@@ -93,7 +94,7 @@ impl std::fmt::Debug for Ask {
     }
 }
 
-/// Locks and reads `nodes.conf`, or starts a new node's.
+/// Locks and reads `nodes.conf`, or creates a new node.
 pub(crate) fn prepare(config: &Config, seed: u64) -> Result<(Cluster, Prepared)> {
     check_bus_protection(config)?;
     let name = config.get(keys::CLUSTER_CONFIG_FILE);
@@ -116,7 +117,7 @@ pub(crate) fn prepare(config: &Config, seed: u64) -> Result<(Cluster, Prepared)>
     Ok((Cluster { asks: sender, machine: machine.clone() }, Prepared { machine, store, asks }))
 }
 
-/// Anybody who reaches the port of the bus speaks as a node there, unless nodes show certificates.
+/// Warns about an unprotected bus: without TLS, anyone who reaches the bus port can act as a node.
 fn check_bus_protection(config: &Config) -> Result<()> {
     if config.get(keys::TLS_CLUSTER) {
         return Ok(());
@@ -146,43 +147,43 @@ impl Prepared {
 }
 
 impl Cluster {
-    /// Has an operator's command carried out. `None` while the server stops.
+    /// Executes an operator's command. `None` while the server stops.
     pub(crate) async fn command(&self, command: OperatorCommand) -> Option<Answer> {
         let (answer, answered) = oneshot::channel();
         self.asks.send(Ask::Command { command, answer }).ok()?;
         answered.await.ok()
     }
 
-    /// Returns when everything that was asked before has been done. `None` while the server stops.
+    /// Waits until everything requested before has been done. `None` while the server stops.
     pub(crate) async fn orders_carried_out(&self) -> Option<()> {
         self.look(|_| ()).await
     }
 
-    /// Reads something of the driver. `None` while the server stops.
+    /// Runs a query on the driver's thread. `None` while the server stops.
     pub(crate) async fn look<T: Send + 'static>(
         &self,
         look: impl FnOnce(&mut Driver) -> T + Send + 'static,
     ) -> Option<T> {
         let (answer, answered) = oneshot::channel();
         let ask = Ask::Look(Box::new(move |driver| {
-            // The thread that asked may have left meanwhile.
+            // The requesting task may have ended.
             let _ = answer.send(look(driver));
         }));
         self.asks.send(ask).ok()?;
         answered.await.ok()
     }
 
-    /// The way for what clients publish.
+    /// Returns the queue for published messages.
     pub(crate) fn outbox(&self) -> bus::Outbox {
         bus::Outbox::new(self.asks.clone())
     }
 
     fn replicas_told(&self, token: u64, slot: Slot, held: bool) {
-        // While the server stops, no thread waits for it.
+        // While the server stops, no thread waits for this.
         let _ = self.asks.send(Ask::ReplicasTold { token, slot, held });
     }
 
-    /// Says that the configuration changed.
+    /// Tells the driver that the configuration has changed.
     pub(crate) fn configure(&self) {
         // While the server stops, the driver need not know.
         let _ = self.asks.send(Ask::Configure);

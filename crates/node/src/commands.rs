@@ -1,4 +1,4 @@
-//! The commands that need the shell, a file for each family.
+//! The commands that need the node, one file per family.
 
 mod acl;
 mod cluster;
@@ -25,7 +25,7 @@ use resp::{Args, Request};
 use crate::connection::Connection;
 use crate::server::Server;
 
-/// Carries out a command that the engine handed over and writes its reply.
+/// Executes a command that the engine has passed on, and writes its reply.
 pub(crate) fn run<'a>(
     connection: &'a mut Connection,
     command: NodeCommand,
@@ -81,7 +81,7 @@ async fn dispatch(connection: &mut Connection, command: NodeCommand, args: Args<
 }
 
 impl Server {
-    /// CONFIG RESETSTAT, for what the engine does not count itself.
+    /// CONFIG RESETSTAT, for counters outside of the engine.
     fn reset_statistics(&self) {
         self.housekeeping.reset_totals();
         self.durability.append_only.reset_counts();
@@ -154,7 +154,7 @@ impl Shell for Server {
     }
 }
 
-/// A command that has replied, or failed.
+/// Converts the result of a command that has replied or failed.
 fn replied(outcome: Outcome) -> Result<Done, CommandError> {
     outcome.map(|()| Done::Done).map_err(failed)
 }
@@ -163,14 +163,13 @@ fn failed(text: String) -> CommandError {
     CommandError::Text(text.into())
 }
 
-/// Takes the command into the statistics, as the engine does for its own. The reply is what was written
-/// since `mark`.
+/// Counts the command in the statistics, as the engine does for its own commands. The reply starts at `mark`.
 fn count(connection: &mut Connection, args: Args<'_>, nanos: u64, mark: OutputMark) {
     let Ok(entry) = connection.server.commands.registry().resolve(args) else { return };
     let reply = connection.output.copy_since(mark);
     let reply_len = reply.len();
     let error = reply.strip_prefix(b"-").map(|text| String::from_utf8_lossy(text).into_owned());
-    // The time that a client chose to wait is not the command's.
+    // The time that a client chose to wait does not count.
     let nanos = if entry.command.flags.contains(Flags::BLOCKING) { 0 } else { nanos };
     with_scratch(|scratch| {
         let (stats, ran) = (&scratch.worker.stats, Ran { entry, args, nanos, reply_len });
@@ -181,5 +180,5 @@ fn count(connection: &mut Connection, args: Args<'_>, nanos: u64, mark: OutputMa
     });
 }
 
-/// The outcome of a command: an error is its reply, and `Ok` is replied as +OK where nothing was written.
+/// The result of a command. An error is the reply; `Ok` is replied as +OK if nothing was written.
 type Outcome = Result<(), String>;

@@ -1,9 +1,8 @@
-//! One client's connection.
+//! A client connection.
 //!
-//! The loop: read what is there, parse every complete request, run them, write all the replies with one
-//! write. It happens inside one poll; the task only awaits when a command needs the shell. An idle
-//! connection holds no buffer: reads go to the thread's scratch memory, and only what is left of an
-//! unfinished request is kept.
+//! The main loop reads available bytes, parses all complete requests, executes them, and sends the replies with one
+//! write, all within a single poll. The task only awaits when a command needs the node. An idle connection owns no
+//! buffer: reads use the thread's scratch memory, and only the rest of an incomplete request is kept.
 
 mod dialogue;
 mod input;
@@ -42,81 +41,82 @@ use self::turn::{Turn, give_way};
 use crate::replication::SessionProfile;
 use crate::server::Server;
 
-/// A request that is longer than this gets twice the room each time, up to so much more.
+/// Requests longer than this double their buffer with each read, by at most `MAX_READ`.
 const LONG_REQUEST: usize = 64 * 1024;
 const MAX_READ: usize = 16 * 1024 * 1024;
-/// A client that has sent so much of a long argument is believed to send the rest.
-const BELIEVED: usize = 512 * 1024;
+/// Once a client has sent this much of a long argument, the rest is allocated at once.
+const TRUSTED_PREFIX: usize = 512 * 1024;
 
-/// The rest of a batch's replies is not copied to wait if it is longer.
+/// Replies longer than this are not copied when the rest of a batch must wait.
 const LONG_REPLY: usize = 64 * 1024;
 
-/// So many requests are parsed at once: what a turn does not come to is parsed again in the next one.
-const MOST_PARSED: usize = 1024;
+/// The maximum number of requests parsed at once. Requests not executed in a time slice are parsed again in the next
+/// one.
+const MAX_PARSED_REQUESTS: usize = 1024;
 
-/// Bytes that may wait to be sent to a client that has not authenticated (Redis: as many).
-const MOST_FOR_STRANGERS: usize = 1024;
+/// The maximum number of pending output bytes for an unauthenticated client, as in Redis.
+const MAX_UNAUTHENTICATED_OUTPUT: usize = 1024;
 
-/// A task, and the line of its thread.
+/// The waker of a task and the wake batch of its thread.
 type SharedWaker = Mutex<Option<(Waker, Arc<WakeBatches>)>>;
 
-/// One client.
+/// The state of a client connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) server: Arc<Server>,
     pub(crate) session: Session,
     stream: Stream,
     parser: Parser,
-    /// Bytes that were read and are not yet parsed or not yet run.
+    /// Bytes received but not yet executed.
     input: Input,
     turn: Turn,
-    /// Bytes that were written and are not yet sent.
+    /// Bytes written but not yet sent.
     pub(crate) output: Output,
-    /// Wakes this connection's task; set when that first runs.
+    /// Wakes the task of this connection; set when the task first runs.
     waker: Arc<SharedWaker>,
     has_waker: bool,
-    /// The properties that the connection has declared by REPLCONF.
+    /// The properties announced by REPLCONF.
     pub(crate) profile: SessionProfile,
-    /// `input` may hold whole requests: run them before reading on.
+    /// Whether `input` may contain complete requests to execute before reading more.
     unrun: bool,
-    /// The last write for which it was slowed down.
+    /// The last write for which the client was throttled.
     slowed_after: ReplOffset,
-    /// The worker that serves it when nothing keeps that.
+    /// The worker that serves this connection unless a command keeps it elsewhere.
     owner: usize,
-    /// While it is with a background worker.
+    /// Set while a background worker has the connection.
     in_flight: Option<InFlightCount>,
-    /// When a command that waits for keys gives up.
+    /// The timeout of a blocking command.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
-/// Why the connection's poll ended.
+/// Why a poll of the connection ended.
 pub(crate) enum Event {
     Closed,
     Node(NodeCommand, Request),
-    /// Its command waits for the end of a pause or of a hold, when more have ended than this.
+    /// The command waits until a pause ends; the number of pauses that had ended when it began to wait.
     Paused(u64),
-    /// Its command waits for keys, which it does between its polls.
+    /// The command is blocked on keys; the wait continues in later polls.
     Blocked,
-    /// Its next command takes long: a background worker goes on with it.
+    /// The next command is slow and must run on a background worker.
     Long,
-    /// Its next command wants what another thread has: the background worker where commands wait goes on with it.
+    /// The next command needs a resource held by another thread and must wait on a background worker.
     Held,
-    /// It has run what was long, and goes back from the background.
+    /// The slow command has run, and the connection returns from the background.
     Return,
-    /// It has written, and writers are slowed down.
+    /// The client has written and is throttled for this long.
     Slowed(Duration),
 }
 
-/// Carries out a command of the shell for a connection, and writes its reply.
+/// Executes a command of the node for a connection and writes its reply.
 pub(crate) type RunInShell =
     for<'a> fn(&'a mut Connection, NodeCommand, &'a Request) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-/// How a wait ended.
+/// The result of a wait.
 pub(crate) enum Waited<T> {
     Done(T),
-    /// Another client or the server ended it: CLIENT UNBLOCK, a change of role.
+    /// Ended by CLIENT UNBLOCK or by a role change.
     Unblocked(Unblock),
-    /// The client has left: nothing of what it sent is run any more.
+    /// The client has disconnected; nothing more of its input is executed.
     Gone,
 }
 
@@ -157,24 +157,24 @@ impl Connection {
         })
     }
 
-    /// Does what the connection's poll ended for, commands of the shell by `run`; says whether the client is still to be
-    /// served.
+    /// Handles the event that ended a poll, with node commands executed by `run`. Returns whether to continue serving
+    /// the client.
     pub(crate) async fn attend(&mut self, event: Event, run: RunInShell) -> bool {
         let client = self.session.client.clone();
         match event {
             Event::Closed => return false,
-            // Another client ended it between its request and this.
+            // Another client has killed it between its request and now.
             Event::Node(..) if client.is_killed() => return false,
             Event::Node(command, request) => tokio::select! {
                 biased;
-                // Boxed: what such a command keeps while it waits is not to be every idle connection's size.
+                // Boxed, so that the state of such a command does not enlarge every idle connection.
                 () = Box::pin(self.run_in_shell(command, &request, run)) => {}
                 () = killed(&client) => return false,
             },
             Event::Paused(ends) => {
                 Box::pin(self.wait_for_unpause(ends)).await;
             }
-            // It goes to another thread before this is asked of it, or waits in its slot.
+            // These events move the connection to another thread or keep it in its slot before this is called.
             Event::Long | Event::Held | Event::Return | Event::Blocked => {}
             Event::Slowed(time) => {
                 Box::pin(self.wait(tokio::time::sleep(time))).await;
@@ -184,7 +184,7 @@ impl Connection {
         !client.is_killed()
     }
 
-    /// The client is served no more.
+    /// Stops serving the client.
     pub(crate) fn end(&self) {
         let client = &self.session.client;
         if client.is_overflown() {
@@ -196,9 +196,9 @@ impl Connection {
         }
     }
 
-    /// Leaves this thread's event loop; the task that served it so far is woken to find that.
+    /// Removes the socket from this thread's event loop. The task that served it is woken and finds the slot empty.
     pub(crate) fn leave_event_loop(&mut self) -> io::Result<Socket> {
-        // Its timer is that loop's.
+        // The timer belongs to that event loop.
         (self.has_waker, self.deadline) = (false, None);
         if let Some((waker, _)) = self.waker.lock().take() {
             waker.wake();
@@ -206,17 +206,17 @@ impl Connection {
         self.stream.detach()
     }
 
-    /// It is with a background worker from now on, and runs there what takes long, or waits.
+    /// Moves the connection to a background worker, where it executes a slow command or waits.
     pub(crate) fn enter_background(&mut self, in_flight: InFlightCount, waits: bool) {
         self.in_flight = Some(in_flight);
         self.session.background = if waits { Background::Waiting } else { Background::Here };
         self.session.client.set_in_background(true, process::time::now());
         self.unrun = true;
-        // A new one: the last may be nearly over.
+        // The current time slice may be nearly used up.
         self.turn.end();
     }
 
-    /// It is so no more.
+    /// Marks the connection as no longer on a background worker.
     pub(crate) fn leave_background(&mut self) {
         self.session.background = Background::Elsewhere;
         self.session.client.set_in_background(false, process::time::now());
@@ -224,37 +224,37 @@ impl Connection {
         self.in_flight = None;
     }
 
-    /// The worker that serves it when nothing keeps that.
+    /// Returns the worker that serves this connection by default.
     pub(crate) fn owner(&self) -> usize {
         self.owner
     }
 
-    /// Another worker is its home from now on.
+    /// Assigns another worker.
     pub(crate) fn set_owner(&mut self, owner: usize) {
         self.owner = owner;
     }
 
-    /// Comes to the calling thread's event loop.
+    /// Registers the socket with the event loop of the calling thread.
     pub(crate) fn enter_event_loop(&mut self, socket: Socket) -> io::Result<()> {
         self.stream = Stream::open(socket)?;
         Ok(())
     }
 
-    /// Carries out a command of the shell, when what was answered before is on its way: it may wait for long.
+    /// Executes a command of the node, which may take long. Earlier replies are sent first.
     async fn run_in_shell(&mut self, command: NodeCommand, request: &Request, run: RunInShell) {
         if let Some(until) = self.output.held_to_end()
             && let Waited::Gone = self.wait_for_commit(until).await
         {
             return;
         }
-        // An error shows again when the socket is read.
+        // An error will be reported again by the next read.
         let _ = poll_fn(|context| Poll::Ready(self.poll_send(context))).await;
         let from = self.output.mark();
         run(self, command, request).await;
         self.hold_uncommitted(from);
     }
 
-    /// Holds what was answered from `from` on if that may be to a write that is not committed.
+    /// Holds the output from `from` on if it may contain the reply to a write that is not committed.
     fn hold_uncommitted(&mut self, from: OutputMark) {
         let point = &self.server.replication.commit_point;
         if point.is_required() && self.session.last_change > point.offset() {
@@ -262,18 +262,17 @@ impl Connection {
         }
     }
 
-    /// The buffer that replies go to.
+    /// Returns the reply buffer.
     pub(crate) fn output(&mut self) -> &mut Vec<u8> {
         self.output.buffer()
     }
 
-    /// Writes a reply.
+    /// Returns a reply writer.
     pub(crate) fn reply(&mut self) -> Writer<'_> {
         Writer::new(self.output.buffer(), self.session.protocol)
     }
 
-    /// Gives the socket to another owner, with the bytes that were read and not run, and those that were not sent. This
-    /// connection ends.
+    /// Detaches the socket with its unprocessed input and unsent output, for another owner. This connection ends.
     pub(crate) fn hand_over(&mut self) -> io::Result<DetachedConnection> {
         let addresses = self.stream.addresses()?;
         let address = addresses.map_or_else(|| "unixsocket".to_owned(), |(peer, _)| peer.ip().to_string());
@@ -283,8 +282,8 @@ impl Connection {
         Ok(DetachedConnection { socket, address, input: self.input.take(), unsent })
     }
 
-    /// Waits for `event` as long as the client stays. Earlier replies are sent meanwhile. A client that CLIENT UNBLOCK
-    /// may wake was marked so before ([`Client::set_blocked`]).
+    /// Waits for `event` while the client stays connected, and sends earlier replies meanwhile. A client that CLIENT
+    /// UNBLOCK may wake has been marked as blocked before ([`Client::set_blocked`]).
     pub(crate) async fn wait<T>(&mut self, event: impl Future<Output = T>) -> Waited<T> {
         let client = self.session.client.clone();
         client.set_flag(ClientFlags::BLOCKED, true);
@@ -304,7 +303,7 @@ impl Connection {
         waited
     }
 
-    /// Waits until nothing is held that waits for the log to be committed up to `until`.
+    /// Waits until the log is committed up to `until`.
     async fn wait_for_commit(&mut self, until: ReplOffset) -> Waited<()> {
         let (server, id) = (self.server.clone(), self.session.id);
         let committed = poll_fn(|context| server.replication.commit_point.poll_reached(until, id, context));
@@ -313,14 +312,14 @@ impl Connection {
         waited
     }
 
-    /// Waits until something has ended that may have held the next command back.
+    /// Waits until another pause has ended.
     async fn wait_for_unpause(&mut self, ends: u64) -> Waited<()> {
         let server = self.server.clone();
         self.wait(server.pauses.wait_for_end_after(ends)).await
     }
 
-    /// Goes on with the wait of a command that waits for keys, which another thread may have begun: until it is served, its
-    /// time is over, something else ends that or the client is gone. Earlier replies are sent meanwhile.
+    /// Continues a blocking command, which may have started on another thread, until it is served, times out, is
+    /// unblocked, or the client disconnects. Earlier replies are sent meanwhile.
     fn poll_blocked(&mut self, context: &mut Context<'_>, waiter: &Waiter) -> Poll<io::Result<()>> {
         let client = self.session.client.clone();
         let how = if waiter.is_served() || self.poll_deadline(context, waiter).is_ready() {
@@ -330,7 +329,7 @@ impl Connection {
         };
         let Some(how) = how else {
             let gone = with_scratch(|scratch| self.poll_read_ahead(context, scratch));
-            // As ever, an error of the socket's ends it, and all sent is not the end of the wait.
+            // A socket error ends the wait; having sent everything does not.
             return match self.poll_send(context) {
                 Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
                 Poll::Ready(Ok(())) | Poll::Pending => gone,
@@ -350,8 +349,8 @@ impl Connection {
         self.deadline.get_or_insert_with(timer).as_mut().poll(context)
     }
 
-    /// Reads what a client sends while its command waits, to be run afterwards: that is how it is seen that it has left.
-    /// Never `Ok`.
+    /// Reads requests that the client sends while its command is blocked, to detect disconnection and to execute them
+    /// later. Never returns `Ok`.
     fn poll_read_ahead(&mut self, context: &mut Context<'_>, scratch: &mut Scratch) -> Poll<io::Result<()>> {
         while let Some(left) = self.input_left().filter(|left| *left > 0) {
             let most = left.min(scratch.read.len());
@@ -365,11 +364,11 @@ impl Connection {
             self.session.client.count_input(read.len());
             self.input.extend(read);
         }
-        // More than may be kept is read when the command has ended.
+        // Beyond the limit, reading continues after the command has ended.
         Poll::Pending
     }
 
-    /// Ends the wait of a command that waited for keys.
+    /// Ends the wait of a blocking command.
     fn end_wait(&mut self, how: Unblock) {
         let Server { engine, commands, .. } = &*self.server;
         let (now, mark) = (process::time::now(), self.output.mark());
@@ -391,7 +390,7 @@ impl Connection {
         }
     }
 
-    /// Takes back a reply that began at `mark` if the client does not want it (CLIENT REPLY).
+    /// Removes the reply that starts at `mark` if the client has disabled replies (CLIENT REPLY).
     pub(crate) fn keep_reply_from(&mut self, mark: OutputMark) {
         if matches!(self.session.mute, Mute::This | Mute::Everything) {
             self.output.discard_since(mark);
@@ -401,14 +400,15 @@ impl Connection {
         }
     }
 
-    /// Serves until nothing more can be read or the shell is needed.
+    /// Serves the client until nothing more can be read or the poll must end.
     pub(crate) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Event> {
-        // A task's waker stays the same; others wake it to tell that they killed it.
+        // The waker of a task never changes. Others wake the task after killing the client.
         if !self.has_waker {
             *self.waker.lock() = Some((context.waker().clone(), WakeBatches::current()));
             self.has_waker = true;
         }
-        // Before anything is read: a client that was told of this one's end is not to see another of its writes.
+        // Checked before reading: once CLIENT KILL has returned, no further write of the killed client may become
+        // visible.
         if self.session.client.is_killed() {
             return Poll::Ready(Event::Closed);
         }
@@ -439,7 +439,7 @@ impl Connection {
         if client.is_killed() { Poll::Ready(Event::Closed) } else { polled }
     }
 
-    /// Shows others how much memory the connection takes, and closes clients if all take more than they may.
+    /// Publishes the memory used by the connection, and evicts clients if `maxmemory-clients` is exceeded.
     fn publish_memory(&self) {
         let client = &self.session.client;
         let spare = self.input.capacity() - self.input.len() + self.parser.bytes();
@@ -485,7 +485,7 @@ impl Connection {
         }
     }
 
-    /// How long to wait before more is read, if it has written and writers are slowed down.
+    /// Returns how long to wait before reading more if the client has written and writers are throttled.
     #[inline]
     fn slowed_for(&mut self) -> Option<Duration> {
         let micros = self.server.replication.write_delay.load(Ordering::Relaxed);
@@ -496,7 +496,7 @@ impl Connection {
         Some(Duration::from_micros(micros.into()))
     }
 
-    /// Reads once and runs what came. `Ok(None)`: go on.
+    /// Reads once and executes complete requests. `Ok(None)` means to continue.
     fn poll_read(
         &mut self,
         context: &mut Context<'_>,
@@ -509,7 +509,7 @@ impl Connection {
         if self.input.len() > LONG_REQUEST {
             return self.poll_read_on(context, scratch, left);
         }
-        // The scratch buffer is taken out while requests in it run, since running needs the scratch too.
+        // The read buffer is taken out of the scratch memory, because executing requests needs the scratch memory too.
         let mut read = std::mem::take(&mut scratch.read);
         let mut buffer = ReadBuf::new(&mut read);
         let polled = Pin::new(&mut self.stream).poll_read(context, &mut buffer);
@@ -527,7 +527,7 @@ impl Connection {
                     self.input.extend(&read[used..len]);
                     Poll::Ready(Ok(event))
                 } else {
-                    // An unfinished request takes what was sent of it and little more, however slowly it comes.
+                    // An incomplete request uses little more memory than its received bytes, however slowly it arrives.
                     self.input.extend(&read[..len]);
                     Poll::Ready(Ok(self.run_kept(scratch)))
                 }
@@ -537,14 +537,14 @@ impl Connection {
         outcome
     }
 
-    /// How many more bytes of its input may be kept, with the commands that it has queued; `None` if it is too much
-    /// already (`client-query-buffer-limit`).
+    /// Returns how many more input bytes may be buffered, given the queued commands of a transaction. `None` if
+    /// `client-query-buffer-limit` is exceeded.
     fn input_left(&self) -> Option<usize> {
         let kept = self.input.len() + self.session.client.queued_bytes();
         self.server.network.limits.query_buffer.load(Ordering::Relaxed).checked_sub(kept)
     }
 
-    /// Reads more of a long request into the connection's own buffer, `left` bytes of which are within its limit.
+    /// Reads more of a long request into the connection's own buffer, at most `left` bytes.
     fn poll_read_on(
         &mut self,
         context: &mut Context<'_>,
@@ -552,10 +552,10 @@ impl Connection {
         left: usize,
     ) -> Poll<io::Result<Option<Event>>> {
         let room = match self.parser.missing_argument_bytes(&self.input) {
-            // Twice as much each time, so that a large request is copied a few times only.
+            // Doubling limits how often a large request is copied.
             0 => self.input.len().min(MAX_READ),
-            // All at once, if some of it has really come. Memory that nothing is written to takes none of the machine's.
-            missing if self.input.len() >= BELIEVED => missing,
+            // Allocates the rest at once after a substantial part has arrived. Untouched pages cost no memory.
+            missing if self.input.len() >= TRUSTED_PREFIX => missing,
             missing => missing.min(self.input.len() * 7),
         };
         let buffer = self.input.with_room(room.min(left + 1));
@@ -571,7 +571,7 @@ impl Connection {
         }
     }
 
-    /// Runs the requests in the connection's own buffer and keeps the rest.
+    /// Executes the requests in the connection's own buffer and keeps the rest.
     fn run_kept(&mut self, scratch: &mut Scratch) -> Option<Event> {
         let mut input = std::mem::take(&mut self.input);
         let (used, event) = self.run_requests(scratch, &mut input);
@@ -581,39 +581,38 @@ impl Connection {
         event
     }
 
-    /// The bounds of what its client may send now.
+    /// Returns the parser limits for this client.
     fn limits(&self) -> ParseLimits {
         ParseLimits {
             max_bulk_len: self.server.engine.settings.proto_max_bulk_len.load(Ordering::Relaxed),
             authenticated: self.session.authenticated,
             inline: true,
-            requests: MOST_PARSED,
+            requests: MAX_PARSED_REQUESTS,
         }
     }
 
-    /// Answers bytes that are no request, unless the limits that they break no longer hold.
+    /// Replies to malformed input, unless the violated limits no longer apply.
     fn answer_parse_error(&mut self, error: ProtocolError, out: &mut Vec<u8>) {
         if error.is_unauthenticated() && self.session.authenticated {
-            // It has authenticated with the requests before: the rest is parsed under the limits of now.
+            // The client has authenticated in an earlier request: the rest is parsed with the new limits.
             self.parser = Parser::new();
             self.unrun = true;
         } else {
-            self.protest(error, out);
+            self.reject_input(error, out);
         }
     }
 
-    /// Parses `buffer` and runs its requests. Returns how many bytes are done with, and what the shell
-    /// must do before the rest can run.
+    /// Parses `buffer` and executes its requests. Returns the number of consumed bytes and the event to handle before
+    /// the rest can be executed.
     fn run_requests(&mut self, scratch: &mut Scratch, buffer: &mut [u8]) -> (usize, Option<Event>) {
         scratch.batch.clear();
         let limits = self.limits();
         let parsed = self.parser.parse(buffer, &mut scratch.batch, &limits);
         let now = process::time::now();
         self.session.reply_limit = self.reply_limit();
-        // Before any command is asked about.
+        // Read before any command is checked, so that a pause that ends meanwhile is not missed.
         let ends = self.server.engine.pauses.ends();
-        // With nothing waiting to be sent, and nothing to be waited for, replies are collected in memory that the
-        // thread shares.
+        // With no pending output and nothing to wait for, replies are collected in the thread's shared memory.
         let shared = self.output.is_empty() && !self.server.replication.commit_point.is_required();
         let behind = (!shared).then(|| self.output.mark());
         let mut out = std::mem::take(if shared { &mut scratch.out } else { self.output.buffer() });
@@ -632,7 +631,7 @@ impl Connection {
             let args = (running < scratch.batch.len()).then(|| scratch.batch.args(running, buffer));
             crash::abort_in_command(&self.session.client, &self.server.engine.catalogue, args)
         };
-        // Requests that are done with, and what is to be done before the rest can run.
+        // The consumed requests, and the event to handle before the rest.
         let stopped = match flow {
             Flow::Done | Flow::Close => None,
             Flow::TurnOver => Some((ran, None)),
@@ -645,7 +644,7 @@ impl Connection {
                 Some((ran + 1, Some(Event::Node(command, request))))
             }
         };
-        self.unrun = scratch.batch.len() == MOST_PARSED;
+        self.unrun = scratch.batch.len() == MAX_PARSED_REQUESTS;
         if let (Some(error), None) = (parsed.error, &stopped) {
             self.answer_parse_error(error, &mut out);
         }
@@ -653,7 +652,7 @@ impl Connection {
             None => self.send_now(&mut out, scratch),
             Some(mark) => self.keep(out, mark),
         }
-        // Those that were too long to be copied between the replies.
+        // Messages that are too long to be copied between replies are queued.
         self.session.queue_messages(self.output.queue());
         if self.server.engine.budget.is_watched() {
             self.publish_memory();
@@ -661,7 +660,7 @@ impl Connection {
         match stopped {
             None => (parsed.consumed, None),
             Some((done, event)) => {
-                // The requests behind the last one that was run are parsed again.
+                // Requests behind the last executed one are parsed again later.
                 self.parser = Parser::new();
                 self.unrun = true;
                 let used = scratch.batch.consumed(done);
@@ -671,13 +670,13 @@ impl Connection {
         }
     }
 
-    /// Answers bytes that are no request, after which it is unknown where the next request begins.
-    fn protest(&mut self, error: ProtocolError, out: &mut Vec<u8>) {
+    /// Replies to malformed input and closes the connection, because the start of the next request is unknown.
+    fn reject_input(&mut self, error: ProtocolError, out: &mut Vec<u8>) {
         Writer::new(out, self.session.protocol).error(&format!("ERR {error}"));
         self.session.closing = true;
     }
 
-    /// Sends the replies of a batch with one write; what the socket does not take is kept.
+    /// Sends the replies of a batch with one write, and keeps what the socket does not accept.
     fn send_now(&mut self, out: &mut Vec<u8>, scratch: &mut Scratch) {
         if self.session.client.is_cut_off() {
             out.clear();
@@ -700,7 +699,7 @@ impl Connection {
         scratch.out = std::mem::take(out);
     }
 
-    /// Keeps the replies of a batch, which begin at `mark`, behind what waits, or until they may be sent.
+    /// Keeps the replies of a batch, which start at `mark`, behind pending output or until they may be sent.
     fn keep(&mut self, out: Vec<u8>, mark: OutputMark) {
         self.output.restore_buffer(out);
         if self.session.client.is_cut_off() {
@@ -709,7 +708,7 @@ impl Connection {
         self.hold_uncommitted(mark);
     }
 
-    /// Sends what waits to be sent. Ready once the socket has all of it: what is encrypted and not taken waits, too.
+    /// Sends pending output. Ready once the socket has accepted everything, including buffered TLS records.
     fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.output.is_empty() {
             if poll_release(&mut self.output, &self.server.replication.commit_point, self.session.id, context)
@@ -736,12 +735,12 @@ impl Connection {
         Pin::new(&mut self.stream).poll_flush(context)
     }
 
-    /// The limit of what may wait to be sent to this client.
+    /// Returns the output buffer limit of this client's class.
     fn output_limit(&self) -> &OutputLimit {
         self.server.network.limits.output_limit_for(&self.session.client)
     }
 
-    /// How long the buffer of [`Connection::output`] may become.
+    /// Returns the maximum length of the reply buffer.
     fn reply_limit(&self) -> usize {
         match self.output_limit().hard.load(Ordering::Relaxed) {
             0 => usize::MAX,
@@ -749,14 +748,14 @@ impl Connection {
         }
     }
 
-    /// A client that does not read its replies is cut off at the hard limit for its class at once, and at the soft one
-    /// by the look at all clients ([`crate::housekeeping::cron`]): it may never be heard of again.
+    /// Closes the connection if the hard output limit is exceeded. The soft limit is checked by the periodic scan of
+    /// all clients ([`crate::housekeeping::cron`]), since a stuck client may never be polled again.
     fn check_output_limit(&mut self) -> io::Result<()> {
         let (waiting, limit, client) =
             (self.output.charged_bytes(), self.output_limit(), &self.session.client);
         let (hard, soft) = (limit.hard.load(Ordering::Relaxed), limit.soft.load(Ordering::Relaxed));
         let too_much = hard > 0 && waiting > hard;
-        if too_much || !self.session.authenticated && self.output.len() > MOST_FOR_STRANGERS {
+        if too_much || !self.session.authenticated && self.output.len() > MAX_UNAUTHENTICATED_OUTPUT {
             client.overflow();
             return Err(io::ErrorKind::OutOfMemory.into());
         }
@@ -770,12 +769,12 @@ impl Connection {
     }
 }
 
-/// Returns when the client is to be gone; the kill wakes the task.
+/// Waits until the client is killed; the kill wakes the task.
 async fn killed(client: &Client) {
     poll_fn(|_| if client.is_killed() { Poll::Ready(()) } else { Poll::Pending }).await;
 }
 
-/// Sends what waits to be sent, as the socket takes it. Returns when that is no longer possible.
+/// Sends pending output until the socket fails.
 async fn send_all(stream: &Stream, output: &mut Output, point: &CommitPoint, client: &Client) {
     while !output.is_empty() {
         poll_fn(|context| poll_release(output, point, client.id, context)).await;
@@ -794,7 +793,8 @@ async fn send_all(stream: &Stream, output: &mut Output, point: &CommitPoint, cli
     std::future::pending::<()>().await;
 }
 
-/// Ready when some of the waiting bytes may be sent. Held bytes are let go of when the log is committed that far.
+/// Ready when some pending bytes may be sent. Output that waits for a commit is released once the log is committed up
+/// to its offset.
 fn poll_release(output: &mut Output, point: &CommitPoint, client: u64, context: &Context<'_>) -> Poll<()> {
     while output.sendable().is_empty()
         && let Some(until) = output.held_until()

@@ -1,4 +1,4 @@
-//! The server's own upkeep: the parts it works on, the figures it keeps, and the periodic work ([`cron`]).
+//! Maintenance of the server: its components, its statistics, and periodic work ([`cron`]).
 
 pub(crate) mod cron;
 pub(crate) mod overhead;
@@ -26,11 +26,11 @@ use totals::Baseline;
 pub(crate) struct ExpiryStats {
     /// Time spent, in nanoseconds.
     pub(crate) nanos: AtomicU64,
-    /// Cycles that ended with their time and not with their work.
+    /// Cycles that ended by their time limit.
     pub(crate) capped: AtomicU64,
 }
 
-/// The control thread stands still, and with it the bus, the timers and new connections (DEBUG SLEEP).
+/// DEBUG SLEEP: suspends the control thread, and with it the bus, the timers and new connections.
 #[derive(Debug, Default)]
 pub(crate) struct Standstill {
     until: Mutex<Option<Instant>>,
@@ -43,7 +43,7 @@ impl Standstill {
         self.begun.notify_one();
     }
 
-    /// Returns when the next one is over. To be called on the thread that is to stand still.
+    /// Suspends the calling thread for the next requested sleep, and returns when it is over.
     async fn next(&self) {
         self.begun.notified().await;
         let until = self.until.lock().take();
@@ -53,7 +53,7 @@ impl Standstill {
     }
 }
 
-/// The parts that are looked after, and the notes.
+/// The components that need maintenance, and its state.
 #[derive(Debug)]
 pub(crate) struct Housekeeping {
     pub(crate) engine: Arc<Engine>,
@@ -67,11 +67,11 @@ pub(crate) struct Housekeeping {
     baseline: Baseline,
     oom_score: OomScoreAdjuster,
     pub(crate) standstill: Standstill,
-    /// Nothing came between the last two beats.
+    /// Whether nothing happened between the last two ticks.
     is_quiet: AtomicBool,
-    /// Free memory has been given back to the system.
+    /// Whether free memory has been returned to the system.
     is_purged: AtomicBool,
-    /// Nothing happens by itself (DEBUG PAUSE-CRON).
+    /// Suspends all periodic work (DEBUG PAUSE-CRON).
     pub(crate) cron_paused: AtomicBool,
 }
 

@@ -1,12 +1,12 @@
-//! The shell of a node around the pure crates: connections, roles, the bus, moves of slots, and what puts them together.
-//! The process, its sockets and its files are crates of their own below it.
+//! The node: connections, roles, the cluster bus, slot migration, and the assembly of all pure crates into a server.
+//! The process, sockets and files are handled by the crates below.
 //!
-//! [`serve`] brings a server up from its configuration ([`startup`]). Worker threads each run a tokio current-thread
-//! runtime ([`workers`]) with their own connections ([`connection`]); what a command needs beyond the engine is in
-//! [`commands`], a file for each family. What is on disk is in [`durability`], and so is the log
-//! ([`durability::stream`]); its followers are in [`replication`], the bus is in [`cluster`]; [`web`] shows all of it over
-//! HTTP. The parts are put together in [`server::Server`]. Rooms use each other downwards only: docs/ARCHITECTURE.md has
-//! their order.
+//! [`serve`] starts a server from its configuration ([`startup`]). Worker threads each run a tokio current-thread
+//! runtime ([`workers`]) with their own connections ([`connection`]). [`commands`] contains the commands that need more
+//! than the engine, one file per family. Data on disk and the replication log are in [`durability`]
+//! ([`durability::stream`]), replication is in [`replication`], the cluster bus in [`cluster`]. [`web`] serves metrics
+//! and the status page over HTTP. [`server::Server`] holds all parts. Modules only use modules further down in the
+//! order that docs/ARCHITECTURE.md lists.
 #![forbid(unsafe_code)]
 
 mod cluster;

@@ -1,8 +1,8 @@
-//! Slots that move in one piece: the shell around the machines of the crate `migration`.
+//! Atomic slot migration: runs the state machines of the `migration` crate.
 //!
-//! Each job has a task on a thread of its own, on either side: [`export`] sends what the slots hold, by a snapshot, and
-//! then the log as far as it is about them ([`filter`]); [`import`] runs what comes, hidden until the slots are claimed
-//! ([`durability::stream::imports`]).
+//! Each job has a task on a separate thread on both sides. [`export`] sends the content of the slots as a snapshot and
+//! then the relevant part of the log ([`filter`]). [`import`] executes what it receives; the keys stay hidden until the
+//! slots are claimed ([`durability::stream::imports`]).
 
 mod export;
 mod filter;
@@ -33,26 +33,26 @@ use crate::replication::Replication;
 pub(crate) use pulling::Pulled;
 use pulling::Pulls;
 
-/// A job for the thread.
+/// A job for the migration thread.
 #[derive(Debug)]
 enum Task {
     Export(JobName, SlotMove),
     Import(Establish, Box<DetachedConnection>, mpsc::UnboundedReceiver<DetachedConnection>),
-    /// Asks another node for slots.
+    /// Requests slots from another node.
     Pull(JobName),
-    /// This node is the master now, and its master's imports have come to nothing.
+    /// Discards imports of the previous master after a promotion.
     Drop(Vec<Establish>),
 }
 
-/// The way to the task of a job.
+/// Channels to the task of a job.
 #[derive(Debug, Default)]
 struct Way {
-    /// Takes other links of the source, of an import that goes on with them.
+    /// Passes a new connection of the source to an import that can resume.
     resume: Option<mpsc::UnboundedSender<DetachedConnection>>,
     cancelled: Arc<Notify>,
 }
 
-/// The jobs of this node.
+/// The migration jobs of this node.
 #[derive(Debug)]
 pub(crate) struct Migrations {
     engine: Arc<Engine>,
@@ -62,17 +62,17 @@ pub(crate) struct Migrations {
     pauses: Arc<PauseGate>,
     replication: Arc<Replication>,
     durability: Arc<Durability>,
-    /// The cluster that slots are claimed from.
+    /// The cluster in which slots are claimed.
     cluster: Option<Cluster>,
     jobs: Mutex<Jobs>,
     tasks: mpsc::UnboundedSender<Task>,
     inbox: Mutex<Option<mpsc::UnboundedReceiver<Task>>>,
-    /// The ways to the jobs that are under way.
+    /// Channels to the running jobs.
     ways: Mutex<BTreeMap<JobName, Way>>,
     pulls: Mutex<Pulls>,
-    /// A job was named or has ended.
+    /// Signalled when a job was added or has ended.
     changed: Notify,
-    /// Another topology was published.
+    /// Signalled when a new topology was published.
     rerouted: Notify,
 }
 
@@ -117,29 +117,29 @@ impl Migrations {
         }
     }
 
-    /// Whether a job of this kind is under way.
+    /// Returns whether a job of this direction is running.
     pub(crate) fn is_active(&self, operation: JobDirection) -> bool {
         self.jobs.lock().active().any(|job| job.direction == operation)
     }
 
-    /// All jobs that are known, the newest first.
+    /// Returns all known jobs, newest first.
     pub(crate) fn list(&self) -> Vec<Job> {
         self.jobs.lock().iter().cloned().collect()
     }
 
-    /// Keeps as many jobs that have ended as `cluster-slot-migration-log-max-len` says now.
+    /// Removes finished jobs beyond `cluster-slot-migration-log-max-len`.
     pub(crate) fn trim_log(&self) {
         let most = self.config.get(keys::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN);
         self.jobs.lock().trim(most);
         self.replication.master_imports.trim(most);
     }
 
-    /// Has the slots moved, all or none of these orders. An error is the whole text of the reply.
+    /// Starts exports for all of these requests, or for none. The error is the complete reply text.
     pub(crate) fn begin_exports(&self, orders: Vec<SlotMove>) -> Result<(), String> {
         self.begin_named(orders.into_iter().map(|order| (new_name(), order)).collect())
     }
 
-    /// Has slots moved to a node that asked for them, and has named the job.
+    /// Starts an export requested by the target node, which has chosen the job's name.
     pub(crate) fn begin_requested(&self, name: JobName, order: SlotMove) -> Result<(), String> {
         if self.jobs.lock().active().any(|job| job.name == name) {
             return Err("ERR A slot migration by this name is under way".to_owned());
@@ -147,8 +147,8 @@ impl Migrations {
         self.begin_named(vec![(name, order)])
     }
 
-    /// Says of the parts of an order whether they can be carried out. An error here is the whole text of the reply: no
-    /// order can be, while SETSLOT has any slot on the move here, since its marks and a job would decide over one slot.
+    /// Returns a check for the parts of a request. The error is a complete reply text: no migration can start while
+    /// SETSLOT has marked a slot as migrating or importing here, since both would decide over the same slot.
     pub(crate) fn order_checks(&self) -> Result<impl Fn(SlotMovePart<'_>) -> Result<(), String>, String> {
         let topology = topology(self)?;
         check_no_manual_moves(&topology)?;
@@ -170,25 +170,25 @@ impl Migrations {
             add(self, &mut jobs, (name, JobDirection::Export), order.ranges.clone(), ends);
             let slots = jobs.iter().next().map(Job::ranges_text).unwrap_or_default();
             tracing::info!("Slot migration {name} begins: slots {slots} go to {}", order.target);
-            // While the server stops nothing moves any more.
+            // While the server stops, no migration starts.
             let _ = self.tasks.send(Task::Export(name, order));
         }
         Ok(())
     }
 
-    /// Ends all exports; says whether there was any.
+    /// Cancels all exports. Returns whether there were any.
     pub(crate) fn cancel_exports(&self) -> bool {
         self.cancel_jobs(|job| job.direction == JobDirection::Export) > 0
     }
 
-    /// Ends the jobs that are meant, and says how many those are.
+    /// Cancels the matching jobs and returns their number.
     fn cancel_jobs(&self, is_meant: impl Fn(&Job) -> bool) -> usize {
         let (jobs, ways) = (self.jobs.lock(), self.ways.lock());
         let ended = jobs.active().filter(|job| is_meant(job)).filter_map(|job| ways.get(&job.name));
         ended.map(|way| way.cancelled.notify_one()).count()
     }
 
-    /// Takes down a job that a source has named, if it may send its slots here. An error is the whole text of the reply.
+    /// Records a job announced by a source, if it may send its slots here. The error is a complete reply text.
     pub(crate) fn accept_import(&self, import: &Establish) -> Result<(), String> {
         let topology = topology(self)?;
         let slots = import.slots();
@@ -206,14 +206,14 @@ impl Migrations {
         }
         let ends = Some((import.source, topology.myself));
         add(self, &mut jobs, (import.name, JobDirection::Import), import.ranges.clone(), ends);
-        // Taken before the jobs elsewhere.
+        // Released first, since other code takes the job lock in another order.
         drop(jobs);
         self.pulls.lock().on_named(import);
         self.changed.notify_waiters();
         Ok(())
     }
 
-    /// Takes the connection of the source for a job that was accepted; an error is why it cannot be had.
+    /// Starts an accepted import with the connection of its source, or fails it if there is none.
     pub(crate) fn begin_import(&self, import: Establish, connection: std::io::Result<DetachedConnection>) {
         match connection {
             Ok(connection) => {
@@ -227,23 +227,22 @@ impl Migrations {
         }
     }
 
-    /// Whether an import by this name goes on with another link.
+    /// Returns whether an import of this name can resume with another connection.
     pub(crate) fn is_resumable(&self, name: &JobName) -> bool {
         self.ways.lock().get(name).is_some_and(|way| way.resume.is_some())
     }
 
-    /// Takes another connection of the source for an import that goes on with it.
+    /// Passes a new connection of the source to a resuming import.
     pub(crate) fn resume_import(&self, name: &JobName, connection: DetachedConnection) {
         if let Some(way) = self.ways.lock().get(name)
             && let Some(resume) = &way.resume
         {
-            // One that has ended meanwhile closes it.
+            // If the import has ended, the connection is closed.
             let _ = resume.send(connection);
         }
     }
 
-    /// This node is the master of data that another made, or that was loaded: imports that are under way in it have
-    /// come to nothing.
+    /// Discards imports in data that was loaded or received from a former master: they cannot complete.
     pub(crate) fn drop_imports(&self) {
         let left = self.replication.applied.imports.running();
         if !left.is_empty() {
@@ -251,7 +250,7 @@ impl Migrations {
         }
     }
 
-    /// Returns when a topology is published for which this holds.
+    /// Waits until a topology is published for which `holds` is true.
     pub(crate) async fn when_routed(&self, holds: impl Fn() -> bool) {
         loop {
             let rerouted = self.rerouted.notified();
@@ -264,19 +263,19 @@ impl Migrations {
         }
     }
 
-    /// How many keys these slots have; none where they are hidden.
+    /// Counts the keys in these slots, excluding hidden ones.
     fn keys_in(&self, slots: &SlotSet) -> u64 {
         slots.iter().map(|slot| self.engine.keyspace.keys_in_slot(slot) as u64).sum()
     }
 
-    /// Takes down what a job is at.
+    /// Updates the record of a job.
     fn note(&self, name: &JobName, note: impl FnOnce(&mut Job)) {
         if let Some(job) = self.jobs.lock().active_mut(name) {
             note(job);
         }
     }
 
-    /// A job is in this state.
+    /// Sets the state of a job.
     fn note_state(&self, name: &JobName, state: &'static str) {
         self.note(name, |job| {
             if job.state != state {
@@ -289,7 +288,7 @@ impl Migrations {
         });
     }
 
-    /// A job has ended.
+    /// Records the end of a job.
     fn end(&self, name: &JobName, state: &'static str, message: &str) {
         self.note(name, |job| {
             (job.state, job.updated, job.is_active) = (state, time::now(), false);
@@ -303,7 +302,7 @@ impl Migrations {
     }
 }
 
-/// The words by which a node logs in at another, if it does.
+/// Returns the AUTH command for other nodes, if authentication is configured.
 fn credentials(values: &Values) -> Option<Vec<u8>> {
     values[keys::MASTERAUTH].as_ref()?;
     let words = [&values[keys::MASTERUSER], &values[keys::MASTERAUTH]];
@@ -334,7 +333,7 @@ fn add(
     jobs.add(job, migrations.config.get(keys::CLUSTER_SLOT_MIGRATION_LOG_MAX_LEN));
 }
 
-/// The topology of a master.
+/// Returns the current topology if this node is a master.
 fn topology(migrations: &Migrations) -> Result<Arc<Topology>, String> {
     let topology = migrations.engine.topology.as_ref().map(|topology| topology.load_full());
     let topology = topology.ok_or("ERR This instance has cluster support disabled")?;
@@ -375,13 +374,13 @@ fn check_no_manual_moves(topology: &Topology) -> Result<(), String> {
     }
 }
 
-/// Whether the shard of `node` serves all these slots.
+/// Returns whether the shard of `node` serves all of these slots.
 fn serves(topology: &Topology, node: NodeId, slots: &SlotSet) -> bool {
     let Some(shard) = topology.member(node).map(|member| member.shard) else { return false };
     slots.iter().all(|slot| topology.owner(slot).is_some_and(|owner| owner.shard == shard))
 }
 
-/// Starts the thread of the jobs.
+/// Starts the migration thread.
 pub(crate) fn spawn(migrations: &Arc<Migrations>, stopping: StopSignal) -> std::io::Result<JoinHandle<()>> {
     let migrations = migrations.clone();
     std::thread::Builder::new().name("slot-migration".to_owned()).spawn(move || {

@@ -1,18 +1,18 @@
-//! Replication in the shell: what carries the machines of the `replication` crate.
+//! Runs the state machines of the `replication` crate with real connections, threads and files.
 //!
-//! One thread with its own event loop does it all. A connection that asks PSYNC leaves its worker and becomes a task of
-//! this thread ([`peer`]); [`serve`] drives the master's machine and takes snapshots ([`durability::snapshot`])
-//! on helper threads; [`follow`] does what the replica's machine says, loads the master's snapshots
-//! ([`durability::loading`]) and applies its stream ([`apply`]). [`failover`] is FAILOVER, a master that hands
-//! over; [`empty`] is a master that came back without its data; [`waits`] are those who wait for copies. The log itself
-//! is in [`durability::stream`].
+//! One thread with its own event loop does all replication work. A connection that sends PSYNC leaves its worker and
+//! becomes a task of this thread ([`peer`]). [`serve`] drives the master side and takes snapshots
+//! ([`durability::snapshot`]) on helper threads. [`follow`] drives the replica side: it loads the master's snapshots
+//! ([`durability::loading`]) and applies its stream ([`apply`]). [`failover`] implements FAILOVER, [`empty`] a master
+//! that restarted without its data, and [`waits`] the clients that wait for copies. The log itself is in
+//! [`durability::stream`].
 //!
-//! Role changes go through the log's [`replication::WriteAuthority`] and are published as gates under the role's lock, in
-//! one order for all threads.
+//! Role changes go through the log's [`replication::WriteAuthority`]. They are published as gates under the role's
+//! lock, in the same order for all threads.
 //!
-//! Invariant: an effect and its bytes in the log belong together at every cut. Commands see to it by appending under
-//! their slots' locks; the applier, whose bytes go to the log as they came, holds the apply turn, which a cut takes
-//! first (before the script turn, before the slots).
+//! Invariant: no snapshot separates an effect from its bytes in the log. Commands append under the locks of their
+//! slots. The applier, which logs the master's bytes unchanged, holds the apply lock; a snapshot takes that lock first,
+//! then the script lock, then the slots.
 
 pub(crate) mod apply;
 mod cluster_stream;
@@ -59,23 +59,23 @@ use master_imports::MasterImports;
 pub(crate) use report::{info, info_stats, role};
 pub(crate) use serve::{Event, Newcomer, spawn};
 
-/// Counters that INFO shows.
+/// Replication counters of INFO.
 #[derive(Debug, Default)]
 pub(crate) struct SyncStats {
     pub(crate) full: AtomicU64,
     pub(crate) partial_ok: AtomicU64,
     pub(crate) partial_refused: AtomicU64,
-    /// Commands that a master carried out and this node, its replica, could not.
+    /// Commands of the master that this replica could not execute.
     pub(crate) unexpected_errors: AtomicU64,
-    /// The most that was held of a master's stream while its snapshot was on its way.
+    /// The peak number of stream bytes buffered while a snapshot was being received.
     pub(crate) held_peak: AtomicU64,
-    /// Bytes that came from a master, and that went to replicas.
+    /// Bytes received from a master and sent to replicas.
     pub(crate) input_bytes: AtomicU64,
     pub(crate) output_bytes: AtomicU64,
 }
 
 impl SyncStats {
-    /// Counts from nought (CONFIG RESETSTAT).
+    /// Resets the counters (CONFIG RESETSTAT).
     pub(crate) fn reset(&self) {
         let counters = [
             &self.full,
@@ -89,66 +89,66 @@ impl SyncStats {
     }
 }
 
-/// The role of this node, and the link to its master.
+/// The role of this node and the link to its master.
 type Role = replication::ReplicaDriver<MasterAddress>;
 
-/// The state of the link to a master, as whoever hands over wants to know it.
+/// The link to the master as FAILOVER needs to know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Following {
-    /// There is no master, or its stream does not come yet.
+    /// There is no master, or no stream yet.
     #[default]
     No,
-    /// It comes.
+    /// The stream is being received.
     Yes,
-    /// The master said no.
+    /// The master refused to serve this node.
     TurnedAway,
 }
 
-/// The replication state that all threads share.
+/// Replication state shared by all threads.
 #[derive(Debug)]
 pub(crate) struct Replication {
     engine: Arc<Engine>,
     commands: Arc<Commands>,
     config: Arc<Config>,
     tls: Arc<Tls>,
-    /// Beats sooner when a stream comes.
+    /// The housekeeping tick, which is triggered early when data arrives.
     tick: Arc<AdaptiveTick>,
     pub(crate) log: Arc<SharedLog>,
     pub(crate) commit_point: Arc<CommitPoint>,
     pub(crate) stats: SyncStats,
-    /// The part of the log that is on the disk.
+    /// The part of the log that is on disk.
     pub(crate) on_disk: watch::Sender<OnDisk>,
-    /// A replica has told how far it is.
+    /// Signalled when a replica has acknowledged more.
     acknowledged_further: Notify,
-    /// Whether this node follows a master and gets its stream.
+    /// Whether this node receives a master's stream.
     pub(crate) following: watch::Sender<Following>,
     serving: Mutex<MasterDriver>,
-    /// Where the replicas connect from.
+    /// The source address of each replica's connection.
     addresses: Mutex<std::collections::HashMap<master::PeerId, String>>,
-    /// A replica has come that is to be noted.
+    /// Signalled when a replica connects that must be recorded.
     replica_came: Notify,
     role: Mutex<Role>,
     waiting: Mutex<waits::Waiting>,
     pub(crate) applied: Arc<AppliedStream>,
     pub(crate) cluster_stream: ClusterStream,
     pub(crate) master_imports: MasterImports,
-    /// A replica of this node is followed, and asked to be the master: it has not taken over yet.
+    /// Whether this node follows one of its replicas that has been asked to take over.
     handing_over: AtomicBool,
-    /// The settings of the link to the master have changed.
+    /// Signalled when settings of the link to the master have changed.
     reconfigured: Notify,
-    /// Held while a snapshot of a master is being loaded.
+    /// Held while a master's snapshot is being loaded.
     loading: Arc<tokio::sync::Mutex<()>>,
-    /// Held while a piece of a stream is applied, and while that stream is exchanged for another or for none. Taken
-    /// after the apply turn, or without it, and before the role: a command that reads the role may hold slots, which
-    /// the piece waits for.
+    /// Held while a batch of the stream is applied, and while one stream replaces another. Taken after the apply lock,
+    /// or without it, and before the role's lock: a command that reads the role may hold slots that the batch waits
+    /// for.
     stream_turn: Mutex<()>,
-    /// The replicas that may copy this node's data.
+    /// The replicas that may synchronise from this node.
     pub(crate) copies: ArcSwap<ReplicaAdmission>,
-    /// How many microseconds a writing client waits after a batch, for a replica that cannot keep up.
+    /// Microseconds that a writing client is delayed after each batch for a slow replica.
     pub(crate) write_delay: AtomicU32,
-    /// A master without its data, while it waits for another to be promoted.
+    /// The state of a master that restarted without its data, while it waits for another one to be promoted.
     empty: Mutex<Option<EmptyMaster>>,
-    /// It was told to be a master since it was last looked at what sentinels say.
+    /// Whether this node was promoted since the sentinels' messages were last evaluated.
     promoted: AtomicBool,
     events: mpsc::UnboundedSender<Event>,
     inbox: Mutex<Option<mpsc::UnboundedReceiver<Event>>>,
@@ -196,24 +196,24 @@ impl Replication {
         }
     }
 
-    /// Says to the replicas, and to the append-only file, what becomes of an import.
+    /// Replicates the state of an import to replicas and to the append-only file.
     pub(crate) fn say_import(&self, command: &[u8]) {
         self.log.append_control(command);
     }
 
-    /// Hands an event to the replication thread. After the end of that thread it is dropped.
+    /// Sends an event to the replication thread. Events sent after the thread has ended are dropped.
     pub(crate) fn tell(&self, event: Event) {
         let _ = self.events.send(event);
     }
 
-    /// No master is followed, and nothing of one loaded, for as long as this is kept.
+    /// Prevents this node from following a master and loading its snapshot while the guard is held.
     pub(crate) async fn loads_later(&self) -> tokio::sync::OwnedMutexGuard<()> {
         self.loading.clone().lock_owned().await
     }
 
-    /// After the start: a replica asks its master to go on from where its file stood. A master takes a new name,
-    /// since what it wrote after the file may be lost; replicas that had nothing more than the file can go on, and hear
-    /// of what it left out.
+    /// Starts the history after startup. A replica asks its master to continue from the end of its file. A master takes
+    /// a new id, because writes after the end of the file may be lost. Replicas that had no more than the file can
+    /// continue, and receive the deletions of keys that were not loaded.
     pub(crate) fn begin_history(&self, skipped_keys: &SkippedKeys) {
         if !self.is_replica() {
             self.rename_history();
@@ -221,8 +221,8 @@ impl Replication {
         }
     }
 
-    /// Writes the deletions of a load's left-out keys to the log. If that is more than the log keeps, no replica can go
-    /// on from before.
+    /// Logs the deletion of keys that were skipped during the load. If that exceeds the backlog, no replica can
+    /// continue from an older position.
     pub(crate) fn log_skipped_keys(&self, skipped_keys: &SkippedKeys) {
         match skipped_keys.commands() {
             Some(commands) => commands.iter().for_each(|(db, commands)| self.log.append(*db, commands)),
@@ -233,7 +233,7 @@ impl Replication {
         }
     }
 
-    /// Brings the machines up to date with the configuration.
+    /// Applies changed settings to the state machines.
     pub(crate) fn apply_config(&self) {
         let config = &self.config;
         let master = master_config(&config.values());
@@ -250,12 +250,12 @@ impl Replication {
         self.update_gates();
     }
 
-    /// How far this node has produced (as a master) or applied (as a replica) its history.
+    /// Returns the offset of this node: the end of the log on a master, the applied part of the stream on a replica.
     pub(crate) fn offset(&self) -> ReplOffset {
         self.log.lock().position().offset
     }
 
-    /// Returns when this node has produced or applied its history up to `offset`; never, if that is `None`.
+    /// Waits until the offset of this node has reached `offset`; for ever if that is `None`.
     pub(crate) async fn has(&self, offset: Option<ReplOffset>) {
         match offset {
             Some(offset) => self.log.wait_for_growth(|| (self.offset() >= offset).then_some(())).await,
@@ -267,56 +267,56 @@ impl Replication {
         self.role.lock().master().is_some()
     }
 
-    /// The master whose stream this is, unless that is over.
+    /// Returns the master of this stream, unless the stream is superseded.
     fn master_of(&self, stream: StreamEpoch) -> Option<MasterAddress> {
         let role = self.role.lock();
         role.master().filter(|_| role.stream() == Some(stream)).cloned()
     }
 
-    /// Whether this node has its master's data and hears of each change; a master has its own.
+    /// Returns whether this node receives every change of its master. True for a master.
     pub(crate) fn is_in_sync(&self) -> bool {
         self.role.lock().is_in_sync()
     }
 
-    /// How much of the master's stream waits for a snapshot to be loaded.
+    /// Returns how many bytes of the stream wait for a snapshot to be loaded.
     pub(crate) fn held(&self) -> u64 {
         self.role.lock().replica().map_or(0, Replica::held)
     }
 
-    /// Since when the link to the master has been down; `None` while it is up, and on a master.
+    /// Returns since when the link to the master has been down; `None` while it is up, and on a master.
     pub(crate) fn link_down_since(&self) -> Option<clock::Instant> {
         self.role.lock().replica()?.down_since()
     }
 
-    /// When the master of this replica was last heard; `None` on a master.
+    /// Returns when the master was last heard from; `None` on a master.
     pub(crate) fn master_heard(&self) -> Option<clock::Instant> {
         self.role.lock().replica().map(Replica::last_heard)
     }
 
-    /// The master did so many things that could not be done here: it may be of another kind, or know more.
+    /// Counts commands of the master that failed here, because it is of another kind or newer.
     fn count_unapplied(&self, count: u64) {
         self.stats.unexpected_errors.fetch_add(count, Ordering::Relaxed);
         self.applied.count_missing(count);
     }
 
-    /// How much of what its master did a replica could not do: if anything, its data differs, and it does not take its
-    /// master's place unless it is told to.
+    /// Returns how many commands of its master this replica could not execute. If it is not zero, the data differs, and
+    /// the replica takes over only when forced.
     pub(crate) fn unapplied(&self) -> u64 {
         self.applied.missing_changes()
     }
 
-    /// Whether this node is a replica whose data is its master's as of some time.
+    /// Returns whether this node is a replica whose data is a state of its master's, however old.
     pub(crate) fn has_data(&self) -> bool {
         self.role.lock().has_data(&self.log.lock())
     }
 
-    /// How far the data reaches, as it is told to whoever chooses among replicas.
+    /// Returns the offset by which this node is ranked in a failover.
     pub(crate) fn reach(&self) -> ReplOffset {
         self.role.lock().reach(&self.log.lock())
     }
 
-    /// Whether this node could serve a replica that makes this request: its data belongs to a history that goes on, and
-    /// is no less than what the replica has.
+    /// Returns whether this node can serve the replica that sends this request: the data of this node belongs to a
+    /// history, and it does not have less data than the replica.
     pub(crate) fn can_serve(&self, asked: Option<&PsyncRequest>) -> bool {
         let may = match **self.copies.load() {
             ReplicaAdmission::All => true,
@@ -326,7 +326,8 @@ impl Replication {
         may && self.is_in_sync()
     }
 
-    /// Whether a replica that asks this fetches its snapshot over a second connection; this one then stays a client's.
+    /// Returns whether a replica with this request must fetch its snapshot over a second connection. This connection
+    /// then stays a normal client.
     pub(crate) fn needs_rdb_channel(&self, asked: &PsyncRequest, profile: &PeerProfile) -> bool {
         let refusal = self.serving.lock().needs_rdb_channel(&mut &*self.log, asked, profile);
         let Some(refusal) = refusal else { return false };
@@ -340,34 +341,34 @@ impl Replication {
         true
     }
 
-    /// Takes a connection for the one that gets the stream of the replica whose snapshot goes over `rdb`.
+    /// Marks a connection as the stream connection of the replica whose snapshot goes over `rdb`.
     pub(crate) fn link_channels(&self, profile: &mut PeerProfile, rdb: PeerId) -> Result<(), ReplconfError> {
         self.serving.lock().link_channels(profile, rdb)
     }
 
-    /// Follows `master` from now on. Says whether that changes anything.
+    /// Starts to follow `master`. Returns whether that changes anything.
     pub(crate) fn become_replica_of(&self, master: MasterAddress) -> bool {
         self.follow(master, false, false)
     }
 
-    /// The same of a node whose data is of another history than the master's.
+    /// Like [`Self::become_replica_of`], for a node whose data belongs to another history than the master's.
     pub(crate) fn become_foreign_replica_of(&self, master: MasterAddress) -> bool {
         self.follow(master, false, true)
     }
 
-    /// Follows the master that the configuration names, if it names one.
+    /// Follows the master named by `replicaof` in the configuration, if any.
     pub(crate) fn follow_configured(&self) {
         if let Some(master) = self.config.get(keys::REPLICAOF) {
             self.become_replica_of(master);
         }
     }
 
-    /// Follows a replica of this node and asks it to be the master, until [`Self::settle_handover`].
+    /// Follows a replica of this node and asks it to take over. [`Self::settle_handover`] completes the handover.
     pub(crate) fn hand_over_to(&self, replica: MasterAddress) {
         self.follow(replica, true, false);
     }
 
-    /// The replica that this node hands over to is the master.
+    /// Completes a handover: the replica has become the master.
     pub(crate) fn settle_handover(&self) {
         self.handing_over.store(false, Ordering::Relaxed);
         self.apply_config();
@@ -410,9 +411,9 @@ impl Replication {
         true
     }
 
-    /// Takes writes from now on. The old master's stream is over before the first of them. The history goes on under a
-    /// new identifier, and replicas that followed the old master as far as this node has can go on here. Says whether
-    /// that changes anything.
+    /// Makes this node a master. The old master's stream has ended before the first write. The history continues under
+    /// a new id, and replicas of the old master can continue here up to the position of this node. Returns whether that
+    /// changes anything.
     pub(crate) fn become_master(&self) -> bool {
         let _stream_turn = self.stream_turn.lock();
         let mut role = self.role.lock();
@@ -440,13 +441,13 @@ impl Replication {
         true
     }
 
-    /// DEBUG CHANGE-REPL-ID
+    /// DEBUG CHANGE-REPL-ID.
     pub(crate) fn change_id(&self) {
         tracing::info!("Changing replication IDs after receiving DEBUG change-repl-id");
         self.rename_history();
     }
 
-    /// Gives the history another name; replicas come back and go on under it.
+    /// Gives the history a new id. Replicas reconnect and continue with a partial synchronisation.
     fn rename_history(&self) {
         let mut log = self.log.lock();
         if log.is_open() {
@@ -456,23 +457,24 @@ impl Replication {
         }
     }
 
-    /// The data is gone without a word in the log: nobody goes on with what was here, and files begin anew.
+    /// Starts a new history after data was deleted without being logged: replicas need a full synchronisation, and the
+    /// append-only file is rewritten.
     pub(crate) fn forget_history(&self) {
         self.log.close();
     }
 
-    /// Says to the engine what this node is, and which commands are to be refused for replication's sake.
+    /// Publishes the role to the engine, including the commands that replication requires to be refused.
     pub(crate) fn update_gates(&self) {
         self.publish(&self.role.lock());
     }
 
-    /// The same, of a role that stays locked meanwhile: what another thread says of it comes before or after.
+    /// Publishes a role whose lock the caller holds, so that concurrent changes are published in order.
     fn publish(&self, role: &Role) {
         let (config, settings) = (&self.config, &self.engine.settings);
         let (replica, up, following) = match role.upstream() {
             None => (false, true, Following::No),
             Some((MasterAddress { host, port }, machine)) => {
-                // The address first: a command that sees the gate reads it.
+                // The address is stored first, because a command reads it after it has seen the gate.
                 settings.redirect_to.store(Arc::new(format!("{host}:{port}")));
                 match machine.link() {
                     replica::LinkState::Connected => (true, true, Following::Yes),
@@ -501,12 +503,12 @@ impl Replication {
         settings.set_gates(states.iter().map(|(gate, _)| *gate).collect(), holding);
     }
 
-    /// The replicas, and whether they get the stream.
+    /// Returns the replicas, and whether each is online.
     pub(crate) fn replica_addresses(&self) -> Vec<(MasterAddress, bool)> {
         self.each_replica(|peer| peer.is_online())
     }
 
-    /// The replicas that have everything.
+    /// Returns the replicas that have the whole log.
     pub(crate) fn replicas_in_sync(&self) -> Vec<MasterAddress> {
         let offset = self.offset();
         let all = self.each_replica(|peer| peer.is_online() && peer.has(offset));
@@ -520,7 +522,7 @@ impl Replication {
         for (id, peer) in serving.master().peers() {
             let host = peer.profile.ip_address.as_ref().or(addresses.get(&id)).cloned().unwrap_or_default();
             let address = MasterAddress { host, port: peer.profile.listening_port };
-            // Of one that has come again, before it was noticed that its former connection is lost, the last one counts.
+            // Of a replica that reconnected before its old connection timed out, the last connection counts.
             match each.iter_mut().find(|(known, _)| *known == address) {
                 Some((_, former)) => *former = is(peer),
                 None => each.push((address, is(peer))),
@@ -529,17 +531,17 @@ impl Replication {
         each
     }
 
-    /// Asks the replicas how far they are.
+    /// Sends REPLCONF GETACK to the replicas.
     pub(crate) fn request_acknowledgements(&self) {
         self.log.request_acknowledgements();
     }
 
-    /// How many replicas can acknowledge anything.
+    /// Returns the number of replicas that can acknowledge writes.
     pub(crate) fn replicas(&self) -> usize {
         self.serving.lock().master().online().count()
     }
 
-    /// How many replicas a stop waits for.
+    /// Returns the number of replicas that a shutdown waits for.
     pub(crate) fn awaited_at_stop(&self) -> usize {
         self.serving.lock().master().awaited_at_stop()
     }
@@ -582,5 +584,5 @@ fn replica_config(values: &Values, engine: &Engine) -> replica::ReplicaConfig {
     }
 }
 
-/// The properties that a connection has declared by REPLCONF. Most never declare any.
+/// The properties that a connection has announced by REPLCONF. Most connections never send any.
 pub(crate) type SessionProfile = Option<Box<PeerProfile>>;

@@ -1,4 +1,4 @@
-//! A server: its parts put together, with what needs several of them.
+//! The server: all its components, and operations that need several of them.
 
 pub(crate) mod settings;
 pub(crate) mod shutdown;
@@ -22,16 +22,16 @@ use crate::replication::failover::Failover;
 use config::Config;
 use shutdown::Shutdown;
 
-/// The identity of a server's run, which it is given at its start besides its configuration.
+/// The identity of a server process, given at startup in addition to the configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Identity {
-    /// Forty random hexadecimal characters that name this run.
+    /// The run id: forty random hexadecimal characters.
     pub(crate) run_id: String,
-    /// The program's file.
+    /// The path of the executable.
     pub(crate) executable: String,
-    /// Where the configuration was read from.
+    /// The path of the configuration file.
     pub(crate) config_file: Option<String>,
-    /// The word of the command line that named that file.
+    /// The command line argument that named the configuration file.
     pub(crate) config_argument: Option<String>,
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Identity {
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) engine: Arc<Engine>,
-    /// The commands that run on it.
+    /// The command table.
     pub(crate) commands: Arc<Commands>,
     pub(crate) config: Arc<Config>,
     pub(crate) identity: Identity,
@@ -50,18 +50,18 @@ pub(crate) struct Server {
     pub(crate) durability: Arc<Durability>,
     pub(crate) shutdown: Shutdown,
     pub(crate) failover: Arc<Failover>,
-    /// Links to the servers that keys were moved to lately.
+    /// Cached connections to the targets of MIGRATE.
     pub(crate) migration_targets: Arc<LinkPool>,
-    /// Slots that move in one piece.
+    /// The running slot migrations.
     pub(crate) migrations: Arc<Migrations>,
-    /// The way to the cluster's driver, in cluster mode.
+    /// The interface to the cluster driver, in cluster mode.
     pub(crate) cluster: Option<Cluster>,
-    /// The wall clock at the start, in seconds.
+    /// The start time in Unix seconds.
     pub(crate) started: i64,
     pub(crate) stopping: StopSignal,
-    /// Scripts or libraries were flushed or replaced: each worker drops what it has compiled of them.
+    /// Signalled when scripts or functions were flushed or replaced, so that workers drop their compiled code.
     pub(crate) scripts_released: Arc<Notify>,
-    /// Held by the CONFIG SET that is under way.
+    /// Held by a running CONFIG SET.
     pub(crate) settings_turn: tokio::sync::Mutex<()>,
 }
 

@@ -1,4 +1,4 @@
-//! From a command line to a serving node, and back down.
+//! Starts a node from its command line, and stops it.
 
 mod crash_report;
 
@@ -28,11 +28,11 @@ use crash_report::CrashReport;
 /// SIGXFSZ.
 const FILE_SIZE_SIGNAL: i32 = rustix::process::Signal::XFSZ.as_raw();
 
-/// Runs a server until it is told to stop. `arguments` are those of `redis-server`: a file or `-`, then
-/// `--option value ...`.
+/// Runs a server until it is stopped. `arguments` are those of `redis-server`: a file or `-`, then `--option value
+/// ...`.
 ///
 /// # Errors
-/// Why it did not start, or what stopped it.
+/// If the server could not start, or stopped because of an error.
 pub fn serve(arguments: &[String]) -> Result<(), StartError> {
     let configured = configure(arguments).map_err(StartError::Config)?;
     let started_in = paths::enter_working_directory(&configured.config).map_err(StartError::Start)?;
@@ -43,18 +43,18 @@ pub fn serve(arguments: &[String]) -> Result<(), StartError> {
     run(configured).map_err(StartError::Start)
 }
 
-/// A configuration and where it came from.
+/// A configuration and its sources.
 struct Configured {
     config: Config,
-    /// The file's whole path.
+    /// The absolute path of the file.
     file: Option<String>,
-    /// The word of the command line that names it.
+    /// The command line argument that names the file.
     file_argument: Option<String>,
-    /// The text of standard input.
+    /// The text read from standard input.
     stdin: Option<String>,
-    /// The commands by the names that the configuration gives them, if it gives any.
+    /// The command table, if the configuration renames commands.
     commands: Option<&'static Registry>,
-    /// The users that the configuration's own lines describe.
+    /// The users defined in the configuration file.
     users: acl::Users,
 }
 
@@ -86,7 +86,7 @@ fn configure(arguments: &[String]) -> Result<Configured, ConfigError> {
     Ok(Configured { config, file, file_argument, stdin, commands, users })
 }
 
-/// The commands as `rename-command` has them.
+/// Returns the command table with the names of `rename-command`.
 fn commands(config: &Config) -> Result<Option<&'static Registry>, ConfigError> {
     let renames = config.renames();
     if renames.is_empty() {
@@ -98,11 +98,11 @@ fn commands(config: &Config) -> Result<Option<&'static Registry>, ConfigError> {
             .rename(&rename.from, &rename.to)
             .map_err(|error: RenameError| rename.fault(&error.to_string()))?;
     }
-    // Once in a process's life.
+    // Leaked once per process.
     Ok(Some(Box::leak(Box::new(commands))))
 }
 
-/// The users by `requirepass` and by lines `user`.
+/// Returns the users defined by `requirepass` and by `user` lines.
 fn users(config: &Config, commands: &Registry) -> Result<acl::Users, ConfigError> {
     let mut users = acl::Users::new(commands.catalogue());
     users.set_all_channels_by_default(config.get(keys::ACL_PUBSUB_DEFAULT) == PubsubDefault::AllChannels);
@@ -120,7 +120,7 @@ fn run(configured: Configured) -> Result<()> {
     log::set_role(b'M');
     let mode = if config.get(keys::CLUSTER_ENABLED) { "cluster" } else { "standalone" };
     log::log_startup(mode, config.get(keys::PORT));
-    // A daemon has no terminal to show it: the reason why it stops must be in its log.
+    // A daemon has no terminal, so errors must be logged.
     let outcome = start(configured);
     if let Err(error) = &outcome {
         tracing::warn!("{error:#}");
@@ -168,7 +168,7 @@ fn start(configured: Configured) -> Result<()> {
         server.engine.pubsub.set_bus(Box::new(cluster.outbox()));
         server.engine.begin_routing();
     }
-    // Never ends, and holds nothing that would have to be let go of.
+    // The thread runs until the process exits and owns nothing that needs cleanup.
     std::thread::Builder::new().name("pool".to_owned()).spawn(|| {
         loop {
             keep_chunk_ready();
@@ -183,7 +183,7 @@ fn start(configured: Configured) -> Result<()> {
     outcome
 }
 
-/// Databases without keys.
+/// Creates the empty keyspace.
 fn new_keyspace(config: &Config) -> Result<Keyspace> {
     let databases = match config.get(keys::CLUSTER_ENABLED) {
         true => config.get(keys::CLUSTER_DATABASES),
@@ -196,10 +196,10 @@ fn new_keyspace(config: &Config) -> Result<Keyspace> {
     Ok(Keyspace::new(seed, u16::try_from(databases).unwrap_or(u16::MAX)))
 }
 
-/// Starts the threads, serves until the server is to stop, and ends them.
+/// Starts the threads, waits until the server is stopped, and joins them.
 fn run_threads(server: &Arc<Server>, cluster: Option<cluster::Prepared>) -> Result<()> {
     let count = server.config.get(keys::IO_THREADS);
-    // One more stands by.
+    // One additional worker is in reserve.
     let workers: Vec<_> = (0..=count).map(|index| workers::spawn(server, index)).collect::<Result<_, _>>()?;
     let background = workers::spawn_background(server)?;
     let (replication, durability) = (server.replication.clone(), server.durability.clone());
@@ -227,7 +227,7 @@ fn run_threads(server: &Arc<Server>, cluster: Option<cluster::Prepared>) -> Resu
     outcome
 }
 
-/// The driver of the cluster's machine.
+/// Creates the driver of the cluster state machine.
 fn driver(server: &Server, own: cluster::Cluster, prepared: cluster::Prepared) -> Result<cluster::Driver> {
     let node = cluster::Node {
         engine: server.engine.clone(),
@@ -240,7 +240,7 @@ fn driver(server: &Server, own: cluster::Cluster, prepared: cluster::Prepared) -
     cluster::Driver::new(node, own, prepared)
 }
 
-/// A line of `redis.log`.
+/// Logs a line of `redis.log`.
 fn log_script(level: u8, text: &str) {
     match level {
         0 => tracing::debug!("{text}"),
@@ -250,7 +250,7 @@ fn log_script(level: u8, text: &str) {
     }
 }
 
-/// The control thread: accepts clients, keeps time, waits for the end.
+/// The control thread: accepts clients, runs timers, waits for the end.
 async fn control(
     server: &Arc<Server>,
     (workers, background): (Vec<WorkerHandle>, Vec<WorkerHandle>),
@@ -274,18 +274,19 @@ async fn control(
     wait_for_ports(server).await;
     let driven = server.cluster.clone().zip(cluster);
     let mut cluster = driven.map(|(own, prepared)| driver(server, own, prepared)).transpose()?;
-    // A client that connects before the data is loaded, and its owner known, is answered LOADING.
+    // Clients that connect before the data is loaded get the LOADING error.
     server.engine.settings.set_gate(Gate::LOADING, true);
     web::start(server)?;
     listen(server).await?;
     daemon::write_pid_file(&server.config);
-    // A file that may grow no further is an error of the write, as a full disk is, and not the end.
+    // With this handler, exceeding the file size limit makes the write fail like a full disk instead of killing the
+    // process.
     let _past_file_limit = signal(SignalKind::from_raw(FILE_SIZE_SIGNAL))?;
     saving::remove_temporary_files(&server.durability);
     let found = saving::load_at_start(&server.durability).await?;
-    // Before the first write is taken: from then on a signal ends the server in order.
+    // Installed before the first write is accepted, so that a signal always ends the server in order.
     let signals = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    // A master's snapshot would be loaded under a gate of its own.
+    // Prevents a concurrent full synchronisation from loading a snapshot.
     let loads_later = server.replication.loads_later().await;
     server.replication.follow_configured();
     if let Some(cluster) = &mut cluster {
@@ -297,7 +298,7 @@ async fn control(
     }
     server.replication.wait_if_empty();
     server.engine.settings.set_gate(Gate::LOADING, false);
-    // Of an append-only file also what was past its time is there.
+    // An append-only file also contains keys that have expired.
     cron::expire_some(&server.housekeeping);
     drop(loads_later);
     tokio::spawn(saving::run_save_points(server.durability.clone(), server.network.tick.clone()));
@@ -316,7 +317,7 @@ async fn control(
     until_stopped(server, cluster, signals).await
 }
 
-/// Those that were this server's before may be so until its last process is gone.
+/// Waits for the ports, which may belong to an earlier process of this server that has not exited yet.
 async fn wait_for_ports(server: &Server) {
     let values = server.config.values().clone();
     let ListenPorts { plain, tls } = ListenPorts::from_values(&values);
@@ -346,8 +347,7 @@ async fn listen(server: &Arc<Server>) -> Result<()> {
     Ok(())
 }
 
-/// Drives the cluster until a signal or a client has stopped the server. A shutdown that was refused or aborted
-/// leaves it as it was.
+/// Runs the cluster driver until a signal or a client stops the server. A refused or aborted shutdown changes nothing.
 async fn until_stopped(
     server: &Arc<Server>,
     cluster: Option<cluster::Driver>,
@@ -386,7 +386,7 @@ async fn until_stopped(
                     "Received {signal} but errors trying to shut down the server, check the logs for more information"
                 ),
             },
-            // The cluster goes on meanwhile.
+            // The cluster driver keeps running meanwhile.
             ended = &mut cluster => return ended,
             _ = int.recv() => {
                 tracing::warn!("You insist... exiting now.");

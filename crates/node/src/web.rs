@@ -1,11 +1,10 @@
-//! The figures over HTTP (`metrics-port`): `/metrics` for Prometheus, `/healthz` and `/readyz` for whoever starts and
-//! replaces nodes, and `/`, a page for people: three files of our own, which ask for what they show by `/api/...`.
+//! The HTTP endpoint of `metrics-port`: `/metrics` for Prometheus, `/healthz` and `/readyz` for orchestration, and the
+//! status page `/` with its `/api/...` requests.
 //!
-//! A thread of its own with its own event loop, which is there only if a port is configured, and which nothing wakes but
-//! a request: a node without readers pays nothing. All of it only reads. A look into the data holds no slot but the one
-//! that it waits for; since a script may keep that one for long, it is taken on a helper thread, so that the question
-//! whether the node is well is answered meanwhile. Requests have no bodies that would be read, and their number at once
-//! is bounded.
+//! It runs on its own thread, which exists only if a port is configured and only wakes for requests, so it costs
+//! nothing when unused. All requests are read-only. A scan of the data locks one slot at a time. A script may hold that
+//! slot for long, so scans run on a helper thread and health checks are answered meanwhile. Request bodies are never
+//! read, and request heads are bounded.
 
 mod access;
 mod failovers;
@@ -41,21 +40,21 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::server::Server;
 
-/// Connections at once; those beyond wait to be accepted.
-const MOST_CONNECTIONS: usize = 64;
+/// The maximum number of concurrent connections; further ones wait to be accepted.
+const MAX_CONNECTIONS: usize = 64;
 const BACKLOG: i32 = 64;
-/// Looks into the data at once.
-const MOST_LOOKS: usize = 4;
-/// A connection that sends no request for so long is closed, which bounds those that never send one, too.
-const IDLE: Duration = Duration::from_secs(60);
-/// No connection lasts longer: not even that of a client which reads nothing of what it asked for.
-const LONGEST: Duration = Duration::from_secs(600);
-/// Bytes of a request's head.
-const HEAD: usize = 16 * 1024;
-/// The control thread answers within this, or the node is not well.
-const ANSWER: Duration = Duration::from_secs(2);
+/// The maximum number of concurrent scans of the data.
+const MAX_SCANS: usize = 4;
+/// Idle connections are closed after this, including those that never send a request.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// The maximum lifetime of a connection, even if the client does not read its responses.
+const MAX_LIFETIME: Duration = Duration::from_secs(600);
+/// The maximum size of a request head in bytes.
+const MAX_HEAD_SIZE: usize = 16 * 1024;
+/// The node counts as unhealthy if the control thread does not respond within this time.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Nothing from elsewhere, nothing within another page. The page's icon is empty data.
+/// No external resources, no framing by other pages. The icon is a data URL.
 const CONTENT_POLICY: &str =
     "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'";
 
@@ -64,15 +63,14 @@ const JSON: &str = "application/json";
 
 type Answer = Response<Full<Bytes>>;
 
-/// The server, and the state that its readers share.
+/// The server and the state shared by HTTP connections.
 #[derive(Debug)]
 struct Web {
     server: Arc<Server>,
     load: load::Load,
 }
 
-/// Opens the sockets that `metrics-port` asks for, and starts the thread that serves them. It ends with the process: all
-/// that it has is its readers' connections.
+/// Opens the listeners of `metrics-port` and starts their thread, which runs until the process exits.
 pub(crate) fn start(server: &Arc<Server>) -> Result<()> {
     let values = server.config.values().clone();
     let port = values[keys::METRICS_PORT];
@@ -80,7 +78,7 @@ pub(crate) fn start(server: &Arc<Server>) -> Result<()> {
         return Ok(());
     }
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_all().max_blocking_threads(MOST_LOOKS).thread_name("web-look").build()?;
+    let runtime = runtime.enable_all().max_blocking_threads(MAX_SCANS).thread_name("web-look").build()?;
     let listeners: Vec<Listener> = {
         let _loop = runtime.enter();
         let listeners = listener::bind_at_startup(&values[keys::METRICS_BIND], port, BACKLOG, "metrics")?;
@@ -92,7 +90,7 @@ pub(crate) fn start(server: &Arc<Server>) -> Result<()> {
     };
     let web = Arc::new(Web { server: server.clone(), load: load::Load::default() });
     let serve = async move {
-        let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+        let room = Arc::new(Semaphore::new(MAX_CONNECTIONS));
         for listener in listeners {
             tokio::spawn(accept(web.clone(), listener, room.clone()));
         }
@@ -106,12 +104,17 @@ pub(crate) fn start(server: &Arc<Server>) -> Result<()> {
 async fn accept(web: Arc<Web>, listener: Listener, room: Arc<Semaphore>) {
     while let Ok(place) = room.clone().acquire_owned().await {
         let (stream, peer) = listener.accept("a reader of figures").await;
-        tokio::spawn(converse(web.clone(), stream, peer, place));
+        tokio::spawn(serve_connection(web.clone(), stream, peer, place));
     }
 }
 
-/// Serves one connection; its errors are its peer's.
-async fn converse(web: Arc<Web>, mut stream: Stream, peer: Option<IpAddr>, place: OwnedSemaphorePermit) {
+/// Serves one connection and ignores its errors.
+async fn serve_connection(
+    web: Arc<Web>,
+    mut stream: Stream,
+    peer: Option<IpAddr>,
+    place: OwnedSemaphorePermit,
+) {
     match tokio::time::timeout(HANDSHAKE_TIMEOUT, stream.handshake()).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => return tracing::debug!("a reader of figures could not agree on TLS: {error}"),
@@ -123,10 +126,10 @@ async fn converse(web: Arc<Web>, mut stream: Stream, peer: Option<IpAddr>, place
     });
     let conversation = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(IDLE)
-        .max_buf_size(HEAD)
+        .header_read_timeout(IDLE_TIMEOUT)
+        .max_buf_size(MAX_HEAD_SIZE)
         .serve_connection(TokioIo::new(stream), service);
-    if let Ok(Err(error)) = tokio::time::timeout(LONGEST, conversation).await {
+    if let Ok(Err(error)) = tokio::time::timeout(MAX_LIFETIME, conversation).await {
         tracing::debug!("a reader of figures was lost: {error}");
     }
     drop(place);
@@ -135,11 +138,11 @@ async fn converse(web: Arc<Web>, mut stream: Stream, peer: Option<IpAddr>, place
 async fn answer(web: &Arc<Web>, peer: Option<IpAddr>, request: &Request<Incoming>) -> Answer {
     let server = &*web.server;
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, "Only GET and HEAD.\n");
-        refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, HEAD"));
+        let mut refusal = text(StatusCode::METHOD_NOT_ALLOWED, "Only GET and MAX_HEAD_SIZE.\n");
+        refusal.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET, MAX_HEAD_SIZE"));
         return refusal;
     }
-    // These need no password and tell no figure: they are for programs that start and replace nodes.
+    // Health endpoints for orchestration need no password and reveal no statistics.
     match request.uri().path() {
         "/healthz" => return health(server).await,
         "/readyz" => return ready(server),
@@ -165,7 +168,7 @@ async fn answer(web: &Arc<Web>, peer: Option<IpAddr>, request: &Request<Incoming
     }
 }
 
-/// The answer of this kind that a look at the server gives.
+/// Runs a query on the server and returns its result as a response.
 async fn look(
     web: &Arc<Web>,
     kind: &'static str,
@@ -181,13 +184,13 @@ async fn look(
     }
 }
 
-/// A value of ours as JSON.
+/// Serialises a value as JSON.
 fn json_of(value: &impl Serialize) -> String {
-    // No map here has keys other than strings, so that this cannot fail.
+    // Cannot fail, since all maps have string keys.
     serde_json::to_string(value).unwrap_or_default()
 }
 
-/// Bytes as people read them, up to so many.
+/// Formats at most `most` bytes in readable form.
 fn shown(bytes: &[u8], most: usize) -> String {
     let kept = &bytes[..bytes.len().min(most)];
     let mut text = String::new();
@@ -209,12 +212,12 @@ fn shown(bytes: &[u8], most: usize) -> String {
     text
 }
 
-/// Whether the control thread, which accepts clients and keeps time, still runs what it is given.
+/// Checks whether the control thread, which accepts clients and runs timers, still responds.
 async fn health(server: &Server) -> Answer {
     let Some(control) = server.network.listeners.event_loop() else {
         return text(StatusCode::SERVICE_UNAVAILABLE, "not started\n");
     };
-    match tokio::time::timeout(ANSWER, control.spawn(async {})).await {
+    match tokio::time::timeout(HEALTH_TIMEOUT, control.spawn(async {})).await {
         Ok(Ok(())) => text(StatusCode::OK, "ok\n"),
         Ok(Err(_)) => text(StatusCode::SERVICE_UNAVAILABLE, "stopping\n"),
         Err(_) => text(StatusCode::SERVICE_UNAVAILABLE, "the control thread stands still\n"),
@@ -237,7 +240,7 @@ fn text(status: StatusCode, body: impl Into<Bytes>) -> Answer {
     answer
 }
 
-/// A body of this type, which nobody keeps and no other page may show.
+/// Builds a response with this content type that must not be cached or framed.
 fn of_kind(kind: &'static str, body: impl Into<Bytes>) -> Answer {
     let mut answer = Response::new(Full::new(body.into()));
     let headers = [

@@ -1,16 +1,15 @@
-//! Worker threads: each runs a tokio current-thread runtime with its own connections. A command runs to
-//! its end on the thread that read it.
+//! Worker threads: each runs a tokio current-thread runtime with its own connections. A command runs to completion on
+//! the thread that read it.
 //!
-//! `io-threads` says how many serve; while the server runs it may say another number (`Listeners::set_serving`). A
-//! worker that is then too many lives on without connections: those that are at rest move to others, soon or when
-//! they next are, as do those that come on their way to it.
+//! `io-threads` sets the number of workers that serve clients, and can be changed at runtime
+//! (`Listeners::set_serving`). A surplus worker stays alive without connections: idle ones move to other workers, and
+//! busy ones follow when they become idle.
 //!
-//! One more such thread stands by. A watch looks every few milliseconds whether one thing keeps a worker; the worker's
-//! other connections, and new clients, are then served on that thread until it is back ([`net::worker_pool`]).
+//! One more worker is in reserve. A watchdog checks every few milliseconds whether a command blocks a worker. The
+//! worker's other connections and new clients are then served by the reserve thread ([`net::worker_pool`]).
 //!
-//! Background workers (`long-command-threads`) are such threads, too. A connection whose next command takes long goes
-//! to one with it ([`go_to_background`]), and comes back when it has nothing more to run ([`come_back`]).
-
+//! Background workers (`long-command-threads`) run slow commands. A connection whose next command is slow moves to one
+//! of them ([`go_to_background`]), and returns when it has nothing more to run ([`come_back`]).
 pub(crate) mod connection_slot;
 
 use std::cell::RefCell;
@@ -39,21 +38,21 @@ use self::connection_slot::Slots;
 use crate::connection::Connection;
 use crate::server::Server;
 
-/// How often a thread with connections that are away from home looks whether they can go there.
+/// How often a thread checks whether connections that belong to other workers can move there.
 const MISPLACED_CHECK_DELAY: Duration = Duration::from_millis(100);
 
-/// A worker's connections and messages. Other threads take them from there when one thing keeps the worker.
+/// A worker's connections and messages. Other threads take them over while a command blocks the worker.
 struct Mailbox {
     receiver: Mutex<mpsc::UnboundedReceiver<MailboxMessage>>,
     slots: Arc<Slots>,
-    /// Connections may be away from home here.
+    /// Signalled when this thread may have connections that belong to other workers.
     misplaced: Notify,
 }
 
-/// A worker thread's own state: its server, its number and its desk.
+/// The thread-local state of a worker: its server, number and mailbox.
 struct ThisWorker {
     server: Arc<Server>,
-    /// None, if it is in the background.
+    /// `None` for background workers.
     number: Option<usize>,
     mailbox: Arc<Mailbox>,
 }
@@ -67,7 +66,7 @@ pub(crate) fn spawn(server: &Arc<Server>, number: usize) -> std::io::Result<Work
     spawn_as(server, Some(number), format!("{WORKER_NAME_PREFIX}{number}"))
 }
 
-/// Starts the background workers, if there are to be any: so many for what takes long, and one for waits.
+/// Starts the configured background workers for slow commands, and one more for commands that wait.
 pub(crate) fn spawn_background(server: &Arc<Server>) -> std::io::Result<Vec<WorkerHandle>> {
     let names = match server.config.get(keys::LONG_COMMAND_THREADS) {
         0 => Vec::new(),
@@ -93,14 +92,15 @@ fn spawn_as(server: &Arc<Server>, number: Option<usize>, name: String) -> std::i
             .expect("a thread that cannot get its event loop cannot serve anybody");
         THIS_WORKER.set(Some(ThisWorker { server: server.clone(), number, mailbox: own_mailbox.clone() }));
         runtime.block_on(accept(server, number, own_mailbox));
-        // Not at the thread's very end, when little of it is left.
+        // Dropped before the thread-local state of the thread is destroyed.
         drop(runtime);
         THIS_WORKER.set(None);
     })?;
     Ok(WorkerHandle { sender, thread, activity, mailbox })
 }
 
-/// Starts the watch that relieves workers which one thing keeps; none if commands that take long make others wait.
+/// Starts the watchdog that moves connections away from blocked workers; `None` if slow commands may block other
+/// clients.
 pub(crate) fn watch(server: &Arc<Server>) -> std::io::Result<Option<JoinHandle<()>>> {
     if server.config.get(keys::LONG_COMMAND_THREADS) == 0 {
         return Ok(None);
@@ -115,20 +115,21 @@ pub(crate) fn watch(server: &Arc<Server>) -> std::io::Result<Option<JoinHandle<(
     std::thread::Builder::new().name("watch".to_owned()).spawn(look).map(Some)
 }
 
-/// A script keeps the calling thread for so long that others are told: its other connections go on elsewhere.
+/// Called when a script has run for so long that other clients get BUSY: the other connections of the calling worker
+/// move to another thread.
 pub(crate) fn make_way() {
     THIS_WORKER.with_borrow(|place| {
         let Some(place) = place else { return };
         let (worker_pool, engine) = (&place.server.network.worker_pool, &place.server.engine);
         match place.number {
             Some(number) => worker_pool.offload(number, engine),
-            // In the background others wait for their turn, unless they are to be told of a busy script.
+            // On a background worker others wait in its queue, unless they must get BUSY.
             None => {
-                // Before the connections that go elsewhere ask there for what the script holds.
+                // Called before the moved connections request what the script holds.
                 worker_pool.watch_scripts(engine);
                 place.mailbox.drain().into_iter().for_each(|message| match message {
                     MailboxMessage::Migrated(client) => worker_pool.return_from_background(client),
-                    // Those have a worker as their home, and come there.
+                    // These belong to a worker and move there.
                     MailboxMessage::Accepted(..) => {}
                 });
             }
@@ -166,23 +167,23 @@ fn serve_here(connection: Box<Connection>) {
     });
 }
 
-/// Has a background worker go on with a connection of the calling worker, the one where commands wait if this one does.
+/// Moves a connection of the calling worker to a background worker; to the one for waiting commands if `waits`.
 fn go_to_background(mut connection: Box<Connection>, waits: bool) {
     let server = connection.server.clone();
-    // An error shows that its socket is gone, and the connection ends with it.
+    // An error means that the socket is gone, and the connection with it.
     let Ok(socket) = connection.leave_event_loop() else { return };
     let client = Box::new(Moved(connection, socket));
     server.network.worker_pool.move_to_background(client, waits, &server.engine);
 }
 
-/// Has the home of a connection go on with it.
+/// Returns a connection to its own worker.
 fn come_back(mut connection: Box<Connection>) {
     let server = connection.server.clone();
     let Ok(socket) = connection.leave_event_loop() else { return };
     server.network.worker_pool.return_from_background(Box::new(Moved(connection, socket)));
 }
 
-/// Serves a client whose connection is ready.
+/// Serves a client whose connection is established.
 fn serve(server: &Arc<Server>, stream: Stream, owner: usize) {
     match Connection::new(server.clone(), stream, owner) {
         Ok(connection) => serve_here(Box::new(connection)),
@@ -195,7 +196,7 @@ fn lose(server: &Server, error: &std::io::Error) {
     tracing::debug!("a connection was lost before it was served: {error}");
 }
 
-/// Agrees with a client on how to speak, which it must do in time, and serves it.
+/// Completes the TLS handshake with a client, within a timeout, and serves it.
 async fn receive(server: Arc<Server>, mut stream: Stream, owner: usize) {
     let peer = stream.addresses().ok().flatten().map(|(peer, _)| peer.to_string()).unwrap_or_default();
     let agreed = tokio::time::timeout(HANDSHAKE_TIMEOUT, stream.handshake()).await;
@@ -208,7 +209,7 @@ async fn receive(server: Arc<Server>, mut stream: Stream, owner: usize) {
     }
 }
 
-/// A client that another thread has served so far.
+/// A client that was served by another thread.
 struct Moved(Box<Connection>, Socket);
 
 impl MigratingConnection for Moved {
@@ -241,7 +242,7 @@ fn welcome(server: &Arc<Server>, message: MailboxMessage) {
     match message {
         MailboxMessage::Migrated(client) => client.resume_here(),
         MailboxMessage::Accepted(socket, owner) => match Stream::open(socket) {
-            // Boxed, and only here: what agreeing takes is not to be every connection's size.
+            // Boxed only here, so that the state of the handshake does not enlarge every connection.
             Ok(stream @ Stream::Tls(_)) => {
                 drop(tokio::spawn(Box::pin(receive(server.clone(), stream, owner))));
             }
@@ -251,7 +252,7 @@ fn welcome(server: &Arc<Server>, message: MailboxMessage) {
     }
 }
 
-/// Serves connections on the calling event loop.
+/// Accepts connections on the calling event loop.
 async fn accept(server: Arc<Server>, number: Option<usize>, mailbox: Arc<Mailbox>) {
     tokio::spawn(WakeBatches::current().run());
     let next = || poll_fn(|context| mailbox.receiver.lock().poll_recv(context));
@@ -279,10 +280,10 @@ async fn accept(server: Arc<Server>, number: Option<usize>, mailbox: Arc<Mailbox
     }
 }
 
-/// Sends those connections of worker number `number` home that can go; says whether others are to.
+/// Moves connections of worker `number` back to it. Returns whether more must follow later.
 fn return_connections(server: &Server, number: usize, slots: &Slots) -> bool {
     let worker_pool = &server.network.worker_pool;
-    // A copy: others hold the crew's lock when they want that of the slots.
+    // Copied, since other threads take the locks of the pool and of the slots in the other order.
     let placement = worker_pool.placement();
     for (connection, socket) in slots.vacate(|owner| placement.can_return_to_owner(owner, number)) {
         worker_pool.return_to_owner(Box::new(Moved(connection, socket)));

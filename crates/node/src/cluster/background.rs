@@ -1,10 +1,11 @@
-//! Work that takes long, on threads of its own: the driver never waits for a disk, nor for the data.
+//! Slow work on separate threads, so that the driver never waits for a disk or for the data.
 //!
-//! One thread writes `nodes.conf`, in the order in which that was asked for (of several that wait, the last alone: each
-//! is the whole file); on a full disk it goes on trying, unless `cluster-config-save-behavior` is `best-effort`. Another goes through the data, one job after another: it
-//! deletes the rest of slots that others serve, deletes everything, or looks for keys in slots that are not this
-//! node's. Decisions stay in order: each job is numbered or says what it has done, and a slot that comes back while it
-//! is being left is left first ([`BackgroundWorkers::leave_returning`]).
+//! One thread writes `nodes.conf` in the order of the requests. Of several queued requests only the last is written,
+//! since each contains the whole file. On a full disk it retries, unless `cluster-config-save-behavior` is
+//! `best-effort`. The other thread works on the data, one job at a time: it deletes keys of lost slots, deletes all
+//! keys, or searches for keys in slots of other nodes. Decisions stay in order: each job has a number or reports its
+//! result, and a slot that returns while its keys are being deleted is emptied first
+//! ([`BackgroundWorkers::leave_returning`]).
 
 use std::io::ErrorKind;
 use std::sync::Arc;
@@ -22,21 +23,21 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::store::Store;
 
-/// How often a file is tried again for which the disk has no room.
-const WAIT_FOR_ROOM: Duration = Duration::from_millis(250);
+/// How often a write is retried while the disk is full.
+const DISK_FULL_RETRY: Duration = Duration::from_millis(250);
 
-/// An order that was carried out.
+/// The result of a request.
 #[derive(Debug)]
 pub(super) enum Done {
-    /// The file was written, up to and with this order.
+    /// The file was written up to and including this request.
     Written(u64, std::io::Result<()>),
-    /// Everything was deleted, for this command.
+    /// All keys were deleted for this command.
     Emptied,
-    /// These slots are others', and there are keys in them.
+    /// There are keys in these slots of other nodes.
     KeysFound { slots: SlotSet, at_start: bool },
-    /// No write is under way any more that began before this pause.
+    /// Every write that started before this pause has finished.
     Drained { pause: u64 },
-    /// Some slots are left in part: the rest may not be deleted before a pause is over.
+    /// The keys of some slots must not be deleted before a pause is over.
     LeavingPaused,
 }
 
@@ -54,7 +55,7 @@ enum Job {
     Look { at_start: bool },
 }
 
-/// The way to both threads.
+/// The interface to both threads.
 #[derive(Debug)]
 pub(super) struct BackgroundWorkers {
     engine: Arc<Engine>,
@@ -84,21 +85,21 @@ impl BackgroundWorkers {
         Ok(Self { engine, orders: Some(orders), writer: Some(writer), jobs, leaving, done })
     }
 
-    /// Has `text` written as the content of `nodes.conf`.
+    /// Requests that `text` is written to `nodes.conf`.
     pub(super) fn save(&self, number: u64, text: String, sync: bool) {
         if let Some(orders) = &self.orders {
-            // The thread ends with an error only after it has said so.
+            // The thread only ends after it has reported an error.
             let _ = orders.send(Order { number, text, sync });
         }
     }
 
-    /// Has what is here of these slots deleted; others serve them by now.
+    /// Requests the deletion of the keys in these slots, which other nodes serve.
     pub(super) fn leave(&self, slots: &SlotSet) {
         self.leaving.lock().insert_all(slots);
         self.ask(Job::Leave);
     }
 
-    /// Goes on with that, once no pause holds.
+    /// Continues the deletion once all pauses are over.
     pub(super) fn leave_after(&self, pauses: Arc<PauseGate>) {
         let jobs = self.jobs.clone();
         tokio::spawn(async move {
@@ -107,35 +108,35 @@ impl BackgroundWorkers {
         });
     }
 
-    /// Has everything deleted.
+    /// Requests the deletion of all keys.
     pub(super) fn empty(&self) {
         self.ask(Job::Empty);
     }
 
-    /// Has it looked whether there are keys in slots that are not this node's.
+    /// Requests a search for keys in slots of other nodes.
     pub(super) fn look_for_keys(&self, at_start: bool) {
         self.ask(Job::Look { at_start });
     }
 
-    /// Those of `slots` that have keys and are not being left: when it was looked for keys, a slot may just have
-    /// been lost.
+    /// Returns the slots among `slots` that have keys that are not being deleted. A slot may have been lost during the
+    /// search.
     pub(super) fn still_held(&self, slots: &SlotSet) -> SlotSet {
         let leaving = self.leaving.lock();
         let held = |slot: &Slot| !leaving.contains(*slot) && self.engine.keyspace.keys_in_slot(*slot) > 0;
         slots.iter().filter(held).collect()
     }
 
-    /// This node is the master now: goes on with what its master was leaving when it died.
+    /// After a promotion: continues the deletion that the failed master had started.
     pub(super) fn leave_for_master(&self) {
         self.ask(Job::Leave);
     }
 
     fn ask(&self, job: Job) {
-        // It ends with the process only.
+        // The thread runs until the process exits.
         let _ = self.jobs.send(job);
     }
 
-    /// Waits, elsewhere, until no write is under way any more.
+    /// Waits on the thread until all running writes have finished.
     pub(super) fn drain(&self, pause: u64) {
         let (engine, done) = (self.engine.clone(), self.done.clone());
         tokio::task::spawn_blocking(move || {
@@ -144,7 +145,8 @@ impl BackgroundWorkers {
         });
     }
 
-    /// Before `topology` is published: what comes back to this node of the slots that it is leaving is left first.
+    /// Called before `topology` is published: slots that return to this node while their keys are being deleted are
+    /// emptied first.
     pub(super) fn leave_returning(&self, topology: &Topology) {
         let Some(before) = self.engine.topology.as_ref().map(|before| before.load_full()) else { return };
         let back = self.leaving.lock().update(&before, topology);
@@ -156,7 +158,7 @@ impl BackgroundWorkers {
 }
 
 impl Drop for BackgroundWorkers {
-    /// The last order is written before the server ends.
+    /// The last request is written before the server exits.
     fn drop(&mut self) {
         self.orders = None;
         if self.writer.take().is_some_and(|writer| writer.join().is_err()) {
@@ -165,19 +167,19 @@ impl Drop for BackgroundWorkers {
     }
 }
 
-/// The consequence of a `nodes.conf` that cannot be written (`cluster-config-save-behavior`).
+/// What happens if `nodes.conf` cannot be written (`cluster-config-save-behavior`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum OnFailure {
-    /// The server ends; on a full disk it waits for room. Nothing is promised that a restart forgets.
+    /// The server exits; on a full disk it waits for space. It never announces state that a restart would forget.
     End,
-    /// The server goes on as if it had been written. A restart may forget votes and slots.
-    GoOn,
+    /// The server continues. A restart may forget votes and slots.
+    Continue,
 }
 
 impl OnFailure {
     fn chosen(config: &Config) -> Self {
         match config.get(keys::CLUSTER_CONFIG_SAVE_BEHAVIOR) {
-            "best-effort" => Self::GoOn,
+            "best-effort" => Self::Continue,
             _ => Self::End,
         }
     }
@@ -194,16 +196,16 @@ fn write(
         let (order, ended) = newest(order, orders);
         match store.write(&order.text, order.sync) {
             Err(error) if ended => tracing::warn!("can't update cluster config file: {error}"),
-            Err(error) if on_failure() == OnFailure::GoOn => {
+            Err(error) if on_failure() == OnFailure::Continue => {
                 tracing::warn!(
                     "Cluster config updated even though writing the cluster config file to disk failed: {error}"
                 );
                 drop(done.send(Done::Written(order.number, Ok(()))));
             }
-            // A state that must be on disk before it is told waits until there is room; nothing is promised meanwhile.
+            // State that must be persisted before it is announced waits for space on the disk.
             Err(error) if is_full(&error) => {
                 tracing::warn!("can't update cluster config file: {error}; trying again");
-                let waited = orders.recv_timeout(WAIT_FOR_ROOM);
+                let waited = orders.recv_timeout(DISK_FULL_RETRY);
                 let sync = order.sync;
                 latest = Some(waited.map_or(order, |newer| Order { sync: sync || newer.sync, ..newer }));
                 continue;
@@ -214,13 +216,13 @@ fn write(
             }
             Ok(()) => drop(done.send(Done::Written(order.number, Ok(())))),
         }
-        // The last one to close a file gives its blocks back, which can take longer than all of a write.
+        // Closing the last handle of a replaced file frees its blocks, which can take longer than the write.
         store.close_replaced();
         latest = orders.recv().ok();
     }
 }
 
-/// The last of the orders that wait, which is the whole file; and whether there will be no more.
+/// Returns the last queued request, and whether there will be no more.
 fn newest(mut order: Order, orders: &Receiver<Order>) -> (Order, bool) {
     loop {
         match orders.try_recv() {
@@ -247,7 +249,7 @@ fn work(engine: &Engine, leaving: &Mutex<SlotsToEmpty>, jobs: &Receiver<Job>, do
                 let _ = done.send(Done::Emptied);
             }
             Job::Look { at_start } => {
-                let slots = keys_of_others(engine);
+                let slots = slots_with_foreign_keys(engine);
                 if !slots.is_empty() {
                     let _ = done.send(Done::KeysFound { slots, at_start });
                 }
@@ -256,7 +258,7 @@ fn work(engine: &Engine, leaving: &Mutex<SlotsToEmpty>, jobs: &Receiver<Job>, do
     }
 }
 
-/// Deletes until nothing is left, or a pause forbids it.
+/// Deletes keys until none are left or a pause forbids it.
 fn leave(engine: &Engine, leaving: &Mutex<SlotsToEmpty>) -> Left {
     loop {
         let Some(slot) = leaving.lock().first() else { return Left::Nothing };
@@ -265,7 +267,7 @@ fn leave(engine: &Engine, leaving: &Mutex<SlotsToEmpty>) -> Left {
             match engine.leave_slot(slot) {
                 Left::Some if !is_told => {
                     is_told = true;
-                    tell_of_deletion(engine, slot);
+                    log_deletion(engine, slot);
                 }
                 Left::Some => {}
                 Left::Paused => return Left::Paused,
@@ -275,16 +277,16 @@ fn leave(engine: &Engine, leaving: &Mutex<SlotsToEmpty>) -> Left {
     }
 }
 
-/// In Valkey's words, which its tests and tools look for.
-fn tell_of_deletion(engine: &Engine, slot: Slot) {
+/// Logs in Valkey's words, which its tests and tools search for.
+fn log_deletion(engine: &Engine, slot: Slot) {
     let Some(topology) = engine.topology.as_ref().map(|topology| topology.load_full()) else { return };
     let (me, shard) = (topology.myself, topology.member(topology.myself).map(|member| member.shard));
     let shard = shard.map(|shard| shard.to_string()).unwrap_or_default();
     tracing::info!("Deleting keys in dirty slot {slot} on node {me} () in shard {shard}");
 }
 
-/// The slots with keys that neither this node nor its master serves, nor are on their way here.
-fn keys_of_others(engine: &Engine) -> SlotSet {
+/// Returns slots with keys that neither this node nor its master serves or imports.
+fn slots_with_foreign_keys(engine: &Engine) -> SlotSet {
     let keyspace = &engine.keyspace;
     let others = |slot: &Slot| {
         keyspace.keys_in_slot(*slot) > 0 && is_owned_elsewhere(keyspace.lock(*slot).ownership())
@@ -298,10 +300,10 @@ mod tests {
 
     use super::*;
 
-    /// The server ended with the first change that could not be written, whatever was configured.
+    /// The server used to exit with `best-effort` too.
     #[test]
-    fn best_effort_goes_on_without_the_file() {
-        for (on_failure, goes_on) in [(OnFailure::GoOn, true), (OnFailure::End, false)] {
+    fn best_effort_continues_without_the_file() {
+        for (on_failure, goes_on) in [(OnFailure::Continue, true), (OnFailure::End, false)] {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("deep").join("nodes.conf");
             std::fs::create_dir(path.parent().unwrap()).unwrap();

@@ -1,7 +1,7 @@
-//! The messages that clients publish, on their way to the driver, which sends them to the other nodes.
+//! Published messages on their way to the driver, which sends them to the other nodes.
 //!
-//! A publisher must not wait, and the waiting messages must be bounded: beyond [`MOST_WAITING`] bytes messages are lost
-//! for the other nodes, as they are on a link that does not drain.
+//! Publishers must not wait, and the queue must be bounded: beyond [`MOST_WAITING`] bytes, messages to other nodes are
+//! lost, as on a link that does not drain.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -12,18 +12,18 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use super::Ask;
 
-/// Bytes of messages that may wait for the driver; one message alone may be larger.
+/// The maximum number of queued bytes; a single message may be larger.
 const MOST_WAITING: usize = 64 * 1024 * 1024;
 
 #[derive(Debug)]
 pub(crate) struct Outbox {
     asks: UnboundedSender<Ask>,
     waiting: Arc<AtomicUsize>,
-    /// Messages are being lost, and that has been said.
+    /// Whether messages are being lost and this was logged.
     losing: AtomicBool,
 }
 
-/// Counts the bytes of one message for as long as it waits.
+/// Counts the bytes of a message while it is queued.
 #[derive(Debug)]
 pub(super) struct Ticket {
     waiting: Arc<AtomicUsize>,
@@ -63,7 +63,7 @@ impl Bus for Outbox {
             self.losing.store(false, Ordering::Relaxed);
         }
         let publication = Publication { sharded, channel: channel.to_vec(), message: message.to_vec() };
-        // While the server stops, no driver receives it.
+        // While the server stops, there is no receiver.
         let _ = self.asks.send(Ask::Publish { publication, ticket });
     }
 }

@@ -1,4 +1,4 @@
-//! The task that owns the machine: feeds it and does what it says.
+//! The task that drives the cluster state machine: passes events to it and performs its actions.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -28,10 +28,10 @@ use super::links::{self, LinkEvent, Links};
 use super::{Answer, Ask, Cluster, Machine, Prepared, options};
 use crate::replication::Replication;
 
-/// How often it is looked for keys in slots of others. A pass over the slots' counts takes a millisecond.
-const LOOK_FOR_KEYS: Duration = Duration::from_secs(5);
+/// How often to search for keys in slots of other nodes. One pass takes about a millisecond.
+const STRAY_KEY_SCAN_PERIOD: Duration = Duration::from_secs(5);
 
-/// The parts of a node that the machine moves.
+/// The parts of a node that the state machine controls.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) engine: Arc<Engine>,
@@ -42,20 +42,20 @@ pub(crate) struct Node {
     pub(crate) watcher: Arc<dyn Watcher>,
 }
 
-/// Others that go by what the machine says.
+/// Components that react to the state machine's decisions.
 pub(crate) trait Watcher: std::fmt::Debug + Send + Sync {
-    /// Another topology is published.
+    /// A new topology was published.
     fn republished(&self);
 
-    /// This node is a master from now on.
+    /// This node became a master.
     fn promoted(&self);
 }
 
-/// The machine and everything it moves.
+/// The cluster state machine and everything it controls.
 #[derive(Debug)]
 pub(crate) struct Driver {
     machine: Arc<Machine>,
-    /// The way to this driver.
+    /// The interface to this driver for other threads.
     own: Cluster,
     node: Node,
     background: BackgroundWorkers,
@@ -65,29 +65,29 @@ pub(crate) struct Driver {
     asks: mpsc::UnboundedReceiver<Ask>,
     waiting: BTreeMap<u64, oneshot::Sender<Answer>>,
     driving: ClusterDriver,
-    /// How often `nodes.conf` was to be written.
+    /// The number of requested writes of `nodes.conf`.
     saves: u64,
     next_token: u64,
-    /// The last time that the machine was told; it must not go back, whatever the processor's clock does.
+    /// The last time passed to the state machine, which must not go back.
     last: Instant,
-    /// The machine wants to know when this is processed.
+    /// The offset whose processing the state machine waits for.
     watched: Option<ReplOffset>,
     pause: Option<Pause>,
     pauses: u64,
     look_at: Instant,
-    /// The data differs from the master's, as the machine was last told: it does not stand for election.
+    /// Whether the data differs from the master's, so that this node does not stand for election.
     differs: bool,
     pub(crate) interference: Interference,
 }
 
-/// Disturbances of the bus that DEBUG asks for.
+/// Faults injected into the bus by DEBUG.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Interference {
-    /// Packets of this type that come are dropped; -2: all, -1: none.
+    /// The type of received packets to drop; -2 for all, -1 for none.
     pub(crate) dropped: i64,
-    /// A link on which one is dropped is closed.
+    /// Whether to close the link of a dropped packet.
     pub(crate) closes: bool,
-    /// No links are made.
+    /// Whether to suppress outgoing links.
     pub(crate) isolates: bool,
 }
 
@@ -99,23 +99,23 @@ impl Interference {
     }
 }
 
-/// Writes are held back for a manual failover.
+/// A pause of writes during a manual failover.
 #[derive(Debug, Clone, Copy)]
 struct Pause {
-    /// So that what was drained for an earlier one is not taken for this one's.
+    /// Distinguishes this pause from earlier ones, whose drain may still complete.
     number: u64,
     until: Instant,
 }
 
 impl Driver {
-    /// Opens the bus. To be called within the control thread's event loop.
+    /// Opens the bus. Must be called on the control thread's event loop.
     pub(crate) fn new(node: Node, own: Cluster, prepared: Prepared) -> Result<Self> {
         let (sender, events) = mpsc::channel(links::WAITING_EVENTS);
         let config = &node.config;
         let port = options::bus_port(&config.values())?;
         let Prepared { machine, store, asks } = prepared;
-        // A peer that vanished is not waited for long (Redis: twice the node timeout). The kernel counts in seconds, and
-        // refuses none.
+        // A vanished peer is detected soon (Redis: after twice the node timeout). The kernel counts in whole seconds
+        // and rejects zero.
         let keepalive = Some((2 * machine.gossip.lock().config().node_timeout).max(Duration::from_secs(1)));
         for listener in net::listener::bind_at_startup(&config.get(keys::BIND), port, 511, "cluster")? {
             let options = SocketOptions { nodelay: true, keepalive };
@@ -142,7 +142,7 @@ impl Driver {
             saves: 0,
             next_token: 0,
             last: now,
-            look_at: now + LOOK_FOR_KEYS,
+            look_at: now + STRAY_KEY_SCAN_PERIOD,
             watched: None,
             pause: None,
             pauses: 0,
@@ -151,8 +151,8 @@ impl Driver {
         })
     }
 
-    /// Starts the machine; this node's role is settled when this returns. `found`: how far the loaded data reaches, if
-    /// that is known.
+    /// Starts the state machine; the role of this node is settled on return. `found` is the offset of the loaded data,
+    /// if known.
     pub(crate) fn start(&mut self, found: Option<ReplOffset>) -> Result<()> {
         if let Some(upto) = found {
             self.feed(ClusterInput::Loaded { upto })?;
@@ -160,7 +160,7 @@ impl Driver {
         self.feed(ClusterInput::Start)
     }
 
-    /// Runs until it is dropped, after [`Driver::start`]; ends with an error that the node must not live with.
+    /// Runs after [`Driver::start`] until it is dropped. Returns an error that the node must not survive.
     pub(crate) async fn run(mut self) -> Result<()> {
         self.background.look_for_keys(true);
         let replication = self.node.replication.clone();
@@ -216,7 +216,7 @@ impl Driver {
         let save = self.driving.take_due_save(now);
         self.carry_out(save)?;
         if now >= self.look_at {
-            self.look_at = now + LOOK_FOR_KEYS;
+            self.look_at = now + STRAY_KEY_SCAN_PERIOD;
             self.background.look_for_keys(false);
         }
         if self.pause.is_some_and(|pause| now >= pause.until) {
@@ -225,7 +225,7 @@ impl Driver {
         self.feed(ClusterInput::Deadline)
     }
 
-    /// A thread has done what it was asked for.
+    /// Handles the result of work on another thread.
     fn on_done(&mut self, done: Done) -> Result<()> {
         match done {
             Done::Written(number, outcome) => {
@@ -243,7 +243,7 @@ impl Driver {
                 let slots = self.background.still_held(&slots);
                 self.feed(ClusterInput::ForeignKeysFound { slots, at_start })
             }
-            // Each slot has been free once since the gate closed, and a command that locks one now sees that it is.
+            // Each slot was locked once since the gate closed, so every later command sees the gate.
             Done::Drained { pause } if self.pause.is_some_and(|current| current.number == pause) => {
                 let offset = self.standing(self.now()).offset;
                 self.feed(ClusterInput::WritesPaused { offset })
@@ -258,7 +258,7 @@ impl Driver {
 
     fn answer(&mut self, token: u64, answer: Answer) {
         if let Some(waiting) = self.waiting.remove(&token) {
-            // The client may have left.
+            // The client may have disconnected.
             let _ = waiting.send(answer);
         }
     }
@@ -334,7 +334,7 @@ impl Driver {
         }
     }
 
-    /// Gives the machine an input, after what replication has to say, and does what it answers.
+    /// Passes an event to the state machine, after pending replication state, and performs its actions.
     fn feed(&mut self, input: ClusterInput) -> Result<()> {
         let (now, wall) = (self.now(), process::time::now());
         self.last = now;
@@ -354,13 +354,13 @@ impl Driver {
             (actions, gossip.lease())
         };
         self.carry_out(actions)?;
-        // Whatever it has found is published.
+        // Everything it has found is published by now.
         let until = lease.map_or(u64::MAX, |lease| (now + lease).as_micros() * 1000);
         self.node.engine.extend_lease(until);
         Ok(())
     }
 
-    /// Does this, and gives up the links whose peers do not read.
+    /// Performs actions, and closes links whose peers do not read.
     fn carry_out(&mut self, actions: impl IntoIterator<Item = ClusterAction>) -> Result<()> {
         let mut given_up = Vec::new();
         for action in actions {
@@ -369,7 +369,7 @@ impl Driver {
         self.give_up(given_up)
     }
 
-    /// Sends; gives back the link if its peer does not read.
+    /// Sends a packet. Returns the link if its peer does not read.
     fn send(&mut self, link: LinkId, packet: &Packet) -> Option<LinkId> {
         if tracing::enabled!(tracing::Level::TRACE) {
             self.log_sending(link, packet);
@@ -384,7 +384,7 @@ impl Driver {
         Some(link)
     }
 
-    /// In Valkey's words, for tools that wait for a message.
+    /// Logs in Valkey's words, for tools that wait for a message.
     fn log_sending(&self, link: LinkId, packet: &Packet) {
         let word = packet.body.kind().map_or("unknown", MessageKind::word);
         let side = if matches!(link, LinkId::Out(_)) { "outbound" } else { "inbound" };
@@ -423,7 +423,7 @@ impl Driver {
                 self.node.replication.become_master();
                 self.node.watcher.promoted();
                 self.background.leave_for_master();
-                // Slots that its master had imported are here, without a mark: look for them.
+                // Slots that the former master was importing may hold keys without a mark.
                 self.look_at = self.now();
             }
             ClusterAction::BecomeReplica { ip, port, foreign, .. } => self.follow(ip, port, foreign),
@@ -446,7 +446,7 @@ impl Driver {
 
     fn connect(&mut self, link: LinkId, ip: IpAddr, port: u16) {
         if self.interference.isolates {
-            // The machine gives it up in time, and tries again.
+            // The state machine will time out and retry.
             return;
         }
         let timeout = self.machine.gossip.lock().config().node_timeout;
@@ -461,7 +461,7 @@ impl Driver {
         self.background.drain(self.pauses);
     }
 
-    /// Says to the replicas what becomes of a slot, and has the machine told once all that are connected have it.
+    /// Replicates a change of a slot, and confirms it to the state machine once all connected replicas have it.
     fn tell_replicas(&self, slot: Slot, change: &SlotChange, confirm: Option<ReplicaConfirmation>) {
         let replication = self.node.replication.clone();
         let said = replication.say_slot_change(slot, change, confirm.map(|confirm| confirm.token));
@@ -476,20 +476,20 @@ impl Driver {
         });
     }
 
-    /// The parameters, as the machine is to go by them.
+    /// Returns the parameters for the state machine.
     fn options(&self) -> Result<gossip::ClusterConfig> {
         let mut options = options::read(&self.node.config.values())?;
-        // An operator who wants such a replica for a master says so (CLUSTER FAILOVER).
+        // An operator can still promote such a replica with CLUSTER FAILOVER.
         options.replica_no_failover |= self.differs;
         Ok(options)
     }
 
-    /// How replication stands, as the machine wants to know it.
+    /// Returns the replication state for the state machine.
     fn standing(&self, now: Instant) -> gossip::ReplicationStatus {
         let replication = &self.node.replication;
         let source = match (replication.is_replica(), replication.link_down_since()) {
             (false, _) => ReplicationSource::Never,
-            // A link that stands may be cut all the same: what counts is when anything came over it.
+            // An established link may be cut silently, so the time of the last received data counts.
             (true, None) => {
                 ReplicationSource::Streaming { last_heard: replication.master_heard().unwrap_or(now) }
             }
@@ -514,7 +514,7 @@ impl Driver {
         }
     }
 
-    /// Closes those links to and from a node that `which` says (DEBUG CLUSTERLINK KILL); `false` without such a node.
+    /// Closes the selected links to and from a node (DEBUG CLUSTERLINK KILL). Returns false if the node is unknown.
     pub(crate) fn kill_links(&mut self, node: NodeId, which: impl Fn(LinkId) -> bool) -> bool {
         let reports = self.link_reports();
         for report in reports.iter().filter(|report| report.node == node && which(report.link)) {
@@ -523,19 +523,19 @@ impl Driver {
         self.machine.gossip.lock().node(node).is_some()
     }
 
-    /// The links, as the machine knows them.
+    /// Returns the links known to the state machine.
     pub(crate) fn link_reports(&self) -> Vec<gossip::LinkReport> {
         self.machine.gossip.lock().link_reports()
     }
 
-    /// How many bytes wait to be sent on a link.
+    /// Returns the number of bytes queued on a link.
     pub(crate) fn queued(&self, link: LinkId) -> usize {
         self.links.queued(link)
     }
 }
 
 impl Drop for Driver {
-    /// The server stops.
+    /// The server is stopping.
     fn drop(&mut self) {
         if let Some(save) = self.driving.take_final_save() {
             self.act(save, &mut Vec::new());

@@ -1,11 +1,11 @@
-//! The failovers that this node saw, each as steps in the order of time, from the records of the machine.
+//! The failovers that this node observed, each as a sequence of steps, from the records of the state machine.
 
 use clock::Millis;
 use failover_history::{Failover, FailoverOutcome, FailoverStep};
 use gossip::{Candidate, FailoverRecord, Gossip, Ineligibility};
 use slot_routing::{Epoch, NodeId};
 
-/// The failovers, oldest first.
+/// Returns the failovers, oldest first.
 pub(crate) fn told(gossip: &Gossip, now: Millis) -> Vec<Failover> {
     gossip.timeline().records().map(|record| failover(gossip, now, record)).collect()
 }
@@ -36,7 +36,7 @@ fn failover(gossip: &Gossip, now: Millis, record: &FailoverRecord) -> Failover {
     }
 }
 
-/// Host and port of a node that is known.
+/// Returns the host and port of a known node.
 fn address(gossip: &Gossip, id: NodeId) -> Option<String> {
     gossip.node(id).map(|node| {
         let port = node.address.port;

@@ -1,7 +1,7 @@
-//! Links to other nodes: a task reads and cuts the stream into packets, another writes.
+//! Links to other nodes: one task reads packets, another one writes.
 //!
-//! Packets that come go to the driver over a bounded channel, so a peer that sends faster than we work is read more
-//! slowly. A link whose peer does not read is closed at `cluster-link-sendbuf-limit`.
+//! Received packets go to the driver over a bounded channel, so that a peer that sends too fast is slowed down. A link
+//! whose peer does not read is closed at `cluster-link-sendbuf-limit`.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -18,7 +18,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::AbortHandle;
 
-/// An event on a link.
+/// An event of a link.
 #[derive(Debug)]
 pub(super) enum LinkEvent {
     Accepted { stream: Stream, peer: IpAddr, local: IpAddr },
@@ -28,11 +28,11 @@ pub(super) enum LinkEvent {
     Closed { link: LinkId },
 }
 
-/// Packets that wait for the driver; a sender beyond that waits.
+/// The maximum number of packets queued for the driver.
 pub(super) const WAITING_EVENTS: usize = 1024;
-/// Peers that have connected and have not agreed on how to speak.
+/// The maximum number of peers that have not completed the handshake.
 const MOST_STRANGERS: usize = 256;
-/// The bytes that may wait for a peer where `cluster-link-sendbuf-limit` sets no bound.
+/// The maximum number of queued bytes per link without `cluster-link-sendbuf-limit`.
 const MOST_QUEUED: usize = 256 << 20;
 
 /// The open links.
@@ -44,24 +44,24 @@ pub(super) struct Links {
     traffic: Arc<Traffic>,
 }
 
-/// The traffic of all links since the start.
+/// Traffic counters of all links.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     sent: Counted,
     received: Counted,
-    /// How many links were closed because their peers did not read.
+    /// The number of links closed because their peers did not read.
     overflown: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct Counted {
     bytes: AtomicU64,
-    /// How many of them were of what clients published.
+    /// The number of messages that carried published messages.
     published: AtomicU64,
 }
 
 impl Traffic {
-    /// The figures of the traffic so far.
+    /// Returns the counters.
     pub(crate) fn so_far(&self) -> gossip::LinkTraffic {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let Self { sent, received, overflown } = self;
@@ -76,7 +76,7 @@ impl Traffic {
 }
 
 impl Traffic {
-    /// Counts from zero on (CONFIG RESETSTAT).
+    /// Resets the counters (CONFIG RESETSTAT).
     pub(crate) fn reset(&self) {
         let Self { sent, received, overflown } = self;
         let counters = [&sent.bytes, &sent.published, &received.bytes, &received.published, overflown];
@@ -96,7 +96,7 @@ impl Counted {
 
 #[derive(Debug)]
 struct Open {
-    /// `None` while it is being made.
+    /// `None` while connecting.
     writer: Option<mpsc::UnboundedSender<Vec<u8>>>,
     queued: Arc<AtomicUsize>,
     tasks: Vec<AbortHandle>,
@@ -111,7 +111,7 @@ impl Drop for Open {
 }
 
 impl Links {
-    /// How many links there are, those that are being made too.
+    /// Returns the number of links, including those being established.
     pub(super) fn len(&self) -> usize {
         self.open.len()
     }
@@ -120,7 +120,7 @@ impl Links {
         Self { open: BTreeMap::new(), events, next_in: 0, traffic }
     }
 
-    /// Starts to make a link.
+    /// Starts to connect a link.
     pub(super) fn connect(&mut self, link: LinkId, to: SocketAddr, timeout: Duration, dialer: Dialer) {
         let events = self.events.clone();
         let task = tokio::spawn(async move {
@@ -135,8 +135,7 @@ impl Links {
         self.open.insert(link, open);
     }
 
-    /// A link that was asked for is made: it is read and written from here on. `false` if it is not
-    /// wanted any more.
+    /// Starts the tasks of an established link. Returns false if the link is no longer wanted.
     pub(super) fn begin(&mut self, link: LinkId, stream: Stream) -> bool {
         if !self.open.contains_key(&link) {
             return false;
@@ -145,7 +144,7 @@ impl Links {
         true
     }
 
-    /// Takes a link that a peer made; the machine says which has to go for it.
+    /// Registers a link opened by a peer. The state machine decides which link must be closed for it.
     pub(super) fn accept(&mut self, stream: Stream) -> LinkId {
         let link = LinkId::In(self.next_in);
         self.next_in += 1;
@@ -164,7 +163,7 @@ impl Links {
         self.open.insert(link, Open { writer: Some(writer), queued, tasks });
     }
 
-    /// Queues a packet. `false`: the peer does not read, the link must be given up.
+    /// Queues a packet. Returns false if the peer does not read and the link must be closed.
     pub(super) fn send(&mut self, link: LinkId, packet: &Packet, limit: usize) -> bool {
         let Some(Open { writer: Some(writer), queued, .. }) = self.open.get(&link) else { return true };
         let bytes = packet.encode();
@@ -174,35 +173,35 @@ impl Links {
             return false;
         }
         self.traffic.sent.count(packet, bytes.len());
-        // If the writer ended, the reader reports the end of the link.
+        // If the writer has ended, the reader reports the end of the link.
         let _ = writer.send(bytes);
         true
     }
 
-    /// Has a link end as if it had broken: the driver hears of it. With too much to hear already, it does not end.
+    /// Ends a link as if it had broken, so that the driver is notified. Does nothing if the driver's queue is full.
     pub(super) fn break_off(&mut self, link: LinkId) {
         if self.events.try_send(LinkEvent::Closed { link }).is_ok() {
             self.close(link);
         }
     }
 
-    /// Lets go of a link; its tasks end.
+    /// Closes a link and its tasks.
     pub(super) fn close(&mut self, link: LinkId) {
         self.open.remove(&link);
     }
 
-    /// How many bytes wait to be sent on all links.
+    /// Returns the number of bytes queued on all links.
     pub(super) fn all_queued(&self) -> usize {
         self.open.values().map(|open| open.queued.load(Ordering::Relaxed)).sum()
     }
 
-    /// How many bytes wait to be sent on a link.
+    /// Returns the number of bytes queued on a link.
     pub(super) fn queued(&self, link: LinkId) -> usize {
         self.open.get(&link).map_or(0, |open| open.queued.load(Ordering::Relaxed))
     }
 }
 
-/// Accepts links of peers for ever.
+/// Accepts links of peers.
 pub(super) async fn listen(listener: Listener, options: SocketOptions, events: mpsc::Sender<LinkEvent>) {
     let strangers = Arc::new(Semaphore::new(MOST_STRANGERS));
     loop {
@@ -250,7 +249,7 @@ async fn read(
     let _ = events.send(LinkEvent::Closed { link }).await;
 }
 
-/// Cuts the stream into packets until it ends. The buffer grows with what was really sent.
+/// Splits the stream into packets. The buffer only grows as data arrives.
 async fn read_packets(
     link: LinkId,
     stream: &mut ReadHalf<Stream>,

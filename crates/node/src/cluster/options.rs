@@ -1,4 +1,4 @@
-//! The `cluster-*` parameters as the machine takes them.
+//! Converts the `cluster-*` parameters for the state machine.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use slot_routing::ClientEndpoint;
 
 use config::{Values, keys};
 
-/// The bus is this far above the client port unless `cluster-port` says otherwise.
+/// The bus port is the client port plus this, unless `cluster-port` is set.
 const BUS_OFFSET: u16 = 10_000;
-/// Below this the timers would do nothing but fire.
+/// With a shorter timeout, timers would fire continuously.
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(10);
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400);
 
-/// The port that the bus listens on.
+/// Returns the port of the bus.
 pub(crate) fn bus_port(values: &Values) -> Result<u16> {
     let counted = || base_port(values).checked_add(BUS_OFFSET);
     values[keys::CLUSTER_PORT].or_else(counted).context(
@@ -24,7 +24,7 @@ pub(crate) fn bus_port(values: &Values) -> Result<u16> {
     )
 }
 
-/// The port of those that the bus's port is counted from.
+/// Returns the port that the bus port is derived from.
 fn base_port(values: &Values) -> u16 {
     values[if values[keys::TLS_CLUSTER] { keys::TLS_PORT } else { keys::PORT }]
 }

@@ -1,9 +1,9 @@
-//! `nodes.conf` on the disk: written whole beside the old one and renamed into its place, so that a crash
-//! at any instruction leaves the one or the other; locked, so that no second process takes this node's
-//! name.
+//! `nodes.conf` on disk. It is written to a temporary file that is renamed over the old one, so that a crash leaves one
+//! of them intact. It is locked, so that no second process uses the same node id.
 //!
-//! A file that is a mount point of its own (a container's) cannot be renamed over and is written in place. A crash in the
-//! middle of that can tear it, so the whole text stands beside it meanwhile, and is read in its place by the next start.
+//! A file that is a mount point, as in containers, cannot be replaced by a rename and is written in place. A crash
+//! could tear it, so the complete text is kept in a file beside it until then, and the next start reads that file
+//! instead.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{ErrorKind, Read, Seek, Write};
@@ -13,34 +13,33 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, anyhow};
 
-/// The extension of a file until it takes the place of another; the writer's process id follows.
+/// The extension of temporary files, followed by the process id.
 const TEMPORARY: &str = "tmp-";
-/// The extension of the text that is being written into the file in place.
+/// The extension of the safe copy during a write in place.
 const SAFE: &str = "safe";
 
 #[derive(Debug)]
 pub(super) struct Store {
     path: PathBuf,
-    /// The file as it is now, locked.
+    /// The current file, locked.
     locked: File,
-    /// Those that it took the place of.
+    /// Replaced files, which are closed later.
     replaced: Vec<File>,
-    /// The system's, but for tests.
+    /// Replaced in tests.
     rename: fn(&Path, &Path) -> std::io::Result<()>,
 }
 
-/// A process that was told to stop (SHUTDOWN) has answered before it lets go of the file: whoever starts the next one then
-/// waits so long for it.
-const LET_GO_WITHIN: Duration = Duration::from_secs(2);
+/// How long to wait for the lock. A stopping process replies to SHUTDOWN before it releases the file.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 impl Store {
-    /// Locks the file and reads it; an empty one is as good as none.
+    /// Locks and reads the file; an empty file counts as missing.
     pub(super) fn open(path: &Path) -> Result<(Self, Vec<u8>)> {
         let fail = || format!("Can't open {} in order to acquire a lock", path.display());
-        // Longer than any file that a node wrote; the machine judges what is in it.
+        // Longer than any file that a node writes. The state machine validates the content.
         const LONGEST: u64 = 64 << 20;
-        let until = Instant::now() + LET_GO_WITHIN;
+        let until = Instant::now() + LOCK_TIMEOUT;
         let mut file = loop {
             let file = OpenOptions::new()
                 .read(true)
@@ -50,7 +49,7 @@ impl Store {
                 .open(path)
                 .with_context(fail)?;
             match file.try_lock() {
-                // The other may have put another file there before it let go of this one.
+                // The other process may have replaced the file before it released the lock.
                 Ok(()) if is_at(&file, path).with_context(fail)? => break file,
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) if Instant::now() < until => std::thread::sleep(LOOK_AGAIN),
@@ -96,7 +95,8 @@ impl Store {
         std::fs::remove_file(self.safe())
     }
 
-    /// Puts `text` into a file that cannot be renamed over. It reaches the disk beside the file before that is touched.
+    /// Writes a file that cannot be replaced by a rename. The text is on disk beside the file before the file is
+    /// changed.
     fn write_in_place(&mut self, temporary: &Path, text: &str) -> std::io::Result<()> {
         File::open(temporary)?.sync_all()?;
         std::fs::rename(temporary, self.safe())?;
@@ -109,7 +109,7 @@ impl Store {
         File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
     }
 
-    /// Makes `text` the content of the file. With `sync` it has reached the disk on return.
+    /// Replaces the content of the file. With `sync` it is on disk on return.
     pub(super) fn write(&mut self, text: &str, sync: bool) -> std::io::Result<()> {
         let temporary = self.path.with_extension(format!("{TEMPORARY}{}", std::process::id()));
         let written = match self.put(&temporary, text, sync) {
@@ -123,15 +123,15 @@ impl Store {
             Ok((_, Err(error))) if is_mounted(&error) => self.write_in_place(&temporary, text),
             Ok((_, Err(error))) | Err(error) => Err(error),
         };
-        // On a full disk it would stay for ever. If it was never made, or was used up, that is as well.
+        // On a full disk the temporary file would stay. It is missing if it was never created or was renamed.
         let _ = std::fs::remove_file(&temporary);
         written
     }
 
-    /// Writes `text` beside the file and gives that its name. The second result is that of the rename.
+    /// Writes a temporary file and renames it. The second result is that of the rename.
     fn put(&self, temporary: &Path, text: &str, sync: bool) -> std::io::Result<(File, std::io::Result<()>)> {
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(temporary)?;
-        // Locked before it takes the name: there is no moment at which another process could lock it.
+        // Locked before the rename, so that no other process can lock it in between.
         file.try_lock().map_err(std::io::Error::from)?;
         file.write_all(text.as_bytes())?;
         if sync {
@@ -141,12 +141,12 @@ impl Store {
         Ok((file, renamed))
     }
 
-    /// Closes the files whose place others took.
+    /// Closes files that were replaced.
     pub(super) fn close_replaced(&mut self) {
         self.replaced.clear();
     }
 
-    /// Removes what writers left beside the file that died, or had a full disk.
+    /// Removes temporary files of processes that crashed or had a full disk.
     fn remove_leftovers(&self) {
         let folder = self.path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let Ok(entries) = std::fs::read_dir(folder.unwrap_or(Path::new("."))) else { return };
@@ -164,12 +164,12 @@ impl Store {
     }
 }
 
-/// Whether the error of a rename means that the file is a mount point.
+/// Returns whether a failed rename means that the file is a mount point.
 fn is_mounted(error: &std::io::Error) -> bool {
     matches!(error.kind(), ErrorKind::ResourceBusy | ErrorKind::CrossesDevices)
 }
 
-/// Whether this is still the file of that name.
+/// Returns whether the open file still has this path.
 fn is_at(file: &File, path: &Path) -> std::io::Result<bool> {
     let (this, there) = (file.metadata()?, path.metadata()?);
     Ok((this.dev(), this.ino()) == (there.dev(), there.ino()))
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_full_disk_left_is_removed() {
+    fn temporary_files_left_by_a_full_disk_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nodes.conf");
         let others = ["nodes.tmp-x", "nodes-2.tmp-7", "nodes.tmp-", "nodes.tmp"];
@@ -192,7 +192,7 @@ mod tests {
             std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         left.sort();
         assert_eq!(left, ["nodes-2.tmp-7", "nodes.conf", "nodes.tmp", "nodes.tmp-", "nodes.tmp-x"]);
-        // A file that cannot take its place does not stay beside it: here a folder has the name.
+        // A file that cannot be renamed does not stay: here a directory has the name.
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
         assert!(store.write("text\n", true).is_err());
@@ -235,9 +235,9 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
     }
 
-    /// The story: a node was told to stop, and started again at once. It did not start.
+    /// A node that was restarted immediately after SHUTDOWN failed to start.
     #[test]
-    fn a_process_that_stops_is_waited_for() {
+    fn start_waits_for_a_stopping_process() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("nodes.conf");
         let (mut store, _) = Store::open(&path).unwrap();

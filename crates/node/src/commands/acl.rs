@@ -1,4 +1,4 @@
-//! Those subcommands of ACL that need files.
+//! The ACL subcommands that access files.
 
 use config::keys;
 use engine::Session;
@@ -16,7 +16,7 @@ pub(super) fn load(server: &Server, session: &mut Session) -> Outcome {
     Ok(())
 }
 
-/// ACL SAVE
+/// ACL SAVE.
 pub(super) fn save(server: &Server) -> Outcome {
     let path = server.config.get(keys::ACLFILE).ok_or(acl::NO_FILE)?;
     access::save_acl_file(&server.engine, &path).map_err(|error| {

@@ -1,4 +1,4 @@
-//! CLUSTER, as far as it is about the cluster: words to commands, the machine's answers to replies.
+//! CLUSTER commands about the cluster: parsing, and replies from the cluster state.
 
 mod moves;
 mod parse;
@@ -17,9 +17,8 @@ use crate::server::Server;
 use moves::Move;
 use parse::Change;
 
-/// Answers a CLUSTER command by the state of the machine. A client gets the state that holds once all that was asked
-/// before has been carried out, so its connection waits for that; a transaction or a script holds slots, and gets the
-/// state of now. Changes wait, too.
+/// Replies to a CLUSTER command from the current state. A connection waits until everything requested before has been
+/// done. A transaction or a script holds slot locks and cannot wait; it gets the present state. Changes always wait.
 pub(super) fn at_once(
     server: &Server,
     command: ClusterCommand,
@@ -40,7 +39,7 @@ pub(super) fn at_once(
 
 const DISABLED: &str = "ERR This instance has cluster support disabled";
 
-/// The commands that the machine's own state answers.
+/// Commands that are answered from the state.
 #[derive(Debug, Clone, Copy)]
 enum Question {
     CountFailureReports,
@@ -54,14 +53,14 @@ enum Question {
     Slots,
 }
 
-/// A command by what answers it or carries it out.
+/// A command by the component that executes it.
 #[derive(Debug, Clone, Copy)]
 enum Wish {
     Look(Question),
-    /// Its figures are the driver's.
+    /// Answered by the driver.
     Links,
     Change(Change),
-    /// Slots that move in one piece.
+    /// An atomic slot migration.
     Move(Move),
 }
 
@@ -101,7 +100,7 @@ impl Wish {
     }
 }
 
-/// Carries out a CLUSTER command and writes its reply.
+/// Executes a CLUSTER command and writes its reply.
 pub(crate) async fn run(connection: &mut Connection, command: ClusterCommand, args: Args<'_>) {
     let server = connection.server.clone();
     let (protocol, via) = (connection.session.protocol, connection.session.client.link.via);
@@ -113,7 +112,7 @@ pub(crate) async fn run(connection: &mut Connection, command: ClusterCommand, ar
     }
     let mut out = Vec::new();
     let mut reply = Writer::new(&mut out, protocol);
-    // While the server stops no answer is possible; the connection closes.
+    // While the server stops there is no reply; the connection closes.
     let _ = answer(&server, &cluster, command, args, via, &mut reply).await;
     connection.output().extend_from_slice(&out);
 }
@@ -153,7 +152,7 @@ async fn answer(
     Some(())
 }
 
-/// Replies what the machine says now.
+/// Replies from the present state.
 fn read(
     server: &Server,
     machine: &Machine,
@@ -207,7 +206,7 @@ async fn carry_out(cluster: &Cluster, command: OperatorCommand, reply: &mut Writ
     Some(())
 }
 
-/// CLUSTER LINKS
+/// CLUSTER LINKS.
 async fn links(cluster: &Cluster, reply: &mut Writer<'_>) -> Option<()> {
     let links = cluster
         .look(|driver| {

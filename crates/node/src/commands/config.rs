@@ -10,7 +10,7 @@ use crate::server::Server;
 use crate::server::settings;
 use config::{Config, Extent, Replaced, SetError, keys};
 
-/// CONFIG GET pattern [pattern ...]
+/// CONFIG GET pattern [pattern ...].
 pub(crate) fn get(config: &Config, args: Args<'_>, reply: &mut Writer<'_>) {
     let patterns = args.from(2);
     let matched = |name: &str| {
@@ -24,14 +24,14 @@ pub(crate) fn get(config: &Config, args: Args<'_>, reply: &mut Writer<'_>) {
     found.sort_by_key(|(name, ..)| *name);
     reply.map(found.len());
     for (name, value, pattern) in found {
-        // A name that was given is given back in its own spelling.
+        // A literal name is returned in the client's spelling.
         let spelt = if pattern.eq_ignore_ascii_case(name.as_bytes()) { pattern } else { name.as_bytes() };
         reply.bulk(spelt);
         reply.bulk(value.as_bytes());
     }
 }
 
-/// CONFIG SET name value [name value ...]. `local`: the client is on this machine.
+/// CONFIG SET name value [name value ...]. `local` tells whether the client is on this host.
 pub(crate) async fn set(server: &Arc<Server>, args: Args<'_>, local: bool) -> Result<(), String> {
     let words: Vec<String> =
         args.iter().skip(2).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
@@ -39,7 +39,7 @@ pub(crate) async fn set(server: &Arc<Server>, args: Args<'_>, local: bool) -> Re
         return Err("ERR syntax error".to_owned());
     }
     let changes: Vec<_> = words.chunks(2).map(|pair| (pair[0].clone(), pair[1].clone())).collect();
-    // One at a time: a change that fails gives the values of before back.
+    // One at a time, since a failed change restores the previous values.
     let _turn = server.settings_turn.lock().await;
     let is_bound_to_data = |(name, _): &(String, String)| {
         [keys::DIR.name(), keys::APPENDONLY.name()].iter().any(|fixed| fixed.eq_ignore_ascii_case(name))
@@ -60,7 +60,7 @@ pub(crate) async fn set(server: &Arc<Server>, args: Args<'_>, local: bool) -> Re
     settings::change(server, &changed).await.map_err(|refusal| failed(refusal.parameter, &refusal.reason))
 }
 
-/// CONFIG REWRITE, and DEBUG CONFIG-REWRITE-FORCE-ALL
+/// CONFIG REWRITE, and DEBUG CONFIG-REWRITE-FORCE-ALL.
 pub(crate) fn rewrite(server: &Server, extent: Extent) -> Result<(), String> {
     let Some(path) = &server.identity.config_file else {
         return Err("ERR The server is running without a config file".to_owned());
@@ -76,7 +76,7 @@ pub(crate) fn rewrite(server: &Server, extent: Extent) -> Result<(), String> {
     Ok(())
 }
 
-/// The users as lines of the configuration file, which has none where there is an ACL file.
+/// Formats the users for the configuration file; none if there is an ACL file.
 fn users(server: &Server) -> Vec<Vec<String>> {
     let config = &server.config;
     if config.get(keys::ACLFILE).is_some() {

@@ -1,4 +1,4 @@
-//! DEBUG, as far as it is about the process, its files and its links.
+//! DEBUG commands about the process, its files and its links.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use crate::connection::Connection;
 use crate::replication::Event;
 use crate::server::{Server, shutdown};
 
-/// How often a signal that ends the process is sent again: the first one may only take a handler away.
-const INSIST: Duration = Duration::from_millis(10);
+/// How often the terminating signal is sent again: the first one may only reset a handler.
+const SIGNAL_RETRY: Duration = Duration::from_millis(10);
 
 pub(super) async fn run(connection: &mut Connection, command: DebugCommand, args: Args<'_>) {
     let server = connection.server.clone();
@@ -72,7 +72,7 @@ pub(super) async fn run(connection: &mut Connection, command: DebugCommand, args
     }
 }
 
-/// A text as it was given, but for what would end its line.
+/// Escapes line breaks in a text.
 fn in_one_line(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     let mut line = String::with_capacity(text.len());
@@ -82,8 +82,7 @@ fn in_one_line(text: &[u8]) -> String {
     line
 }
 
-/// DEBUG SLEEP seconds: for so long neither clients nor, on the bus and the replication links, other nodes are
-/// answered.
+/// DEBUG SLEEP seconds: suspends clients, the bus and the replication links.
 async fn sleep(server: &Server, args: Args<'_>) -> Outcome {
     let seconds = args.get(2).and_then(|text| std::str::from_utf8(text).ok()?.parse::<f64>().ok());
     let duration = Duration::try_from_secs_f64(seconds.unwrap_or(0.0)).unwrap_or_default();
@@ -101,8 +100,8 @@ async fn sleep(server: &Server, args: Args<'_>) -> Outcome {
     Ok(())
 }
 
-/// DEBUG RELOAD [MERGE] [NOFLUSH] [NOSAVE]. Unlike in Redis a key that is in both places ends nothing without MERGE:
-/// the file's stays.
+/// DEBUG RELOAD [MERGE] [NOFLUSH] [NOSAVE]. Unlike Redis, a key that exists in both places without MERGE does not end
+/// the process; the value of the file wins.
 async fn reload(server: &Arc<Server>, args: Args<'_>) -> Outcome {
     let mut how = ReloadOptions { save: true, merge: false };
     for word in args.iter().skip(2) {
@@ -134,7 +133,7 @@ async fn reload(server: &Arc<Server>, args: Args<'_>) -> Outcome {
     Err("ERR Error trying to load the RDB dump, check server logs.".to_owned())
 }
 
-/// DEBUG LOADAOF
+/// DEBUG LOADAOF.
 async fn load_aof(server: &Arc<Server>) -> Outcome {
     let loading = server.clone();
     let outcome = tokio::task::spawn_blocking(move || append_only::reload(&loading.durability)).await;
@@ -150,17 +149,17 @@ async fn load_aof(server: &Arc<Server>) -> Outcome {
     Err("ERR Error trying to load the AOF files, check server logs.".to_owned())
 }
 
-/// DEBUG SEGFAULT: the process ends, and so does this connection.
+/// DEBUG SEGFAULT: the process ends, and with it this connection.
 fn segfault() -> Outcome {
     tracing::error!("Redoubt crashed by signal: 11, asked for by DEBUG SEGFAULT");
     loop {
         kill_process(getpid(), Signal::SEGV).map_err(|error| format!("ERR {error}"))?;
-        std::thread::sleep(INSIST);
+        std::thread::sleep(SIGNAL_RETRY);
     }
 }
 
-/// DEBUG RESTART [milliseconds], which saves all, and DEBUG CRASH-AND-RECOVER [milliseconds], which saves nothing: this
-/// process becomes a new server.
+/// DEBUG RESTART [milliseconds] saves first; DEBUG CRASH-AND-RECOVER [milliseconds] does not. Both replace this process
+/// by a new server.
 async fn restart(server: &Arc<Server>, args: Args<'_>, in_order: bool) -> Outcome {
     let delay = match args.get(2) {
         None => 0,
@@ -194,7 +193,7 @@ async fn restart(server: &Arc<Server>, args: Args<'_>, in_order: bool) -> Outcom
     Err("ERR failed to restart the server. Check server logs.".to_owned())
 }
 
-/// DEBUG CLUSTERLINK KILL to|from|all node-id
+/// DEBUG CLUSTERLINK KILL to|from|all node-id.
 async fn kill_links(server: &Server, args: Args<'_>) -> Outcome {
     let Some(cluster) = &server.cluster else {
         return Err("ERR Debug option only available for cluster mode enabled setup!".to_owned());
@@ -216,7 +215,7 @@ async fn kill_links(server: &Server, args: Args<'_>) -> Outcome {
     if known.await.unwrap_or(false) { Ok(()) } else { Err(unknown) }
 }
 
-/// DEBUG DROP-CLUSTER-PACKET-FILTER and its kin; without a cluster there is nothing to interfere with.
+/// DEBUG DROP-CLUSTER-PACKET-FILTER and similar commands. Without a cluster they have no effect.
 async fn interfere(server: &Server, command: DebugCommand, args: Args<'_>) -> Outcome {
     let number = resp::parse_i64(&args[2]).ok_or("ERR value is not an integer or out of range")?;
     let change = move |interference: &mut Interference| match command {
@@ -230,11 +229,11 @@ async fn interfere(server: &Server, command: DebugCommand, args: Args<'_>) -> Ou
     Ok(())
 }
 
-/// Clients are told of by what they take, in such powers of two, as in Redis.
+/// Clients are grouped by memory in powers of two from this exponent on, as in Redis.
 const LEAST_POWER: u32 = 15;
 const MOST_POWER: u32 = 33;
 
-/// DEBUG CLIENT-EVICTION
+/// DEBUG CLIENT-EVICTION.
 fn client_eviction(connection: &mut Connection) {
     let server = connection.server.clone();
     if server.engine.clients.memory_limit().is_none() {
@@ -262,7 +261,7 @@ fn client_eviction(connection: &mut Connection) {
     connection.reply().verbatim(b"txt", text.as_bytes());
 }
 
-/// DEBUG MALLCTL name [value]: those of jemalloc's numbers that have a safe way to them.
+/// DEBUG MALLCTL name [value], for the numbers of jemalloc that have a safe interface.
 fn mallctl(connection: &mut Connection, args: Args<'_>) {
     let number = |read: Result<usize, _>| read.ok().and_then(|value: usize| i64::try_from(value).ok());
     let value = args.get(3).map(resp::parse_i64);
@@ -288,7 +287,7 @@ fn mallctl(connection: &mut Connection, args: Args<'_>) {
     }
 }
 
-/// DEBUG MALLCTL-STR name
+/// DEBUG MALLCTL-STR name.
 fn mallctl_str(connection: &mut Connection, args: Args<'_>) {
     match (&args[2], args.len(), version::read()) {
         (b"version", 3, Ok(text)) => connection.reply().bulk(text.as_bytes()),

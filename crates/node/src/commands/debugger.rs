@@ -1,4 +1,4 @@
-//! EVAL after SCRIPT DEBUG: the script runs on a thread of its own, and this connection carries its debugger's words.
+//! EVAL after SCRIPT DEBUG: the script runs on a separate thread, and this connection carries the debugger's commands.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
@@ -11,12 +11,12 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::connection::Connection;
 
-/// How often a debugger that waits for its user looks whether the script is to end.
+/// How often a debugger that waits for its user checks whether the script must end.
 const LOOK: Duration = Duration::from_millis(100);
 
 type Words = Vec<Vec<u8>>;
 
-/// The two ends of a debugger on its way over a connection.
+/// The debugger's side of the channels to its connection.
 #[derive(Debug)]
 struct Far {
     words: UnboundedSender<Vec<u8>>,
@@ -48,10 +48,10 @@ pub(super) async fn run(connection: &mut Connection, args: Args<'_>) {
     let server = connection.server.clone();
     let thread = std::thread::Builder::new().name("debugger".to_owned()).spawn(move || {
         let reply = script.run(&server.engine, &server.commands, time::now(), time::nanos);
-        // The client may have left.
+        // The client may have disconnected.
         let _ = words.send(reply);
     });
-    // As in Redis, a connection that has debugged ends.
+    // As in Redis, the connection closes after debugging.
     connection.session.closing = true;
     if let Err(error) = thread {
         return connection.reply().error(&format!("ERR no thread for the debugger: {error}"));
@@ -59,7 +59,7 @@ pub(super) async fn run(connection: &mut Connection, args: Args<'_>) {
     carry(connection, &mut said, commands).await;
 }
 
-/// Carries words and commands until the script has ended or the client leaves; then its debugger hears of that.
+/// Transfers commands and output until the script has ended or the client disconnects, which the debugger then notices.
 async fn carry(
     connection: &mut Connection,
     said: &mut tokio::sync::mpsc::UnboundedReceiver<Vec<u8>>,
@@ -77,12 +77,12 @@ async fn carry(
                 let Ok(request) = request else { return };
                 let words = request.args().iter().map(<[u8]>::to_vec).collect();
                 if commands.send(words).is_err() {
-                    // It has ended meanwhile.
+                    // The script has ended meanwhile.
                     continue;
                 }
             }
         }
     }
-    // An error shows again when the connection ends.
+    // An error will be reported when the connection ends.
     let _ = connection.send_out().await;
 }

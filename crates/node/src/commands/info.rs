@@ -1,6 +1,6 @@
-//! INFO: sections of `name:value` lines. Names are those that dashboards and exporters read.
+//! INFO: sections of `name:value` lines, with the names that dashboards and exporters read.
 //!
-//! Each section is a function in [`SECTIONS`]; a file for each group of them.
+//! Each section is a function in [`SECTIONS`]; groups of sections have their own files.
 
 mod activity;
 mod data;
@@ -15,14 +15,14 @@ use keyspace::Keyspace;
 
 use crate::server::Server;
 
-/// When a section is shown.
+/// When a section is included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Shown {
-    /// Also when no section is named.
+    /// Also if no section is named.
     ByDefault,
-    /// When named, and with `all` and `everything`.
+    /// If named, and with `all` and `everything`.
     OnRequest,
-    /// When named, and with `everything`.
+    /// If named, and with `everything`.
     WithModules,
 }
 
@@ -32,22 +32,22 @@ struct Section {
     write: Source,
 }
 
-/// The data as the thread that asks may read it.
+/// Access to the data from the requesting thread.
 #[derive(Debug)]
 pub(crate) enum Data<'a, 'c> {
-    /// A command, which may hold slots.
+    /// A command, which may hold slot locks.
     Of(&'a mut Context<'c>),
-    /// A thread that holds none.
+    /// A thread that holds no locks.
     Free(&'a Keyspace),
-    /// A thread of which that is not known.
+    /// A thread that may hold locks.
     Unknown,
 }
 
-/// Where a section's lines are from.
+/// The source of a section's lines.
 enum Source {
     /// The server.
     Server(fn(&Server, &mut InfoText)),
-    /// The data, which the calling command may hold locked.
+    /// The data, which the requesting command may have locked.
     Data(fn(&mut Data<'_, '_>, &mut InfoText)),
 }
 
@@ -55,7 +55,7 @@ const fn section(name: &'static str, shown: Shown, write: fn(&Server, &mut InfoT
     Section { name, shown, write: Source::Server(write) }
 }
 
-/// In the order in which they are shown.
+/// In the order of the output.
 const SECTIONS: &[Section] = &[
     section("Server", Shown::ByDefault, process::server),
     section("Clients", Shown::ByDefault, process::clients),
@@ -69,12 +69,12 @@ const SECTIONS: &[Section] = &[
     section("Errorstats", Shown::ByDefault, activity::errorstats),
     section("Latencystats", Shown::OnRequest, activity::latencystats),
     section("Cluster", Shown::ByDefault, process::cluster),
-    // Parsers of clients take a header for one word, so a header of two is not shown by default.
+    // Client libraries parse headers as one word, so a header with a blank is not included by default.
     section("Scripting Engines", Shown::OnRequest, process::scripting_engines),
     Section { name: "Keyspace", shown: Shown::ByDefault, write: Source::Data(data::keyspace) },
 ];
 
-/// INFO [section ...]
+/// INFO [section ...].
 pub(super) fn info(server: &Server, context: &mut Context<'_>) {
     let words = context.args.iter().skip(1);
     let wanted: Vec<String> = words.map(|word| String::from_utf8_lossy(word).to_lowercase()).collect();
@@ -82,7 +82,7 @@ pub(super) fn info(server: &Server, context: &mut Context<'_>) {
     context.reply.verbatim(b"txt", text.as_bytes());
 }
 
-/// The sections that these words name; none of the data where it cannot be read.
+/// Renders the named sections, without those about the data where it cannot be read.
 pub(crate) fn render(server: &Server, wanted: &[String], data: &mut Data<'_, '_>) -> String {
     let mut text = InfoText::default();
     for section in SECTIONS.iter().filter(|section| is_wanted(wanted, section)) {

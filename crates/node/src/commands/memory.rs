@@ -12,9 +12,9 @@ use super::Outcome;
 use crate::housekeeping::Housekeeping;
 use crate::housekeeping::overhead::Overhead;
 
-/// Below this much, ratios say nothing.
+/// Below this size in bytes, ratios are meaningless.
 const TOO_LITTLE: usize = 5 << 20;
-/// Ratios, and a difference in bytes, above which MEMORY DOCTOR remarks on them, as in Redis.
+/// Ratios, and a difference in bytes, that MEMORY DOCTOR reports, as in Redis.
 const HIGH: f64 = 1.4;
 const HIGH_RSS: f64 = 1.1;
 const HIGH_BYTES: usize = 10 << 20;
@@ -23,11 +23,11 @@ fn ratio(a: usize, b: usize) -> f64 {
     if b == 0 { 0.0 } else { a as f64 / b as f64 }
 }
 
-/// One line of MEMORY STATS.
+/// A field of MEMORY STATS.
 enum Figure {
     Integer(i64),
     Float(f64),
-    /// The bytes that a database needs beside its keys and values.
+    /// The memory of a database in addition to its keys and values.
     Database(i64),
 }
 
@@ -37,7 +37,7 @@ impl From<usize> for Figure {
     }
 }
 
-/// MEMORY STATS
+/// MEMORY STATS.
 pub(super) fn stats(house: &Housekeeping, context: &mut Context<'_>) {
     let (sizes, overheads) = (context.database_sizes(), context.database_overheads());
     let (figures, reply) = (figures(house, &sizes, &overheads), &mut context.reply);
@@ -48,7 +48,7 @@ pub(super) fn stats(house: &Housekeeping, context: &mut Context<'_>) {
             Figure::Integer(number) => reply.integer(number),
             Figure::Float(number) => reply.double(number),
             Figure::Database(bytes) => {
-                // An expiry time lies with its key, and slots need none of their keys.
+                // Expiry times are stored with their keys, and slots keep no list of keys.
                 reply.map(2);
                 reply.bulk(b"overhead.hashtable.main");
                 reply.integer(bytes);
@@ -74,7 +74,7 @@ fn figures(house: &Housekeeping, sizes: &[DatabaseSize], overheads: &[usize]) ->
     add("total.allocated", usage.used.into());
     add("startup.allocated", overhead.startup.into());
     add("replication.backlog", overhead.backlog.into());
-    // Replicas, and the nodes to which slots move, read from the one log.
+    // Replicas and the targets of slot migrations all read from the one log.
     add("replicas.repl.buffer", Figure::Integer(0));
     add("clients.slaves", overhead.replicas.into());
     add("clients.normal", overhead.clients.into());
@@ -89,7 +89,7 @@ fn figures(house: &Housekeeping, sizes: &[DatabaseSize], overheads: &[usize]) ->
     for (db, bytes) in databases {
         add(&format!("db.{db}"), Figure::Database(bytes as i64));
     }
-    // An index grows where it lies.
+    // Tables grow in place.
     add("overhead.db.hashtable.lut", index.into());
     add("overhead.db.hashtable.rehashing", Figure::Integer(0));
     add("overhead.total", total.into());
@@ -115,7 +115,7 @@ fn figures(house: &Housekeeping, sizes: &[DatabaseSize], overheads: &[usize]) ->
     figures
 }
 
-/// MEMORY DOCTOR
+/// MEMORY DOCTOR.
 pub(super) fn doctor(peak: usize, reply: &mut Writer<'_>) {
     reply.verbatim(b"txt", report(&memory_usage(), peak).as_bytes());
 }
@@ -150,7 +150,7 @@ fn report(usage: &MemoryUsage, peak: usize) -> String {
     format!("Sam, I detected a few issues in this Redoubt instance memory implants:\n\n{found}\n")
 }
 
-/// MEMORY MALLOC-STATS
+/// MEMORY MALLOC-STATS.
 pub(super) fn malloc_stats(reply: &mut Writer<'_>) {
     let (usage, pool) = (memory_usage(), pool_usage());
     let text = format!(
@@ -164,7 +164,7 @@ pub(super) fn malloc_stats(reply: &mut Writer<'_>) {
     reply.verbatim(b"txt", text.as_bytes());
 }
 
-/// MEMORY PURGE where it cannot be waited for.
+/// MEMORY PURGE on another thread, for callers that cannot wait.
 pub(super) fn purge_aside(keyspace: Arc<Keyspace>) -> Outcome {
     let steps = move || {
         for step in 0..Keyspace::PURGE_STEPS {
@@ -175,9 +175,9 @@ pub(super) fn purge_aside(keyspace: Arc<Keyspace>) -> Outcome {
     begun.map(drop).map_err(|error| format!("ERR {error}"))
 }
 
-/// MEMORY PURGE: what the cron does within half a minute, at once.
+/// MEMORY PURGE: does at once what the periodic purge does within half a minute.
 pub(super) async fn purge(keyspace: Arc<Keyspace>) {
-    // The general allocator gives back by itself, with its own threads.
+    // The general allocator purges on its own threads.
     let steps = move || (0..Keyspace::PURGE_STEPS).map(|step| keyspace.purge_step(step)).sum::<usize>();
     let given = tokio::task::spawn_blocking(steps).await.unwrap_or(0);
     tracing::debug!("MEMORY PURGE gave {given} bytes back");

@@ -1,8 +1,7 @@
-//! MIGRATE: carries out what the machine of a migration decides ([`engine::migration::Migration`]).
+//! MIGRATE: performs the actions of [`engine::migration::Migration`].
 //!
-//! Each key is captured, restored at the target, and released here if it has not changed meanwhile. Other clients are
-//! served all the while. The target's ASKING form is used in cluster mode, where the slot is on its way and not yet the
-//! target's.
+//! Each key is dumped, restored at the target, and deleted here unless it has changed meanwhile. Other clients are
+//! served concurrently. In cluster mode RESTORE-ASKING is used, because the slot is still being imported by the target.
 
 mod target;
 
@@ -24,7 +23,7 @@ use crate::server::Server;
 
 use target::Target;
 
-/// Carries it out and writes the reply.
+/// Executes MIGRATE and writes the reply.
 pub(super) async fn migrate(connection: &mut Connection, args: Args<'_>) {
     let server = connection.server.clone();
     let order = match Order::parse(args) {
@@ -43,7 +42,7 @@ pub(super) async fn migrate(connection: &mut Connection, args: Args<'_>) {
     }
 }
 
-/// The server that keys leave, and their way to the other.
+/// The source of the keys and its connection to the target.
 struct Source<'a> {
     server: &'a Server,
     db: u16,
@@ -51,7 +50,7 @@ struct Source<'a> {
     dialer: Dialer,
     target: Option<Target>,
     held: HeldSlots<'a>,
-    /// Where the last key that left ends in the log.
+    /// The end of the last deleted key in the log.
     released: Option<ReplOffset>,
 }
 
@@ -146,12 +145,12 @@ impl<'a> Source<'a> {
     }
 }
 
-/// The outcome of a step, if it is there in time.
+/// Waits for the result of a step within the remaining time.
 async fn timely(left: Duration, outcome: impl Future<Output = Input>) -> Input {
     tokio::time::timeout(left, outcome).await.unwrap_or(Input::Deadline)
 }
 
-/// Slots whose writes wait for as long as this lives.
+/// Slots whose writes are paused while this value exists.
 struct HeldSlots<'a> {
     pauses: &'a PauseGate,
     slots: Vec<Slot>,

@@ -1,4 +1,4 @@
-//! REPLICAOF, and what replicas say to their masters.
+//! REPLICAOF, and the commands that replicas send to their masters.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use crate::replication::failover;
 use crate::replication::{Event, Newcomer};
 use crate::server::Server;
 
-/// PSYNC id offset, SYNC: the connection leaves for the replication thread.
+/// PSYNC and SYNC: the connection moves to the replication thread.
 pub(super) fn psync(connection: &mut Connection, args: Args<'_>) {
     let server = connection.server.clone();
     let protocol = connection.session.protocol;
-    // A replica that has fetched its snapshot here has our data.
+    // A replica that received its snapshot from this node has this node's data.
     let fetched = connection.profile.as_ref().is_some_and(|profile| profile.snapshot_over.is_some());
     let served = connection.profile.as_ref().is_none_or(|profile| profile.can_be_served());
     let client = connection.session.client.clone();
@@ -69,7 +69,7 @@ pub(super) fn psync(connection: &mut Connection, args: Args<'_>) {
     }
 }
 
-/// A master that hands its place over asks this replica to take it.
+/// PSYNC FAILOVER: a master asks this replica to take over.
 fn take_over(server: &Server, client: &Client, request: &PsyncRequest) -> Result<(), &'static str> {
     if !server.replication.is_replica() {
         return Err("ERR PSYNC FAILOVER can't be sent to a master.");
@@ -90,13 +90,13 @@ fn take_over(server: &Server, client: &Client, request: &PsyncRequest) -> Result
     Ok(())
 }
 
-/// FAILOVER [TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds]
+/// FAILOVER [TO host port [FORCE]] [ABORT] [TIMEOUT milliseconds].
 pub(super) fn failover(server: &Arc<Server>, args: Args<'_>) -> Outcome {
     let words: Vec<&[u8]> = args.iter().skip(1).collect();
     failover::run(&server.failover, failover::parse(&words)?)
 }
 
-/// REPLCONF option value [option value ...]
+/// REPLCONF option value [option value ...].
 pub(super) fn replconf(connection: &mut Connection, args: Args<'_>) {
     let replication = connection.server.replication.clone();
     let profile = connection.profile.get_or_insert_default();
@@ -110,13 +110,13 @@ pub(super) fn replconf(connection: &mut Connection, args: Args<'_>) {
     let mut reply = Writer::new(connection.output(), protocol);
     match outcome {
         Ok(ReplconfAction::Ok) => reply.ok(),
-        // Only a replica says so, and only a master asks so; Redis answers neither.
+        // These are sent between master and replica, and Redis does not reply to them.
         Ok(ReplconfAction::Ack(_) | ReplconfAction::GetAck | ReplconfAction::SnapshotOver(_)) => {}
         Err(error) => reply.error(&error.to_string()),
     }
 }
 
-/// REPLICAOF host port, REPLICAOF NO ONE
+/// REPLICAOF host port, REPLICAOF NO ONE.
 pub(super) fn replicaof(server: &Server, client: &Client, args: Args<'_>, reply: &mut Writer<'_>) {
     if server.engine.topology.is_some() {
         return reply.error("ERR REPLICAOF not allowed in cluster mode.");
@@ -127,7 +127,7 @@ pub(super) fn replicaof(server: &Server, client: &Client, args: Args<'_>, reply:
     let (host, port) = (&args[1], &args[2]);
     if host.eq_ignore_ascii_case(b"no") && port.eq_ignore_ascii_case(b"one") {
         if Watched::is_sentinel(client) && server.engine.settings.gate().contains(Gate::EMPTY_MASTER) {
-            // It would be elected in the place of one that has data and cannot be reached just now.
+            // Otherwise it would replace a server that has the data and is only unreachable.
             return reply
                 .error("EMPTYMASTER This master started without its data and has nothing to lead with.");
         }
@@ -157,7 +157,7 @@ pub(super) fn replicaof(server: &Server, client: &Client, args: Args<'_>, reply:
     }
 }
 
-/// A client as the log shows it.
+/// Describes a client for the log.
 fn described(server: &Server, client: &Client) -> String {
     let line = client.describe(process::time::now(), &server.engine.catalogue);
     String::from_utf8_lossy(&line).into_owned()

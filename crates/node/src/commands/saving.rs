@@ -12,7 +12,7 @@ use crate::connection::Connection;
 use crate::server::Server;
 use crate::server::shutdown::{self, Order};
 
-/// SAVE: this client waits, the others go on.
+/// SAVE blocks this client only.
 pub(super) async fn save(connection: &mut Connection) {
     let server = connection.server.clone();
     let outcome = tokio::task::spawn_blocking(move || saving::save(&server.durability)).await;
@@ -29,7 +29,7 @@ pub(super) async fn save(connection: &mut Connection) {
     }
 }
 
-/// BGSAVE [SCHEDULE | CANCEL]
+/// BGSAVE [SCHEDULE | CANCEL].
 pub(super) fn bgsave(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) -> Outcome {
     let option = args.get(1).map(<[u8]>::to_ascii_lowercase);
     match option.as_deref() {
@@ -39,7 +39,7 @@ pub(super) fn bgsave(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) ->
             }
             reply.simple("Background saving cancelled");
         }
-        // Only a rewrite of an AOF would have to be waited for.
+        // BGSAVE only has to wait for an AOF rewrite.
         None | Some(b"schedule") if args.len() <= 2 => {
             saving::save_in_background(&server.durability).map_err(|error| format!("ERR {error}"))?;
             reply.simple("Background saving started");
@@ -49,14 +49,14 @@ pub(super) fn bgsave(server: &Server, args: Args<'_>, reply: &mut Writer<'_>) ->
     Ok(())
 }
 
-/// BGREWRITEAOF
+/// BGREWRITEAOF.
 pub(super) fn bgrewriteaof(server: &Server, reply: &mut Writer<'_>) -> Outcome {
     append_only::rewrite_in_background(&server.durability).map_err(|error| format!("ERR {error}"))?;
     reply.simple("Background append only file rewriting started");
     Ok(())
 }
 
-/// SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]: no reply if it is done; the connection just closes.
+/// SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [ABORT]. There is no reply on success; the connection closes.
 pub(super) async fn shutdown(connection: &mut Connection, args: Args<'_>) {
     let server = connection.server.clone();
     let outcome = match Order::parse(args.iter().skip(1)) {

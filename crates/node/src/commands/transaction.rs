@@ -1,7 +1,7 @@
-//! EXEC of a queue of which some commands wait for more than keys (REPLICAOF, CONFIG SET).
+//! EXEC with commands that wait for something other than keys, such as REPLICAOF or CONFIG SET.
 //!
-//! The engine has run what needs slots, and holds none any more. It gives the commands that wait one after another, and
-//! runs those between them that need no slot.
+//! The engine has executed the commands that need slots, and has released its locks. It returns the waiting commands
+//! one by one and executes those in between that need no slot.
 
 use engine::{ClusterCommand, NodeCommand};
 use net::scratch::with_scratch;
@@ -20,7 +20,7 @@ pub(super) async fn exec(connection: &mut Connection) {
         let Some((command, request)) = next else { return };
         let mark = connection.output.mark();
         if command == NodeCommand::Cluster(ClusterCommand::SyncSlots) {
-            // It would take the connection away in the middle of the reply.
+            // It would take over the connection in the middle of the reply.
             connection.reply().error("ERR Command not allowed inside a transaction");
         } else {
             Box::pin(super::run_counted(connection, command, request.args())).await;

@@ -1,4 +1,4 @@
-//! WAIT and WAITAOF: a client waits until there are enough copies of what it has written.
+//! WAIT and WAITAOF: a client waits until its writes have enough copies.
 
 use std::time::Duration;
 
@@ -13,10 +13,10 @@ use crate::replication::Replication;
 use crate::replication::waits::Wait;
 use crate::server::Server;
 
-/// The copies that are waited for, and how long; no time is for ever.
+/// The required copies and the timeout; `None` waits for ever.
 pub(super) type Asked = Result<(RequiredCopies, Option<Duration>), &'static str>;
 
-/// Answers when there are enough copies, or when the time is over.
+/// Replies once there are enough copies, or at the timeout.
 pub(super) async fn wait(connection: &mut Connection, asked: Asked) {
     let outcome = match asked {
         Ok((wanted, timeout)) => {
@@ -30,7 +30,7 @@ pub(super) async fn wait(connection: &mut Connection, asked: Asked) {
     }
 }
 
-/// Answers where nothing can wait: with the copies there are.
+/// Replies with the present number of copies, where the command cannot wait.
 pub(super) fn count(server: &Server, context: &mut Context<'_>, asked: Asked) -> Outcome {
     let (wanted, _) = asked?;
     let copies = server.replication.copies(context.session.last_write, wanted).map_err(no_file)?;
@@ -38,7 +38,7 @@ pub(super) fn count(server: &Server, context: &mut Context<'_>, asked: Asked) ->
     Ok(())
 }
 
-/// WAIT numreplicas timeout
+/// WAIT numreplicas timeout.
 pub(super) fn wait_asks(replication: &Replication, args: Args<'_>) -> Asked {
     if replication.is_replica() {
         return Err("ERR WAIT cannot be used with replica instances. Please also note that since Redis 4.0 \
@@ -50,7 +50,7 @@ pub(super) fn wait_asks(replication: &Replication, args: Args<'_>) -> Asked {
     Ok((RequiredCopies::Acknowledged { by }, timeout(&args[2])?))
 }
 
-/// WAITAOF numlocal numreplicas timeout
+/// WAITAOF numlocal numreplicas timeout.
 pub(super) fn wait_aof_asks(replication: &Replication, args: Args<'_>) -> Asked {
     let local = resp::parse_i64(&args[1]).ok_or("ERR value is not an integer or out of range")?;
     if !(0..=1).contains(&local) {
@@ -98,7 +98,7 @@ async fn copies_in_time(
     };
     connection.session.client.set_blocked(true);
     if replication.is_replica() {
-        // Since it was asked; the change of role that ended all waits then may have passed by this one.
+        // The role may have changed after the request, and the event that ended all waits may have missed this one.
         connection.session.client.unblock(Unblock::RoleChanged);
     }
     let waited = connection.wait(in_time).await;

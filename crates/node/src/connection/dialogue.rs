@@ -1,4 +1,4 @@
-//! A connection whose client speaks with one command: a debugger's.
+//! A connection that exchanges single requests and replies within one command, as the script debugger does.
 
 use std::future::poll_fn;
 use std::io;
@@ -10,19 +10,18 @@ use tokio::io::{AsyncRead, ReadBuf};
 
 use super::Connection;
 
-/// Read at once.
+/// The read size in bytes.
 const PIECE: usize = 4096;
-/// No command of a debugger's is longer.
-const MOST_UNREAD: usize = 1 << 20;
+/// The maximum length of a debugger command in bytes.
+const MAX_REQUEST: usize = 1 << 20;
 
 impl Connection {
-    /// The next request that comes, while what is to be sent is sent. An error says that the client has gone, or does
-    /// not speak the protocol.
+    /// Reads the next request while sending pending output. Fails if the client disconnects or violates the protocol.
     pub(crate) async fn next_request(&mut self) -> io::Result<Request> {
         poll_fn(|context| self.poll_next_request(context)).await
     }
 
-    /// Sends all that is to be sent.
+    /// Sends all pending output.
     pub(crate) async fn send_out(&mut self) -> io::Result<()> {
         poll_fn(|context| self.poll_send(context)).await
     }
@@ -42,7 +41,7 @@ impl Connection {
                 Poll::Ready(outcome) => outcome?,
             }
             let read = buffer.filled();
-            if read.is_empty() || self.input.len() > MOST_UNREAD {
+            if read.is_empty() || self.input.len() > MAX_REQUEST {
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
             self.session.client.count_input(read.len());
@@ -50,7 +49,7 @@ impl Connection {
         }
     }
 
-    /// The first request of what was read, if that is whole.
+    /// Returns the first buffered request, if it is complete.
     fn take_request(&mut self) -> io::Result<Option<Request>> {
         let mut batch = Batch::default();
         let parsed = Parser::new().parse(&mut self.input, &mut batch, &ParseLimits::default());

@@ -1,9 +1,9 @@
-//! The input of a connection: bytes that were read and are not yet run.
+//! The input buffer of a connection.
 
 use std::ops::{Deref, DerefMut};
 
-/// A buffer that is used up from the front, piece by piece. The used part is dropped once it is half of all bytes, so
-/// that moving the rest costs no more than what is dropped.
+/// A buffer that is consumed from the front. The consumed part is dropped once it makes up half of the buffer, so that
+/// moving the rest costs no more than what is dropped.
 #[derive(Debug, Default)]
 pub(super) struct Input {
     bytes: Vec<u8>,
@@ -11,7 +11,7 @@ pub(super) struct Input {
 }
 
 impl Input {
-    /// The first `count` bytes are done with.
+    /// Marks the first `count` bytes as consumed.
     pub(super) fn consume(&mut self, count: usize) {
         self.done += count;
         if self.done * 2 < self.bytes.len() {
@@ -28,26 +28,26 @@ impl Input {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The buffer with room for so many bytes behind what there is, which may be appended to and no more.
+    /// Returns the buffer with at least `room` bytes of spare capacity. The caller only appends.
     pub(super) fn with_room(&mut self, room: usize) -> &mut Vec<u8> {
         self.bytes.reserve_exact(room);
         &mut self.bytes
     }
 
-    /// Puts bytes before what there is.
+    /// Inserts bytes at the front.
     pub(super) fn prepend(&mut self, mut bytes: Vec<u8>) {
         bytes.extend_from_slice(self);
         *self = Self { bytes, done: 0 };
     }
 
-    /// Takes all bytes that are not yet used up.
+    /// Takes all bytes that are not consumed.
     pub(super) fn take(&mut self) -> Vec<u8> {
         let mut all = std::mem::take(self);
         all.bytes.drain(..all.done);
         all.bytes
     }
 
-    /// The memory that the buffer takes, in bytes.
+    /// Returns the allocated memory in bytes.
     pub(super) fn capacity(&self) -> usize {
         self.bytes.capacity()
     }

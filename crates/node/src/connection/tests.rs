@@ -1,4 +1,4 @@
-//! Connections that hold their replies, over real sockets, with a cursor of the tests' own in the log.
+//! Connections that hold replies until the log is committed, over real sockets, with a log cursor owned by the tests.
 
 use config::Config;
 use durability::stream::{EngineLogHandle, SharedLog};
@@ -18,7 +18,7 @@ use crate::workers::connection_slot::Slots;
 
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A server without threads and sockets, whose log must be committed before a write is answered.
+/// A server without threads and listeners whose log must be committed before writes are answered.
 struct Fixture {
     server: Arc<Server>,
     cursor: CursorId,
@@ -49,7 +49,7 @@ impl Fixture {
         Self { server, cursor, read }
     }
 
-    /// A client and the task that serves it.
+    /// Opens a client connection with the task that serves it.
     fn connect(&self) -> (UnixStream, Arc<Client>, JoinHandle<()>) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         self.server.network.connected.fetch_add(1, Ordering::Relaxed);
@@ -75,7 +75,7 @@ async fn until(condition: impl Fn() -> bool) {
     }
 }
 
-/// Waits until so many bytes wait for the client, and sees that it has been sent none.
+/// Waits until this many bytes are pending for the client, and checks that nothing was sent.
 async fn held(socket: &UnixStream, client: &Client, bytes: usize) {
     until(|| client.unsent_bytes.load(Ordering::Relaxed) == bytes).await;
     let read = socket.try_read(&mut [0]);
@@ -88,9 +88,9 @@ async fn answered(socket: &mut UnixStream, reply: &str) {
     assert_eq!(String::from_utf8(bytes).unwrap(), reply);
 }
 
-/// One client writes and waits for the log; another reads and is answered at once.
+/// One client writes and waits for the commit; another reads and is answered at once.
 #[tokio::test]
-async fn a_write_is_answered_when_its_effect_is_committed() {
+async fn write_is_answered_after_its_effect_is_committed() {
     let mut fixture = Fixture::new(&[]);
     let (mut writer, client, _) = fixture.connect();
     let (mut reader, ..) = fixture.connect();
@@ -102,15 +102,15 @@ async fn a_write_is_answered_when_its_effect_is_committed() {
     answered(&mut reader, "$1\r\nv\r\n").await;
     fixture.commit();
     answered(&mut writer, "+OK\r\n").await;
-    // A write that is committed already is not waited for.
+    // A committed write is answered at once.
     writer.write_all(b"GET k\r\n").await.unwrap();
     answered(&mut writer, "$1\r\nv\r\n").await;
 }
 
-/// Two batches, the second sent while the first is held, and nothing of them committed out of order. A read before a
-/// write may be answered before it: the connection's turn may end in between, if the machine lets it wait.
+/// Two batches, the second sent while the first is held; replies stay in order. A read before a write may be answered
+/// early, since the time slice can end between them.
 #[tokio::test]
-async fn later_replies_stay_behind_a_held_one() {
+async fn later_replies_stay_behind_a_held_reply() {
     let mut fixture = Fixture::new(&[]);
     let (mut socket, client, _) = fixture.connect();
     socket.write_all(b"SET k v\r\nPING\r\n").await.unwrap();
@@ -125,10 +125,10 @@ async fn later_replies_stay_behind_a_held_one() {
     answered(&mut socket, "+OK\r\n$1\r\nv\r\n").await;
 }
 
-/// WAIT, which the shell carries out, does not begin before what was asked earlier is answered. The write behind it
-/// keeps the transaction's replies together, wherever the connection's turn ends.
+/// A node command such as WAIT starts only after earlier replies were sent. The transaction behind it keeps its replies
+/// together.
 #[tokio::test]
-async fn a_command_of_the_shell_runs_when_nothing_is_held() {
+async fn node_command_runs_after_held_replies_were_sent() {
     let mut fixture = Fixture::new(&[]);
     let (mut socket, client, _) = fixture.connect();
     socket.write_all(b"SET k v\r\nWAIT 0 0\r\nSET k w\r\nMULTI\r\nSET k x\r\nEXEC\r\n").await.unwrap();
@@ -141,9 +141,9 @@ async fn a_command_of_the_shell_runs_when_nothing_is_held() {
     answered(&mut socket, "+OK\r\n+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n").await;
 }
 
-/// A client that says good-bye behind a write hears that the write was done, and then the connection ends.
+/// QUIT after a write: the client gets the reply to the write before the connection closes.
 #[tokio::test]
-async fn a_connection_closes_behind_what_it_holds() {
+async fn connection_closes_after_its_held_replies() {
     let mut fixture = Fixture::new(&[]);
     let (mut socket, client, served) = fixture.connect();
     socket.write_all(b"SET k v\r\nQUIT\r\n").await.unwrap();
@@ -155,9 +155,9 @@ async fn a_connection_closes_behind_what_it_holds() {
     served.await.unwrap();
 }
 
-/// A client leaves, another is killed, while their replies are held: no connection is kept for the commit.
+/// Connections that close while replies are held are released without waiting for the commit.
 #[tokio::test]
-async fn a_client_that_leaves_is_not_held() {
+async fn disconnected_client_is_released() {
     let fixture = Fixture::new(&[]);
     let (mut leaver, client, served) = fixture.connect();
     leaver.write_all(b"SET k v\r\n").await.unwrap();
@@ -173,9 +173,9 @@ async fn a_client_that_leaves_is_not_held() {
     assert_eq!(fixture.server.network.connected.load(Ordering::Relaxed), 0);
 }
 
-/// The log stands still, and a client writes on: what is held for it counts for its limit.
+/// Held replies count for the output buffer limit while the log is not committed.
 #[tokio::test]
-async fn held_replies_count_for_the_output_limit() {
+async fn held_replies_count_for_the_output_buffer_limit() {
     let fixture = Fixture::new(&[("client-output-buffer-limit", &["normal", "100", "0", "0"])]);
     let (mut socket, client, served) = fixture.connect();
     for sent in 1..=20 {

@@ -1,5 +1,4 @@
-//! The periodic work of a server: the control thread does it at each beat of the server's pulse ([`AdaptiveTick`]), or when
-//! its time has come.
+//! Periodic work of the control thread, at each tick ([`AdaptiveTick`]) or at its own deadlines.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,29 +18,29 @@ use tokio::sync::Notify;
 use crate::housekeeping::Housekeeping;
 use crate::housekeeping::totals::{Count, Totals};
 
-/// Keys are looked for whose time has come: twice in a turn of `hz`, and at least this often.
+/// The maximum time between expiry cycles; with a higher `hz` they run twice per tick.
 const EXPIRE_PERIOD: Duration = Duration::from_millis(50);
-/// How long that may take before workers that share the processor are let first, how long it goes on like that if there
-/// is more, and the time left to what else this thread does after that.
-const EXPIRE_STINT: Duration = Duration::from_micros(500);
+/// How long an expiry cycle runs before it yields to workers on the same processor, how long it continues if more keys
+/// are due, and the pause for other work of this thread.
+const EXPIRE_SLICE: Duration = Duration::from_micros(500);
 const EXPIRE_CYCLE: Duration = Duration::from_millis(4);
 const EXPIRE_REST: Duration = Duration::from_millis(1);
-/// Clients are looked at this often, and a share of the keys is aged: all of them within 35 minutes.
+/// The interval of client checks and of key aging, which covers all keys within 35 minutes.
 const SECOND: Duration = Duration::from_secs(1);
-/// The steps of a purge at one beat: memory is tidied and given back everywhere within 13 seconds.
+/// Steps of memory defragmentation and purging per tick: all memory is covered within 13 seconds.
 const PURGE_STEPS: usize = 4;
-/// After a step that took more nanoseconds others of the thread come first.
+/// After a step longer than this many nanoseconds, other tasks of the thread run first.
 const LONG_STEP: u64 = 100_000;
-/// So many rounds go by without a change before memory is left as it is: one tidies what the last change left, the next
-/// gives back what that freed.
-const CALM_ROUNDS: usize = 2;
-/// After so many beats at which nothing had come the server is at rest.
-const QUIET_BEATS: usize = 3;
-/// Faults of commands are logged no more often.
+/// The number of rounds without changes after which purging stops: one defragments after the last change, the next
+/// returns the freed memory.
+const UNCHANGED_ROUNDS: usize = 2;
+/// The number of ticks without activity after which the server counts as idle.
+const IDLE_TICKS: usize = 3;
+/// The minimum interval between log lines about command faults, in seconds.
 const FAULT_LOG_SECONDS: usize = 60;
-/// Memory is looked at this often while it has a limit.
+/// The interval of memory checks with `maxmemory` set.
 const MEMORY_PERIOD: Duration = Duration::from_millis(10);
-/// The time left to what else this thread does while keys are evicted.
+/// The pause for other work of this thread during eviction.
 const EVICT_REST: Duration = Duration::from_micros(500);
 
 /// Runs until the server stops.
@@ -51,7 +50,7 @@ pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
     let (mut counts, mut faults) = (Activity::default(), FaultLog::default());
     loop {
         let last = tokio::time::Instant::now();
-        if quiet >= QUIET_BEATS && may_rest(&house) {
+        if quiet >= IDLE_TICKS && may_rest(&house) {
             tick.drive_idle_tick(last, || Activity::of(&house) == counts).await;
         } else {
             tick.drive_tick(last).await;
@@ -79,8 +78,8 @@ pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
     }
 }
 
-/// Looks after the clients and all else that need not be seen to at each beat; `seconds` counts the calls, and the last
-/// was `since` ago.
+/// Checks clients and everything else that is not needed at each tick. `seconds` counts the calls; the last was `since`
+/// ago.
 fn each_second(house: &Housekeeping, clients: &[Arc<Client>], since: Duration, seconds: usize) {
     age(&house.engine, seconds);
     house.network.stats.update_busiest_client(clients, u64::try_from(since.as_nanos()).unwrap_or(u64::MAX));
@@ -93,23 +92,23 @@ fn each_second(house: &Housekeeping, clients: &[Arc<Client>], since: Duration, s
     }
 }
 
-/// Logs faults of commands that clients have got as errors, at most once a minute.
+/// Logs command faults that clients received as errors, at most once a minute.
 #[derive(Default)]
 struct FaultLog {
-    /// How many have been logged.
-    told: u64,
-    /// The second from which on the next may be logged.
+    /// The number of faults logged.
+    logged: u64,
+    /// The earliest second of the next log line.
     next: usize,
 }
 
 impl FaultLog {
     fn tell(&mut self, engine: &Engine, second: usize) {
         let (faults, count) = (&engine.undeclared_keys, engine.undeclared_keys.count());
-        if count == self.told || second < self.next {
+        if count == self.logged || second < self.next {
             return;
         }
-        let more = count - self.told;
-        (self.told, self.next) = (count, second + FAULT_LOG_SECONDS);
+        let more = count - self.logged;
+        (self.logged, self.next) = (count, second + FAULT_LOG_SECONDS);
         let command = faults.last();
         tracing::error!(
             "{more} commands asked for keys that they had not declared and got an error, '{command}' last: a fault of \
@@ -118,7 +117,7 @@ impl FaultLog {
     }
 }
 
-/// Whether nothing has an end that is to be seen at a beat.
+/// Returns whether no deadline must be checked at the next tick.
 fn may_rest(house: &Housekeeping) -> bool {
     let pauses = house.engine.pauses.end_overdue(&house.engine.settings, time::now());
     let busy =
@@ -126,7 +125,7 @@ fn may_rest(house: &Housekeeping) -> bool {
     pauses.is_none() && !busy && house.is_purged.load(Ordering::Relaxed)
 }
 
-/// How much has come and been done so far.
+/// Counters of work received and done.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Activity {
     rates: [u64; RATE_COUNT],
@@ -155,7 +154,7 @@ impl Activity {
     }
 }
 
-/// How often the data has changed. A load shows in the memory that it takes.
+/// Returns a counter that grows with each change of the data. A load is visible in the memory it uses.
 fn changes(house: &Housekeeping) -> u64 {
     let of_worker = |worker: &WorkerStats| {
         let counters = [&worker.changes, &worker.expired_keys, &worker.expired_fields, &worker.evicted_keys];
@@ -164,23 +163,22 @@ fn changes(house: &Housekeeping) -> u64 {
     house.engine.worker_stats().iter().map(|worker| of_worker(worker)).sum()
 }
 
-/// Has this thread stand still whenever DEBUG SLEEP says so. Never returns.
+/// Suspends this thread whenever DEBUG SLEEP requests it. Never returns.
 pub(crate) async fn stand_still(house: Arc<Housekeeping>) {
     loop {
         house.standstill.next().await;
     }
 }
 
-/// Gives free memory back to the system, a little at a time, until two rounds have gone by in which nothing changed.
-/// Never returns.
+/// Returns free memory to the system in small steps, until two rounds have passed without changes. Never returns.
 pub(crate) async fn purge(house: Arc<Housekeeping>) {
     let keyspace = &house.engine.keyspace;
     let data = || (changes(&house), pool_used_bytes());
-    // A keyspace that has no keys yet has nothing to give back.
-    let (mut step, mut calm, mut seen) = (0, CALM_ROUNDS, data());
+    // A keyspace that never had keys has no memory to return.
+    let (mut step, mut calm, mut seen) = (0, UNCHANGED_ROUNDS, data());
     loop {
         house.network.tick.wait_for_tick().await;
-        let is_purged = calm >= CALM_ROUNDS && data() == seen;
+        let is_purged = calm >= UNCHANGED_ROUNDS && data() == seen;
         house.is_purged.store(is_purged, Ordering::Relaxed);
         if is_purged {
             continue;
@@ -200,8 +198,8 @@ pub(crate) async fn purge(house: Arc<Housekeeping>) {
     }
 }
 
-/// Deletes keys whose time has come. However many keys are due, no cycle is longer than a few milliseconds, and threads
-/// that answer commands do not wait for its end; the rest of the keys are gone on with at once.
+/// Deletes expired keys. However many keys are due, a cycle takes a few milliseconds at most and does not block
+/// workers; remaining keys are deleted in the next cycle.
 pub(crate) async fn expire(house: Arc<Housekeeping>) {
     let sooner = Arc::new(Notify::new());
     let ring = sooner.clone();
@@ -213,19 +211,19 @@ pub(crate) async fn expire(house: Arc<Housekeeping>) {
     }
 }
 
-/// One cycle; says whether there is more.
+/// Runs one cycle. Returns whether more keys are due.
 pub(crate) fn expire_some(house: &Housekeeping) -> bool {
     let end = time::instant() + EXPIRE_CYCLE;
-    let mut more = !house.cron_paused.load(Ordering::Relaxed) && expire_for_a_stint(house);
+    let mut more = !house.cron_paused.load(Ordering::Relaxed) && expire_for_a_slice(house);
     while more && time::instant() < end {
         std::thread::yield_now();
-        more = expire_for_a_stint(house);
+        more = expire_for_a_slice(house);
     }
     house.expiry.capped.fetch_add(u64::from(more), Ordering::Relaxed);
     more
 }
 
-/// Returns when a key's time has come, but not before `earliest`.
+/// Waits until a key expires, but at least until `earliest`.
 async fn until_due(house: &Housekeeping, sooner: &Notify, earliest: tokio::time::Instant) {
     loop {
         let left = house.engine.keyspace.next_due().map(|due| due.0.saturating_sub(time::now().0).max(0));
@@ -245,22 +243,22 @@ async fn until_due(house: &Housekeeping, sooner: &Notify, earliest: tokio::time:
     }
 }
 
-/// Says whether there is more.
-fn expire_for_a_stint(house: &Housekeeping) -> bool {
+/// Runs a short part of a cycle. Returns whether more keys are due.
+fn expire_for_a_slice(house: &Housekeeping) -> bool {
     let (begun, now) = (time::nanos(), time::now());
-    let more = with_scratch(|scratch| house.engine.expire_cycle(&mut scratch.worker, now, EXPIRE_STINT));
+    let more = with_scratch(|scratch| house.engine.expire_cycle(&mut scratch.worker, now, EXPIRE_SLICE));
     let nanos = time::nanos().saturating_sub(begun);
     house.expiry.nanos.fetch_add(nanos, Ordering::Relaxed);
     house.engine.latency.sample("expire-cycle", now, nanos);
     more
 }
 
-/// A key must be gone within a tenth of a second of its time, so a low `hz` does not make this rare.
+/// Keys must be deleted within 100 ms after they expire, even with a low `hz`.
 fn expire_period(hz: u32) -> Duration {
     Duration::from_micros(500_000 / u64::from(hz.max(1))).min(EXPIRE_PERIOD)
 }
 
-/// Drops large values that were deleted, on a background thread.
+/// Frees large deleted values on a background thread.
 pub(crate) async fn empty_bin(engine: Arc<Engine>) {
     let filled = Arc::new(Notify::new());
     let ring = filled.clone();
@@ -274,7 +272,7 @@ pub(crate) async fn empty_bin(engine: Arc<Engine>) {
     }
 }
 
-/// Brings the ages of a share of the keys up to date, before their clocks come round.
+/// Updates the age of a share of the keys before their clocks wrap around.
 fn age(engine: &Engine, step: usize) {
     let (now, lfu) = (time::now(), engine.settings.lfu());
     engine.keyspace.age_step(step, &mut |usage| match lfu {
@@ -283,7 +281,7 @@ fn age(engine: &Engine, step: usize) {
     });
 }
 
-/// Closes the connections that have said nothing for as long as `timeout` says.
+/// Closes connections that have been idle for longer than `timeout`.
 fn close_idle(config: &Config, clients: &[Arc<Client>]) {
     let limit = config.get(keys::TIMEOUT);
     if limit.is_zero() {
@@ -301,8 +299,8 @@ fn close_idle(config: &Config, clients: &[Arc<Client>]) {
     }
 }
 
-/// Cuts off the clients for which more than the soft limit has waited for too long. No other check may find them: they
-/// neither send nor read.
+/// Closes clients that have exceeded the soft output limit for too long. They neither send nor read, so no other check
+/// would find them.
 fn close_slow(limits: &ClientLimits, clients: &[Arc<Client>], now: Millis) {
     for client in clients {
         let since = client.over_soft_limit.load(Ordering::Relaxed);
@@ -312,15 +310,15 @@ fn close_slow(limits: &ClientLimits, clients: &[Arc<Client>], now: Millis) {
     }
 }
 
-/// Watches the memory in use: its peak, and its limits.
+/// Monitors memory usage: its peak and its limits.
 pub(crate) async fn watch_memory(house: Arc<Housekeeping>) {
     loop {
-        // The memory of an idle server changes little, and it takes the allocator some time to tell.
+        // An idle server's memory changes little, and querying the allocator takes time.
         if house.engine.budget.is_limited() || !house.is_quiet.load(Ordering::Relaxed) {
             check_memory(&house);
         }
         house.engine.evict_clients();
-        let evicts = house.engine.budget.is_limited() && make_room(&house);
+        let evicts = house.engine.budget.is_limited() && evict_some(&house);
         let limited = house.engine.budget.is_watched();
         match (evicts, limited && !house.network.tick.is_idle()) {
             (true, _) => tokio::time::sleep(EVICT_REST).await,
@@ -330,14 +328,14 @@ pub(crate) async fn watch_memory(house: Arc<Housekeeping>) {
     }
 }
 
-/// Takes note of what the allocator says, which knows what no worker does.
+/// Reads the allocator's statistics, which include memory that workers do not count.
 pub(crate) fn check_memory(house: &Housekeeping) {
     let heap = house.engine.budget.measure(memory::HEAP.of_all);
     house.memory.record(heap + pool_used_bytes());
 }
 
-/// Evicts keys for a moment, if more memory is in use than may be; says whether there are more to go.
-fn make_room(house: &Housekeeping) -> bool {
+/// Evicts keys for a short time if memory exceeds the limit. Returns whether more must be evicted.
+fn evict_some(house: &Housekeeping) -> bool {
     let now = time::now();
     with_scratch(|scratch| house.engine.make_room(&mut scratch.worker, now)) == Room::Evicting
 }

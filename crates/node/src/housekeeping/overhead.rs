@@ -1,4 +1,4 @@
-//! The memory that a server takes besides its data.
+//! Memory used in addition to the data.
 
 use std::sync::atomic::Ordering;
 
@@ -6,18 +6,18 @@ use engine::ClientKind;
 
 use super::Housekeeping;
 
-/// The memory in use besides the data, in bytes.
+/// Memory used in addition to the data, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Overhead {
-    /// When the server had started.
+    /// Memory used after startup.
     pub(crate) startup: usize,
     /// The replication backlog.
     pub(crate) backlog: usize,
-    /// Connections of replicas, with what the log keeps for them beyond the backlog.
+    /// Replica connections, including log bytes kept beyond the backlog.
     pub(crate) replicas: usize,
-    /// The part of that which does not count for `maxmemory`.
+    /// The part of `replicas` that does not count towards `maxmemory`.
     pub(crate) beyond_backlog: usize,
-    /// Other clients'.
+    /// Other clients.
     pub(crate) clients: usize,
 }
 
@@ -33,7 +33,7 @@ impl Overhead {
             Self { startup, backlog, beyond_backlog, replicas: beyond_backlog, ..Self::default() };
         for client in house.engine.clients.all() {
             match client.kind() {
-                // Its output lies in the log.
+                // The output of a replica is in the log.
                 ClientKind::Replica => {
                     overhead.replicas += client.bytes() - client.output_bytes.load(Ordering::Relaxed);
                 }

@@ -1,7 +1,7 @@
-//! Counters of the whole server: the sums over its threads, as of the last CONFIG RESETSTAT.
+//! Server-wide counters: sums over all threads since the last CONFIG RESETSTAT.
 //!
-//! A thread's counter is written by that thread only, so resetting does not write it: it notes the sums
-//! of that moment, and what is shown is what came after.
+//! Only its own thread writes a counter, so a reset does not change it. It records the current sums, which are
+//! subtracted afterwards.
 
 use std::collections::BTreeMap;
 use std::ops::Index;
@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::housekeeping::Housekeeping;
 
-/// A figure that is counted once for the server.
+/// A counter of the whole server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Count {
     Commands,
@@ -36,7 +36,7 @@ pub(crate) enum Count {
 
 const COUNTS: usize = Count::EvictedClients as usize + 1;
 
-/// One command's counters.
+/// The counters of one command.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct CommandTotals {
     pub(crate) calls: u64,
@@ -45,13 +45,13 @@ pub(crate) struct CommandTotals {
     pub(crate) failed: u64,
 }
 
-/// The sums at one moment, or the difference of two moments.
+/// The sums at one moment, or a difference of two.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Totals {
     counts: [u64; COUNTS],
-    /// By the command's number.
+    /// Indexed by command number.
     pub(crate) commands: Vec<CommandTotals>,
-    /// By the error's code.
+    /// Counts by error code.
     pub(crate) errors: BTreeMap<String, u64>,
 }
 
@@ -64,7 +64,7 @@ impl Index<Count> for Totals {
 }
 
 impl Totals {
-    /// The sums since the start.
+    /// Sums the counters since startup.
     pub(crate) fn sum(engine: &Engine, network: &NetworkContext) -> Self {
         let mut totals = Self::of_traffic(network);
         totals.commands.resize(::commands::of_server().all().len(), CommandTotals::default());
@@ -101,7 +101,7 @@ impl Totals {
         totals
     }
 
-    /// The traffic of the clients' sockets alone.
+    /// Sums the network traffic of client connections only.
     pub(crate) fn of_traffic(network: &NetworkContext) -> Self {
         let mut totals = Self::default();
         for traffic in network.traffic.lock().iter() {
@@ -137,15 +137,15 @@ impl Totals {
 pub(crate) struct Baseline(Mutex<Totals>);
 
 impl Housekeeping {
-    /// The counters since the last CONFIG RESETSTAT.
+    /// Returns the counters since the last CONFIG RESETSTAT.
     pub(crate) fn totals(&self) -> Totals {
         Totals::sum(&self.engine, &self.network).since(&self.baseline.0.lock())
     }
 
-    /// CONFIG RESETSTAT: counting starts anew.
+    /// CONFIG RESETSTAT.
     pub(crate) fn reset_totals(&self) {
         let mut now = Totals::sum(&self.engine, &self.network);
-        // They are forgotten by each worker, so that there is room for others.
+        // Workers forget their error codes, so that new ones can be counted.
         now.errors.clear();
         *self.baseline.0.lock() = now;
         self.event_loops.reset();

@@ -1,4 +1,4 @@
-//! The source's side of a job.
+//! The source side of a migration job.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -26,25 +26,25 @@ use tokio::sync::mpsc;
 use super::filter::{Filter, Seen};
 use super::{Migrations, credentials, serves, topology};
 
-/// How much of the log is read at once.
+/// The maximum number of log bytes read at once.
 const CHUNK: usize = 64 * 1024;
-/// With no more of the log than this to be read, writes may be held: it is sent in a moment.
+/// Writes may be paused once no more of the log than this remains, since it is sent within moments.
 const NEARLY_ALL: u64 = 64 * 1024;
-/// Another link is there within this, or is tried again.
+/// How long a reconnect may take before it is retried.
 const RECONNECT_WITHIN: Duration = Duration::from_secs(1);
-/// Pieces of the snapshot that may wait to be sent.
+/// The maximum number of snapshot parts queued for sending.
 const PIECES_AHEAD: usize = 8;
 
-/// TargetReply to and by the thread that walks through the snapshot.
+/// Shared with the thread that writes the snapshot.
 #[derive(Debug, Default)]
 struct Walker {
-    /// The walk is no longer wanted.
+    /// Set to cancel the thread.
     called_off: AtomicBool,
-    /// Keys that it has written.
+    /// The number of keys written.
     keys: AtomicU64,
 }
 
-/// A step of the walk through the snapshot.
+/// Progress of writing the snapshot.
 #[derive(Debug)]
 enum Walked {
     NotCut,
@@ -53,7 +53,7 @@ enum Walked {
     End,
 }
 
-/// Serves the job to its end.
+/// Runs the job to its end.
 pub(super) async fn run(migrations: Arc<Migrations>, name: JobName, order: SlotMove) {
     migrations.replication.log.begin_migration();
     let outcome = Source::new(&migrations, name, order).run().await;
@@ -75,18 +75,18 @@ struct Source<'a> {
     inputs: VecDeque<ExportEvent>,
     link: Option<(ReadHalf<Stream>, WriteHalf<Stream>)>,
     from_target: TargetReplies,
-    /// The bytes that another link would begin with, of a job that can have one.
+    /// Sent bytes that a new connection would repeat, if the job can resume.
     window: Option<ResendWindow>,
     walk: Option<mpsc::Receiver<Walked>>,
     walker: Arc<Walker>,
     cursor: Option<CursorId>,
-    /// The snapshot was sent: the log follows.
+    /// Whether the snapshot was sent and the log follows.
     streams: bool,
     filter: Filter,
     held: HeldSlots<'a>,
 }
 
-/// Something that has come.
+/// An event for the job.
 enum Came {
     Link(io::Result<usize>),
     Walked(Option<Walked>),
@@ -101,7 +101,7 @@ impl<'a> Source<'a> {
         let config = &migrations.config;
         let timeout = config.get(keys::REPL_TIMEOUT);
         let authenticate = config.get(keys::MASTERAUTH).is_some();
-        // -1 is no bound.
+        // -1 means no limit.
         let max_remaining = u64::try_from(config.get(keys::SLOT_MIGRATION_MAX_FAILOVER_REPL_BYTES));
         let max_remaining = max_remaining.map_or(u64::MAX, |bytes| bytes.max(NEARLY_ALL));
         let slots = order.slots();
@@ -130,7 +130,7 @@ impl<'a> Source<'a> {
         let first = self.connect().await;
         self.inputs.push_back(first);
         loop {
-            // From here on no topology is missed.
+            // No change of the topology is missed from here on.
             let rerouted = self.migrations.rerouted.notified();
             tokio::pin!(rerouted);
             rerouted.as_mut().enable();
@@ -178,7 +178,7 @@ impl<'a> Source<'a> {
                 Walked::End => {
                     self.walk = None;
                     self.streams = true;
-                    // Keys may have come and gone between the cut and the count.
+                    // Keys may have been added or removed between the snapshot and the count.
                     self.migrations.note(&self.name, |job| job.progress.all_keys = job.progress.keys);
                     ExportEvent::SnapshotSent
                 }
@@ -192,7 +192,7 @@ impl<'a> Source<'a> {
         self.inputs.push_back(input);
     }
 
-    /// Reads what the target says: the answers to the first commands, then commands of its own.
+    /// Handles replies of the target, and then its own messages.
     fn on_received(&mut self) {
         self.migrations.note(&self.name, |job| job.heard = time::now());
         loop {
@@ -210,7 +210,7 @@ impl<'a> Source<'a> {
             TargetReply::Accepted => Some(ExportEvent::Accepted),
             TargetReply::Refused(text) => Some(ExportEvent::Refused(text)),
             TargetReply::Finished => Some(ExportEvent::EndedByPeer),
-            // It is an answer to RESUME, which only another link begins with.
+            // A reply to RESUME, which only starts a new connection.
             TargetReply::Applied(_) => None,
             TargetReply::Message(message, count) => {
                 let is_possible = match (&mut self.window, count) {
@@ -222,12 +222,14 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Whether more can be sent now: what has no link, or was not applied yet, is kept.
+    /// Returns whether more can be sent. Without a connection, or with too many unacknowledged bytes, data is kept
+    /// back.
     fn may_send(&self) -> bool {
         self.window.as_ref().is_none_or(|window| window.is_open() && self.link.is_some())
     }
 
-    /// Feeds the machine all that has come and does what it says, until nothing is left or the job is over.
+    /// Passes all pending events to the state machine and performs its actions, until there are none or the job has
+    /// ended.
     async fn handle_all(&mut self) -> Option<ExportOutcome> {
         loop {
             let came = self.inputs.pop_front();
@@ -237,7 +239,7 @@ impl<'a> Source<'a> {
                 None => {
                     let behind = self.behind()?;
                     self.migrations.note(&self.name, |job| job.progress.remaining = behind);
-                    // Asked again with the next acknowledgement at the latest.
+                    // Checked again with the next acknowledgement at the latest.
                     let settings = &self.migrations.engine.settings;
                     let may_pause = !settings.prevent_migration_pause.load(Ordering::Relaxed);
                     ExportEvent::Behind(if may_pause { behind } else { u64::MAX })
@@ -245,7 +247,7 @@ impl<'a> Source<'a> {
             };
             let mut actions = Vec::new();
             self.machine.handle(time::instant(), input, &mut actions);
-            // The end is noted when what belongs to it was done.
+            // The end is recorded once its other actions were performed.
             if !matches!(actions.last(), Some(ExportAction::End(_))) {
                 self.migrations.note_state(&self.name, self.machine.state_name());
             }
@@ -270,7 +272,7 @@ impl<'a> Source<'a> {
                 }
                 ExportAction::Establish { resumable } => {
                     self.establish(resumable).await;
-                    // From here on.
+                    // Everything sent from here on can be repeated.
                     self.window = resumable.then(ResendWindow::default);
                 }
                 ExportAction::Reconnect => {
@@ -278,7 +280,7 @@ impl<'a> Source<'a> {
                     let is_resumed = outcome == ExportEvent::Resumed;
                     self.inputs.push_back(outcome);
                     if is_resumed {
-                        // The target may have said more at once.
+                        // The target may have sent more at once.
                         self.on_received();
                     }
                 }
@@ -294,7 +296,7 @@ impl<'a> Source<'a> {
         None
     }
 
-    /// How much of the log is still to be read, once it is sent.
+    /// Returns how much of the log remains to be read, once the snapshot is sent.
     fn behind(&self) -> Option<u64> {
         let cursor = self.cursor.filter(|_| self.streams)?;
         self.migrations.replication.log.lock().pending(cursor).ok()
@@ -305,7 +307,7 @@ impl<'a> Source<'a> {
         else {
             return;
         };
-        // First: a node without slots becomes a replica of the one that took the last.
+        // Checked first, since a node that lost its last slot becomes a replica of the node that took it.
         if serves(&topology, self.order.target, &self.slots) {
             self.inputs.push_back(ExportEvent::TakenByTarget);
         } else if self.migrations.replication.is_replica() {
@@ -338,7 +340,7 @@ impl<'a> Source<'a> {
         dialer.dial((host.as_str(), port), timeout).await.map_err(|error| error.to_string())
     }
 
-    /// Goes on with another link: logs in, learns how much was applied, and sends the rest once more.
+    /// Reconnects: authenticates, asks how much was applied, and repeats the rest.
     async fn reconnect(&mut self) -> ExportEvent {
         let Ok(mut stream) = self.dial(RECONNECT_WITHIN).await else { return ExportEvent::NotResumed };
         let mut wire = credentials(&self.migrations.config.values()).unwrap_or_default();
@@ -380,7 +382,7 @@ impl<'a> Source<'a> {
         self.write(&wire).await;
     }
 
-    /// Sends, and keeps it for another link if there can be one.
+    /// Sends bytes, and keeps them for a reconnect if the job can resume.
     async fn write(&mut self, bytes: &[u8]) {
         let keys = self.walker.keys.load(Ordering::Relaxed);
         self.migrations.note(&self.name, |job| {
@@ -395,7 +397,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Sends; a link that takes nothing is at its end. Says whether there is one still.
+    /// Sends bytes, or closes a connection that accepts nothing. Returns whether there is still a connection.
     async fn transmit(&mut self, bytes: &[u8]) -> bool {
         let Some((_, writer)) = &mut self.link else { return false };
         let timeout = self.migrations.config.get(keys::REPL_TIMEOUT);
@@ -406,7 +408,7 @@ impl<'a> Source<'a> {
         self.link.is_some()
     }
 
-    /// Has a target that would wait for another link know that none comes.
+    /// Tells a target that waits for a reconnect that there will be none.
     async fn say_end(&mut self, outcome: &ExportOutcome) {
         if *outcome == ExportOutcome::Success || self.window.is_none() {
             return;
@@ -416,7 +418,7 @@ impl<'a> Source<'a> {
         self.transmit(&wire).await;
     }
 
-    /// Has the slots walked on a thread of its own, which a disk or a socket never stops.
+    /// Starts the thread that writes the snapshot, which is never blocked by a disk or a socket.
     fn cut(&mut self) {
         let (pieces, walk) = mpsc::channel(PIECES_AHEAD);
         let (migrations, slots, walker) = (self.migrations.clone(), self.slots.clone(), self.walker.clone());
@@ -429,7 +431,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Sends what the log has of the slots.
+    /// Sends the part of the log that concerns the slots.
     async fn send_log(&mut self) {
         let Some(cursor) = self.cursor else { return };
         let (mut chunk, mut out) = (Vec::with_capacity(CHUNK), Vec::new());
@@ -447,7 +449,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Holds the writes to the slots. Each was locked once by then, so what was written before is in the log.
+    /// Pauses writes to the slots. Each slot is locked once, so every earlier write is in the log afterwards.
     async fn hold(&mut self) {
         for slot in self.slots.iter() {
             if !self.held.hold(slot) {
@@ -465,7 +467,7 @@ impl<'a> Source<'a> {
             self.send_log().await;
             let may_go_on = |input: &ExportEvent| *input == ExportEvent::Closed && self.window.is_some();
             if !self.inputs.iter().skip(before).all(may_go_on) {
-                // It could not be read, or not be sent on any link.
+                // The log could not be read, or no connection could be made.
                 return;
             }
         }
@@ -486,7 +488,7 @@ impl Drop for Source<'_> {
     }
 }
 
-/// Slots whose writes wait for as long as this lives.
+/// Slots whose writes are paused while this value exists.
 struct HeldSlots<'a> {
     migrations: &'a Migrations,
     slots: Vec<Slot>,
@@ -510,8 +512,8 @@ fn applied_too_much() -> ExportEvent {
     ExportEvent::Failed("Target node has applied more than was sent".to_owned())
 }
 
-/// How much the target has applied of a job, by its answer to RESUME; `None` if there is no such job. The answer to AUTH
-/// may come before.
+/// Reads how much the target has applied from its reply to RESUME; `None` if it does not know the job. The reply to
+/// AUTH may come first.
 async fn answer_of_resume(stream: &mut Stream, from_target: &mut TargetReplies) -> io::Result<Option<u64>> {
     loop {
         match from_target.next_reply().map_err(io::Error::other)? {
@@ -550,7 +552,7 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// Returns when there is something for the cursor to read, or never will be.
+/// Waits until the cursor has something to read; for ever if there is no cursor.
 async fn log_grown(migrations: &Migrations, cursor: Option<CursorId>) {
     let Some(cursor) = cursor else { return pending().await };
     let log = &migrations.replication.log;
@@ -561,7 +563,7 @@ fn walk_slots(migrations: &Migrations, slots: &SlotSet, walker: &Walker, pieces:
     let durability = &migrations.durability;
     let cut = snapshot::take_snapshot(durability, |log| {
         migrations.replication.log.open(log);
-        // The next change says which database it is in.
+        // The next change selects its database.
         log.forget_db();
         let end = log.position().offset;
         log.add_own_cursor(end)
@@ -586,7 +588,7 @@ fn walk_slots(migrations: &Migrations, slots: &SlotSet, walker: &Walker, pieces:
     }
 }
 
-/// Sends what is written.
+/// Queues the written parts.
 struct Pieces<'a>(&'a mpsc::Sender<Walked>);
 
 impl Write for Pieces<'_> {

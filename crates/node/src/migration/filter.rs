@@ -1,7 +1,7 @@
-//! The part of the log that is about some slots.
+//! Filters the log for a set of slots.
 //!
-//! A command goes along if its keys lie in them. A transaction goes along as one, with those of its commands. What has
-//! no keys stays here (functions, messages); deleting all keys cannot go along, and is told.
+//! A command is passed on if its keys are in these slots. A transaction is passed on as one, reduced to such commands.
+//! Commands without keys are dropped (functions, messages). FLUSHALL and FLUSHDB cannot be passed on and are reported.
 
 use std::sync::Arc;
 
@@ -9,23 +9,23 @@ use engine::Commands;
 use resp::{Args, Batch, ParseLimits, Parser, ProtocolError, encode_request};
 use slot_routing::SlotSet;
 
-/// Passes on what is about some slots.
+/// Passes on commands about a set of slots.
 #[derive(Debug)]
 pub(super) struct Filter {
     slots: SlotSet,
     commands: Arc<Commands>,
     parser: Parser,
-    /// The beginning of a command whose end has not come.
+    /// An incomplete command.
     input: Vec<u8>,
     batch: Batch,
-    /// The database that the log has selected, and the one that the receiver has.
+    /// The database selected in the log, and the one selected at the receiver.
     db: Vec<u8>,
     sent_db: Option<Vec<u8>>,
-    /// The part of a transaction that is passed on, when its end has come.
+    /// The part of a transaction to pass on at its end.
     transaction: Option<Vec<u8>>,
 }
 
-/// All keys of a database were deleted.
+/// Reports the deletion of all keys of a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Seen {
     Changes,
@@ -33,7 +33,7 @@ pub(super) enum Seen {
 }
 
 impl Filter {
-    /// Of a log that selects a database before its first change.
+    /// Creates a filter for a log that selects a database before its first change.
     pub(super) fn new(slots: SlotSet, commands: Arc<Commands>) -> Self {
         Self {
             slots,
@@ -47,7 +47,7 @@ impl Filter {
         }
     }
 
-    /// Takes a piece of the log; appends to `out` what is passed on.
+    /// Handles a part of the log and appends what must be passed on to `out`.
     pub(super) fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Seen, ProtocolError> {
         let (mut input, mut batch) = (std::mem::take(&mut self.input), std::mem::take(&mut self.batch));
         input.extend_from_slice(bytes);

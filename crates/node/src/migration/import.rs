@@ -1,4 +1,4 @@
-//! The target's side of a job.
+//! The target side of a migration job.
 
 use std::collections::VecDeque;
 use std::future::pending;
@@ -24,19 +24,19 @@ use tokio::sync::{Notify, mpsc};
 
 use super::{Migrations, serves, topology};
 
-/// The session's number, which no client has.
+/// The id of the session, which no client has.
 const NO_CLIENT: u64 = 0;
-/// So many requests are run before the link is looked at again.
+/// The maximum number of requests executed before the connection is read again.
 const MOST_PARSED: usize = 1024;
 const READ: usize = 64 * 1024;
-/// A source that keeps what was not applied is told after this much more was.
+/// The source is told the applied offset after this many bytes, so that it can discard them.
 const TELL: u64 = 256 * 1024;
-/// A claim waits so long for the replicas to have what came.
+/// How long a claim waits until the replicas have the received data.
 const REPLICAS_WITHIN: Duration = Duration::from_millis(500);
-/// The period at which a claim asks whether DEBUG still prevents it.
+/// How often a claim checks whether DEBUG still prevents it.
 const PREVENTED_PERIOD: Duration = Duration::from_millis(50);
 
-/// Serves the job to its end.
+/// Runs the job to its end.
 pub(super) async fn run(
     migrations: Arc<Migrations>,
     import: Establish,
@@ -59,14 +59,14 @@ pub(super) async fn run(
     }
 }
 
-/// Ends an import here and at the replicas: what came is shown, or deleted if it came to nothing.
+/// Ends an import on this node and its replicas: received keys become visible, or are deleted if the import failed.
 pub(super) async fn drop_keys(migrations: &Migrations, import: &Establish, outcome: &Result<(), String>) {
     if outcome.is_err() {
         for slot in import.slots().iter() {
             loop {
                 match migrations.engine.drop_imported(slot) {
                     Left::Nothing => break,
-                    // Others have their turns on this thread.
+                    // Other tasks run on this thread too.
                     Left::Some => tokio::task::yield_now().await,
                     Left::Paused => migrations.pauses.wait_until_unpaused().await,
                 }
@@ -88,13 +88,13 @@ struct Target<'a> {
     session: Session,
     parser: Parser,
     received: Vec<u8>,
-    /// Other links of the source.
+    /// New connections of the source.
     resumes: mpsc::UnboundedReceiver<DetachedConnection>,
     cancelled: Arc<Notify>,
-    /// Bytes that were applied, and those that the source knows of.
+    /// The number of applied bytes, and the number that the source knows of.
     applied: u64,
     told: u64,
-    /// How often all keys of a database had been deleted when the import began.
+    /// The number of FLUSHALL and FLUSHDB when the import started.
     clears: u64,
 }
 
@@ -114,7 +114,7 @@ impl<'a> Target<'a> {
         resumes: mpsc::UnboundedReceiver<DetachedConnection>,
     ) -> io::Result<Target<'a>> {
         let slots = import.slots();
-        // Keys that were here before would be taken for those that come.
+        // Keys left in these slots would be mistaken for received ones.
         for slot in slots.iter() {
             loop {
                 match migrations.engine.leave_slot(slot) {
@@ -156,7 +156,7 @@ impl<'a> Target<'a> {
     async fn run(mut self) -> Result<(), String> {
         self.run_received().await;
         loop {
-            // From here on no topology is missed.
+            // No change of the topology is missed from here on.
             let rerouted = self.migrations.rerouted.notified();
             tokio::pin!(rerouted);
             rerouted.as_mut().enable();
@@ -196,7 +196,7 @@ impl<'a> Target<'a> {
                     self.inputs.push_back(ImportEvent::DataApplied);
                     self.run_received().await;
                     self.tell_applied().await;
-                    // The socket had no more.
+                    // The socket had no more data.
                     if read < READ {
                         self.inputs.push_back(ImportEvent::CaughtUp);
                     }
@@ -221,7 +221,7 @@ impl<'a> Target<'a> {
         while let Some(input) = self.inputs.pop_front() {
             let mut actions = Vec::new();
             self.machine.handle(time::instant(), input, &mut actions);
-            // The end is noted when what belongs to it was done.
+            // The end is recorded once its other actions were performed.
             if !matches!(actions.last(), Some(ImportAction::End(_))) {
                 self.migrations.note_state(&self.import.name, self.machine.state_name());
             }
@@ -243,7 +243,7 @@ impl<'a> Target<'a> {
         None
     }
 
-    /// DEBUG SLOTMIGRATION PREVENT-FAILOVER: the slots are not claimed meanwhile. After [`CLAIM_TIMEOUT`] the job ends.
+    /// DEBUG SLOTMIGRATION PREVENT-FAILOVER: delays claiming the slots. After [`CLAIM_TIMEOUT`] the job fails.
     async fn wait_while_prevented(&self) {
         let (began, settings) = (time::instant(), &self.migrations.engine.settings);
         while settings.prevent_migration_failover.load(Ordering::Relaxed)
@@ -253,7 +253,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Goes on with another link of the source, which sends once more what was not applied.
+    /// Continues with a new connection of the source, which repeats what was not applied.
     async fn resume(&mut self, connection: DetachedConnection) {
         let Ok(stream) = Stream::open(connection.socket) else { return };
         (self.parser, self.received) = (Parser::new(), connection.input);
@@ -272,7 +272,7 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Has a source that would make another link know that it need not.
+    /// Tells a source that would reconnect that the job has ended.
     async fn say_end(&mut self, outcome: &Result<(), String>) {
         if outcome.is_ok() || !self.import.resumable {
             return;
@@ -315,7 +315,7 @@ impl<'a> Target<'a> {
         });
     }
 
-    /// Runs all whole commands that have come.
+    /// Executes all complete commands.
     async fn run_received(&mut self) {
         let mut input = std::mem::take(&mut self.received);
         let limits = ParseLimits {
@@ -380,7 +380,7 @@ impl<'a> Target<'a> {
                     next += 1;
                 }
                 Flow::Paused => self.migrations.pauses.wait_for_end_after(ends).await,
-                // Its session has no background worker to go to (`Background::Unavailable`), so nothing is long.
+                // The session cannot use background workers (`Background::Unavailable`), so no command is deferred.
                 Flow::Done | Flow::TurnOver | Flow::Blocked | Flow::Long | Flow::Held => {}
                 Flow::Close => return Err("The source sent what ends its connection".to_owned()),
             }

@@ -1,4 +1,4 @@
-//! The side of a node that asks others for slots (CLUSTER MIGRATION): what it has asked for, and what became of it.
+//! CLUSTER MIGRATION: requests slots from other nodes and tracks the resulting jobs.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -18,20 +18,20 @@ use tokio::sync::Notify;
 
 use super::{Migrations, Task, new_name, topology};
 
-/// A source answers within this.
+/// How long a source may take to reply.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
-/// So many that have ended are known.
+/// The maximum number of finished tasks that are kept.
 const MOST_ENDED: usize = 100;
-/// An answer is no longer than this.
+/// The maximum length of a reply in bytes.
 const MOST_ANSWERED: usize = 64 * 1024;
 
-/// A task of CLUSTER MIGRATION, as STATUS shows it. Times are 0 where they have not come.
+/// A task of CLUSTER MIGRATION as STATUS shows it. Times are 0 if not known.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pulled {
     pub(crate) id: JobName,
-    /// `0-10 20-22`
+    /// For example `0-10 20-22`.
     pub(crate) slots: String,
-    /// Where they come from and go to; a replica is not told.
+    /// The source and target; unknown on a replica.
     pub(crate) ends: Option<(NodeId, NodeId)>,
     pub(crate) is_import: bool,
     pub(crate) state: &'static str,
@@ -40,7 +40,7 @@ pub(crate) struct Pulled {
     pub(crate) created: Millis,
     pub(crate) started: Millis,
     pub(crate) ended: Millis,
-    /// How long the source held writes, in milliseconds.
+    /// How long the source paused writes, in milliseconds.
     pub(crate) paused_for: i64,
     pub(crate) progress: Progress,
 }
@@ -72,24 +72,24 @@ impl Pulled {
     }
 }
 
-/// One demand for slots.
+/// A request for slots.
 #[derive(Debug)]
 struct Demand {
     shown: Pulled,
     order: SlotMove,
     source: NodeId,
-    /// The job that the source has named for it last.
+    /// The last job that the source has started for it.
     job: Option<JobName>,
     cancelled: Arc<Notify>,
     is_over: bool,
 }
 
-/// All demands, by their names.
+/// All requests by name.
 #[derive(Debug, Default)]
 pub(super) struct Pulls(BTreeMap<JobName, Demand>);
 
 impl Pulls {
-    /// A source has named a job: it may be one that was asked for.
+    /// Handles a job announced by a source, which may belong to a request.
     pub(super) fn on_named(&mut self, import: &Establish) {
         let slots = import.slots();
         let is_for = |demand: &&mut Demand| {
@@ -100,12 +100,12 @@ impl Pulls {
         }
     }
 
-    /// Those that are under way.
+    /// Returns the running requests.
     fn active(&self) -> impl Iterator<Item = &Demand> {
         self.0.values().filter(|demand| !demand.is_over)
     }
 
-    /// Adds one; forgets the oldest that have ended.
+    /// Adds a request, and removes the oldest finished ones.
     fn add(&mut self, demand: Demand) {
         self.0.insert(demand.shown.id, demand);
         let mut ended: Vec<(Millis, JobName)> = self
@@ -122,8 +122,8 @@ impl Pulls {
 }
 
 impl Migrations {
-    /// Asks the node that serves these slots for them; returns the task's name. An error is the whole text of the
-    /// reply, with Redis's words.
+    /// Requests these slots from the node that serves them, and returns the name of the task. The error is a complete
+    /// reply text in Redis's words.
     pub(crate) fn pull(&self, ranges: Vec<(Slot, Slot)>) -> Result<JobName, String> {
         let topology = topology(self).map_err(|_| "ERR slot migration not allowed on replica.".to_owned())?;
         if !topology.importing().is_empty() || !topology.migrating().is_empty() {
@@ -135,7 +135,7 @@ impl Migrations {
             return Err("ERR this node is already the owner of the slot range".to_owned());
         }
         let mut pulls = self.pulls.lock();
-        // One that waits to be tried again makes room.
+        // A request that waits for a retry does not block a new one.
         let waits = |demand: &Demand| demand.job.is_none() && !demand.shown.last_error.is_empty();
         if !pulls.active().all(waits) || self.jobs.lock().active().next().is_some() {
             return Err("ERR another ASM task is already in progress".to_owned());
@@ -146,12 +146,12 @@ impl Migrations {
         let job = Job::new((id, JobDirection::Import), order.ranges.clone(), ends, "connecting", now);
         let (shown, cancelled) = (Pulled::of_job(&job), Arc::default());
         pulls.add(Demand { shown, order, source, job: None, cancelled, is_over: false });
-        // While the server stops nothing moves any more.
+        // While the server stops, no migration starts.
         let _ = self.tasks.send(Task::Pull(id));
         Ok(id)
     }
 
-    /// Ends the task by this name, or all; says how many were under way.
+    /// Cancels the named task, or all. Returns the number of running tasks that were cancelled.
     pub(crate) fn cancel_pulls(&self, name: Option<JobName>) -> usize {
         let pulls = self.pulls.lock();
         let is_meant = |id: JobName| name.is_none_or(|name| name == id);
@@ -161,7 +161,7 @@ impl Migrations {
         demands.len() + self.cancel_jobs(|job| is_meant(job.name) && !of_demands.contains(&job.name))
     }
 
-    /// All tasks that are known, the newest first, or the one by this name.
+    /// Returns all known tasks, newest first, or the named one.
     pub(crate) fn pulled(&self, name: Option<JobName>) -> Vec<Pulled> {
         let (pulls, jobs) = (self.pulls.lock(), self.jobs.lock());
         let of_demand = |demand: &Demand| {
@@ -185,7 +185,7 @@ impl Migrations {
     }
 }
 
-/// The one node that serves all these slots.
+/// Returns the node that serves all of these slots.
 fn owner_of(topology: &Topology, slots: &SlotSet) -> Result<NodeId, String> {
     let mut source = None;
     for slot in slots.iter() {
@@ -197,14 +197,14 @@ fn owner_of(topology: &Topology, slots: &SlotSet) -> Result<NodeId, String> {
     source.ok_or_else(|| "ERR Invalid or out of range slot".to_owned())
 }
 
-/// Serves a demand to its end.
+/// Runs a request to its end.
 pub(super) async fn run(migrations: Arc<Migrations>, id: JobName) {
     let found = |demand: &Demand| (demand.order.clone(), demand.source, demand.cancelled.clone());
     let Some((order, source, cancelled)) = migrations.pulls.lock().0.get(&id).map(found) else { return };
     let (mut pull, mut inputs, mut actions) = (Pull::new(), Vec::new(), vec![PullAction::Ask]);
     let mut watched = None;
     loop {
-        // From here on no change is missed.
+        // No change is missed from here on.
         let changed = migrations.changed.notified();
         tokio::pin!(changed);
         changed.as_mut().enable();
@@ -244,7 +244,7 @@ pub(super) async fn run(migrations: Arc<Migrations>, id: JobName) {
     }
 }
 
-/// The news of the job since the last look; `watched` is the one that is under way.
+/// Returns changes of the job since the last call; `watched` is the running job.
 fn look(
     migrations: &Migrations,
     id: &JobName,
@@ -288,7 +288,7 @@ fn end(migrations: &Migrations, id: &JobName, pull: &Pull, outcome: PullOutcome)
     tracing::info!("Import task {id} {state} {why}");
 }
 
-/// Asks the source to begin a job. A Valkey is asked as an operator would, and names the job itself.
+/// Asks the source to start a job. Valkey is asked like an operator would, and chooses the job's name itself.
 async fn ask(migrations: &Migrations, id: &JobName, order: &SlotMove, source: NodeId) -> Result<(), String> {
     let dialer = Dialer::for_links(&migrations.config, &migrations.network.tls, keys::TLS_CLUSTER);
     let tls = migrations.config.get(keys::TLS_CLUSTER);
@@ -330,7 +330,7 @@ async fn ask(migrations: &Migrations, id: &JobName, order: &SlotMove, source: No
     }
 }
 
-/// CLUSTER MIGRATESLOTS for the order.
+/// Encodes CLUSTER MIGRATESLOTS.
 fn order_of_operator(order: &SlotMove) -> Vec<u8> {
     let slots = order.ranges.iter().flat_map(|(first, last)| [first.to_string(), last.to_string()]);
     let head = ["CLUSTER", "MIGRATESLOTS", "SLOTSRANGE"].map(str::to_owned).into_iter();

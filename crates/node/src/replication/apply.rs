@@ -1,5 +1,5 @@
-//! Applying the master's stream ([`IncomingStream`]): its commands run as the master's, in the turn in which their bytes go to
-//! the log.
+//! Applies the master's stream ([`IncomingStream`]): executes its commands with the master's rights, and logs their
+//! bytes under the same lock.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,22 +12,22 @@ use resp::{Batch, ProtocolError, Value};
 
 use super::Replication;
 
-/// The session's number, which no client has: a client that had it would be taken for the maker of the master's
+/// The id of the stream's session. No client has it, since that client would count as the author of the master's
 /// changes.
 const NO_CLIENT: u64 = 0;
 
-/// The result of applying a piece of the stream.
+/// The result of applying a batch of the stream.
 #[derive(Debug, Default)]
 pub(super) struct Applied {
-    /// Bytes of whole commands.
+    /// The number of bytes of complete commands.
     pub(super) bytes: u64,
-    /// How many commands came.
+    /// The number of commands.
     pub(super) commands: usize,
-    /// The master asked to be told how far we are.
+    /// Whether the master requested an acknowledgement.
     pub(super) ack_wanted: bool,
 }
 
-/// Why a piece was not applied, or not all of it.
+/// Why a batch was not applied, or only in part.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ApplyError {
     #[error("{0}")]
@@ -36,7 +36,7 @@ pub(super) enum ApplyError {
     Over(#[from] StreamSuperseded),
 }
 
-/// Applies one master's stream.
+/// Applies the stream of one master.
 #[derive(Debug)]
 pub(super) struct Applier {
     replication: Arc<Replication>,
@@ -52,8 +52,8 @@ impl Applier {
         Self { replication, stream, session, incoming: IncomingStream::default() }
     }
 
-    /// A stream goes on after a break with a whole command, outside of a transaction, over another connection; the
-    /// database that it has selected stays.
+    /// Prepares for a new connection. After a reconnect the stream continues at a command boundary, outside of a
+    /// transaction; the selected database stays.
     pub(super) fn reconnected(&mut self, link: Link) {
         self.restart();
         self.session.show_as(link);
@@ -64,14 +64,14 @@ impl Applier {
         self.replication.engine.discard(&mut self.session);
     }
 
-    /// A stream that follows a snapshot begins anew, in the database that the snapshot names.
+    /// Prepares for the stream after a snapshot, which starts in the database that the snapshot names.
     pub(super) fn restarted(&mut self) {
         self.restart();
         self.session.db = self.replication.applied.db();
     }
 
-    /// Applies what came, unless the stream is over: that is asked in its turn, in which its effects and its bytes
-    /// both belong.
+    /// Applies received bytes unless the stream is superseded. That is checked under the lock that covers both the
+    /// effects and the log.
     pub(super) fn apply(&mut self, bytes: Vec<u8>) -> Result<Applied, ApplyError> {
         let piece = self.incoming.take(bytes);
         let mut applied = Applied { commands: piece.batch.len(), ..Applied::default() };
@@ -115,7 +115,7 @@ impl Applier {
             });
             next = after;
             if failed > 0 {
-                let passed_over = complain(&replies, first, input, batch);
+                let passed_over = log_failed_commands(&replies, first, input, batch);
                 self.replication.count_unapplied(failed - passed_over.min(failed));
             }
             if matches!(flow, Flow::Node(_) | Flow::Paused) {
@@ -145,9 +145,9 @@ impl Applier {
     }
 }
 
-/// Says which of the commands from number `first` on failed, by their replies: the master's change is not made here,
-/// and the data is not the same any more. Returns how many were passed over, since they would not have changed it.
-fn complain(replies: &[u8], first: usize, input: &[u8], batch: &Batch) -> u64 {
+/// Logs which commands from number `first` on failed: the data now differs from the master's. Returns the number of
+/// failed commands that would not have changed the data.
+fn log_failed_commands(replies: &[u8], first: usize, input: &[u8], batch: &Batch) -> u64 {
     let (mut rest, mut index, mut passed_over) = (replies, first, 0);
     while let Ok(Some((reply, len))) = resp::parse_value(rest) {
         let errors = match &reply {
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn monitor_of_a_replica_shows_the_masters_stream() {
+    fn monitor_on_a_replica_shows_the_masters_stream() {
         let (engine, replication, log) = node();
         let client = engine.clients.connect(Link::default(), Millis(1), Box::new(|| {}));
         let mut monitor = Session::of(client, Origin::Client, true);
@@ -257,10 +257,9 @@ mod tests {
         assert_eq!(lines, expected);
     }
 
-    /// The story: an attacker who got a replica to follow a server of its own had users there, and all its clients
-    /// gone.
+    /// An attacker who made a replica follow a rogue server could create users there and disconnect all clients.
     #[test]
-    fn what_is_for_operators_is_passed_over_and_the_stream_goes_on() {
+    fn administrative_commands_in_the_stream_are_skipped() {
         let (engine, replication, log) = node();
         let stream = log.lock().demote();
         log.lock().follow(stream).unwrap();
@@ -274,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_who_knows_its_own_changes_is_told_of_the_masters() {
+    fn tracking_client_with_noloop_is_told_of_the_masters_changes() {
         let (engine, replication, log) = node();
         let client = engine.clients.connect(Link::default(), Millis(1), Box::new(|| {}));
         let mut reader = Session::of(client, Origin::Client, true);

@@ -1,14 +1,15 @@
-//! The words of a master's machine (`gossip`) to those of its replicas that go with the data.
+//! Replicates the state of migrating slots, and CLUSTER FAILOVER, from a master's cluster state machine (`gossip`) to
+//! those of its replicas.
 //!
-//! Slots on the move: by SETSLOT in the stream, and in each snapshot for replicas, as Valkey has both since version 8;
-//! and to a replica of ours that goes on after it was away, as this node may have forgotten a change that the replica
-//! has: by a power failure. And by FAILOVER with a REPLICAID, as in Valkey 9, which replica is to take the place of a
-//! master that stops.
+//! Migrating slots are sent as SETSLOT in the stream and as a part of each snapshot, as in Valkey 8 and later. A
+//! Redoubt replica that reconnects also gets them with `+CONTINUE`, because after a power failure this node may have
+//! forgotten a change that the replica knows. FAILOVER with a REPLICAID, as in Valkey 9, names the replica that takes
+//! over from a master that shuts down.
 //!
-//! Invariant: a change that the stream tells reaches the replica's machine before the machine hears that the stream is
-//! processed so far. So it is put down here before the stream's bytes are logged, and the driver of the machine looks
-//! here after it has read how far that is. And a snapshot has every change that the stream told before its cut, also
-//! those that the telling machine has not carried out yet.
+//! Invariant: a change in the stream reaches the replica's state machine before the machine learns that the stream was
+//! processed up to there. The change is therefore recorded here before the stream's bytes are logged, and the machine's
+//! driver reads the records after the offset. A snapshot contains every change that was in the stream before its
+//! position, even if the state machine has not carried it out yet.
 
 use engine::Engine;
 use gossip::{ClusterInput, SlotChange};
@@ -19,19 +20,19 @@ use tokio::sync::Notify;
 
 use super::Replication;
 
-/// The words that are on their way.
+/// Messages between the cluster state machine and the replication stream.
 #[derive(Debug, Default)]
 pub(crate) struct ClusterStream {
-    /// Inputs for this node's machine that a master told.
+    /// Received events for the state machine of this node.
     heard: Mutex<Vec<ClusterInput>>,
-    /// One has come from the master.
+    /// Signalled when an event was received.
     pub(crate) arrived: Notify,
-    /// Changes that this node's machine has told, and carries out once the replicas have them.
+    /// Changes that were replicated and that the state machine carries out once the replicas have acknowledged them.
     said: Mutex<Vec<(u64, Slot, SlotChange)>>,
 }
 
 impl ClusterStream {
-    /// Takes those that have come since the last call.
+    /// Takes the events received since the last call.
     pub(crate) fn take(&self) -> Vec<ClusterInput> {
         std::mem::take(&mut *self.heard.lock())
     }
@@ -41,7 +42,7 @@ impl ClusterStream {
         self.arrived.notify_one();
     }
 
-    /// A master's stream brought CLUSTER FAILOVER: the named replica takes its place.
+    /// Handles CLUSTER FAILOVER in the master's stream: the named replica takes over.
     pub(super) fn on_failover(&self, engine: &Engine, args: Args<'_>) {
         let Some(topology) = &engine.topology else { return };
         let words: Vec<&[u8]> = args.iter().skip(2).collect();
@@ -52,7 +53,7 @@ impl ClusterStream {
         }
     }
 
-    /// A master's stream brought CLUSTER SETSLOT.
+    /// Handles CLUSTER SETSLOT in the master's stream.
     pub(super) fn on_set_slot(&self, args: Args<'_>) {
         let words: Vec<String> =
             args.iter().skip(2).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
@@ -64,28 +65,27 @@ impl ClusterStream {
         }
     }
 
-    /// These slots, and no others, are on the move at the master: in the snapshot that is the data from now on, or where
-    /// its stream goes on.
+    /// Replaces the known migrating slots by those of a snapshot or of `+CONTINUE`.
     pub(super) fn on_states(&self, states: &[u8]) {
         self.put_down(ClusterInput::MovesLoaded(gossip::parse_slot_states(states)));
     }
 
-    /// The machine has carried out what it said, or will not.
+    /// Removes a change that the state machine has carried out or discarded.
     pub(crate) fn on_carried_out(&self, token: u64) {
         self.said.lock().retain(|(other, ..)| *other != token);
     }
 
-    /// The slots that are on the move, as replicas are told beside the data.
+    /// Formats the migrating slots for a snapshot.
     pub(crate) fn states(&self, engine: &Engine) -> String {
         let Some(topology) = &engine.topology else { return String::new() };
-        // In this order: what is no longer said is published.
+        // In this order: a change is removed from the list only after it was published in the topology.
         let said = self.said.lock().clone();
         gossip::slot_states(&topology.load(), said.iter().map(|(_, slot, change)| (*slot, change)))
     }
 }
 
 impl Replication {
-    /// Says to the replicas which of them is to take this master's place.
+    /// Replicates which replica is to take over.
     pub(crate) fn say_failover(&self, to: NodeId) {
         let to = to.to_string();
         let mut command = Vec::new();
@@ -96,14 +96,14 @@ impl Replication {
         self.log.append_control(&command);
     }
 
-    /// The replicas of which it may be said: those that have everything before `offset`. None if a replica may not know
-    /// what it means.
+    /// Returns the replicas that can be named: those that have everything before `offset`. `None` if a connected
+    /// replica does not understand the message.
     pub(crate) fn successors(&self, offset: ReplOffset) -> Option<Vec<NodeId>> {
         self.serving.lock().master().successors(offset)
     }
 
-    /// Says to the replicas what becomes of a slot. `None` if they are not told: there are none, or there is one of a
-    /// kind that takes no SETSLOT from its master. Otherwise what they are to acknowledge, and how many are to.
+    /// Replicates a change of a slot. Returns the offset to acknowledge and the number of replicas that must do so;
+    /// `None` if it is not replicated, because there are no replicas or one of them does not accept SETSLOT.
     pub(crate) fn say_slot_change(
         &self,
         slot: Slot,
@@ -115,7 +115,7 @@ impl Replication {
         let words = [&["CLUSTER", "SETSLOT", &number], change.words().as_slice()].concat();
         let mut command = Vec::new();
         resp::encode_request(&mut command, words.iter().map(|word| word.as_bytes()));
-        // Before the log has it: a cut behind that finds it here.
+        // Recorded before it is logged, so that a later snapshot includes it.
         self.cluster_stream.said.lock().extend(token.map(|token| (token, slot, change.clone())));
         Some((self.log.append_control(&command), readers))
     }

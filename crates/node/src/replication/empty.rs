@@ -1,5 +1,5 @@
-//! A master without cluster mode that comes back without its data ([`replication::EmptyMaster`]): what it keeps on disk
-//! while it is followed, and how it waits.
+//! Runs [`replication::EmptyMaster`]: records the replicas of a master that sentinels watch, and makes a master that
+//! restarted without its data wait.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use replication::{EmptyMaster, RecordedReplicas, ReplicaRecorder};
 use super::Replication;
 
 impl Replication {
-    /// After the start: a master that had replicas and has no key waits until one of them has taken its place.
+    /// Called after startup: a master that had replicas and has no keys waits until one of them is promoted.
     pub(crate) fn wait_if_empty(&self) {
         let timeout = timeout(&self.config);
         let keyspace = &self.engine.keyspace;
@@ -39,7 +39,7 @@ impl Replication {
         self.update_gates();
     }
 
-    /// An operator's word, or a sentinel's: this server is the master, whatever it has.
+    /// Serves clients even without data, as an operator or a sentinel has ordered.
     pub(crate) fn serve_empty(&self) {
         self.promoted.store(true, Ordering::Relaxed);
         if self.stop_waiting_empty() {
@@ -48,7 +48,7 @@ impl Replication {
         }
     }
 
-    /// Says whether it was waiting. The caller publishes it.
+    /// Ends the wait and returns whether there was one. The caller publishes the role.
     pub(super) fn stop_waiting_empty(&self) -> bool {
         let was = self.empty.lock().take().is_some();
         if was {
@@ -82,7 +82,8 @@ impl Replication {
         }
     }
 
-    /// The replicas of this server, if it is a master that sentinels watch, or `was_watched` before its start.
+    /// Returns the replicas of this server if it is a master watched by sentinels now, or `was_watched` before its
+    /// start.
     fn followers(&self, was_watched: bool) -> Option<Vec<(String, u16)>> {
         let watched = was_watched || self.engine.settings.watched.seen.load(Ordering::Relaxed);
         if !watched || self.engine.topology.is_some() || self.is_replica() {
@@ -95,8 +96,8 @@ impl Replication {
     }
 }
 
-/// Looks at every beat, and when a replica comes, at the replicas and at what sentinels said: who comes is noted before it
-/// has much to lose. Runs until the server stops.
+/// Records the replicas at every housekeeping tick and whenever a replica connects, so that a new replica is recorded
+/// before it has much data to lose. Runs until the server stops.
 pub(crate) async fn watch(replication: Arc<Replication>) {
     let mut kept = std::fs::read_to_string(path(&replication.config)).ok();
     let replicas = kept.as_deref().map(|text| RecordedReplicas::parse(text).replicas);
@@ -137,14 +138,14 @@ fn timeout(config: &Config) -> Duration {
     config.get(keys::EMPTY_MASTER_TIMEOUT)
 }
 
-/// Servers may share a folder, and none shares its port.
+/// The file name contains the port, since several servers may share a directory.
 fn path(config: &Config) -> PathBuf {
     let ports = [keys::PORT, keys::TLS_PORT].map(|key| config.get(key));
     let port = ports.into_iter().find(|port| *port != 0).unwrap_or(0);
     format!("followers-{port}.conf").into()
 }
 
-/// Makes this the content of the file, on the disk; or removes it.
+/// Writes the file and syncs it to disk, or removes it.
 fn keep(path: &Path, text: Option<&str>) -> std::io::Result<()> {
     match text {
         Some(text) => {

@@ -1,7 +1,7 @@
-//! FAILOVER: carries out what the machine of a master that hands over decides ([`replication::Handover`]).
+//! FAILOVER: performs the actions of [`replication::Handover`].
 //!
-//! One task carries out the actions, in their order, and tells the machine what comes of them. It is there while there
-//! is something to carry out or to wait for.
+//! One task performs the actions in order and reports the results to the state machine. It exists only while a failover
+//! is running.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 
 use crate::replication::{Following, Replication};
 
-/// The failover that goes on, if one does, and what it works with.
+/// The running failover, if any, and what it needs.
 #[derive(Debug)]
 pub(crate) struct Failover {
     engine: Arc<Engine>,
@@ -26,20 +26,20 @@ pub(crate) struct Failover {
     replication: Arc<Replication>,
     pauses: Arc<PauseGate>,
     steps: Mutex<Steps>,
-    /// An operator has given an order.
+    /// Signalled when an operator has issued a command.
     ordered: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Steps {
     machine: Handover,
-    /// The actions that are still to be carried out.
+    /// Actions that have not been performed yet.
     actions: VecDeque<HandoverAction>,
-    /// Whether there is a task that does.
+    /// Whether the task is running.
     driven: bool,
 }
 
-/// The words after FAILOVER.
+/// Parses the arguments of FAILOVER.
 pub(crate) fn parse(words: &[&[u8]]) -> Result<HandoverCommand, &'static str> {
     let (mut target, mut force, mut timeout) = (None, false, None);
     let mut left = words;
@@ -81,12 +81,12 @@ impl Failover {
         Self { engine, config, replication, pauses, steps: Mutex::default(), ordered: Notify::new() }
     }
 
-    /// As INFO shows it.
+    /// Returns the state for INFO.
     pub(crate) fn name(&self) -> &'static str {
         self.steps.lock().machine.name()
     }
 
-    /// Whether this server is handing over.
+    /// Returns whether a failover is running.
     pub(crate) fn is_under_way(&self) -> bool {
         self.steps.lock().machine.is_under_way()
     }
@@ -108,7 +108,7 @@ impl Failover {
         match action {
             HandoverAction::HoldWrites(_) => {
                 tracing::info!("FAILOVER requested.");
-                // Every command that was admitted before is in the log once every slot has been held.
+                // Every command admitted before has been logged once each slot was locked.
                 self.engine.drain();
                 self.give(HandoverEvent::WritesHeld);
             }
@@ -132,21 +132,21 @@ impl Failover {
         }
     }
 
-    /// The next action; `None` if there is none just now.
+    /// Returns the next action, if there is one.
     fn next_action(&self) -> Option<HandoverAction> {
         self.steps.lock().actions.pop_front()
     }
 
-    /// Whether there is nothing to carry out or to wait for: then the next order makes another task.
-    fn rests(&self) -> bool {
+    /// Returns whether the task has nothing left to do and ends. The next command starts a new one.
+    fn is_finished(&self) -> bool {
         let mut steps = self.steps.lock();
-        let rests = steps.actions.is_empty() && !steps.machine.is_under_way();
-        steps.driven &= !rests;
-        rests
+        let is_finished = steps.actions.is_empty() && !steps.machine.is_under_way();
+        steps.driven &= !is_finished;
+        is_finished
     }
 }
 
-/// Does what FAILOVER asks for; a failover goes on after the reply.
+/// Executes FAILOVER. The failover continues after the reply.
 pub(crate) fn run(failover: &Arc<Failover>, order: HandoverCommand) -> Result<(), String> {
     if failover.engine.topology.is_some() {
         return Err("ERR FAILOVER not allowed in cluster mode.".to_owned());
@@ -156,7 +156,7 @@ pub(crate) fn run(failover: &Arc<Failover>, order: HandoverCommand) -> Result<()
     let mut steps = failover.steps.lock();
     let ordered = steps.machine.order(time::instant(), order, &situation, &mut actions);
     ordered.map_err(|refusal| refusal.to_string())?;
-    // Before the reply, as in Valkey: a write that is sent behind it waits.
+    // Performed before the reply, as in Valkey, so that a write sent after the reply waits.
     for action in &actions {
         if let HandoverAction::HoldWrites(longest) = action {
             failover.pauses.pause_for_failover(*longest);
@@ -170,17 +170,17 @@ pub(crate) fn run(failover: &Arc<Failover>, order: HandoverCommand) -> Result<()
     Ok(())
 }
 
-/// From the first action to the last.
+/// Runs the failover from its first action to its last.
 async fn drive(failover: Arc<Failover>) {
     let replication = &failover.replication;
     let mut following = replication.following.subscribe();
     loop {
-        // Before the look at the replicas, so that no acknowledgement is missed.
+        // Registered before the replicas are checked, so that no acknowledgement is missed.
         let acknowledged = replication.acknowledged_further.notified();
         while let Some(action) = failover.next_action() {
             failover.carry_out(action);
         }
-        if failover.rests() {
+        if failover.is_finished() {
             return;
         }
         let synced = replication.replicas_in_sync().into_iter();
@@ -213,7 +213,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_of_failover() {
+    fn failover_arguments_are_parsed() {
         let parse = |line: &str| {
             let words: Vec<&[u8]> = line.split_ascii_whitespace().map(str::as_bytes).collect();
             super::parse(&words)

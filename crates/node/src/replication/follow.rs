@@ -1,4 +1,4 @@
-//! Following a master: does what the driver of the replica's side ([`replication::ReplicaDriver`]) orders.
+//! Follows a master: performs the actions of [`replication::ReplicaDriver`].
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,25 +22,25 @@ use super::intake::{Intake, IntakeError, LoadOutcome};
 use super::peer;
 use super::serve::Event;
 
-/// How much of the master's stream is read at once.
+/// The maximum number of stream bytes read at once.
 const READ_SIZE: usize = 64 * 1024;
 
-/// How often it is looked whether the stream may go on that a pause holds, and how much of it is read meanwhile.
+/// How often a paused stream checks whether the pause is over.
 const PAUSE_LOOK: Duration = Duration::from_millis(20);
 const MOST_PAUSED: usize = 16 << 20;
 
-/// Follows the master whose stream this is until it is aborted, which it can be wherever it waits.
+/// Follows the master of this stream until the task is aborted, which is safe wherever it waits.
 pub(super) async fn run(replication: Arc<Replication>, durability: Arc<Durability>, stream: StreamEpoch) {
-    // Another change of role has come meanwhile: this task is about to be aborted.
+    // The role has changed again: this task is about to be aborted.
     let Some(master) = replication.master_of(stream) else { return };
     tracing::info!("Connecting to PRIMARY {}:{}", master.host, master.port);
-    // A load that an earlier master's follower began ends first: until then it is unknown what the data is.
+    // Waits for a load started by an earlier master's follower, which determines what the data is.
     let loading = replication.loading.clone();
     drop(loading.lock().await);
-    // Every write that was admitted while this node was a master is in the log after this.
+    // After this, every write admitted as a master is in the log.
     replication.engine.drain();
     if !replication.is_handing_over() {
-        // Clients stay where they are until a failover has succeeded.
+        // Blocked clients are only disconnected once a failover has succeeded.
         replication.engine.unblock_all();
     }
     let applier = Applier::new(replication.clone(), stream);
@@ -52,7 +52,7 @@ pub(super) async fn run(replication: Arc<Replication>, durability: Arc<Durabilit
     loop {
         while let Some(input) = inputs.pop() {
             let Some(came) = follower.give(input).await else { return };
-            // The last is given first.
+            // The stack returns the last event first.
             inputs.extend(came.into_iter().rev().map(ReplicaDriverEvent::Link));
         }
         let applied = follower.apply_unpaused();
@@ -63,7 +63,7 @@ pub(super) async fn run(replication: Arc<Replication>, durability: Arc<Durabilit
     }
 }
 
-/// The part of the stream that came while clients' writes were paused here: CLIENT PAUSE holds the master's as well.
+/// The part of the stream received while CLIENT PAUSE is active, which also pauses the master's writes.
 #[derive(Default)]
 struct PausedStream {
     pieces: VecDeque<Vec<u8>>,
@@ -77,16 +77,16 @@ struct Follower {
     stream: StreamEpoch,
     applier: Applier,
     link: Option<MasterLink>,
-    /// The second connection, over which a snapshot comes.
+    /// The connection that transfers the snapshot, for dual-channel replication.
     rdb: Option<MasterLink>,
-    /// Where a snapshot goes.
+    /// The destination of the snapshot.
     snapshot: Option<Intake>,
-    /// A whole snapshot that is becoming the data, on a helper thread.
+    /// A complete snapshot that is being loaded on a helper thread.
     loading: Option<JoinHandle<LoadOutcome>>,
     paused: PausedStream,
 }
 
-/// The connection to the master, which CLIENT LIST shows for as long as it lives.
+/// The connection to the master, which is listed in CLIENT LIST while it exists.
 struct MasterLink {
     engine: Arc<Engine>,
     stream: Stream,
@@ -99,7 +99,7 @@ impl MasterLink {
         Ok(Self { engine: engine.clone(), stream, seen })
     }
 
-    /// Waits for what comes; `None` if nothing more will.
+    /// Reads available bytes; `None` if the connection is closed.
     async fn read(&mut self) -> Option<Vec<u8>> {
         let mut bytes = Vec::with_capacity(READ_SIZE);
         tokio::select! {
@@ -118,12 +118,12 @@ impl MasterLink {
     }
 }
 
-/// Whether a master's error is its answer to a wrong password, and not to a missing one.
+/// Returns whether the master's error reports a wrong password, rather than a missing one.
 fn is_about_passwords(text: &str) -> bool {
     ["WRONGPASS", "ERR AUTH", "ERR invalid password"].iter().any(|beginning| text.starts_with(beginning))
 }
 
-/// Waits for what comes over a connection, if there is one and it is to be read; otherwise for ever.
+/// Reads from a connection; waits for ever if there is none or it must not be read now.
 async fn read_from(link: &mut Option<MasterLink>, reads: bool) -> Option<Vec<u8>> {
     match link {
         Some(link) if reads => link.read().await,
@@ -135,7 +135,7 @@ async fn read_from(link: &mut Option<MasterLink>, reads: bool) -> Option<Vec<u8>
     }
 }
 
-/// Waits until a snapshot is loaded, if one is being loaded; otherwise for ever.
+/// Waits until the snapshot is loaded; for ever if none is being loaded.
 async fn loaded(loading: &mut Option<JoinHandle<LoadOutcome>>) -> ReplicaEvent {
     let Some(running) = loading else { return std::future::pending().await };
     let outcome = running.await.unwrap_or(LoadOutcome::DataLost);
@@ -147,7 +147,7 @@ async fn loaded(loading: &mut Option<JoinHandle<LoadOutcome>>) -> ReplicaEvent {
     }
 }
 
-/// Whether the disk takes nothing, and a replica is not to go on without (`replica-ignore-disk-write-errors`).
+/// Returns whether the disk fails and the replica must not continue without it (`replica-ignore-disk-write-errors no`).
 fn cannot_keep_what_comes(replication: &Replication) -> bool {
     let failed = Gate::MISCONF.union(Gate::AOF_FAILED);
     replication.engine.settings.gate().intersects(failed)
@@ -161,9 +161,9 @@ impl Drop for MasterLink {
 }
 
 impl Follower {
-    /// Waits for the next thing to happen.
+    /// Waits for the next event.
     async fn next_input(&mut self) -> ReplicaEvent {
-        // Bytes that are read now could not be applied.
+        // The stream stops while the disk cannot be written.
         let (replication, stream) = (self.replication.clone(), self.stream);
         let log = &replication.log;
         let applies = || log.lock().authority().accepts_stream(stream).then_some(());
@@ -204,7 +204,7 @@ impl Follower {
                 }
             }),
             () = tokio::time::sleep(wait) => ReplicaEvent::Deadline,
-            // The deadline may have become another.
+            // The deadline may have changed.
             () = replication.reconfigured.notified() => ReplicaEvent::Deadline,
         }
     }
@@ -235,7 +235,7 @@ impl Follower {
         self.replication.tick.notify_input();
     }
 
-    /// Lets go of the master.
+    /// Closes the connections to the master.
     fn lose(&mut self) -> ReplicaEvent {
         (self.link, self.rdb) = (None, None);
         self.snapshot = None;
@@ -243,10 +243,11 @@ impl Follower {
         ReplicaEvent::Closed
     }
 
-    /// Hands `input` to the driver and does what it says; returns what came of that, or `None` if the stream is over.
+    /// Passes an event to the driver and performs its actions. Returns the events that result; `None` if the stream is
+    /// superseded.
     async fn give(&mut self, input: ReplicaDriverEvent) -> Option<Vec<ReplicaEvent>> {
         if input == ReplicaDriverEvent::Link(ReplicaEvent::Closed) {
-            // The loader is told that no more bytes come.
+            // Tells the loader that no more bytes will come.
             self.snapshot = None;
         }
         let mut orders = Vec::new();
@@ -259,7 +260,7 @@ impl Follower {
         };
         if held > 0 {
             self.replication.stats.held_peak.fetch_max(held, Ordering::Relaxed);
-            // Much may be applied in a row; replicas are served by this thread, too.
+            // Many batches may be applied in a row, and this thread also serves replicas.
             tokio::task::yield_now().await;
         }
         let mut inputs = Vec::new();
@@ -310,7 +311,7 @@ impl Follower {
         }
     }
 
-    /// Says why the master is left, in words that people look for where it refused.
+    /// Logs why the link is closed, in Valkey's words where the master refused, since operators search for them.
     fn tell_reason(&self, reason: &LinkError) {
         match reason {
             LinkError::Refused(text) if is_about_passwords(text) => {
@@ -325,7 +326,7 @@ impl Follower {
         tracing::warn!("Leaving the master {}:{}: {reason}", self.master.host, self.master.port);
     }
 
-    /// A silence of the master in the words of Valkey's log.
+    /// Returns Valkey's log message for a timeout of the master.
     fn silence(&self) -> &'static str {
         match (&self.link, &self.snapshot) {
             (None, _) => "Timeout connecting to the PRIMARY...",
@@ -356,7 +357,7 @@ impl Follower {
         }
     }
 
-    /// Says from where on the master's stream will be asked for.
+    /// Logs the position from which the stream is requested.
     fn tell_request(&self) {
         let log = self.replication.log.lock();
         if log.is_open() {
@@ -443,7 +444,7 @@ impl Follower {
         Some(self.drop_snapshot(error).await)
     }
 
-    /// Lets go of a snapshot that cannot be taken in, and of the link.
+    /// Discards a snapshot that cannot be loaded, and closes the link.
     async fn drop_snapshot(&mut self, error: IntakeError) -> ReplicaEvent {
         let mut loading = self.snapshot.take().and_then(Intake::give_up);
         self.give_up(&error.to_string());
@@ -470,14 +471,14 @@ impl Follower {
         }
     }
 
-    /// Whether clients' writes are paused here.
+    /// Returns whether client writes are paused on this node.
     fn is_paused(&self) -> bool {
         let engine = &self.replication.engine;
         engine.settings.gate().intersects(Gate::PAUSED)
             && engine.pauses.holds(PausePurpose::Client, process::time::now())
     }
 
-    /// Applies the next piece that a pause has held, if that is over.
+    /// Applies the next batch that was held by a pause, once the pause is over.
     fn apply_unpaused(&mut self) -> Vec<ReplicaEvent> {
         if self.paused.pieces.is_empty() || self.is_paused() {
             return Vec::new();
@@ -516,7 +517,7 @@ impl Follower {
     }
 }
 
-/// Writes all of it within that time; says whether it could.
+/// Writes all bytes within the timeout. Returns false on failure.
 async fn write_all(stream: &mut Stream, bytes: &[u8], timeout: Duration) -> bool {
     matches!(tokio::time::timeout(timeout, stream.write_all(bytes)).await, Ok(Ok(())))
 }

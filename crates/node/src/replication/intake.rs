@@ -1,15 +1,15 @@
-//! Where a master's snapshot goes as it comes: into a file that is loaded once it is whole, or straight into the data
+//! Receives a master's snapshot, either into a file that is loaded once it is complete, or directly into the data
 //! (`repl-diskless-load`).
 //!
-//! | | what was here before | when the link breaks on the way |
+//! | `repl-diskless-load` | the old data | if the link breaks during the transfer |
 //! | --- | --- | --- |
-//! | `disabled` | is dropped when the file is whole and was read through | stays |
-//! | `on-empty-db`, if nothing was | | nothing is here |
-//! | `flush-before-load` | is dropped once the header is read | nothing is here |
-//! | `swapdb` | is exchanged when all is there; served until then if it is of the same history | stays |
+//! | `disabled` | is dropped once the file is complete and was decoded | the old data stays |
+//! | `on-empty-db`, on an empty node | | the node stays empty |
+//! | `flush-before-load` | is dropped once the header has been read | the node is empty |
+//! | `swapdb` | is swapped out once everything is loaded; served until then if it is of the same history | the old data stays |
 //!
-//! A snapshot that cannot be loaded costs nothing where the data stays: it is decoded as it comes, beside being written
-//! to its file, before anything is dropped ([`Check`]).
+//! Where the old data stays, a snapshot that cannot be loaded costs nothing: it is decoded while it is written to the
+//! file, before anything is dropped ([`Check`]).
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -28,21 +28,21 @@ use tokio::task::JoinHandle;
 use super::Replication;
 use super::serve::Event;
 
-/// Pieces of the stream that may wait to be decoded.
+/// The maximum number of parts queued for decoding.
 const PIECES_AHEAD: usize = 16;
 
-/// The result of a snapshot for the data.
+/// The result of loading a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LoadOutcome {
-    /// The snapshot is the data.
+    /// The snapshot has replaced the data.
     Loaded,
-    /// The snapshot cannot be loaded, and the data is as it was before.
+    /// The snapshot is invalid; the old data is unchanged.
     Rejected,
-    /// The snapshot cannot be loaded, and no data is left.
+    /// The snapshot is invalid, and the old data is gone.
     DataLost,
 }
 
-/// Why a snapshot is taken in no further.
+/// Why the transfer of a snapshot is aborted.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum IntakeError {
     #[error("Opening the temp file needed for PRIMARY <-> REPLICA synchronization: {0}")]
@@ -53,55 +53,55 @@ pub(super) enum IntakeError {
     Write(std::io::Error),
     #[error("{LOAD_FAILED}: {0}. The old data stays")]
     Rejected(LoadError),
-    /// The thread that loads what comes has ended, and has logged why.
+    /// The loading thread has ended and has logged why.
     #[error("the snapshot that comes cannot be loaded")]
     LoadEnded,
 }
 
-/// Tools search for this text of Valkey's.
+/// Valkey's log message, which tools search for.
 const LOAD_FAILED: &str = "Failed trying to load the PRIMARY synchronization DB";
 
-/// A snapshot on its way.
+/// A snapshot that is being received.
 pub(super) enum Intake {
     File(ToFile),
     Direct(Direct),
 }
 
-/// A snapshot that goes into a file, which is loaded once it is whole.
+/// A snapshot that is written to a file and loaded once it is complete.
 pub(super) struct ToFile {
     file: tempfile::NamedTempFile,
-    /// There is data that the snapshot is to replace.
+    /// Decodes the snapshot during the transfer, if there is data to protect.
     check: Option<Check>,
 }
 
-/// The check of a snapshot while it is written to its file. It runs beside the transfer, so that only the last pieces
+/// Decodes a snapshot while it is written to its file. It runs concurrently with the transfer, so only the last parts
 /// have to be waited for.
 struct Check {
     pieces: Sender<Vec<u8>>,
     checking: JoinHandle<Result<(), LoadError>>,
 }
 
-/// One that is loaded as it comes.
+/// A snapshot that is loaded while it is received.
 pub(super) struct Direct {
     pieces: Sender<Vec<u8>>,
-    /// All of it has been handed over.
+    /// Set once all bytes have been passed to the loader.
     whole: Arc<AtomicBool>,
     loading: JoinHandle<LoadOutcome>,
-    /// The earlier data is dropped when the load begins.
+    /// Whether the old data is dropped when the load starts.
     pub(super) replaces: bool,
 }
 
-/// How a snapshot is loaded as it comes.
+/// How a snapshot is loaded while it is received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
-    /// In the place of what was here.
+    /// In place of the old data.
     Instead,
-    /// Beside it, which is served meanwhile or not.
+    /// Beside the old data, which may be served meanwhile.
     Beside { served: bool },
 }
 
 impl Intake {
-    /// Gets ready for a snapshot of `position`, as the configuration wants it taken.
+    /// Prepares to receive a snapshot of `position` as configured.
     pub(super) async fn begin(
         replication: &Arc<Replication>,
         durability: &Arc<Durability>,
@@ -124,12 +124,12 @@ impl Intake {
         Ok(Self::Direct(Direct { pieces, whole, loading, replaces: way == Way::Instead }))
     }
 
-    /// Whether what was here is gone from now on.
+    /// Returns whether the old data has been dropped.
     pub(super) fn replaces(&self) -> bool {
         matches!(self, Self::Direct(Direct { replaces: true, .. }))
     }
 
-    /// Where the snapshot goes, in the words of Valkey's log.
+    /// Returns the destination in the words of Valkey's log.
     pub(super) fn destination(&self) -> &'static str {
         match self {
             Self::File(_) => "disk",
@@ -137,7 +137,7 @@ impl Intake {
         }
     }
 
-    /// Takes the next bytes.
+    /// Adds received bytes.
     pub(super) async fn add(&mut self, bytes: Vec<u8>) -> Result<(), IntakeError> {
         match self {
             Self::File(ToFile { file, check }) => {
@@ -147,7 +147,7 @@ impl Intake {
                     None => false,
                 };
                 if ended && let Some(check) = check.take() {
-                    // Bytes behind the end of a snapshot are passed over, as by the load.
+                    // Bytes behind the end of a snapshot are ignored, as by the load.
                     check.finish().await?;
                 }
                 Ok(())
@@ -156,7 +156,7 @@ impl Intake {
         }
     }
 
-    /// All of it is here: has it be the data.
+    /// Finishes the transfer: the complete snapshot replaces the data.
     pub(super) async fn finish(
         self,
         replication: &Arc<Replication>,
@@ -183,7 +183,7 @@ impl Intake {
         }
     }
 
-    /// Ends without the rest: the link is lost, or the load has ended. `None` if no load was begun.
+    /// Aborts the transfer. Returns the thread of a load that has started.
     pub(super) fn give_up(self) -> Option<JoinHandle<LoadOutcome>> {
         match self {
             Self::File(_) => None,
@@ -200,7 +200,7 @@ impl Check {
         Self { pieces, checking }
     }
 
-    /// No more bytes come: waits for the outcome.
+    /// Signals the end of the snapshot and waits for the result.
     async fn finish(self) -> Result<(), IntakeError> {
         drop(self.pieces);
         match self.checking.await {
@@ -216,7 +216,7 @@ fn is_empty(replication: &Replication) -> bool {
     (0..keyspace.databases()).all(|db| keyspace.is_empty(db))
 }
 
-/// How a snapshot of `position` is loaded as it comes; `None` if it goes to a file first.
+/// Decides how a snapshot of `position` is loaded directly; `None` if it goes to a file first.
 fn way(replication: &Replication, position: Position) -> Option<Way> {
     match replication.config.get(keys::REPL_DISKLESS_LOAD) {
         DisklessLoad::FlushBeforeLoad => Some(Way::Instead),
@@ -229,7 +229,7 @@ fn way(replication: &Replication, position: Position) -> Option<Way> {
     }
 }
 
-/// A snapshot as a thread reads it that may wait.
+/// A blocking reader of a snapshot that is being received.
 struct Pieces {
     incoming: Receiver<Vec<u8>>,
     piece: Vec<u8>,
@@ -237,7 +237,7 @@ struct Pieces {
     whole: Arc<AtomicBool>,
 }
 
-/// Where pieces go in, and where a thread reads them. `whole` is set before the first closes, if no piece is missing.
+/// Creates the queue and its reader. `whole` must be set before the queue is closed if no part is missing.
 fn pieces(whole: Arc<AtomicBool>) -> (Sender<Vec<u8>>, Pieces) {
     let (pieces, incoming) = channel(PIECES_AHEAD);
     (pieces, Pieces { incoming, piece: Vec::new(), read: 0, whole })
@@ -257,7 +257,7 @@ impl Read for Pieces {
 }
 
 impl Pieces {
-    /// Whether the master sent all of what it began, and nothing behind the end of what was loaded.
+    /// Returns whether the master sent the complete snapshot and nothing behind it.
     fn all_came(&mut self) -> bool {
         while self.incoming.blocking_recv().is_some() {}
         self.whole.load(Ordering::Acquire)
@@ -272,7 +272,7 @@ fn load_directly(
     way: Way,
 ) -> LoadOutcome {
     let apply_guard = replication.applied.apply_lock.lock();
-    // Both the loader and the check for the end of the snapshot look at it, one after the other.
+    // Used by the loader and by the check for the end of the snapshot, one after the other.
     let pieces = std::cell::RefCell::new(pieces);
     let input = Shared(&pieces);
     let all_came = || pieces.borrow_mut().all_came();
@@ -308,7 +308,7 @@ fn load_directly(
     }
 }
 
-/// Reads pieces that the check for the end looks at between reads.
+/// Lets the check for the end access the reader between reads.
 struct Shared<'a>(&'a std::cell::RefCell<Pieces>);
 
 impl Read for Shared<'_> {
@@ -317,7 +317,7 @@ impl Read for Shared<'_> {
     }
 }
 
-/// Loads a whole snapshot and takes over its position.
+/// Loads a complete snapshot file and adopts its position.
 fn load_file(
     replication: &Replication,
     durability: &Durability,
@@ -326,12 +326,12 @@ fn load_file(
 ) -> LoadOutcome {
     let apply_guard = replication.applied.apply_lock.lock();
     tracing::info!("PRIMARY <-> REPLICA sync: Loading DB in memory");
-    // Until it is loaded, the data belongs to no history.
+    // The data belongs to no history until it is loaded.
     replication.log.close();
     let loaded = loading::replace_by_file(durability, file.path(), false);
     adopt_position(replication, &loaded, position);
     drop(apply_guard);
-    // Before anybody is served or applied: the file is the data.
+    // Before clients are served or the stream is applied: the file becomes the base of the data on disk.
     if let Ok(loaded) = &loaded {
         saving::keep_resync_file(durability, file, loaded.keys);
     }
@@ -339,11 +339,11 @@ fn load_file(
     if loaded.is_ok() { LoadOutcome::Loaded } else { LoadOutcome::DataLost }
 }
 
-/// Takes over the position of what was loaded.
+/// Adopts the position of the loaded snapshot.
 fn adopt_position(replication: &Replication, loaded: &Result<LoadResult, LoadError>, position: Position) {
     match loaded {
         Ok(loaded) => {
-            // Those that are under way in it the stream names at once.
+            // The stream repeats the running imports at once.
             replication.applied.imports.end_all(&replication.engine);
             replication.master_imports.forget();
             replication.cluster_stream.on_states(&loaded.slot_states);
@@ -359,6 +359,6 @@ fn adopt_position(replication: &Replication, loaded: &Result<LoadResult, LoadErr
 fn open_gates(replication: &Replication) {
     let loading = Gate::LOADING.union(Gate::ASYNC_LOADING);
     replication.engine.settings.set_gates(loading, Gate::empty());
-    // Streams that are read may have entries now.
+    // Blocked readers of streams may find entries now.
     replication.engine.retry_waiters();
 }

@@ -5,15 +5,15 @@ use durability::stream::imports::ImportChange;
 use migration::{Establish, Finish, Job, JobDirection, JobName, Jobs};
 use parking_lot::Mutex;
 
-/// The master's imports as a replica lists them.
+/// The imports of this replica's master.
 #[derive(Debug, Default)]
 pub(crate) struct MasterImports(Mutex<Jobs>);
 
 impl MasterImports {
-    /// Takes down what the stream told; `most` that have ended are kept.
+    /// Records a change of an import from the stream; at most `most` finished imports are kept.
     pub(super) fn note(&self, told: ImportChange, now: Millis, most: usize) {
         match told {
-            // It is told again at each cut.
+            // Every snapshot repeats the running imports.
             ImportChange::Began(import) if self.0.lock().active_mut(&import.name).is_some() => {}
             ImportChange::Began(Establish { name, ranges, .. }) => self
                 .0
@@ -25,7 +25,7 @@ impl MasterImports {
         }
     }
 
-    /// One has ended.
+    /// Records the end of an import.
     pub(crate) fn end(&self, name: &JobName, outcome: Result<(), String>, now: Millis) {
         if let Some(job) = self.0.lock().active_mut(name) {
             (job.is_active, job.updated) = (false, now);
@@ -34,17 +34,17 @@ impl MasterImports {
         }
     }
 
-    /// Forgets all but the newest `most` that have ended.
+    /// Removes all but the newest `most` finished imports.
     pub(crate) fn trim(&self, most: usize) {
         self.0.lock().trim(most);
     }
 
-    /// All data is another's from now on: its stream names those that are under way in it.
+    /// Removes all imports: the stream of a new master names its own.
     pub(super) fn forget(&self) {
         self.0.lock().drop_active();
     }
 
-    /// All that are known, the newest first.
+    /// Returns all known imports, newest first.
     pub(crate) fn list(&self) -> Vec<Job> {
         self.0.lock().iter().cloned().collect()
     }
@@ -56,7 +56,7 @@ mod tests {
     use migration::parse_establish;
 
     #[test]
-    fn a_replica_lists_what_its_master_imports() {
+    fn replica_lists_the_imports_of_its_master() {
         let words = |name: &str| {
             let (id, name) = ("a".repeat(40), name.repeat(40));
             ["SOURCE", &id, "NAME", &name, "SLOTSRANGE", "0", "9"].map(str::to_owned).to_vec()

@@ -1,4 +1,4 @@
-//! One replica's connection: a reader of its acknowledgements, and a writer of what it is sent.
+//! The connection of a replica: reads its acknowledgements and sends the snapshot and the stream.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,10 +18,11 @@ use super::Replication;
 use super::serve::Event;
 use super::transfer::Piece;
 
-/// How much of the log is sent with one write.
+/// The maximum number of log bytes sent with one write.
 const CHUNK: usize = 64 * 1024;
 
-/// Takes a replica's socket into this thread's event loop. Its output may be delayed, to be sent in fewer pieces.
+/// Registers a replica's socket with the event loop of this thread. Nagle's algorithm may be enabled to send fewer
+/// packets (`repl-disable-tcp-nodelay`).
 pub(super) fn open(config: &Config, socket: Socket) -> std::io::Result<Stream> {
     let stream = Stream::open(socket)?;
     let nodelay = !config.get(keys::REPL_DISABLE_TCP_NODELAY);
@@ -29,25 +30,23 @@ pub(super) fn open(config: &Config, socket: Socket) -> std::io::Result<Stream> {
     Ok(stream)
 }
 
-/// The connection's output, in order.
+/// Output for the connection, in order.
 #[derive(Debug)]
 pub(super) enum Outgoing {
     Bytes(Vec<u8>),
     Snapshot(mpsc::Receiver<Piece>),
-    /// The log from this cursor on, for ever.
+    /// The log from this cursor on, until the connection closes.
     Stream(CursorId),
 }
 
-/// The connection as CLIENT LIST and KILL see it.
+/// The connection as CLIENT LIST and CLIENT KILL see it.
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) client: Arc<Client>,
     woken: Arc<Notify>,
 }
 
-/// Enters the connection into the list of clients, from which [`Clients::disconnect`] takes it.
-///
-/// [`Clients::disconnect`]: engine::Clients::disconnect
+/// Registers the connection in the list of clients, where CLIENT KILL can find it.
 pub(super) fn register(engine: &Engine, link: ClientLink, kind: ClientFlags) -> Seen {
     let woken = Arc::new(Notify::new());
     let wake = woken.clone();
@@ -57,7 +56,7 @@ pub(super) fn register(engine: &Engine, link: ClientLink, kind: ClientFlags) -> 
 }
 
 impl Seen {
-    /// Returns when the connection is to be gone.
+    /// Waits until the connection is killed.
     pub(super) async fn killed(&self) {
         while !self.client.is_killed() {
             self.woken.notified().await;
@@ -65,7 +64,7 @@ impl Seen {
     }
 }
 
-/// Serves the replica until its connection ends, and tells.
+/// Serves the replica until its connection ends, and reports that.
 pub(super) async fn run(
     replication: Arc<Replication>,
     peer: PeerId,
@@ -93,7 +92,7 @@ async fn read(
 ) {
     let mut parser = Parser::new();
     let mut profile = PeerProfile::default();
-    // A replica's messages are short.
+    // Messages of a replica are short.
     const MAX_INPUT: usize = 64 * 1024;
     client.count_input(input.len());
     loop {
@@ -121,7 +120,7 @@ async fn read(
     }
 }
 
-/// The sending side of a replica's connection, which counts what it sends.
+/// The sending side of a replica's connection, with its byte counter.
 struct Sender<'a> {
     replication: &'a Replication,
     client: &'a Arc<Client>,
@@ -145,7 +144,7 @@ impl Sender<'_> {
         }
     }
 
-    /// Sends all of that; says whether it could.
+    /// Sends all bytes. Returns false if the connection failed.
     async fn write(&mut self, bytes: &[u8]) -> bool {
         let sent = self.writer.write_all(bytes).await.is_ok();
         if sent {
@@ -162,8 +161,8 @@ impl Sender<'_> {
                 return false;
             }
             if is_last {
-                // With nothing awaited since the last byte: a replica that fetches its snapshot alone closes the
-                // connection as soon as it has that byte, and whoever reads here may see that first.
+                // Nothing is awaited after the last byte: a replica that only fetches a snapshot closes the connection
+                // as soon as it has that byte, and the reading side might notice that first.
                 self.replication.tell(Event::Serve(MasterDriverEvent::Sent(peer)));
                 return true;
             }
@@ -186,9 +185,9 @@ impl Sender<'_> {
                     outcome => Some(outcome),
                 })
                 .await;
-            // The log no longer keeps the bytes that were read: this thread gave back memory that others took.
+            // The log no longer keeps these bytes: this thread has freed memory that other threads allocated.
             with_scratch(|scratch| self.replication.engine.tell_memory(&mut scratch.worker));
-            // It still stands in the log's history: it was too slow.
+            // The cursor still belongs to this history, so the replica was too slow.
             if read.is_err() && log.lock().position_of(cursor).is_some() {
                 self.client.overflow();
             }

@@ -1,4 +1,4 @@
-//! The reports of INFO and ROLE about replication.
+//! The replication parts of INFO and ROLE.
 
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
@@ -11,7 +11,7 @@ use resp::Writer;
 use super::Replication;
 use super::failover::Failover;
 
-/// ROLE
+/// ROLE.
 pub(crate) fn role(replication: &Replication, reply: &mut Writer<'_>) {
     let offset = replication.offset();
     if let Some((master, machine)) = replication.role.lock().upstream() {
@@ -40,7 +40,7 @@ pub(crate) fn role(replication: &Replication, reply: &mut Writer<'_>) {
     }
 }
 
-/// The lines of INFO's section Replication.
+/// Writes the Replication section of INFO.
 pub(crate) fn info(replication: &Replication, failover: &Failover, text: &mut String) {
     let offset = replication.offset().0;
     let reach = replication.reach().0;
@@ -52,7 +52,7 @@ pub(crate) fn info(replication: &Replication, failover: &Failover, text: &mut St
             line(text, "master_port", master.port);
             link(machine, reach, replication.stats.held_peak.load(Ordering::Relaxed), text);
             let unapplied = replication.unapplied();
-            // Sentinels do not choose one whose priority is 0.
+            // Sentinels never promote a replica with priority 0.
             let priority = if unapplied > 0 { 0 } else { replication.config.get(keys::REPLICA_PRIORITY) };
             line(text, "slave_priority", priority);
             if unapplied > 0 {
@@ -77,7 +77,7 @@ pub(crate) fn info(replication: &Replication, failover: &Failover, text: &mut St
     line(text, "repl_backlog_histlen", len);
 }
 
-/// Of the link to the master.
+/// Writes the fields about the link to the master.
 fn link(machine: &Replica, reach: u64, held_peak: u64, text: &mut String) {
     let now = process::time::instant();
     let up = machine.link() == LinkState::Connected;
@@ -103,7 +103,7 @@ fn link(machine: &Replica, reach: u64, held_peak: u64, text: &mut String) {
     }
 }
 
-/// Of the replicas.
+/// Writes the fields about the replicas.
 fn replicas(replication: &Replication, text: &mut String) {
     let now = process::time::instant();
     let addresses = replication.addresses.lock();
@@ -131,7 +131,7 @@ fn replicas(replication: &Replication, text: &mut String) {
     }
 }
 
-/// The lines of INFO's section Stats.
+/// Writes the replication fields of the Stats section.
 pub(crate) fn info_stats(replication: &Replication, text: &mut String) {
     let stats = &replication.stats;
     line(text, "sync_full", stats.full.load(Ordering::Relaxed));

@@ -1,5 +1,5 @@
-//! The replication thread: does what the driver of the master's side ([`replication::MasterDriver`]) orders, and has the
-//! task that follows a master.
+//! The replication thread: performs the actions of [`replication::MasterDriver`], and owns the task that follows a
+//! master.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,23 +27,23 @@ use super::peer::{self, Outgoing};
 use super::transfer::{self, Destination, PIECES_AHEAD, Piece, Receiver, Target};
 use super::{Replication, follow};
 
-/// How often gates are looked at.
+/// How often gates are updated.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 
-/// A connection that asked to be a replica.
+/// A connection that asked to become a replica.
 #[derive(Debug)]
 pub(crate) struct Newcomer {
     pub(crate) id: u64,
     /// The connection's entry in CLIENT LIST.
     pub(crate) link: Link,
     pub(crate) socket: Socket,
-    /// Where it connects from.
+    /// The source address of the connection.
     pub(crate) address: String,
-    /// The bytes that it sent after its request, and those that are still to be sent to it.
+    /// Bytes received after the request, and bytes not sent yet.
     pub(crate) input: Vec<u8>,
     pub(crate) unsent: Vec<u8>,
     pub(crate) profile: PeerProfile,
-    /// `None` for SYNC.
+    /// The arguments of PSYNC; `None` for SYNC.
     pub(crate) request: Option<PsyncRequest>,
 }
 
@@ -51,16 +51,16 @@ pub(crate) struct Newcomer {
 #[derive(Debug)]
 pub(crate) enum Event {
     Joined(Box<Newcomer>),
-    /// The driver's own.
+    /// An event for the driver of the master side.
     Serve(MasterDriverEvent),
-    /// A master is followed from now on, by this stream.
+    /// Follow the current master with this stream.
     Follow(StreamEpoch),
     Unfollow,
-    /// Somebody waits for this node's disk.
+    /// A client waits for the disk of this node.
     Awaited,
     /// Settings have changed.
     Reconfigured,
-    /// DEBUG SLEEP: neither the links to replicas nor the one to a master are served for so long.
+    /// DEBUG SLEEP: stop serving the links to replicas and to the master for this long.
     StandStill(Duration),
 }
 
@@ -108,7 +108,7 @@ async fn run(
             event = inbox.recv() => {
                 let Some(event) = event else { return };
                 thread.on_event(event);
-                // One gate update and one look for released waiters for all that has come.
+                // Updates gates and releases waiters once for all events that have arrived.
                 while let Ok(event) = inbox.try_recv() {
                     thread.on_event(event);
                 }
@@ -116,7 +116,7 @@ async fn run(
             () = tokio::time::sleep(wait) => thread.give(MasterDriverEvent::Deadline),
             () = due(look, &replication.log) => thread.look(),
             () = replication.log.wait_for_trimmed_cursor() => thread.look(),
-            _ = on_disk.changed(), if replication.minds_disk() => {}
+            _ = on_disk.changed(), if replication.requires_disk() => {}
             () = &mut stopped => return,
         }
         replication.release_waiters();
@@ -124,7 +124,7 @@ async fn run(
     }
 }
 
-/// Returns when a look is due; never, if none is.
+/// Waits until the next check of pending bytes is due; for ever if there is none.
 async fn due(look: Option<NextPendingCheck>, log: &SharedLog) {
     let Some(NextPendingCheck { past, at }) = look else { return std::future::pending().await };
     if let Some(end) = past {
@@ -133,24 +133,24 @@ async fn due(look: Option<NextPendingCheck>, log: &SharedLog) {
     tokio::time::sleep(at.since(process::time::instant())).await;
 }
 
-/// One replica's task.
+/// The task of a replica.
 #[derive(Debug)]
 struct Peer {
     address: String,
-    /// The connection in CLIENT LIST.
+    /// The client in CLIENT LIST.
     client: Arc<Client>,
     orders: mpsc::UnboundedSender<Outgoing>,
     task: AbortHandle,
-    /// The snapshot on its way to it.
+    /// The parts of the snapshot that is being sent to it.
     pieces: Option<mpsc::Receiver<Piece>>,
 }
 
-/// The replication thread's side of a snapshot on its way.
+/// A snapshot in progress.
 #[derive(Debug)]
 struct Transfer {
-    /// Calls it off.
+    /// Set to cancel it.
     cancelled: Arc<AtomicBool>,
-    /// Where the receivers of one in a file are told.
+    /// Takes the receivers of a snapshot that is written to a file first.
     receivers: Option<std::sync::mpsc::Sender<Vec<Receiver>>>,
 }
 
@@ -159,7 +159,7 @@ struct Thread {
     durability: Arc<Durability>,
     network: Arc<NetworkContext>,
     peers: HashMap<PeerId, Peer>,
-    /// The snapshots on their way.
+    /// The snapshots in progress.
     transfers: HashMap<TransferId, Transfer>,
     following: Option<AbortHandle>,
 }
@@ -184,7 +184,7 @@ impl Thread {
                 self.give(MasterDriverEvent::Promoted);
             }
             Event::StandStill(duration) => std::thread::sleep(duration),
-            // It is listened to, and deadlines are asked for, from here on.
+            // The event only wakes the loop, which then asks for the new deadlines.
             Event::Awaited | Event::Reconfigured => {}
         }
     }
@@ -254,7 +254,7 @@ impl Thread {
         Ok(())
     }
 
-    /// Counts a replica that asked, and says why it gets what it gets.
+    /// Counts the answer to PSYNC and logs its reason.
     fn note_answer(&self, peer: PeerId, answer: PsyncAnswer) {
         let stats = &self.replication.stats;
         let name = self.peers.get(&peer).map_or("", |peer| &peer.address);
@@ -283,7 +283,7 @@ impl Thread {
         }
     }
 
-    /// Has the driver look how far each replica is behind, and slows writers down as it says.
+    /// Lets the driver check how far behind each replica is, and throttles writers accordingly.
     fn look(&mut self) {
         let mut orders = Vec::new();
         let replication = self.replication.clone();
@@ -377,14 +377,14 @@ impl Thread {
             let (sender, receivers) = std::sync::mpsc::channel();
             (Destination::File(receivers), Some(sender))
         };
-        // One at a time is on its way.
+        // Only one snapshot is in progress at a time.
         self.transfers.clear();
         self.transfers.insert(transfer, Transfer { cancelled: cancelled.clone(), receivers });
         let dialect = if form.valkey_format { Dialect::Valkey } else { Dialect::Redis };
         let (contents, peers) = (form.contents, peers.to_vec());
         let target = Target { transfer, dialect, contents, peers, to, cancelled };
         let (replication, durability) = (self.replication.clone(), self.durability.clone());
-        // A thread of its own, for it takes another priority.
+        // Needs a thread of its own, because it changes its scheduling priority.
         let work = move || transfer::carry_out(&durability, &replication, target);
         if let Err(error) = std::thread::Builder::new().name("sync".to_owned()).spawn(work) {
             tracing::warn!("Can't start a thread for a snapshot: {error}");
@@ -392,7 +392,7 @@ impl Thread {
         }
     }
 
-    /// The snapshot is in its file: says who gets it.
+    /// Sends a completed snapshot file to these replicas.
     fn send_file(&mut self, transfer: TransferId, peers: &[PeerId]) {
         let there = self.transfers.get_mut(&transfer).and_then(|transfer| transfer.receivers.take());
         let Some(there) = there else { return };
@@ -402,11 +402,11 @@ impl Thread {
             self.send(*id, Outgoing::Snapshot(pieces));
             receivers.push(sender);
         }
-        // If the thread that waits for it has failed, it has told so.
+        // If the thread of the snapshot has failed, it has reported that.
         let _ = there.send(receivers);
     }
 
-    /// The task may have ended; its event is then on its way.
+    /// The task may have ended already; its event is then in the queue.
     fn send(&self, peer: PeerId, outgoing: Outgoing) {
         if let Some(peer) = self.peers.get(&peer) {
             let _ = peer.orders.send(outgoing);

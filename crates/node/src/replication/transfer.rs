@@ -1,5 +1,5 @@
-//! A snapshot on its way to replicas: it is made once and goes to all that asked together. Its pace is that of the
-//! slowest, which loses it if it takes nothing for `repl-timeout`.
+//! Sends a snapshot to replicas: it is taken once for all replicas that requested it together. The slowest replica
+//! determines the speed, and is dropped if it accepts nothing for `repl-timeout`.
 
 use std::io::{self, Seek, SeekFrom, Write};
 use std::sync::Arc;
@@ -18,48 +18,48 @@ use tokio::sync::mpsc;
 use super::Replication;
 use super::serve::Event;
 
-/// The size of a piece of the snapshot on its way, and how many may wait for one replica.
+/// The size of a part in bytes, and how many parts may be queued for one replica.
 const PIECE: usize = 64 * 1024;
 pub(crate) const PIECES_AHEAD: usize = 16;
 
-/// A part of what is sent for a snapshot; the last one says so, so that a break is not taken for the end.
+/// A part of a snapshot. The last one is marked, so that a failure is not mistaken for the end.
 #[derive(Debug, Clone)]
 pub(crate) struct Piece {
     pub(crate) bytes: Arc<[u8]>,
     pub(crate) is_last: bool,
 }
 
-/// Where a replica's connection takes pieces.
+/// The queue of parts for one replica's connection.
 pub(crate) type Receiver = mpsc::Sender<Piece>;
 
-/// A snapshot for replicas: its contents, its form and its receivers.
+/// What to take a snapshot for: its format, contents and receivers.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) transfer: TransferId,
     pub(crate) dialect: Dialect,
     pub(crate) contents: SnapshotContents,
-    /// The replicas that it is begun for.
+    /// The replicas that the snapshot is started for.
     pub(crate) peers: Vec<PeerId>,
     pub(crate) to: Destination,
     pub(crate) cancelled: Arc<AtomicBool>,
 }
 
-/// Where a snapshot goes.
+/// The destination of a snapshot.
 #[derive(Debug)]
 pub(crate) enum Destination {
-    /// To the replicas while it is made, with an end mark.
+    /// Streamed to the replicas while it is taken, with an end mark.
     Replicas(Vec<Receiver>),
-    /// To a file first. Whoever wants it by then is told here.
+    /// Written to a file first. The replicas that get it are received over this channel.
     File(std::sync::mpsc::Receiver<Vec<Receiver>>),
 }
 
-/// The connections that get a snapshot.
+/// The replicas that receive a snapshot.
 struct Receivers {
     receivers: Vec<Receiver>,
     cancelled: Arc<AtomicBool>,
 }
 
-/// Makes the snapshot and sends it. Runs on a thread of its own; reports by events.
+/// Takes and sends a snapshot. Runs on its own thread and reports by events.
 pub(crate) fn carry_out(durability: &Durability, replication: &Replication, target: Target) {
     let transfer = target.transfer;
     if let Err(error) = try_carry_out(durability, replication, target) {
@@ -76,7 +76,7 @@ fn try_carry_out(durability: &Durability, replication: &Replication, target: Tar
         is_created = !log.is_open();
         shared.open(log);
         let noted = SnapshotPosition::record(log, transfer, &peers, replication.applied.db_in(log));
-        // The snapshot has the keys of slots that are being imported: its receivers hear of that at once.
+        // The snapshot contains keys of slots that are being imported, so its receivers must know about the imports.
         replication.applied.imports.repeat_in_log(log);
         noted
     })?;
@@ -97,7 +97,7 @@ fn try_carry_out(durability: &Durability, replication: &Replication, target: Tar
     let pace = Pace::yielding(replication.engine.keyspace.used_bytes());
     let position = Some((noted.position, noted.db.unwrap_or(0)));
     replication.tell(Event::Serve(MasterDriverEvent::SnapshotTaken(noted)));
-    // The stream repeats every change of them that comes after the cut.
+    // Later changes of the slot states are in the stream.
     let slot_states = match contents.data {
         true => replication.cluster_stream.states(&replication.engine),
         false => String::new(),
@@ -137,7 +137,7 @@ fn gone() -> io::Error {
 }
 
 impl Receivers {
-    /// Sends to all receivers that are still there.
+    /// Sends bytes to all receivers that are still connected.
     fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.cancelled.load(Ordering::Relaxed) {
             return Err(gone());
@@ -149,11 +149,11 @@ impl Receivers {
         if self.receivers.is_empty() { Err(io::Error::other("every replica has gone")) } else { Ok(()) }
     }
 
-    /// Sends the last bytes, which are short.
+    /// Sends the last bytes.
     fn finish(self, bytes: &[u8]) {
         let piece = Piece { bytes: bytes.into(), is_last: true };
         for receiver in self.receivers {
-            // A receiver that has gone needs no end.
+            // A disconnected receiver needs no end.
             let _ = receiver.blocking_send(piece.clone());
         }
     }

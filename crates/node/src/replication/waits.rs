@@ -1,4 +1,4 @@
-//! Waiting for copies of the log: clients of WAIT and WAITAOF, a stop, moves of slots.
+//! Waiting for copies of the log, for WAIT, WAITAOF, SHUTDOWN and slot migration.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use tokio::sync::oneshot;
 
 use super::{Event, Replication};
 
-/// The end of a wait, unless it is given up.
+/// The result of a wait that was not given up.
 pub(crate) type Outcome = Result<Copies, AppendOnlyOff>;
 
-/// Names one that waits, and is to be removed if it gives up.
+/// Identifies a waiter, to remove it when it gives up.
 pub(crate) type Token = u64;
 
-/// Those who wait, with the way to tell them.
+/// The waiters, each with a channel for the result.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     waiters: Waiters<Token>,
@@ -23,21 +23,21 @@ pub(super) struct Waiting {
     next: Token,
 }
 
-/// How the copies of the log are, as they are wanted or not yet.
+/// The result of asking for copies of the log.
 #[derive(Debug)]
 pub(crate) enum Wait {
     Over(Outcome),
-    /// There are not enough yet: the way to hear of it when there are.
+    /// There are too few copies yet: the token and the channel for the result.
     Begun(Token, oneshot::Receiver<Outcome>),
 }
 
 impl Replication {
-    /// How many copies there are of the log before `offset`.
+    /// Counts the copies of the log before `offset`.
     pub(crate) fn copies(&self, offset: ReplOffset, wanted: RequiredCopies) -> Outcome {
         self.copied().copies(offset, wanted)
     }
 
-    /// How many replicas have acknowledged the log before `offset`.
+    /// Returns how many replicas have acknowledged the log before `offset`.
     pub(crate) fn acknowledged(&self, offset: ReplOffset) -> usize {
         self.copies(offset, RequiredCopies::Acknowledged { by: 0 }).map_or(0, |copies| copies.replicas)
     }
@@ -49,7 +49,7 @@ impl Replication {
         LogProgress { here, acknowledged: master.acknowledged(), synced: master.synced() }
     }
 
-    /// Waits for copies of the log before `offset`, if there are not enough.
+    /// Waits for copies of the log before `offset` unless there are enough already.
     pub(crate) fn wait_for(&self, offset: ReplOffset, wanted: RequiredCopies) -> Wait {
         let mut waiting = self.waiting.lock();
         let copies = self.copies(offset, wanted);
@@ -69,7 +69,7 @@ impl Replication {
         Wait::Begun(token, woken)
     }
 
-    /// Waits until so many replicas have acknowledged the log before `offset`; says whether they did in time.
+    /// Waits until `by` replicas have acknowledged the log before `offset`. Returns false on a timeout.
     pub(crate) async fn reaches(&self, offset: ReplOffset, by: usize, timeout: Duration) -> bool {
         match self.wait_for(offset, RequiredCopies::Acknowledged { by }) {
             Wait::Over(copies) => copies.is_ok(),
@@ -81,19 +81,19 @@ impl Replication {
         }
     }
 
-    /// Somebody waits no longer.
+    /// Removes a waiter that gave up.
     pub(crate) fn stop_waiting(&self, token: Token, offset: ReplOffset) {
         let mut waiting = self.waiting.lock();
         waiting.waiters.remove(token, offset);
         waiting.wake.remove(&token);
     }
 
-    /// Whether somebody waits for this node's disk.
-    pub(super) fn minds_disk(&self) -> bool {
+    /// Returns whether a waiter requires the disk of this node.
+    pub(super) fn requires_disk(&self) -> bool {
         self.waiting.lock().waiters.requires_disk()
     }
 
-    /// Wakes those whose wait is over.
+    /// Wakes the waiters that have enough copies.
     pub(super) fn release_waiters(&self) {
         let mut waiting = self.waiting.lock();
         if waiting.waiters.is_empty() {
@@ -101,7 +101,7 @@ impl Replication {
         }
         for (token, copies) in waiting.waiters.release(&self.copied()) {
             if let Some(wake) = waiting.wake.remove(&token) {
-                // A client that has left needs no answer.
+                // The client of a waiter may have disconnected.
                 let _ = wake.send(copies);
             }
         }

@@ -1,4 +1,4 @@
-//! Carrying parameters to where they are read: once at the start, and again when CONFIG SET changes them.
+//! Applies parameters to the components that read them, at startup and after CONFIG SET.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use durability::append_only;
 use net::tls::PreviousTls;
 use process::{file_limit, log, paths};
 
-/// As many addresses can be listened at, as in Redis.
+/// The maximum number of `bind` addresses, as in Redis.
 const MOST_ADDRESSES: usize = 16;
 
-/// Brings everything that reads a parameter up to date with the configuration.
+/// Applies the current configuration to all components.
 pub(crate) fn apply(server: &Server) {
     let values = server.config.values();
     log::set_level(values[keys::LOGLEVEL]);
@@ -31,10 +31,10 @@ pub(crate) fn apply(server: &Server) {
     cron::check_memory(&server.housekeeping);
 }
 
-/// Why CONFIG SET changed nothing.
+/// Why CONFIG SET failed and changed nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Refusal {
-    /// The parameter that cannot be had.
+    /// The parameter that could not be applied.
     pub(crate) parameter: &'static str,
     pub(crate) reason: String,
 }
@@ -45,7 +45,7 @@ impl Refusal {
     }
 }
 
-/// A step of CONFIG SET that is done, and is undone if a later one fails.
+/// A completed step of CONFIG SET, which is undone if a later step fails.
 enum Step {
     Directory,
     Tls(PreviousTls),
@@ -53,8 +53,8 @@ enum Step {
     AppendOnly,
 }
 
-/// CONFIG SET: sees to it that changed parameters take effect: all of them, or none. The configuration has the new values
-/// already, and gets the old ones back after an error.
+/// Applies changed parameters: all of them, or none. The configuration already has the new values, and the caller
+/// restores the old ones after an error.
 pub(crate) async fn change(server: &Arc<Server>, changes: &Changes) -> Result<(), Refusal> {
     let mut done = Vec::new();
     if let Err(refusal) = carry_out(server, changes, &mut done).await {
@@ -86,7 +86,7 @@ pub(crate) async fn change(server: &Arc<Server>, changes: &Changes) -> Result<()
     Ok(())
 }
 
-/// Does the steps that can fail, and notes those that are done.
+/// Performs the steps that can fail, and records the completed ones.
 async fn carry_out(server: &Arc<Server>, changes: &Changes, done: &mut Vec<Step>) -> Result<(), Refusal> {
     if changes.has(keys::BIND) && server.config.values()[keys::BIND].len() > MOST_ADDRESSES {
         return Err(Refusal::new(keys::BIND.name(), "Too many bind addresses specified."));
@@ -108,7 +108,7 @@ async fn carry_out(server: &Arc<Server>, changes: &Changes, done: &mut Vec<Step>
         done.push(Step::Tls(replaced));
     }
     if changes.has(keys::BIND) || changes.has(keys::PORT) || changes.has(keys::TLS_PORT) {
-        // The old listeners are closed first, also if the new ones cannot be opened.
+        // The old listeners are closed first, so this must be undone even if the new ones cannot be opened.
         done.push(Step::Listeners);
         listen(server, changes).await?;
     }
@@ -116,7 +116,7 @@ async fn carry_out(server: &Arc<Server>, changes: &Changes, done: &mut Vec<Step>
         switch_append_only(server).await.map_err(|reason| Refusal::new(keys::APPENDONLY.name(), reason))?;
         done.push(Step::AppendOnly);
     }
-    // The last step: a thread that serves clients cannot be taken back.
+    // Comes last, because worker threads that serve clients cannot be removed again.
     if changes.has(keys::IO_THREADS) {
         let count = server.config.get(keys::IO_THREADS);
         let spawned = server.network.worker_pool.set_serving(count);
@@ -125,7 +125,7 @@ async fn carry_out(server: &Arc<Server>, changes: &Changes, done: &mut Vec<Step>
     Ok(())
 }
 
-/// Undoes a step. The configuration has the values of before again.
+/// Undoes a step. The configuration has its old values again.
 async fn undo(server: &Arc<Server>, changes: &Changes, step: Step) {
     let undone = match step {
         Step::Directory => paths::change_to_dir(&server.config).map_err(|error| text_of(&error)),
@@ -143,7 +143,7 @@ async fn undo(server: &Arc<Server>, changes: &Changes, step: Step) {
     }
 }
 
-/// Listens where the configuration says now.
+/// Opens the listeners that the configuration names.
 async fn listen(server: &Arc<Server>, changes: &Changes) -> Result<(), Refusal> {
     let now = server.config.values().clone();
     let Err(error) = server.network.listen_tcp(&now).await else { return Ok(()) };
@@ -155,11 +155,11 @@ async fn listen(server: &Arc<Server>, changes: &Changes) -> Result<(), Refusal> 
     })
 }
 
-/// Begins an append-only file with the data as it is now, or ends it.
+/// Creates an append-only file with the current data, or closes it.
 async fn switch_append_only(server: &Arc<Server>) -> Result<(), String> {
     let durability = server.durability.clone();
     let turns_on = server.config.get(keys::APPENDONLY);
-    // Not on this worker: both wait for the disk.
+    // Runs on a blocking thread, since both operations wait for the disk.
     let switched = tokio::task::spawn_blocking(move || {
         if turns_on {
             return append_only::enable(&durability);
@@ -173,7 +173,7 @@ async fn switch_append_only(server: &Arc<Server>) -> Result<(), String> {
     })
 }
 
-/// An error of the system without its number.
+/// Formats a system error without its number.
 fn text_of(error: &std::io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_owned()

@@ -1,10 +1,10 @@
-//! Stopping on purpose: SHUTDOWN and the signals. This carries out what the machine of a stop decides
-//! ([`replication::ShutdownSequence`]), one for each command and signal.
+//! SHUTDOWN and termination signals: performs the actions of [`replication::ShutdownSequence`], one for each command or
+//! signal.
 //!
-//! First writes wait, and those that were under way end: all acknowledged writes are in the data and in the log, and
-//! none is acknowledged after that. Then the replicas get `shutdown-timeout` seconds to have it all; then one of them
-//! takes over, if that is wanted; then the data is saved, if that is; then the server stops, and waiting clients get no
-//! answer. While the replicas are waited for, SHUTDOWN ABORT makes everything as it was; so does a save that fails.
+//! First, writes are paused and running commands finish, so that all acknowledged writes are in the data and in the
+//! log. Then the replicas get `shutdown-timeout` seconds to catch up. Then one of them takes over and the data is
+//! saved, if requested. Finally the server exits without replying to blocked clients. SHUTDOWN ABORT while it waits for
+//! replicas, or a failed save, cancels the shutdown.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -29,17 +29,17 @@ use tokio::sync::futures::Notified;
 use crate::replication::waits::{Token, Wait};
 use crate::server::{Identity, Server};
 
-/// How to stop.
+/// The options of a shutdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Plan {
     pub(crate) at_end: ShutdownSave,
-    /// Not while the cluster needs this node, unless it is forced.
+    /// Refuse while the cluster depends on this node (SAFE).
     safe: bool,
     steps: ShutdownOptions,
 }
 
-/// This process becomes the same program with the same words (DEBUG RESTART), and keeps its number; returns only if
-/// that fails. Files and sockets are closed by the system.
+/// Executes the same program with the same arguments in this process (DEBUG RESTART). Returns only on failure. The
+/// system closes files and sockets.
 pub(crate) fn start_anew(identity: &Identity) -> std::io::Error {
     let mut words: Vec<_> = std::env::args_os().skip(1).collect();
     if let (Some(argument), Some(file)) = (&identity.config_argument, &identity.config_file) {
@@ -48,54 +48,55 @@ pub(crate) fn start_anew(identity: &Identity) -> std::io::Error {
     std::process::Command::new(&identity.executable).args(words).exec()
 }
 
-/// Replaces the word that named the configuration file by its whole path: the working directory may be another now.
+/// Replaces the argument that named the configuration file by its absolute path, since the working directory may have
+/// changed.
 fn name_file(words: &mut [OsString], argument: &str, file: &str) {
     if let Some(word) = words.iter_mut().find(|word| *word == argument) {
         *word = file.into();
     }
 }
 
-/// The request that SHUTDOWN makes.
+/// The parsed SHUTDOWN command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Order {
     Stop(Plan),
     Abort,
 }
 
-/// The stops that are under way.
+/// The running shutdowns.
 #[derive(Debug, Default)]
 pub(crate) struct Shutdown {
     under_way: Mutex<usize>,
     waits: Mutex<Waits>,
-    /// Until when they wait for replicas, in milliseconds of the wall clock.
+    /// The end of the wait for replicas, in Unix milliseconds.
     until: AtomicI64,
     aborted: Notify,
-    /// A wait has ended.
+    /// Signalled when a wait has ended.
     ended: Notify,
 }
 
-/// How often stops waited for replicas.
+/// Counters of waits for replicas.
 #[derive(Debug, Clone, Copy, Default)]
 struct Waits {
     begun: u64,
     ended: u64,
-    /// Those of `ended` that were aborted.
+    /// How many of `ended` were aborted.
     aborted: u64,
 }
 
 impl Shutdown {
-    /// For how many milliseconds one that waits for replicas will, at most; `None` while there is none.
+    /// Returns how many milliseconds a shutdown may still wait for replicas; `None` if none is waiting.
     pub(crate) fn waits_for(&self) -> Option<i64> {
         let waits = *self.waits.lock();
         (waits.begun > waits.ended).then(|| (self.until.load(Ordering::Relaxed) - time::now().0).max(0))
     }
 }
 
-/// A stop that is under way: writes wait for as long as there is one.
+/// Pauses writes while a shutdown is running.
 struct Hold<'a>(&'a Server);
 
 impl<'a> Hold<'a> {
-    /// Returns when every write that was let in before has ended.
+    /// Pauses writes, and returns once running writes have finished.
     fn begin(server: &'a Server, plan: Plan) -> Self {
         *server.shutdown.under_way.lock() += 1;
         server.engine.scripts.begin_stop(!plan.is_without_saving());
@@ -104,7 +105,7 @@ impl<'a> Hold<'a> {
         Self(server)
     }
 
-    /// The server stops: no client goes on.
+    /// Stops the server for good; clients are not resumed.
     fn carry_out(self) {
         self.0.stopping.stop();
         std::mem::forget(self);
@@ -124,12 +125,12 @@ impl Drop for Hold<'_> {
     }
 }
 
-/// Replicas that a stop waits for: counted in [`Waits`] for as long as this lives.
+/// The replicas that a shutdown waits for. Counted in [`Waits`] while this value exists.
 struct Awaited<'a> {
     server: &'a Server,
     end: ReplOffset,
     token: Option<Token>,
-    /// Once enough of them have everything.
+    /// Completes once enough replicas have caught up.
     reached: Pin<Box<dyn Future<Output = Option<Copies>> + Send>>,
     aborted: Pin<Box<Notified<'a>>>,
     is_aborted: bool,
@@ -152,10 +153,10 @@ impl<'a> Awaited<'a> {
         Self { server, end, token, reached, aborted, is_aborted: false }
     }
 
-    /// Waits for the next event of a stop that waits, until its deadline.
+    /// Waits for the next event, up to the deadline.
     async fn next_inputs(&mut self, deadline: clock::Instant) -> Vec<ShutdownEvent> {
         tokio::select! {
-            // An abort that found this wait is obeyed, whatever else has come since.
+            // An abort that arrived during this wait takes precedence.
             biased;
             () = &mut self.aborted => {
                 self.is_aborted = true;
@@ -184,17 +185,17 @@ impl Drop for Awaited<'_> {
     }
 }
 
-/// Why the server goes on.
+/// Why the shutdown was refused or cancelled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Refusal {
     Aborted,
     NotSaved,
-    /// The cluster needs this node.
+    /// The cluster depends on this node.
     Needed,
 }
 
 impl Order {
-    /// The words after SHUTDOWN; `None` if they make no sense.
+    /// Parses the arguments of SHUTDOWN; `None` on a syntax error.
     pub(crate) fn parse<'a>(words: impl Iterator<Item = &'a [u8]>) -> Option<Self> {
         let mut plan = Plan::AS_CONFIGURED;
         let (mut aborts, mut count) = (false, 0);
@@ -226,12 +227,12 @@ impl Plan {
         steps: ShutdownOptions { now: false, force: false, hand_over: false },
     };
 
-    /// Whether the data is not to be saved.
+    /// Returns whether NOSAVE was given.
     pub(crate) fn is_without_saving(self) -> bool {
         self.at_end == ShutdownSave::NoSave
     }
 
-    /// How `shutdown-on-sigterm` or `shutdown-on-sigint` wants it.
+    /// Returns the shutdown configured by `shutdown-on-sigterm` or `shutdown-on-sigint`.
     pub(crate) fn on_signal(words: &[ShutdownWord]) -> Self {
         let mut plan = Self::AS_CONFIGURED;
         for word in words {
@@ -249,7 +250,7 @@ impl Plan {
     }
 }
 
-/// Carries out a plan. When it is done the server stops.
+/// Runs a shutdown. The server stops if it succeeds.
 pub(crate) async fn run(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal> {
     if plan.safe && is_voting_master(server) {
         let end = if plan.steps.force { "Exit anyway." } else { "Refusing to shut down." };
@@ -259,12 +260,12 @@ pub(crate) async fn run(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal>
         }
     }
     if !plan.steps.force && server.durability.append_only.is_writing_first_base() {
-        // Nothing is held up for a stop that will not come.
+        // Checked first, so that writes are not paused for a shutdown that cannot happen.
         tracing::warn!("Writing initial AOF, can't exit.");
         return Err(Refusal::NotSaved);
     }
     let mut actions = Vec::new();
-    // Only a master of a cluster has a place to give.
+    // Only a master in a cluster can hand over.
     let hand_over = plan.steps.hand_over && is_voting_master(server);
     let machine = ShutdownSequence::new(ShutdownOptions { hand_over, ..plan.steps }, &mut actions);
     Driver { server, plan, machine, hold: None, end: ReplOffset(0), awaited: None, hands_over: false }
@@ -272,17 +273,17 @@ pub(crate) async fn run(server: &Arc<Server>, plan: Plan) -> Result<(), Refusal>
         .await
 }
 
-/// A stop from its first action to its last.
+/// Runs the state machine from its first action to its last.
 struct Driver<'a> {
     server: &'a Arc<Server>,
     plan: Plan,
     machine: ShutdownSequence,
-    // Before the wait, so that writes go on when it is over.
+    // Declared before the wait, so that writes resume when it is dropped.
     hold: Option<Hold<'a>>,
-    /// Where the log ended when writes were held; the master's own words may come behind.
+    /// The end of the log when writes were paused. Control commands of the master may follow.
     end: ReplOffset,
     awaited: Option<Awaited<'a>>,
-    /// A replica was told to take over.
+    /// Whether a replica was asked to take over.
     hands_over: bool,
 }
 
@@ -338,7 +339,7 @@ impl<'a> Driver<'a> {
         })
     }
 
-    /// Tells a replica that has everything to take over; if there is none, that is it.
+    /// Asks a replica that has caught up to take over. If there is none, the step is done.
     fn begin_to_hand_over(&mut self) -> Vec<ShutdownEvent> {
         match successor(self.server, self.end) {
             Ok(successor) => {
@@ -354,7 +355,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Waits for the next event, if the machine waits for one.
+    /// Waits for the next event that the state machine expects.
     async fn next_inputs(&mut self) -> Vec<ShutdownEvent> {
         let Some(deadline) = self.machine.next_deadline() else { return std::future::pending().await };
         if let Some(awaited) = &mut self.awaited {
@@ -370,7 +371,7 @@ impl<'a> Driver<'a> {
     }
 }
 
-/// A replica that has everything before `end`, or why nobody is told to take over.
+/// Returns a replica that has everything before `end`, or why none is asked to take over.
 fn successor(server: &Server, end: ReplOffset) -> Result<NodeId, &'static str> {
     let legacy = "Unable to perform auto failover on shutdown since there are legacy replicas.";
     let in_sync = server.replication.successors(end).ok_or(legacy)?;
@@ -383,7 +384,7 @@ fn successor(server: &Server, end: ReplOffset) -> Result<NodeId, &'static str> {
     successor.ok_or("Unable to find a replica to perform the auto failover on shutdown.")
 }
 
-/// Whether this node has a vote in its cluster: it is a master that serves slots.
+/// Returns whether this node is a master with slots, which has a vote in its cluster.
 fn is_voting_master(server: &Server) -> bool {
     let topology = server.engine.topology.as_ref();
     topology.is_some_and(|topology| {
@@ -393,8 +394,8 @@ fn is_voting_master(server: &Server) -> bool {
     })
 }
 
-/// SHUTDOWN ABORT: returns when every stop that waited for replicas has been taken back or has gone on, and says whether
-/// one was taken back.
+/// SHUTDOWN ABORT: waits until every shutdown that waited for replicas was aborted or has continued. Returns whether
+/// one was aborted.
 pub(crate) async fn abort(shutdown: &Shutdown) -> bool {
     let before = *shutdown.waits.lock();
     shutdown.aborted.notify_waiters();
@@ -408,7 +409,7 @@ pub(crate) async fn abort(shutdown: &Shutdown) -> bool {
     }
 }
 
-/// Saves as the plan says. `false`: that was not possible.
+/// Saves according to the options. Returns false on failure.
 async fn save(server: &Arc<Server>, plan: Plan) -> bool {
     daemon::notify_stopping(&server.config);
     let saver = server.clone();

@@ -1,4 +1,4 @@
-//! The server's parts of the report when its process ends by a bug in itself ([`crash`]).
+//! The server's part of the crash report ([`crash`]).
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use process::{crash, daemon, time};
 use crate::commands::info;
 use crate::server::Server;
 
-/// A server that can be reported on.
+/// Provides the server's state to the crash report.
 pub(super) struct CrashReport(pub(super) Arc<Server>);
 
 impl crash::CrashReportSource for CrashReport {
-    /// The pause is asked for under the locks of whatever a command touches.
+    /// The crashing thread may hold locks, so this only requests the pause.
     fn stop_serving(&self) {
         let engine = &self.0.engine;
         engine.pauses.pause(&engine.settings, PausePurpose::Client, PauseMode::All, Millis(i64::MAX));

@@ -1,9 +1,9 @@
-//! The readers of figures, and those that are turned away.
+//! Access control of the HTTP endpoint.
 //!
-//! With `metrics-password`, whoever has it: as the password of HTTP's basic authentication, whatever the user's name, or as
-//! a bearer token. Without one, whoever showed a certificate that TLS asks for; else, as with clients, `protected-mode`
-//! lets in this host alone. A browser on this host may have been sent here by somebody else's page under a name that
-//! leads to this host, so a name other than `localhost` is then refused.
+//! With `metrics-password`, requests need that password, as HTTP basic authentication with any user name or as a bearer
+//! token. Without one, a client certificate suffices if TLS requires it. Otherwise `protected-mode` only accepts
+//! requests from this host, as for clients. A browser on this host may have been sent here by another site under a host
+//! name that resolves to this host (DNS rebinding), so the Host header must be an address or `localhost`.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ use hyper::header::{self, HeaderMap, HeaderValue};
 
 use super::{Answer, text};
 
-/// Why a reader is turned away.
+/// Why a request is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Denial {
     Password,
@@ -42,10 +42,10 @@ impl Denial {
     }
 }
 
-/// Whether a request with these headers, from that peer, may read.
+/// Checks whether a request with these headers from this peer may read.
 ///
 /// # Errors
-/// Why not.
+/// If access is denied.
 pub(super) fn check(values: &Values, peer: Option<IpAddr>, headers: &HeaderMap) -> Result<(), Denial> {
     if let Some(password) = &values[keys::METRICS_PASSWORD] {
         let given = headers.get(header::AUTHORIZATION).and_then(given_password);
@@ -64,7 +64,7 @@ pub(super) fn check(values: &Values, peer: Option<IpAddr>, headers: &HeaderMap) 
     }
 }
 
-/// The password in a header's value, by either scheme.
+/// Extracts the password from an Authorization header, of either scheme.
 fn given_password(value: &HeaderValue) -> Option<Vec<u8>> {
     let (scheme, rest) = value.to_str().ok()?.split_once(' ')?;
     match scheme.to_ascii_lowercase().as_str() {
@@ -78,17 +78,17 @@ fn given_password(value: &HeaderValue) -> Option<Vec<u8>> {
     }
 }
 
-/// Takes as long wherever they differ.
+/// Compares in constant time.
 fn are_equal(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len() && a.iter().zip(b).fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
 }
 
-/// Whether the request was sent to a name that anybody may have made lead here.
+/// Returns whether the request was sent to a host name that anyone could have pointed at this node (DNS rebinding).
 fn is_foreign_name(headers: &HeaderMap) -> bool {
     headers.get_all(header::HOST).iter().any(|host| !host.to_str().is_ok_and(is_ours))
 }
 
-/// Whether a host, maybe with a port, is an address or `localhost`.
+/// Returns whether a host, with or without a port, is an IP address or `localhost`.
 fn is_ours(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn a_password_is_asked_for_from_everywhere_and_taken_by_either_scheme() {
         let settings = "metrics-password secret\nprotected-mode no";
-        // "any:secret" and "any:secret2".
+        // "any:secret" and "any:secret2"
         let table = [
             ("", Err(Denial::Password)),
             ("authorization: Basic YW55OnNlY3JldA==", Ok(())),
@@ -146,7 +146,7 @@ mod tests {
         assert_eq!(outcome("", HERE, ""), Ok(()));
         assert_eq!(outcome("", THERE, ""), Err(Denial::Protected));
         assert_eq!(outcome("protected-mode no", THERE, "host: metrics.example:9121"), Ok(()));
-        // A certificate has been shown, since TLS asks for one.
+        // TLS has already verified a client certificate.
         assert_eq!(outcome("metrics-tls yes", THERE, ""), Ok(()));
         assert_eq!(outcome("metrics-tls yes\ntls-auth-clients no", THERE, ""), Err(Denial::Protected));
         assert_eq!(outcome("metrics-tls yes\ntls-auth-clients optional", THERE, ""), Err(Denial::Protected));

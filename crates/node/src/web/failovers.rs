@@ -1,8 +1,8 @@
-//! The failovers that this node saw, newest first.
+//! The failovers that this node observed, newest first.
 
 use crate::server::Server;
 
-/// The failovers as JSON.
+/// Returns the failovers as JSON.
 pub(super) fn json(server: &Server) -> String {
     let Some(cluster) = &server.cluster else { return "[]".to_owned() };
     let mut told = crate::cluster::failovers::told(&cluster.machine.gossip.lock(), process::time::now());

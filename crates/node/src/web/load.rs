@@ -1,7 +1,7 @@
-//! Which keys and slots are hot: the keys of commands, counted for a moment.
+//! Samples which keys and slots are hot, by counting the keys of commands for a short time.
 //!
-//! That takes commands off their short path, so it lasts for some milliseconds of each second at most, and nothing is
-//! counted while no page asks.
+//! Sampling disables the fast path of commands, so it runs for a few milliseconds per second at most, and only while a
+//! page requests it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,25 +11,25 @@ use tokio::sync::Mutex;
 
 use crate::server::Server;
 
-/// How long commands are looked at.
+/// The length of a sample.
 const MOMENT: Duration = Duration::from_millis(10);
-/// Pages that ask sooner than this after one another are given the same sample.
+/// Requests within this time get the same sample.
 const FRESH: Duration = Duration::from_millis(900);
-/// Keys that are shown.
+/// The maximum number of keys in a response.
 const SHOWN: usize = 20;
 const BYTES: usize = 120;
 
-/// The last sample, and when it was taken.
+/// The last sample and its time.
 #[derive(Debug, Default)]
 pub(super) struct Load(Mutex<Option<(std::time::Instant, String)>>);
 
 #[derive(Debug, Serialize)]
 struct Sample {
-    /// How long commands were looked at.
+    /// The length of the sample.
     seconds: f64,
-    /// How many keys they named.
+    /// The number of key accesses.
     named: u64,
-    /// Slots with how often keys of theirs were named.
+    /// Slots with their number of key accesses.
     slots: Vec<(u16, u64)>,
     keys: Vec<HotKey>,
 }
@@ -41,7 +41,7 @@ struct HotKey {
     named: u64,
 }
 
-/// Counting, which ends also if its reader leaves meanwhile.
+/// Stops sampling when dropped, even if the client disconnects.
 struct Counting<'a>(&'a Server);
 
 impl Drop for Counting<'_> {
@@ -51,7 +51,7 @@ impl Drop for Counting<'_> {
 }
 
 impl Load {
-    /// The load of now as JSON.
+    /// Returns the current load as JSON.
     pub(super) async fn json(&self, server: &Server) -> String {
         let mut last = self.0.lock().await;
         if let Some((_, json)) = last.as_ref().filter(|(at, _)| at.elapsed() < FRESH) {

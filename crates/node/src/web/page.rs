@@ -1,8 +1,8 @@
-//! The page's files, which are part of the program.
+//! The files of the status page, which are compiled into the binary.
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// Each with its path and its type.
+/// Each with its path and content type.
 const FILES: &[(&str, &str, &str)] = &[
     ("/", "text/html; charset=utf-8", include_str!("page/index.html")),
     ("/page.css", "text/css; charset=utf-8", include_str!("page/page.css")),
@@ -12,7 +12,7 @@ const FILES: &[(&str, &str, &str)] = &[
     ("/format.js", SCRIPT, include_str!("page/format.js")),
 ];
 
-/// The type and the text of the file at this path.
+/// Returns the content type and text of a file.
 pub(super) fn file(path: &str) -> Option<(&'static str, &'static str)> {
     FILES.iter().find(|(known, ..)| *known == path).map(|(_, kind, text)| (*kind, *text))
 }

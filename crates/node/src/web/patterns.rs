@@ -1,21 +1,21 @@
-//! The pattern of a key: what it has in common with the keys that are made in the same place, with `*` for the rest.
+//! Key patterns: replaces the variable parts of a key by `*`, to group keys of the same kind.
 //!
-//! A key is cut where names are put together (`:`, `/`, `.` and such). A part with a number in it varies there; one that
-//! is a number in any base, as ids and hashes are, varies as a whole.
+//! A key is split at common separators (`:`, `/`, `.` and so on). In a part that contains a number, the number varies.
+//! A part that is a number in any base, such as an id or a hash, varies as a whole.
 
-/// The characters that parts are put together with.
-const BETWEEN: &[char] = &[':', '/', '.', '|', '-', '_', ',', ';', '#', '@', '{', '}', ' '];
-/// A part of hexadecimal digits is an id from this length on.
-const ID: usize = 8;
-/// Characters of a pattern that are kept.
-const LONGEST: usize = 80;
+/// Separators between parts.
+const SEPARATORS: &[char] = &[':', '/', '.', '|', '-', '_', ',', ';', '#', '@', '{', '}', ' '];
+/// A part of hexadecimal digits counts as an id from this length on.
+const MIN_ID_LENGTH: usize = 8;
+/// The maximum length of a pattern in characters.
+const MAX_LENGTH: usize = 80;
 
-/// The pattern of this key.
+/// Returns the pattern of a key.
 pub(super) fn pattern_of(key: &[u8]) -> String {
     let text = without_uuids(&super::shown(key, 256));
     let mut pattern = String::new();
-    for piece in text.split_inclusive(BETWEEN) {
-        let part = piece.trim_end_matches(BETWEEN);
+    for piece in text.split_inclusive(SEPARATORS) {
+        let part = piece.trim_end_matches(SEPARATORS);
         push(&mut pattern, &pattern_of_part(part));
         push(&mut pattern, &piece[part.len()..]);
     }
@@ -25,18 +25,19 @@ pub(super) fn pattern_of(key: &[u8]) -> String {
             pattern = pattern.replace(between, "*");
         }
     }
-    pattern.chars().take(LONGEST).collect()
+    pattern.chars().take(MAX_LENGTH).collect()
 }
 
-/// Where the hyphens of a UUID are, and how long it is.
-const HYPHENS: [usize; 4] = [8, 13, 18, 23];
+/// The positions of the hyphens in a UUID, and its length.
+const UUID_HYPHENS: [usize; 4] = [8, 13, 18, 23];
 const UUID: usize = 36;
 
-/// The text with `*` for each UUID, whose parts alone look like names.
+/// Replaces UUIDs by `*`, since their parts alone look like names.
 fn without_uuids(text: &str) -> String {
     let is_uuid = |part: &str| {
-        let fits =
-            |(at, c): (usize, char)| if HYPHENS.contains(&at) { c == '-' } else { c.is_ascii_hexdigit() };
+        let fits = |(at, c): (usize, char)| {
+            if UUID_HYPHENS.contains(&at) { c == '-' } else { c.is_ascii_hexdigit() }
+        };
         part.char_indices().all(fits)
     };
     let (mut left, mut rest) = (String::new(), text);
@@ -58,7 +59,7 @@ fn push(pattern: &mut String, part: &str) {
 
 fn pattern_of_part(part: &str) -> String {
     let has_digit = part.chars().any(|c| c.is_ascii_digit());
-    if has_digit && part.len() >= ID && part.chars().all(|c| c.is_ascii_hexdigit()) {
+    if has_digit && part.len() >= MIN_ID_LENGTH && part.chars().all(|c| c.is_ascii_hexdigit()) {
         return "*".to_owned();
     }
     let mut pattern = String::new();
@@ -100,6 +101,6 @@ mod tests {
     #[test]
     fn bytes_of_any_kind_have_a_pattern_that_ends() {
         assert_eq!(pattern_of(b"a\xff\x00b"), "a\\xff\\x*b");
-        assert!(pattern_of(&[b'x'; 10_000]).chars().count() <= LONGEST);
+        assert!(pattern_of(&[b'x'; 10_000]).chars().count() <= MAX_LENGTH);
     }
 }

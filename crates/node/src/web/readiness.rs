@@ -1,22 +1,22 @@
-//! Whether the node may be sent clients, and whether the next one may be replaced: it has its data, the data is that of
-//! its master, and the cluster serves.
+//! Readiness: whether clients may be routed to this node, and whether a rolling update may continue with the next one.
+//! The node must have its data, be in sync with its master, and the cluster must be up.
 
 use engine::Gate;
 
 use crate::server::Server;
 
-/// A reason not to be ready.
+/// A reason for not being ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hindrance {
-    /// Data is being loaded, from the disk or from a master.
+    /// Data is being loaded from disk or from a master.
     Loading,
-    /// A replica whose link to its master is not up, or that is being given a snapshot.
+    /// A replica without an established link to its master, or one that is receiving a snapshot.
     NotInSync,
-    /// A master that came back without its data, and waits for a replica that has it.
+    /// A master that restarted without its data and waits for a replica to be promoted.
     WithoutData,
-    /// The cluster does not serve: slots are not covered, or this node is in the minority.
+    /// The cluster is down: slots are not covered, or this node is in a minority.
     ClusterDown,
-    /// It is about to end.
+    /// The server is shutting down.
     Stopping,
 }
 
@@ -48,7 +48,7 @@ impl Hindrance {
     }
 }
 
-/// All that holds now.
+/// Returns all current reasons for not being ready.
 pub(super) fn hindrances(server: &Server) -> impl Iterator<Item = Hindrance> {
     Hindrance::ALL.into_iter().filter(|hindrance| hindrance.holds(server))
 }

@@ -1,4 +1,4 @@
-//! The figures of a scrape.
+//! Collects the metrics for a scrape.
 
 use config::keys;
 use metrics::{CommandLatency, Failovers, LatencyEvent, Limits, OutputLimit, SlowLog, Snapshot};
@@ -8,7 +8,7 @@ use super::readiness::Hindrance;
 use crate::commands::info::{Data, render};
 use crate::server::Server;
 
-/// The sections of INFO that figures are taken from.
+/// The INFO sections that metrics are taken from.
 const SECTIONS: [&str; 11] = [
     "server",
     "clients",
@@ -23,7 +23,7 @@ const SECTIONS: [&str; 11] = [
     "keyspace",
 ];
 
-/// All figures of now.
+/// Returns all current metrics.
 pub(super) fn snapshot(server: &Server) -> Snapshot {
     let sections = SECTIONS.map(str::to_owned);
     Snapshot {
@@ -70,7 +70,7 @@ fn limits(server: &Server) -> Limits {
     }
 }
 
-/// How long each command took that was called.
+/// Returns the latency statistics of all commands that were called.
 pub(super) fn commands(server: &Server) -> Vec<CommandLatency> {
     let percents = server.config.get(keys::LATENCY_TRACKING_INFO_PERCENTILES);
     let totals = server.housekeeping.totals();

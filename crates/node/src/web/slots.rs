@@ -1,20 +1,20 @@
-//! The slots, as the page's map shows them: by owner, and by how many keys or bytes they have here.
+//! The slot map of the status page: owners, and the number of keys or bytes per slot on this node.
 
 use serde::Serialize;
 use slot_routing::Slot;
 
 use crate::server::Server;
 
-/// The figure of each slot that is asked for.
+/// The metric shown for each slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Figure {
     Keys,
-    /// Bytes that a slot takes: each slot is locked for that, one after another.
+    /// Memory in bytes. Computing it locks each slot in turn.
     Bytes,
 }
 
 impl Figure {
-    /// The one that a query (`by=bytes`) asks for.
+    /// Parses the query (`by=bytes`).
     pub(super) fn named(query: &str) -> Self {
         if query == "by=bytes" { Self::Bytes } else { Self::Keys }
     }
@@ -22,13 +22,13 @@ impl Figure {
 
 #[derive(Debug, Serialize)]
 struct Slots {
-    /// Runs of slots with one owner: the first, the last and the owner's id, which is empty without cluster mode.
+    /// Ranges of slots with one owner: first, last and the owner's id, which is empty outside of cluster mode.
     owners: Vec<(u16, u16, String)>,
-    /// By slot.
+    /// Values indexed by slot.
     figures: Vec<usize>,
 }
 
-/// The slots as JSON.
+/// Returns the slots as JSON.
 pub(super) fn json(server: &Server, figure: Figure) -> String {
     let keyspace = &server.engine.keyspace;
     let figures = Slot::all().map(|slot| match figure {

@@ -1,4 +1,4 @@
-//! The state of now, as the page asks for it each second: INFO's figures, the nodes, the commands, what was slow.
+//! The state that the status page polls each second: INFO fields, nodes, commands, slow commands.
 
 use std::collections::BTreeMap;
 
@@ -12,19 +12,19 @@ use super::scrape;
 use crate::commands::info::{Data, render};
 use crate::server::Server;
 
-/// The sections of INFO whose figures the page shows.
+/// The INFO sections shown on the page.
 const SECTIONS: [&str; 8] =
     ["server", "clients", "memory", "persistence", "stats", "replication", "cpu", "keyspace"];
-/// Slow commands that are shown, and words and bytes of each.
+/// The maximum number of slow commands, of arguments, and of bytes per argument.
 const SLOW: usize = 32;
 const WORDS: usize = 8;
 const BYTES: usize = 64;
 
 #[derive(Debug, Serialize)]
 struct State<'a> {
-    /// Milliseconds since the epoch.
+    /// Unix time in milliseconds.
     at: i64,
-    /// The reasons not to be ready.
+    /// The reasons for not being ready.
     hindrances: Vec<&'static str>,
     info: BTreeMap<&'a str, &'a str>,
     cluster: BTreeMap<&'a str, &'a str>,
@@ -33,15 +33,15 @@ struct State<'a> {
     slow: Vec<SlowCommand>,
 }
 
-/// One node of the cluster.
+/// A node of the cluster.
 #[derive(Debug, Serialize)]
 struct Member {
     id: String,
     name: String,
     address: String,
-    /// This node itself.
+    /// Whether it is this node.
     myself: bool,
-    /// `None`: a master.
+    /// `None` for a master.
     master: Option<String>,
     shard: String,
     epoch: u64,
@@ -56,7 +56,7 @@ struct CommandFigures {
     name: &'static str,
     calls: u64,
     micros: f64,
-    /// Microseconds that so large a part of the calls did not exceed.
+    /// Latency percentiles: the percentage and the value in microseconds.
     percentiles: Vec<(f64, f64)>,
 }
 
@@ -69,7 +69,7 @@ struct SlowCommand {
     client: String,
 }
 
-/// The state as JSON.
+/// Returns the state as JSON.
 pub(super) fn json(server: &Server) -> String {
     let sections = SECTIONS.map(str::to_owned);
     let info = render(server, &sections, &mut Data::Free(&server.engine.keyspace));
@@ -88,7 +88,7 @@ pub(super) fn json(server: &Server) -> String {
 
 fn nodes(server: &Server) -> Vec<Member> {
     let Some(cluster) = &server.cluster else { return Vec::new() };
-    // Of itself a node hears nothing over the bus.
+    // A node receives no gossip about itself.
     let own_offset = server.replication.offset();
     let gossip = cluster.machine.gossip.lock();
     let mut slots: BTreeMap<NodeId, usize> = BTreeMap::new();
@@ -104,7 +104,7 @@ fn nodes(server: &Server) -> Vec<Member> {
         .collect()
 }
 
-/// A node as this one has heard of it.
+/// Converts a node from the cluster state.
 fn member(gossip: &Gossip, node: &Node, slots: usize) -> Member {
     let myself = node.id == gossip.id();
     let state = match (node.has_failed(), node.is_suspected()) {
@@ -130,7 +130,7 @@ fn member(gossip: &Gossip, node: &Node, slots: usize) -> Member {
     }
 }
 
-/// Where clients reach a node.
+/// Returns the client address of a node.
 pub(super) fn address(node: &Node) -> String {
     let port = node.address.port;
     match node.address.ip {

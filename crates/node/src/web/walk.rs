@@ -1,7 +1,7 @@
-//! The kinds of keys that there are, by a sampled walk: memory by type and by pattern of keys, and the largest keys of the sample.
+//! Samples the data: memory by type and key pattern, and the largest keys of the sample.
 //!
-//! Some thousands of keys are looked at, from all slots in proportion to how many each has, a few at a time under their
-//! slot's lock. The figures are those of the sample, scaled to all keys.
+//! Some thousand keys are examined, from all slots in proportion to their number of keys, a few at a time under the
+//! slot's lock. Results are scaled to all keys.
 
 use std::collections::BTreeMap;
 
@@ -12,24 +12,24 @@ use slot_routing::{SLOT_COUNT, Slot};
 use super::patterns::pattern_of;
 use crate::server::Server;
 
-/// Keys that are looked at.
+/// The sample size in keys.
 const SAMPLE: usize = 4000;
-/// Of one slot without letting go of it.
+/// The number of keys examined under one lock.
 const AT_ONCE: usize = 32;
-/// Has no divisor in common with the number of slots, so that a walk by it visits all of them.
+/// Coprime to the number of slots, so that steps of this size visit all slots.
 const STEP: usize = 7919;
-/// Patterns that are told apart, and those that are shown.
+/// The maximum number of patterns counted, and of those shown.
 const MOST_PATTERNS: usize = 1000;
 const SHOWN: usize = 40;
 const LARGEST: usize = 20;
 const BYTES: usize = 120;
 
-/// Stands for the keys of patterns that are too many.
+/// The name for keys of patterns beyond that maximum.
 const OTHERS: &str = "(others)";
 
 #[derive(Debug, Default, Serialize)]
 struct Walk {
-    /// All keys, and those that were looked at.
+    /// The number of all keys, and of examined ones.
     keys: usize,
     sampled: usize,
     types: Vec<Share>,
@@ -53,13 +53,13 @@ struct LargeKey {
     bytes: usize,
 }
 
-/// The walk as JSON. It begins anywhere, so that one after another sees other keys.
+/// Returns the sample as JSON. It starts at a random slot, so that later samples see other keys.
 pub(super) fn json(server: &Server) -> String {
     let from = process::time::nanos() as usize % SLOT_COUNT;
     let mut sample = Sample::default();
     let keyspace = &server.engine.keyspace;
     let keys: usize = keyspace.keys();
-    // How many keys of the sample each slot owes, in units of 1 / `keys`.
+    // The sample keys still owed by the slots visited so far, in units of 1 / `keys`.
     let mut owed = 0;
     for turn in 0..SLOT_COUNT {
         let Some(slot) = Slot::new(((from + turn * STEP) % SLOT_COUNT) as u16) else { continue };
@@ -82,7 +82,7 @@ struct Sample {
 }
 
 impl Sample {
-    /// Looks at so many keys of a slot.
+    /// Examines this many keys of a slot.
     fn take(&mut self, keyspace: &Keyspace, slot: Slot, wanted: usize) {
         let mut left = wanted;
         let databases = keyspace.lock(slot).databases();
@@ -95,7 +95,7 @@ impl Sample {
         }
     }
 
-    /// Looks at some of them; returns where to go on.
+    /// Examines some of them and returns where to continue.
     fn look(
         &mut self,
         keyspace: &Keyspace,

@@ -1,4 +1,4 @@
-//! MIGRATESLOTS, CANCELSLOTMIGRATIONS, GETSLOTMIGRATIONS and SYNCSLOTS: slots that move in one piece.
+//! Atomic slot migration: MIGRATESLOTS, CANCELSLOTMIGRATIONS, GETSLOTMIGRATIONS, SYNCSLOTS and MIGRATION.
 
 use clock::Millis;
 use migration::{
@@ -13,7 +13,7 @@ use crate::connection::Connection;
 use crate::migration::Pulled;
 use crate::server::Server;
 
-/// The commands.
+/// The commands of atomic slot migration.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Move {
     Begin,
@@ -23,7 +23,7 @@ pub(super) enum Move {
     Sync,
 }
 
-/// Why SETSLOT may not change anything now.
+/// Returns why SETSLOT is refused at present.
 pub(super) fn keeps_from_setslot(server: &Server) -> Option<&'static str> {
     match () {
         () if server.replication.is_replica() => Some("ERR Please use SETSLOT only with masters."),
@@ -33,7 +33,7 @@ pub(super) fn keeps_from_setslot(server: &Server) -> Option<&'static str> {
     }
 }
 
-/// Answers all but SYNCSLOTS.
+/// Executes all of these commands but SYNCSLOTS.
 pub(super) fn answer(server: &Server, step: Move, args: Args<'_>, reply: &mut Writer<'_>) {
     match step {
         Move::Begin => match begin(server, args) {
@@ -54,7 +54,7 @@ pub(super) fn answer(server: &Server, step: Move, args: Args<'_>, reply: &mut Wr
     }
 }
 
-/// The words from this one on, each up to its first NUL: valkey-cli 9.1 sends one behind SLOTSRANGE.
+/// Returns the arguments from this one on, each up to its first NUL: valkey-cli 9.1 sends one after SLOTSRANGE.
 fn words(args: Args<'_>, from: usize) -> Vec<String> {
     let until_nul = |word: &[u8]| word.split(|byte| *byte == 0).next().unwrap_or_default().to_vec();
     args.iter().skip(from).map(|word| String::from_utf8_lossy(&until_nul(word)).into_owned()).collect()
@@ -137,10 +137,10 @@ fn show_pulled(task: &Pulled, reply: &mut Writer<'_>) {
     show_progress(&task.progress, task.started, ended, reply);
 }
 
-/// Fields that only Redoubt has, behind the others'.
+/// The number of additional fields that only Redoubt has.
 const PROGRESS: usize = 5;
 
-/// How far a job is; what is not known is -1.
+/// Writes the progress of a job; unknown values are -1.
 fn show_progress(progress: &Progress, began: Millis, ended: Option<Millis>, reply: &mut Writer<'_>) {
     let now = time::now();
     let left = if ended.is_some() { Some(0) } else { progress.remaining_ms(began, now) };
@@ -182,19 +182,19 @@ fn show(job: &Job, reply: &mut Writer<'_>) {
     };
     text("state", job.state);
     text("message", &job.message);
-    // Nothing is copied for a snapshot.
+    // Snapshots need no copy-on-write memory.
     reply.bulk(b"cow_size");
     reply.integer(0);
     reply.bulk(b"remaining_repl_size");
     reply.integer(i64::try_from(job.progress.remaining).unwrap_or(i64::MAX));
-    // A replica is not told how far its master is.
+    // A replica does not know the progress of its master's jobs.
     if job.endpoints.is_some() {
         let ended = (!job.is_active).then_some(job.updated);
         show_progress(&job.progress, job.created, ended, reply);
     }
 }
 
-/// CLUSTER SYNCSLOTS ESTABLISH and RESUME: the connection leaves for the thread of the jobs, where the rest is heard.
+/// CLUSTER SYNCSLOTS ESTABLISH and RESUME: the connection moves to the migration thread.
 pub(super) fn sync(connection: &mut Connection, args: Args<'_>) {
     let server = connection.server.clone();
     let is = |word: &str| args.get(2).is_some_and(|name| name.eq_ignore_ascii_case(word.as_bytes()));

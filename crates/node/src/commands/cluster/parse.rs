@@ -1,4 +1,4 @@
-//! The words of CLUSTER commands that change something. An error is the whole text of the reply.
+//! Parses CLUSTER commands that change something. An error is the complete reply text.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -12,7 +12,7 @@ const SYNTAX: &str = "ERR syntax error";
 const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
 const BUS_OFFSET: i64 = 10_000;
 
-/// The commands that change something.
+/// A parsed command.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Change {
     AddSlots,
@@ -31,7 +31,7 @@ pub(super) enum Change {
     SetSlot,
 }
 
-/// The change that the words ask for, with what the machine needs to know of the keys.
+/// Parses the arguments, and adds what the state machine needs to know about keys.
 pub(super) fn change(
     change: Change,
     words: &[String],
@@ -64,7 +64,7 @@ pub(super) fn change(
     })
 }
 
-/// Names the subcommand as the client wrote it, up to Redis's 128 letters.
+/// Formats an error with the subcommand as the client wrote it, up to 128 characters as in Redis.
 fn wrong_words(words: &[String]) -> String {
     let subcommand: String = words[1].chars().take(128).collect();
     format!("ERR unknown subcommand or wrong number of arguments for '{subcommand}'. Try CLUSTER HELP.")
@@ -94,7 +94,7 @@ fn ranges(words: &[String], subcommand: &str) -> Result<Vec<Slot>, String> {
             return Err(format!("ERR start slot number {first} is greater than end slot number {last}"));
         }
         all.extend((first.number()..=last.number()).filter_map(Slot::new));
-        // A longer list names a slot twice: the first repetition tells that.
+        // A longer list repeats a slot, which is reported for the first repetition.
         all.truncate(2 * slot_routing::SLOT_COUNT);
     }
     Ok(all)
@@ -112,7 +112,7 @@ fn set_slot(words: &[String], keyspace: &Keyspace) -> Result<OperatorCommand, St
     Ok(OperatorCommand::SetSlot { slot, change, keys_in_slot, timeout })
 }
 
-/// TIMEOUT milliseconds; as in Valkey, other words are passed over, and 0 is as if nothing were said.
+/// TIMEOUT milliseconds. As in Valkey, other words are ignored, and 0 means the default.
 fn timeout(words: &[&str]) -> Result<Duration, String> {
     let Some(at) = words.iter().position(|word| word.eq_ignore_ascii_case("timeout")) else {
         return Ok(SET_SLOT_TIMEOUT);
@@ -150,7 +150,7 @@ fn reset(words: &[String], holds_keys: bool) -> Result<OperatorCommand, String> 
 fn set_config_epoch(word: &str) -> Result<OperatorCommand, String> {
     let number = integer(word).ok_or(NOT_INTEGER)?;
     let epoch = u64::try_from(number).map_err(|_| format!("ERR Invalid config epoch specified: {number}"))?;
-    // The machine's epochs must be able to grow.
+    // Leaves room for epochs to grow.
     if epoch >= 1 << 62 {
         return Err(format!("ERR Invalid config epoch specified: {number}"));
     }
@@ -184,7 +184,7 @@ mod tests {
         let keyspace = Keyspace::new(1, 1);
         let wrong = "ERR unknown subcommand or wrong number of arguments for";
         let set_slot = "ERR Invalid CLUSTER SETSLOT action or number of arguments. Try CLUSTER HELP";
-        // the command, its words, the reply
+        // command, its arguments, the reply
         let table = [
             (C::AddSlots, "addslots 99999", BAD_SLOT.to_owned()),
             (C::DelSlots, "delslots 1 x", BAD_SLOT.to_owned()),

@@ -1,11 +1,11 @@
-//! CLUSTER SLOTS and CLUSTER SHARDS: the topology as clients read it.
+//! CLUSTER SLOTS and CLUSTER SHARDS: the topology for clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use resp::Writer;
 use slot_routing::{ClientTransport, EndpointType, Member, NodeId, ReplOffset, Role, Slot, Topology};
 
-/// CLUSTER SLOTS: for each run of slots with one owner its ends, the owner and the owner's replicas.
+/// CLUSTER SLOTS: for each range of slots its ends, the owner and the owner's replicas.
 pub(super) fn slots(
     preferred: EndpointType,
     via: ClientTransport,
@@ -15,7 +15,7 @@ pub(super) fn slots(
     let ranges = owned_ranges(topology);
     reply.array(ranges.len());
     for (first, last, owner) in ranges {
-        // A replica that failed, or that has nothing yet, is of no use to a client.
+        // Clients cannot use a replica that has failed or has no data yet.
         let useful = |node: &&Member| !node.failed && node.offset > ReplOffset(0);
         let replicas: Vec<&Member> = topology.replicas_of(owner.id).filter(useful).collect();
         reply.array(3 + replicas.len());
@@ -27,7 +27,7 @@ pub(super) fn slots(
     }
 }
 
-/// Runs of neighbouring slots with the same owner.
+/// Returns ranges of consecutive slots with the same owner.
 fn owned_ranges(topology: &Topology) -> Vec<(Slot, Slot, &Member)> {
     let mut ranges: Vec<(Slot, Slot, &Member)> = Vec::new();
     for slot in Slot::all() {
@@ -42,11 +42,11 @@ fn owned_ranges(topology: &Topology) -> Vec<(Slot, Slot, &Member)> {
     ranges
 }
 
-/// Address, port, id, and what is known of its address besides the preferred form.
+/// Writes the preferred endpoint, port and id of a node, and its other endpoints.
 fn slot_node(preferred: EndpointType, via: ClientTransport, node: &Member, reply: &mut Writer<'_>) {
     reply.array(4);
     match preferred {
-        // "Where you reached me."
+        // Clients use the address they are connected to.
         EndpointType::Unknown => reply.null(),
         kind => reply.bulk(node.endpoint.host(kind, via).as_bytes()),
     }
@@ -72,7 +72,7 @@ fn field(reply: &mut Writer<'_>, name: &[u8], value: &str) {
     reply.bulk(value.as_bytes());
 }
 
-/// CLUSTER SHARDS: each shard with its slots and all its nodes, a failed master that was replaced among them.
+/// CLUSTER SHARDS: each shard with its slots and all of its nodes, including a failed former master.
 pub(super) fn shards(
     preferred: EndpointType,
     via: ClientTransport,
@@ -105,7 +105,7 @@ pub(super) fn shards(
     }
 }
 
-/// The nodes of one shard, the ends of its runs of slots, and those of its nodes that own any.
+/// A shard: its nodes, the ends of its slot ranges, and those of its nodes that own slots.
 #[derive(Default)]
 struct Shard<'a> {
     nodes: Vec<&'a Member>,
@@ -173,9 +173,9 @@ mod tests {
         }
     }
 
-    /// A master that failed and was replaced stood there as a shard of its own, under the id of its shard.
+    /// A failed and replaced master used to appear as a second shard with the same id.
     #[test]
-    fn a_shard_is_told_once_with_its_failed_master() {
+    fn shard_is_listed_once_with_its_failed_master() {
         let id = |byte| NodeId::from_random([byte; 20]);
         let members = vec![
             member(1, 8, Role::Master, true),

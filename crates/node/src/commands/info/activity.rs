@@ -1,4 +1,4 @@
-//! INFO about what was done: the sections Stats, Commandstats, Errorstats and Latencystats.
+//! The INFO sections Stats, Commandstats, Errorstats and Latencystats.
 
 use std::sync::atomic::Ordering;
 
@@ -39,10 +39,10 @@ fn traffic(server: &Server, totals: &Totals, text: &mut InfoText) {
 fn keys(server: &Server, totals: &Totals, text: &mut InfoText) {
     text.line("expired_keys", totals[Count::ExpiredKeys]);
     text.line("expired_fields", totals[Count::ExpiredFields]);
-    // Redis's name for the same figure.
+    // Redis's name for the same value.
     text.line("expired_subkeys", totals[Count::ExpiredFields]);
     text.line("expired_stale_perc", format!("{:.2}", stale_percent(server)));
-    // Fields are among what makes a slot due.
+    // Expired fields also make a slot due.
     text.line("expired_keys_with_volatile_items_stale_perc", format!("{:.2}", stale_percent(server)));
     text.line("expired_time_cap_reached_count", server.housekeeping.expiry.capped.load(Ordering::Relaxed));
     text.line(
@@ -64,7 +64,7 @@ fn keys(server: &Server, totals: &Totals, text: &mut InfoText) {
     text.line("total_forks", cuts);
     text.line("migrate_cached_sockets", server.migration_targets.count());
     text.line("slave_expires_tracked_keys", server.engine.local_expiries());
-    // Slots are compacted as they change; there is no pass over the data that would be counted here.
+    // Slots are defragmented as they change, so there is no pass over the data to count.
     for name in ["hits", "misses", "key_hits", "key_misses"] {
         text.line(&format!("active_defrag_{name}"), 0);
     }
@@ -88,7 +88,7 @@ fn clients(server: &Server, totals: &Totals, text: &mut InfoText) {
     let (reads, writes) = (totals[Count::Reads], totals[Count::Writes]);
     text.line("total_reads_processed", reads);
     text.line("total_writes_processed", writes);
-    // A turn of a worker's reads, runs what came, and writes.
+    // A cycle of a worker reads, executes requests, and writes.
     text.line("eventloop_cycles", reads);
     let at_work = server.housekeeping.event_loops.total_micros();
     text.line("eventloop_duration_sum", at_work);
@@ -106,7 +106,7 @@ fn clients(server: &Server, totals: &Totals, text: &mut InfoText) {
     text.line("io_threaded_writes_processed", writes * threaded);
     text.line("client_query_buffer_limit_disconnections", totals[Count::QueryLimitDisconnections]);
     text.line("client_output_buffer_limit_disconnections", totals[Count::OutputLimitDisconnections]);
-    // A reply grows its buffer when it must, and the buffer is given back when it has been sent.
+    // Reply buffers are freed when they have been sent.
     text.line("reply_buffer_shrinks", 0);
     text.line("reply_buffer_expands", 0);
     for (what, count) in server.engine.acl_log.lock().refused() {
@@ -114,8 +114,7 @@ fn clients(server: &Server, totals: &Totals, text: &mut InfoText) {
     }
 }
 
-/// How many of a hundred slots have keys whose time has come. After a cycle of active expiry that came to
-/// its end, none has.
+/// Returns the percentage of slots with expired keys. It is zero after a completed cycle of active expiry.
 fn stale_percent(server: &Server) -> f64 {
     server.engine.keyspace.due_slots(process::time::now()).len() as f64 * 100.0 / SLOT_COUNT as f64
 }
@@ -143,7 +142,7 @@ pub(super) fn errorstats(server: &Server, text: &mut InfoText) {
     }
 }
 
-/// Percentiles of what each command took, in microseconds.
+/// Latency percentiles of each command in microseconds.
 pub(super) fn latencystats(server: &Server, text: &mut InfoText) {
     let percents = server.config.get(keys::LATENCY_TRACKING_INFO_PERCENTILES);
     if percents.is_empty() || !server.config.get(keys::LATENCY_TRACKING) {

@@ -1,4 +1,4 @@
-//! INFO about the data: the sections Persistence, Replication and Keyspace.
+//! The INFO sections Persistence, Replication and Keyspace.
 
 use clock::Millis;
 use keyspace::{DatabaseSize, Keyspace, SlotData};
@@ -8,14 +8,14 @@ use slot_routing::{SLOT_COUNT, Slot};
 use super::Data;
 use crate::server::Server;
 
-/// The mean time to live is taken from so many keys, so many of them from one slot.
+/// The sample size for the mean time to live, in all and per slot.
 const SAMPLES: usize = 128;
 const SAMPLES_A_SLOT: usize = 8;
 const SAMPLE_STEP: usize = 7919;
 
 pub(super) fn persistence(server: &Server, text: &mut InfoText) {
     durability::saving::info(&server.durability, text.raw());
-    // Nothing forks.
+    // There are no forked child processes.
     for name in ["module_fork_in_progress", "module_fork_last_cow_size", "slot_migration_fork_in_progress"] {
         text.line(name, 0);
     }
@@ -39,10 +39,10 @@ pub(super) fn keyspace(data: &mut Data<'_, '_>, text: &mut InfoText) {
     }
 }
 
-/// The mean time to live of keys that expire, in milliseconds, over a sample from slots all over that are free.
+/// Returns the mean time to live in milliseconds, over a sample of keys in slots that are not locked.
 fn average_ttl(data: &mut Data<'_, '_>, db: u16) -> i64 {
     let mut sample = TimesLeft { db, now: process::time::now(), sum: 0, keys: 0 };
-    // A step that has no divisor in common with the number of slots visits them all.
+    // A step coprime to the number of slots visits all of them.
     let mut slot = 0;
     for _ in 0..SLOT_COUNT {
         slot = (slot + SAMPLE_STEP) % SLOT_COUNT;
@@ -65,7 +65,7 @@ fn average_ttl(data: &mut Data<'_, '_>, db: u16) -> i64 {
     i64::try_from(sample.sum / sample.keys.max(1) as i128).unwrap_or(i64::MAX)
 }
 
-/// The time that some keys have left.
+/// The remaining time to live of sampled keys.
 struct TimesLeft {
     db: u16,
     now: Millis,
@@ -75,7 +75,7 @@ struct TimesLeft {
 }
 
 impl TimesLeft {
-    /// Takes some keys of a slot.
+    /// Samples some keys of a slot.
     fn take(&mut self, slot: &SlotData) {
         let Some(table) = slot.table_if(self.db) else { return };
         table.scan(0, SAMPLES_A_SLOT, &mut |item| {

@@ -1,4 +1,4 @@
-//! INFO's section Memory.
+//! The INFO section Memory.
 
 use std::sync::atomic::Ordering;
 
@@ -32,7 +32,7 @@ pub(super) fn memory(server: &Server, text: &mut InfoText) {
     text.line("allocator_allocated", usage.allocated);
     text.line("allocator_active", usage.active);
     text.line("allocator_resident", usage.resident);
-    // Pages that wait to be given back: jemalloc gives them back at once unless it is told to wait.
+    // Jemalloc returns such pages at once by default.
     text.line("allocator_muzzy", 0);
     let mut both = |name: &str, bytes: u64| {
         text.line(name, bytes);
@@ -42,7 +42,7 @@ pub(super) fn memory(server: &Server, text: &mut InfoText) {
     let scripts = &server.engine.scripts;
     both("used_memory_lua", scripts.lua_bytes() as u64);
     let functions = scripts.functions.bytes();
-    // One state of Lua a thread runs scripts and functions.
+    // Each thread runs scripts and functions in the same Lua state.
     both("used_memory_vm_total", scripts.lua_bytes() as u64);
     both("used_memory_scripts", (scripts.bytes() + functions) as u64);
     both("maxmemory", server.config.get(keys::MAXMEMORY) as u64);
@@ -58,19 +58,19 @@ pub(super) fn memory(server: &Server, text: &mut InfoText) {
     parts(server, &overhead, functions, text);
 }
 
-/// The lines of INFO on the parts that take memory beside the data.
+/// Writes the fields about memory used in addition to the data.
 fn parts(server: &Server, overhead: &Overhead, functions: usize, text: &mut InfoText) {
     let scripts = &server.engine.scripts;
     text.line("mem_not_counted_for_evict", overhead.beyond_backlog + scripts.lua_bytes());
     text.line("mem_replication_backlog", overhead.backlog);
-    // Replicas read from the one log; this is what one holds of a stream whose snapshot is on its way.
+    // Replicas read from the one log; this is the stream buffered while a snapshot is received.
     let held = server.replication.held() as usize;
     text.line("mem_replicas_repl_buffer", held);
     text.line("mem_total_replication_buffers", overhead.backlog + overhead.beyond_backlog + held);
     text.line("mem_clients_slaves", overhead.replicas);
     text.line("mem_clients_normal", overhead.clients);
     text.line("mem_cluster_links", server.network.stats.bus_bytes.load(Ordering::Relaxed));
-    // The file is written from the log itself.
+    // The append-only file is written from the replication log.
     text.line("mem_aof_buffer", 0);
     text.line("used_memory_vm_eval", scripts.lua_bytes());
     text.line("used_memory_vm_functions", 0);
@@ -80,7 +80,7 @@ fn parts(server: &Server, overhead: &Overhead, functions: usize, text: &mut Info
     text.line("number_of_functions", scripts.functions.len());
     text.line("number_of_libraries", scripts.functions.libraries().len());
     text.line("mem_allocator", "jemalloc-5.3.0");
-    // An index grows where it lies, and memory is compacted a slot at a time.
+    // Tables grow in place, and memory is defragmented per slot.
     text.line("mem_overhead_db_hashtable_rehashing", 0);
     text.line("active_defrag_running", 0);
     text.line("lazyfree_pending_objects", server.engine.lazy_free.pending());

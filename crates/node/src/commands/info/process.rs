@@ -1,4 +1,4 @@
-//! INFO about the process: the sections Server, Clients, CPU and Cluster.
+//! The INFO sections Server, Clients, CPU and Cluster.
 
 use std::sync::atomic::Ordering;
 
@@ -71,7 +71,7 @@ pub(super) fn cluster(server: &Server, text: &mut InfoText) {
     text.line("cluster_enabled", u8::from(server.engine.topology.is_some()));
 }
 
-/// Lua alone, which is built in.
+/// Only Lua, which is built in.
 pub(super) fn scripting_engines(server: &Server, text: &mut InfoText) {
     let used = server.engine.scripts.lua_bytes();
     text.line("engines_count", 1);

@@ -1,4 +1,4 @@
-//! The server that keys go to: a link to it, which goes back to the server's [`LinkPool`] when its work is done.
+//! The target of MIGRATE: a connection that returns to the server's [`LinkPool`] after use.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use net::transport::Stream;
 use resp::{Request, Value, encode_request, parse_value};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// A link to the server that the keys go to.
+/// A connection to the target.
 pub(super) struct Target {
     stream: Stream,
     input: Vec<u8>,
@@ -18,7 +18,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// A link that was kept, or a new one.
+    /// Takes a cached connection or opens a new one.
     pub(super) async fn reach(
         pool: &LinkPool,
         dialer: &Dialer,
@@ -31,7 +31,7 @@ impl Target {
         }
     }
 
-    /// Connected, logged in, and in the right database.
+    /// Connects, authenticates and selects the database.
     pub(super) async fn connect(
         dialer: &Dialer,
         destination: &Destination,
@@ -40,7 +40,7 @@ impl Target {
         let address = format!("{}:{}", destination.host, destination.port);
         let stream = dialer.dial(address, timeout).await.map_err(|error| match error {
             DialError::TimedOut => Failure::Connecting,
-            // Redis learns of a refusal when it writes, and says so.
+            // Redis notices a refused connection only when it writes, and reports that.
             DialError::Refused | DialError::Failed(_) => Failure::Writing,
         })?;
         let mut target = Self { stream, input: Vec::new(), kept: false };
@@ -54,12 +54,12 @@ impl Target {
         Ok(target)
     }
 
-    /// Whether this is the way back to this server: keys that are written there cannot be taken away here.
+    /// Returns whether the target is this server: keys written there must not be deleted here.
     pub(super) fn is_at(&self, listeners: &Listeners) -> bool {
         matches!(self.stream.addresses(), Ok(Some((peer, local))) if listeners.is_own_address(local, peer))
     }
 
-    /// Keeps the link for the next keys. Only for one on which nothing is under way.
+    /// Caches the connection for later use. It must be idle.
     pub(super) fn keep(mut self, pool: &LinkPool, destination: &Destination) {
         if self.input.is_empty()
             && let Ok(socket) = self.stream.detach()
@@ -68,7 +68,7 @@ impl Target {
         }
     }
 
-    /// Whether others have used this link before.
+    /// Returns whether this is a cached connection.
     pub(super) fn is_kept(&self) -> bool {
         self.kept
     }
