@@ -1,12 +1,11 @@
-//! Access control: whether a client may do what it asks for.
+//! Access control (ACL): whether a client may run a command.
 //!
-//! A session keeps its user's rules, and one flag that says whether there is anything to look at: a client that may do
-//! everything pays nothing. How a client comes to a user, and what follows for it when users change, is said in
-//! `engine/users.rs`.
+//! A session caches its user's rules and a flag for unrestricted users, so unrestricted clients pay nothing.
+//! Authentication, and the effects of changed users on sessions, are in `engine/users.rs`.
 //!
-//! Each caller that runs commands for a client asks [`Engine::permits`]: the dispatcher for each request and again for
-//! each command of EXEC, a script for each call. A refusal is noted ([`Engine::note_denial`]) where Redis notes it, and
-//! not where a client only asks whether it would be refused (ACL DRYRUN, `redis.acl_check_cmd`).
+//! Each caller that runs commands for a client calls [`Engine::permits`]: the dispatcher for each request and again for
+//! each command of EXEC, a script for each call. Denials are logged ([`Engine::note_denial`]) where Redis logs them,
+//! but not for mere queries (ACL DRYRUN, `redis.acl_check_cmd`).
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -26,10 +25,10 @@ use crate::error::{CommandError, quoted};
 use crate::keys::KeyFlags;
 use crate::session::Session;
 
-/// That a user may not do this.
+/// A denied access.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Denied {
-    /// The kind of right that the user lacks.
+    /// The kind of permission that the user lacks.
     pub denial: Denial,
     /// The command, key, channel or database.
     pub object: Vec<u8>,
@@ -38,7 +37,7 @@ pub struct Denied {
 }
 
 impl Denied {
-    /// Says in words which right the user lacks.
+    /// Describes the missing permission.
     fn told(&self) -> Cow<'static, str> {
         match self.denial {
             Denial::Command => {
@@ -51,18 +50,18 @@ impl Denied {
         }
     }
 
-    /// The error that a client is told.
+    /// Returns the error for the client.
     #[must_use]
     pub fn error(&self) -> CommandError {
         CommandError::Text(format!("NOPERM {}", self.told()).into())
     }
 
-    /// The error that a script gets in the place of a reply.
+    /// Returns the error for a call of a script.
     pub(crate) fn error_in_script(&self) -> CommandError {
         CommandError::Text(format!("ERR ACL failure in script: {}", self.told()).into())
     }
 
-    /// The error that EXEC replies in the place of a command that was queued under other rules.
+    /// Returns the error for a queued command whose permission was revoked before EXEC.
     pub(crate) fn error_in_exec(&self) -> CommandError {
         let reason = match self.denial {
             Denial::Command => "no permission to execute the command or subcommand",
@@ -87,14 +86,14 @@ impl Denied {
     }
 }
 
-/// The database that a request runs in, and how many databases there are.
+/// The database of a request, and the number of databases.
 #[derive(Clone, Copy)]
 struct InDatabase {
     db: u16,
     databases: u16,
 }
 
-/// The command, keys, channels and databases of a request.
+/// Collects the command, keys, channels and databases of a request.
 fn subject<'a>(entry: &Registered, args: Args<'a>, within: InDatabase) -> AclRequest<'a> {
     let command = entry.command;
     let (range, is_pattern) = match command.channels {
@@ -105,7 +104,7 @@ fn subject<'a>(entry: &Registered, args: Args<'a>, within: InDatabase) -> AclReq
     };
     let words = 1 + usize::from(entry.full_name.contains('|'));
     let mut request = AclRequest {
-        // Any client may log in, whatever its rights are.
+        // Every client may authenticate.
         command: (!command.flags.contains(Flags::NO_AUTH)).then_some(CommandId(entry.index)),
         first_argument: args.get(words),
         channels: range
@@ -125,7 +124,7 @@ fn subject<'a>(entry: &Registered, args: Args<'a>, within: InDatabase) -> AclReq
     request
 }
 
-/// The databases that a request works in.
+/// Returns the databases that a request accesses.
 fn databases(entry: &Registered, args: Args<'_>, within: InDatabase) -> AccessedDatabases {
     let command = entry.command;
     if command.flags.contains(Flags::ALL_DBS) {
@@ -147,7 +146,7 @@ fn databases(entry: &Registered, args: Args<'_>, within: InDatabase) -> Accessed
     AccessedDatabases::Some(own.into_iter().chain(named).map(u32::from).collect())
 }
 
-/// Requests of a server's or a sentinel's commands, for the ACL command to look up.
+/// Resolves requests for the ACL commands, by a server's or sentinel's command set.
 struct Requests<'a> {
     registry: &'a Registry,
     within: InDatabase,
@@ -164,16 +163,16 @@ impl CommandResolver for Requests<'_> {
 }
 
 impl Engine {
-    /// Whether the session's user may run this command with these words. Its arity was checked before.
+    /// Checks whether the session's user may run this command. The arity was checked before.
     ///
     /// # Errors
-    /// The first right that the user lacks, and the object that it lacks it for.
+    /// The first missing permission with its object.
     #[inline]
     pub fn permits(&self, session: &Session, entry: &Registered, args: Args<'_>) -> Result<(), Denied> {
         if session.unrestricted { Ok(()) } else { self.look_up(session, entry, args) }
     }
 
-    /// The database in which a request of this session runs.
+    /// Returns the database in which a request of this session runs.
     fn within(&self, session: &Session) -> InDatabase {
         InDatabase { db: session.db_of_next(), databases: self.keyspace.databases() }
     }
@@ -201,13 +200,13 @@ impl Engine {
         })
     }
 
-    /// Takes a refusal into ACL LOG. `context`: `toplevel`, `multi` or `lua`.
+    /// Records a denial in ACL LOG; `context` is `toplevel`, `multi` or `lua`.
     pub fn note_denial(&self, session: &Session, now: Millis, context: &'static str, denied: &Denied) {
         let username = session.client.user.lock().clone();
         self.note(session, now, context, (denied.reason(), denied.object.clone(), username));
     }
 
-    /// [`Engine::permits`] for a request that came from the client itself: a refusal is noted.
+    /// Checks a client's own request like [`Engine::permits`], and logs a denial.
     ///
     /// # Errors
     /// NOPERM.
@@ -228,7 +227,7 @@ impl Engine {
 }
 
 impl Context<'_> {
-    /// Whether the client may read every key there is by this command (SORT with BY or GET of a pattern).
+    /// Returns whether the client may read all keys with this command (SORT with BY or GET patterns).
     #[must_use]
     pub fn may_read_all_keys(&self) -> bool {
         let session = &*self.session;
@@ -238,11 +237,11 @@ impl Context<'_> {
         session.unrestricted || session.user.as_ref().is_none_or(may)
     }
 
-    /// Answers those subcommands of ACL that need no more than the users and the log. Returns the clients that are to
-    /// go by other rules from now on ([`Engine::await_revoked`]).
+    /// Runs the subcommands of ACL that only need the users and the log. Returns the clients whose permissions changed
+    /// ([`Engine::await_revoked`]).
     ///
     /// # Errors
-    /// The error to reply.
+    /// The error reply.
     pub fn answer_acl(&mut self) -> Result<Vec<Arc<Client>>, CommandError> {
         let Self { engine, session, args, reply, now, .. } = self;
         let user = session.client.user.lock().clone();

@@ -1,64 +1,63 @@
-//! How much memory may be in use (`maxmemory`), and how much is, known at each command.
+//! Memory accounting against `maxmemory`, exact at each command.
 //!
-//! The pool of pages knows at any moment what is taken of it. What the general allocator gave, it knows by thread:
-//! each thread that runs commands says before each command what it took and gave back since it last said so
-//! ([`Budget::tell`]). What other threads did comes in when the allocator is asked as a whole ([`Budget::measure`]),
-//! many times a second. So a command that made the server use more is noticed by the next one, on whatever thread.
+//! The page pool knows its usage at any time. The general allocator's usage is tracked per thread: each worker reports
+//! before each command what it has allocated and freed since its last report ([`Budget::tell`]). Other threads' usage
+//! is included when the allocator's total is read ([`Budget::measure`]), many times a second. So memory taken by one
+//! command is visible to the next command on any thread.
 //!
-//! Memory that a thread took just when the allocator was asked as a whole may be part of the answer or not. If that is
-//! little, it is forgotten until the next answer. Of a large value it is not: the thread asks again, so that five values
-//! of 20 MB never fit where there is room for four.
+//! Allocations made while the total is being read may or may not be included in it. Small ones are ignored until the
+//! next reading. For large ones the thread reads the total again, so that five values of 20 MB never fit into space for
+//! four.
 //!
 //! Without a limit none of this is done.
 //!
-//! Not counted, as in Redis: what waits to be sent to replicas and lies beyond the backlog; what is kept for a snapshot
-//! alone, which with a fork would be the child's; the memory of Lua, up to what one thread's state may take; what lies in
-//! the lazy-free queue, and what evicted clients take, both of which is being given back.
+//! As in Redis, some memory does not count: replica output beyond the backlog; pages kept only for a snapshot, which
+//! with fork would belong to the child; Lua memory, up to the limit of one thread's state; and values in the lazy-free
+//! queue and memory of evicted clients, which are being freed.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// More bytes than a thread may take and give back, together, without its being known. To ask the allocator as a whole
-/// takes some ten microseconds; to fill so much takes ten times that.
+/// Maximum number of bytes that a thread may allocate and free in total without a new reading. Reading the allocator's
+/// total takes about ten microseconds; filling this much memory takes ten times that.
 const MUCH: u64 = 1 << 20;
 
-/// The limit, and what counts against it.
+/// The memory limit and the accounted usage.
 #[derive(Debug)]
 pub struct Budget {
-    /// `usize::MAX` is none.
+    /// `usize::MAX` means unlimited.
     limit: AtomicUsize,
-    /// Bytes that the general allocator gave, as far as was said.
+    /// Bytes allocated from the general allocator, as far as reported.
     heap: AtomicI64,
-    /// How often the allocator was asked as a whole: what a thread did before is known then.
+    /// Number of readings of the allocator's total; earlier reports of threads are included in the last one.
     measured: AtomicU32,
-    /// Held while the allocator is asked as a whole, and while much is told.
+    /// Held while the allocator's total is read, and during large reports.
     measuring: Mutex<()>,
-    /// Clients have a limit of their own (`maxmemory-clients`).
+    /// Whether `maxmemory-clients` is set.
     clients_limited: AtomicBool,
-    /// Memory is to be looked at before each command: there is a limit of either kind.
+    /// Whether memory is checked before each command, because either limit is set.
     watched: AtomicBool,
-    /// Since when more is in use than may be, by the workers' clock, and for how long that was so before, in
-    /// nanoseconds.
+    /// Since when usage exceeds the limit (on the workers' clock), and the total of earlier periods, in nanoseconds.
     over_since: AtomicU64,
     over_before: AtomicU64,
 }
 
-/// How the general allocator is asked.
+/// Callbacks that read the general allocator's statistics.
 #[derive(Debug, Clone, Copy)]
 pub struct Heap {
-    /// The calling thread's dealings with it.
+    /// Returns the calling thread's totals.
     pub of_thread: fn() -> Turnover,
-    /// The bytes that it gave and did not get back.
+    /// Returns the bytes currently allocated by all threads.
     pub of_all: fn() -> usize,
 }
 
-/// A thread's dealings with the general allocator since its start.
+/// A thread's allocation totals since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Turnover {
-    /// Bytes that it took.
+    /// Allocated bytes.
     pub taken: u64,
-    /// Bytes that it gave back, of its own or of other threads.
+    /// Freed bytes, including memory allocated by other threads.
     pub returned: u64,
 }
 
@@ -67,14 +66,14 @@ impl Turnover {
         (self.taken - before.taken) as i64 - (self.returned - before.returned) as i64
     }
 
-    /// Whether much was taken and given back since. A buffer that went and one that came are no difference, but there
-    /// was a moment between them.
+    /// Returns whether the traffic since `before` is large. Freeing one buffer and allocating another cancels out, but
+    /// a reading may have happened in between.
     fn is_much_since(self, before: Self) -> bool {
         (self.taken - before.taken) + (self.returned - before.returned) >= MUCH
     }
 }
 
-/// The memory of the general allocator that a thread has reported so far.
+/// The allocations that a thread has reported so far.
 #[derive(Debug)]
 pub(crate) struct Told {
     pub(crate) heap: Heap,
@@ -105,13 +104,13 @@ impl Default for Budget {
 }
 
 impl Budget {
-    /// Sets the limit; 0 is none.
+    /// Sets the limit in bytes; 0 means unlimited.
     pub(crate) fn set_limit(&self, bytes: usize) {
         self.limit.store(if bytes == 0 { usize::MAX } else { bytes }, Ordering::Relaxed);
         self.update_watched();
     }
 
-    /// Says whether clients have a limit of their own.
+    /// Sets whether `maxmemory-clients` is in force.
     pub(crate) fn watch_clients(&self, limited: bool) {
         self.clients_limited.store(limited, Ordering::Relaxed);
         self.update_watched();
@@ -122,33 +121,33 @@ impl Budget {
         self.watched.store(watched, Ordering::Relaxed);
     }
 
-    /// Whether memory is to be looked at before each command.
+    /// Returns whether memory is checked before each command.
     #[inline]
     #[must_use]
     pub fn is_watched(&self) -> bool {
         self.watched.load(Ordering::Relaxed)
     }
 
-    /// Whether there is a limit.
+    /// Returns whether there is a memory limit.
     #[inline]
     #[must_use]
     pub fn is_limited(&self) -> bool {
         self.limit.load(Ordering::Relaxed) != usize::MAX
     }
 
-    /// The limit, if there is one.
+    /// Returns the limit in bytes, if any.
     #[must_use]
     pub fn limit(&self) -> Option<usize> {
         Some(self.limit.load(Ordering::Relaxed)).filter(|limit| *limit != usize::MAX)
     }
 
-    /// Asks the general allocator as a whole; gives its answer.
+    /// Reads the allocator's total and returns it.
     pub fn measure(&self, of_all: fn() -> usize) -> usize {
         self.ask(of_all, &self.measuring.lock())
     }
 
     fn ask(&self, of_all: fn() -> usize, _measuring: &MutexGuard<'_, ()>) -> usize {
-        // Anything told meanwhile is part of the answer, or little.
+        // Reports made meanwhile are part of the reading, or small.
         let before = self.heap.load(Ordering::Relaxed);
         let heap = of_all();
         self.heap.fetch_add(heap as i64 - before, Ordering::Relaxed);
@@ -156,7 +155,7 @@ impl Budget {
         heap
     }
 
-    /// Takes what the calling thread took of the general allocator and gave back since it last said so.
+    /// Reports what the calling thread has allocated and freed since its last report.
     #[inline]
     pub(crate) fn tell(&self, told: &mut Told) {
         let (now, measured) = ((told.heap.of_thread)(), self.measured.load(Ordering::Relaxed));
@@ -166,7 +165,7 @@ impl Budget {
         if told.measured == measured && told.last != now {
             self.heap.fetch_add(now.grew_since(told.last), Ordering::Relaxed);
         }
-        // Else it is part of what the allocator said as a whole.
+        // Otherwise it is already part of the last reading.
         (told.measured, told.last) = (measured, now);
     }
 
@@ -182,7 +181,7 @@ impl Budget {
         (told.measured, told.last) = (self.measured.load(Ordering::Relaxed), now);
     }
 
-    /// By how much more is in use than may be, in bytes; `not_counted` of them do not count.
+    /// Returns the bytes by which usage exceeds the limit; `not_counted` bytes are exempt.
     #[inline]
     pub(crate) fn excess(&self, not_counted: impl FnOnce() -> usize) -> usize {
         let limit = self.limit.load(Ordering::Relaxed);
@@ -193,14 +192,14 @@ impl Budget {
         used.saturating_sub(not_counted()).saturating_sub(limit)
     }
 
-    /// Notes whether more is in use than may be; `nanos` is the workers' clock.
+    /// Records whether usage exceeds the limit; `nanos` is the workers' clock.
     pub(crate) fn note_over(&self, over: bool, nanos: fn() -> u64) {
         let since = self.over_since.load(Ordering::Relaxed);
         if over == (since != 0) {
             return;
         }
         let now = nanos();
-        // Of several threads that see the change one counts it.
+        // If several threads see the change, one of them counts it.
         let next = if over { now.max(1) } else { 0 };
         let mine =
             self.over_since.compare_exchange(since, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
@@ -209,17 +208,18 @@ impl Budget {
         }
     }
 
-    /// Counts the time over the limit from nought (CONFIG RESETSTAT).
+    /// Resets the time spent over the limit (CONFIG RESETSTAT).
     pub fn reset_over(&self, now: u64) {
         self.over_before.store(0, Ordering::Relaxed);
         let since = self.over_since.load(Ordering::Relaxed);
         if since != 0 {
-            // If it is no longer over meanwhile, that has been counted.
+            // If usage fell below the limit meanwhile, that period is already counted.
             let _ = self.over_since.compare_exchange(since, now.max(1), Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    /// For how many milliseconds more was in use than may be, in all and now, at `now` by the workers' clock.
+    /// Returns the milliseconds spent over the limit in total and in the current period, at `now` on the workers'
+    /// clock.
     #[must_use]
     pub fn over_millis(&self, now: u64) -> (u64, u64) {
         let since = self.over_since.load(Ordering::Relaxed);
@@ -237,7 +237,7 @@ mod tests {
 
     thread_local! {
         static THREAD: Cell<Turnover> = const { Cell::new(Turnover { taken: 0, returned: 0 }) };
-        /// The bytes that other threads have.
+        /// Bytes allocated by other threads.
         static OTHERS: Cell<usize> = const { Cell::new(0) };
     }
 
@@ -285,14 +285,14 @@ mod tests {
         assert_eq!(heap(&budget), 510, "what the thread took is part of it");
     }
 
-    /// The allocator answers, then the thread takes or returns, then the answer counts.
+    /// The thread allocates or frees after the total was read, but before the reading is stored.
     #[test]
     fn much_that_changes_while_all_are_asked_is_not_forgotten() {
         const VALUE: u64 = 20 << 20;
         let changes: [fn() -> usize; 3] = [
             || (all(), take(VALUE)).0,
             || (all(), give_back(VALUE)).0,
-            // The buffer of a request is gone, and that of the next was not yet there.
+            // The previous request's buffer was freed and the next one's not allocated yet.
             || {
                 give_back(VALUE);
                 (all(), take(VALUE)).0

@@ -1,9 +1,9 @@
-//! The connections of a server, as they see each other: CLIENT LIST, KILL, UNBLOCK.
+//! The registry of connections and the state that other threads may access: CLIENT LIST, KILL, UNBLOCK.
 //!
-//! A connection's own thread keeps its [`crate::Session`]; what others may look at or ask of it lies in
-//! its [`Client`], shared and made of atomics. The session publishes what it is at the end of each batch
-//! ([`crate::Dispatcher::run`]). A thread that wants something of another connection sets a flag and wakes it; the
-//! shell, woken, looks at [`Client::is_killed`] and [`Client::take_unblock`].
+//! A connection's thread owns its [`crate::Session`]; state shared with other threads is in its [`Client`], mostly as
+//! atomics. The session publishes its state there at the end of each batch ([`crate::Dispatcher::run`]). To act on
+//! another connection, a thread sets a flag and wakes its task; the shell then checks [`Client::is_killed`] and
+//! [`Client::take_unblock`].
 
 mod inbox;
 mod memory;
@@ -33,46 +33,46 @@ use running::RunningRequests;
 pub use tracking::{Mode, Tracking};
 
 bitflags! {
-    /// The kind and the state of a connection, as the letters of CLIENT LIST say it.
+    /// Kind and state of a connection; CLIENT LIST shows each flag as a letter.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct ClientFlags: u32 {
         /// A replica of this server.
         const REPLICA = 1;
-        /// The master that this server follows.
+        /// The master of this server.
         const MASTER = 1 << 1;
-        /// It listens to channels.
+        /// Subscribed to channels.
         const PUBSUB = 1 << 2;
-        /// It is within a transaction.
+        /// In a transaction (MULTI).
         const MULTI = 1 << 3;
-        /// It waits.
+        /// Blocked in a blocking command.
         const BLOCKED = 1 << 4;
         /// A watched key has changed.
         const DIRTY = 1 << 5;
-        /// It is closed when its reply is sent.
+        /// Closed once its reply is sent.
         const CLOSE_AFTER_REPLY = 1 << 6;
-        /// It came over a unix socket.
+        /// Connected over a unix socket.
         const UNIX_SOCKET = 1 << 7;
-        /// It said READONLY.
+        /// Reads from a replica (READONLY).
         const READONLY = 1 << 8;
-        /// It is not evicted.
+        /// Excluded from client eviction.
         const NO_EVICT = 1 << 9;
-        /// A key that it reads does not count as used.
+        /// Its reads do not update the keys' LRU or LFU data.
         const NO_TOUCH = 1 << 10;
-        /// It hears every command.
+        /// Runs MONITOR.
         const MONITOR = 1 << 11;
-        /// It is told when keys change that it may have copies of.
+        /// Receives invalidations of keys that it may have cached.
         const TRACKING = 1 << 12;
-        /// The client that should be told in its place is gone.
+        /// The client that receives its invalidations has disconnected.
         const BROKEN_REDIRECT = 1 << 13;
-        /// It is told of keys by their prefixes.
+        /// Receives invalidations by key prefix.
         const BROADCAST = 1 << 14;
-        /// It brings data from elsewhere.
+        /// Imports data from another server (CLIENT IMPORT-SOURCE).
         const IMPORT_SOURCE = 1 << 15;
     }
 }
 
 impl ClientFlags {
-    /// The flag that CLIENT LIST shows by this letter.
+    /// Finds the flag that CLIENT LIST shows as this letter.
     pub fn of_letter(letter: u8) -> Option<Self> {
         LETTERS.iter().find(|(_, known)| *known == char::from(letter)).map(|(flag, _)| *flag)
     }
@@ -97,21 +97,21 @@ const LETTERS: &[(ClientFlags, char)] = &[
     (ClientFlags::IMPORT_SOURCE, 'I'),
 ];
 
-/// The kinds of connections that CLIENT LIST and KILL tell apart.
+/// Kinds of connections in CLIENT LIST and CLIENT KILL.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClientKind {
-    /// A client.
+    /// An ordinary client.
     Normal,
     /// A replica of this server.
     Replica,
-    /// The master that this server follows.
+    /// The master of this server.
     Master,
-    /// A subscriber.
+    /// A client with subscriptions.
     PubSub,
 }
 
 impl ClientKind {
-    /// The kind of this name.
+    /// Parses the argument of `TYPE`.
     pub fn parse(name: &[u8]) -> Option<Self> {
         let kinds = [
             ("normal", Self::Normal),
@@ -126,7 +126,7 @@ impl ClientKind {
     }
 }
 
-/// The names that a client gave itself and its library.
+/// Names that a client sets for itself and its library.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Names {
     /// CLIENT SETNAME
@@ -137,49 +137,50 @@ pub struct Names {
     pub version: Vec<u8>,
 }
 
-/// Where a connection comes from. Made by the shell when it accepts one.
+/// The endpoints of a connection, set by the shell when it accepts the connection.
 #[derive(Debug, Clone, Default)]
 pub struct Link {
-    /// `ip:port`, or `path:0` of a unix socket.
+    /// The peer's address: `ip:port`, or `path:0` of a unix socket.
     pub address: String,
-    /// This end, as CLIENT LIST shows it.
+    /// The local address in the format of CLIENT LIST.
     pub local_address: String,
-    /// The socket's number in this process.
+    /// File descriptor of the socket.
     pub descriptor: i32,
-    /// Whether it is a unix socket.
+    /// Whether this is a unix socket.
     pub unix_socket: bool,
-    /// How it has reached this node.
+    /// The transport between client and node, such as TCP or TLS.
     pub via: ClientTransport,
-    /// Whether the client is on this machine.
+    /// Whether the client runs on this host.
     pub local: bool,
 }
 
-/// Wakes a connection's task, so that it looks at its [`Client`].
+/// Wakes a connection's task so that it checks its [`Client`].
 pub type Wake = Box<dyn Fn() + Send + Sync>;
 
-/// Bytes of a reply buffer of Redis.
+/// Size of a client's reply buffer in Redis, in bytes.
 const REPLY_BUFFER: usize = 16 << 10;
 
-/// Numbers in the order of [`Client::unblock`]'s protocol; above them those of [`Unblock`].
+/// Not in a blocking command. The states of [`Client::unblock`] share one byte with the values of [`Unblock`], which
+/// follow.
 const NOT_BLOCKED: u8 = 0;
 const BLOCKED: u8 = 1;
 
-/// The reason why a blocking command ended, other than that it got what it waited for.
+/// Why a blocking command ended without what it waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Unblock {
-    /// Its time, or CLIENT UNBLOCK as if it were over.
+    /// The timeout expired, or CLIENT UNBLOCK asked for a timeout.
     Timeout = 2,
     /// CLIENT UNBLOCK with an error.
     Error,
-    /// This node follows another now: an error, and the connection is closed.
+    /// This node became a replica: the client gets an error and is disconnected.
     RoleChanged,
-    /// Its keys may be served elsewhere: the command is run again, to be told where.
+    /// The keys may have moved: the command runs again and is redirected.
     RunAgain,
 }
 
 impl Unblock {
-    /// The error that the client gets, if it is one.
+    /// Returns the error for the client, if this reason is an error.
     #[must_use]
     pub fn error(self) -> Option<&'static str> {
         match self {
@@ -192,76 +193,77 @@ impl Unblock {
     }
 }
 
-/// The reason why a client is closed without the replies that wait for it.
+/// Why a client is closed without its pending replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum CutOff {
-    /// More waits to be sent to it than may (`client-output-buffer-limit`).
+    /// Its pending output exceeds `client-output-buffer-limit`.
     OutputLimit = 1,
-    /// Clients take more memory than they may together (`maxmemory-clients`).
+    /// All clients together exceed `maxmemory-clients`.
     Evicted = 2,
 }
 
-/// One connection as others see it.
+/// The shared state of a connection.
 pub struct Client {
-    /// Its number, never given again.
+    /// Unique for the lifetime of the server.
     pub id: u64,
-    /// Where it comes from and goes to.
+    /// The connection's endpoints.
     pub link: Link,
-    /// When it connected.
+    /// Time of the connection.
     pub connected_at: Millis,
-    /// The names that it gave itself.
+    /// The names set by CLIENT SETNAME and CLIENT SETINFO.
     pub names: Mutex<Names>,
-    /// The name of the user that it is logged in as.
+    /// Name of the authenticated user.
     pub user: Mutex<Vec<u8>>,
     pub(crate) flags: AtomicU32,
     pub(crate) db: AtomicU16,
     pub(crate) resp3: AtomicBool,
-    /// Commands queued by MULTI, or -1.
+    /// Number of commands queued by MULTI, or -1 outside of a transaction.
     pub(crate) queued: AtomicI32,
     pub(crate) channels: AtomicU32,
     pub(crate) patterns: AtomicU32,
     pub(crate) shard_channels: AtomicU32,
-    /// Keys that it watches.
+    /// Number of watched keys.
     pub(crate) watched: AtomicU32,
-    /// The channels and patterns that it subscribes to, and the messages for it; `None` if it never subscribed.
+    /// Subscriptions and queued messages; `None` if the client never subscribed.
     pub(crate) inbox: Mutex<Option<Box<Inbox>>>,
-    /// The number of the [`CutOff`] for which it was killed, or 0.
+    /// The [`CutOff`] reason as a number, or 0.
     cut_off: AtomicU8,
-    /// How it tracks keys, if it does.
+    /// The tracking mode, if CLIENT TRACKING is on.
     pub tracking: Mutex<Option<Tracking>>,
-    /// Number of the last command, or `usize::MAX`.
+    /// Number of the last command, or `usize::MAX` before the first.
     pub(crate) last_command: AtomicUsize,
     pub(crate) last_active: AtomicI64,
-    /// Bytes that were read and not yet run; kept by the shell.
+    /// Bytes read but not yet run; maintained by the shell.
     pub input_bytes: AtomicUsize,
-    /// Bytes of spare room for further input, and of what is known of an unfinished request; kept by the shell.
+    /// Unused input buffer space plus the parser state of an incomplete request, in bytes; maintained by the shell.
     pub spare_input_bytes: AtomicUsize,
-    /// For how long it has kept its worker at work, in nanoseconds; counted by the shell, on one thread.
+    /// Worker time spent on this client in nanoseconds; written by the shell on one thread.
     work: AtomicU64,
-    /// The same when it was last asked for ([`Client::take_work`]).
+    /// The value of `work` at the last [`Client::take_work`].
     told_work: AtomicU64,
-    /// Bytes that the keys that it watches take, and the channels that it subscribes to.
+    /// Memory used by watched keys and subscriptions, in bytes.
     pub(crate) watched_bytes: AtomicUsize,
     pub(crate) subscription_bytes: AtomicUsize,
-    /// Memory of what waits to be sent, in bytes; kept by the shell.
+    /// Memory used by pending output, in bytes; maintained by the shell.
     pub output_bytes: AtomicUsize,
-    /// Bytes that wait to be sent; kept by the shell.
+    /// Bytes of pending output; maintained by the shell.
     pub unsent_bytes: AtomicUsize,
     pub(crate) footprint: Footprint,
-    /// Since when they are more than the soft limit, in milliseconds of the wall clock, or 0; kept by the shell.
+    /// Since when pending output exceeds the soft limit, in milliseconds of the wall clock, or 0; maintained by the
+    /// shell.
     pub over_soft_limit: AtomicI64,
-    /// Bytes of the commands queued by MULTI.
+    /// Memory used by queued commands (MULTI), in bytes.
     pub(crate) queued_bytes: AtomicUsize,
-    /// Bytes received from it and sent to it, and the commands it has run; counted on one thread at a time.
+    /// Bytes received, bytes sent and commands run; written on one thread at a time.
     net_input: AtomicU64,
     net_output: AtomicU64,
     commands: AtomicU64,
-    /// It said that it knows what REDIRECT means.
+    /// Whether the client announced CLIENT CAPA REDIRECT.
     pub(crate) knows_redirect: AtomicBool,
     killed: AtomicBool,
     in_background: AtomicBool,
-    /// Whether its requests run, for a thread that takes rights or the connection from it.
+    /// Whether requests of this client are running, for threads that revoke permissions or close the connection.
     pub(crate) running: RunningRequests,
     blocked: AtomicU8,
     wake: Wake,
@@ -317,7 +319,7 @@ impl Client {
         }
     }
 
-    /// Says that a flag holds, or no longer holds.
+    /// Sets or clears a flag.
     pub fn set_flag(&self, flag: ClientFlags, holds: bool) {
         if holds {
             self.flags.fetch_or(flag.bits(), Ordering::Relaxed);
@@ -326,13 +328,13 @@ impl Client {
         }
     }
 
-    /// Its kind and its state.
+    /// Returns the kind and state flags.
     #[must_use]
     pub fn flags(&self) -> ClientFlags {
         ClientFlags::from_bits_truncate(self.flags.load(Ordering::Relaxed))
     }
 
-    /// Its kind.
+    /// Returns the kind of the connection.
     #[must_use]
     pub fn kind(&self) -> ClientKind {
         let flags = self.flags();
@@ -347,79 +349,79 @@ impl Client {
         }
     }
 
-    /// Whether CLIENT LIST shows any letter for it.
+    /// Returns whether CLIENT LIST shows any letter for this client.
     pub fn has_letter(&self) -> bool {
         LETTERS.iter().any(|(flag, _)| self.flags().contains(*flag))
     }
 
-    /// Whether it said CLIENT CAPA REDIRECT.
+    /// Returns whether the client announced CLIENT CAPA REDIRECT.
     pub fn knows_redirect(&self) -> bool {
         self.knows_redirect.load(Ordering::Relaxed)
     }
 
-    /// The database that it has selected.
+    /// Returns the selected database.
     pub fn database(&self) -> u16 {
         self.db.load(Ordering::Relaxed)
     }
 
-    /// Counts bytes that came from it.
+    /// Adds received bytes.
     pub fn count_input(&self, bytes: usize) {
         add(&self.net_input, bytes as u64);
     }
 
-    /// Counts bytes that were sent to it.
+    /// Adds sent bytes.
     pub fn count_output(&self, bytes: usize) {
         add(&self.net_output, bytes as u64);
     }
 
-    /// Counts a command that has run for it: also those of a transaction and of a script, and none that was refused.
+    /// Counts an executed command, including those in transactions and scripts, but not refused ones.
     #[inline(always)]
     pub(crate) fn count_command(&self) {
         add(&self.commands, 1);
     }
 
-    /// Counts commands that were carried out elsewhere than by the dispatcher on its behalf.
+    /// Counts commands that ran on behalf of this client outside of the dispatcher.
     pub fn count_commands(&self, more: usize) {
         add(&self.commands, more as u64);
     }
 
-    /// Bytes that the commands queued by MULTI take.
+    /// Returns the memory used by queued commands (MULTI), in bytes.
     #[must_use]
     pub fn queued_bytes(&self) -> usize {
         self.queued_bytes.load(Ordering::Relaxed)
     }
 
-    /// Counts time for which it has kept its worker at work.
+    /// Adds worker time spent on this client.
     #[inline]
     pub fn count_work(&self, nanos: u64) {
         add(&self.work, nanos);
     }
 
-    /// For how many nanoseconds it has kept its worker at work since this was last asked. Only one caller may ask.
+    /// Returns the worker time in nanoseconds since the last call; only one thread may call it.
     pub fn take_work(&self) -> u64 {
         let all = self.work.load(Ordering::Relaxed);
         all.saturating_sub(self.told_work.swap(all, Ordering::Relaxed))
     }
 
-    /// Its connection goes to a background worker, or comes back at `now`: it was not idle meanwhile.
+    /// Records that the connection moves to or from a background worker at `now`, which resets its idle time.
     pub fn set_in_background(&self, is_there: bool, now: Millis) {
         self.last_active.store(now.0, Ordering::Relaxed);
         self.in_background.store(is_there, Ordering::Relaxed);
     }
 
-    /// Whether its connection is with a background worker, or on its way there: a request of it waits or runs.
+    /// Returns whether the connection is on a background worker or on its way there.
     #[must_use]
     pub fn is_in_background(&self) -> bool {
         self.in_background.load(Ordering::Relaxed)
     }
 
-    /// For how many milliseconds the client has sent nothing.
+    /// Returns the milliseconds since the client last sent a request.
     #[must_use]
     pub fn idle(&self, now: Millis) -> i64 {
         now.0.saturating_sub(self.last_active.load(Ordering::Relaxed)).max(0)
     }
 
-    /// The client that is told of changed keys in its place: -1 if it does not track, 0 if it is told itself.
+    /// Returns the id of the client that receives the invalidations: -1 without tracking, 0 without redirection.
     pub fn redirect(&self) -> i64 {
         match &*self.tracking.lock() {
             None => -1,
@@ -427,8 +429,7 @@ impl Client {
         }
     }
 
-    /// Shows to how much it listens, for a server that keeps its subscriptions elsewhere than in
-    /// [`crate::PubSub`].
+    /// Sets the subscription counts, for a server that keeps its subscriptions outside of [`crate::PubSub`].
     pub fn set_subscriptions(&self, channels: usize, patterns: usize) {
         self.channels.store(channels as u32, Ordering::Relaxed);
         self.patterns.store(patterns as u32, Ordering::Relaxed);
@@ -440,66 +441,66 @@ impl Client {
         (self.wake)();
     }
 
-    /// Asks the connection to close.
+    /// Requests that the connection closes.
     pub fn kill(&self) {
         self.killed.store(true, Ordering::Release);
         self.wake();
     }
 
-    /// Asks the connection to close because more waits to be sent than may.
+    /// Closes the connection because its pending output exceeds the limit.
     pub fn overflow(&self) {
         self.cut_off(CutOff::OutputLimit);
     }
 
-    /// Asks the connection to close without sending anything more.
+    /// Closes the connection without sending its pending output.
     pub(crate) fn cut_off(&self, why: CutOff) {
-        // The first reason stands.
+        // The first reason wins.
         let _ = self.cut_off.compare_exchange(0, why as u8, Ordering::AcqRel, Ordering::Relaxed);
         self.kill();
     }
 
-    /// Whether the client was killed because it did not read what was for it.
+    /// Returns whether the client was closed for exceeding its output limit.
     #[must_use]
     pub fn is_overflown(&self) -> bool {
         self.cut_off.load(Ordering::Acquire) == CutOff::OutputLimit as u8
     }
 
-    /// Whether the client was killed for the memory that all clients took.
+    /// Returns whether the client was evicted (`maxmemory-clients`).
     #[must_use]
     pub fn is_evicted(&self) -> bool {
         self.cut_off.load(Ordering::Acquire) == CutOff::Evicted as u8
     }
 
-    /// Whether nothing more is to be sent to the client.
+    /// Returns whether pending output is discarded.
     #[must_use]
     pub fn is_cut_off(&self) -> bool {
         self.cut_off.load(Ordering::Acquire) != 0
     }
 
-    /// Bytes that count against the limit on its output: those that wait to be sent, with the memory for them.
+    /// Returns the bytes that count against the output limit: pending output plus its buffers' overhead.
     pub(crate) fn charged_output(&self) -> usize {
         let memory = self.output_bytes.load(Ordering::Relaxed);
         resp::charged_bytes(self.unsent_bytes.load(Ordering::Relaxed), memory)
     }
 
-    /// Whether this connection is to be closed.
+    /// Returns whether the connection is to be closed.
     #[must_use]
     pub fn is_killed(&self) -> bool {
         self.killed.load(Ordering::Acquire)
     }
 
-    /// The connection starts, or stops, waiting in a blocking command.
+    /// Marks the client as blocked or not blocked.
     pub fn set_blocked(&self, blocked: bool) {
         self.set_flag(ClientFlags::BLOCKED, blocked);
         self.blocked.store(if blocked { BLOCKED } else { NOT_BLOCKED }, Ordering::Release);
     }
 
-    /// Whether it waits, and its wait was not ended yet.
+    /// Returns whether the client is blocked and nothing has unblocked it yet.
     pub(crate) fn is_blocked(&self) -> bool {
         self.blocked.load(Ordering::Acquire) == BLOCKED
     }
 
-    /// Ends the wait of a blocked connection; says whether it was blocked.
+    /// Unblocks a blocked client; returns whether it was blocked.
     pub fn unblock(&self, how: Unblock) -> bool {
         let state = how as u8;
         let done = self.blocked.compare_exchange(BLOCKED, state, Ordering::AcqRel, Ordering::Acquire).is_ok();
@@ -510,7 +511,7 @@ impl Client {
         done
     }
 
-    /// The way in which this connection's wait was ended, if it was. It is no longer blocked then.
+    /// Takes the reason for which the client was unblocked, if any; the client is no longer blocked then.
     #[must_use]
     pub fn take_unblock(&self) -> Option<Unblock> {
         let state = self.blocked.load(Ordering::Acquire);
@@ -520,8 +521,8 @@ impl Client {
         Some(how)
     }
 
-    /// Bytes that the client takes: what is known of it, what came and was not run, what is queued, what it watches and
-    /// listens to, what was not yet sent.
+    /// Returns the client's memory in bytes: its state, unprocessed input, queued commands, watched keys, subscriptions
+    /// and pending output.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let parts = [
@@ -537,14 +538,14 @@ impl Client {
         size_of::<Self>() + parts.iter().map(|part| part.load(Ordering::Relaxed)).sum::<usize>()
     }
 
-    /// Shows how much of the log waits to be sent to the replica that this client is.
+    /// Sets how many bytes of the replication stream are still to be sent to this replica.
     pub fn show_unsent_log(&self, bytes: u64) {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.unsent_bytes.store(bytes, Ordering::Relaxed);
         self.output_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// The line of CLIENT LIST, without the line break at its end.
+    /// Formats the line of CLIENT LIST, without the line break.
     #[must_use]
     pub fn describe(&self, now: Millis, commands: &CommandCatalogue) -> Vec<u8> {
         let seconds = |since: i64| now.0.saturating_sub(since).max(0) / 1000;
@@ -555,8 +556,8 @@ impl Client {
         let input = self.input_bytes.load(Ordering::Relaxed);
         let (unsent, output) =
             (self.unsent_bytes.load(Ordering::Relaxed), self.output_bytes.load(Ordering::Relaxed));
-        // As Redis has it: what does not fit into a client's buffer is in a list of further ones. A replica has only
-        // the list: its share of the replication stream.
+        // Redis counts output that exceeds the client's buffer as a list of reply blocks. Replicas have only the list,
+        // which holds their part of the replication stream.
         let buffer = if self.kind() == ClientKind::Replica { 0 } else { REPLY_BUFFER };
         let (buffered, listed) = (unsent.min(buffer), output.saturating_sub(buffer));
         let (nodes, events) = (listed.div_ceil(REPLY_BUFFER), if unsent > 0 { "rw" } else { "r" });
@@ -594,7 +595,7 @@ impl Client {
         line
     }
 
-    /// The letters of its kind and its state; `N` if there are none.
+    /// Formats the flags as letters; `N` if there are none.
     fn letters(&self) -> String {
         let flags = self.flags();
         let letters: String =
@@ -602,7 +603,7 @@ impl Client {
         if letters.is_empty() { "N".to_owned() } else { letters }
     }
 
-    /// The bytes and commands since it connected, and where its command runs, as the end of its line shows them.
+    /// Formats the fields at the end of the line: byte and command totals, and the worker.
     fn totals(&self) -> String {
         let total = |count: &AtomicU64| count.load(Ordering::Relaxed);
         format!(
@@ -620,7 +621,7 @@ impl Client {
     }
 }
 
-/// All connections, by number.
+/// All connections by client id.
 #[derive(Debug)]
 pub struct Clients {
     by_id: RwLock<BTreeMap<u64, Arc<Client>>>,
@@ -635,7 +636,7 @@ impl Default for Clients {
 }
 
 impl Clients {
-    /// Registers a connection. It stays until [`Clients::disconnect`].
+    /// Registers a connection until [`Clients::disconnect`].
     #[must_use]
     pub fn connect(&self, link: Link, now: Millis, wake: Wake) -> Arc<Client> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
@@ -646,7 +647,7 @@ impl Clients {
         client
     }
 
-    /// Forgets a connection.
+    /// Removes a connection.
     pub fn disconnect(&self, id: u64) {
         let gone = self.by_id.write().remove(&id);
         if let Some(client) = gone {
@@ -654,26 +655,25 @@ impl Clients {
         }
     }
 
-    /// The client with this number, unless it was killed.
+    /// Finds a client by id, unless it was killed.
     #[must_use]
     pub fn find(&self, id: u64) -> Option<Arc<Client>> {
         self.by_id.read().get(&id).filter(|client| !client.is_killed()).cloned()
     }
 
-    /// Every connection, the oldest first. A killed one is gone for everybody else, though its own thread has not yet
-    /// found that.
+    /// Returns all connections, oldest first. Killed clients are excluded even if their threads have not noticed yet.
     #[must_use]
     pub fn all(&self) -> Vec<Arc<Client>> {
         self.by_id.read().values().filter(|client| !client.is_killed()).cloned().collect()
     }
 
-    /// How many there are.
+    /// Returns the number of connections.
     #[must_use]
     pub fn len(&self) -> usize {
         self.by_id.read().len()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no connections.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

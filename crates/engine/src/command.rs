@@ -1,12 +1,11 @@
-//! Commands: their rows of the table, and the state that their handlers work with.
+//! The command table and the context in which command handlers run.
 //!
-//! A row has a handler, a handler takes a [`Context`], and a context can be asked for all commands that there are
-//! ([`Commands`]): so these lie together. The state of the server lies below, and knows commands by their numbers
-//! alone; whatever runs them lies above.
+//! A table row has a handler, a handler takes a [`Context`], and a context gives access to all commands ([`Commands`]),
+//! so these types are in one module. The server state does not depend on them and knows commands only by number;
+//! dispatch is built on top of them.
 //!
-//! The table is data: routing, COMMAND, access control, statistics and tests all read it, and there is
-//! no second list of commands anywhere. Facts (arity, flags, key places) are those of the Redis and
-//! Valkey command surface; summaries are ours.
+//! The table is data: routing, COMMAND, access control, statistics and tests all read it, and there is no second list
+//! of commands. Arity, flags and key positions are those of Redis and Valkey; the summaries are our own.
 
 mod caller;
 mod commands;
@@ -38,70 +37,70 @@ pub use registry::{Registered, Registry, RenameError};
 pub use shell::Shell;
 
 bitflags! {
-    /// The properties of a command and the states in which it may run, as COMMAND INFO names them.
+    /// Command flags, as in COMMAND INFO.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Flags: u32 {
-        /// May change data.
+        /// May modify data.
         const WRITE = 1;
         /// Reads data.
         const READONLY = 1 << 1;
-        /// Refused when memory is over its limit.
+        /// Refused while memory use exceeds `maxmemory`.
         const DENYOOM = 1 << 2;
-        /// For operators.
+        /// Administrative command.
         const ADMIN = 1 << 3;
-        /// About channels.
+        /// Pub/sub command.
         const PUBSUB = 1 << 4;
-        /// Not within scripts.
+        /// Not allowed in scripts.
         const NOSCRIPT = 1 << 5;
-        /// May wait.
+        /// May block the client.
         const BLOCKING = 1 << 6;
-        /// Runs while data is being loaded.
+        /// Allowed while the data set is being loaded.
         const LOADING = 1 << 7;
-        /// Runs on a replica that has lost its master and must not serve old data.
+        /// Allowed on a replica that has lost its master and must not serve stale data.
         const STALE = 1 << 8;
         /// Not shown by MONITOR.
         const SKIP_MONITOR = 1 << 9;
-        /// Not kept among the slow and the large.
+        /// Excluded from the slow log and the command log.
         const SKIP_COMMANDLOG = 1 << 10;
-        /// Stands for ASKING before it.
+        /// Implies ASKING.
         const ASKING = 1 << 11;
         /// Takes constant or logarithmic time.
         const FAST = 1 << 12;
-        /// Runs before authentication.
+        /// Allowed before authentication.
         const NO_AUTH = 1 << 13;
-        /// May be logged though it changes no key.
+        /// May be replicated even though it changes no key.
         const MAY_REPLICATE = 1 << 14;
-        /// May come without keys.
+        /// May be called without keys.
         const NO_MANDATORY_KEYS = 1 << 15;
-        /// Needs a permission of its own in the configuration.
+        /// Must be enabled in the configuration.
         const PROTECTED = 1 << 16;
-        /// Not while a snapshot is loaded beside the data.
+        /// Not allowed during asynchronous loading.
         const NO_ASYNC_LOADING = 1 << 17;
-        /// Not within a transaction.
+        /// Not allowed in a transaction.
         const NO_MULTI = 1 << 18;
-        /// Runs while a script keeps the server busy.
+        /// Allowed while a script blocks the server.
         const ALLOW_BUSY = 1 << 19;
-        /// Touches keys that it does not name.
+        /// Accesses keys that its arguments do not name.
         const TOUCHES_ARBITRARY_KEYS = 1 << 20;
-        /// Touches every database.
+        /// Accesses all databases.
         const ALL_DBS = 1 << 21;
-        /// Is not queued after MULTI but runs at once.
+        /// Runs immediately after MULTI instead of being queued.
         const AT_ONCE = 1 << 22;
-        /// Takes no longer than its arguments are long, as [`Flags::FAST`] does, though it is not called so.
+        /// Takes time linear in its arguments at most, like [`Flags::FAST`], but is not flagged so in Redis.
         const BRIEF = 1 << 23;
-        /// A sentinel has it, too.
+        /// Also available in a sentinel.
         const SENTINEL = 1 << 24;
-        /// A subscriber may say it in version 2 of the protocol.
+        /// Allowed to RESP2 clients with subscriptions.
         const WHILE_LISTENING = 1 << 25;
-        /// A master says it to its replicas, though it changes no data.
+        /// Sent by masters to replicas although it changes no data.
         const LINK = 1 << 26;
     }
 }
 
-/// The chapter of the documentation that a command belongs to.
+/// Command groups of the documentation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
-    /// Keys, whatever they hold.
+    /// Keys of any type.
     Generic,
     /// Strings.
     String,
@@ -115,32 +114,32 @@ pub enum Group {
     SortedSet,
     /// Streams.
     Stream,
-    /// Strings as rows of bits.
+    /// Bit operations on strings.
     Bitmap,
-    /// Sketches that count what is different.
+    /// HyperLogLog cardinality sketches.
     Hyperloglog,
-    /// Places on the earth.
+    /// Geospatial indexes.
     Geo,
     /// Scripts and functions.
     Scripting,
-    /// The connection itself.
+    /// Connection management.
     Connection,
-    /// The server.
+    /// Server management.
     Server,
-    /// The cluster.
+    /// Cluster management.
     Cluster,
-    /// Masters and replicas.
+    /// Replication.
     Replication,
-    /// MULTI and what belongs to it.
+    /// MULTI, EXEC and WATCH.
     Transactions,
-    /// Channels.
+    /// Pub/sub channels.
     Pubsub,
-    /// Sentinels.
+    /// Sentinel management.
     Sentinel,
 }
 
 impl Group {
-    /// The name that COMMAND DOCS uses.
+    /// Returns the group's name in COMMAND DOCS.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -165,128 +164,128 @@ impl Group {
     }
 }
 
-/// A handler: reads its arguments from the context, writes one reply, or fails with nothing changed.
+/// A handler: reads arguments from the context and writes one reply, or fails without changes.
 pub(crate) type Handler = fn(&mut Context<'_>) -> Result<(), CommandError>;
 
-/// The same for a command that may wait: says whether it does.
+/// A handler that may also block the client.
 pub(crate) type BlockingHandler = fn(&mut Context<'_>) -> Result<Outcome, CommandError>;
 
-/// Finds what a command is to run of scripts and functions.
+/// A handler that finds the script or function that the command runs.
 pub(crate) type ScriptHandler = fn(&mut Context<'_>) -> Result<ScriptCall, CommandError>;
 
-/// The part of the program that carries a command out.
+/// The component that runs a command.
 #[derive(Debug, Clone, Copy)]
 pub enum Run {
-    /// The engine, at once, under the locks of the slots that the key specs name.
+    /// The engine, under locks of the slots of the declared keys.
     Here(Handler),
-    /// The same, and it may wait for its keys. Of [`Flags::BLOCKING`].
+    /// The engine, like `Here`, and the command may block. For [`Flags::BLOCKING`].
     MayBlock(BlockingHandler),
-    /// The engine, and it runs others: a script.
+    /// The engine, as a script that runs other commands.
     Script(ScriptHandler),
-    /// The shell, at once: it needs a file or something that the engine does not know.
+    /// The shell, immediately: the command needs files or process state.
     Shell(ShellCommand),
-    /// The client's connection: it waits for more than keys.
+    /// The client's connection: the command waits for more than keys.
     Node(NodeCommand),
-    /// The engine: the commands that this client has queued.
+    /// The engine, by running the client's queued commands.
     Exec,
-    /// Only its subcommands can be run.
+    /// Nothing: only the subcommands can run.
     Container,
 }
 
-/// Which slots a command works on.
+/// Which slots a command locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
-    /// Those of its keys, locked before it runs.
+    /// The slots of its keys, locked before it runs.
     Keys,
-    /// Any, one after another, each locked only while the command is at it. Its keys, if it has some, only say where it
-    /// is routed.
+    /// Any slots, one at a time, each locked only while it is visited. Keys of such a command are only used for
+    /// routing.
     EachSlot,
-    /// All, locked before it runs.
+    /// All slots, locked before it runs.
     AllSlots,
-    /// Those of its keys, and of keys that it names by patterns while it runs.
+    /// The slots of its keys, and of further keys that match patterns while it runs.
     Patterns,
-    /// That of its first argument, though that is no key: so that what it logs has its place in the log's
-    /// order. Only where the log has it, which is without cluster mode.
+    /// The slot of its first argument, which is no key: this orders its log entry relative to commands of that slot.
+    /// Used without cluster mode, where such commands are logged.
     FirstArgument,
-    /// The one whose number is its second argument, whoever serves it; in a transaction or a script, all.
+    /// The slot whose number is the second argument, whoever serves it; all slots in a transaction or script.
     NamedSlot,
 }
 
-/// Which of a command's words name channels.
+/// Which arguments are channel names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Channels {
-    /// None.
+    /// No argument.
     None,
-    /// The first behind its name.
+    /// The first argument.
     First,
-    /// All behind its name.
+    /// All arguments.
     All,
-    /// The same, and they are patterns.
+    /// All arguments, and they are patterns.
     Patterns,
 }
 
-/// Which databases a command works in.
+/// Which databases a command accesses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Databases {
-    /// The one that the client has selected, if it is about keys.
+    /// The selected database, if the command has keys.
     OfSession,
-    /// Those that these words name, and no other.
+    /// Only the databases at these argument positions.
     Only(&'static [usize]),
-    /// The one that the first argument names, which the client selects.
+    /// The database in the first argument, which the client selects.
     Selected,
-    /// The client's, and the one that this word names.
+    /// The selected database and the one at this argument position.
     Also(usize),
 }
 
-/// One command, or one subcommand of a container.
+/// A command or subcommand.
 #[derive(Debug, Clone, Copy)]
 pub struct Command {
-    /// Lower case. A subcommand has only its own word.
+    /// Lower case; for a subcommand only its own word.
     pub name: &'static str,
-    /// The version of Redis that first had it.
+    /// First Redis version with this command.
     pub since: &'static str,
-    /// One line on its effect, for COMMAND DOCS.
+    /// One-line description for COMMAND DOCS.
     pub summary: &'static str,
-    /// Its chapter of the documentation.
+    /// Documentation group.
     pub group: Group,
-    /// Number of words, the name included; at least `-arity` where negative.
+    /// Number of words including the name; negative means at least `-arity`.
     pub arity: i8,
-    /// Its properties and the states in which it may run.
+    /// The command's flags.
     pub flags: Flags,
-    /// Those that flags do not imply; see [`Command::categories`].
+    /// ACL categories not implied by flags; see [`Command::categories`].
     pub own_categories: Categories,
-    /// Where its keys stand, as COMMAND INFO describes it.
+    /// Key specifications, as in COMMAND INFO.
     pub keys: &'static [KeySpec],
-    /// Finds the keys where the key specs cannot: they depend on option words.
+    /// Parser for keys whose positions depend on options, which key specs cannot express.
     parse_keys: Option<ParseKeys>,
-    /// How far behind its only key stands the word that mostly names a part of that key's value (a field), if one does:
-    /// a hint for what to touch ahead.
+    /// Offset from the only key to the word that usually names an element of its value (such as a field): a hint for
+    /// prefetching.
     pub part: Option<u8>,
-    /// The channels that a user must be allowed to hear or to speak on.
+    /// Channels that the user needs permission for.
     pub channels: Channels,
-    /// The databases that a user must be allowed to work in.
+    /// Databases that the user needs permission for.
     pub databases: Databases,
-    /// Hints for clients and proxies.
+    /// Command tips for clients and proxies.
     pub tips: &'static [&'static str],
-    /// The part of the program that carries it out.
+    /// The component that runs it.
     pub run: Run,
-    /// Which slots it needs.
+    /// The slots that it locks.
     pub reach: Reach,
-    /// Its subcommands, if it is a container.
+    /// The subcommands of a container.
     pub subcommands: &'static [Command],
-    /// The use that a request makes of a key of [`KeyFlags::VARIABLE_FLAGS`].
+    /// Returns the use of a key with [`KeyFlags::VARIABLE_FLAGS`].
     key_use: Option<KeyUse>,
-    /// About how long a request takes, of a command that may take long.
+    /// Estimates the duration of a request, for commands that may be slow.
     pub(crate) estimate: Option<Estimate>,
-    /// Whether a request lets others have its slots soon, when it runs long.
+    /// Whether a long request releases its slot locks early.
     pub(crate) gives_way: Option<fn(Args<'_>) -> bool>,
 }
 
-/// Returns the use that a request makes of a key.
+/// Returns how a request uses its key.
 pub(crate) type KeyUse = fn(Args<'_>) -> KeyFlags;
 
 impl Command {
-    /// A row without keys, flags or handler; the other methods fill it in.
+    /// Creates a row without keys, flags or handler, to be filled in by the builder methods.
     #[must_use]
     pub const fn new(
         name: &'static str,
@@ -318,130 +317,130 @@ impl Command {
         }
     }
 
-    /// With these flags, too.
+    /// Adds flags.
     #[must_use]
     pub const fn flags(mut self, flags: Flags) -> Self {
         self.flags = self.flags.union(flags);
         self
     }
 
-    /// In these categories, too.
+    /// Adds ACL categories.
     #[must_use]
     pub const fn category(mut self, categories: Categories) -> Self {
         self.own_categories = self.own_categories.union(categories);
         self
     }
 
-    /// With keys that stand there.
+    /// Sets the key specifications.
     #[must_use]
     pub const fn keys(mut self, keys: &'static [KeySpec]) -> Self {
         self.keys = keys;
         self
     }
 
-    /// With keys that this parser finds, whatever the key specs say.
+    /// Sets a key parser, which replaces the key specs.
     #[must_use]
     pub const fn parse_keys(mut self, parse: ParseKeys) -> Self {
         self.parse_keys = Some(parse);
         self
     }
 
-    /// The word behind the key names a part of its value.
+    /// Declares that the word after the key names an element of its value.
     #[must_use]
     pub const fn names_part(self) -> Self {
         self.names_part_at(1)
     }
 
-    /// The word so many behind the key names a part of its value.
+    /// Declares that the word at this offset from the key names an element of its value.
     #[must_use]
     pub const fn names_part_at(mut self, behind: u8) -> Self {
         self.part = Some(behind);
         self
     }
 
-    /// With channels that stand there.
+    /// Sets which arguments are channels.
     #[must_use]
     pub const fn channels(mut self, channels: Channels) -> Self {
         self.channels = channels;
         self
     }
 
-    /// In these databases.
+    /// Sets which databases the command accesses.
     #[must_use]
     pub const fn databases(mut self, databases: Databases) -> Self {
         self.databases = databases;
         self
     }
 
-    /// A sentinel has it, too.
+    /// Makes the command available in a sentinel.
     #[must_use]
     pub const fn sentinel(mut self) -> Self {
         self.flags = self.flags.union(Flags::SENTINEL);
         self
     }
 
-    /// With these hints.
+    /// Sets the command tips.
     #[must_use]
     pub const fn tips(mut self, tips: &'static [&'static str]) -> Self {
         self.tips = tips;
         self
     }
 
-    /// Run by the engine.
+    /// Sets the handler, run by the engine.
     #[must_use]
     pub const fn run(mut self, handler: Handler) -> Self {
         self.run = Run::Here(handler);
         self
     }
 
-    /// Works on any slot, one after another.
+    /// Visits any slots, one at a time.
     #[must_use]
     pub const fn each_slot(mut self) -> Self {
         self.reach = Reach::EachSlot;
         self
     }
 
-    /// Is logged in the order of its first argument's slot.
+    /// Orders the log entry by the slot of the first argument.
     #[must_use]
     pub const fn first_argument(mut self) -> Self {
         self.reach = Reach::FirstArgument;
         self
     }
 
-    /// Works on the slot whose number is its second argument.
+    /// Locks the slot whose number is the second argument.
     #[must_use]
     pub const fn named_slot(mut self) -> Self {
         self.reach = Reach::NamedSlot;
         self
     }
 
-    /// Works on all slots at once.
+    /// Locks all slots.
     #[must_use]
     pub const fn all_slots(mut self) -> Self {
         self.reach = Reach::AllSlots;
         self
     }
 
-    /// Works on keys that patterns among its words name.
+    /// Accesses keys that match patterns in its arguments.
     #[must_use]
     pub const fn patterns(mut self) -> Self {
         self.reach = Reach::Patterns;
         self
     }
 
-    /// Whether words of a request are patterns that name keys while it runs.
+    /// Returns whether the request has patterns that select keys only during execution.
     pub(crate) fn names_keys_later(&self, args: Args<'_>) -> bool {
         self.reach == Reach::Patterns && args.iter().skip(2).any(|word| word.contains(&b'*'))
     }
 
-    /// Runs what was queued.
+    /// Runs the client's queued commands.
     #[must_use]
     pub const fn exec(mut self) -> Self {
         self.run = Run::Exec;
         self
     }
 
-    /// Run by the shell, at once.
+    /// Run by the shell, immediately.
     #[must_use]
     pub const fn shell(mut self, command: ShellCommand) -> Self {
         self.run = Run::Shell(command);
@@ -455,7 +454,7 @@ impl Command {
         self
     }
 
-    /// Run by the engine, and may wait.
+    /// Sets a handler that may block the client.
     #[must_use]
     pub const fn may_block(mut self, handler: BlockingHandler) -> Self {
         self.flags = self.flags.union(Flags::BLOCKING);
@@ -463,48 +462,49 @@ impl Command {
         self
     }
 
-    /// Run by the engine, and runs other commands.
+    /// Sets a handler that finds a script to run.
     #[must_use]
     pub const fn script(mut self, handler: ScriptHandler) -> Self {
         self.run = Run::Script(handler);
         self
     }
 
-    /// With these subcommands.
+    /// Adds subcommands.
     #[must_use]
     pub const fn subcommands(mut self, subcommands: &'static [Command]) -> Self {
         self.subcommands = subcommands;
         self
     }
 
-    /// Does with its key what this function finds in a request.
+    /// Sets a function that determines the key's use from the arguments.
     #[must_use]
     pub const fn key_use(mut self, key_use: KeyUse) -> Self {
         self.key_use = Some(key_use);
         self
     }
 
-    /// May take as long as this function says of a request: a long one runs on a background worker.
+    /// Sets the estimate; requests estimated as long run on a background worker.
     #[must_use]
     pub const fn long(mut self, estimate: Estimate) -> Self {
         self.estimate = Some(estimate);
         self
     }
 
-    /// The same of one that then reads what it [pinned](Context::pin): who wants its slots need not go behind it.
+    /// Like [`Command::long`], for commands that then read [pinned](Context::pin) values: other commands need not queue
+    /// behind it for its slots.
     #[must_use]
     pub const fn long_beside_others(self, estimate: Estimate) -> Self {
         self.long(estimate).gives_way(|_| true)
     }
 
-    /// Requests of which this function says so do that.
+    /// Sets which long requests release their slot locks early.
     #[must_use]
     pub const fn gives_way(mut self, does: fn(Args<'_>) -> bool) -> Self {
         self.gives_way = Some(does);
         self
     }
 
-    /// The use that a request makes of the keys that a spec finds in it.
+    /// Returns the use of the keys that a spec finds.
     fn key_flags(&self, spec: &KeySpec, args: Args<'_>) -> KeyFlags {
         match self.key_use {
             Some(key_use) if spec.flags.contains(KeyFlags::VARIABLE_FLAGS) => key_use(args),
@@ -512,7 +512,7 @@ impl Command {
         }
     }
 
-    /// Visits each key in `args`: its place, and the use that the command makes of it.
+    /// Visits the position and use of each key in `args`.
     pub fn visit_keys(&self, args: Args<'_>, visit: &mut impl FnMut(usize, KeyFlags)) {
         if let Some(parse) = self.parse_keys {
             return parse(args).iter().for_each(|(index, flags)| visit(index, flags));
@@ -523,21 +523,20 @@ impl Command {
         }
     }
 
-    /// Whether argument `index` is one of the keys of `args`, as [`Command::visit_keys`] finds them.
+    /// Returns whether argument `index` is a declared key ([`Command::visit_keys`]).
     pub(crate) fn declares(&self, args: Args<'_>, index: usize) -> bool {
         let mut found = false;
         self.visit_keys(args, &mut |place, _| found |= place == index);
         found
     }
 
-    /// Whether the places of its keys depend on option words.
+    /// Returns whether key positions depend on options.
     #[must_use]
     pub fn has_key_parser(&self) -> bool {
         self.parse_keys.is_some()
     }
 
-    /// The databases that a request names, beside the client's own or in its place. One that is no number, or is not
-    /// there, is left out: the command refuses it.
+    /// Returns the databases that a request names. Invalid ones are skipped, since the command will refuse them.
     pub(crate) fn databases_named(&self, args: Args<'_>, databases: u16) -> SmallVec<[u16; 2]> {
         let number = |place: &usize| args.get(*place).and_then(resp::parse_i64);
         let named: SmallVec<[Option<i64>; 2]> = match self.databases {
@@ -554,31 +553,31 @@ impl Command {
         valid.unwrap_or_default()
     }
 
-    /// The database that a request selects for those behind it.
+    /// Returns the database that a request selects for the commands after it.
     pub(crate) fn selects(&self, args: Args<'_>, databases: u16) -> Option<u16> {
         let selected = self.databases == Databases::Selected;
         selected.then(|| self.databases_named(args, databases).first().copied()).flatten()
     }
 
-    /// Whether a request puts a key into another database than the client's.
+    /// Returns whether a request moves or copies a key to another database.
     pub(crate) fn crosses_databases(&self, args: Args<'_>) -> bool {
         let names = |parse: ParseKeys| !parse(args).named_databases().is_empty();
         matches!(self.databases, Databases::Also(_)) || self.parse_keys.is_some_and(names)
     }
 
-    /// Whether a request of that many words fits the arity.
+    /// Returns whether a request of this many words fits the arity.
     #[must_use]
     pub fn accepts(&self, words: usize) -> bool {
         self.words().contains(&words)
     }
 
-    /// How many words a request may have, the command's name among them.
+    /// Returns the allowed number of words, including the name.
     pub(crate) fn words(&self) -> RangeInclusive<usize> {
         let arity = usize::from(self.arity.unsigned_abs());
         arity..=if self.arity < 0 { usize::MAX } else { arity }
     }
 
-    /// All its access control categories: its own and those that its flags imply.
+    /// Returns all ACL categories: the command's own and those implied by flags.
     #[must_use]
     pub fn categories(&self) -> Categories {
         let mut categories = self.own_categories;
@@ -596,7 +595,7 @@ impl Command {
             }
         }
         if self.group == Group::Scripting {
-            // Each call of a script is asked about by itself; that a script only reads is no right to run it.
+            // Each command of a script is checked on its own; a read-only script is not a read command.
             categories.remove(Categories::READ);
         }
         if !self.flags.contains(Flags::FAST) {

@@ -1,7 +1,7 @@
-//! Commands that took long, and requests and replies that were large: SLOWLOG, COMMANDLOG.
+//! The slow log and the command log (SLOWLOG, COMMANDLOG): slow commands, large requests and large replies.
 //!
-//! A command that runs compares three numbers; only what is over a threshold takes a lock and is kept,
-//! shortened, in a log of limited length.
+//! Each command compares three numbers with thresholds. Only commands over a threshold take a lock; the log keeps them
+//! with shortened arguments, up to a maximum length.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -12,14 +12,14 @@ use resp::Args;
 
 use crate::clients::Client;
 
-/// An entry shows at most so many arguments, the last of which says how many more there were.
+/// Maximum number of arguments in an entry; the last one then says how many more there were, as in Redis.
 const MAX_ARGS: usize = 32;
-/// Of each argument so many bytes are kept.
+/// Maximum number of bytes kept of each argument.
 const MAX_ARG_LEN: usize = 128;
-/// Stands in the place of a secret argument.
+/// Replaces secret arguments.
 const REDACTED: &[u8] = b"(redacted)";
 const NEVER: u64 = u64::MAX;
-/// Parameters whose values are secrets.
+/// Configuration parameters with secret values.
 const SECRETS: &[&str] = &[
     "requirepass",
     "masteruser",
@@ -31,19 +31,19 @@ const SECRETS: &[&str] = &[
     "tls-client-key-file-pass",
 ];
 
-/// The logs, by what is measured.
+/// The three logs of COMMANDLOG.
 #[derive(Debug, Default)]
 pub struct CommandLogs {
-    /// Time, in microseconds.
+    /// Commands over the execution time threshold, in microseconds.
     pub slow: CommandLog,
-    /// Bytes of the request.
+    /// Commands over the request size threshold, in bytes.
     pub large_request: CommandLog,
-    /// Bytes of the reply.
+    /// Commands over the reply size threshold, in bytes.
     pub large_reply: CommandLog,
 }
 
 impl CommandLogs {
-    /// The log that COMMANDLOG knows under that name.
+    /// Finds a log by its name in COMMANDLOG: `slow`, `large-request` or `large-reply`.
     pub fn named(&self, name: &[u8]) -> Option<&CommandLog> {
         let logs = [
             ("slow", &self.slow),
@@ -54,7 +54,7 @@ impl CommandLogs {
     }
 }
 
-/// One log.
+/// A bounded log of commands over one threshold.
 #[derive(Debug)]
 pub struct CommandLog {
     threshold: AtomicU64,
@@ -64,27 +64,27 @@ pub struct CommandLog {
 
 #[derive(Debug, Default)]
 struct Kept {
-    /// The newest first.
+    /// Newest first.
     entries: VecDeque<Entry>,
     next_id: u64,
 }
 
-/// A command that was over the threshold.
+/// A logged command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Rises with each.
+    /// Increases by one with each entry of the log.
     pub id: u64,
-    /// When it ran.
+    /// When the command ran.
     pub at: Millis,
-    /// Microseconds or bytes.
+    /// The measured value: microseconds or bytes, depending on the log.
     pub measure: u64,
-    /// Its words, shortened, without passwords.
+    /// The arguments with the command's name first, shortened and with secrets redacted.
     pub args: Vec<Vec<u8>>,
-    /// Where its client is.
+    /// The client's address.
     pub address: String,
-    /// The name that its client has given itself.
+    /// The client's name as set by CLIENT SETNAME.
     pub name: Vec<u8>,
-    /// It ran on a background worker.
+    /// Whether the command ran on a background worker.
     pub in_background: bool,
 }
 
@@ -95,13 +95,14 @@ impl Default for CommandLog {
 }
 
 impl CommandLog {
-    /// From now on keeps what is at least `threshold` (negative: nothing), the last `max_len` of them.
+    /// Sets the threshold (entries are at least this large; negative disables the log) and the maximum number of
+    /// entries.
     pub fn configure(&self, threshold: i64, max_len: usize) {
         self.threshold.store(u64::try_from(threshold).unwrap_or(NEVER), Ordering::Relaxed);
         self.max_len.store(max_len, Ordering::Relaxed);
     }
 
-    /// Whether this much is worth an entry.
+    /// Returns whether a command with this value reaches the threshold.
     #[inline]
     pub(crate) fn wants(&self, measure: u64) -> bool {
         measure >= self.threshold.load(Ordering::Relaxed)
@@ -124,17 +125,17 @@ impl CommandLog {
         kept.entries.truncate(self.max_len.load(Ordering::Relaxed));
     }
 
-    /// At most so many entries, the newest first.
+    /// Returns up to `count` entries, newest first.
     pub fn newest(&self, count: usize) -> Vec<Entry> {
         self.kept.lock().entries.iter().take(count).cloned().collect()
     }
 
-    /// How many entries there are.
+    /// Returns the number of entries.
     pub fn count(&self) -> usize {
         self.kept.lock().entries.len()
     }
 
-    /// Forgets all entries.
+    /// Removes all entries.
     pub fn reset(&self) {
         self.kept.lock().entries.clear();
     }
@@ -160,7 +161,7 @@ fn shortened_arg(arg: &[u8]) -> Vec<u8> {
     kept
 }
 
-/// Whether an argument is a password, or a name that comes with one.
+/// Returns whether an argument is a password, or a user name that is sent together with one.
 pub(crate) fn is_secret(args: Args<'_>, index: usize) -> bool {
     let is = |index: usize, word: &str| args[index].eq_ignore_ascii_case(word.as_bytes());
     let after = |word: &str, most: usize| (1..=most).any(|back| index > back && is(index - back, word));

@@ -1,4 +1,4 @@
-//! A counter that one thread writes and others may read: it needs no locked instruction.
+//! A single-writer counter that other threads may read, without atomic read-modify-write instructions.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,11 +1,10 @@
-//! Scripts under a debugger (SCRIPT DEBUG). One runs on a thread of its own, in a session of its own, while its user
-//! thinks.
+//! Lua debugging sessions (SCRIPT DEBUG). A debugged script runs on a thread and in a session of its own, since its
+//! user may pause it at any time.
 //!
-//! With SYNC it works on the data, under the locks that it has as any script; others are told that the server is busy.
-//! With YES it works on copies that nobody else sees and that are dropped at its end: an engine of its own, whose
-//! keys are copied when the script first touches them ([`crate::engine::Staged`]). What goes through all keys needs
-//! copies of all, so that is for small data only. Neither is a snapshot: another client may change a key before it is
-//! copied.
+//! In SYNC mode it works on the data set, under the locks of any script, and other clients get the busy error. In YES
+//! mode it works on a private engine whose keys are copied when the script first accesses them
+//! ([`crate::engine::Staged`]) and dropped at the end. Commands that visit all keys copy everything, so that mode is
+//! for small data sets only. Neither mode is a snapshot: another client may change a key before it is copied.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,10 +18,10 @@ use crate::dispatch::Requests;
 use crate::engine::Engine;
 use crate::session::{DebugMode, Origin, Session};
 
-/// The last message of a debugger whose script did not run.
+/// The debugger's last message if the script did not run.
 const END: &[u8] = b"*1\r\n+<endsession>\r\n";
 
-/// A client's script that is to be debugged, and what its thread needs for that.
+/// A script to debug, with the state that its thread needs.
 #[derive(Debug)]
 pub struct DebuggedScript {
     session: Session,
@@ -32,7 +31,7 @@ pub struct DebuggedScript {
 }
 
 impl DebuggedScript {
-    /// The EVAL that `session` has sent after SCRIPT DEBUG.
+    /// Prepares the EVAL that `session` sent after SCRIPT DEBUG.
     pub fn new(session: &mut Session, request: Request, console: Box<dyn Console + Send>) -> Self {
         let mode = session.debug_mode.take().unwrap_or(DebugMode::Discarded);
         let mut own = Session::of(session.client.clone(), Origin::Client, session.authenticated);
@@ -42,7 +41,7 @@ impl DebuggedScript {
         Self { session: own, mode, request, console }
     }
 
-    /// Runs it to its end and gives back the reply, before which its debugger has said its last.
+    /// Runs the script and returns its reply, after the debugger's last message.
     #[must_use]
     pub fn run(
         mut self,
@@ -78,7 +77,7 @@ impl DebuggedScript {
     }
 }
 
-/// A console that notes whether the debugger has had a word.
+/// A console that records whether the debugger has sent anything.
 #[derive(Debug)]
 struct Told {
     said: Arc<AtomicBool>,
@@ -103,7 +102,7 @@ impl Console for Told {
     }
 }
 
-/// A console without a client, which drops all that it is sent.
+/// A console without a client, which discards its output.
 #[derive(Debug)]
 struct Nobody;
 

@@ -1,12 +1,12 @@
-//! The path of a command: found, touched ahead, checked, run, logged, counted.
+//! Command dispatch: lookup, prefetching, admission, execution, logging and accounting.
 //!
-//! A read brings many requests. They are prepared together, [`AHEAD`] at a time: three sweeps ask the
-//! processor for each key's slot, its index line, its entry (and three more for an element of a large collection), so
-//! that the cache misses of a batch overlap. Then each runs to its end under the locks of its slots.
+//! One read may contain many requests. They are prefetched together, [`AHEAD`] at a time: successive passes prefetch
+//! each key's slot, its index bucket, its entry, and for large collections the element, so that the cache misses of a
+//! batch overlap. Then each request runs to completion under the locks of its slots.
 //!
-//! A slot that was locked to be touched stays so until its command has run: it is locked once, and what was found
-//! there on the way still holds. A thread that has slots locked ahead must not wait for another, so they are let go of
-//! before anything waits, and before a command that may take long.
+//! A slot that was locked for prefetching stays locked until its command has run, so it is locked only once and the
+//! lookups stay valid. A thread that has locked slots ahead must not wait for another lock, so these locks are released
+//! before anything waits and before a command that may be slow.
 
 mod admission;
 mod background;
@@ -43,73 +43,72 @@ use execution::{Call, Ending, Restartable, execute};
 use pipeline::Pipeline;
 pub use waiting::Resumed;
 
-/// How many requests are prepared together: enough to hide memory latency, few enough to stay in the
-/// first-level cache.
+/// Number of requests prefetched together: enough to hide memory latency, few enough for the first-level cache.
 const AHEAD: usize = 32;
-/// With more bytes of requests than this, no slot stays locked for a command behind others: they take too long.
+/// Above this many bytes of requests no slot stays locked ahead, since the requests before it take too long.
 const LONG: usize = 64 << 10;
 
-/// Why [`Dispatcher::run`] stopped.
+/// Why [`Dispatcher::run`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
     /// All requests have run.
     Done,
-    /// The shell must carry out this request, then go on with the next.
+    /// The shell must run this request, then continue with the next.
     Node(NodeCommand),
-    /// This request must wait until the pause ends.
+    /// This request must wait until a pause ends.
     Paused,
-    /// This request waits: until it is served ([`crate::Waiter::is_served`]) or something else ends that, then
-    /// [`Dispatcher::end_wait`] is to be called.
+    /// This request has blocked its client. [`Dispatcher::end_wait`] must be called once it is served
+    /// ([`crate::Waiter::is_served`]) or its wait ends otherwise.
     Blocked,
-    /// This request, which has not run, takes long: the connection goes with it to a background worker.
+    /// This request has not run and is slow: the connection moves to a background worker with it.
     Long,
-    /// This request, which has not run, wants what another thread has had for some time: the connection goes with it to
-    /// the background worker where such requests wait, so that they do not wait for long commands that they are not about.
+    /// This request has not run and waits for a slot that another thread has locked for some time. The connection moves
+    /// to a background worker reserved for such waits, so that it does not queue behind unrelated slow commands.
     Held,
-    /// The session's turn is over ([`Session::turn_ends`]): this request is the first of its next one.
+    /// The session's time slice is over ([`Session::turn_ends`]); this request is the first of the next one.
     TurnOver,
-    /// The connection is to be closed after what has been written.
+    /// The connection must be closed after the output has been sent.
     Close,
 }
 
-/// Requests that were read together.
+/// The requests of one read.
 #[derive(Debug, Clone, Copy)]
 pub struct Requests<'a> {
     /// The bytes that were read.
     pub buffer: &'a [u8],
-    /// Where the requests lie in it.
+    /// The positions of the parsed requests in the buffer.
     pub batch: &'a Batch,
-    /// The first that has not run yet.
+    /// Index of the first request that has not run.
     pub from: usize,
 }
 
-/// A command with its words.
+/// A command with its arguments.
 #[derive(Clone, Copy)]
 pub(crate) struct Invocation<'a> {
     pub(crate) entry: &'static Registered,
     pub(crate) args: Args<'a>,
-    /// The client said ASKING before it.
+    /// Whether ASKING preceded the command.
     pub(crate) asked: bool,
-    /// The database in which it runs.
+    /// The database in which the command runs.
     pub(crate) db: u16,
 }
 
-/// A command that has run: what it cost.
+/// An executed command with its cost.
 #[derive(Debug)]
 pub struct Ran<'a> {
     /// The command.
     pub entry: &'static Registered,
-    /// Its words.
+    /// The arguments, with the command's name first.
     pub args: Args<'a>,
-    /// Nanoseconds it took.
+    /// Execution time in nanoseconds.
     pub nanos: u64,
-    /// Bytes of its reply.
+    /// Length of the reply in bytes.
     pub reply_len: usize,
 }
 
 #[derive(Clone, Copy)]
 struct Prepared<'a> {
-    /// Its number among those that are prepared together.
+    /// Index among the requests prefetched together.
     number: usize,
     args: Args<'a>,
     found: Option<&'static Registered>,
@@ -117,32 +116,32 @@ struct Prepared<'a> {
 }
 
 impl Prepared<'_> {
-    /// The slot of its one key.
+    /// Returns the slot of the only key.
     fn slot(&self) -> Option<Slot> {
         self.key.as_ref().map(|(_, key)| key.slot())
     }
 }
 
-/// The slots of the requests that are prepared together, those that were locked ahead: by the request's number.
+/// Slots locked ahead, by index of the prefetched request.
 type Ahead<'a> = SmallVec<[Option<PrefetchedSlot<'a>>; AHEAD]>;
 
-/// The outcome of a request under the locks of its slots.
+/// Result of running a request under its slot locks.
 enum Performed<A> {
-    /// It has ended, or waits, or another part of the program is to carry it out.
+    /// It completed, blocked, or must run elsewhere.
     Flow(Flow),
-    /// It begins again.
+    /// It must restart.
     Again(A),
 }
 
-/// A part of a large value that a request is about.
+/// An element of a large value that a request will access.
 struct Part<'a> {
     key: Key<'a>,
     hash: u64,
-    /// The number of the request that holds the slot.
+    /// Index of the request that holds the slot lock.
     holder: usize,
 }
 
-/// A server's commands, as they are run on its state.
+/// Runs a server's commands on an engine.
 #[derive(Debug, Clone, Copy)]
 pub struct Dispatcher<'a> {
     engine: &'a Engine,
@@ -150,7 +149,7 @@ pub struct Dispatcher<'a> {
 }
 
 impl Commands {
-    /// These commands, to be run on the state of this engine.
+    /// Creates a dispatcher for an engine's state.
     #[must_use]
     pub fn on<'a>(&'a self, engine: &'a Engine) -> Dispatcher<'a> {
         Dispatcher { engine, commands: self }
@@ -158,8 +157,8 @@ impl Commands {
 }
 
 impl Dispatcher<'_> {
-    /// Runs requests and appends their replies to `out`. Returns why it stopped and the number of the request that it
-    /// stopped at (`Node`, `Paused`, `Blocked`, `Long`, `TurnOver`) or of the next.
+    /// Runs requests and appends their replies to `out`. Returns why it stopped, and the index of the request at which
+    /// it stopped (`Node`, `Paused`, `Blocked`, `Long`, `TurnOver`) or of the next one.
     pub fn run(
         self,
         worker: &mut Worker,
@@ -177,7 +176,7 @@ impl Dispatcher<'_> {
         };
         session.end_turn();
         if self.engine.budget.is_watched() {
-            // Before the client hears of it: it may have given up what others are evicted for.
+            // Before the reply is sent: this client may have freed memory for which others would be evicted.
             self.engine.clients.recount(&session.client);
         }
         self.engine.tell_of_changes();
@@ -229,8 +228,8 @@ impl Dispatcher<'_> {
 }
 
 impl Engine {
-    /// Runs requests that are prepared, the first of which is number `first` of its batch; says where and why it
-    /// stopped if it did.
+    /// Runs prefetched requests, starting at index `first` of the batch; returns where and why it stopped early, if it
+    /// did.
     #[inline(always)]
     fn run_prepared<'r>(
         &'r self,
@@ -250,7 +249,7 @@ impl Engine {
                 plain = pipeline.context.session.is_plain();
             }
             let mut flow = self.step(pipeline, request, plain);
-            // The slot stays locked if the next command is about it too.
+            // Keep the slot locked if the next command uses it, too.
             let same = |next: &Prepared<'_>| next.slot().is_some() && next.slot() == request.slot();
             if !prepared.get(index + 1).is_some_and(same) {
                 pipeline.leave_slots();
@@ -286,8 +285,8 @@ impl Engine {
         None
     }
 
-    /// Finds the commands, hashes their first keys, and touches ahead what they will need. The keys' slots, those
-    /// that no other thread holds, are locked from then on until their commands have run.
+    /// Looks up the commands, hashes their first keys, and prefetches what they will access. Uncontended slots of those
+    /// keys stay locked until their commands have run.
     fn prepare<'a, 'p>(
         &'a self,
         pipeline: &mut Pipeline<'a>,
@@ -329,7 +328,7 @@ impl Engine {
         }
     }
 
-    /// The key of a script that names one. Asked of every command.
+    /// Returns the only declared key of a script, if the command is one.
     #[inline]
     fn key_of_script<'p>(&self, entry: &Registered, args: Args<'p>) -> Option<Key<'p>> {
         if !matches!(entry.command.run, Run::Script(_)) || args.get(2) != Some(b"1") {
@@ -338,13 +337,13 @@ impl Engine {
         args.get(3).map(|key| self.keyspace.key(key))
     }
 
-    /// Touches ahead the parts of large values that requests are about.
+    /// Prefetches the elements of large values that requests will access.
     fn prefetch_elements(&self, db: u16, prepared: &[Prepared<'_>], ahead: &Ahead<'_>) {
         let mut parts: SmallVec<[Part<'_>; AHEAD]> = SmallVec::new();
         for request in prepared {
             let (Some(entry), Some((_, key))) = (request.found, request.key) else { continue };
             let Some(part) = entry.part.and_then(|part| request.args.get(part)) else { continue };
-            // Many in a row are often about one value.
+            // Consecutive requests often access the same value.
             let same = parts.last().filter(|last| last.key.slot() == key.slot()).map(|last| last.holder);
             let holds =
                 |other: &Prepared<'_>| other.slot() == Some(key.slot()) && ahead[other.number].is_some();
@@ -369,8 +368,8 @@ impl Engine {
         }
     }
 
-    /// Runs one request, or says why it cannot run here and now. Nearly always neither command nor client nor
-    /// server asks for a closer look: `plain` says so of the client.
+    /// Runs one request, or returns why it cannot run here. `plain` says that the client's session needs no special
+    /// handling, which is nearly always the case.
     #[inline]
     fn step<'r>(&'r self, pipeline: &mut Pipeline<'r>, request: &'r Prepared<'r>, plain: bool) -> Flow {
         if self.budget.is_watched() && !self.keep_within_budget(pipeline) {
@@ -385,7 +384,7 @@ impl Engine {
             return flow;
         }
         pipeline.release_all();
-        // The command that asks for silence (CLIENT REPLY) is not itself silenced.
+        // CLIENT REPLY does not suppress its own reply.
         let muted = pipeline.context.session.mute != Mute::Nothing;
         if pipeline.context.session.mute == Mute::Next {
             pipeline.context.session.mute = Mute::This;
@@ -398,8 +397,8 @@ impl Engine {
         flow
     }
 
-    /// Makes room before a client's command, if more memory is in use than may be. With a limit this is asked before
-    /// every command, so what the command before did counts. Says whether the client is still to be served.
+    /// Evicts keys before a client's command if memory use exceeds the limit. This runs before every command, so that
+    /// the memory used by the previous command counts. Returns whether the client stays connected.
     #[inline(never)]
     fn keep_within_budget(&self, pipeline: &mut Pipeline<'_>) -> bool {
         if pipeline.context.session.origin == Origin::Client
@@ -421,8 +420,8 @@ impl Engine {
         !pipeline.context.session.client.is_evicted()
     }
 
-    /// Counts what the client takes with the replies of this batch, and evicts clients if all take more than they may.
-    /// Says whether this one stays.
+    /// Counts the client's memory including the replies of this batch, and evicts clients above `maxmemory-clients`.
+    /// Returns whether this client stays connected.
     fn keep_client_within_budget(&self, pipeline: &mut Pipeline<'_>) -> bool {
         let Context { session, reply, .. } = &pipeline.context;
         let replies = reply.len().saturating_sub(session.replied_from);
@@ -435,10 +434,10 @@ impl Engine {
         !pipeline.context.session.client.is_evicted()
     }
 
-    /// Runs a request that something may keep from running.
+    /// Runs a request on the slow path, with all admission checks.
     fn careful_step<'r>(&'r self, pipeline: &mut Pipeline<'r>, request: &'r Prepared<'r>) -> Flow {
         pipeline.shown = false;
-        // ASKING holds for one command, or for the transaction that begins with it.
+        // ASKING applies to one command, or to the transaction that starts with it.
         let asked = std::mem::take(&mut pipeline.context.session.asking);
         let here = pipeline.context.session.background == Background::Here;
         pipeline.context.long = here.then(|| self.begin_in_background(&pipeline.context, request));
@@ -453,7 +452,7 @@ impl Engine {
         flow
     }
 
-    /// Runs a request that may run, by whatever way its command does.
+    /// Runs an admitted request by its kind of command.
     fn run_admitted<'r>(
         &'r self,
         pipeline: &mut Pipeline<'r>,
@@ -471,7 +470,7 @@ impl Engine {
                 let (start, begun) = (pipeline.context.reply.len(), pipeline.clock);
                 let counted = self.slot_of_queue(&pipeline.context);
                 let done = self.exec(&mut pipeline.context, asked);
-                // As in Redis, behind what it ran.
+                // As in Redis, transactions appear in the command logs after their commands.
                 if !done.as_ref().is_ok_and(|flow| flow.is_put_off()) {
                     pipeline.context.show(entry, request.args, false);
                 }
@@ -503,9 +502,9 @@ impl Engine {
         }
     }
 
-    /// Locks the command's slots, asks whether it may run on them, runs it, and appends its effects
-    /// before the slots are unlocked. A pause, another role, a load that began since the command was admitted stops
-    /// it here: the thread that begins one need only see each slot free once to know that nothing more will happen.
+    /// Locks the command's slots, checks admission again under the locks, runs the command, and appends its effects
+    /// before the locks are released. The second check catches a pause, role change or load that began after admission:
+    /// a thread that starts one only has to lock each slot once to know that nothing more will happen.
     #[inline]
     fn perform<'r, E: Ending>(
         &'r self,
@@ -542,7 +541,7 @@ impl Engine {
             }
         }
         let context = &mut pipeline.context;
-        // Asked under the locks: the log is opened at a cut, while every slot is held.
+        // Checked under the locks: the log is opened at a point in time at which all slots are locked.
         context.worker.effects.start(is_logged && self.logs_under(gate));
         let holds_all = entry.command.reach == Reach::AllSlots;
         let call = Call { entry, args: request.args, key: request.key.as_ref(), holds_all };
@@ -564,7 +563,7 @@ impl Engine {
         self.end_otherwise(pipeline, call, start, outcome.map(E::into_outcome))
     }
 
-    /// Ends a command that has not just replied: it failed, waits, begins again, or is for its connection.
+    /// Handles a command that did not simply reply: it failed, blocked, must restart, or runs on its connection.
     #[cold]
     fn end_otherwise<'r, A>(
         &'r self,
@@ -586,7 +585,7 @@ impl Engine {
         Performed::Flow(self.end(pipeline, call.entry, call.args, start))
     }
 
-    /// Asks about a client's command under the locks of its slots, and shows it to the monitors.
+    /// Checks the admission of a client's command under its slot locks, and shows the command to monitors.
     #[cold]
     fn ask_again(
         &self,
@@ -607,7 +606,7 @@ impl Engine {
         Ok(flow)
     }
 
-    /// Ends a command whose reply began at `start`.
+    /// Completes a command whose reply begins at `start`.
     #[inline(always)]
     fn end(
         &self,
@@ -627,7 +626,7 @@ impl Engine {
         Flow::Done
     }
 
-    /// The same of one that failed, if it is not to be run elsewhere.
+    /// Completes a failed command, unless it must run elsewhere.
     #[cold]
     fn fail(
         &self,
@@ -643,7 +642,7 @@ impl Engine {
         }
         let nanos = pipeline.lap();
         if error.is_refusal() {
-            // It is not called, and its time is nobody's.
+            // It was not executed: count neither a call nor its time.
             pipeline.context.fail(entry, start, error);
             return Flow::Done;
         }
@@ -655,8 +654,8 @@ impl Engine {
         Flow::Done
     }
 
-    /// Queues the request if its client said MULTI, or asks everything that may keep it from running here and
-    /// now: then the flow says what is to be done instead.
+    /// Queues the request in a transaction, or checks everything that may keep it from running here; the result then
+    /// says how to proceed.
     fn examine<'r>(
         &'r self,
         pipeline: &mut Pipeline<'r>,
@@ -696,8 +695,8 @@ impl Engine {
         }
     }
 
-    /// Takes a command that has run into the statistics, and into the logs if it was slow or large. Says what is
-    /// measured besides.
+    /// Records an executed command in the statistics, and in the command logs if it was slow or large. Returns the
+    /// enabled optional measurements.
     #[inline(always)]
     pub fn account(&self, stats: &WorkerStats, session: &Session, now: Millis, ran: &Ran<'_>) -> Measures {
         let command = &stats.commands[ran.entry.index];
@@ -734,7 +733,7 @@ impl Engine {
 }
 
 impl Session {
-    /// Forgets the deadline of a command that was to run again after a wait, unless it is put off once more.
+    /// Clears the deadline of a resumed blocking command, unless it is deferred again.
     #[inline]
     fn forget_resumed(&mut self, flow: Flow) {
         if !flow.is_put_off() {
@@ -742,7 +741,8 @@ impl Session {
         }
     }
 
-    /// Ends a command of a session that is not plain: appends its messages; closes it if that was asked for.
+    /// Completes a command of a session that is not plain: appends queued messages, and closes the session if
+    /// requested.
     fn after(&mut self, command: Option<&'static Registered>, flow: Flow, out: &mut Vec<u8>) -> Flow {
         if self.tracks && flow == Flow::Done {
             self.end_exception(command);
@@ -751,7 +751,7 @@ impl Session {
         if self.closing && flow == Flow::Done { Flow::Close } else { flow }
     }
 
-    /// CLIENT CACHING holds for the command after it, or for the transaction that begins with it.
+    /// Ends the effect of CLIENT CACHING, which applies to the next command or to the transaction that starts with it.
     #[cold]
     fn end_exception(&self, ran: Option<&'static Registered>) {
         let is_client = ran.is_some_and(|entry| entry.full_name.starts_with("client|"));
@@ -764,13 +764,13 @@ impl Session {
     }
 }
 
-/// A master says what it does of its own accord by the commands' own names, whatever clients call them here.
+/// Looks up a command by its original name, which masters use for their own commands regardless of renaming here.
 #[cold]
 fn known_to_masters(context: &Context<'_>, args: Args<'_>) -> Option<&'static Registered> {
     context.commands.own_names().lookup(args).filter(|_| context.session.origin.is_stream())
 }
 
-/// The words by which Redis knows a cross-protocol request of HTTP.
+/// Detects HTTP requests by the same words as Redis.
 fn is_http(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }

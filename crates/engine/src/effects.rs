@@ -1,27 +1,26 @@
-//! Effects: the changes of commands, as the replication log takes them.
+//! Effects: the changes of commands in the form in which they are logged and replicated.
 
 use resp::Args;
 use slot_routing::ReplOffset;
 
-/// The log that effects are appended to. The shell gives the engine one.
+/// The log to which effects are appended, provided by the shell.
 pub trait EffectLog: Send + Sync + std::fmt::Debug {
-    /// Whether the log has readers. If not, nothing is encoded.
+    /// Returns whether the log has readers; otherwise nothing is encoded.
     fn wanted(&self) -> bool;
 
-    /// Appends commands in wire form, run in database `db`; returns where they end. Called while the
-    /// slots that they touch are locked, so the log's order is each slot's order.
+    /// Appends encoded commands of database `db`; returns the end offset. Called with the affected slots locked, so the
+    /// log order matches the execution order within each slot.
     fn append(&self, db: u16, commands: &[u8]) -> ReplOffset;
 
-    /// Bytes of memory that it keeps only because a replica, or this node's own file, has not read them yet: what is
-    /// kept beyond the backlog.
+    /// Returns the memory beyond the backlog that is kept only for lagging replicas or the AOF, in bytes.
     fn bytes_for_readers(&self) -> usize {
         0
     }
 
-    /// Shows in the replicas' clients how much of the log they have not been sent.
+    /// Updates the unsent output shown for each replica in CLIENT LIST.
     fn publish_unsent(&self) {}
 
-    /// How many replicas get what is appended.
+    /// Returns the number of replicas that receive the log.
     fn replicas(&self) -> usize {
         0
     }
@@ -41,54 +40,53 @@ impl EffectLog for NoLog {
     }
 }
 
-/// An empty buffer of effects that is larger is given back.
+/// Maximum capacity that an empty effect buffer keeps.
 const KEEP_WIRE: usize = 1 << 20;
 
-/// Effects on their way to the log: those of commands that have ended and are not appended yet, and behind them those
-/// of the command that runs. The slots that they touch stay locked until they are appended.
+/// Effects not yet appended to the log: those of completed commands, followed by those of the running command. Their
+/// slots stay locked until they are appended.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
-    /// Commands in wire form.
+    /// Encoded commands.
     wire: Vec<u8>,
-    /// How much of that is of commands that have ended.
+    /// Length of the part that belongs to completed commands.
     ended: usize,
-    /// How much of that is of the command that ended last, with what went with it.
+    /// Length of the effects of the last completed command, including those logged with it.
     last: usize,
-    /// How many effects the running command has had.
+    /// Number of effects of the running command.
     count: usize,
     /// Whether the log has readers.
     pub(crate) wanted: bool,
-    /// How many changes the command made; above zero it is appended as the client sent it, unless the
-    /// handler said something else.
+    /// Number of changes of the running command; above zero it is logged as sent, unless the handler replaced it.
     pub(crate) changes: u64,
-    /// The same, of all commands since [`Effects::start`].
+    /// Number of changes of all commands since [`Effects::start`].
     total_changes: u64,
-    /// Some of what waits to be appended changes data.
+    /// Whether any queued effect changes data.
     changes_data: bool,
-    /// There is something to append: not just which database it would be in.
+    /// Whether there are effects besides a SELECT.
     pub(crate) any: bool,
-    /// The handler said what to append instead.
+    /// Whether the handler replaced the logged command.
     pub(crate) rewritten: bool,
 }
 
 impl Effects {
-    /// Begins a command, or several that are one to the log; `wanted` says whether the log has readers.
+    /// Starts a command, or a group that is logged as one; `wanted` says whether the log has readers.
     pub(crate) fn start(&mut self, wanted: bool) {
         debug_assert!(!self.has_begun(), "what a command did is sealed when it ends");
         self.wanted = wanted;
     }
 
-    /// Whether something was changed, or is to be appended, since [`Effects::start`].
+    /// Returns whether anything was changed or queued since [`Effects::start`].
     pub(crate) fn has_begun(&self) -> bool {
         self.total_changes != 0 || self.count != 0
     }
 
-    /// Bytes of commands that have ended, which wait to be appended.
+    /// Returns the length of completed, not yet appended effects in bytes.
     pub(crate) fn pending(&self) -> usize {
         self.ended
     }
 
-    /// Takes how many bytes the command that ended last has logged, or one before it of which that was not asked.
+    /// Returns the bytes logged by commands completed since the last call.
     pub(crate) fn take_last(&mut self) -> usize {
         std::mem::take(&mut self.last)
     }
@@ -106,7 +104,7 @@ impl Effects {
         }
     }
 
-    /// Adds the request itself, byte by byte as it came where that is how it would be written.
+    /// Adds the request itself; its original bytes are copied if they are already in canonical form.
     pub(crate) fn push_request(&mut self, args: Args<'_>) {
         if !self.wanted {
             return;
@@ -121,8 +119,7 @@ impl Effects {
         }
     }
 
-    /// A command is done: if it changed something and did not say what to log, it is logged as it was
-    /// sent.
+    /// Completes a command: if it changed something and the handler logged nothing else, logs the request as sent.
     #[inline]
     pub(crate) fn end_command(&mut self, args: Args<'_>) {
         if self.changes > 0 && !self.rewritten {
@@ -133,15 +130,15 @@ impl Effects {
         self.rewritten = false;
     }
 
-    /// Adds a SELECT: the effects that follow are of another database.
+    /// Adds a SELECT before effects in another database.
     pub(crate) fn select(&mut self, db: u16) {
         let any = self.any;
         self.push([&b"SELECT"[..], itoa::Buffer::new().format(db).as_bytes()]);
         self.any = any;
     }
 
-    /// Ends the effects that began with [`Effects::start`]: they are whole, and wait to be appended. Several are
-    /// wrapped in a transaction, so that no reader of the log sees half of them. Returns how many changes there were.
+    /// Completes a group of effects. Several effects are wrapped in MULTI and EXEC, so that readers of the log apply
+    /// all or none. Returns the number of changes.
     #[inline]
     pub(crate) fn seal(&mut self) -> u64 {
         if self.count > 0 {
@@ -161,7 +158,7 @@ impl Effects {
         }
     }
 
-    /// [`Effects::seal`] where each effect stands by itself.
+    /// Completes a group of effects that need not be atomic.
     #[inline]
     pub(crate) fn seal_each(&mut self) -> u64 {
         self.last = self.wire.len() - self.ended;
@@ -172,13 +169,13 @@ impl Effects {
         std::mem::take(&mut self.total_changes)
     }
 
-    /// Whether what waits to be appended changes data, and not only tells replicas something (PUBLISH). To be asked
-    /// before it is appended.
+    /// Returns whether the queued effects change data, rather than only notify replicas (PUBLISH). Called before they
+    /// are appended.
     pub(crate) fn changes_data(&self) -> bool {
         self.changes_data
     }
 
-    /// Appends what waits, all of it done in database `db`; returns where it ends, if anything waited.
+    /// Appends the queued effects, all of database `db`; returns the end offset if there were any.
     pub(crate) fn append(&mut self, log: &dyn EffectLog, db: u16) -> Option<ReplOffset> {
         if self.ended == 0 {
             return None;

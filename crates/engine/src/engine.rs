@@ -1,7 +1,8 @@
-//! The state that all connections of a server share, and the state that each thread needs to run commands.
+//! The state shared by all connections of a server, and the state that each worker thread needs to run commands.
 //!
-//! Whatever changes several parts of it at once, or takes keys out of it without a command, is a method of [`Engine`],
-//! by concern in the files below this one. Of commands it knows numbers and names; what runs them lies above.
+//! Operations that change several components together, or that remove keys outside of commands, are methods of
+//! [`Engine`], grouped by concern in the modules below. The engine knows commands only by number and name; dispatch is
+//! built on top of it.
 
 mod configured;
 mod eviction;
@@ -60,65 +61,65 @@ pub use routing::Rerouting;
 pub(crate) use staged::Staged;
 use usage::UsageKind;
 
-/// The state that all connections of a server share.
+/// The state shared by all connections of a server.
 #[derive(Debug)]
 pub struct Engine {
-    /// The data.
+    /// The data set.
     pub keyspace: Arc<Keyspace>,
-    /// Settings of the configuration and the shell.
+    /// Settings from the configuration and the shell.
     pub settings: Settings,
-    /// The owner of each slot; `None` without cluster mode.
+    /// Slot ownership; `None` without cluster mode.
     pub topology: Option<ArcSwap<Topology>>,
-    /// Where effects go.
+    /// Receives the effects of commands, for the AOF and the replicas.
     pub log: Box<dyn EffectLog>,
     /// The connected clients.
     pub clients: Clients,
-    /// The pauses, which hold commands back.
+    /// Pauses that hold back commands, such as CLIENT PAUSE.
     pub pauses: Pauses,
     lease: Lease,
-    /// Large values that the shell is to drop.
+    /// Large values that the shell frees in the background.
     pub lazy_free: LazyFreeQueue,
-    /// Commands that take long.
+    /// Scheduling of long commands on background workers.
     pub long_commands: LongCommands,
-    /// Waits for slots.
+    /// Statistics about waits for slot locks.
     pub slot_waits: SlotWaits,
-    /// How much memory may be in use, and is.
+    /// Memory limit and memory use.
     pub budget: Budget,
-    /// Slow and large commands.
+    /// Logs of slow commands and large requests and replies.
     pub logs: CommandLogs,
-    /// Events that took long.
+    /// The latency monitor (LATENCY).
     pub latency: LatencyMonitor,
-    /// The keys that cost the most.
+    /// The most expensive keys.
     pub hot_keys: HotKeys,
     /// Channels and their subscribers.
     pub pubsub: PubSub,
-    /// Which keys clients have copies of.
+    /// Keys that clients may have cached (CLIENT TRACKING).
     pub tracking: TrackingTable,
-    /// Keys that handlers asked for without having declared them.
+    /// Counts handlers that accessed undeclared keys.
     pub undeclared_keys: UndeclaredKeys,
-    /// The users, with their passwords and rights.
+    /// The ACL users with their passwords and permissions.
     pub users: RwLock<Users>,
-    /// The last refusals (ACL LOG).
+    /// Recent denials (ACL LOG).
     pub acl_log: Mutex<acl::AclLog>,
-    /// How often users have changed.
+    /// Incremented on every change of users.
     pub(crate) users_version: AtomicU64,
     revocations: Revocations,
-    /// Scripts and functions, and what the threads' interpreters are at.
+    /// Scripts, functions, and the state of the threads' interpreters.
     pub scripts: Scripts,
-    /// The functions of the shell that scripts call.
+    /// Callbacks from scripts into the shell.
     pub script_hooks: ScriptHooks,
     expiry_cursor: ExpiryCursor,
     local_expiry: LocalExpiry,
     usage_kind: UsageKind,
-    /// The clients that are shown every command (MONITOR).
+    /// Clients that run MONITOR.
     pub monitors: Monitors,
     pub(crate) watches: Watches,
     pub(crate) waits: Waits,
-    /// The wall clock minus the threads' monotonic clock, in microseconds; 0 while that is not known.
+    /// Wall clock minus the workers' monotonic clock, in microseconds; 0 while unknown.
     pub(crate) wall_base: AtomicI64,
-    /// Where keys come from, if this is what a debugged script works on.
+    /// The source of the keys if this engine belongs to a script debugging session.
     pub(crate) staged: Option<Staged>,
-    /// The commands as access control and statistics know them: by numbers and names.
+    /// Numbers and names of the commands, for access control and statistics.
     pub catalogue: Arc<CommandCatalogue>,
     workers: Mutex<Vec<Arc<WorkerStats>>>,
     error_codes: Arc<ErrorCodes>,
@@ -128,37 +129,37 @@ pub struct Engine {
 /// The state that one thread needs to run commands.
 #[derive(Debug)]
 pub struct Worker {
-    /// The statistics of this thread.
+    /// The statistics counters of this thread.
     pub stats: Arc<WorkerStats>,
     pub(crate) effects: Effects,
     pub(crate) random: Random,
-    /// Memory for one key, and for the name of a part of its value.
+    /// Reused buffer for one key, and for the name of an element of its value.
     pub(crate) key: Vec<u8>,
     pub(crate) name: Vec<u8>,
-    /// Keys that were changed and are waited for, until their waiters are served.
+    /// Changed keys that clients wait for, until those clients are served.
     pub(crate) ready: Vec<Ready>,
-    /// Keys of the running command that did not exist, if there may be subscribers to events of new keys.
+    /// Keys that did not exist before the running command, recorded only if `new` events may have subscribers.
     pub(crate) absent: Absent,
     pub(crate) told: Told,
     pub(crate) evictor: Evictor,
-    /// Tables that a command emptied, until its slots are free again.
+    /// Tables emptied by a command, dropped after the slot locks are released.
     pub(crate) garbage: Vec<Table>,
-    /// Push messages of a command whose reply its client does not want.
+    /// Push messages of a command whose reply is suppressed (CLIENT REPLY).
     pub(crate) pushes: Vec<u8>,
-    /// Clients that a command ended or whose rights it changed, until its slots are free again.
+    /// Clients that a command closed or whose permissions it changed, handled after the slot locks are released.
     pub(crate) revoked: Vec<Arc<Client>>,
     /// The scripts and the interpreter of this thread.
     pub(crate) scripting: Scripting,
-    /// The wall clock in microseconds, once the transaction or script that runs has asked for it.
+    /// Wall clock in microseconds, frozen for the running transaction or script when first read.
     pub(crate) time_of_several: Option<i64>,
-    /// The number, in its batch, of the request that runs or ran last.
+    /// Index of the current request in its batch, or of the last one.
     pub running: usize,
-    /// A monotonic clock in nanoseconds, read once a command for the statistics.
+    /// A monotonic clock in nanoseconds, read once per command for statistics.
     pub(crate) nanos: fn() -> u64,
 }
 
 impl Engine {
-    /// An engine over this data, for commands of these numbers; with a topology in cluster mode.
+    /// Creates an engine for a data set and a command catalogue; cluster mode is on if there is a topology.
     #[must_use]
     pub fn new(
         catalogue: impl Into<Arc<CommandCatalogue>>,
@@ -196,7 +197,7 @@ impl Engine {
             wall_base: AtomicI64::new(0),
             users: RwLock::new(Users::new(catalogue.clone())),
             acl_log: Mutex::default(),
-            // A new session knows of none yet.
+            // Sessions start with version 0, so a new session loads its user's rules first.
             users_version: AtomicU64::new(1),
             revocations: Revocations::default(),
             staged: None,
@@ -207,26 +208,26 @@ impl Engine {
         }
     }
 
-    /// With these ways for scripts into the shell.
+    /// Sets the callbacks from scripts into the shell.
     #[must_use]
     pub fn with_script_hooks(self, script_hooks: ScriptHooks) -> Self {
         Self { script_hooks, ..self }
     }
 
-    /// The state that a sentinel's connections share: no data, and a sentinel's commands. Of these the engine runs
-    /// those that concern only connections.
+    /// Creates the engine of a sentinel: without data, and with the sentinel's commands, of which the engine runs only
+    /// those about connections.
     #[must_use]
     pub fn of_sentinel(catalogue: impl Into<Arc<CommandCatalogue>>, seed: u64) -> Self {
         Self::new(catalogue, Keyspace::new(seed, 1), None, Box::new(NoLog))
     }
 
-    /// The state for one more thread that runs commands. `nanos` reads a monotonic clock.
+    /// Creates the state of one more worker thread. `nanos` reads a monotonic clock.
     #[must_use]
     pub fn worker(&self, nanos: fn() -> u64) -> Worker {
         let stats = Arc::new(WorkerStats::new(self.catalogue.len(), self.error_codes.clone()));
         let mut workers = self.workers.lock();
         workers.push(stats.clone());
-        // Hashes are seeded by chance, so this one is as good as a random number.
+        // The keyspace's hash function is seeded randomly, so this hash serves as a random seed.
         let seed = self.keyspace.key(&workers.len().to_le_bytes()).hash();
         let (effects, random) = (Effects::default(), Random::new(seed));
         Worker {
@@ -249,32 +250,31 @@ impl Engine {
         }
     }
 
-    /// A thread has ended: what it counted is counted no more.
+    /// Removes the counters of a thread that has ended.
     pub(crate) fn forget_worker(&self, worker: &Worker) {
         let mut workers = self.workers.lock();
         workers.retain(|stats| !Arc::ptr_eq(stats, &worker.stats));
         self.costs_taken_off.keep(&worker.stats.slots);
     }
 
-    /// Says that a worker's monotonic clock showed `nanos` when it was `micros` since the epoch. To be said
-    /// again at times: the wall clock may be set.
+    /// Sets the offset of the wall clock: a worker's monotonic clock showed `nanos` at `micros` since the epoch. Called
+    /// periodically, since the wall clock may be adjusted.
     pub fn set_wall_clock(&self, nanos: u64, micros: i64) {
         self.wall_base.store(micros - (nanos / 1000) as i64, Ordering::Relaxed);
     }
 
-    /// Whether this is a node of a cluster as Redis has them, where no client may name another database than 0
-    /// (`cluster-databases` allows more).
+    /// Returns whether this is a cluster node with database 0 only, as in Redis (`cluster-databases` allows more).
     pub fn is_cluster_of_one_database(&self) -> bool {
         self.topology.is_some() && self.keyspace.databases() == 1
     }
 
-    /// Every thread's counters.
+    /// Returns the counters of all threads.
     #[must_use]
     pub fn worker_stats(&self) -> Vec<Arc<WorkerStats>> {
         self.workers.lock().clone()
     }
 
-    /// How long a command has taken, on all threads.
+    /// Returns the execution times of a command, summed over all threads.
     #[must_use]
     pub fn latency_of(&self, index: usize) -> Distribution {
         let mut all = Distribution::default();
@@ -284,20 +284,20 @@ impl Engine {
         all
     }
 
-    /// The costs of these slots.
+    /// Returns the costs of the given slots, summed over all threads.
     pub fn slot_costs(&self, slots: &[Slot]) -> Vec<SlotCost> {
         let workers = self.workers.lock();
         self.costs_taken_off.costs(&workers.iter().map(|worker| &worker.slots), slots)
     }
 
-    /// The costs of these slots begin anew.
+    /// Resets the cost counters of the given slots.
     pub fn reset_slot_costs(&self, slots: impl Iterator<Item = Slot>) {
         let workers = self.workers.lock();
         self.costs_taken_off.reset(&workers.iter().map(|worker| &worker.slots), slots);
     }
 
-    /// Returns when each slot has been free once. All commands that were admitted under earlier gates have ended then
-    /// and are in the log; a thread that locks a slot afterwards sees the gates of now. The caller holds no slot.
+    /// Locks and releases each slot once. After it returns, all commands admitted under earlier flags have finished and
+    /// are in the log, and any thread that locks a slot sees the current flags. The caller must not hold a slot lock.
     pub fn drain(&self) {
         for slot in Slot::all() {
             drop(self.keyspace.lock(slot));
@@ -306,7 +306,7 @@ impl Engine {
 }
 
 impl Worker {
-    /// From now on the worker's thread says what it took of the general allocator and did not give back.
+    /// Lets the worker report the general allocator's memory that its thread allocates and frees.
     #[must_use]
     pub fn counting_heap(mut self, heap: Heap) -> Self {
         self.told.heap = heap;

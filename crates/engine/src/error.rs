@@ -1,131 +1,132 @@
-//! Why a command was refused, and the text that says so.
+//! Command errors and their texts.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use slot_routing::Slot;
 
-/// The code of the error that a master hears, if it listened, of what is for a node's own operators.
+/// Error code for commands in a master's stream that are meant for a node's own operators.
 pub const NO_EFFECT: &str = "NOEFFECT";
 
-/// A refused command. One place ([`fmt::Display`]) turns it into the text that Redis users know.
+/// An error of a command. Its [`fmt::Display`] is the only place that produces the texts known from Redis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CommandError {
-    // The client's fault.
-    /// There is no such command.
+    // Errors of the client.
+    /// Unknown command.
     UnknownCommand {
-        /// The name.
+        /// The command name as sent.
         name: Vec<u8>,
-        /// The arguments that followed it.
+        /// The arguments after the name.
         args: Vec<Vec<u8>>,
     },
-    /// A container has no such subcommand.
+    /// Unknown subcommand of a container.
     UnknownSubcommand {
-        /// The container.
+        /// The container command.
         container: &'static str,
-        /// The name.
+        /// The subcommand as sent.
         name: Vec<u8>,
     },
-    /// The full name, `container|sub` for a subcommand.
+    /// Wrong number of arguments for the command with this full name, `container|sub` for a subcommand.
     WrongArity(String),
-    /// Words that make no sense together.
+    /// Syntax error.
     Syntax,
-    /// The key holds a value of another kind.
+    /// The key holds a value of the wrong type.
     WrongType,
-    /// A number that is none or too large.
+    /// Not an integer, or out of range.
     NotInteger,
-    /// A floating-point number that is none.
+    /// Not a valid floating-point number.
     NotFloat,
-    /// The key is not there.
+    /// The key does not exist.
     NoSuchKey,
-    /// A time to live that makes no sense, for this command.
+    /// Invalid expiry in the named command.
     InvalidExpire(&'static str),
-    /// An index out of range.
+    /// Index out of range.
     OutOfRange,
-    /// A string beyond `proto-max-bulk-len`.
+    /// A string exceeds `proto-max-bulk-len`.
     StringTooLong,
-    /// A counter would leave its range.
+    /// Integer overflow of a counter.
     Overflow,
-    /// The result would be no number.
+    /// The result would be NaN or infinite.
     NaNOrInfinity,
-    /// A database that is not there.
+    /// Invalid database number.
     InvalidDbIndex,
-    /// Keys of several slots in one command.
+    /// The keys of one command are in different slots.
     CrossSlot,
-    /// The client has not signed in.
+    /// The client is not authenticated.
     NoAuth,
-    /// A protected command that the configuration keeps from this client.
+    /// A protected command that the configuration does not permit to this client.
     NotAllowed {
-        /// The command.
+        /// The command's name.
         command: &'static str,
-        /// The option that would allow it.
+        /// The configuration option that would permit it.
         option: &'static str,
     },
-    /// The handler of this command asked for a key that the command did not declare: a fault of this server.
+    /// The handler of this command accessed a key that the command did not declare: a bug in this server.
     UndeclaredKey(String),
-    /// Nothing that a replica does for its master.
+    /// A command in a replication stream that replicas do not apply.
     NoEffect(String),
-    /// Any other text, its code first.
+    /// Any other error text, starting with its code.
     Text(Cow<'static, str>),
-    // Another node serves it.
+    // Redirections.
     /// Another node serves the slot.
     Redirect {
-        /// ASK, for the next command alone; otherwise MOVED.
+        /// ASK if true, otherwise MOVED.
         ask: bool,
-        /// The slot.
+        /// The requested slot.
         slot: Slot,
-        /// The other node's address or name.
+        /// Address or hostname of the other node.
         host: String,
-        /// Its port.
+        /// Port of the other node.
         port: u16,
     },
-    /// The master of this replica does, at `host:port`.
+    /// Redirection to this replica's master at `host:port`.
     ToMaster(String),
-    /// Some of the keys have moved and others have not.
+    /// Some of the keys have been migrated and others have not.
     TryAgain,
-    // The environment's state.
+    // Errors caused by the state of the node or the cluster.
     /// No node serves the slot.
     SlotNotServed,
-    /// The cluster does not serve.
+    /// The cluster is down.
     ClusterDown,
-    /// The cluster serves only reads.
+    /// The cluster is down for writes.
     ClusterDownReadsOnly,
-    /// Data is being loaded.
+    /// The data set is being loaded.
     Loading,
-    /// A script has run for too long.
+    /// A script is blocking the server.
     Busy,
-    /// A function has run for too long.
+    /// A function is blocking the server.
     BusyFunction,
-    /// A long command holds what this one needs: no client sees that, since its connection goes to where it can wait.
+    /// A slow command has locked the slots. Clients never see this error, since their connection moves to a background
+    /// worker.
     HeldForLong,
-    /// The same, when nobody knows what it is that holds that.
+    /// An unknown holder keeps the slots locked for long; handled like [`Self::HeldForLong`].
     Held,
-    /// A write to a replica.
+    /// Write on a read-only replica.
     ReadOnlyReplica,
-    /// The link to the master is down, and old data is not to be served.
+    /// The link to the master is down and `replica-serve-stale-data` is off.
     MasterDown,
-    /// A master without its data waits until a replica has taken its place.
+    /// A master that restarted without data waits until a replica is promoted.
     EmptyMaster,
-    /// The last save failed.
+    /// The last save failed (`stop-writes-on-bgsave-error`).
     MisConf,
-    /// The append-only file cannot be written, and why.
+    /// The AOF cannot be written, for this reason.
     AofFailed(String),
-    /// Too few replicas are near enough.
+    /// Too few replicas with low lag (`min-replicas-to-write`).
     NoReplicas,
-    /// More than `maxmemory` is in use.
+    /// Memory use exceeds `maxmemory`.
     OutOfMemory,
-    /// The pages of one slot, or of one large value, have no room left.
+    /// The address space of a slot's pages, or of a large value, is exhausted.
     SlotFull,
 }
 
 impl CommandError {
-    /// An error with this text, its code first.
+    /// Creates an error from a text that starts with its code.
     #[must_use]
     pub const fn text(text: &'static str) -> Self {
         Self::Text(Cow::Borrowed(text))
     }
 
-    /// Whether the command never began: another node serves its keys, or no node does just now.
+    /// Returns whether the command never started because its keys are not served here at the moment.
     #[must_use]
     pub fn is_refusal(&self) -> bool {
         matches!(
@@ -138,14 +139,14 @@ impl CommandError {
         )
     }
 
-    /// Whether it tells where keys are served, or that they are not.
+    /// Returns whether the error is a redirection or reports that the slots are not served.
     #[must_use]
     pub fn is_about_cluster(&self) -> bool {
         self.is_refusal() || matches!(self, Self::ClusterDown | Self::ClusterDownReadsOnly)
     }
 }
 
-/// Redis quotes at most this much of what a client sent.
+/// Maximum number of quoted bytes of client input, as in Redis.
 const QUOTED: usize = 128;
 
 const MISCONF: &str = "MISCONF Valkey is configured to save RDB snapshots, but it's currently unable to persist to \
@@ -221,17 +222,17 @@ impl fmt::Display for CommandError {
 
 impl std::error::Error for CommandError {}
 
-/// A word from a client, as an error shows it: at most so many bytes, and only up to a NUL.
+/// Formats client input for an error: at most `most` bytes, and only up to a NUL.
 pub fn quoted(bytes: &[u8], most: usize) -> Cow<'_, str> {
     String::from_utf8_lossy(until_nul(&bytes[..bytes.len().min(most)]))
 }
 
-/// As Redis reads a text that it takes for a string of C.
+/// Truncates at the first NUL, as Redis does where it uses C strings.
 pub fn until_nul(bytes: &[u8]) -> &[u8] {
     bytes.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// Words that a subcommand does not take: it is named as the client did.
+/// Returns the error for wrong arguments of a subcommand, which quotes the name as sent.
 #[must_use]
 pub fn misused(container: &str, subcommand: &[u8]) -> CommandError {
     let name = quoted(subcommand, 128);

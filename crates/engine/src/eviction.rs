@@ -1,53 +1,53 @@
-//! Which keys go when room is needed (`maxmemory-policy`): the order in which they go, and the list of candidates that
-//! each thread keeps. Taking them out is the engine's ([`crate::Engine::make_room`]).
+//! Eviction policies (`maxmemory-policy`): ranks keys and keeps each thread's list of candidates. The engine removes
+//! the keys ([`crate::Engine::make_room`]).
 //!
-//! As in Redis ("Using Redis as an LRU cache"), a few keys are looked at, chosen by chance, and the best of them and of
-//! those that were looked at before (a list of sixteen) goes, the one that was not used for longest, or least often, or
-//! expires first. A slot is chosen by how many keys it has, then keys within it, so that looking at five takes one
-//! lock. Each thread has a list of its own, so threads do not wait for each other; and a key that was used since it
-//! came into the list is not taken for what it was.
+//! As in Redis ("Using Redis as an LRU cache"), a few random keys are sampled, and the best candidate of the samples
+//! and a pool of sixteen earlier ones is evicted: the least recently used, the least frequently used, or the first to
+//! expire. A slot is chosen with a probability in proportion to its keys, and the keys are sampled within it, so that a
+//! sample of five takes one lock. Each thread has its own pool, so threads do not contend; a pooled key that was used
+//! since it was sampled is skipped.
 
 use clock::Millis;
 use config::EvictionPolicy;
 use keyspace::{Keyspace, LfuSettings, Usage};
 use slot_routing::Slot;
 
-/// How many keys are remembered that were not the best.
+/// Size of the candidate pool.
 const REMEMBERED: usize = 16;
 const SLOTS: usize = 16384;
-/// Slots whose keys are counted together.
+/// Slots whose key counts are summed in one block.
 const BLOCK: usize = 128;
-/// Slots are chosen so often before it is asked again how many keys each has.
+/// Number of slot choices before the key counts are refreshed.
 const CHOICES: usize = 2048;
-/// How long one command makes room at most, in microseconds, at the usual tenacity.
+/// Maximum eviction time per command at the default tenacity, in microseconds.
 const USUAL_MICROS: f64 = 500.0;
 
-/// Which keys go first.
+/// The order in which keys are evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Order {
-    /// The key that was not used for longest.
+    /// Least recently used first.
     Lru,
-    /// The key that was not written for longest.
+    /// Least recently modified first.
     Lrm,
-    /// The key that was used least often.
+    /// Least frequently used first.
     Lfu,
-    /// Any key.
+    /// Random order.
     Random,
-    /// The key that expires first.
+    /// Nearest expiry first.
     Ttl,
 }
 
-/// `maxmemory-policy`
+/// An eviction policy (`maxmemory-policy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Policy {
-    /// Which keys go first; `None`: none does.
+    /// The order of eviction; `None` means no eviction.
     pub order: Option<Order>,
-    /// Only keys that expire.
+    /// Whether only keys with an expiry are evicted.
     pub volatile: bool,
 }
 
 impl Policy {
-    /// How much a key is one to go.
+    /// Returns the eviction rank of a key; the highest is evicted first.
     pub(crate) fn merit(
         self,
         usage: Usage,
@@ -67,7 +67,7 @@ impl Policy {
     }
 }
 
-/// All policies, as the configuration has them.
+/// All policies by their configuration values.
 pub(crate) const POLICIES: [(EvictionPolicy, Policy); 10] = [
     (EvictionPolicy::NoEviction, Policy { order: None, volatile: false }),
     (EvictionPolicy::AllKeysLru, Policy { order: Some(Order::Lru), volatile: false }),
@@ -81,41 +81,41 @@ pub(crate) const POLICIES: [(EvictionPolicy, Policy); 10] = [
     (EvictionPolicy::VolatileTtl, Policy { order: Some(Order::Ttl), volatile: true }),
 ];
 
-/// The state of memory against its limit, as a command that needs memory finds it.
+/// Memory state relative to `maxmemory`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
-    /// No more is in use than may be.
+    /// Below the limit.
     Enough,
-    /// More is, and eviction goes on.
+    /// Above the limit, with eviction in progress.
     Evicting,
-    /// More is, and nothing can be evicted.
+    /// Above the limit, and nothing can be evicted.
     None,
 }
 
-/// A key that may go.
+/// A sampled key that may be evicted.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
-    /// The greater, the sooner it goes.
+    /// The highest rank is evicted first.
     pub(crate) merit: u64,
     pub(crate) slot: Slot,
     pub(crate) db: u16,
     pub(crate) key: Vec<u8>,
 }
 
-/// The keys that one thread has sampled and that may go.
+/// One thread's eviction state: the candidate pool and the slot sampler.
 #[derive(Debug, Default)]
 pub(crate) struct Evictor {
-    /// In rising order of merit.
+    /// In ascending order of rank.
     candidates: Vec<Candidate>,
     policy: Option<Policy>,
     slots: Slots,
 }
 
-/// Slots, to be chosen by how many keys they have. What is remembered of them takes a kilobyte, since the smallest
-/// cache pays for it too.
+/// Samples slots in proportion to their key counts. The cached counts take one kilobyte, since even the smallest cache
+/// pays for them.
 #[derive(Debug)]
 struct Slots {
-    /// How many keys the blocks of slots up to each have.
+    /// Cumulative key counts by block of slots.
     sums: [u64; SLOTS / BLOCK],
     chosen: usize,
 }
@@ -127,7 +127,7 @@ impl Default for Slots {
 }
 
 impl Slots {
-    /// A slot with keys, those with many more often; `None` if none has any.
+    /// Chooses a slot at random, weighted by its keys; `None` if all slots are empty.
     fn choose(&mut self, keyspace: &Keyspace, volatile: bool, random: u64) -> Option<Slot> {
         let keys_in = |number: usize| {
             Slot::new(number as u16).map_or(0, |slot| keys_of(keyspace, slot, volatile) as u64)
@@ -139,13 +139,13 @@ impl Slots {
                 *sums = sum;
             }
         }
-        // Where there are no keys, the next may be there a moment later: they are counted again then.
+        // With no keys, refresh the counts next time: keys may appear at any moment.
         let at = random.checked_rem(*self.sums.last()?)?;
         self.chosen = (self.chosen + 1) % CHOICES;
         let block = self.sums.partition_point(|sum| *sum <= at);
         let mut left = at - block.checked_sub(1).map_or(0, |before| self.sums[before]);
         let slots = block * BLOCK..(block + 1) * BLOCK;
-        // Keys may have gone since they were counted: then it is the block's last.
+        // Keys may have been removed since they were counted; fall back to the block's last slot.
         let last = slots.end - 1;
         let found = slots.into_iter().find(|&number| {
             let keys = keys_in(number);
@@ -162,7 +162,7 @@ fn keys_of(keyspace: &Keyspace, slot: Slot, volatile: bool) -> usize {
 }
 
 impl Evictor {
-    /// Keys go by this policy from now on: those that were found by another are forgotten.
+    /// Switches to a policy; candidates of another policy are dropped.
     pub(crate) fn follow(&mut self, policy: Policy) {
         if self.policy.replace(policy) != Some(policy) {
             self.candidates.clear();
@@ -170,32 +170,32 @@ impl Evictor {
         }
     }
 
-    /// Whether no key was found.
+    /// Returns whether there are no candidates.
     pub(crate) fn is_empty(&self) -> bool {
         self.candidates.is_empty()
     }
 
-    /// The key that goes next, unless a better one is found.
+    /// Returns the best candidate so far.
     pub(crate) fn best(&self) -> Option<&Candidate> {
         self.candidates.last()
     }
 
-    /// Takes that key off the list.
+    /// Removes and returns the best candidate.
     pub(crate) fn pop(&mut self) -> Option<Candidate> {
         self.candidates.pop()
     }
 
-    /// A slot with keys that may go, those with many more often; `None` if none has any.
+    /// Chooses a slot at random, weighted by its evictable keys; `None` if there are none.
     pub(crate) fn choose_slot(&mut self, keyspace: &Keyspace, volatile: bool, random: u64) -> Option<Slot> {
         self.slots.choose(keyspace, volatile, random)
     }
 
-    /// The counts of keys by which slots are chosen are outdated.
+    /// Discards the cached key counts.
     pub(crate) fn count_again(&mut self) {
         self.slots.chosen = 0;
     }
 
-    /// Puts a key among those that may go, if it is one of the best.
+    /// Adds a key to the candidate pool if it ranks high enough.
     pub(crate) fn remember(&mut self, merit: u64, slot: Slot, db: u16, key: &[u8]) {
         let candidates = &mut self.candidates;
         let is_same = |known: &Candidate| (known.slot, known.db) == (slot, db) && known.key == key;
@@ -212,7 +212,7 @@ impl Evictor {
     }
 }
 
-/// How long a command makes room at most, with this tenacity (0 to 100), in nanoseconds.
+/// Returns the maximum eviction time per command at this tenacity (0 to 100), in nanoseconds.
 pub(crate) fn time_limit(tenacity: u32) -> u64 {
     let micros = match tenacity {
         0..=10 => USUAL_MICROS / 10.0 * f64::from(tenacity),

@@ -1,20 +1,20 @@
-//! How long a command takes, as a distribution: LATENCY HISTOGRAM and INFO latencystats.
+//! Latency distributions of commands: LATENCY HISTOGRAM and INFO latencystats.
 //!
-//! Sixteen buckets for each power of two, so a value is known to about a sixteenth of itself. Counting is
-//! one addition; the memory is taken when a command is first counted.
+//! Each power of two has sixteen buckets, so the relative error is about 1/16. Recording a value is one addition; the
+//! buckets are allocated when a command first runs.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::counter::add;
 
-/// Buckets for each power of two, as a power of two.
+/// Buckets per power of two, as a base-2 logarithm.
 const FINE: u32 = 4;
-/// Times up to about a minute are told apart.
+/// Number of powers of two: enough to distinguish times up to about a minute.
 const POWERS: usize = 36;
 const BUCKETS: usize = (POWERS - FINE as usize + 1) << FINE;
 
-/// One thread's times of one command. Only that thread counts.
+/// Execution times of one command on one thread; only that thread writes.
 #[derive(Debug, Default)]
 pub struct Histogram(OnceLock<Box<[AtomicU64]>>);
 
@@ -32,12 +32,12 @@ impl Histogram {
     }
 }
 
-/// The sum of threads' times of one command.
+/// Execution times of one command, summed over threads.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Distribution(Vec<u64>);
 
 impl Distribution {
-    /// Adds what another has counted.
+    /// Adds the counts of one thread.
     pub fn add(&mut self, histogram: &Histogram) {
         let Some(buckets) = histogram.0.get() else { return };
         self.0.resize(BUCKETS, 0);
@@ -46,13 +46,13 @@ impl Distribution {
         }
     }
 
-    /// How many calls were counted.
+    /// Returns the number of calls.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.0.iter().sum()
     }
 
-    /// The time in nanoseconds that so many percent of the calls do not exceed.
+    /// Returns the given percentile in nanoseconds.
     #[must_use]
     pub fn percentile(&self, percent: f64) -> u64 {
         let wanted = (self.calls() as f64 * percent / 100.0).ceil().max(1.0) as u64;
@@ -66,7 +66,8 @@ impl Distribution {
         0
     }
 
-    /// How many calls took at most 1, 2, 4, ... microseconds, wherever that grows.
+    /// Returns cumulative counts of calls that took at most 1, 2, 4, ... microseconds, without entries that repeat the
+    /// count before.
     #[must_use]
     pub fn cumulative(&self) -> Vec<(u64, u64)> {
         let mut points: Vec<(u64, u64)> = Vec::new();
@@ -94,7 +95,7 @@ fn bucket(nanos: u64) -> usize {
     index.min(BUCKETS - 1)
 }
 
-/// The largest time in a bucket.
+/// Returns the largest time in nanoseconds of a bucket.
 fn last_of(index: usize) -> u64 {
     let (power, fine) = (index >> FINE, (index & ((1 << FINE) - 1)) as u64);
     if power == 0 {

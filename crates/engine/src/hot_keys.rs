@@ -1,11 +1,11 @@
-//! HOTKEYS: which keys cost the most time and bytes (Redis 8.6's form), and which are named most often (Valkey 9.2's).
+//! HOTKEYS: the most expensive keys in Redis 8.6's form and the most frequently used keys in Valkey 9.2's form.
 //!
-//! Redis's form is a session that a client starts and stops; Valkey's counts in windows for as long as
-//! `hotkeys-top-k` is not 0. Both keep the keys in a [`SpaceSaving`] summary, whose size is bounded. While neither is on,
-//! a command pays nothing: [`Measures::KEYS`] stands in the word that is read once a command.
+//! In Redis's form a client starts and stops a session; Valkey's counts in time windows while `hotkeys-top-k` is not 0.
+//! Both use a bounded [`SpaceSaving`] summary. While both are off, commands pay nothing: [`Measures::KEYS`] is a bit in
+//! a word that each command reads anyway.
 //!
-//! Commands of clients are counted, those of transactions and scripts one by one, and not the script or EXEC around
-//! them. A command with several keys counts for each of them in equal shares.
+//! The commands of transactions and scripts are counted one by one, and the enclosing EXEC or script is not. A command
+//! with several keys is charged to them in equal shares.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -16,12 +16,12 @@ use slot_routing::Slot;
 
 use crate::settings::{Measures, Settings};
 
-/// A summary has room for so many times the keys that are told, and for so many at least.
+/// The summary's capacity as a multiple of the requested top-k, and its minimum.
 const ROOM: usize = 8;
 const LEAST_ROOM: usize = 256;
 
-/// The keys with the largest counts of a stream of counted keys, in bounded room (the Space-Saving algorithm): a key for
-/// which there is no room takes the place, and the count, of the one with the least.
+/// A heavy-hitters summary in bounded memory (the Space-Saving algorithm): a new key that does not fit replaces the key
+/// with the smallest count and inherits that count.
 #[derive(Debug, Default)]
 struct SpaceSaving<K> {
     room: usize,
@@ -55,33 +55,33 @@ impl<K: Clone + Eq + Ord + std::hash::Hash> SpaceSaving<K> {
         self.by_count.insert((after, key));
     }
 
-    /// The keys with the largest counts, the largest first.
+    /// Returns the keys with the largest counts in descending order.
     fn top(&self, count: usize) -> Vec<(K, u64)> {
         self.by_count.iter().rev().take(count).map(|(count, key)| (key.clone(), *count)).collect()
     }
 }
 
-/// The words of HOTKEYS START.
+/// The options of HOTKEYS START.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HotKeysRequest {
-    /// Time is counted.
+    /// Whether CPU time is measured.
     pub cpu: bool,
-    /// Bytes of requests and replies are counted.
+    /// Whether network bytes are measured.
     pub net: bool,
-    /// How many keys are told.
+    /// Number of keys to report.
     pub top: usize,
-    /// Seconds after which it ends by itself; 0 is never.
+    /// Duration in seconds; 0 means unlimited.
     pub seconds: u64,
-    /// One of so many commands is counted.
+    /// One in this many commands is sampled.
     pub sample: u64,
-    /// Keys of these slots are counted; empty: of all.
+    /// Restricts the session to these slots; empty means all.
     pub slots: Vec<Slot>,
 }
 
-/// Time and bytes of commands.
+/// CPU time and network bytes of commands.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KeyCost {
-    /// Nanoseconds.
+    /// Execution time in nanoseconds.
     pub nanos: u64,
     /// Bytes of requests and replies.
     pub bytes: u64,
@@ -94,10 +94,10 @@ impl KeyCost {
     }
 }
 
-/// A key as counts are kept for it.
+/// A key's name, shared between the summaries.
 type Name = Arc<[u8]>;
 
-/// A session that HOTKEYS START began.
+/// A session started by HOTKEYS START.
 #[derive(Debug)]
 struct Session {
     request: HotKeysRequest,
@@ -111,31 +111,31 @@ struct Session {
     sampled: KeyCost,
 }
 
-/// HOTKEYS GET's reply about a session.
+/// The results of a session for HOTKEYS GET.
 #[derive(Debug, Clone)]
 pub struct HotKeysReport {
-    /// The words with which it began.
+    /// The session's options.
     pub request: HotKeysRequest,
-    /// Whether it goes on.
+    /// Whether the session is running.
     pub is_active: bool,
-    /// When it began.
+    /// Start time of the session.
     pub begun: Millis,
-    /// Milliseconds for which it lasted.
+    /// Duration in milliseconds.
     pub lasted: u64,
-    /// The cost of all commands.
+    /// Cost of all commands.
     pub all: KeyCost,
-    /// The cost of those with keys in the slots that are counted.
+    /// Cost of commands with keys in the selected slots.
     pub selected: KeyCost,
-    /// The cost of those that were counted for their keys.
+    /// Cost of the sampled commands.
     pub sampled: KeyCost,
-    /// Keys with their nanoseconds, the most first.
+    /// Keys by execution time in nanoseconds, descending.
     pub by_nanos: Vec<(Arc<[u8]>, u64)>,
-    /// Keys with their bytes, the most first.
+    /// Keys by bytes, descending.
     pub by_bytes: Vec<(Arc<[u8]>, u64)>,
 }
 
 impl Session {
-    /// Ends it if its time is up.
+    /// Ends the session if its duration is over.
     fn expire(&mut self, now: Millis) {
         let until = self.begun.0.saturating_add_unsigned(self.request.seconds.saturating_mul(1000));
         if self.ended.is_none() && self.request.seconds > 0 && until <= now.0 {
@@ -185,18 +185,18 @@ impl Session {
     }
 }
 
-/// The parameters of Valkey's form.
+/// Parameters of Valkey's form.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HotKeyWindows {
-    /// How many keys are told (`hotkeys-top-k`); 0 counts nothing.
+    /// Number of keys to report (`hotkeys-top-k`); 0 disables counting.
     pub top: usize,
-    /// Percent of the accesses that are counted (`hotkeys-sampling-percentage`).
+    /// Percentage of accesses that are sampled (`hotkeys-sampling-percentage`).
     pub percent: u64,
-    /// Seconds of a window (`hotkeys-window-seconds`).
+    /// Length of a window in seconds (`hotkeys-window-seconds`).
     pub seconds: u64,
 }
 
-/// The window that counts, and the last one that is complete.
+/// The current window and the last complete one.
 #[derive(Debug, Default)]
 struct Windows {
     settings: HotKeyWindows,
@@ -207,14 +207,14 @@ struct Windows {
     last: Option<HotKeyWindow>,
 }
 
-/// A window that is complete.
+/// A complete window.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HotKeyWindow {
-    /// How many accesses were counted.
+    /// Number of sampled accesses.
     pub samples: u64,
-    /// For how many milliseconds.
+    /// Length in milliseconds.
     pub millis: u64,
-    /// Database, key, and accesses a second, the most first.
+    /// Database, key and accesses per second, in descending order.
     pub keys: Vec<(u16, Arc<[u8]>, u64)>,
 }
 
@@ -223,7 +223,7 @@ impl Windows {
         Self { settings, live: SpaceSaving::new(settings.top), ..Self::default() }
     }
 
-    /// Completes the window if its time is up. One that nobody looked at while another one passed is lost with its keys.
+    /// Completes the current window if it is over. A window older than one window length is discarded.
     fn turn(&mut self, now: Millis) {
         let length = self.settings.seconds.saturating_mul(1000).max(1);
         if self.begun == Millis::default() {
@@ -253,7 +253,7 @@ impl Windows {
         self.turn(now);
         for key in keys {
             self.seen = self.seen.wrapping_add(1);
-            // Spread evenly, not at random: nothing here depends on chance.
+            // Deterministic sampling, evenly spread: no randomness needed.
             if (self.seen % 100) * self.settings.percent % 100 < self.settings.percent {
                 self.samples += 1;
                 self.live.add((db, Name::from(*key)), 1);
@@ -262,25 +262,25 @@ impl Windows {
     }
 }
 
-/// Both forms.
+/// State of both forms of HOTKEYS.
 #[derive(Debug, Default)]
 pub struct HotKeys {
     session: Mutex<Option<Session>>,
     windows: Mutex<Windows>,
 }
 
-/// A refusal of HOTKEYS.
+/// Errors of HOTKEYS.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HotKeysError {
-    /// A session goes on.
+    /// A session is already running.
     Active,
 }
 
 impl HotKeys {
-    /// Begins a session.
+    /// Starts a session.
     ///
     /// # Errors
-    /// One goes on already.
+    /// A session is already running.
     pub fn start(
         &self,
         settings: &Settings,
@@ -307,12 +307,12 @@ impl HotKeys {
         Ok(())
     }
 
-    /// Whether a session goes on.
+    /// Returns whether a session is running.
     pub fn is_active(&self, now: Millis) -> bool {
         is_active(&mut self.session.lock(), now)
     }
 
-    /// Ends the session, whose counts stay; says whether one went on.
+    /// Stops the session and keeps its counts; returns whether one was running.
     pub fn stop(&self, settings: &Settings, now: Millis) -> bool {
         let mut session = self.session.lock();
         let was_active = is_active(&mut session, now);
@@ -323,10 +323,10 @@ impl HotKeys {
         was_active
     }
 
-    /// Forgets all counts of both forms.
+    /// Discards all counts of both forms.
     ///
     /// # Errors
-    /// A session goes on.
+    /// A session is running.
     pub fn reset(&self, now: Millis) -> Result<(), HotKeysError> {
         let mut session = self.session.lock();
         if is_active(&mut session, now) {
@@ -337,20 +337,20 @@ impl HotKeys {
         Ok(())
     }
 
-    /// Forgets what was counted in windows: the keys are gone.
+    /// Discards the windows' counts after the data set was emptied.
     pub fn forget_windows(&self) {
         let mut windows = self.windows.lock();
         *windows = Windows::new(windows.settings);
     }
 
-    /// The session's counts, if there is one.
+    /// Returns the session's results, if there is one.
     pub fn report(&self, now: Millis) -> Option<HotKeysReport> {
         let mut session = self.session.lock();
         is_active(&mut session, now);
         session.as_ref().map(|session| session.report(now))
     }
 
-    /// The last complete window, if windows are counted.
+    /// Returns the last complete window, if windows are enabled.
     pub fn window(&self, now: Millis) -> Option<HotKeyWindow> {
         let mut windows = self.windows.lock();
         if windows.settings.top == 0 {
@@ -360,7 +360,7 @@ impl HotKeys {
         Some(windows.last.clone().unwrap_or_default())
     }
 
-    /// Takes the parameters of windows. The one that counts begins anew if they change.
+    /// Applies the windows' parameters; a change restarts the current window.
     pub fn configure(&self, settings: &Settings, wanted: HotKeyWindows) {
         let session = self.session.lock();
         let mut windows = self.windows.lock();
@@ -372,7 +372,7 @@ impl HotKeys {
         settings.set_measures(Measures::KEYS, is_active || wanted.top > 0);
     }
 
-    /// Counts a command of a client with these keys. One that only looks at how a key is kept is no access.
+    /// Counts a client's command with these keys. Commands that only inspect a key's encoding are no access.
     pub(crate) fn count(&self, db: u16, keys: &[&[u8]], is_access: bool, cost: KeyCost, now: Millis) {
         let mut session = self.session.lock();
         if is_active(&mut session, now)
@@ -388,7 +388,7 @@ impl HotKeys {
     }
 }
 
-/// Whether a session goes on; ends it if its time is up.
+/// Returns whether a session is running, after ending it if its duration is over.
 fn is_active(session: &mut Option<Session>, now: Millis) -> bool {
     session.as_mut().is_some_and(|session| {
         session.expire(now);
@@ -426,7 +426,7 @@ mod tests {
         windows.turn(Millis(5000));
         assert_eq!(windows.last, Some(HotKeyWindow { samples: 0, millis: 2000, keys: Vec::new() }));
         windows.count(0, &[b"a"], Millis(5001));
-        // Nobody looked when the window was complete, and it is not the last one any more.
+        // The complete window was not read in time and has been superseded.
         windows.turn(Millis(9000));
         assert_eq!(windows.last, Some(HotKeyWindow::default()));
     }

@@ -1,124 +1,124 @@
-//! Where a command's keys stand among its arguments.
+//! Key specifications: the positions of a command's keys among its arguments.
 //!
-//! A command has key specs: each says where to begin and how to go on, as COMMAND INFO describes it.
+//! Each spec has a start and a search rule, as described by COMMAND INFO.
 
 use bitflags::bitflags;
 use resp::Args;
 use smallvec::SmallVec;
 
 bitflags! {
-    /// The use that a command makes of a key, as COMMAND GETKEYSANDFLAGS names it.
+    /// How a command uses a key, as in COMMAND GETKEYSANDFLAGS.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct KeyFlags: u16 {
-        /// Its value is read.
+        /// Reads the value.
         const RO = 1;
-        /// Its value is read and changed.
+        /// Reads and modifies the value.
         const RW = 1 << 1;
-        /// Its value is replaced.
+        /// Overwrites the value.
         const OW = 1 << 2;
-        /// It is deleted.
+        /// Deletes the key.
         const RM = 1 << 3;
-        /// Something of its value reaches the client.
+        /// Returns data of the value to the client.
         const ACCESS = 1 << 4;
-        /// Its value is changed by what the client sent.
+        /// Modifies the value with data of the client.
         const UPDATE = 1 << 5;
-        /// Something is added to its value.
+        /// Inserts into the value.
         const INSERT = 1 << 6;
-        /// Something is taken out of its value.
+        /// Removes elements of the value.
         const DELETE = 1 << 7;
-        /// It is no key, but is routed as one.
+        /// Not a key, but routed like one.
         const NOT_KEY = 1 << 8;
-        /// There may be further keys.
+        /// There may be keys that the spec does not find.
         const INCOMPLETE = 1 << 9;
-        /// The use that is made of it depends on other words.
+        /// The other flags depend on further arguments.
         const VARIABLE_FLAGS = 1 << 10;
     }
 }
 
-/// Where the search for keys begins.
+/// Where the search for keys starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begin {
-    /// At this argument.
+    /// At this argument index.
     Index(u8),
-    /// After this word, looked for from argument `from` on (backwards from the end where negative).
+    /// After a keyword, searched from argument `from` (backwards from the end if negative).
     Keyword {
-        /// The word.
+        /// The keyword.
         word: &'static str,
-        /// Where the search for it begins; negative from the end.
+        /// Start of the search; negative counts from the end.
         from: i8,
     },
-    /// COMMAND INFO cannot describe it: the command's own parser finds the keys ([`ParseKeys`]), or they are known only
-    /// while it runs.
+    /// Not expressible in COMMAND INFO: the command's own parser finds the keys ([`ParseKeys`]), or they are known only
+    /// during execution.
     Unknown,
 }
 
-/// Which of the arguments from there on are keys.
+/// Which arguments after the start are keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Find {
-    /// From the first to `last` after it (counted from the end where negative), each `step`-th; with a
-    /// `limit` above 1 only that part of what is left (1/limit).
+    /// Every `step`-th argument from the start to `last` after it (from the end if negative); a `limit` above 1
+    /// restricts it to the first 1/limit of the remaining arguments.
     Range {
-        /// Its last, counted from its first; negative from the end of all.
+        /// The last key relative to the first; negative counts from the end of the arguments.
         last: i8,
-        /// Every so many.
+        /// Distance between keys.
         step: u8,
-        /// With a negative `last`, one part in so many of what is left.
+        /// With a negative `last`, the divisor of the remaining arguments.
         limit: u8,
     },
-    /// A number at `count_at` says how many; the first at `first`.
+    /// The number of keys is at `count_at` and the first key at `first`.
     KeyNum {
-        /// Where the count stands, counted from the beginning.
+        /// Position of the count, relative to the start.
         count_at: u8,
-        /// Where the first key stands.
+        /// Position of the first key, relative to the start.
         first: u8,
-        /// Every so many.
+        /// Distance between keys.
         step: u8,
     },
 }
 
-/// One group of keys.
+/// The specification of one group of keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeySpec {
-    /// Where to begin.
+    /// Where the search starts.
     pub begin: Begin,
-    /// Which arguments from there.
+    /// Which arguments are keys from there.
     pub find: Find,
-    /// The use that is made of them.
+    /// How the command uses these keys.
     pub flags: KeyFlags,
 }
 
 impl KeySpec {
-    /// A single key at argument `index`.
+    /// Specifies a single key at argument `index`.
     #[must_use]
     pub const fn one(index: u8, flags: KeyFlags) -> Self {
         Self::range(index, 0, 1, flags)
     }
 
-    /// Keys from argument `index` to `last` after it, each `step`-th.
+    /// Specifies every `step`-th argument from `index` to `last` after it.
     #[must_use]
     pub const fn range(index: u8, last: i8, step: u8, flags: KeyFlags) -> Self {
         Self { begin: Begin::Index(index), find: Find::Range { last, step, limit: 0 }, flags }
     }
 
-    /// Keys behind their number, which is argument `index`.
+    /// Specifies keys that follow their count at argument `index`.
     #[must_use]
     pub const fn counted(index: u8, flags: KeyFlags) -> Self {
         Self { begin: Begin::Index(index), find: Find::KeyNum { count_at: 0, first: 1, step: 1 }, flags }
     }
 
-    /// A key behind a word that is looked for from argument `from` on.
+    /// Specifies one key after a keyword, searched from argument `from`.
     #[must_use]
     pub const fn behind(word: &'static str, from: i8, flags: KeyFlags) -> Self {
         Self { begin: Begin::Keyword { word, from }, find: Find::Range { last: 0, step: 1, limit: 0 }, flags }
     }
 
-    /// All arguments behind such a word, or the first half of them where `limit` is 2.
+    /// Specifies all arguments after a keyword, or the first half of them if `limit` is 2.
     #[must_use]
     pub const fn all_behind(word: &'static str, from: i8, limit: u8, flags: KeyFlags) -> Self {
         Self { begin: Begin::Keyword { word, from }, find: Find::Range { last: -1, step: 1, limit }, flags }
     }
 
-    /// If this is a single key at a fixed place: that place.
+    /// Returns the argument index if this is a single key at a fixed position.
     #[must_use]
     pub const fn single(&self) -> Option<usize> {
         match (self.begin, self.find) {
@@ -127,8 +127,8 @@ impl KeySpec {
         }
     }
 
-    /// Visits the place of each key in `args`. Arguments that do not fit (a count that is no number,
-    /// or too large) give no keys: the handler will refuse them.
+    /// Visits the index of each key in `args`. Invalid arguments, such as a bad count, yield no keys: the handler will
+    /// refuse them.
     pub fn visit(&self, args: Args<'_>, visit: &mut impl FnMut(usize)) {
         let Some(begin) = self.begin(args) else { return };
         let (first, count, step) = match self.find {
@@ -178,45 +178,45 @@ impl KeySpec {
     }
 }
 
-/// The keys of one request, and the databases that it names, as the command's own parser finds them.
+/// The keys and databases of one request, as found by the command's own parser.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestKeys {
     keys: SmallVec<[(usize, KeyFlags); 4]>,
     databases: SmallVec<[i64; 2]>,
 }
 
-/// Finds the keys and databases of a request whose places depend on its option words. The handler takes its options
-/// from the same parser, so that it never works on a key that routing, locking and access control have not seen. A
-/// request that the handler refuses may have any keys.
+/// Parses the keys and databases of a request whose positions depend on options. The handler parses its options with
+/// the same function, so it never accesses a key that routing, locking and access control have not seen. The result is
+/// arbitrary for requests that the handler refuses.
 pub type ParseKeys = fn(Args<'_>) -> RequestKeys;
 
 impl RequestKeys {
-    /// With a key at argument `index`.
+    /// Adds a key at argument `index`.
     #[must_use]
     pub fn key(self, index: usize, flags: KeyFlags) -> Self {
         self.keys(index..index + 1, flags)
     }
 
-    /// With keys at these arguments.
+    /// Adds keys at these arguments.
     #[must_use]
     pub fn keys(mut self, places: impl IntoIterator<Item = usize>, flags: KeyFlags) -> Self {
         self.keys.extend(places.into_iter().map(|index| (index, flags)));
         self
     }
 
-    /// With these databases beside the client's own.
+    /// Adds databases besides the selected one.
     #[must_use]
     pub fn databases(mut self, numbers: impl IntoIterator<Item = i64>) -> Self {
         self.databases.extend(numbers);
         self
     }
 
-    /// The place of each key among the arguments, and its use.
+    /// Returns the argument index and use of each key.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (usize, KeyFlags)> {
         self.keys.iter().copied()
     }
 
-    /// The databases that the request names, which need not exist.
+    /// Returns the named databases, which may not exist.
     pub(crate) fn named_databases(&self) -> &[i64] {
         &self.databases
     }

@@ -1,6 +1,6 @@
-//! The latency monitor: what took longer than `latency-monitor-threshold`, by kind of event.
+//! The latency monitor (LATENCY): events that took longer than `latency-monitor-threshold`.
 //!
-//! For each event the last samples, one a second, the worst of that second; and the worst ever.
+//! For each event it keeps the last samples, at most one per second (the worst of that second), and the maximum.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,28 +8,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use clock::Millis;
 use parking_lot::Mutex;
 
-/// Samples kept of one event.
+/// Samples kept per event.
 const SAMPLES: usize = 160;
 const NANOS_A_MILLISECOND: u64 = 1_000_000;
 
-/// The monitor.
+/// Samples of slow events, by event name.
 #[derive(Debug)]
 pub struct LatencyMonitor {
-    /// In nanoseconds; the largest number is never.
+    /// In nanoseconds; the maximum value disables the monitor.
     threshold: AtomicU64,
     events: Mutex<BTreeMap<&'static str, Event>>,
 }
 
-/// The measurements of one kind of event.
+/// The samples of one kind of event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Event {
-    /// Seconds since the epoch, and milliseconds; the oldest first.
+    /// Time in seconds since the epoch and duration in milliseconds, oldest first.
     pub samples: VecDeque<(i64, u64)>,
-    /// The worst ever, in milliseconds.
+    /// Maximum duration in milliseconds.
     pub max: u64,
-    /// The sum of all that were noted, in milliseconds.
+    /// Sum of all durations in milliseconds.
     pub sum: u64,
-    /// How many were noted.
+    /// Number of events.
     pub count: u64,
 }
 
@@ -40,24 +40,24 @@ impl Default for LatencyMonitor {
 }
 
 impl LatencyMonitor {
-    /// From now on samples what takes at least so many milliseconds; 0 is nothing.
+    /// Sets the threshold in milliseconds; 0 disables the monitor.
     pub fn configure(&self, threshold: u64) {
         let nanos = if threshold == 0 { u64::MAX } else { threshold.saturating_mul(NANOS_A_MILLISECOND) };
         self.threshold.store(nanos, Ordering::Relaxed);
     }
 
-    /// Whether events are sampled.
+    /// Returns whether the monitor is enabled.
     pub fn is_on(&self) -> bool {
         self.threshold.load(Ordering::Relaxed) != u64::MAX
     }
 
-    /// Whether an event that took so long is noted.
+    /// Returns whether a duration reaches the threshold.
     #[inline]
     pub(crate) fn wants(&self, nanos: u64) -> bool {
         nanos >= self.threshold.load(Ordering::Relaxed)
     }
 
-    /// Takes note of an event, if it took long enough.
+    /// Records an event if it reaches the threshold.
     #[inline]
     pub fn sample(&self, event: &'static str, now: Millis, nanos: u64) {
         if self.wants(nanos) {
@@ -81,12 +81,12 @@ impl LatencyMonitor {
         }
     }
 
-    /// Every event that happened.
+    /// Returns the samples of all events.
     pub fn events(&self) -> BTreeMap<&'static str, Event> {
         self.events.lock().clone()
     }
 
-    /// The measurements of the event of this name, in upper or lower case.
+    /// Finds an event by name, ignoring case.
     pub fn event(&self, name: &[u8]) -> Option<Event> {
         let events = self.events.lock();
         events
@@ -95,7 +95,7 @@ impl LatencyMonitor {
             .map(|(_, event)| event.clone())
     }
 
-    /// Forgets the named events, or all, and says how many there were.
+    /// Removes the named events, or all if none are named; returns how many.
     pub fn reset(&self, names: &[&[u8]]) -> usize {
         let mut events = self.events.lock();
         let before = events.len();

@@ -1,5 +1,4 @@
-//! Large values on their way out. Taking one apart takes time that no client should wait, so the shell does
-//! it on a thread of its own.
+//! Background freeing of large values, which would delay clients; the shell runs it on a thread of its own.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -8,10 +7,10 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use keyspace::{RemovedValue, Table};
 use parking_lot::Mutex;
 
-/// Smaller ones are dropped where they are: about what handing them over costs.
+/// Smaller values are freed immediately, which costs about as much as queueing them.
 const LARGE: usize = 64 << 10;
 
-/// Tables with less than this in all are as good as nothing.
+/// Tables below this total size are freed immediately.
 const LARGE_TABLES: usize = 16 * LARGE;
 
 #[derive(Debug)]
@@ -21,7 +20,7 @@ enum Waste {
 }
 
 impl Waste {
-    /// About how much memory dropping it gives back.
+    /// Returns the approximate memory that freeing it releases, in bytes.
     fn bytes(&self) -> usize {
         match self {
             Self::Value(dropped) => dropped.bytes(),
@@ -29,7 +28,7 @@ impl Waste {
         }
     }
 
-    /// As how many values it counts.
+    /// Returns how many values it counts as.
     fn values(&self) -> usize {
         match self {
             Self::Value(_) => 1,
@@ -38,10 +37,10 @@ impl Waste {
     }
 }
 
-/// The callback that has [`LazyFreeQueue::empty`] called soon.
+/// The callback that schedules [`LazyFreeQueue::empty`].
 type Ring = Box<dyn Fn() + Send + Sync>;
 
-/// The lazy-free queue: values and tables that wait to be dropped.
+/// Values and tables waiting to be freed in the background.
 #[derive(Default)]
 pub struct LazyFreeQueue {
     waiting: Mutex<Vec<Waste>>,
@@ -58,20 +57,20 @@ impl fmt::Debug for LazyFreeQueue {
 }
 
 impl LazyFreeQueue {
-    /// Lets go of a value that left its table: in the background if it is large and that is to be (`lazy`).
+    /// Frees a removed value, in the background if it is large and `lazy` is set.
     pub(crate) fn discard(&self, dropped: RemovedValue, lazy: bool) {
         if lazy && Self::is_large(&dropped) {
             self.throw(Waste::Value(dropped));
         }
     }
 
-    /// Whether it is so large that it matters which thread drops it.
+    /// Returns whether the value is large enough for background freeing.
     #[inline]
     pub(crate) fn is_large(dropped: &RemovedValue) -> bool {
         dropped.bytes() >= LARGE
     }
 
-    /// Lets go of what a flush took out; gives it back if it is so little that the caller may drop it.
+    /// Queues the tables removed by a flush; returns them if they are small enough for the caller to free.
     pub(crate) fn discard_tables(&self, tables: Vec<Table>) -> Vec<Table> {
         if tables.iter().map(Table::estimated_bytes).sum::<usize>() < LARGE_TABLES {
             return tables;
@@ -92,34 +91,34 @@ impl LazyFreeQueue {
         }
     }
 
-    /// Has `ring` called, from then on, whenever something lies in the empty lazy-free queue: a client that overwrites
-    /// large values fills it as fast as memory is written. To be called once.
+    /// Registers a callback for when something is added to the empty queue: a client that overwrites large values can
+    /// fill it at memory speed.
     ///
     /// # Panics
-    /// If it was called before.
+    /// If called twice.
     pub fn call_when_filled(&self, ring: impl Fn() + Send + Sync + 'static) {
         assert!(self.ring.set(Box::new(ring)).is_ok(), "one shell empties the queue");
     }
 
-    /// How many values wait or are being dropped.
+    /// Returns the number of values waiting or being freed.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.pending.load(Ordering::Relaxed)
     }
 
-    /// About how much memory they take. What is being dropped counts until that is done.
+    /// Returns the approximate memory of values waiting or being freed.
     #[must_use]
     pub fn pending_bytes(&self) -> usize {
         self.pending_bytes.load(Ordering::Relaxed)
     }
 
-    /// How many have been dropped.
+    /// Returns the number of values freed so far.
     #[must_use]
     pub fn freed(&self) -> u64 {
         self.freed.load(Ordering::Relaxed)
     }
 
-    /// Drops what waits. Takes as long as it takes.
+    /// Frees everything in the queue; may take long.
     pub fn empty(&self) {
         let waiting = std::mem::take(&mut *self.waiting.lock());
         for waste in waiting {

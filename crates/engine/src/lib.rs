@@ -1,12 +1,12 @@
-//! The decisions of a server, without sockets, threads or a clock.
+//! The command engine of a server, without sockets, threads or a clock.
 //!
-//! [`Dispatcher::run`] takes the requests of one read, finds each command in the [`Command`] table, touches ahead what
-//! they will need, locks the slots that a command names, checks that it may run here, runs its handler and appends its
-//! effects to the log while the slots are still locked. What needs a socket, a file, time to pass or another node's
-//! answer comes back as a [`NodeCommand`] for the shell.
+//! [`Dispatcher::run`] takes the requests of one read, finds each command in the [`Command`] table, prefetches its
+//! data, locks the slots of its keys, checks that it may run here, runs its handler, and appends its effects to the log
+//! while the slots are still locked. Whatever needs a socket, a file, time or another node's reply is returned to the
+//! shell as a [`NodeCommand`].
 //!
-//! Three modules lie above each other: the state that connections share ([`Engine`]), what a command is written with
-//! ([`Command`], [`Context`], [`Commands`]), and what runs it ([`Dispatcher`]). The lowest knows commands by number.
+//! There are three layers: the state shared by connections ([`Engine`]), the command interface ([`Command`],
+//! [`Context`], [`Commands`]), and command dispatch ([`Dispatcher`]). The lowest layer knows commands only by number.
 #![forbid(unsafe_code)]
 
 mod access;

@@ -1,8 +1,8 @@
-//! Commands that take long, which background workers run: how long that is, and the slots that they hold or are next to
-//! hold.
+//! Registry of slow commands on background workers: the duration threshold, and the slots they have locked or will
+//! lock.
 //!
-//! A command that wants such a slot would keep its worker waiting for all that time, and the worker's other connections
-//! with it. So it goes to the background too, where it waits its turn.
+//! A command that waited for such a slot would block its worker and the worker's other connections. It therefore moves
+//! to the background, too, and waits there.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -10,18 +10,18 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use slot_routing::Slot;
 
-/// Long commands and their slots.
+/// The threshold for slow commands, and the slots in use by them.
 #[derive(Debug)]
 pub struct LongCommands {
-    /// So many nanoseconds are long.
+    /// Threshold in nanoseconds.
     threshold: AtomicU64,
-    /// How many are with background workers that are about some slot.
+    /// Number of slow commands in the background that use slots.
     running: AtomicUsize,
-    /// Their slots, and how many each has. Only asked about a slot that another thread holds.
+    /// Number of slow commands per slot. Only read when a slot is locked by another thread.
     slots: Mutex<BTreeMap<Slot, usize>>,
 }
 
-/// The slots of a long command, until that has run.
+/// The slots of a running slow command, registered until dropped.
 #[derive(Debug)]
 pub(crate) struct LongSlots<'a> {
     all: &'a LongCommands,
@@ -35,18 +35,18 @@ impl Default for LongCommands {
 }
 
 impl LongCommands {
-    /// Says how many nanoseconds are long.
+    /// Sets the threshold in nanoseconds.
     pub fn set_threshold(&self, nanos: u64) {
         self.threshold.store(nanos, Ordering::Relaxed);
     }
 
-    /// How many nanoseconds are long.
+    /// Returns the threshold in nanoseconds.
     #[must_use]
     pub fn threshold(&self) -> u64 {
         self.threshold.load(Ordering::Relaxed)
     }
 
-    /// A long command begins that is about these slots.
+    /// Registers a slow command with its slots.
     pub(crate) fn begin(&self, slots: Vec<Slot>) -> LongSlots<'_> {
         if !slots.is_empty() {
             self.running.fetch_add(1, Ordering::Relaxed);
@@ -56,7 +56,7 @@ impl LongCommands {
         LongSlots { all: self, slots }
     }
 
-    /// Whether a long command is about one of these slots; or about any, if these are none.
+    /// Returns whether a slow command uses one of these slots, or any slot if the list is empty.
     pub(crate) fn hold_any(&self, slots: &[Slot]) -> bool {
         if self.running.load(Ordering::Relaxed) == 0 {
             return false;

@@ -1,13 +1,13 @@
-//! The part of MIGRATE in the keyspace: capturing a key as it is now, and releasing it if it is still so.
+//! The keyspace operations of MIGRATE: capturing a key's value, and releasing the key if it is unchanged.
 //!
-//! No slot is held while another server is spoken to, so a key may change between the two. A migration
-//! captures the key, has it restored elsewhere, and releases it; if the key has changed by then, it begins
-//! again with the present value. Whether the keys are this node's to move is asked before, and again before
-//! each is released: a failover may have come between.
+//! No slot is locked while the target is contacted, so a key may change between the two operations. A migration
+//! captures the key, restores it on the target, and releases it here; if it has changed, the migration starts again
+//! with the new value. Whether this node may move the keys is checked at the start and again at each release, since a
+//! failover may have happened in between.
 //!
-//! The keys that are left in a slot that has another owner are deleted some at a time.
+//! Keys left over in a slot with a new owner are deleted in small batches.
 //!
-//! [`Order`] is the command's words, and [`Migration`] the machine that says what is to be captured, sent and released.
+//! [`Order`] is the parsed command, and [`Migration`] the state machine that decides what to capture, send and release.
 
 mod machine;
 mod order;
@@ -25,48 +25,48 @@ use crate::stats::add;
 pub use machine::{Failure, Input, Migration, Step};
 pub use order::{Destination, Order, keys_of_migrate};
 
-/// About how many keys are deleted while their slot is held: some tens of microseconds.
+/// Number of keys deleted per lock of a slot: some tens of microseconds of work.
 const KEYS_PER_LOCK: usize = 64;
 
-/// A key's value and time, taken at one moment.
+/// A key's value and expiry at one point in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CapturedKey {
-    /// As DUMP gives it, in this dialect.
+    /// The value in the format of DUMP.
     pub payload: Vec<u8>,
-    /// The form of the payload.
+    /// The payload's format.
     pub dialect: Dialect,
-    /// When the key expires, if it does.
+    /// The expiry, if any.
     pub expiry: Option<Millis>,
 }
 
-/// The outcome of releasing a key.
+/// The result of releasing a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Release {
-    /// It is gone; the offset at which that ends in the log, if the log has a reader.
+    /// Deleted; the log offset after the deletion if the log has a reader.
     Gone(Option<ReplOffset>),
-    /// It is not what was captured.
+    /// The key differs from the captured value.
     Changed,
-    /// Writes wait, so the release must wait too.
+    /// Writes are paused, so the release must wait.
     Paused,
 }
 
-/// The keys that are left in a slot that this node gives up.
+/// What remains in a slot that this node gives up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Left {
     /// Nothing that this node may delete.
     Nothing,
-    /// Perhaps more keys.
+    /// Possibly more keys.
     Some,
-    /// Keys that may not be deleted before a pause is over.
+    /// Keys that cannot be deleted before a pause ends.
     Paused,
 }
 
 impl Engine {
-    /// Whether a client may move `keys` away from here: they lie in one slot, which this node serves or
-    /// which is on the move to or from it.
+    /// Checks whether a client may move `keys` away: they must be in one slot that this node serves, or that is
+    /// migrating or importing.
     ///
     /// # Errors
-    /// Their slots differ, or another node serves them.
+    /// The keys are in different slots, or another node serves them.
     pub fn may_migrate(&self, keys: &[Vec<u8>]) -> Result<(), CommandError> {
         let mut slots = keys.iter().map(|key| Slot::of_key(key));
         let Some(slot) = slots.next().filter(|_| self.topology.is_some()) else {
@@ -84,7 +84,7 @@ impl Engine {
             return if replica { Err(CommandError::ReadOnlyReplica) } else { Ok(()) };
         };
         match locked.slot(slot).ownership() {
-            // A demotion that is not published to the slots yet.
+            // Demoted, but the slots have not been updated yet.
             Ownership::Mine | Ownership::Migrating | Ownership::Importing if self.settings.is_replica() => {
                 Err(CommandError::ReadOnlyReplica)
             }
@@ -96,17 +96,17 @@ impl Engine {
         }
     }
 
-    /// The key as it is now, if it is there.
+    /// Captures a key, if it exists.
     #[must_use]
     pub fn capture(&self, db: u16, key: &[u8], now: Millis, dialect: Dialect) -> Option<CapturedKey> {
         let slot = self.keyspace.key(key).slot();
         self.captured(&mut self.keyspace.lock_many(&[slot]), db, key, now, dialect)
     }
 
-    /// Deletes the key, and logs that, if it is still as it was captured and this node's to delete.
+    /// Deletes and logs the key if it is unchanged since its capture and this node may delete it.
     ///
     /// # Errors
-    /// The slot is served elsewhere by now.
+    /// The slot is served elsewhere now.
     pub fn release(
         &self,
         worker: &Worker,
@@ -138,9 +138,9 @@ impl Engine {
         Ok(Release::Gone(end))
     }
 
-    /// Has clients' writes to `slot` wait from now on, until [`Engine::free_slot`]; `false` if that cannot be.
+    /// Pauses clients' writes to `slot` until [`Engine::free_slot`]; returns `false` if that is impossible.
     pub fn hold_slot(&self, slot: Slot) -> bool {
-        // First, so that each thread that locks the slot after this asks it.
+        // Set the flag first, so that each thread that locks the slot afterwards checks for the pause.
         self.pauses.hold_slot(&self.settings);
         let held = self.keyspace.lock(slot).hold();
         if !held {
@@ -149,25 +149,24 @@ impl Engine {
         held
     }
 
-    /// Ends what [`Engine::hold_slot`] began.
+    /// Ends the pause of [`Engine::hold_slot`].
     pub fn free_slot(&self, slot: Slot) {
         self.keyspace.lock(slot).free();
         self.pauses.free_slot(&self.settings);
     }
 
-    /// Hides the keys of `slot` from now on ([`keyspace::SlotData::set_hidden`]), or shows them.
+    /// Hides or shows the keys of `slot` ([`keyspace::SlotData::set_hidden`]).
     pub fn hide_slot(&self, slot: Slot, is_hidden: bool) {
         self.keyspace.lock(slot).set_hidden(is_hidden);
     }
 
-    /// Deletes some keys of a slot that another node serves now, and logs that. A slot that is served, imported or
-    /// copied here (again) keeps what it has, and so does a replica; what is being imported (a slot that is hidden) is
-    /// not meant.
+    /// Deletes and logs some keys of a slot that another node serves now. Slots that this node serves, imports or
+    /// replicates keep their keys, and so do hidden slots, which are being imported.
     pub fn leave_slot(&self, slot: Slot) -> Left {
         self.delete_some(slot, false)
     }
 
-    /// The same of a slot that is hidden, whose import has come to nothing.
+    /// Deletes some keys of a hidden slot whose import has failed.
     pub fn drop_imported(&self, slot: Slot) -> Left {
         self.delete_some(slot, true)
     }
@@ -188,7 +187,7 @@ impl Engine {
             guard.table(db).scan(0, KEYS_PER_LOCK, &mut |item| keys.push(item.key.to_vec()));
             for key in &keys {
                 let handle = self.keyspace.key(key);
-                // Whatever the time: what is due goes, too.
+                // Delete the key whether it is expired or not.
                 if let KeyLookup::Live(place) = guard.table(db).find(&handle, Millis(i64::MIN)) {
                     dropped.push(guard.table(db).remove(place, &handle));
                     self.key_gone(db, slot, key, b"DEL");
@@ -203,7 +202,7 @@ impl Engine {
         if keys.is_empty() { Left::Nothing } else { Left::Some }
     }
 
-    /// Deletes what a slot holds, and tells the log nothing: its master did so.
+    /// Deletes all keys of a slot without logging, because the master already did.
     pub fn forget_slot(&self, slot: Slot) {
         let mut guard = self.keyspace.lock(slot);
         let tables: Vec<_> = guard.databases().into_iter().filter_map(|db| guard.take(db).table).collect();
@@ -211,7 +210,7 @@ impl Engine {
         drop(self.lazy_free.discard_tables(tables));
     }
 
-    /// Deletes everything, and tells the log nothing: for a node that leaves its cluster.
+    /// Deletes all data without logging, for a node that leaves its cluster.
     pub fn forget_everything(&self) {
         let mut tables = Vec::new();
         for slot in Slot::all() {

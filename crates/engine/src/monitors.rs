@@ -1,9 +1,8 @@
-//! MONITOR: clients that are shown every command before it runs.
+//! MONITOR: streams every command to the monitoring clients before it runs.
 //!
-//! Without monitors a command costs nothing more: [`Gate::MONITORED`] takes commands off the short path. So it does for
-//! the moments in which the keys of commands are counted ([`crate::sampling`]).
-//! Commands that administer the server are not shown, nor are passwords. A monitor that does not read is cut off at the
-//! output limit of its class, as any other client.
+//! Without monitors this costs nothing: [`Gate::MONITORED`] takes commands off the fast path. The same flag is set
+//! while the keys of commands are sampled ([`crate::sampling`]). Administrative commands and passwords are not shown. A
+//! monitor that does not read is disconnected at the output limit of its class, like any other client.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,17 +15,17 @@ use crate::clients::{Client, ClientFlags};
 use crate::sampling::{KeySample, KeySampler};
 use crate::settings::{Gate, Settings};
 
-/// The clients that are shown commands.
+/// The clients that run MONITOR.
 #[derive(Debug, Default)]
 pub struct Monitors {
     clients: RwLock<BTreeMap<u64, Arc<Client>>>,
-    /// So many bytes may wait for one of them; 0 is no limit (`client-output-buffer-limit normal`).
+    /// Maximum number of bytes queued for one monitor; 0 means unlimited (`client-output-buffer-limit normal`).
     pub output_limit: AtomicUsize,
     pub(crate) sampler: KeySampler,
 }
 
 impl Monitors {
-    /// From now on the client is shown every command.
+    /// Starts MONITOR for a client.
     pub(crate) fn start(&self, settings: &Settings, client: &Arc<Client>) {
         client.set_flag(ClientFlags::MONITOR, true);
         client.keep_inbox_for_monitor(true);
@@ -35,7 +34,7 @@ impl Monitors {
         settings.set_gate(Gate::MONITORED, true);
     }
 
-    /// RESET, or its client has left.
+    /// Stops MONITOR for a client: on RESET, or when it disconnects.
     pub(crate) fn stop(&self, settings: &Settings, client: &Client) {
         if !client.flags().contains(ClientFlags::MONITOR) {
             return;
@@ -47,27 +46,27 @@ impl Monitors {
         settings.set_gate(Gate::MONITORED, !clients.is_empty() || self.sampler.is_on());
     }
 
-    /// Counts from now on which keys are named, by clients and scripts, until [`Self::end_key_sample`].
+    /// Starts to count how often clients and scripts name each key, until [`Self::end_key_sample`].
     pub fn begin_key_sample(&self, settings: &Settings) {
-        // The lock under which the gate is set.
+        // The flag is only changed under this lock.
         let _clients = self.clients.write();
         self.sampler.begin();
         settings.set_gate(Gate::MONITORED, true);
     }
 
-    /// Ends the count.
+    /// Ends the sampling and returns its counts.
     pub fn end_key_sample(&self, settings: &Settings) -> KeySample {
         let clients = self.clients.write();
         settings.set_gate(Gate::MONITORED, !clients.is_empty());
         self.sampler.end()
     }
 
-    /// How many clients are shown commands.
+    /// Returns the number of monitoring clients.
     pub fn clients(&self) -> usize {
         self.clients.read().len()
     }
 
-    /// Shows a command in its written form to all of them.
+    /// Sends a formatted command to all monitors.
     pub(crate) fn show(&self, line: Vec<u8>) {
         let line = SharedBytes::from(line);
         let limit = self.output_limit.load(Ordering::Relaxed);

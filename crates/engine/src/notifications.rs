@@ -1,30 +1,29 @@
-//! Keyspace notifications: subscribers are told what happens to keys.
+//! Keyspace notifications: pub/sub messages about changes of keys.
 //!
-//! A command that changed a key says so by [`Context::notify`](crate::Context::notify), with the class of the event and
-//! its name, as Redis has them. If `notify-keyspace-events` names the class, the event is published, to clients of this
-//! node alone: on `__keyspace@<db>__:<key>` the name of the event, on `__keyevent@<db>__:<event>` the key. The slot of
-//! the key is still locked, so subscribers hear of one key's events in their order. Where nothing is named an event
-//! costs one load.
+//! A command that changes a key calls [`Context::notify`](crate::Context::notify) with the event's class and name, as
+//! in Redis. If `notify-keyspace-events` includes the class, the event is published to clients of this node: its name
+//! on `__keyspace@<db>__:<key>` and the key on `__keyevent@<db>__:<event>`. The key's slot is still locked, so events
+//! of one key arrive in order. With notifications off an event costs one load.
 //!
-//! No command says that a key is new ([`Class::NEW`]). If that class is published, the keys that a command names and
-//! that do not exist are noted before it runs, and those of them that exist when it says what it did are new.
+//! Commands do not report that a key is new ([`Class::NEW`]). If that class is enabled, missing keys among a command's
+//! keys are recorded before it runs; those that exist when it reports its change are new.
 
 use std::cell::RefCell;
 
 use bitflags::bitflags;
 
-/// Keys that a command names and that were not there before it ran, with their databases.
+/// Keys of the running command that did not exist before it, with their databases.
 pub(crate) type Absent = RefCell<Vec<(u16, Vec<u8>)>>;
 
 bitflags! {
-    /// The class of an event, and the channels on which it is published.
+    /// Event classes, and the two kinds of channels.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub struct Class: u32 {
-        /// `K`: published by key.
+        /// `K`: publish on keyspace channels.
         const KEYSPACE = 1;
-        /// `E`: published by event.
+        /// `E`: publish on keyevent channels.
         const KEYEVENT = 1 << 1;
-        /// `g`: commands that are about any kind of value (DEL, EXPIRE, RENAME).
+        /// `g`: commands for any type (DEL, EXPIRE, RENAME).
         const GENERIC = 1 << 2;
         /// `$`
         const STRING = 1 << 3;
@@ -36,17 +35,17 @@ bitflags! {
         const HASH = 1 << 6;
         /// `z`
         const SORTED_SET = 1 << 7;
-        /// `x`: a key's time has come.
+        /// `x`: a key expired.
         const EXPIRED = 1 << 8;
-        /// `e`: a key went to make room.
+        /// `e`: a key was evicted.
         const EVICTED = 1 << 9;
         /// `t`
         const STREAM = 1 << 10;
-        /// `m`: a key was read that is not there. Not part of `A`.
+        /// `m`: a key was not found by a read. Not part of `A`.
         const MISS = 1 << 11;
-        /// `d`: values of modules, of which there are none.
+        /// `d`: module types, which do not exist here.
         const MODULE = 1 << 12;
-        /// `n`: a key is new. Not part of `A`.
+        /// `n`: a key was created. Not part of `A`.
         const NEW = 1 << 13;
         /// `A`
         const ALL = Self::GENERIC.bits() | Self::STRING.bits() | Self::LIST.bits() | Self::SET.bits()
@@ -55,7 +54,7 @@ bitflags! {
     }
 }
 
-/// The letters of `notify-keyspace-events`, besides `A`.
+/// Letters of `notify-keyspace-events`, except `A`.
 const LETTERS: [(char, Class); 14] = [
     ('g', Class::GENERIC),
     ('$', Class::STRING),
@@ -74,7 +73,7 @@ const LETTERS: [(char, Class); 14] = [
 ];
 
 impl Class {
-    /// The classes that the letters name, or `None` if one of them names nothing.
+    /// Parses `notify-keyspace-events`; `None` if a letter is unknown.
     #[must_use]
     pub fn of_letters(letters: &str) -> Option<Self> {
         let class = |letter| match letter {

@@ -1,12 +1,13 @@
-//! Pauses: for a while, writes or all commands wait (CLIENT PAUSE, a manual failover, a shutdown, a standstill).
+//! Pauses of commands: CLIENT PAUSE, manual failover, shutdown, and after a process suspension.
 //!
-//! Each purpose has its own pause and ends it by itself; commands wait as the strictest of them says.
-//! The gate ([`crate::Settings::gate`]) shows the outcome, so that a command that runs while nothing is
-//! paused pays nothing. A pause whose time is over ends when it is looked at ([`Pauses::end_overdue`]): every
-//! command that would wait does so, and so should the shell that lets connections wait, at [`Pauses::until`].
+//! Each purpose has its own pause and ends it independently; the strictest active pause applies. The node flags
+//! ([`crate::Settings::gate`]) show the result, so commands pay nothing while there is no pause. An expired pause ends
+//! when someone checks it ([`Pauses::end_overdue`]): every command that would wait does, and so should a shell with
+//! waiting connections, at [`Pauses::until`].
 //!
-//! Every end of a pause or of a hold is counted ([`Pauses::ends`]) and told to the shell, after the gate shows it. So
-//! whoever reads the count, then the gate, and waits for another count misses no end.
+//! Every end of a pause or of a slot's write pause is counted ([`Pauses::ends`]) and reported to the shell after the
+//! flags are updated. A caller that reads the count, then the flags, and waits for a different count therefore misses
+//! no end.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -22,13 +23,13 @@ use crate::settings::{Gate, Settings};
 pub enum PausePurpose {
     /// CLIENT PAUSE
     Client,
-    /// A manual failover: writes wait until the replica has them all.
+    /// Manual failover: writes wait until the replica has caught up.
     Failover,
-    /// The server stops: what it acknowledges from now on would be lost.
+    /// Shutdown: writes acknowledged from now on would be lost.
     Shutdown,
-    /// The server stands still (DEBUG SLEEP).
+    /// DEBUG SLEEP.
     Sleep,
-    /// The server stood still, and has not heard yet whether it was replaced.
+    /// The process was suspended and does not know yet whether it was failed over.
     Standstill,
 }
 
@@ -40,15 +41,15 @@ const PURPOSES: [PausePurpose; 5] = [
     PausePurpose::Standstill,
 ];
 
-/// By [`PausePurpose`].
+/// Indexed by [`PausePurpose`].
 type ByPurpose = [Option<Pause>; PURPOSES.len()];
 
-/// The commands that wait.
+/// Which commands wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PauseMode {
-    /// Writes.
+    /// Write commands only.
     Writes,
-    /// Everything.
+    /// All commands.
     All,
 }
 
@@ -58,14 +59,14 @@ struct Pause {
     until: Millis,
 }
 
-/// The pauses that hold.
+/// The active pauses.
 #[derive(Default)]
 pub struct Pauses {
     held: Mutex<ByPurpose>,
-    /// How many hold a slot; which ones, the slots know ([`keyspace::SlotData::is_held`]).
+    /// Number of slots with paused writes; the slots know which ones ([`keyspace::SlotData::is_held`]).
     slots: Mutex<usize>,
     ends: AtomicU64,
-    /// Called at each end.
+    /// Called at each end of a pause.
     ring: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -76,7 +77,7 @@ impl fmt::Debug for Pauses {
 }
 
 impl Pauses {
-    /// Starts a pause, or replaces the one for the same purpose; one that holds longer is not shortened.
+    /// Starts or replaces the pause for a purpose; a longer existing pause is not shortened.
     pub fn pause(&self, settings: &Settings, purpose: PausePurpose, mode: PauseMode, until: Millis) {
         let mut held = self.held.lock();
         let held_for = &mut held[purpose as usize];
@@ -101,7 +102,7 @@ impl Pauses {
         }
     }
 
-    /// Ends the pauses whose time is over. Returns when the next one ends, if any holds.
+    /// Ends expired pauses. Returns when the next active one ends.
     pub fn end_overdue(&self, settings: &Settings, now: Millis) -> Option<Millis> {
         let mut held = self.held.lock();
         let before = held.iter().flatten().count();
@@ -118,17 +119,17 @@ impl Pauses {
         next
     }
 
-    /// How many pauses and holds have ended. A command that was kept from running may run once this has changed since
-    /// before it was asked about.
+    /// Returns the number of ended pauses. A waiting command may run once the count differs from the value before its
+    /// check.
     #[must_use]
     pub fn ends(&self) -> u64 {
         self.ends.load(Ordering::Acquire)
     }
 
-    /// Has `ring` called, from then on, at each end. To be called once.
+    /// Registers a callback for each end of a pause.
     ///
     /// # Panics
-    /// If it was called before.
+    /// If called twice.
     pub fn call_at_end(&self, ring: impl Fn() + Send + Sync + 'static) {
         assert!(self.ring.set(Box::new(ring)).is_ok(), "one shell lets commands wait");
     }
@@ -140,14 +141,14 @@ impl Pauses {
         }
     }
 
-    /// One more slot is going to be held: from now on each thread that locks a slot for a write asks it.
+    /// Counts one more slot with paused writes: from now on each thread that locks a slot for a write checks it.
     pub(crate) fn hold_slot(&self, settings: &Settings) {
         let mut slots = self.slots.lock();
         *slots += 1;
         settings.set_gate(Gate::SLOTS_HELD, true);
     }
 
-    /// One fewer is held.
+    /// Counts one slot fewer with paused writes.
     pub(crate) fn free_slot(&self, settings: &Settings) {
         let mut slots = self.slots.lock();
         *slots -= 1;
@@ -156,12 +157,12 @@ impl Pauses {
         self.tell_end();
     }
 
-    /// Whether any slot is held.
+    /// Returns whether writes are paused on any slot.
     pub fn holds_slots(&self) -> bool {
         *self.slots.lock() > 0
     }
 
-    /// The purpose of the pause; of several, the one that holds back most.
+    /// Returns the purpose of the strictest active pause.
     #[must_use]
     pub fn purpose(&self) -> Option<PausePurpose> {
         let held = self.held.lock();
@@ -169,13 +170,13 @@ impl Pauses {
         modes.max_by_key(|(mode, _)| *mode).map(|(_, purpose)| purpose)
     }
 
-    /// Whether a pause for this purpose holds at `now`.
+    /// Returns whether a pause for this purpose is active at `now`.
     #[must_use]
     pub fn holds(&self, purpose: PausePurpose, now: Millis) -> bool {
         self.held.lock()[purpose as usize].is_some_and(|pause| pause.until > now)
     }
 
-    /// When the last of the pauses ends, if any holds, and what they hold back.
+    /// Returns the strictest mode and the latest end of the active pauses.
     #[must_use]
     pub fn until(&self) -> Option<(PauseMode, Millis)> {
         let held = self.held.lock();
@@ -214,7 +215,7 @@ mod tests {
         assert!(settings.gate().is_empty());
     }
 
-    /// A client waited for a pause that an operator had ended: it was told with the next look at the clock.
+    /// Regression: a client kept waiting for a pause that had ended, until the next clock check.
     #[test]
     fn each_end_is_counted_and_told_after_the_gate_shows_it() {
         let (settings, pauses) = (Arc::new(Settings::default()), Arc::new(Pauses::default()));

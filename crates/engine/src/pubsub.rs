@@ -1,12 +1,12 @@
-//! Publishing and subscribing: channels, patterns, and their subscribers.
+//! Pub/sub: channels, patterns, shard channels and their subscribers.
 //!
-//! Channels, patterns and shard channels each have a table from their name to their subscribers, split
-//! into shards by name. A publisher holds the one shard of its channel for reading, and appends the
-//! message, encoded once for each version of the protocol, to every subscriber's inbox
-//! ([`crate::Client`]), where a long one is not copied ([`SharedBytes`]): it never waits for a socket. The subscriber's own thread, woken, takes the messages from there.
+//! Each kind has a table from names to subscribers, sharded by name. A publisher locks the channel's shard for reading
+//! and appends the message, encoded once per protocol version, to each subscriber's inbox ([`crate::Client`]); long
+//! messages are shared, not copied ([`SharedBytes`]). It never waits for a socket: each subscriber's own thread is
+//! woken and takes the messages.
 //!
-//! Invariant: a client is in the table of a name exactly as long as the name is in the client's
-//! inbox; both change under the lock of the table's shard. Locks are taken in that order: shard, inbox.
+//! Invariant: a client is in a name's table exactly while the name is in the client's inbox; both change under the lock
+//! of the table's shard. Lock order: shard, then inbox.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,29 +19,29 @@ use slot_routing::Slot;
 
 use crate::clients::{ChannelKind, Client};
 
-/// The length of a bulk string's frame is at most this, in bytes.
+/// Maximum length of a bulk string's frame in bytes.
 const BULK_FRAME: usize = 24;
 
-/// How many locks a table of names has.
+/// Number of shards of a table.
 const SHARDS: usize = 64;
 
-/// The way to the other nodes of a cluster. The shell gives the engine one.
+/// Forwards messages to other cluster nodes; provided by the shell.
 pub trait Bus: Send + Sync + fmt::Debug {
-    /// Sends a client's message to all nodes, or to those of this shard. Must not wait.
+    /// Sends a client's message to all nodes, or only to those of this shard if `sharded`. Must not block.
     fn publish(&self, sharded: bool, channel: &[u8], message: &[u8]);
 
-    /// How many bytes a channel and its message may have together.
+    /// Returns the maximum total length of a channel and its message.
     fn longest(&self) -> usize;
 }
 
 type Subscribers = BTreeMap<u64, Arc<Client>>;
 type Shard = RwLock<BTreeMap<Vec<u8>, Subscribers>>;
 
-/// Names and their subscribers.
+/// Names of one kind with their subscribers.
 #[derive(Debug)]
 struct Table {
     shards: Vec<Shard>,
-    /// How many names there are.
+    /// Number of names.
     names: AtomicUsize,
 }
 
@@ -62,16 +62,16 @@ impl Table {
     }
 }
 
-/// Everybody's subscriptions.
+/// All subscriptions of a server.
 #[derive(Debug)]
 pub struct PubSub {
     channels: Table,
     patterns: Table,
     shard_channels: Table,
-    /// Clients with any subscription.
+    /// Number of clients with subscriptions.
     clients: AtomicUsize,
-    /// A subscriber for which more bytes than this wait is cut off; 0 is no limit
-    /// (`client-output-buffer-limit pubsub`).
+    /// Maximum queued bytes per subscriber before it is closed; 0 means unlimited (`client-output-buffer-limit
+    /// pubsub`).
     pub output_limit: AtomicUsize,
     bus: OnceLock<Box<dyn Bus>>,
 }
@@ -80,7 +80,7 @@ impl Default for PubSub {
     fn default() -> Self {
         Self {
             channels: Table::new(SHARDS),
-            // Every message is compared with all of them.
+            // Every message is matched against all patterns, so sharding would not help.
             patterns: Table::new(1),
             shard_channels: Table::new(SHARDS),
             clients: AtomicUsize::new(0),
@@ -99,7 +99,7 @@ impl PubSub {
         }
     }
 
-    /// Sets the cluster bus, to which messages that clients publish go too.
+    /// Sets the cluster bus, to which clients' messages are forwarded.
     ///
     /// # Panics
     /// If called twice.
@@ -107,20 +107,19 @@ impl PubSub {
         assert!(self.bus.set(bus).is_ok(), "a node has one bus");
     }
 
-    /// Whether the other nodes of a cluster can be told this.
+    /// Returns whether the message fits on the cluster bus.
     pub fn can_forward(&self, channel: &[u8], message: &[u8]) -> bool {
         self.bus.get().is_none_or(|bus| channel.len() + message.len() <= bus.longest())
     }
 
-    /// Tells the other nodes of a cluster, if there are any.
+    /// Forwards a message to the other cluster nodes, if there are any.
     pub fn forward(&self, sharded: bool, channel: &[u8], message: &[u8]) {
         if let Some(bus) = self.bus.get() {
             bus.publish(sharded, channel, message);
         }
     }
 
-    /// Makes the client hear what is published under this name; returns how many subscriptions of this
-    /// kind's reply it has now.
+    /// Subscribes a client to a channel or pattern; returns the subscription count for its reply.
     pub(crate) fn subscribe(&self, kind: ChannelKind, name: &[u8], client: &Arc<Client>) -> usize {
         let table = self.table(kind);
         let mut names = table.shard(name).write();
@@ -135,7 +134,7 @@ impl PubSub {
         client.subscriptions_beside(kind)
     }
 
-    /// The opposite of [`PubSub::subscribe`].
+    /// Unsubscribes a client; returns the subscription count for its reply.
     pub fn unsubscribe(&self, kind: ChannelKind, name: &[u8], client: &Client) -> usize {
         let table = self.table(kind);
         let mut names = table.shard(name).write();
@@ -166,7 +165,7 @@ impl PubSub {
         }
     }
 
-    /// Gives a message to this node's subscribers and says how many times it was given.
+    /// Delivers a message to this node's subscribers; returns the number of deliveries.
     pub fn deliver(&self, sharded: bool, channel: &[u8], message: &[u8]) -> usize {
         let kind = if sharded { ChannelKind::ShardChannel } else { ChannelKind::Channel };
         let word: &[u8] = if sharded { b"smessage" } else { b"message" };
@@ -205,8 +204,7 @@ impl PubSub {
         subscribers.len()
     }
 
-    /// Ends the subscriptions to shard channels of slots that are served elsewhere now, and tells the
-    /// subscribers.
+    /// Ends subscriptions to shard channels of slots that moved to another node, and notifies the subscribers.
     pub fn leave_slots(&self, left: impl Fn(Slot) -> bool) {
         if self.shard_channels.len() == 0 {
             return;
@@ -232,7 +230,7 @@ impl PubSub {
         }
     }
 
-    /// The names of this kind that match, in order.
+    /// Returns the matching names of this kind in order.
     pub fn names(&self, kind: ChannelKind, pattern: Option<&[u8]>) -> Vec<Vec<u8>> {
         let mut found: Vec<Vec<u8>> = Vec::new();
         for shard in &self.table(kind).shards {
@@ -244,27 +242,27 @@ impl PubSub {
         found
     }
 
-    /// How many clients have subscribed to this name.
+    /// Returns the number of subscribers of a name.
     pub fn subscribers(&self, kind: ChannelKind, name: &[u8]) -> usize {
         self.table(kind).shard(name).read().get(name).map_or(0, BTreeMap::len)
     }
 
-    /// Channels with subscribers.
+    /// Returns the number of channels with subscribers.
     pub fn channels(&self) -> usize {
         self.channels.len()
     }
 
-    /// Patterns with subscribers.
+    /// Returns the number of patterns with subscribers.
     pub fn patterns(&self) -> usize {
         self.patterns.len()
     }
 
-    /// Shard channels with subscribers.
+    /// Returns the number of shard channels with subscribers.
     pub fn shard_channels(&self) -> usize {
         self.shard_channels.len()
     }
 
-    /// Clients that subscribe to anything.
+    /// Returns the number of clients with subscriptions.
     pub fn clients(&self) -> usize {
         self.clients.load(Ordering::Relaxed)
     }

@@ -1,17 +1,17 @@
-//! Random choices that need no secrecy: RANDOMKEY and the like.
+//! Non-cryptographic random numbers, for RANDOMKEY and sampling.
 
-/// The SplitMix64 generator: a counter with a good mixer (Steele, Lea, Flood: "Fast splittable
-/// pseudorandom number generators", 2014).
+/// The SplitMix64 generator: a counter with a mixing function (Steele, Lea, Flood: "Fast splittable pseudorandom number
+/// generators", 2014).
 #[derive(Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The numbers that follow from this seed.
+    /// Creates a generator with this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// A uniform random number.
+    /// Returns a uniform random number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;

@@ -1,38 +1,37 @@
-//! Which keys commands are about, counted for a moment when somebody wants to see what is hot.
+//! Short-term sampling of the keys used by commands, to show hot keys on demand.
 //!
-//! Counting is on for some milliseconds, by whoever looks. In between it costs nothing: commands come here by way of
-//! [`crate::settings::Gate::MONITORED`], as they do to monitors. Room is bounded: a key that would be one too many is
-//! counted among the rest.
+//! Sampling is on for a few milliseconds at a time. Otherwise it costs nothing: commands reach it through
+//! [`crate::settings::Gate::MONITORED`], like MONITOR. Memory is bounded: keys beyond the maximum are counted together.
 
 use std::collections::BTreeMap;
 
 use parking_lot::Mutex;
 
-/// So many different keys are kept apart.
+/// Maximum number of distinct keys.
 const MOST_KEYS: usize = 16 * 1024;
-/// Bytes of a key that are kept.
+/// Maximum number of bytes kept per key.
 const MOST_BYTES: usize = 256;
 
-/// The counts while a sample is taken.
+/// The counts of the running sample, if any.
 #[derive(Debug, Default)]
 pub(crate) struct KeySampler(Mutex<Option<KeySample>>);
 
-/// How often keys were named by commands.
+/// How often commands used each key.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct KeySample {
-    /// By the key, or its beginning if it is long, and the slot that it is in.
+    /// Counts by key (possibly truncated) and slot.
     pub keys: BTreeMap<(Vec<u8>, u16), u64>,
-    /// How often others were.
+    /// Count of all keys beyond the maximum.
     pub others: u64,
 }
 
 impl KeySampler {
-    /// Begins to count anew.
+    /// Starts a new sample.
     pub(crate) fn begin(&self) {
         *self.0.lock() = Some(KeySample::default());
     }
 
-    /// Ends counting.
+    /// Ends the sample and returns its counts.
     pub(crate) fn end(&self) -> KeySample {
         self.0.lock().take().unwrap_or_default()
     }
@@ -41,7 +40,7 @@ impl KeySampler {
         self.0.lock().is_some()
     }
 
-    /// A command names this key.
+    /// Counts one use of a key.
     pub(crate) fn count(&self, key: &[u8], slot: u16) {
         let mut sample = self.0.lock();
         let Some(sample) = &mut *sample else { return };

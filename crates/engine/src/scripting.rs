@@ -1,4 +1,4 @@
-//! The interpreter and the known scripts of a thread, and the functions of the shell that scripts call.
+//! Per-thread script state: the Lua interpreter, the compiled scripts, and callbacks into the shell.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -6,16 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use scripting::{Console, Interpreter, Library, Script};
 
-/// So many texts of EVAL a thread knows at once, without their SHA1.
+/// Maximum number of EVAL texts that a thread looks up without computing their SHA1.
 const KNOWN_TEXTS: usize = 512;
 
-/// The functions of the shell that scripts call.
+/// Callbacks from scripts into the shell.
 #[derive(Debug, Clone, Copy)]
 pub struct ScriptHooks {
-    /// Takes the lines of `redis.log`: the level from 0 to 3, and the text.
+    /// Writes a line of `redis.log`; the level is 0 to 3.
     pub log: fn(u8, &str),
-    /// The calling thread is kept for long, by a script or by what a script holds: called on it, so that it can have
-    /// others do what else it does.
+    /// Called on a thread that a script has blocked for long, so that the shell can move its other work elsewhere.
     pub busy: fn(),
 }
 
@@ -25,17 +24,17 @@ impl Default for ScriptHooks {
     }
 }
 
-/// The script or the function that a command is to run.
+/// A script or function to run.
 #[derive(Debug, Clone)]
 pub enum Runnable {
-    /// A script.
+    /// A script of EVAL or EVALSHA.
     Script(Arc<Script>),
-    /// The function at this place of a library.
+    /// A function: its library, and its index there.
     Function(Arc<Library>, usize),
 }
 
 impl Runnable {
-    /// Whether it has touched keys that it did not name.
+    /// Returns whether an earlier run touched undeclared keys.
     pub(crate) fn has_undeclared_keys(&self) -> bool {
         match self {
             Self::Script(script) => script.has_undeclared_keys.load(Ordering::Relaxed),
@@ -57,12 +56,12 @@ impl Runnable {
         }
     }
 
-    /// How long it took in the mean of its last runs; 0 while that was not long.
+    /// Returns the mean duration of the recent long runs; 0 if no run was long.
     pub(crate) fn mean_nanos(&self) -> u64 {
         self.mean().load(Ordering::Relaxed)
     }
 
-    /// It ran for noteworthy long.
+    /// Records the duration of a long run.
     pub(crate) fn note_nanos(&self, nanos: u64) {
         let mean = match self.mean_nanos() {
             0 => nanos,
@@ -71,13 +70,13 @@ impl Runnable {
         self.mean().store(mean, Ordering::Relaxed);
     }
 
-    /// It runs in the background: that it was long is forgotten, little by little, if it is no more.
+    /// Decays the mean while the script runs in the background, so that a script that became fast leaves it again.
     pub(crate) fn forget_some(&self) {
         let before = self.mean_nanos();
         self.mean().store(before - before / 8, Ordering::Relaxed);
     }
 
-    /// The flags that it declares.
+    /// Returns the declared script flags.
     pub fn flags(&self) -> scripting::ScriptFlags {
         match self {
             Self::Script(script) => script.flags,
@@ -86,41 +85,41 @@ impl Runnable {
     }
 }
 
-/// A script on its way to be run.
+/// A prepared call of a script.
 #[derive(Debug)]
 pub struct ScriptCall {
-    /// The script or the function to run.
+    /// The script or function to run.
     pub what: Runnable,
-    /// How many keys are named; the first is argument 3.
+    /// Number of declared keys; the first one is argument 3.
     pub keys: usize,
-    /// The command must not write, whatever the script says.
+    /// Whether writes are refused even if the script does not declare `no-writes` (EVAL_RO, FCALL_RO).
     pub read_only: bool,
 }
 
-/// One thread's scripts.
+/// The scripts of one thread.
 #[derive(Debug, Default)]
 pub(crate) struct Scripting {
-    /// Made when the first script comes.
+    /// Created on first use.
     interpreter: Option<Box<Interpreter>>,
-    /// Whether it has `getfenv` and `setfenv`.
+    /// Whether the interpreter provides the deprecated `getfenv` and `setfenv`.
     deprecated_api: bool,
-    /// The releases that the compiled scripts and libraries of this thread take account of.
+    /// The release counter that the compiled scripts and libraries of this thread correspond to.
     releases: u64,
-    /// Scripts by the hashes of their texts.
+    /// Scripts by the hash of their text.
     texts: HashMap<u64, Arc<Script>>,
-    /// The script or the function of the next command, if it was found when the command's slots were locked.
+    /// The script or function of the next command, if it was already found while its slots were being locked.
     pub(crate) found: Option<Runnable>,
-    /// Memory for the replies that scripts get.
+    /// Reused buffer for the replies of `redis.call`.
     pub(crate) reply: Vec<u8>,
-    /// The next script runs under a debugger, which speaks there.
+    /// The debugger's console if the next script runs in a debugging session.
     pub(crate) console: Option<Box<dyn Console + Send>>,
-    /// When the last script began, by the thread's clock.
+    /// Start time of the last script on the thread's monotonic clock.
     pub(crate) began: u64,
 }
 
 impl Scripting {
-    /// The interpreter, for as long as something runs there, with the deprecated functions or without them; `make` makes
-    /// it if there is none that fits. To be put back.
+    /// Takes out the interpreter for a run; the caller puts it back. Calls `make` if there is none, or if the present
+    /// one differs in the deprecated functions.
     pub(crate) fn take(
         &mut self,
         deprecated_api: bool,
@@ -135,7 +134,7 @@ impl Scripting {
         self.interpreter = Some(interpreter);
     }
 
-    /// Drops the scripts and libraries that can no longer be called, if any were released since the last time.
+    /// Drops compiled scripts and libraries that were flushed or replaced since the last call.
     #[inline]
     pub(crate) fn forget_released(&mut self, releases: u64) {
         if self.releases != releases {
@@ -153,7 +152,7 @@ impl Scripting {
         }
     }
 
-    /// The script of this text, if this thread knows it.
+    /// Finds a script by its text if this thread has cached it.
     pub(crate) fn by_text(&self, hash: u64, text: &[u8]) -> Option<Arc<Script>> {
         self.texts.get(&hash).filter(|script| *script.text == *text && script.is_live()).cloned()
     }
@@ -168,13 +167,13 @@ impl Scripting {
         self.texts.insert(hash, script);
     }
 
-    /// The script of this name, if this thread has compiled it.
+    /// Finds a script by its SHA1 if this thread has compiled it.
     pub(crate) fn by_sha(&self, sha: &[u8; 40]) -> Option<Arc<Script>> {
         self.interpreter.as_ref()?.known(sha)
     }
 }
 
-/// A script's name as it is kept, in lower case.
+/// Parses a SHA1 in hexadecimal and converts it to lower case.
 pub fn sha_of(word: &[u8]) -> Option<[u8; 40]> {
     let sha: &[u8; 40] = word.try_into().ok()?;
     Some(sha.map(|digit| digit.to_ascii_lowercase()))

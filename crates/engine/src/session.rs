@@ -1,4 +1,4 @@
-//! The state of one client in the engine.
+//! The engine's state of one client connection.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -11,22 +11,22 @@ use crate::clients::{Client, ClientFlags, Link};
 use crate::transaction::{Transaction, Unfinished, Watching};
 use crate::waiting::Waiter;
 
-/// Where commands come from.
+/// The origin of a session's commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Origin {
-    /// A client.
+    /// An ordinary client.
     #[default]
     Client,
-    /// The stream of this node's master: runs whatever a client would be refused, sees expired keys
-    /// (the master says when they go), and is not appended to the log as its own effect.
+    /// The master's replication stream: it bypasses the checks for clients, sees expired keys (the master decides on
+    /// expiry), and is not logged as this node's own changes.
     Master,
-    /// The node from which slots are imported, which this node does not serve yet: runs as what a master did, and is
-    /// this node's own to log. It waits for pauses, and ends when this node is no master any more.
+    /// The source of a slot import. Its commands apply like a master's but are logged by this node; they wait during
+    /// pauses, and the import ends when this node is no longer a master.
     Source,
 }
 
 impl Origin {
-    /// Whether it brings what was done elsewhere, and is done here as it is.
+    /// Returns whether the commands come from another node's log and apply without checks.
     #[must_use]
     pub fn is_stream(self) -> bool {
         match self {
@@ -35,7 +35,7 @@ impl Origin {
         }
     }
 
-    /// Whether what it does is logged as this node's own.
+    /// Returns whether changes are logged as this node's own.
     pub(crate) fn is_logged(self) -> bool {
         match self {
             Self::Client | Self::Source => true,
@@ -44,114 +44,115 @@ impl Origin {
     }
 }
 
-/// Where a session's commands may run that take long.
+/// Where the slow commands of a session run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Background {
-    /// Where all others do.
+    /// On the same worker as all others.
     #[default]
     Unavailable,
-    /// On a background worker: they stop their connection with [`crate::Flow::Long`].
+    /// On a background worker: [`crate::Flow::Long`] moves the connection.
     Elsewhere,
-    /// Here: the connection is with a background worker.
+    /// Here: the connection is on a background worker.
     Here,
-    /// The connection is with the background worker where commands wait for what is not known to be held for long.
+    /// The connection is on the background worker reserved for waiting for locked slots.
     Waiting,
 }
 
-/// Which replies the client does not want (CLIENT REPLY).
+/// Which replies are suppressed (CLIENT REPLY).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Mute {
-    /// Replies are sent.
+    /// None; replies are sent.
     #[default]
     Nothing,
-    /// That of the command after this one.
+    /// The reply of the next command.
     Next,
-    /// That of the command that runs now.
+    /// The reply of the running command.
     This,
-    /// Nothing is sent.
+    /// All replies.
     Everything,
 }
 
-/// The mode that SCRIPT DEBUG chose for the next script.
+/// The mode of SCRIPT DEBUG for the next script.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DebugMode {
-    /// It works on copies.
+    /// Works on copied data, which is discarded.
     Discarded,
-    /// It works on the data.
+    /// Works on the real data (SYNC).
     Kept,
 }
 
-/// One client's state.
+/// The state of one connection.
 #[derive(Debug)]
 pub struct Session {
-    /// The number of its client.
+    /// Id of the client.
     pub id: u64,
-    /// The sender of its commands.
+    /// The origin of the commands.
     pub origin: Origin,
-    /// The database it has selected.
+    /// The selected database.
     pub db: u16,
-    /// The protocol of its replies.
+    /// The negotiated protocol.
     pub protocol: Protocol,
-    /// Logged in, or no client need log in.
+    /// Whether the client is authenticated, or authentication is disabled.
     pub authenticated: bool,
-    /// Its user, with the user's rights; unknown until it first runs something.
+    /// The user with its rules; unset until the first command.
     pub(crate) user: Option<Arc<acl::User>>,
-    /// It is logged in as a user that may do everything.
+    /// Whether the user has all permissions.
     pub(crate) unrestricted: bool,
-    /// As of which change of users that is ([`crate::Engine::users_version`]).
+    /// Version of the users that the cached rules belong to ([`crate::Engine::users_version`]).
     pub(crate) users_version: u64,
-    /// The client said ASKING: the next command may use a slot that is being imported.
+    /// Set by ASKING: the next command may access a slot that is being imported.
     pub asking: bool,
-    /// The client said READONLY: it takes reads from a replica.
+    /// Set by READONLY: the client accepts reads from a replica.
     pub readonly: bool,
-    /// The client said that it knows what REDIRECT means (CLIENT CAPA).
+    /// Set by CLIENT CAPA REDIRECT.
     pub(crate) knows_redirect: bool,
-    /// The connection is to be closed after the replies so far.
+    /// Whether the connection closes after its pending replies.
     pub closing: bool,
-    /// Replies that the client does not want. The engine drops them; so must the shell with its own.
+    /// Which replies are suppressed. The engine drops its own; the shell must do the same.
     pub mute: Mute,
-    /// With more bytes of replies than this the client is cut off, and no more are collected.
+    /// Maximum size of pending replies in bytes; beyond it the client is closed.
     pub reply_limit: usize,
-    /// How long the buffer of replies was when the batch that runs began.
+    /// Length of the reply buffer at the start of the batch.
     pub(crate) replied_from: usize,
-    /// When its turn on its worker ends, by the worker's clock: others are served before it goes on.
+    /// End of the session's time slice on the worker's clock, after which other sessions run first.
     pub turn_ends: u64,
-    /// Where its commands run that take long.
+    /// Where slow commands run.
     pub background: Background,
-    /// Where this client's last write ends in the replication stream (WAIT).
+    /// Replication offset after the client's last write (WAIT).
     pub last_write: ReplOffset,
-    /// The same of its last change of data, which its reply may have to wait for: not of a message that was published.
+    /// Replication offset after the last change of data, for which the reply may have to wait; excludes published
+    /// messages.
     pub last_change: ReplOffset,
-    /// The commands since MULTI, between MULTI and EXEC.
+    /// The queued commands between MULTI and EXEC.
     pub(crate) transaction: Option<Box<Transaction>>,
     pub(crate) watching: Watching,
-    /// It has subscribed since it connected or said RESET: messages may wait for it.
+    /// Whether messages may be queued: set by subscriptions, and cleared by RESET.
     pub(crate) subscriber: bool,
-    /// It brings data from elsewhere (CLIENT IMPORT-SOURCE): keys whose time has come are there for it.
+    /// Set by CLIENT IMPORT-SOURCE: the client sees expired keys.
     pub(crate) imports: bool,
-    /// The keys that it reads are noted, to tell it when they change.
+    /// Whether the keys that it reads are recorded for tracking.
     pub(crate) tracks: bool,
-    /// An EXEC that the shell has a part in, until that is done.
+    /// An EXEC whose deferred commands are still running.
     pub(crate) unfinished: Option<Box<Unfinished>>,
-    /// The next EVAL runs under a debugger (SCRIPT DEBUG).
+    /// Set by SCRIPT DEBUG: the next EVAL runs in a debugging session.
     pub(crate) debug_mode: Option<DebugMode>,
-    /// Its waiter, between [`crate::Flow::Blocked`] and [`crate::Dispatcher::end_wait`].
+    /// The client's waiter, between [`crate::Flow::Blocked`] and [`crate::Dispatcher::end_wait`].
     pub(crate) waiting: Option<Arc<Waiter>>,
-    /// The next command is run again after a wait, and waits no longer than before: until then (`None` is for ever).
+    /// Deadline of a blocking command that is run again (`Some(None)` means no timeout).
     pub(crate) resumes: Option<Option<Millis>>,
-    /// The part of its state that other clients see.
+    /// State visible to other threads.
     pub client: Arc<Client>,
 }
 
 impl Session {
-    /// A session that no other client sees: a replication stream, a test.
+    /// Creates a session without a registered client, for replication streams and tests.
     #[must_use]
     pub fn new(id: u64, origin: Origin, authenticated: bool) -> Self {
         let client = Client::new(id, Link::default(), Millis(0), Box::new(|| {}));
         Self::of(Arc::new(client), origin, authenticated)
     }
 
-    /// The session of a connection that was registered ([`crate::Clients::connect`]).
+    /// Creates the session of a registered client ([`crate::Clients::connect`]).
     #[must_use]
     pub fn of(client: Arc<Client>, origin: Origin, authenticated: bool) -> Self {
         client.set_flag(ClientFlags::MASTER, origin == Origin::Master);
@@ -188,27 +189,27 @@ impl Session {
         }
     }
 
-    /// Shows the session to others, in MONITOR, as what comes over this connection. For one that no client has.
+    /// Sets the address shown in MONITOR, for sessions without a registered client.
     pub fn show_as(&mut self, link: Link) {
         self.client = Arc::new(Client::new(self.id, link, Millis(0), Box::new(|| {})));
         self.client.set_flag(ClientFlags::MASTER, self.origin == Origin::Master);
     }
 
-    /// Appends the messages that the client has subscribed to and that wait.
+    /// Appends the queued messages to `out`.
     pub fn take_messages(&self, out: &mut Vec<u8>) {
         if self.subscriber {
             self.client.take_messages(out);
         }
     }
 
-    /// Appends the messages that wait, unless they are long: those are for [`Self::queue_messages`].
+    /// Appends the queued messages to `out` unless they are long; long ones are left for [`Self::queue_messages`].
     pub(crate) fn take_short_messages(&self, out: &mut Vec<u8>) {
         if self.subscriber {
             self.client.take_short_messages(out);
         }
     }
 
-    /// Moves the messages that the client has subscribed to and that wait to the end of its output.
+    /// Moves the queued messages to the end of `output`.
     #[inline]
     pub fn queue_messages(&self, output: &mut ByteQueue) {
         if self.subscriber {
@@ -216,18 +217,18 @@ impl Session {
         }
     }
 
-    /// Whether the reply to the command that runs now is not sent.
+    /// Returns whether the running command's reply is suppressed.
     pub(crate) fn is_mute(&self) -> bool {
         matches!(self.mute, Mute::This | Mute::Everything)
     }
 
-    /// The waiter of its blocked command, if it waits.
+    /// Returns the waiter of the blocked command, if any.
     #[must_use]
     pub fn waiter(&self) -> Option<Arc<Waiter>> {
         self.waiting.clone()
     }
 
-    /// Whether nothing about it asks for more than to run its commands. Only commands without a key change that.
+    /// Returns whether no special handling is needed between commands. Only commands without keys change that.
     pub(crate) fn is_plain(&self) -> bool {
         self.unrestricted
             && self.background != Background::Here
@@ -236,8 +237,7 @@ impl Session {
             && self.transaction.is_none()
     }
 
-    /// Whether it may do nothing but change its subscriptions: version 2 of the protocol cannot tell
-    /// messages from replies.
+    /// Returns whether only subscription commands are allowed: in RESP2 messages cannot be told from other replies.
     #[must_use]
     pub fn only_listens(&self) -> bool {
         self.subscriber
@@ -245,49 +245,49 @@ impl Session {
             && self.client.flags().contains(ClientFlags::PUBSUB)
     }
 
-    /// Whether what the client reads does not count as used (CLIENT NO-TOUCH).
+    /// Returns whether reads do not update usage data (CLIENT NO-TOUCH).
     pub(crate) fn no_touch(&self) -> bool {
         self.client.flags().contains(ClientFlags::NO_TOUCH)
     }
 
-    /// MULTI
+    /// Starts a transaction (MULTI).
     pub fn begin_transaction(&mut self) {
         self.transaction = Some(Box::new(Transaction::begun_in(self.db)));
         self.client.set_flag(ClientFlags::MULTI, true);
         self.client.queued.store(0, Ordering::Relaxed);
     }
 
-    /// The end of a transaction, as others see it.
+    /// Publishes the end of a transaction to other threads.
     pub(crate) fn leave_transaction(&self) {
         self.client.set_flag(ClientFlags::MULTI, false);
         self.client.queued.store(-1, Ordering::Relaxed);
         self.client.queued_bytes.store(0, Ordering::Relaxed);
     }
 
-    /// The database that the session's next command runs in: behind MULTI the one that a queued SELECT chooses.
+    /// Returns the database of the next command, taking a queued SELECT into account.
     pub(crate) fn db_of_next(&self) -> u16 {
         self.transaction.as_ref().map_or(self.db, |transaction| transaction.db)
     }
 
-    /// Whether the client said MULTI and neither EXEC nor DISCARD since.
+    /// Returns whether the client is between MULTI and EXEC or DISCARD.
     #[must_use]
     pub fn in_transaction(&self) -> bool {
         self.transaction.is_some()
     }
 
-    /// Its requests begin to run.
+    /// Marks the session's requests as running.
     #[inline]
     pub(crate) fn begin_turn(&self) {
         self.client.running.begin();
     }
 
-    /// None of its requests runs any more.
+    /// Marks the session's requests as not running.
     #[inline]
     pub(crate) fn end_turn(&self) {
         self.client.running.end();
     }
 
-    /// Shows others what this client did last and how it stands.
+    /// Publishes the last command and the session's state to other threads.
     pub fn publish(&self, now: Millis, last_command: usize) {
         let client = &self.client;
         client.last_command.store(last_command, Ordering::Relaxed);
@@ -295,46 +295,46 @@ impl Session {
         client.db.store(self.db, Ordering::Relaxed);
     }
 
-    /// READONLY, READWRITE
+    /// Sets the READONLY mode.
     pub fn set_readonly(&mut self, readonly: bool) {
         self.readonly = readonly;
         self.client.set_flag(ClientFlags::READONLY, readonly);
     }
 
-    /// CLIENT NO-EVICT
+    /// Sets CLIENT NO-EVICT.
     pub fn set_no_evict(&mut self, on: bool) {
         self.client.set_flag(ClientFlags::NO_EVICT, on);
     }
 
-    /// CLIENT NO-TOUCH
+    /// Sets CLIENT NO-TOUCH.
     pub fn set_no_touch(&mut self, on: bool) {
         self.client.set_flag(ClientFlags::NO_TOUCH, on);
     }
 
-    /// CLIENT IMPORT-SOURCE
+    /// Sets CLIENT IMPORT-SOURCE.
     pub fn set_imports(&mut self, on: bool) {
         self.imports = on;
         self.client.set_flag(ClientFlags::IMPORT_SOURCE, on);
     }
 
-    /// CLIENT CAPA REDIRECT
+    /// Sets the REDIRECT capability of CLIENT CAPA.
     pub fn set_knows_redirect(&mut self, knows: bool) {
         self.knows_redirect = knows;
         self.client.knows_redirect.store(knows, Ordering::Relaxed);
     }
 
-    /// SCRIPT DEBUG
+    /// Sets the mode of SCRIPT DEBUG.
     pub fn set_debug_mode(&mut self, mode: Option<DebugMode>) {
         self.debug_mode = mode;
     }
 
-    /// Whether the next EVAL runs under a debugger.
+    /// Returns whether the next EVAL runs in a debugging session.
     #[must_use]
     pub fn is_debugging(&self) -> bool {
         self.debug_mode.is_some()
     }
 
-    /// Which version of the protocol the client speaks from now on.
+    /// Sets the protocol version (HELLO).
     pub fn set_protocol(&mut self, protocol: Protocol) {
         self.protocol = protocol;
         self.client.set_protocol(protocol);

@@ -1,4 +1,4 @@
-//! The settings and the node's state that commands read on their way.
+//! Settings and node state flags that commands read at execution time.
 
 mod configured;
 
@@ -20,67 +20,67 @@ use crate::eviction::{Order, POLICIES, Policy, time_limit};
 use crate::notifications::Class;
 
 bitflags! {
-    /// Why commands may have to be refused just now, or do other than usual. One atomic word, nearly always zero,
-    /// that a command reads when it is admitted and again under the locks of its slots: so what is set here holds
-    /// once each slot has been free ([`Engine::drain`](crate::Engine::drain)).
+    /// Node state flags that may stop commands or change their behaviour. They are one atomic word, nearly always zero,
+    /// which each command reads at admission and again under its slot locks. A new value is therefore in force once
+    /// each slot was unlocked ([`Engine::drain`](crate::Engine::drain)).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Gate: u32 {
-        /// Data is being loaded.
+        /// The data set is being loaded.
         const LOADING = 1;
-        /// A replica that does not take writes.
+        /// This is a read-only replica.
         const READ_ONLY_REPLICA = 1 << 1;
-        /// A replica without its master that must not serve old data.
+        /// A replica without a master link that must not serve stale data.
         const MASTER_DOWN = 1 << 2;
-        /// Too few good replicas for a write.
+        /// Too few healthy replicas for writes.
         const NO_REPLICAS = 1 << 3;
-        /// The last save failed and writes are to stop.
+        /// The last save failed and writes must stop.
         const MISCONF = 1 << 4;
-        /// Memory is over its limit.
+        /// Memory use exceeds `maxmemory`.
         const OUT_OF_MEMORY = 1 << 5;
-        /// The cluster does not serve.
+        /// The cluster is down.
         const CLUSTER_DOWN = 1 << 6;
-        /// Writes wait (CLIENT PAUSE WRITE, a manual failover).
+        /// Writes are paused (CLIENT PAUSE WRITE, manual failover).
         const WRITES_PAUSED = 1 << 7;
-        /// All commands wait (CLIENT PAUSE ALL).
+        /// All commands are paused (CLIENT PAUSE ALL).
         const ALL_PAUSED = 1 << 8;
-        /// A replica without cluster mode: clients that know REDIRECT are sent to its master.
+        /// A replica without cluster mode: clients with the REDIRECT capability are redirected to its master.
         const REDIRECTS = 1 << 9;
-        /// A replica: expired keys are hidden, not deleted, and what clients write, if they may, is not logged.
+        /// A replica: expired keys are hidden, not deleted, and clients' writes, if permitted, are not logged.
         const REPLICA = 1 << 10;
-        /// Writes to some slots wait (MIGRATE of a key that is written all the time).
+        /// Writes to some slots are paused (MIGRATE of a frequently written key).
         const SLOTS_HELD = 1 << 11;
-        /// The append-only file cannot be written.
+        /// The AOF cannot be written.
         const AOF_FAILED = 1 << 12;
-        /// A script has run for longer than `busy-reply-threshold`.
+        /// A script has exceeded `busy-reply-threshold`.
         const BUSY = 1 << 13;
-        /// There are clients that are shown every command (MONITOR).
+        /// There are monitoring clients (MONITOR).
         const MONITORED = 1 << 14;
-        /// Data is brought here from elsewhere (`import-mode`): no key goes because its time has come.
+        /// Data is being imported (`import-mode`): keys are not expired.
         const IMPORTING = 1 << 15;
-        /// A master that came back without its data and waits until a replica has taken its place.
+        /// A master that restarted without data and waits until a replica is promoted.
         const EMPTY_MASTER = 1 << 16;
-        /// A replica serves what it had while its master's snapshot is loaded beside that.
+        /// A replica serves its old data while the new snapshot is being loaded.
         const ASYNC_LOADING = 1 << 17;
-        /// A client or its rights are being taken away: each looks before its next command
+        /// A client or its permissions are being revoked: all clients check before their next command
         /// ([`crate::Engine::await_revoked`]).
         const REVOKING = 1 << 18;
-        /// Every command is taken for one that takes long (`long-command-threshold 0`).
+        /// Every command counts as slow (`long-command-threshold 0`).
         const BACKGROUND = 1 << 19;
     }
 }
 
 impl Gate {
-    /// The data here is not what the master has, or had.
+    /// States in which the data may be stale.
     pub const STALE: Self = Self::MASTER_DOWN.union(Self::EMPTY_MASTER);
-    /// Any pause: nothing may be appended to the log but what a replica's master says.
+    /// Any pause: only the master's stream may be appended to the log.
     pub const PAUSED: Self = Self::WRITES_PAUSED.union(Self::ALL_PAUSED);
-    /// The states that keep this node from changing anything by itself.
+    /// States in which the node must not change data on its own.
     pub const NOT_BY_ITSELF: Self =
         Self::PAUSED.union(Self::REPLICA).union(Self::LOADING).union(Self::IMPORTING);
 }
 
-/// A parameter that is `no`, `yes` or `local`: whether something may be done, by all clients or only by
-/// those on this machine.
+/// A parameter with the values `no`, `yes` and `local`: whether no clients, all clients, or only local ones have a
+/// permission.
 #[derive(Debug, Default)]
 pub struct Permission(AtomicU8);
 
@@ -88,7 +88,7 @@ const YES: u8 = 1;
 const LOCAL: u8 = 2;
 
 impl Permission {
-    /// Takes the parameter's value.
+    /// Stores the parameter's value.
     pub fn set(&self, allowed: Allowed) {
         let value = match allowed {
             Allowed::Yes => YES,
@@ -98,7 +98,7 @@ impl Permission {
         self.0.store(value, Ordering::Relaxed);
     }
 
-    /// Whether a client, on this machine or not, may.
+    /// Returns whether a client has the permission; `local` means on this host.
     #[must_use]
     pub fn allows(&self, local: bool) -> bool {
         match self.0.load(Ordering::Relaxed) {
@@ -109,7 +109,7 @@ impl Permission {
     }
 }
 
-/// [`ListpackBounds`] that may change at any time.
+/// [`ListpackBounds`] that can be changed atomically.
 #[derive(Debug)]
 pub struct AtomicBounds {
     entries: AtomicUsize,
@@ -138,185 +138,184 @@ impl From<ListpackBounds> for AtomicBounds {
     }
 }
 
-/// The meaning of a key's usage, by the eviction policy.
+/// The meaning of a key's usage data, depending on the eviction policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum UsageMeaning {
-    /// When it was last read or written (LRU, and policies that need no usage).
+    /// Time of the last access (LRU, and policies without usage data).
     Accesses,
-    /// How often it was (LFU).
+    /// Access frequency (LFU).
     Counts,
-    /// When a command that writes last came to it (LRM).
+    /// Time of the last write (LRM).
     Changes,
 }
 
 bitflags! {
-    /// The measures that are taken of every command besides those that always are. One word, read once a command.
+    /// Optional measurements per command, in one word that is read once per command.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Measures: u8 {
-        /// How long commands take, as a distribution (`latency-tracking`).
+        /// Latency distributions (`latency-tracking`).
         const TIMES = 1;
-        /// The cost of each slot (`cluster-slot-stats-enabled`).
+        /// Costs per slot (`cluster-slot-stats-enabled`).
         const SLOTS = 1 << 1;
-        /// The cost of keys (HOTKEYS).
+        /// Costs per key (HOTKEYS).
         const KEYS = 1 << 2;
     }
 }
 
 bitflags! {
-    /// Why a value goes: for each reason a parameter says whether it is freed in the background, if it is large
-    /// (`lazyfree-lazy-expire` and its kin), or by the thread that took it out, as soon as it did.
+    /// Reasons for which values are removed. For each reason a parameter such as `lazyfree-lazy-expire` decides whether
+    /// large values are freed in the background or immediately by the removing thread.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Lazy: u8 {
-        /// Its time came.
+        /// The key expired.
         const EXPIRE = 1;
-        /// Room was needed.
+        /// The key was evicted.
         const EVICTION = 1 << 1;
-        /// Something else took its place, or it was moved.
+        /// The value was overwritten or moved.
         const SERVER_DEL = 1 << 2;
-        /// DEL.
+        /// The client ran DEL.
         const USER_DEL = 1 << 3;
     }
 }
 
-/// How keys are evicted.
+/// The parameters of key eviction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Evicting {
-    /// Which keys go first.
+    /// Which keys are evicted first.
     pub policy: Policy,
-    /// At how many keys is looked for one that goes.
+    /// Number of keys sampled per eviction (`maxmemory-samples`).
     pub samples: usize,
-    /// How long one command does that, in nanoseconds.
+    /// Maximum eviction time per command in nanoseconds.
     pub nanos: u64,
-    /// A replica evicts nothing by itself.
+    /// Whether a replica does not evict (`replica-ignore-maxmemory`).
     pub replica_ignores: bool,
 }
 
-/// The settings that the configuration and the shell give the engine. Changed at any time, read without locks.
+/// Settings from the configuration and the shell; changed at any time and read without locks.
 #[derive(Debug)]
 pub struct Settings {
     gate: AtomicU32,
-    /// Active expiry on (DEBUG SET-ACTIVE-EXPIRE).
+    /// Whether active expiry is on (DEBUG SET-ACTIVE-EXPIRE).
     pub active_expire: AtomicBool,
-    /// Whether scripts may call what is not for scripts (DEBUG SET-DISABLE-DENY-SCRIPTS).
+    /// Whether scripts may call commands not allowed in scripts (DEBUG SET-DISABLE-DENY-SCRIPTS).
     pub scripts_call_all: AtomicBool,
-    /// The source of a slot migration does not pause its clients (DEBUG SLOTMIGRATION PREVENT-PAUSE).
+    /// Whether the source of a slot migration does not pause its clients (DEBUG SLOTMIGRATION PREVENT-PAUSE).
     pub prevent_migration_pause: AtomicBool,
-    /// The target of a slot migration does not claim the slots (DEBUG SLOTMIGRATION PREVENT-FAILOVER).
+    /// Whether the target of a slot migration does not claim the slots (DEBUG SLOTMIGRATION PREVENT-FAILOVER).
     pub prevent_migration_failover: AtomicBool,
-    /// Whether values and files with wrong checksums are taken (DEBUG SET-SKIP-CHECKSUM-VALIDATION).
+    /// Whether wrong checksums are ignored (DEBUG SET-SKIP-CHECKSUM-VALIDATION).
     pub skip_checksums: AtomicBool,
-    /// Whether files and payloads of versions that are not known are read (`rdb-version-check relaxed`).
+    /// Whether files and payloads of unknown versions are accepted (`rdb-version-check relaxed`).
     any_version: AtomicBool,
-    /// Whether packed forms are looked at closely, in files and in what clients bring (`sanitize-dump-payload`).
+    /// Whether compact encodings in files and client payloads are fully validated (`sanitize-dump-payload`).
     deep_files: AtomicBool,
     deep_payloads: AtomicBool,
-    /// Whether the process stops whenever a snapshot for replicas begins (DEBUG PAUSE-AFTER-FORK).
+    /// Whether the process stops when a snapshot for replicas starts (DEBUG PAUSE-AFTER-FORK).
     pub stops_at_snapshots: AtomicBool,
     /// `cluster-allow-reads-when-down`
     pub cluster_allow_reads_when_down: AtomicBool,
     measures: AtomicU8,
     /// `cluster-allow-pubsubshard-when-down`
     pub cluster_allow_pubsubshard_when_down: AtomicBool,
-    /// Whether FLUSHALL and FLUSHDB mean ASYNC where they do not say (`lazyfree-lazy-user-flush`).
+    /// Whether FLUSHALL and FLUSHDB default to ASYNC (`lazyfree-lazy-user-flush`).
     pub flush_async: AtomicBool,
-    /// Longest string, in bytes (`proto-max-bulk-len`).
+    /// Maximum string length in bytes (`proto-max-bulk-len`).
     pub proto_max_bulk_len: AtomicI64,
-    /// Whether keys remember how often they were used (`maxmemory-policy` is one of LFU), not when.
+    /// The meaning of the keys' usage data, by `maxmemory-policy`.
     usage_meaning: AtomicU8,
-    /// `lfu-log-factor` and `lfu-decay-time`.
+    /// `lfu-log-factor`
     pub lfu_log_factor: AtomicU32,
     /// `lfu-decay-time`, in minutes.
     pub lfu_decay_minutes: AtomicU32,
-    /// Up to where a set is called `intset`.
+    /// Maximum size of the `intset` encoding (`set-max-intset-entries`).
     set_intset_entries: AtomicUsize,
-    /// Up to where a set is called `listpack`.
+    /// Maximum size of the `listpack` encoding of sets.
     set_bounds: AtomicBounds,
-    /// Up to where a sorted set is called `listpack`.
+    /// Maximum size of the `listpack` encoding of sorted sets.
     pub sorted_set_bounds: AtomicBounds,
-    /// Up to where a hash is called `listpack`.
+    /// Maximum size of the `listpack` encoding of hashes.
     pub hash_bounds: AtomicBounds,
-    /// Up to where a list is called `listpack`.
+    /// Maximum size of the `listpack` encoding of lists.
     list_limit: AtomicI32,
     /// `hll-sparse-max-bytes`
     pub hll_sparse_bytes: AtomicUsize,
-    /// Milliseconds after which a script is busy (`busy-reply-threshold`); 0 is never.
+    /// Milliseconds after which a script blocks the server (`busy-reply-threshold`); 0 means never.
     pub busy_reply_threshold: AtomicI64,
     /// Whether scripts have `getfenv` and `setfenv` (`lua-enable-insecure-api`).
     pub lua_deprecated_api: AtomicBool,
-    /// Whether errors name Redis and not Valkey (`extended-redis-compatibility`).
+    /// Whether errors name Redis instead of Valkey (`extended-redis-compatibility`).
     pub extended_redis_compatibility: AtomicBool,
-    /// Up to where entries of a stream are put together in one node: `stream-node-max-bytes` and
-    /// `stream-node-max-entries`.
+    /// Maximum size of a stream node: `stream-node-max-bytes` and `stream-node-max-entries`.
     stream_node_bytes: AtomicUsize,
     stream_node_entries: AtomicUsize,
-    /// For how long a stream keeps the iids of producers and how many, unless XCFGSET says otherwise:
-    /// `stream-idmp-duration` and `stream-idmp-maxsize`.
+    /// Default retention of producer ids in streams, in seconds and number: `stream-idmp-duration` and
+    /// `stream-idmp-maxsize`; XCFGSET overrides them per stream.
     stream_iid_seconds: AtomicU64,
     stream_iids: AtomicU64,
     /// DEBUG (`enable-debug-command`).
     pub debug_command: Permission,
-    /// MODULE LOAD and its kin (`enable-module-command`).
+    /// MODULE LOAD and related commands (`enable-module-command`).
     pub module_command: Permission,
     /// CONFIG SET of protected parameters (`enable-protected-configs`).
     pub protected_configs: Permission,
-    /// How keys are evicted: the policy's place among [`POLICIES`], `maxmemory-samples`, for how many nanoseconds a
-    /// command does that, `replica-ignore-maxmemory`.
+    /// Eviction parameters: the index in [`POLICIES`], `maxmemory-samples`, the time limit per command in nanoseconds,
+    /// and `replica-ignore-maxmemory`.
     policy: AtomicU8,
     samples: AtomicUsize,
     time_limit: AtomicU64,
     replica_ignores: AtomicBool,
-    /// The reasons for which large values are freed in the background, as the bits of `Lazy`.
+    /// Reasons for freeing in the background, as bits of `Lazy`.
     lazy: AtomicU8,
-    /// The classes of keyspace events that are published, and the channels ([`Class`]).
+    /// Published event classes and channel kinds ([`Class`]).
     notified: AtomicU32,
-    /// Why the append-only file cannot be written, while [`Gate::AOF_FAILED`] holds.
+    /// Why the AOF cannot be written, while [`Gate::AOF_FAILED`] is set.
     pub aof_error: ArcSwap<String>,
-    /// How often all data was deleted at once (FLUSHALL): a save of what there was is of no use then.
+    /// Number of FLUSHALL calls: a save of the data before one is useless.
     pub flushes: AtomicU64,
-    /// How often all keys of a database were deleted at once: an import has lost what came before.
+    /// Number of times a whole database was emptied: an import has lost its earlier data then.
     pub clears: AtomicU64,
-    /// `cluster-preferred-endpoint-type`.
+    /// `cluster-preferred-endpoint-type`
     endpoint: AtomicU8,
-    /// The master's `host:port`, while [`Gate::REDIRECTS`] holds.
+    /// The master's `host:port`, while [`Gate::REDIRECTS`] is set.
     pub redirect_to: ArcSwap<String>,
-    /// Where this server stands, for clients that prefer those nearby.
+    /// The availability zone of this server, for clients that prefer nearby nodes.
     pub availability_zone: ArcSwap<String>,
-    /// The state of this server towards its sentinels, and their last greeting.
+    /// State shared with the sentinels that monitor this server.
     pub watched: Watched,
 }
 
-/// The channel on which sentinels greet.
+/// The channel for hello messages of sentinels.
 const HELLO_CHANNEL: &[u8] = b"__sentinel__:hello";
-/// How the connections of sentinels, of whatever kind, are named.
+/// Prefix of the client names that sentinels use.
 const SENTINEL_NAME: &[u8] = b"sentinel-";
 
-/// Sentinels at this server.
+/// State about the sentinels that monitor this server.
 #[derive(Debug, Default)]
 pub struct Watched {
-    /// Whether one has greeted since the start.
+    /// Whether a hello message has arrived since startup.
     pub seen: AtomicBool,
-    /// Their pings are answered with an error, while [`Gate::EMPTY_MASTER`] holds.
+    /// Whether sentinels' pings get an error, while [`Gate::EMPTY_MASTER`] is set.
     pub hidden: AtomicBool,
-    /// The last greeting, until it has been looked at.
+    /// The last hello message, until it is processed.
     pub greeting: ArcSwapOption<Vec<u8>>,
 }
 
 impl Watched {
-    /// Whether a ping of this client is answered with an error.
+    /// Returns whether a ping of this client gets an error.
     #[inline]
     #[must_use]
     pub fn hides_from(&self, client: &Client) -> bool {
         self.hidden.load(Ordering::Relaxed) && Self::is_sentinel(client)
     }
 
-    /// Whether this client says by its name that it is a sentinel.
+    /// Returns whether the client is a sentinel by its name.
     #[must_use]
     pub fn is_sentinel(client: &Client) -> bool {
         client.names.lock().name.starts_with(SENTINEL_NAME)
     }
 
-    /// A message was published: it may be a greeting of sentinels.
+    /// Stores a published message if it is a sentinel's hello message.
     pub fn on_published(&self, channel: &[u8], message: &[u8]) {
         if channel != HELLO_CHANNEL {
             return;
@@ -381,7 +380,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The kind of endpoint by which redirections name a node.
+    /// Returns the kind of address used in redirections.
     #[must_use]
     pub fn endpoint(&self) -> EndpointType {
         let kind = self.endpoint.load(Ordering::Relaxed);
@@ -389,12 +388,12 @@ impl Settings {
         kinds.into_iter().find(|each| *each as u8 == kind).unwrap_or_default()
     }
 
-    /// Sets what redirections name a node by.
+    /// Sets the kind of address used in redirections.
     pub fn set_endpoint(&self, kind: EndpointType) {
         self.endpoint.store(kind as u8, Ordering::Relaxed);
     }
 
-    /// How keys count their uses, if they do.
+    /// Returns the LFU parameters if the policy is LFU.
     #[must_use]
     pub fn lfu(&self) -> Option<LfuSettings> {
         (self.usage_meaning() == UsageMeaning::Counts).then(|| self.lfu_settings())
@@ -407,7 +406,7 @@ impl Settings {
         }
     }
 
-    /// The meaning of keys' usage.
+    /// Returns the meaning of the keys' usage data.
     #[inline(always)]
     pub(crate) fn usage_meaning(&self) -> UsageMeaning {
         match self.usage_meaning.load(Ordering::Relaxed) {
@@ -417,19 +416,19 @@ impl Settings {
         }
     }
 
-    /// The states that hold now.
+    /// Returns the current node state flags.
     #[must_use]
     pub fn gate(&self) -> Gate {
         Gate::from_bits_truncate(self.gate.load(Ordering::Acquire))
     }
 
-    /// The measures that are taken.
+    /// Returns the enabled optional measurements.
     #[inline(always)]
     pub fn measures(&self) -> Measures {
         Measures::from_bits_truncate(self.measures.load(Ordering::Relaxed))
     }
 
-    /// Says whether these are taken.
+    /// Enables or disables optional measurements.
     pub fn set_measures(&self, which: Measures, taken: bool) {
         match taken {
             true => self.measures.fetch_or(which.bits(), Ordering::Relaxed),
@@ -437,7 +436,7 @@ impl Settings {
         };
     }
 
-    /// Says that a state holds, or no longer holds.
+    /// Sets or clears a node state flag.
     pub fn set_gate(&self, state: Gate, holds: bool) {
         if holds {
             self.gate.fetch_or(state.bits(), Ordering::AcqRel);
@@ -446,29 +445,29 @@ impl Settings {
         }
     }
 
-    /// Says of several states at once which of them hold.
+    /// Sets the flags in `among` to their values in `holding`, atomically.
     pub fn set_gates(&self, among: Gate, holding: Gate) {
         let holding = holding.intersection(among).bits();
-        // Nothing is written, and no reader disturbed, where nothing changes: that is no error.
+        // An unchanged value is not written, to spare other cores' caches; `Err` just means that.
         let _ = self.gate.fetch_update(Ordering::AcqRel, Ordering::Acquire, |before| {
             let after = before & !among.bits() | holding;
             (after != before).then_some(after)
         });
     }
 
-    /// Which events are published.
+    /// Returns the published event classes.
     #[must_use]
     #[inline]
     pub fn notified(&self) -> Class {
         Class::from_bits_retain(self.notified.load(Ordering::Relaxed))
     }
 
-    /// Says which events are published (`notify-keyspace-events`).
+    /// Sets the published event classes (`notify-keyspace-events`).
     pub fn set_notified(&self, classes: Class) {
         self.notified.store(classes.bits(), Ordering::Relaxed);
     }
 
-    /// How keys are evicted.
+    /// Returns the eviction parameters.
     #[must_use]
     pub fn evicting(&self) -> Evicting {
         Evicting {
@@ -479,7 +478,7 @@ impl Settings {
         }
     }
 
-    /// Says how keys are evicted (`maxmemory-policy`, `maxmemory-samples`, `maxmemory-eviction-tenacity`,
+    /// Sets the eviction parameters (`maxmemory-policy`, `maxmemory-samples`, `maxmemory-eviction-tenacity`,
     /// `replica-ignore-maxmemory`).
     pub fn set_evicting(&self, policy: EvictionPolicy, samples: usize, tenacity: u32, replica_ignores: bool) {
         let place = POLICIES.iter().position(|(known, _)| *known == policy);
@@ -496,38 +495,38 @@ impl Settings {
         self.replica_ignores.store(replica_ignores, Ordering::Relaxed);
     }
 
-    /// Whether values that go for this reason are freed in the background.
+    /// Returns whether large values removed for this reason are freed in the background.
     #[must_use]
     pub fn is_lazy(&self, reason: Lazy) -> bool {
         Lazy::from_bits_truncate(self.lazy.load(Ordering::Relaxed)).contains(reason)
     }
 
-    /// The command by which replicas and files are told that a key went for this reason: UNLINK where it is freed in
-    /// the background, so that it is there, too.
+    /// Returns the command that replicates a removal for this reason: UNLINK if values are freed in the background, so
+    /// that replicas do the same, otherwise DEL.
     #[must_use]
     pub fn deletion(&self, reason: Lazy) -> &'static [u8] {
         if self.is_lazy(reason) { b"UNLINK" } else { b"DEL" }
     }
 
-    /// Says which values are freed in the background.
+    /// Sets the reasons for which values are freed in the background.
     pub fn set_lazy(&self, reasons: Lazy) {
         self.lazy.store(reasons.bits(), Ordering::Relaxed);
     }
 
-    /// Whether this node is a replica.
+    /// Returns whether this node is a replica.
     #[must_use]
     pub fn is_replica(&self) -> bool {
         self.gate().contains(Gate::REPLICA)
     }
 
-    /// Up to where a list is called `listpack`.
+    /// Returns the maximum size of the `listpack` encoding of lists.
     #[must_use]
     #[inline]
     pub fn list_limit(&self) -> ListLimit {
         ListLimit(self.list_limit.load(Ordering::Relaxed))
     }
 
-    /// The bounds up to which a set is called `intset` or `listpack`.
+    /// Returns the maximum sizes of the `intset` and `listpack` encodings of sets.
     #[must_use]
     #[inline]
     pub fn set_bounds(&self) -> SetBounds {
@@ -535,7 +534,7 @@ impl Settings {
         SetBounds { intset, listpack: self.set_bounds.load() }
     }
 
-    /// Up to where entries of a stream are put together in one node.
+    /// Returns the maximum size of a stream node.
     #[must_use]
     pub fn node_bounds(&self) -> StreamNodeBounds {
         StreamNodeBounds {
@@ -544,7 +543,7 @@ impl Settings {
         }
     }
 
-    /// For how long a new stream keeps the iids of producers, and how many of each.
+    /// Returns the default retention of producer ids in streams.
     #[must_use]
     pub fn idempotence_bounds(&self) -> IdempotenceBounds {
         IdempotenceBounds {
@@ -553,13 +552,13 @@ impl Settings {
         }
     }
 
-    /// Takes the bounds of streams that are made from now on.
+    /// Sets the default retention of producer ids for new streams.
     pub(crate) fn set_idempotence_bounds(&self, bounds: IdempotenceBounds) {
         self.stream_iid_seconds.store(bounds.duration, Ordering::Relaxed);
         self.stream_iids.store(bounds.most, Ordering::Relaxed);
     }
 
-    /// Up to where collections are called small.
+    /// Returns the maximum sizes of all compact encodings.
     #[must_use]
     pub fn limits(&self) -> EncodingLimits {
         EncodingLimits {
@@ -571,7 +570,7 @@ impl Settings {
         }
     }
 
-    /// Takes the parameters of all kinds.
+    /// Sets the maximum sizes of all compact encodings.
     pub fn set_limits(&self, limits: &EncodingLimits) {
         let EncodingLimits { list, set, sorted_set, hash, stream } = *limits;
         self.list_limit.store(list.0, Ordering::Relaxed);

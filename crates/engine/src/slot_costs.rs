@@ -1,13 +1,13 @@
-//! The cost of each slot: time, bytes that came for it and bytes that left (CLUSTER SLOT-STATS).
+//! Costs per slot: CPU time, bytes received and bytes sent (CLUSTER SLOT-STATS).
 //!
-//! Each worker counts in a table of its own, made when the first command is counted: no two write to one line of
-//! memory, and a server that counts nothing has no table. A reset notes what all have counted so far, and that is
-//! taken off from then on, so no counter has two writers.
+//! Each worker has its own counter table, allocated when it first counts a command, so workers do not share cache lines
+//! and disabled statistics need no memory. A reset stores the current sums as a baseline that is subtracted from then
+//! on, so each counter has a single writer.
 //!
-//! A command counts for the slot of its first key, once it has run there: a transaction and a script as a whole, a
-//! client that waited when it is served. The requests of commands that are queued count as they come. What a command
-//! sends besides its reply counts, too: what it logged, once for each replica, and its message on a shard channel, once
-//! for each subscriber. A redirection counts for no slot.
+//! A command is charged to the slot of its first key after it ran there; transactions and scripts are charged as a
+//! whole, and blocked clients when they are served. Requests that are queued count when they arrive. Besides the reply,
+//! a command is charged for the log entries sent to each replica and for shard channel messages sent to each
+//! subscriber. Redirections are not charged.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,17 +18,17 @@ use slot_routing::{SLOT_COUNT, Slot};
 
 use crate::counter::add;
 
-/// Bytes of a request that is the word MULTI, which counts with its EXEC.
+/// Request size of MULTI in bytes, charged together with its EXEC.
 pub(crate) const MULTI_LEN: u64 = 15;
 
-/// The cost of a slot so far.
+/// The accumulated cost of a slot.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SlotCost {
-    /// Nanoseconds for which commands ran.
+    /// Execution time in nanoseconds.
     pub nanos: u64,
     /// Bytes of requests.
     pub bytes_in: u64,
-    /// Bytes of replies and of messages on shard channels, and of the log for each replica.
+    /// Bytes of replies, shard channel messages, and log entries per replica.
     pub bytes_out: u64,
 }
 
@@ -57,12 +57,12 @@ struct Counters {
     bytes_out: AtomicU64,
 }
 
-/// One worker's counters, by slot.
+/// The counters of one worker, by slot.
 #[derive(Debug, Default)]
 pub(crate) struct CountedSlots(OnceLock<Box<[Counters]>>);
 
 impl CountedSlots {
-    /// By the worker itself.
+    /// Adds a cost; called only by the owning worker.
     pub(crate) fn add(&self, slot: Slot, cost: SlotCost) {
         let all = self.0.get_or_init(|| (0..SLOT_COUNT).map(|_| Counters::default()).collect());
         let counters = &all[slot.index()];
@@ -81,12 +81,12 @@ impl CountedSlots {
     }
 }
 
-/// By slot, what is taken off the sum of the workers' counters. Empty: nothing.
+/// Baseline per slot, subtracted from the sum of all workers. Empty means zero.
 #[derive(Debug, Default)]
 pub(crate) struct TakenOff(Mutex<Vec<SlotCost>>);
 
 impl TakenOff {
-    /// The costs of these slots since they were last reset.
+    /// Returns the costs of these slots since their last reset.
     pub(crate) fn costs<'w>(
         &self,
         workers: &(impl Iterator<Item = &'w CountedSlots> + Clone),
@@ -97,7 +97,7 @@ impl TakenOff {
         slots.iter().map(|slot| sum(workers.clone(), *slot).minus(off(slot))).collect()
     }
 
-    /// These slots begin anew.
+    /// Resets the costs of these slots.
     pub(crate) fn reset<'w>(
         &self,
         workers: &(impl Iterator<Item = &'w CountedSlots> + Clone),
@@ -113,7 +113,7 @@ impl TakenOff {
         }
     }
 
-    /// A worker has ended; what it counted stays.
+    /// Keeps the counts of a worker that ends.
     pub(crate) fn keep(&self, counted: &CountedSlots) {
         if counted.0.get().is_none() {
             return;
@@ -130,12 +130,12 @@ fn sum<'w>(workers: impl Iterator<Item = &'w CountedSlots>, slot: Slot) -> SlotC
     workers.fold(SlotCost::default(), |sum, worker| sum.plus(worker.of(slot)))
 }
 
-/// Bytes of a request as it came.
+/// Returns the size in bytes of a request as received.
 pub(crate) fn request_len(args: Args<'_>) -> u64 {
     if args.is_inline() { (args.span_len() + "\r\n".len()) as u64 } else { wire_len(args) }
 }
 
-/// Bytes of a request as an array of strings.
+/// Returns the size in bytes of a request encoded as a RESP array.
 pub(crate) fn wire_len(args: Args<'_>) -> u64 {
     let header = |number: usize| number.checked_ilog10().unwrap_or(0) as usize + 1 + "$\r\n".len();
     let words = args.iter().map(|word| header(word.len()) + word.len() + "\r\n".len());

@@ -1,8 +1,8 @@
-//! How long commands waited for slots that others held.
+//! Statistics about waits for slot locks.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Waits for slots, of all threads. One that is shorter than the spinning before it is none.
+/// Waits for slot locks on all threads. Waits shorter than the spin phase are not counted.
 #[derive(Debug, Default)]
 pub struct SlotWaits {
     count: AtomicU64,
@@ -15,19 +15,19 @@ impl SlotWaits {
         self.longest.fetch_max(nanos, Ordering::Relaxed);
     }
 
-    /// How many there were.
+    /// Returns the number of waits.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// The longest of them, in microseconds.
+    /// Returns the longest wait in microseconds.
     #[must_use]
     pub fn longest_micros(&self) -> u64 {
         self.longest.load(Ordering::Relaxed) / 1000
     }
 
-    /// Forgets all.
+    /// Resets the statistics.
     pub fn reset(&self) {
         self.count.store(0, Ordering::Relaxed);
         self.longest.store(0, Ordering::Relaxed);

@@ -1,6 +1,6 @@
-//! Counters, one set for each thread that runs commands, summed when they are asked for.
+//! Statistics counters: one set per worker thread, summed on demand.
 //!
-//! A counter is written by its own thread only.
+//! Only the owning thread writes a counter, so no atomic read-modify-write is needed.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,85 +13,85 @@ pub(crate) use crate::counter::add;
 use crate::histogram::Histogram;
 use crate::slot_costs::CountedSlots;
 
-/// With this many codes of errors, further ones that scripts make up are counted together, as in Valkey.
+/// Once this many error codes exist, new codes made up by scripts are counted together, as in Valkey.
 const MAX_ERROR_CODES: usize = 128;
-/// The name under which they are counted then.
+/// The error code under which those are counted.
 const OVERFLOW: &str = "ERRORSTATS_OVERFLOW";
-/// A longer code is none: the text is counted as a plain `ERR`.
+/// Maximum length of an error code; a text with a longer first word counts as a plain `ERR`.
 const MAX_CODE_LEN: usize = 30;
 
-/// Codes of errors.
+/// The error codes seen so far.
 pub(crate) type ErrorCodes = Mutex<BTreeSet<String>>;
 
-/// The statistics of one command, as `INFO commandstats` shows them.
+/// Statistics of one command, as shown by `INFO commandstats`.
 #[derive(Debug, Default)]
 pub struct CommandStats {
-    /// How often it ran.
+    /// Number of completed calls.
     pub calls: AtomicU64,
-    /// Time spent in it, in nanoseconds.
+    /// Total execution time in nanoseconds.
     pub nanos: AtomicU64,
-    /// How those times are spread.
+    /// Distribution of the execution times.
     pub times: Histogram,
-    /// Refused before it ran.
+    /// Calls refused before execution.
     pub rejected: AtomicU64,
-    /// Failed while it ran.
+    /// Calls that failed during execution.
     pub failed: AtomicU64,
 }
 
-/// One thread's counters.
+/// The counters of one worker thread.
 #[derive(Debug)]
 pub struct WorkerStats {
-    /// By the commands' numbers ([`crate::Registered::index`]).
+    /// Indexed by command number ([`crate::Registered::index`]).
     pub commands: Box<[CommandStats]>,
     /// Reads that found their key.
     pub keyspace_hits: AtomicU64,
-    /// Reads that did not.
+    /// Reads that did not find their key.
     pub keyspace_misses: AtomicU64,
-    /// Keys deleted because their time had come.
+    /// Keys deleted because they expired.
     pub expired_keys: AtomicU64,
-    /// Fields deleted because their time had come.
+    /// Hash fields deleted because they expired.
     pub expired_fields: AtomicU64,
-    /// Keys that went to make room.
+    /// Keys evicted to free memory.
     pub evicted_keys: AtomicU64,
-    /// Errors replied.
+    /// Error replies sent.
     pub error_replies: AtomicU64,
-    /// How often each code of an error (`ERR`, `WRONGTYPE`) was replied.
+    /// Number of replies per error code (`ERR`, `WRONGTYPE`).
     errors: Mutex<BTreeMap<String, u64>>,
-    /// The codes that there are at any worker: so many are bounded, whoever counts them.
+    /// The error codes of all workers; shared because their total number is limited.
     codes: Arc<ErrorCodes>,
-    /// Changes to the data, as `rdb_changes_since_last_save` counts them.
+    /// Changes to the data set, as counted in `rdb_changes_since_last_save`.
     pub changes: AtomicU64,
-    /// The cost of each slot.
+    /// Cost counters per slot.
     pub(crate) slots: CountedSlots,
 }
 
 impl WorkerStats {
-    /// How many commands have run.
+    /// Returns the number of commands that have run.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.commands.iter().map(|command| command.calls.load(Ordering::Relaxed)).sum()
     }
 
-    /// Takes note of the error that a command of the shell replied.
+    /// Counts an error reply of a command that the shell runs.
     pub fn count_failure(&self, index: usize, text: &str) {
         add(&self.commands[index].failed, 1);
         self.count_error(text);
     }
 
-    /// Takes note of a blocked command that something else than its keys ended with an error.
+    /// Counts a blocked command that ended with an error for another reason than its keys.
     pub fn count_rejection(&self, index: usize, text: &str) {
         add(&self.commands[index].rejected, 1);
         self.count_error(text);
     }
 
-    /// Forgets how long commands have taken, and the codes of errors.
+    /// Resets the latency distributions and the error codes.
     pub fn reset(&self) {
         self.commands.iter().for_each(|command| command.times.reset());
         self.errors.lock().clear();
         self.codes.lock().clear();
     }
 
-    /// Takes note of an error reply.
+    /// Counts an error reply.
     pub fn count_error(&self, text: &str) {
         add(&self.error_replies, 1);
         let (code, mut errors) = (code(text.as_bytes()), self.errors.lock());
@@ -101,7 +101,7 @@ impl WorkerStats {
         *errors.entry(code.into_owned()).or_default() += 1;
     }
 
-    /// Takes note of an error that a script has made up or passes on.
+    /// Counts an error that a script made up or passed on.
     pub fn count_scripts_error(&self, text: &[u8]) {
         add(&self.error_replies, 1);
         let (code, mut errors) = (code(text), self.errors.lock());
@@ -113,7 +113,7 @@ impl WorkerStats {
         *errors.entry(code).or_default() += 1;
     }
 
-    /// How often each code of an error was replied.
+    /// Returns the number of replies per error code.
     #[must_use]
     pub fn errors(&self) -> BTreeMap<String, u64> {
         self.errors.lock().clone()
@@ -136,7 +136,7 @@ impl WorkerStats {
     }
 }
 
-/// The code of an error: what stands before its first blank.
+/// Returns the error code: the text up to the first space.
 fn code(text: &[u8]) -> Cow<'_, str> {
     let len = text.iter().take(MAX_CODE_LEN + 1).position(|byte| *byte == b' ');
     len.map_or(Cow::Borrowed("ERR"), |len| String::from_utf8_lossy(&text[..len]))

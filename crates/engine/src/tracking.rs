@@ -1,15 +1,14 @@
-//! Client side caching: which clients may hold a copy of which key, and telling them when it changes.
+//! Client-side caching: records which clients may have cached which keys, and sends invalidations.
 //!
-//! By default a client that tracks is told of every key that it has read, once; what it has read lies in
-//! a table by key, split into shards by slot, and is written while the key's slot is held, so no change
-//! goes by between the read and the note. In broadcasting mode a client is told of every key with one of
-//! its prefixes, read or not, and nothing is noted. The message goes to the client itself (version 3 of
-//! the protocol) or, as if published, to another one that it named.
+//! By default a client receives one invalidation for every key that it has read. Reads are recorded in a table by key,
+//! sharded by slot and updated while the key's slot is locked, so that no change is missed between the read and the
+//! record. In broadcast mode a client receives invalidations for all keys with one of its prefixes, and nothing is
+//! recorded. Messages go to the client itself (RESP3) or, as pub/sub messages, to another client that it named.
 //!
-//! In broadcasting mode what many commands change is told in one message: the keys wait until the batch ends that
-//! changed them ([`crate::Engine::tell_of_changes`]), each once.
+//! In broadcast mode changes are batched: changed keys wait, each once, until the end of the batch of commands
+//! ([`crate::Engine::tell_of_changes`]).
 //!
-//! With no client that tracks, a write costs one load.
+//! Without tracking clients a write costs one load.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,13 +20,13 @@ use slot_routing::Slot;
 use crate::clients::{Client, ClientFlags, Clients, Mode, Tracking};
 
 const SHARDS: usize = 64;
-/// Where a client that speaks version 2 hears of changes.
+/// The channel on which RESP2 clients receive invalidations.
 const CHANNEL: &[u8] = b"__redis__:invalidate";
 
-/// Keys, each with the client that changed it, if it was only one.
+/// Changed keys; the value is the client that changed the key, if it was only one.
 type Pending = BTreeMap<Vec<u8>, Option<u64>>;
 
-/// The clients of one key.
+/// The ids of clients that have read a key.
 type Readers = BTreeSet<u64>;
 
 /// The keys and prefixes that clients track.
@@ -37,14 +36,14 @@ pub struct TrackingTable {
     shards: Vec<Mutex<BTreeMap<Vec<u8>, Readers>>>,
     keys: AtomicUsize,
     items: AtomicUsize,
-    /// By prefix, the clients that want to hear of it.
+    /// Ids of the clients by prefix.
     prefixes: RwLock<BTreeMap<Vec<u8>, BTreeSet<u64>>>,
-    /// Keys with any of them that have changed and of which no client was told yet.
+    /// Changed keys with tracked prefixes, not yet sent.
     pending: Mutex<Pending>,
     any_pending: AtomicBool,
-    /// More keys than this are not noted: others are given up for them (`tracking-table-max-keys`).
+    /// Maximum number of recorded keys; beyond it, other keys are invalidated early (`tracking-table-max-keys`).
     pub max_keys: AtomicUsize,
-    /// A client for which more bytes than this wait is cut off; 0 is no limit.
+    /// Maximum queued bytes per client before it is closed; 0 means unlimited.
     pub output_limit: AtomicUsize,
 }
 
@@ -65,27 +64,27 @@ impl Default for TrackingTable {
 }
 
 impl TrackingTable {
-    /// Clients that track.
+    /// Returns the number of tracking clients.
     pub fn clients(&self) -> usize {
         self.clients.load(Ordering::Relaxed)
     }
 
-    /// The number of keys that clients have read.
+    /// Returns the number of recorded keys.
     pub fn keys(&self) -> usize {
         self.keys.load(Ordering::Relaxed)
     }
 
-    /// The same, each as often as there are clients that have read it.
+    /// Returns the number of recorded pairs of key and client.
     pub fn items(&self) -> usize {
         self.items.load(Ordering::Relaxed)
     }
 
-    /// The number of prefixes that clients want to hear of.
+    /// Returns the number of tracked prefixes.
     pub fn prefixes(&self) -> usize {
         self.prefixes.read().len()
     }
 
-    /// A client starts to track, or changes how.
+    /// Starts tracking for a client, or changes its mode.
     pub(crate) fn start(&self, client: &Client, tracking: Tracking) {
         let mut prefixes = self.prefixes.write();
         for prefix in &tracking.prefixes {
@@ -103,7 +102,7 @@ impl TrackingTable {
         }
     }
 
-    /// A client stops tracking. The keys that it has read are forgotten as they change, or when no client tracks any more.
+    /// Stops tracking for a client. Its recorded keys are removed as they change, or once no client tracks.
     pub(crate) fn stop(&self, client: &Client) {
         let Some(tracking) = client.tracking.lock().take() else { return };
         for flag in [ClientFlags::TRACKING, ClientFlags::BROKEN_REDIRECT, ClientFlags::BROADCAST] {
@@ -120,7 +119,7 @@ impl TrackingTable {
                 }
             }
         }
-        // Under the lock that a client needs to start: what it reads afterwards stays noted.
+        // Under the lock that starting clients take, so that their records are not removed.
         if self.clients.fetch_sub(1, Ordering::Relaxed) == 1 {
             let keys = self.take_keys();
             drop(prefixes);
@@ -128,7 +127,7 @@ impl TrackingTable {
         }
     }
 
-    /// Takes out all keys that clients have read.
+    /// Removes and returns all recorded keys.
     fn take_keys(&self) -> Vec<BTreeMap<Vec<u8>, Readers>> {
         let take = |shard: &Mutex<BTreeMap<Vec<u8>, Readers>>| {
             let keys = std::mem::take(&mut *shard.lock());
@@ -143,7 +142,7 @@ impl TrackingTable {
         &self.shards[slot.index() % SHARDS]
     }
 
-    /// A client has read a key. The caller holds the key's slot.
+    /// Records a key read by a client. The caller has locked its slot.
     pub(crate) fn note(&self, clients: &Clients, slot: Slot, key: &[u8], reader: u64) {
         let given_up = {
             let mut shard = self.shard(slot).lock();
@@ -167,7 +166,7 @@ impl TrackingTable {
         }
     }
 
-    /// A key has changed; `by` is the client that did it. The caller holds the key's slot.
+    /// Reports a changed key; `by` is the client that changed it. The caller has locked its slot.
     #[inline]
     pub(crate) fn changed(&self, clients: &Clients, slot: Slot, key: &[u8], by: Option<u64>) {
         if self.clients.load(Ordering::Relaxed) > 0 {
@@ -190,7 +189,7 @@ impl TrackingTable {
         }
     }
 
-    /// Notes a changed key, of which the clients that listen to its prefix are to be told.
+    /// Queues a changed key for clients that track its prefix.
     #[cold]
     fn note_change(&self, key: &[u8], by: Option<u64>) {
         if !self.prefixes.read().keys().any(|prefix| key.starts_with(prefix)) {
@@ -205,7 +204,7 @@ impl TrackingTable {
         self.any_pending.store(true, Ordering::Release);
     }
 
-    /// Tells clients that listen to prefixes of the keys that have changed since.
+    /// Sends the queued invalidations to clients in broadcast mode.
     #[inline]
     pub(crate) fn tell_of_changes(&self, clients: &Clients) {
         if self.any_pending.load(Ordering::Acquire) {
@@ -213,7 +212,7 @@ impl TrackingTable {
         }
     }
 
-    /// Tells of the keys that have changed since.
+    /// Sends the queued invalidations, if any.
     #[cold]
     fn tell_listeners(&self, clients: &Clients) {
         let pending = {
@@ -241,21 +240,21 @@ impl TrackingTable {
         }
     }
 
-    /// Everything may have changed: all clients that track are told to forget all.
+    /// Sends all tracking clients an invalidation of all keys.
     pub fn all_changed(&self, clients: &Clients) {
         if self.clients() == 0 {
             return;
         }
         drop(self.take_keys());
-        // Keys with prefixes that changed before are told of behind this, as in Valkey.
+        // Queued invalidations by prefix follow after this message, as in Valkey.
         for client in clients.all() {
             let broadcast = client.flags().contains(ClientFlags::BROADCAST);
             self.tell(clients, client.id, broadcast, &mut |protocol, _| Some(message(protocol, None)));
         }
     }
 
-    /// Tells one client, if it tracks in this way, what `message` returns for the version of the protocol. `message`
-    /// also gets the client whose own changes are left out: this client, if it does not want to hear of them.
+    /// Sends a client with this kind of tracking the result of `message` for its protocol. `message` also receives the
+    /// id of the client whose own changes are left out, if this client uses NOLOOP.
     fn tell(
         &self,
         clients: &Clients,
@@ -286,7 +285,7 @@ impl TrackingTable {
             Some(other) if other.protocol() == Protocol::Resp3 => {
                 push(&other, Protocol::Resp3);
             }
-            // Version 2 has no place for a message but among those that the client has subscribed to.
+            // RESP2 clients can only receive messages while subscribed.
             Some(other) if other.flags().contains(ClientFlags::PUBSUB) => {
                 push(&other, Protocol::Resp2);
             }
@@ -306,7 +305,7 @@ impl TrackingTable {
     }
 }
 
-/// A message in the protocols of its receivers, encoded once for each.
+/// A message encoded once per protocol.
 #[derive(Default)]
 struct Encoded([Option<SharedBytes>; 2]);
 
@@ -317,7 +316,7 @@ impl Encoded {
     }
 }
 
-/// That keys have changed, or all.
+/// Encodes an invalidation of some keys, or of all.
 fn message(protocol: Protocol, keys: Option<&[&[u8]]>) -> SharedBytes {
     let mut bytes = Vec::new();
     let mut writer = Writer::new(&mut bytes, protocol);

@@ -1,4 +1,4 @@
-//! The commands that a session has queued since MULTI, and the keys that it watches.
+//! The state of MULTI: queued commands and watched keys.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -8,24 +8,24 @@ use resp::{Args, Request};
 
 use crate::watch::{Dirty, Watched};
 
-/// A client that queues more than this is cut off.
+/// Maximum size of a transaction queue; clients that exceed it are disconnected.
 pub(crate) const MAX_QUEUED_BYTES: usize = 1024 * 1024 * 1024;
 
-/// The commands since MULTI.
+/// The commands queued since MULTI.
 #[derive(Debug)]
 pub(crate) struct Transaction {
-    /// Each with its command's number.
+    /// Command numbers and requests.
     pub(crate) queue: Vec<(usize, Request)>,
-    /// A command was refused: EXEC will run none.
+    /// Whether a command was refused, so that EXEC aborts.
     pub(crate) failed: bool,
-    /// The bytes that the queue takes.
+    /// Memory used by the queue, in bytes.
     pub(crate) bytes: usize,
-    /// The database in which the next command of the queue will run.
+    /// The database in which the next queued command will run.
     pub(crate) db: u16,
 }
 
 impl Transaction {
-    /// One without commands, begun in this database.
+    /// Creates an empty transaction in this database.
     pub(crate) fn begun_in(db: u16) -> Self {
         Self { queue: Vec::new(), failed: false, bytes: 0, db }
     }
@@ -37,17 +37,16 @@ impl Transaction {
     }
 }
 
-/// An EXEC of which some commands wait for more than keys: they are carried out when the others have run, and nothing
-/// is locked any more.
+/// An EXEC with commands that must wait for more than keys: they run after all others, without slot locks.
 #[derive(Debug)]
 pub(crate) struct Unfinished {
     pub(crate) transaction: Box<Transaction>,
-    /// The replies, in the order of the queue, as far as they are there.
+    /// The replies in queue order; `None` where a command has not run yet.
     pub(crate) replies: Vec<Option<Vec<u8>>>,
 }
 
 impl Unfinished {
-    /// The first command that has no reply yet.
+    /// Returns the first command without a reply.
     pub(crate) fn next(&self) -> Option<usize> {
         self.replies.iter().position(Option::is_none)
     }
@@ -65,7 +64,7 @@ impl Watching {
         self.dirty.load(Ordering::Acquire)
     }
 
-    /// Forgets everything; returns the keys that were watched. Marks that are still on their way have no effect.
+    /// Unwatches all keys and returns them. Invalidations that arrive later have no effect.
     pub(crate) fn take(&mut self) -> BTreeSet<Watched> {
         self.dirty = Arc::new(AtomicBool::new(false));
         std::mem::take(&mut self.keys)

@@ -1,11 +1,11 @@
-//! Keys that handlers asked for without having declared them: faults of commands, which their clients get as errors
+//! Statistics about handlers that accessed undeclared keys. Each is a bug in a command; the client gets an error
 //! ([`crate::CommandError::UndeclaredKey`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-/// How often that happened, and to which command last.
+/// Number of such accesses, and the last command.
 #[derive(Debug, Default)]
 pub struct UndeclaredKeys {
     count: AtomicU64,
@@ -13,19 +13,19 @@ pub struct UndeclaredKeys {
 }
 
 impl UndeclaredKeys {
-    /// The handler of this command asked for such a key.
+    /// Records an access by this command's handler.
     pub(crate) fn note(&self, command: &str) {
         self.count.fetch_add(1, Ordering::Relaxed);
         command.clone_into(&mut self.last.lock());
     }
 
-    /// How often it happened since the server started.
+    /// Returns the number of accesses since startup.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// The command of the last one; empty if there was none.
+    /// Returns the last command; empty if there was none.
     #[must_use]
     pub fn last(&self) -> String {
         self.last.lock().clone()

@@ -1,17 +1,16 @@
-//! Commands that wait for keys (BLPOP), and the queues of the keys that they wait for.
+//! Blocking commands (BLPOP and others) and the per-key queues of waiting clients.
 //!
-//! A handler that finds nothing says [`Outcome::Block`]. Its client then stands in the queue of each key that it
-//! waits for, from before the keys' slots are unlocked. A command that changes such a key serves the waiters in its
-//! queue, the longest waiting first, before the key's slot is unlocked: each waiter's command is run again on its
-//! behalf, and the reply is left with it ([`Waiter`]) for its connection, which is woken. A waiter that finds nothing
-//! again keeps its place.
+//! A handler that cannot reply yet returns [`Outcome::Block`]. Its client joins the queue of each awaited key before
+//! the slot locks are released. A command that changes such a key serves the queue in arrival order before it releases
+//! the slot lock: it runs each waiter's command on the waiter's behalf, stores the reply in the [`Waiter`] and wakes
+//! the connection. A waiter whose command still cannot reply keeps its position.
 //!
-//! The end of a wait without a reply comes through the client ([`Client::unblock`]) or from its connection: its time is
-//! over, or the client is gone. A waiter that is unblocked or killed is not served any more; its connection takes it
-//! out of the queues.
+//! A wait that ends without a reply is ended through the client ([`Client::unblock`]) or by its connection, on a
+//! timeout or disconnection. A waiter that is unblocked or killed is not served any more; its connection removes it
+//! from the queues.
 //!
-//! Invariant: a waiter joins its queues, and is looked for there, under the locks of its keys' slots, so that no
-//! change is missed. Queues are spread over shards by slot; in a shard without waiters a change costs one load.
+//! Invariant: waiters join queues, and are looked up, under the locks of their keys' slots, so that no change is
+//! missed. Queues are sharded by slot; without waiters in the shard a change costs one load.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -30,24 +29,24 @@ use crate::clients::{Client, Unblock};
 use crate::shell_commands::NodeCommand;
 
 const SHARDS: usize = 64;
-/// So many are looked at together.
+/// Maximum number of waiters fetched from a queue at once.
 pub(crate) const AT_ONCE: usize = 64;
 
-/// The outcome of a command. `A` says that it is to begin again; most cannot.
+/// The result of a command. `A` is the data for a retry; most commands cannot be retried.
 #[derive(Debug)]
 pub enum Outcome<A = Infallible> {
-    /// Its reply is written.
+    /// The reply is written.
     Done,
-    /// It has nothing to reply yet, has written nothing and changed nothing.
+    /// The client must wait; nothing was written or changed.
     Block(Wait),
-    /// It has done nothing: it waits for more than keys, and its client's connection is to carry it out.
+    /// Nothing was done: the command waits for more than keys, and the client's connection must run it.
     HandOver(NodeCommand),
-    /// It has done nothing, and is to begin again with the script turn: it needs slots that it has not named.
+    /// Nothing was done: the command must restart with permission to lock undeclared slots.
     Again(A),
 }
 
 impl Outcome {
-    /// The same, where a command might begin again.
+    /// Converts to a result type that allows retries.
     pub(crate) fn widen<A>(self) -> Outcome<A> {
         match self {
             Self::Done => Outcome::Done,
@@ -57,81 +56,81 @@ impl Outcome {
     }
 }
 
-/// The keys that a command waits for, and the end of its wait.
+/// The keys that a command waits for, and when it stops waiting.
 #[derive(Debug, Clone)]
 pub struct Wait {
-    /// The places of the keys among its arguments.
+    /// Argument indexes of the keys.
     pub keys: Range<usize>,
-    /// The kind of value that must lie there for the command to be tried again.
+    /// The type that the value must have for the command to run again.
     pub kind: Kind,
-    /// `None` is for ever.
+    /// The deadline; `None` means no timeout.
     pub until: Option<Millis>,
-    /// Its time is not over then, but the command is to be tried again.
+    /// Whether the command runs again at the deadline, instead of timing out.
     pub tries_at_end: bool,
-    /// The reply when its time is over.
+    /// Writes the reply for a timeout.
     pub nothing: fn(&mut Writer<'_>),
-    /// The request to run in place of the client's when it is tried again: where a word of it stood for what was there
-    /// when the client came.
+    /// The request to run on retries in place of the client's, if an argument referred to the state on arrival (such as
+    /// `$`).
     pub resolved: Option<Request>,
-    /// Whether it is also tried again when a key is gone or holds a value of another kind: to say so.
+    /// Whether the command also runs again when a key is removed or changes its type, in order to report that.
     pub also_if_gone: bool,
 }
 
 impl Wait {
-    /// For something of this kind at one of these keys, with the request as it came.
+    /// Creates a wait for a value of this type at any of these keys; retries run the original request.
     #[must_use]
     pub fn new(keys: Range<usize>, kind: Kind, until: Option<Millis>, nothing: fn(&mut Writer<'_>)) -> Self {
         Self { keys, kind, until, tries_at_end: false, nothing, resolved: None, also_if_gone: false }
     }
 }
 
-/// A reply that was written on behalf of a waiter.
+/// The reply written on behalf of a waiter.
 #[derive(Debug, Default)]
 pub(crate) struct Served {
     pub(crate) reply: Vec<u8>,
-    /// Where what it changed ends in the log.
+    /// Log offset at the end of its changes.
     pub(crate) last_write: ReplOffset,
     pub(crate) last_change: ReplOffset,
 }
 
-/// A command that waits, as it is run again for its client.
+/// A blocked command, ready to run again.
 #[derive(Debug)]
 pub(crate) struct WaitingCall {
     /// The command's number.
     pub(crate) command: usize,
     pub(crate) request: Request,
-    /// All its slots.
+    /// The slots of all its keys.
     pub(crate) slots: SmallVec<[Slot; 2]>,
     pub(crate) db: u16,
     pub(crate) protocol: Protocol,
-    /// The client had said ASKING.
+    /// Whether ASKING preceded it.
     pub(crate) asked: bool,
-    /// It reads for a client that reads from replicas (READONLY): a node that becomes one goes on serving it.
+    /// Whether it reads for a client in READONLY mode, which a node that becomes a replica continues to serve.
     pub(crate) reads_from_replicas: bool,
-    /// As of which change of users it was found that the client may run this.
+    /// Version of the users for which the command was authorized.
     pub(crate) users_version: u64,
 }
 
-/// A client that waits, and its command.
+/// A blocked client with its command.
 #[derive(Debug)]
 pub struct Waiter {
-    /// Rises with the order of arrival.
+    /// Increases in order of arrival.
     number: u64,
     pub(crate) call: WaitingCall,
     pub(crate) wait: Wait,
     pub(crate) client: Arc<Client>,
-    /// Its reply, once it is served. Locked while its command is tried.
+    /// The reply, once served. Locked while the command is being tried.
     pub(crate) served: Mutex<Option<Served>>,
 }
 
-/// A key that was changed and is waited for.
+/// A changed key with waiters.
 #[derive(Debug)]
 pub(crate) struct Ready {
     pub(crate) db: u16,
     pub(crate) key: Vec<u8>,
     /// The last waiter that was tried.
     pub(crate) after: Option<u64>,
-    /// It is not there any more: only waiters that are told of that are tried.
+    /// Whether the key was removed: only waiters for removals are tried then.
     pub(crate) is_gone: bool,
 }
 
@@ -141,31 +140,31 @@ impl Ready {
     }
 }
 
-/// The waiters for one key.
+/// The waiters of one key.
 #[derive(Debug, Default)]
 struct Queue {
-    /// By their numbers.
+    /// By arrival number.
     waiters: BTreeMap<u64, Arc<Waiter>>,
-    /// How many of them are also tried again if the key is gone.
+    /// Number of waiters that also wait for the key's removal.
     of_loss: usize,
 }
 
 impl Queue {
-    /// Says whether the waiter was not there yet.
+    /// Returns whether the waiter was new.
     fn insert(&mut self, waiter: &Arc<Waiter>) -> bool {
         let is_new = self.waiters.insert(waiter.number, waiter.clone()).is_none();
         self.of_loss += usize::from(is_new && waiter.wait.also_if_gone);
         is_new
     }
 
-    /// Says whether the waiter was there.
+    /// Returns whether the waiter was present.
     fn remove(&mut self, waiter: &Waiter) -> bool {
         let was_there = self.waiters.remove(&waiter.number).is_some();
         self.of_loss -= usize::from(was_there && waiter.wait.also_if_gone);
         was_there
     }
 
-    /// The waiters that are told if the key is gone.
+    /// Returns the waiters that also wait for the key's removal.
     fn of_loss(&self) -> impl Iterator<Item = &Arc<Waiter>> {
         let all = if self.of_loss > 0 { 0.. } else { u64::MAX.. };
         self.waiters.range(all).map(|(_, waiter)| waiter).filter(|waiter| waiter.wait.also_if_gone)
@@ -174,12 +173,12 @@ impl Queue {
 
 #[derive(Debug, Default)]
 struct Shard {
-    /// Waiters, each as often as there are keys that it waits for.
+    /// Number of waiters, counted once for each key they wait for.
     count: AtomicUsize,
     by_db: Mutex<BTreeMap<u16, BTreeMap<Vec<u8>, Queue>>>,
 }
 
-/// All waiters.
+/// All blocked clients, by key.
 #[derive(Debug)]
 pub(crate) struct Waits {
     shards: [Shard; SHARDS],
@@ -193,41 +192,41 @@ impl Default for Waits {
 }
 
 impl Waiter {
-    /// Whether its reply is there.
+    /// Returns whether the reply is ready.
     #[must_use]
     pub fn is_served(&self) -> bool {
         self.served.lock().is_some()
     }
 
-    /// Until when it waits; `None` is for ever.
+    /// Returns the deadline; `None` means no timeout.
     #[must_use]
     pub fn until(&self) -> Option<Millis> {
         self.wait.until
     }
 
-    /// How the wait ends when its time is over.
+    /// Returns how the wait ends at its deadline.
     #[must_use]
     pub fn at_end(&self) -> Unblock {
         if self.wait.tries_at_end { Unblock::RunAgain } else { Unblock::Timeout }
     }
 
-    /// Whether it can be served. Asked with `served` locked.
+    /// Returns whether the waiter can still be served. Called with `served` locked.
     pub(crate) fn is_waiting(&self, served: Option<&Served>) -> bool {
         served.is_none() && self.client.is_blocked() && !self.client.is_killed()
     }
 
-    /// It has its reply: it waits no longer, also in the eyes of others, and its connection is woken.
+    /// Marks the client as no longer blocked after it was served, and wakes its connection.
     pub(crate) fn let_go(&self) {
         self.client.set_blocked(false);
         self.client.wake();
     }
 
-    /// Has its connection run the command again.
+    /// Unblocks the client so that its connection runs the command again.
     pub(crate) fn run_again(&self) {
         self.client.unblock(Unblock::RunAgain);
     }
 
-    /// The command that waits, as it is run again.
+    /// Returns the blocked command's request.
     #[must_use]
     pub fn request(&self) -> &Request {
         &self.call.request
@@ -244,7 +243,7 @@ impl Waiter {
 }
 
 impl Waits {
-    /// Whether each waiter was counted out as it was counted in.
+    /// Returns whether the waiter counts match the queues.
     pub(crate) fn are_counted(&self) -> bool {
         self.shards.iter().all(|shard| {
             let by_db = shard.by_db.lock();
@@ -257,19 +256,19 @@ impl Waits {
         &self.shards[slot.index() % SHARDS]
     }
 
-    /// Whether there may be waiters for keys of this slot.
+    /// Returns whether there may be waiters for keys of this slot.
     #[inline(always)]
     pub(crate) fn any(&self, slot: Slot) -> bool {
         self.shard(slot).count.load(Ordering::Relaxed) > 0
     }
 
-    /// How many keys are waited for.
+    /// Returns the number of keys with waiters.
     pub(crate) fn keys(&self) -> usize {
         let keys = |shard: &Shard| shard.by_db.lock().values().map(BTreeMap::len).sum::<usize>();
         self.shards.iter().filter(|shard| shard.count.load(Ordering::Relaxed) > 0).map(keys).sum()
     }
 
-    /// How many keys are waited for by commands that also end when the key is gone.
+    /// Returns the number of keys whose waiters also wait for removal.
     pub(crate) fn keys_that_may_go(&self) -> usize {
         let of_loss =
             |keys: &BTreeMap<Vec<u8>, Queue>| keys.values().filter(|queue| queue.of_loss > 0).count();
@@ -277,24 +276,24 @@ impl Waits {
         self.shards.iter().filter(|shard| shard.count.load(Ordering::Relaxed) > 0).map(keys).sum()
     }
 
-    /// A client begins to wait for what `call` says. The caller holds the command's slots.
+    /// Blocks a client. The caller has locked the command's slots.
     pub(crate) fn add(&self, client: &Arc<Client>, call: WaitingCall, wait: Wait) -> Arc<Waiter> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let waiter =
             Arc::new(Waiter { number, call, wait, client: client.clone(), served: Mutex::new(None) });
-        // Before it can be found: a thread that finds it may end its wait.
+        // Set before the waiter becomes visible: a thread that finds it may unblock it.
         client.set_blocked(true);
         for key in waiter.keys() {
             let shard = self.shard(Slot::of_key(key));
             let mut by_db = shard.by_db.lock();
             let queue = by_db.entry(waiter.call.db).or_default().entry(key.to_vec()).or_default();
-            // A key may be named twice.
+            // The same key may be named twice.
             shard.count.fetch_add(usize::from(queue.insert(&waiter)), Ordering::Relaxed);
         }
         waiter
     }
 
-    /// Takes a waiter out of all its queues.
+    /// Removes a waiter from all its queues.
     pub(crate) fn remove(&self, waiter: &Waiter) {
         for key in waiter.keys() {
             let shard = self.shard(Slot::of_key(key));
@@ -308,13 +307,13 @@ impl Waits {
         }
     }
 
-    /// Whether there are waiters for this key. The caller holds its slot.
+    /// Returns whether this key has waiters. The caller has locked its slot.
     pub(crate) fn has(&self, db: u16, slot: Slot, key: &[u8]) -> bool {
         self.shard(slot).by_db.lock().get(&db).is_some_and(|keys| keys.contains_key(key))
     }
 
-    /// The next waiters for a key behind number `after`, the longest waiting first; of a key that `is_gone`, those that
-    /// are told of that.
+    /// Returns the next waiters of a key after number `after`, in arrival order; if the key `is_gone`, only those that
+    /// wait for removal.
     pub(crate) fn next(
         &self,
         db: u16,
@@ -333,8 +332,8 @@ impl Waits {
         queue.waiters.range(from..).take(AT_ONCE).map(|(_, waiter)| waiter.clone()).collect()
     }
 
-    /// A key is gone, and no command took it: waiters that are told of that run their commands again. The caller holds
-    /// its slot.
+    /// Reports a key that was removed outside of a command: waiters for removals run their commands again. The caller
+    /// has locked its slot.
     #[cold]
     pub(crate) fn tell_loss(&self, db: u16, slot: Slot, key: &[u8]) {
         let by_db = self.shard(slot).by_db.lock();
@@ -343,7 +342,7 @@ impl Waits {
         }
     }
 
-    /// The keys of a database that are waited for.
+    /// Returns the awaited keys of a database.
     pub(crate) fn keys_of(&self, db: u16) -> Vec<Vec<u8>> {
         let used = self.shards.iter().filter(|shard| shard.count.load(Ordering::Relaxed) > 0);
         let keys = |shard: &Shard| {
@@ -352,7 +351,7 @@ impl Waits {
         used.flat_map(keys).collect()
     }
 
-    /// The numbers of the clients that wait for keys, and whether a replica serves them.
+    /// Returns the ids of blocked clients, each with whether a replica may serve it.
     pub(crate) fn served_by_replicas(&self) -> BTreeMap<u64, bool> {
         let mut all = BTreeMap::new();
         for shard in &self.shards {
@@ -363,7 +362,7 @@ impl Waits {
         all
     }
 
-    /// The clients that wait for a key of a slot.
+    /// Returns the clients that wait for keys of a slot.
     pub(crate) fn of_slot(&self, slot: Slot) -> Vec<Arc<Client>> {
         let by_db = self.shard(slot).by_db.lock();
         let queues = by_db.values().flatten().filter(|(key, _)| Slot::of_key(key) == slot);

@@ -1,8 +1,7 @@
-//! WATCH: the sessions that want to know that a key changes.
+//! WATCH: marks transactions whose watched keys change.
 //!
-//! Exact per key: a change marks those sessions, and only those, that watch this key in this database.
-//! Both sides hold the key's slot, so a change either comes before the WATCH or marks it. Spread over
-//! shards by slot; a shard without watched keys costs a write one load.
+//! Tracking is exact per key and database. Both WATCH and changes hold the key's slot lock, so a change either precedes
+//! the WATCH or marks the session. The table is sharded by slot; a shard without watched keys costs a write one load.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use slot_routing::Slot;
 
 const SHARDS: usize = 64;
 
-/// Set when a watched key has changed.
+/// Set once a watched key has changed.
 pub(crate) type Dirty = Arc<AtomicBool>;
 /// The watchers of a database's keys.
 type Keys = BTreeMap<Vec<u8>, Vec<Watcher>>;
@@ -22,25 +21,25 @@ type Keys = BTreeMap<Vec<u8>, Vec<Watcher>>;
 /// A session that watches a key.
 #[derive(Debug)]
 pub(crate) struct Watcher {
-    /// The number of the session.
+    /// Id of the session.
     pub(crate) session: u64,
     pub(crate) dirty: Dirty,
-    /// The key was past its time already when it was watched, or has become so without having been there: that it is
-    /// removed is no change.
+    /// Whether the key was already expired when it was watched, or has become so while absent: its removal is no change
+    /// then.
     pub(crate) was_expired: bool,
 }
 
-/// Whether a key is in a database.
+/// Whether a key exists in a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Presence {
     Missing,
     Live,
-    /// Past its time, and not removed yet.
+    /// Expired but not removed yet.
     Expired,
 }
 
 impl Watcher {
-    /// The key's database is emptied, or its content replaced by another's: marks the session if that changes the key.
+    /// Marks the session if emptying or replacing the key's database changes the key.
     fn replace(&mut self, before: Presence, after: Presence) {
         let changed = match (before, after) {
             (Presence::Missing, Presence::Missing) => false,
@@ -63,7 +62,7 @@ impl Watcher {
 
 #[derive(Debug, Default)]
 struct Shard {
-    /// Watched keys, each as often as it is watched.
+    /// Number of watched keys, counting each watcher.
     count: AtomicUsize,
     by_db: Mutex<BTreeMap<u16, Keys>>,
 }
@@ -71,7 +70,7 @@ struct Shard {
 #[derive(Debug)]
 pub(crate) struct Watches {
     shards: [Shard; SHARDS],
-    /// Sessions that watch anything.
+    /// Number of sessions that watch keys.
     clients: AtomicUsize,
 }
 
@@ -89,7 +88,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// Roughly what is kept of it: in the session and beside the keys, each with its place there.
+    /// Returns the approximate memory of a watch, in the session and in the table.
     pub(crate) fn bytes(&self) -> usize {
         2 * (self.key.len() + size_of::<Self>()) + size_of::<Watcher>()
     }
@@ -100,12 +99,12 @@ impl Watches {
         &self.shards[slot.index() % SHARDS]
     }
 
-    /// A session that watched nothing begins to.
+    /// Counts a session that starts to watch keys.
     pub(crate) fn started(&self) {
         self.clients.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A session stops watching.
+    /// Counts a session that stops watching keys.
     pub(crate) fn stopped(&self) {
         self.clients.fetch_sub(1, Ordering::Relaxed);
     }
@@ -118,7 +117,7 @@ impl Watches {
         self.shards.iter().map(|shard| shard.count.load(Ordering::Relaxed)).sum()
     }
 
-    /// The caller holds the key's slot.
+    /// Adds a watcher. The caller has locked the key's slot.
     pub(crate) fn watch(&self, db: u16, key: &Key<'_>, watcher: Watcher) {
         let shard = self.shard(key.slot());
         let mut by_db = shard.by_db.lock();
@@ -140,7 +139,7 @@ impl Watches {
         }
     }
 
-    /// A key has changed. The caller holds its slot.
+    /// Marks the watchers of a changed key. The caller has locked its slot.
     #[inline]
     pub(crate) fn touch(&self, db: u16, slot: Slot, key: &[u8]) {
         let shard = self.shard(slot);
@@ -152,7 +151,7 @@ impl Watches {
         }
     }
 
-    /// A key was removed without a command, since its time has come or for another reason. The caller holds its slot.
+    /// Reports a key that was removed outside of a command, by expiry or otherwise. The caller has locked its slot.
     #[inline]
     pub(crate) fn lost(&self, db: u16, slot: Slot, key: &[u8]) {
         let shard = self.shard(slot);
@@ -166,15 +165,15 @@ impl Watches {
         }
     }
 
-    /// Whether the key was past its time already when this session began to watch it.
+    /// Returns whether the key was already expired when this session watched it.
     pub(crate) fn was_expired(&self, watched: &Watched, session: u64) -> bool {
         let by_db = self.shard(Slot::of_key(&watched.key)).by_db.lock();
         let watchers = by_db.get(&watched.db).and_then(|keys| keys.get(watched.key.as_slice()));
         watchers.into_iter().flatten().any(|watcher| watcher.session == session && watcher.was_expired)
     }
 
-    /// The content of a database is replaced: `presence` says of a key whether it was there and whether it is now. The
-    /// caller holds all slots.
+    /// Marks watchers when a database's content is replaced; `presence` returns whether a key existed before and exists
+    /// now. The caller has locked all slots.
     pub(crate) fn replaced(&self, db: u16, mut presence: impl FnMut(&[u8]) -> (Presence, Presence)) {
         for shard in self.shards.iter().filter(|shard| shard.count.load(Ordering::Relaxed) > 0) {
             for (key, watchers) in shard.by_db.lock().get_mut(&db).into_iter().flatten() {

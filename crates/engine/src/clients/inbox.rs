@@ -1,4 +1,4 @@
-//! A subscriber's end: what it listens to, and the messages that wait for its own thread.
+//! A client's subscriptions and its queue of messages.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -7,21 +7,21 @@ use resp::{ByteQueue, Protocol, SharedBytes};
 
 use super::{Client, ClientFlags};
 
-/// The kinds of names that a client subscribes to.
+/// The kinds of subscriptions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChannelKind {
     /// A channel.
     Channel,
-    /// All channels that a pattern matches.
+    /// A pattern that matches channels.
     Pattern,
-    /// A channel of the slot that its name hashes to.
+    /// A shard channel, which belongs to the slot of its name.
     ShardChannel,
 }
 
 impl ChannelKind {
     pub(crate) const ALL: [Self; 3] = [Self::Channel, Self::Pattern, Self::ShardChannel];
 
-    /// The first word of a message that says that the client has subscribed.
+    /// Returns the first element of a subscription message.
     pub fn subscribed(self) -> &'static [u8] {
         match self {
             Self::Channel => b"subscribe",
@@ -30,7 +30,7 @@ impl ChannelKind {
         }
     }
 
-    /// The first word of a message that says that it no longer has.
+    /// Returns the first element of an unsubscription message.
     pub fn unsubscribed(self) -> &'static [u8] {
         match self {
             Self::Channel => b"unsubscribe",
@@ -40,25 +40,25 @@ impl ChannelKind {
     }
 }
 
-/// The subscriptions of a client and the messages that wait for it; only clients that subscribe have one.
+/// Subscriptions and queued messages; created at the first subscription.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     channels: BTreeSet<Vec<u8>>,
     patterns: BTreeSet<Vec<u8>>,
     shard_channels: BTreeSet<Vec<u8>>,
-    /// Messages in wire form.
+    /// Encoded messages.
     messages: ByteQueue,
-    /// While another thread runs the command for which the client waits, and until the reply is written: the messages
-    /// since then, which come behind the reply.
+    /// Messages to send after the reply, collected from when another thread runs the client's blocked command until the
+    /// reply is written.
     behind_reply: Option<ByteQueue>,
-    /// The client also hears of keys that it may have copies of.
+    /// Whether the client receives invalidations.
     tracks: bool,
-    /// The client is shown every command.
+    /// Whether the client runs MONITOR.
     monitors: bool,
 }
 
-/// Roughly what is kept of a subscription: the name here and in the table of names, each with its place, and the client
-/// there.
+/// Returns the approximate memory of a subscription: the name here and in the table, and the table's reference to the
+/// client.
 pub(super) fn bytes_of(name: &[u8]) -> usize {
     2 * (name.len() + size_of::<Vec<u8>>()) + size_of::<(u64, std::sync::Arc<Client>)>()
 }
@@ -76,7 +76,7 @@ impl Inbox {
         self.channels.is_empty() && self.patterns.is_empty() && self.shard_channels.is_empty()
     }
 
-    /// Whether nothing waits in it, and nothing more will come.
+    /// Returns whether the inbox is empty and can receive nothing more.
     fn is_done(&self) -> bool {
         let empty = self.messages.is_empty() && self.behind_reply.is_none();
         empty && self.has_no_names() && !self.tracks && !self.monitors
@@ -92,7 +92,7 @@ impl Inbox {
 }
 
 impl Client {
-    /// Notes a subscription; says whether it is the first.
+    /// Adds a subscription; returns whether it is the first.
     pub(crate) fn subscribed_to(&self, kind: ChannelKind, name: &[u8]) -> bool {
         let mut inbox = self.inbox.lock();
         let inbox = inbox.get_or_insert_default();
@@ -104,7 +104,7 @@ impl Client {
         first
     }
 
-    /// Forgets a subscription; says whether it was the last.
+    /// Removes a subscription; returns whether it was the last.
     pub(crate) fn unsubscribed_from(&self, kind: ChannelKind, name: &[u8]) -> bool {
         let mut inbox = self.inbox.lock();
         let Some(inbox) = inbox.as_mut() else { return false };
@@ -123,8 +123,8 @@ impl Client {
         self.set_flag(ClientFlags::PUBSUB, !inbox.has_no_names());
     }
 
-    /// How many subscriptions the reply to one of this kind counts: shard channels for themselves, the
-    /// other kinds together.
+    /// Returns the subscription count in replies for this kind: shard channels are counted separately from channels and
+    /// patterns.
     pub fn subscriptions_beside(&self, kind: ChannelKind) -> usize {
         let count = match kind {
             ChannelKind::ShardChannel => self.shard_channels.load(Ordering::Relaxed),
@@ -133,7 +133,7 @@ impl Client {
         count as usize
     }
 
-    /// The names of this kind that the client has subscribed to.
+    /// Returns the client's subscriptions of this kind.
     pub fn names_of(&self, kind: ChannelKind) -> Vec<Vec<u8>> {
         self.inbox.lock().as_mut().map_or_else(Vec::new, |inbox| inbox.names(kind).iter().cloned().collect())
     }
@@ -142,7 +142,7 @@ impl Client {
         if self.resp3.load(Ordering::Relaxed) { Protocol::Resp3 } else { Protocol::Resp2 }
     }
 
-    /// Leaves a message for the client's thread, or has the client cut off if it does not read.
+    /// Queues a message, or closes the client if the queue exceeds the output limit.
     pub(crate) fn push_message(&self, message: &SharedBytes, limit: usize) {
         let mut guard = self.inbox.lock();
         let Some(inbox) = guard.as_mut() else { return };
@@ -166,7 +166,7 @@ impl Client {
         }
     }
 
-    /// Takes the messages that wait by `take`. For the client's own thread.
+    /// Takes the queued messages with `take`; called only by the client's own thread.
     fn take_messages_by(&self, take: impl FnOnce(&mut ByteQueue)) {
         let mut guard = self.inbox.lock();
         let Some(inbox) = guard.as_mut() else { return };
@@ -178,14 +178,14 @@ impl Client {
         }
     }
 
-    /// From now on messages come behind the reply to the command for which the client waits.
+    /// Starts to hold back messages until the pending reply of a blocked command is written.
     pub(crate) fn put_messages_behind_reply(&self) {
         if let Some(inbox) = self.inbox.lock().as_mut() {
             inbox.behind_reply.get_or_insert_default();
         }
     }
 
-    /// The reply is written, or none will be: the messages behind it may follow.
+    /// Releases the messages held back for a reply that is written or will not come.
     pub(crate) fn release_messages(&self) {
         if let Some(inbox) = self.inbox.lock().as_mut()
             && let Some(mut behind) = inbox.behind_reply.take()
@@ -194,12 +194,12 @@ impl Client {
         }
     }
 
-    /// Appends the messages that wait to `out`.
+    /// Appends the queued messages to `out`.
     pub(crate) fn take_messages(&self, out: &mut Vec<u8>) {
         self.take_messages_by(|messages| messages.drain_into(out));
     }
 
-    /// Appends the messages that wait to `out`, if they are short: long ones are not copied, but left to
+    /// Appends the queued messages to `out` if they are short. Long ones are not copied but left for
     /// [`Self::queue_messages`].
     pub(crate) fn take_short_messages(&self, out: &mut Vec<u8>) {
         self.take_messages_by(|messages| {
@@ -209,12 +209,12 @@ impl Client {
         });
     }
 
-    /// Moves the messages that wait to the end of `queue`.
+    /// Moves the queued messages to the end of `queue`.
     pub(crate) fn queue_messages(&self, queue: &mut ByteQueue) {
         self.take_messages_by(|messages| queue.append(messages));
     }
 
-    /// The client starts, or stops, to be shown every command.
+    /// Sets whether the client runs MONITOR.
     pub(crate) fn keep_inbox_for_monitor(&self, monitors: bool) {
         let mut guard = self.inbox.lock();
         if monitors {
@@ -224,7 +224,7 @@ impl Client {
         }
     }
 
-    /// The client starts, or stops, to hear of keys that it may have copies of.
+    /// Sets whether the client receives invalidations.
     pub(crate) fn keep_inbox(&self, tracks: bool) {
         let mut guard = self.inbox.lock();
         if tracks {

@@ -1,10 +1,10 @@
-//! The memory that clients take together, and the limit on it (`maxmemory-clients`).
+//! Client memory accounting and client eviction (`maxmemory-clients`).
 //!
-//! A client's memory is published piece by piece in its [`Client`]. While there is a limit, [`Clients::recount`] brings
-//! the sum up to date: each session does so for its own client before each command and at the end of each batch, and the
-//! shell for all clients many times a second. Above the limit the largest clients are evicted: closed without the replies
-//! that wait for them. The memory of an evicted client counts neither for this limit nor for `maxmemory`, since its own
-//! thread is about to give it back: clients go before keys do.
+//! Each [`Client`] publishes its memory. While there is a limit, [`Clients::recount`] updates the total: each session
+//! does so for its client before each command and after each batch, and the shell for all clients many times a second.
+//! Above the limit the largest clients are evicted, that is closed without their pending replies. An evicted client's
+//! memory counts neither for this limit nor for `maxmemory`, since its own thread will free it soon: clients are
+//! evicted before keys.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -13,28 +13,27 @@ use parking_lot::Mutex;
 
 use super::{Client, ClientFlags, ClientKind, Clients, CutOff};
 
-/// The memory of all clients against its limit. Sums wrap around: a client that grows and one that shrinks may be
-/// counted in any order.
+/// Memory of all clients and its limit. The sums may wrap around temporarily, since changes are added in any order.
 #[derive(Debug, Default)]
 pub(super) struct MemoryOfAll {
-    /// Bytes that normal clients and subscribers may take together; 0 is no limit.
+    /// Limit in bytes for normal clients and subscribers together; 0 means unlimited.
     limit: AtomicUsize,
-    /// Bytes that they take, evicted ones included until they are gone.
+    /// Total bytes, including evicted clients until they are removed.
     used: AtomicUsize,
-    /// Bytes of the clients that were evicted and are not gone yet.
+    /// Bytes of evicted clients that are not removed yet.
     closing: AtomicUsize,
-    /// Clients evicted since the start.
+    /// Number of clients evicted since startup.
     evicted: AtomicU64,
     /// Held by the thread that evicts.
     evicting: Mutex<()>,
 }
 
-/// The share of one client in [`MemoryOfAll`], and parts of its memory that are published while it runs.
+/// A client's contribution to [`MemoryOfAll`], and the parts of its memory published while it runs.
 #[derive(Debug, Default)]
 pub(crate) struct Footprint {
-    /// Bytes of the replies of the batch that runs, which are not in the connection's output yet.
+    /// Bytes of replies in the running batch, not yet in the connection's output.
     pub(crate) replies: AtomicUsize,
-    /// Bytes of the messages that wait in the inbox.
+    /// Bytes of queued messages.
     pub(crate) inbox: AtomicUsize,
     used: AtomicUsize,
     closing: AtomicUsize,
@@ -48,30 +47,30 @@ impl Client {
 }
 
 impl Clients {
-    /// Sets how many bytes normal clients and subscribers may take together; 0 is no limit.
+    /// Sets the limit in bytes for normal clients and subscribers together; 0 means unlimited.
     pub(crate) fn limit_memory(&self, bytes: usize) {
         self.memory.limit.store(bytes, Ordering::Relaxed);
         self.recount_all();
     }
 
-    /// `maxmemory-clients` in bytes, if there is a limit.
+    /// Returns `maxmemory-clients` in bytes, if set.
     #[must_use]
     pub fn memory_limit(&self) -> Option<usize> {
         Some(self.memory.limit.load(Ordering::Relaxed)).filter(|limit| *limit > 0)
     }
 
-    /// How many clients were evicted since the start.
+    /// Returns the number of clients evicted since startup.
     #[must_use]
     pub fn evicted(&self) -> u64 {
         self.memory.evicted.load(Ordering::Relaxed)
     }
 
-    /// Bytes of clients that were evicted and are not gone yet.
+    /// Returns the bytes of evicted clients that are not removed yet.
     pub(crate) fn closing_bytes(&self) -> usize {
         self.memory.closing.load(Ordering::Relaxed)
     }
 
-    /// Brings the sum up to date with what the client takes now, if there is a limit.
+    /// Updates the total with the client's current memory, if there is a limit.
     pub fn recount(&self, client: &Client) {
         if self.memory_limit().is_none() || client.is_killed() || !client.counts_for_limit() {
             return;
@@ -87,14 +86,14 @@ impl Clients {
         }
     }
 
-    /// [`Self::recount`] of every client.
+    /// Updates the total for all clients.
     pub fn recount_all(&self) {
         if self.memory_limit().is_some() {
             self.by_id.read().values().for_each(|client| self.recount(client));
         }
     }
 
-    /// Takes a client that is gone out of the sums.
+    /// Removes a disconnected client from the sums.
     pub(super) fn forget_memory(&self, client: &Client) {
         let footprint = &client.footprint;
         footprint.gone.store(true, Ordering::Release);
@@ -102,31 +101,29 @@ impl Clients {
         self.memory.closing.fetch_sub(footprint.closing.swap(0, Ordering::AcqRel), Ordering::AcqRel);
     }
 
-    /// How many bytes clients take above the limit.
+    /// Returns the bytes by which the clients exceed the limit.
     fn excess(&self) -> usize {
         let Some(limit) = self.memory_limit() else { return 0 };
         let (used, closing) = (self.memory.used.load(Ordering::Relaxed), self.closing_bytes());
-        // Wrapped around for a moment: less than nothing.
+        // A temporarily wrapped sum counts as zero.
         let used = used.wrapping_sub(closing).cast_signed().max(0).unsigned_abs();
         used.saturating_sub(limit)
     }
 
-    /// A batch of the client's has ended and its memory is published: counts it, and evicts clients if all take more
-    /// than they may.
+    /// Counts the client's memory at the end of a batch, and evicts clients above the limit.
     pub fn settle(&self, client: &Client) {
         client.footprint.replies.store(0, Ordering::Relaxed);
         self.recount(client);
         self.evict();
     }
 
-    /// Whether clients take more than they may.
+    /// Returns whether the clients exceed the limit.
     #[inline]
     pub(crate) fn are_over_limit(&self) -> bool {
         self.excess() > 0
     }
 
-    /// Closes clients, the largest first, until the others take no more than the limit. One that said CLIENT NO-EVICT
-    /// stays.
+    /// Closes the largest clients until the others are within the limit. Clients with CLIENT NO-EVICT stay.
     pub fn evict(&self) {
         if self.excess() > 0 {
             self.evict_largest();
@@ -184,7 +181,7 @@ mod tests {
         let evicted: Vec<bool> = all.iter().map(|client| client.is_evicted()).collect();
         assert_eq!((early.is_evicted(), evicted), (true, vec![false, true, false, false]));
         assert_eq!((clients.evicted(), clients.excess()), (2, 0));
-        // Their memory counts as free at once, and is taken out of all sums once they are gone.
+        // Their memory counts as free immediately, and leaves all sums once they disconnect.
         assert!(clients.closing_bytes() >= 130_000);
         for client in [&early, &all[1]] {
             assert!(client.is_killed());

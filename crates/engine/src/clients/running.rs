@@ -1,20 +1,20 @@
-//! Whether a client's requests run, for those that wait until none does ([`crate::Engine::await_revoked`]).
+//! Tracks whether a client's requests are running, for [`crate::Engine::await_revoked`].
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// Counts up when a client's requests begin to run, and when they end: odd while they run.
+/// Incremented when a client's requests start and stop running: odd while they run.
 #[derive(Debug, Default)]
 pub(crate) struct RunningRequests(AtomicU64);
 
 impl RunningRequests {
-    /// Its requests begin to run. What others want of it is to be looked at after this.
+    /// Marks requests as running. The caller checks for revocations after this.
     #[inline]
     pub(crate) fn begin(&self) {
         self.0.store(self.0.load(Ordering::Relaxed) | 1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// It is about to look again.
+    /// Marks that the client is about to check for revocations.
     pub(crate) fn renew(&self) {
         self.0.store(self.0.load(Ordering::Relaxed) + 2, Ordering::Release);
         fence(Ordering::SeqCst);

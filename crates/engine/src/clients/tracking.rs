@@ -1,4 +1,4 @@
-//! How a client tracks the keys that it may have copies of.
+//! The tracking mode of a client (CLIENT TRACKING).
 
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -6,51 +6,51 @@ use std::sync::atomic::Ordering;
 use super::Client;
 use super::inbox::bytes_of;
 
-/// Which of the keys that it reads a client is told of.
+/// Which keys a client receives invalidations for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// All.
+    /// All keys that it has read.
     Default,
-    /// Those of commands after CLIENT CACHING YES.
+    /// Keys read by the command after CLIENT CACHING YES.
     OptIn,
-    /// All but those of commands after CLIENT CACHING NO.
+    /// All keys read, except by the command after CLIENT CACHING NO.
     OptOut,
-    /// Those with its prefixes, whether it reads them or not.
+    /// All keys with one of its prefixes, whether it has read them or not.
     Broadcast,
 }
 
-/// How a client tracks.
+/// The options of CLIENT TRACKING.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tracking {
-    /// Of which keys it is told.
+    /// The tracking mode.
     pub mode: Mode,
-    /// It is not told of its own changes.
+    /// Whether its own changes are left out.
     pub noloop: bool,
-    /// The number of the client that is told in its place.
+    /// Id of the client that receives the invalidations instead.
     pub redirect: Option<u64>,
-    /// The prefixes of the keys that it is told of ([`Mode::Broadcast`]).
+    /// Key prefixes for [`Mode::Broadcast`].
     pub prefixes: BTreeSet<Vec<u8>>,
-    /// CLIENT CACHING was said: the next command is an exception from the mode.
+    /// Whether CLIENT CACHING makes the next command an exception.
     pub caching: bool,
 }
 
-/// The memory of prefixes, here and in the table of all prefixes.
+/// Returns the memory of prefixes, here and in the prefix table.
 fn bytes_of_all(prefixes: &BTreeSet<Vec<u8>>) -> usize {
     prefixes.iter().map(|prefix| bytes_of(prefix)).sum()
 }
 
 impl Client {
-    /// Counts the memory of prefixes that it tracks from now on.
+    /// Adds the memory of tracked prefixes to the client.
     pub(crate) fn count_prefixes(&self, prefixes: &BTreeSet<Vec<u8>>) {
         self.subscription_bytes.fetch_add(bytes_of_all(prefixes), Ordering::Relaxed);
     }
 
-    /// The opposite of [`Self::count_prefixes`].
+    /// Subtracts the memory of tracked prefixes from the client.
     pub(crate) fn uncount_prefixes(&self, prefixes: &BTreeSet<Vec<u8>>) {
         self.subscription_bytes.fetch_sub(bytes_of_all(prefixes), Ordering::Relaxed);
     }
 
-    /// Whether what it reads now is to be noted.
+    /// Returns whether the keys read now are recorded.
     pub(crate) fn notes_reads(&self) -> bool {
         match &*self.tracking.lock() {
             None => false,

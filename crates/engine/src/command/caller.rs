@@ -1,26 +1,26 @@
-//! The callers that commands run for.
+//! Who a command runs for: a client, a transaction, a script, or replication.
 
 use crate::session::{Origin, Session};
 
-/// The caller that a command runs for.
+/// Who a command runs for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Caller {
-    /// A client.
+    /// A client directly.
     Client,
-    /// EXEC, which was asked about as a whole, as a client's command: its queue runs or does not.
+    /// EXEC: admission was checked for the whole transaction.
     Exec,
-    /// A script, on its way: a call that is refused is an error to it.
+    /// A running script, which gets refusals as errors of the call.
     Script,
-    /// A client that waits, for which the command is run again.
+    /// A blocked client whose command runs again.
     Waiter,
-    /// The stream of this node's master, or a file: what was done there is done here.
+    /// The master's replication stream or a persistence file, whose commands always apply.
     Master,
-    /// The node from which slots are imported.
+    /// The source node of a slot import.
     Source,
 }
 
 impl Caller {
-    /// The sender of a session's commands, as a caller.
+    /// Returns the caller of the session's own commands.
     pub(crate) fn of(session: &Session) -> Self {
         match session.origin {
             Origin::Client => Self::Client,
@@ -29,7 +29,7 @@ impl Caller {
         }
     }
 
-    /// The same, within EXEC or a script: what a master does is done, by whatever way.
+    /// Returns the caller of commands inside EXEC or a script; a master stays a master.
     pub(crate) fn within(self, session: &Session) -> Self {
         match session.origin {
             Origin::Client => self,

@@ -1,4 +1,4 @@
-//! The commands of a server, or of a sentinel, and its shell.
+//! The command set of a server or sentinel, together with its shell.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -10,33 +10,33 @@ use super::Reach;
 use super::registry::{Registered, Registry};
 use super::shell::Shell;
 
-/// The commands that a server or a sentinel has, and the shell that carries some of them out.
+/// The command set of a server or sentinel, and the shell that runs part of it.
 #[derive(Debug)]
 pub struct Commands {
-    /// By the names that clients call them.
+    /// By the names that clients use, which `rename-command` may change.
     registry: &'static Registry,
-    /// By their own names, whatever clients call them.
+    /// By original names.
     own_names: &'static Registry,
-    /// None in a test and in a sentinel.
+    /// Unset in tests and in sentinels.
     shell: OnceLock<Weak<dyn Shell>>,
 }
 
 impl Commands {
-    /// These commands, by their own names.
+    /// Creates a command set with the original names.
     #[must_use]
     pub fn new(registry: &'static Registry) -> Self {
         Self { registry, own_names: registry, shell: OnceLock::new() }
     }
 
-    /// The same by other names; see [`Registry::rename`].
+    /// Sets the renamed commands; see [`Registry::rename`].
     #[must_use]
     pub fn called(self, registry: &'static Registry) -> Self {
         Self { registry, ..self }
     }
 
-    /// From now on this carries out the commands of the shell that need no waiting. The first one stays.
+    /// Sets the shell; only the first call has an effect.
     pub fn set_shell(&self, shell: Weak<dyn Shell>) {
-        // A second one would be another server's.
+        // A second shell would belong to another server.
         let set = self.shell.set(shell);
         debug_assert!(set.is_ok(), "commands belong to one server");
     }
@@ -45,19 +45,19 @@ impl Commands {
         self.shell.get().and_then(Weak::upgrade)
     }
 
-    /// The commands by the names that clients call them.
+    /// Returns the commands by the names that clients use.
     #[inline]
     #[must_use]
     pub fn registry(&self) -> &'static Registry {
         self.registry
     }
 
-    /// The commands by their own names: a master says by these what it does of its own accord.
+    /// Returns the commands by original names, which a master uses in its own log entries.
     pub(crate) fn own_names(&self) -> &'static Registry {
         self.own_names
     }
 
-    /// The slots of the keys of a command that a log has, by its own name; `None` if there is no such command.
+    /// Returns the slots of the keys of a logged command, or `None` if the command is unknown.
     #[must_use]
     pub fn slots_of(&self, args: Args<'_>) -> Option<SmallVec<[Slot; 4]>> {
         let entry = self.own_names.lookup(args)?;
@@ -70,7 +70,7 @@ impl Commands {
         Some(slots)
     }
 
-    /// The command of this number.
+    /// Returns the command with this number.
     #[inline]
     #[must_use]
     pub fn entry(&self, number: usize) -> &'static Registered {

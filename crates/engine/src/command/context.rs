@@ -1,8 +1,7 @@
-//! The state that a handler works with: the client, the command's arguments and reply, the keys of its slots, and the
-//! way to say what it changed.
+//! The context of a command handler: client, arguments, reply, locked keys, and the reporting of changes.
 //!
-//! State that the dispatcher keeps from one command to the next is its own; handlers cannot reach the fields that it
-//! sets here for each command.
+//! State that the dispatcher keeps across commands is private to it; handlers cannot access the fields that it sets for
+//! each command.
 
 mod keys;
 pub(crate) mod names;
@@ -30,40 +29,40 @@ use crate::session::{Origin, Session};
 use crate::stats::add;
 use crate::waiting::Ready;
 
-/// A command on its way: the client, the slots that are locked, its arguments, its reply and its effects.
+/// The context of a running command.
 pub struct Context<'a> {
     /// The engine.
     pub engine: &'a Engine,
-    /// The commands that there are.
+    /// All commands.
     pub commands: &'a Commands,
-    /// The client.
+    /// The client's session.
     pub session: &'a mut Session,
-    /// The command's name first.
+    /// The arguments, with the command's name first.
     pub args: Args<'a>,
-    /// Where its reply goes.
+    /// The reply buffer.
     pub reply: Writer<'a>,
-    /// The slots that the command's key specs name.
+    /// The locked slots.
     pub slots: LockedSlots<'a>,
-    /// The wall clock when the batch began.
+    /// Wall clock at the start of the batch.
     pub now: Millis,
     pub(crate) worker: &'a mut Worker,
-    /// The command's number.
+    /// Number of the running command.
     pub(crate) index: usize,
-    /// The key that was hashed when the batch was prepared, and its place.
+    /// The key that was hashed when the batch was prefetched, with its argument index.
     prepared: Option<&'a (usize, Key<'a>)>,
-    /// The keys that were hashed when the slots of a command with several were locked, it or one before it.
+    /// Keys hashed while the slots of this or an earlier command were locked.
     pub(crate) keys: Vec<Key<'a>>,
-    /// Which of them is most likely asked for next.
+    /// Index in `keys` of the key that is likely to be requested next.
     next_key: Cell<usize>,
-    /// Whether `slots` are all there are.
+    /// Whether all slots are locked.
     pub(crate) holds_all: bool,
-    /// The right to wait for more slots, if the command has it.
+    /// The permission to lock further slots, if the command has it.
     pub(crate) turn: Option<GlobalLock<'a>>,
-    /// While it runs in the background: the slots that others are not to wait for elsewhere.
+    /// While the command runs in the background: slots that clients should not wait for on their own workers.
     pub(crate) long: Option<LongSlots<'a>>,
-    /// The caller that the command runs for.
+    /// Who the command runs for.
     pub(crate) caller: Caller,
-    /// How a key is that is used now, unless it matters how often (LFU).
+    /// The usage stamp of a key accessed now, except for LFU, where the old counter matters.
     used_now: Usage,
 }
 
@@ -74,7 +73,7 @@ impl std::fmt::Debug for Context<'_> {
 }
 
 impl<'a> Context<'a> {
-    /// For commands of which none is known yet.
+    /// Creates a context before its first command.
     pub(crate) fn new(
         engine: &'a Engine,
         commands: &'a Commands,
@@ -105,8 +104,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// A command begins whose slots are locked, all of them if `holds_all`; `key` is the one that was hashed
-    /// when its batch was prepared.
+    /// Starts a command whose slots are locked (all slots if `holds_all`); `key` is the key hashed during prefetching.
     #[inline(always)]
     pub(crate) fn begin(
         &mut self,
@@ -118,10 +116,10 @@ impl<'a> Context<'a> {
         (self.index, self.args, self.prepared, self.holds_all) = (entry.index, args, key, holds_all);
     }
 
-    /// Argument `index` as a key, whose slot is locked.
+    /// Returns argument `index` as a key whose slot is locked.
     ///
     /// # Errors
-    /// The command did not declare that key ([`Command::visit_keys`]): a fault of the command, found before it does any
+    /// The command did not declare this key ([`Command::visit_keys`]): a bug in the command, detected before it can do
     /// harm.
     #[inline]
     pub fn key(&self, index: usize) -> Result<Key<'a>, CommandError> {
@@ -131,7 +129,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// A word as a key, which most likely was hashed before: handlers ask for their keys in the order of their words.
+    /// Returns an argument as a key. Handlers request keys in argument order, so its hash is usually known.
     fn hashed(&self, index: usize) -> Result<Key<'a>, CommandError> {
         let Some(word) = self.args.get(index) else { return Err(self.undeclared()) };
         let next = self.next_key.get();
@@ -147,9 +145,8 @@ impl<'a> Context<'a> {
         if self.slots.has(key.slot()) && self.is_declared(index) { Ok(key) } else { Err(self.undeclared()) }
     }
 
-    /// Whether argument `index` is among the keys that the command declared. Where key specs say where keys stand, the
-    /// lock of the slot is proof enough in a release build. So it is for a long request: to look for each of its keys
-    /// among all of them would take quadratic time.
+    /// Returns whether argument `index` is a declared key. With plain key specs, a release build relies on the slot
+    /// being locked. The same applies to long requests: searching all keys for each key would take quadratic time.
     #[inline]
     fn is_declared(&self, index: usize) -> bool {
         const MOST_WORDS_SEARCHED: usize = 256;
@@ -159,7 +156,7 @@ impl<'a> Context<'a> {
         !is_exact || command.declares(self.args, index)
     }
 
-    /// Counts a key that a handler asked for and that the command did not declare.
+    /// Counts an access to an undeclared key and returns the error for it.
     #[cold]
     fn undeclared(&self) -> CommandError {
         let name = &self.commands.entry(self.index).full_name;
@@ -167,28 +164,28 @@ impl<'a> Context<'a> {
         CommandError::UndeclaredKey(name.clone())
     }
 
-    /// Argument `index`, which the arity promises.
+    /// Returns argument `index`, which must exist by the command's arity.
     #[must_use]
     #[inline]
     pub fn arg(&self, index: usize) -> &'a [u8] {
         self.args.get(index).expect("a handler asks only for arguments that its arity promises")
     }
 
-    /// Argument `index` as a signed integer.
+    /// Parses argument `index` as a signed integer.
     ///
     /// # Errors
-    /// It is none, or out of range.
+    /// The argument is not an integer, or is out of range.
     #[inline]
     pub fn integer(&self, index: usize) -> Result<i64, CommandError> {
         resp::parse_i64(self.arg(index)).ok_or(CommandError::NotInteger)
     }
 
-    /// Argument `index` as a double.
+    /// Parses argument `index` as a double.
     pub fn double(&self, index: usize) -> Option<f64> {
         self.double_of(self.arg(index))
     }
 
-    /// `text` as a double. A master may be a Redis 7.0, which takes more for one than a client may say here.
+    /// Parses a double. A master may be a Redis 7.0, which accepts more formats than clients may use here.
     pub fn double_of(&self, text: &[u8]) -> Option<f64> {
         match self.session.origin {
             Origin::Client => resp::parse_double(text),
@@ -196,25 +193,25 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Says that `key` has another value or another expiry than before.
+    /// Reports a changed value or expiry of `key`.
     pub fn modified(&mut self, key: &Key<'_>) {
         self.modified_in(self.session.db, key);
     }
 
-    /// [`Context::modified`] in another database.
+    /// Reports a changed key in another database.
     pub fn modified_in(&mut self, db: u16, key: &Key<'_>) {
         self.modified_uncounted(db, key);
         self.changed(1);
     }
 
-    /// [`Context::modified`] by that many changes, as Valkey counts them (`rdb_changes_since_last_save`). 0 counts as
-    /// one, since a key that was modified is logged.
+    /// Reports a changed key that counts as several changes in `rdb_changes_since_last_save`, as in Valkey. 0 counts as
+    /// one, since a modified key is logged.
     pub fn modified_times(&mut self, key: &Key<'_>, changes: usize) {
         self.modified_uncounted(self.session.db, key);
         self.changed(changes.max(1) as u64);
     }
 
-    /// [`Context::modified_in`] where the change counts as one with that of another key.
+    /// Reports a changed key whose change is already counted with another key's.
     pub fn modified_uncounted(&mut self, db: u16, key: &Key<'_>) {
         self.engine.changed(db, key.slot(), key.bytes(), Some(self.session.id));
         if self.engine.waits.any(key.slot()) {
@@ -222,14 +219,14 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Tells subscribers what happened to `key` ([`crate::notifications`]). To be called after
-    /// [`Context::modified`], with the event that Redis has for it.
+    /// Publishes a keyspace event of `key` ([`crate::notifications`]). Called after [`Context::modified`], with the
+    /// event's name in Redis.
     #[inline]
     pub fn notify(&self, class: Class, event: &str, key: &Key<'_>) {
         self.notify_in(self.session.db, class, event, key);
     }
 
-    /// [`Context::notify`] of a key of another database.
+    /// Publishes a keyspace event of a key in another database.
     #[inline]
     pub fn notify_in(&self, db: u16, class: Class, event: &str, key: &Key<'_>) {
         if self.engine.settings.notified().contains(Class::NEW) {
@@ -238,39 +235,39 @@ impl<'a> Context<'a> {
         self.engine.notify(class, event, db, key.bytes());
     }
 
-    /// Waiters for the key, if there are any, are served after the command.
+    /// Queues the key's waiters, if any, to be served after the command.
     #[cold]
     pub(crate) fn note_ready(&mut self, db: u16, slot: Slot, key: &[u8]) {
         let ready = &mut self.worker.ready;
-        // Noting a key twice does no harm; repeated notes of the last key are left out.
+        // Duplicates are harmless; only repeats of the last key are skipped.
         let noted = ready.last().is_some_and(|last| last.db == db && last.key == key);
         if !noted && self.engine.waits.has(db, slot, key) {
             ready.push(Ready::new(db, key));
         }
     }
 
-    /// Says that the command changed `count` things. Unless [`Context::effect`] says otherwise, it is
-    /// appended to the log as the client sent it.
+    /// Adds `count` to the number of changes. The command is logged as the client sent it unless [`Context::effect`]
+    /// replaces it.
     #[inline]
     pub fn changed(&mut self, count: u64) {
         self.worker.effects.changes += count;
     }
 
-    /// Counts changes of which only [`Context::effect`] tells the log, if they need telling at all.
+    /// Counts changes that are logged only through [`Context::effect`], if at all.
     pub fn changed_apart(&mut self, count: u64) {
         self.changed(count);
         self.worker.effects.rewritten = true;
     }
 
-    /// Appends this to the log in place of what the client sent, where that would not give the same
-    /// result on another node or at another time. May be called several times.
+    /// Logs this command in place of the client's, where the original would give another result on another node or at
+    /// another time. Several calls append several commands.
     pub fn effect(&mut self, args: &[&[u8]]) {
         self.worker.effects.rewritten = true;
         self.worker.effects.push(args.iter().copied());
     }
 
-    /// Appends the command to the log as the client sent it, though it changes no key. A replica's log has
-    /// what its master sends.
+    /// Logs the command as sent although it changes no key. On a replica the log contains only the master's stream, so
+    /// this does nothing.
     pub fn replicate(&mut self) {
         if self.deletes_expired() {
             self.worker.effects.rewritten = true;
@@ -278,14 +275,14 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The command is done: what it changed waits to be appended to the log.
+    /// Completes the effects of a command; they stay queued for the log.
     #[inline]
     pub(crate) fn seal_effects(&mut self) {
         let Worker { effects, stats, .. } = &mut *self.worker;
         add(&stats.changes, effects.seal());
     }
 
-    /// Appends what commands changed in database `db`. Their slots are still locked.
+    /// Appends the queued effects to the log, for database `db`, while the slots are still locked.
     #[inline]
     pub(crate) fn append_effects(&mut self, db: u16) {
         let changes_data = self.worker.effects.changes_data();
@@ -297,11 +294,11 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Notes the keys that a client which tracks them has read.
+    /// Records the keys read by a client with tracking.
     #[cold]
     pub(crate) fn note_reads(&mut self, command: &'static Command) {
         let client = &self.session.client;
-        // The commands that a script calls have noted theirs: it need not have read the keys that it declares.
+        // Commands called by a script record their own keys; the script need not read all keys that it declares.
         let is_script = matches!(command.run, crate::command::Run::Script(_));
         if !command.flags.contains(Flags::READONLY) || is_script || !client.notes_reads() {
             return;
@@ -316,13 +313,13 @@ impl<'a> Context<'a> {
         });
     }
 
-    /// These clients were ended, or go by other rules from now on: the caller hears of it once they do, when the
-    /// command's slots are free ([`Engine::await_revoked`]).
+    /// Registers clients that the command closed or whose permissions it changed. The caller gets its reply once they
+    /// have stopped, after the slot locks are released ([`Engine::await_revoked`]).
     pub fn revoke(&mut self, clients: impl IntoIterator<Item = Arc<Client>>) {
         self.worker.revoked.extend(clients);
     }
 
-    /// Writes what is no reply, though it stands where one would: the client gets it also if it wants no replies.
+    /// Writes a push message in the reply's position; it is sent even if replies are suppressed.
     pub fn announce(&mut self, write: impl FnOnce(&mut Writer<'_>)) {
         if self.session.is_mute() {
             write(&mut Writer::new(&mut self.worker.pushes, self.session.protocol));
@@ -331,27 +328,27 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// A uniform random number.
+    /// Returns a uniform random number.
     pub fn random(&mut self) -> u64 {
         self.worker.random.number()
     }
 
-    /// The worker's monotonic clock, in nanoseconds.
+    /// Returns the worker's monotonic clock in nanoseconds.
     #[inline]
     pub fn nanos(&self) -> u64 {
         (self.worker.nanos)()
     }
 
-    /// The wall clock, in microseconds.
+    /// Returns the wall clock in microseconds.
     pub fn wall_micros(&self) -> i64 {
         match self.engine.wall_base.load(Ordering::Relaxed) {
-            // The difference of the clocks is not known: the time when the batch of this command was read.
+            // The clock offset is unknown: use the time at which the batch was read.
             0 => self.now.0 * 1000,
             base => base + (self.nanos() / 1000) as i64,
         }
     }
 
-    /// The time that TIME tells: for commands that are one of several, of a transaction or a script, it stands still.
+    /// Returns the time for TIME, which is frozen during a transaction or script.
     pub fn told_micros(&mut self) -> i64 {
         let micros = self.wall_micros();
         match self.caller {
@@ -360,7 +357,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Whether the command may wait: only a client's, that is not one of several.
+    /// Returns whether the command may block: only for a client, outside of transactions and scripts.
     #[inline]
     pub fn may_wait(&self) -> bool {
         match self.caller {
@@ -376,17 +373,17 @@ impl<'a> Context<'a> {
         self.reply.error(&text);
     }
 
-    /// Whether a script calls the command: what it sees must not depend on how values lie in memory.
+    /// Returns whether a script runs the command; its results must not depend on the memory layout then.
     pub fn is_called_by_script(&self) -> bool {
         self.caller == Caller::Script
     }
 
-    /// Whether the command holds every slot.
+    /// Returns whether the command has locked all slots.
     pub fn holds_all(&self) -> bool {
         self.holds_all
     }
 
-    /// Shows other clients that this command is what the client is doing.
+    /// Publishes this command as the client's last one, for CLIENT LIST.
     pub fn publish(&self) {
         self.session.publish(self.now, self.index);
     }

@@ -1,7 +1,7 @@
-//! About how long a request will take, known before it runs from how much it walks.
+//! Estimates of how long a request will run, computed from data sizes before it runs.
 //!
-//! A row of the command table may have a function that says so ([`super::Command::long`]). It looks at sizes alone, and
-//! changes nothing: neither a key's time of use, nor a key whose time has come.
+//! A row of the command table may have an estimate function ([`super::Command::long`]). It reads only sizes and changes
+//! nothing: it does not touch usage data and does not delete expired keys.
 
 use clock::Millis;
 use keyspace::{KeyLookup, LockedSlots, Value};
@@ -12,12 +12,12 @@ use super::Command;
 use crate::engine::Engine;
 use crate::keys::KeyFlags;
 
-/// Says for about how many nanoseconds a request will run.
+/// Returns the estimated duration of a request in nanoseconds.
 pub(crate) type Estimate = fn(&Estimated<'_>) -> u64;
 
-/// A request whose slots are locked, as an estimate looks at it.
+/// A request with locked slots, as seen by an estimate function.
 pub struct Estimated<'e> {
-    /// The command's name first.
+    /// The arguments, with the command's name first.
     pub args: Args<'e>,
     pub(crate) command: &'static Command,
     pub(crate) engine: &'e Engine,
@@ -33,7 +33,7 @@ impl std::fmt::Debug for Estimated<'_> {
 }
 
 impl Estimated<'_> {
-    /// Hands the value under the key that stands at `index` to `look`, unless it is small or there is none.
+    /// Passes the value of the key at argument `index` to `look`, unless it is small or missing.
     pub fn value<R>(&self, index: usize, look: impl FnOnce(Value<'_>) -> R) -> Option<R> {
         let word = self.args.get(index)?;
         let slot = Slot::of_key(word);
@@ -41,7 +41,7 @@ impl Estimated<'_> {
             return None;
         }
         let table = self.slots.slot(slot).table_if(self.db)?;
-        // Most slots have none, and no key needs to be looked for.
+        // Most slots have no large values, which saves the lookup.
         if !table.may_have_large() {
             return None;
         }
@@ -51,13 +51,13 @@ impl Estimated<'_> {
         }
     }
 
-    /// How many elements the value under the key that stands at `index` has, or bytes if it is a string. None if it is
+    /// Returns the number of elements of the value at argument `index`, or of bytes if it is a string; 0 if it is
     /// small.
     pub fn extent(&self, index: usize) -> usize {
         self.value(index, |value| value.extent()).unwrap_or(0)
     }
 
-    /// Visits the extents of the values that are read.
+    /// Visits the sizes of all values that the request reads.
     pub fn each_extent(&self, mut visit: impl FnMut(usize)) {
         self.command.visit_keys(self.args, &mut |index, flags| {
             if !flags.contains(KeyFlags::OW) {
@@ -66,7 +66,7 @@ impl Estimated<'_> {
         });
     }
 
-    /// How many keys all databases have: that is known without a lock, which this request may have itself.
+    /// Returns the number of keys in all databases, read without locks since the request may already hold them.
     pub fn keys(&self) -> usize {
         self.engine.keyspace.keys()
     }

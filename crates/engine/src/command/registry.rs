@@ -1,4 +1,4 @@
-//! Finding a command by name, and numbering all commands for statistics.
+//! The registry: finds commands by name and numbers them for statistics.
 
 use std::ops::RangeInclusive;
 
@@ -7,50 +7,49 @@ use resp::Args;
 use super::{Command, Flags, Handler, Reach, Run};
 use crate::error::{CommandError, until_nul};
 
-/// A command of the table with what is derived from its row once.
+/// A command with properties derived from its table row.
 #[derive(Debug, Clone)]
 pub struct Registered {
-    /// Its row in the table.
+    /// The table row.
     pub command: &'static Command,
-    /// The name by which clients call it: its own, unless the configuration says otherwise.
+    /// The name that clients use: the original one unless `rename-command` changed it.
     pub called: &'static str,
-    /// Its place in every per-command array. A tool of DEBUG has DEBUG's, and its name: it is one command.
+    /// Index into per-command arrays. DEBUG subcommands share DEBUG's index and name.
     pub index: usize,
-    /// `name`, or `container|sub`. Statistics, access control and COMMAND know it by this, whatever it is called.
+    /// `name`, or `container|sub`: the name in statistics, ACL and COMMAND, regardless of renaming.
     pub full_name: String,
-    /// The place of its key, if it has one key at a fixed place.
+    /// Argument index of the key, if the command has one key at a fixed position.
     pub single_key: Option<usize>,
-    /// The engine runs it by itself, and it needs no slot.
+    /// Whether the engine runs the command without any slot lock.
     pub(crate) is_free: bool,
-    /// Where the name of a part of that key's value most likely stands: a hint for what to touch ahead.
+    /// Argument index of the word that probably names an element of the key's value; used for prefetching.
     pub(crate) part: Option<usize>,
-    /// The handler that runs it, if that is the engine's, and the configuration lets everybody run it.
+    /// The handler, if it belongs to the engine and no configuration restricts the command.
     plain: Option<Handler>,
-    /// How many words a request may have.
+    /// The allowed number of words.
     words: RangeInclusive<usize>,
     name: Folded,
     subcommands: Vec<&'static Registered>,
 }
 
-/// All commands, by number and by name. The maker of an engine hands it in: the engine knows no command itself. The
-/// rows are part of the program, so this is made once, and once more where `rename-command` gives some of them other
-/// names.
+/// All commands by number and name. The creator of an engine provides it: the engine itself knows no commands. The rows
+/// are static, so it is built once, and once more if `rename-command` is used.
 #[derive(Debug, Clone)]
 pub struct Registry {
-    /// The flags of those subcommands that are in it.
+    /// Flags that a subcommand must have to be included.
     wanted: Flags,
     all: Vec<&'static Registered>,
     top: Vec<&'static Registered>,
-    /// Open addressing over the commands' names, a power of two long.
+    /// Open-addressing hash table over the names; its length is a power of two.
     buckets: Vec<Option<&'static Registered>>,
 }
 
-/// Why a command cannot have another name.
+/// Errors of renaming a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RenameError {
-    /// There is no such command.
+    /// No command has the old name.
     NoSuchCommand,
-    /// Another command has that name.
+    /// Another command already has the new name.
     NameTaken,
 }
 
@@ -64,26 +63,26 @@ impl std::fmt::Display for RenameError {
 }
 
 impl Registry {
-    /// The registry of a server that has these rows, with all their subcommands.
+    /// Builds the registry of a server, with all subcommands of these rows.
     #[must_use]
     pub fn of_server(rows: impl IntoIterator<Item = &'static Command>) -> Self {
         Self::build(rows, Flags::empty())
     }
 
-    /// The registry of a sentinel that has these rows, with those of their subcommands that a sentinel has
+    /// Builds the registry of a sentinel, with those subcommands that are available in a sentinel
     /// ([`Flags::SENTINEL`]).
     #[must_use]
     pub fn of_sentinel(rows: impl IntoIterator<Item = &'static Command>) -> Self {
         Self::build(rows, Flags::SENTINEL)
     }
 
-    /// Whether these are a sentinel's commands.
+    /// Returns whether this is a sentinel's registry.
     #[must_use]
     pub fn is_of_sentinel(&self) -> bool {
         self.wanted.contains(Flags::SENTINEL)
     }
 
-    /// The commands as access control sees them, with the same numbers.
+    /// Returns the commands for access control, with the same numbers.
     #[must_use]
     pub fn catalogue(&self) -> acl::CommandCatalogue {
         acl::CommandCatalogue::new(
@@ -112,10 +111,10 @@ impl Registry {
         }
     }
 
-    /// Gives the command that is called `from` the name `to`; with an empty one it cannot be called any more.
+    /// Renames the command `from`; an empty `to` disables it.
     ///
     /// # Errors
-    /// If nothing is called `from`, or something `to`.
+    /// No command is named `from`, or another is already named `to`.
     pub fn rename(&mut self, from: &str, to: &str) -> Result<(), RenameError> {
         let place = self.top.iter().position(|entry| entry.is_named(from.as_bytes()));
         let entry = self.top.remove(place.ok_or(RenameError::NoSuchCommand)?);
@@ -142,7 +141,7 @@ impl Registry {
             (None, Some(container)) => format!("{}|{}", container.command.name, command.name),
             (None, None) => command.name.to_owned(),
         };
-        // A command that goes through slots locks each by itself; the word that it is routed by is no key.
+        // Commands that visit slots one by one lock each themselves; their routing argument is not a key.
         let single_key = match command.keys {
             [only] if command.reach != Reach::EachSlot => only.single(),
             _ => None,
@@ -162,7 +161,7 @@ impl Registry {
         let index = one.map_or(self.all.len(), |one| one.index);
         let wanted = self.wanted;
         let children = command.subcommands.iter().filter(|child| child.flags.contains(wanted));
-        // The container's number comes first, so its place is taken before its children's.
+        // Reserve the container's number before those of its subcommands.
         let placeholder: &'static Registered = Box::leak(Box::new(Registered {
             command,
             called: command.name,
@@ -188,24 +187,24 @@ impl Registry {
         entry
     }
 
-    /// Every command and subcommand, in the order of their numbers.
+    /// Returns all commands and subcommands, ordered by number.
     #[must_use]
     pub fn all(&self) -> &[&'static Registered] {
         &self.all
     }
 
-    /// Every command that is not a subcommand.
+    /// Returns all commands without subcommands.
     #[must_use]
     pub fn top(&self) -> &[&'static Registered] {
         &self.top
     }
 
-    /// The commands that COMMAND shows, each command's subcommands behind it.
+    /// Returns the commands that COMMAND lists, each followed by its subcommands.
     pub fn shown(&self) -> impl Iterator<Item = &'static Registered> {
         self.top.iter().flat_map(|entry| std::iter::once(entry).chain(entry.subcommands())).copied()
     }
 
-    /// The command of that name, in any case.
+    /// Finds a command by name, ignoring case.
     #[inline(always)]
     #[must_use]
     pub fn find(&self, name: &[u8]) -> Option<&'static Registered> {
@@ -220,7 +219,7 @@ impl Registry {
         None
     }
 
-    /// The command with that full name (`container|sub` for a subcommand), in any case.
+    /// Finds a command by full name (`container|sub` for a subcommand), ignoring case.
     #[must_use]
     pub fn find_full(&self, name: &[u8]) -> Option<&'static Registered> {
         match name.iter().position(|byte| *byte == b'|') {
@@ -232,7 +231,7 @@ impl Registry {
         }
     }
 
-    /// The command or subcommand that a request names.
+    /// Finds the command or subcommand of a request.
     #[inline(always)]
     #[must_use]
     pub(crate) fn lookup(&self, args: Args<'_>) -> Option<&'static Registered> {
@@ -246,10 +245,10 @@ impl Registry {
         args.get(1).map_or(Some(entry), |name| entry.subcommand(name))
     }
 
-    /// [`Registry::lookup`], or what to reply where there is none.
+    /// Finds the command or subcommand of a request, or the error reply.
     ///
     /// # Errors
-    /// There is no such command, or not with so many words.
+    /// The command or subcommand is unknown, or the arity is wrong.
     pub fn resolve(&self, args: Args<'_>) -> Result<&'static Registered, CommandError> {
         self.lookup(args).ok_or_else(|| {
             let name = args.get(0).unwrap_or_default();
@@ -267,10 +266,10 @@ impl Registry {
 }
 
 impl Registry {
-    /// Whether there is such a command, with so many words.
+    /// Checks that a request names a known command with the right arity.
     ///
     /// # Errors
-    /// The error that a client gets otherwise.
+    /// The error reply for the client.
     pub fn check(&self, args: Args<'_>) -> Result<&'static Registered, CommandError> {
         let entry = self.resolve(args)?;
         if !entry.command.accepts(args.len()) || matches!(entry.command.run, Run::Container) {
@@ -280,20 +279,20 @@ impl Registry {
     }
 }
 
-/// A name's first eight letters in lower case and its length: all of it for most commands, and enough
-/// to tell nearly all others apart.
+/// The first eight letters of a name in lower case and its length: the whole name of most commands, and enough to
+/// distinguish nearly all others.
 #[derive(Debug, Clone, Copy)]
 struct Folded {
     head: u64,
     len: usize,
-    /// The name is short and all letters, so equal folded forms mean equal names.
+    /// Whether the name is at most eight letters and nothing else, so that equal folded forms mean equal names.
     exact: bool,
 }
 
 impl Folded {
     fn new(name: &[u8]) -> Self {
         Self {
-            // Sets the bit that makes a letter lower case. Only a letter becomes a letter by that.
+            // Sets the lower-case bit of ASCII letters. No other byte becomes a letter by that.
             head: head(name) | 0x2020_2020_2020_2020,
             len: name.len(),
             exact: false,
@@ -311,7 +310,7 @@ impl Folded {
     }
 }
 
-/// The first eight bytes of `name`, those that it lacks zero. Read in two pieces that may overlap.
+/// Returns the first eight bytes of `name`, padded with zeros, using two reads that may overlap.
 #[inline]
 fn head(name: &[u8]) -> u64 {
     let four = |bytes: &[u8; 4]| u64::from(u32::from_le_bytes(*bytes));
@@ -332,7 +331,7 @@ impl PartialEq for Folded {
 }
 
 impl Registered {
-    /// The handler that runs such a request here, if nothing about the request may keep it from that.
+    /// Returns the handler if nothing about the request requires the slow path.
     #[inline]
     pub(crate) fn plain(&self, args: Args<'_>) -> Option<Handler> {
         self.plain.filter(|_| self.words.contains(&args.len()))
@@ -342,13 +341,13 @@ impl Registered {
         self.called.as_bytes().eq_ignore_ascii_case(name)
     }
 
-    /// Its subcommands are tools, not part of the surface.
+    /// DEBUG's subcommands are not part of the public command set.
     fn is_one_command(&self) -> bool {
         self.command.flags.contains(Flags::PROTECTED)
     }
 
-    /// The row that runs such a request of this command: DEBUG's tools have rows of their own, and what is wrong with
-    /// other words it says itself.
+    /// Returns the row that runs this request: DEBUG subcommands have rows of their own, and DEBUG itself reports
+    /// unknown ones.
     pub(crate) fn row_for(&'static self, args: Args<'_>) -> &'static Self {
         if self.subcommands.is_empty() || !self.is_one_command() {
             return self;
@@ -357,13 +356,14 @@ impl Registered {
         tool.filter(|tool| tool.words.contains(&args.len())).unwrap_or(self)
     }
 
-    /// Its subcommand of that name, in any case. As in Valkey the name ends at its first NUL; a command's does not.
+    /// Finds a subcommand by name, ignoring case. As in Valkey, a subcommand's name ends at the first NUL; a command's
+    /// does not.
     fn subcommand(&self, name: &[u8]) -> Option<&'static Registered> {
         let name = until_nul(name);
         self.subcommands.iter().copied().find(|sub| sub.is_named(name))
     }
 
-    /// Its subcommands, those of DEBUG excepted.
+    /// Returns the subcommands, except those of DEBUG.
     #[must_use]
     pub fn subcommands(&self) -> &[&'static Registered] {
         if self.is_one_command() { &[] } else { &self.subcommands }

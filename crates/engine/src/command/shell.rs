@@ -1,24 +1,24 @@
-//! The commands of the shell, as the engine has them carried out.
+//! The interface through which the engine runs the shell's commands.
 //!
-//! Most need a file, a figure of the process or a role, and need not wait: they run where the engine's own commands
-//! do, under the slots that their caller holds, if any, so that a transaction with INFO or ROLE in it is still atomic,
-//! and a script may call them. The rest must wait (for a disk, a replica, another node): those the shell hands over to
-//! the client's connection ([`Outcome::HandOver`]), which holds no slot while it waits.
+//! Most of them need a file, process statistics or the role, and do not wait. They run like the engine's own commands,
+//! under the caller's slot locks, so that a transaction with INFO or ROLE is still atomic and scripts may call them.
+//! The rest waits (for a disk, a replica or another node): the shell defers those to the client's connection
+//! ([`Outcome::HandOver`]), which holds no slot lock while it waits.
 
 use super::Context;
 use crate::error::CommandError;
 use crate::shell_commands::ShellCommand;
 use crate::waiting::Outcome;
 
-/// Carries out the commands of the shell.
+/// Runs the shell's commands.
 pub trait Shell: Send + Sync + std::fmt::Debug {
-    /// Carries `command` out and writes its reply, or hands it over.
+    /// Runs `command` and writes its reply, or defers it to the connection.
     ///
-    /// The caller may hold slots: nothing that may wait for a slot is waited for here, but by way of `context`
-    /// ([`Context::with_slot`]). Where the caller cannot wait ([`Context::may_wait`]), what is asked to wait (WAIT)
-    /// does not.
+    /// The caller may hold slot locks, so the implementation must access slots only through `context`
+    /// ([`Context::with_slot`]). If the caller cannot block ([`Context::may_wait`]), a waiting command such as WAIT
+    /// returns at once.
     ///
     /// # Errors
-    /// The client is told this.
+    /// The error reply for the client.
     fn carry_out(&self, command: ShellCommand, context: &mut Context<'_>) -> Result<Outcome, CommandError>;
 }

@@ -1,9 +1,9 @@
-//! May this command run? One question for every caller: before any slot is looked at, and again under the locks of its
-//! slots.
+//! Admission control: whether a command may run now. It is checked for every caller before any slot is looked at, and
+//! again under the slot locks.
 //!
-//! The gate is what holds for all commands just now. [`RULES`] say of each of its states which commands it keeps from
-//! running, in the order in which Redis asks; [`admit`] turns them into what that means to each [`Caller`]. It is a
-//! function of what it is told, so that a test can walk every state, every caller and every command.
+//! The flags of the node state apply to all commands. [`RULES`] lists which commands each flag stops, in the order of
+//! Redis's checks; [`admit`] maps this to the effect on each [`Caller`]. It is a pure function, so a test can enumerate
+//! all flags, callers and kinds of commands.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -21,26 +21,26 @@ use crate::session::{Origin, Session};
 use crate::settings::Gate;
 use crate::transaction::Transaction;
 
-/// The facts about a command that say whether it may run.
+/// The properties of a command that decide admission.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Need {
-    /// Its flags, as [`Engine::nature`] has them.
+    /// The flags returned by [`Engine::nature`].
     pub(super) flags: Flags,
-    /// It is about keys, or about channels that a cluster serves as such.
+    /// Whether it accesses keys, or channels that have a slot.
     pub(super) keys: bool,
-    /// Its keys say where it runs: this is a node of a cluster.
+    /// Whether its keys decide which cluster node runs it.
     pub(super) is_routed: bool,
-    /// It is not run but queued, behind MULTI.
+    /// Whether it is queued in a transaction instead of running.
     pub(super) is_queued: bool,
-    /// It belongs to a script that has written already.
+    /// Whether it belongs to a script that has already written.
     pub(super) has_written: bool,
-    /// Its client would have it run at the master.
+    /// Whether its client wants to be redirected to the master.
     pub(super) follows_master: bool,
-    /// A cluster that is down takes reads.
+    /// Whether it may read while the cluster is down.
     pub(super) reads_when_down: bool,
-    /// Its slots are locked.
+    /// Whether its slots are locked.
     pub(super) is_locked: bool,
-    /// One of these is held ([`Gate::SLOTS_HELD`]).
+    /// Whether one of its slots is paused for writes ([`Gate::SLOTS_HELD`]).
     pub(super) is_slot_held: bool,
 }
 
@@ -49,37 +49,37 @@ impl Need {
         self.flags.contains(Flags::WRITE) && !self.has_written
     }
 
-    /// A script that does not say of itself what it does may do anything.
+    /// A script without declared flags may write.
     fn may_write(&self) -> bool {
         self.flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE)
     }
 
-    /// A message to a channel changes nothing in the channel's slot, and any node of the shard passes it on.
+    /// Publishing changes nothing in the channel's slot, and any node of the shard forwards messages.
     fn may_change_slots(&self) -> bool {
         self.may_write() && (self.flags.contains(Flags::WRITE) || !self.flags.contains(Flags::PUBSUB))
     }
 }
 
-/// The answer to whether a command may run.
+/// The result of an admission check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It runs.
+    /// The command runs.
     Run,
-    /// It waits until a pause ends.
+    /// The command waits until the pause ends.
     Wait,
-    /// Its client runs it again, and is told why it does not run.
+    /// The blocked client runs it again and gets the error itself.
     Again,
-    /// It is refused, because of this state.
+    /// The command is refused because of this flag.
     Refuse(Gate),
 }
 
-/// A state of the node, and the commands that it keeps from running.
+/// A node state flag and the commands that it stops.
 struct Rule {
     state: Gate,
     concerns: fn(&Need) -> bool,
-    /// Whether they wait for it to end, instead of being refused.
+    /// Whether the commands wait for the flag to clear instead of being refused.
     waits: bool,
-    /// Whether a script is asked about its calls again, though it was let begin.
+    /// Whether it also applies to commands of a script that was admitted before.
     for_scripts: bool,
 }
 
@@ -97,7 +97,7 @@ impl Rule {
     }
 }
 
-/// PING has an answer of its own on a master without its data.
+/// PING has its own reply on a master without data.
 const EVEN_EMPTY: Flags = Flags::STALE.union(Flags::WHILE_LISTENING);
 
 const RULES: &[Rule] = &[
@@ -114,18 +114,18 @@ const RULES: &[Rule] = &[
     refused(Gate::AOF_FAILED, Need::writes).for_scripts(),
     refused(Gate::MISCONF, Need::writes).for_scripts(),
     refused(Gate::NO_REPLICAS, Need::writes).for_scripts(),
-    // With cluster mode a key's slot says where its writes go: MOVED.
+    // In cluster mode writes are redirected by the key's slot (MOVED) instead.
     refused(Gate::READ_ONLY_REPLICA, |need| need.writes() && !need.is_routed).for_scripts(),
     refused(Gate::MASTER_DOWN, |need| !need.flags.contains(Flags::STALE)).for_scripts(),
     refused(Gate::EMPTY_MASTER, |need| !need.flags.intersects(EVEN_EMPTY)).for_scripts(),
     refused(Gate::BUSY, |need| !need.flags.contains(Flags::ALLOW_BUSY)),
     refused(Gate::ASYNC_LOADING, |need| need.flags.contains(Flags::NO_ASYNC_LOADING)),
     refused(Gate::LOADING, |need| !need.flags.contains(Flags::LOADING)),
-    // The slot is still this node's, and its role is not: it gives its slots up, or has yet to take them.
+    // The slot still belongs to this node but the role has changed: slots are being given up or not taken over yet.
     refused(Gate::REPLICA, |need| need.is_locked && need.is_routed && need.may_change_slots()),
 ];
 
-/// Whether a command may run while `gate` holds, for `caller`.
+/// Returns whether a command may run for `caller` while the flags in `gate` are set.
 pub(super) fn admit(gate: Gate, caller: Caller, need: &Need) -> Verdict {
     let in_force = |rule: &&Rule| gate.contains(rule.state) && (rule.concerns)(need);
     let of = |for_scripts: bool| RULES.iter().filter(|rule| rule.for_scripts || !for_scripts).find(in_force);
@@ -147,7 +147,7 @@ pub(super) fn admit(gate: Gate, caller: Caller, need: &Need) -> Verdict {
 }
 
 impl Engine {
-    /// Whether a request may run at all, before any slot is looked at. In the order in which Redis asks.
+    /// Checks whether a request may run at all, before any slot is looked at. The order of the checks is that of Redis.
     pub(super) fn admit(
         &self,
         context: &Context<'_>,
@@ -176,7 +176,7 @@ impl Engine {
         Ok((entry, flow))
     }
 
-    /// Whether a client that has become a listener may run this.
+    /// Checks whether a RESP2 client with subscriptions may run this command.
     fn check_listener(&self, session: &Session, entry: &Registered) -> Result<(), CommandError> {
         if session.only_listens() && !entry.command.flags.contains(Flags::WHILE_LISTENING) {
             let name = &entry.full_name;
@@ -196,7 +196,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The facts about a request.
+    /// Collects the properties of a request.
     fn need(&self, context: &Context<'_>, entry: &Registered, request: &Prepared<'_>) -> Need {
         let (session, worker) = (&*context.session, &*context.worker);
         let queue = session.transaction.as_deref();
@@ -208,10 +208,10 @@ impl Engine {
         Need { is_queued, ..self.need_of(session, flags, keys) }
     }
 
-    /// The facts about a command of this nature.
+    /// Collects the properties of a command with these flags.
     pub(super) fn need_of(&self, session: &Session, flags: Flags, keys: bool) -> Need {
         let settings = &self.settings;
-        // A shard's channels may be served by a cluster that is down.
+        // `cluster-allow-pubsubshard-when-down` applies to shard channels.
         let exempt = flags.contains(Flags::PUBSUB)
             && settings.cluster_allow_pubsubshard_when_down.load(Ordering::Relaxed);
         let moves = flags.contains(Flags::WRITE) || flags.contains(Flags::READONLY) && !session.readonly;
@@ -228,7 +228,7 @@ impl Engine {
         }
     }
 
-    /// A command's flags, and whether it is about keys. A script has those that it says of itself, if it does.
+    /// Returns a command's flags and whether it accesses keys. A script's declared flags replace its command's.
     pub(super) fn nature(&self, worker: &Worker, entry: &Registered, args: resp::Args<'_>) -> (Flags, bool) {
         let flags = match entry.command.run {
             Run::Script(_) => self.flags_of_script(worker, entry, args),
@@ -239,8 +239,8 @@ impl Engine {
         (flags, !entry.command.keys.is_empty())
     }
 
-    /// The same of EXEC: it is what one command of the queue is (it writes, it needs memory), and what all of them are
-    /// (they may run while the data is loaded or old).
+    /// Returns the same for EXEC: the union of flags such as write and deny-oom over the queue, and the intersection of
+    /// flags that allow commands while loading or stale.
     pub(super) fn nature_of_exec(
         &self,
         context: &Context<'_>,
@@ -255,7 +255,7 @@ impl Engine {
         })
     }
 
-    /// Asks about a client's command: it runs (`Done`), waits, or is refused.
+    /// Checks a client's command: `Done` if it may run, `Paused`, or an error.
     fn pass(&self, gate: Gate, session: &Session, need: &Need) -> Result<Flow, CommandError> {
         match admit(gate, Caller::of(session), need) {
             Verdict::Run => Ok(Flow::Done),
@@ -264,8 +264,8 @@ impl Engine {
         }
     }
 
-    /// Asks once more, now that the command holds its slots, whether what holds lets it run: `Paused` or an error if
-    /// not. A thread that changes the gate waits until each slot has been free, and relies on that.
+    /// Checks again under the slot locks. A thread that changes the flags waits until each slot was unlocked once, and
+    /// relies on this check.
     #[cold]
     pub(super) fn pass_locked(
         &self,
@@ -276,12 +276,12 @@ impl Engine {
     ) -> Result<Flow, CommandError> {
         let need = self.need_of(session, flags, keys);
         let is_slot_held = gate.contains(Gate::SLOTS_HELD) && slots.iter_mut().any(|slot| slot.is_held());
-        // A command that its connection carries out (MIGRATE) locks nothing here.
+        // A command that its connection runs (MIGRATE) locks no slots here.
         let is_locked = slots.iter_mut().next().is_some();
         self.pass(gate, session, &Need { is_locked, is_slot_held, ..need })
     }
 
-    /// Why a state of the node refuses a command.
+    /// Returns the error for a command refused by a flag.
     pub(super) fn refusal(&self, state: Gate, flags: Flags) -> CommandError {
         let settings = &self.settings;
         let reasons = [
@@ -310,7 +310,7 @@ impl Engine {
         self.in_redis_words(found.map_or(CommandError::Loading, |(_, error)| error))
     }
 
-    /// An error that names the server, which is Redis to clients that compare the whole text.
+    /// With `extended-redis-compatibility`, replaces the server's name by Redis, for clients that compare error texts.
     fn in_redis_words(&self, error: CommandError) -> CommandError {
         let names_server = matches!(
             error,
@@ -322,7 +322,7 @@ impl Engine {
         error
     }
 
-    /// The error of clients while a script, or a function, has kept the server for too long.
+    /// Returns the error for clients while a script or function is blocking the server.
     #[cold]
     pub(super) fn busy(&self) -> CommandError {
         let is_function = |running: &Arc<scripting::Running>| running.is_busy() && running.is_function();
@@ -332,8 +332,7 @@ impl Engine {
         })
     }
 
-    /// The command that is meant, if there is one, it may have so many words, and the configuration lets this client
-    /// run it.
+    /// Finds the command of a request, and checks its arity and whether the configuration permits it to this client.
     fn find_callable(
         &self,
         context: &Context<'_>,
@@ -352,7 +351,7 @@ impl Engine {
         Ok(entry)
     }
 
-    /// Whether the configuration lets this client run a protected command.
+    /// Checks whether the configuration permits a protected command to this client.
     fn check_permission(&self, session: &Session, name: &str) -> Result<(), CommandError> {
         let settings = &self.settings;
         let (permission, command, option) = if name.starts_with("module") {
@@ -366,7 +365,7 @@ impl Engine {
         Err(CommandError::NotAllowed { command, option })
     }
 
-    /// Replaces the error that the cluster is down by the more exact one, if no node serves one of the command's slots.
+    /// Replaces the generic cluster-down error if one of the command's slots has no owner.
     fn name_hole(&self, error: CommandError, entry: &Registered, request: &Prepared<'_>) -> CommandError {
         let down = matches!(error, CommandError::ClusterDown | CommandError::ClusterDownReadsOnly);
         let hole = |topology: &Topology| {
@@ -378,15 +377,15 @@ impl Engine {
         }
     }
 
-    /// Whether the changes of a client's command under `gate` are logged. The gate under which the command was admitted
-    /// decides for the whole command: until its slots are free, no thread relies on another gate.
+    /// Returns whether changes of a client's command are logged under these flags. The flags at admission decide for
+    /// the whole command: until its slots are unlocked, no thread relies on changed flags.
     pub(super) fn logs_under(&self, gate: Gate) -> bool {
         !gate.contains(Gate::REPLICA) && self.log.wanted()
     }
 }
 
-/// Whether a master may say this. Its stream, and a file, bring what was done to the data; what is for operators and
-/// does nothing of the kind is for those of this node.
+/// Checks whether a master's stream or a persistence file may contain this command: administrative commands without
+/// effect on data are left to this node's operators.
 fn check_effect(session: &Session, entry: &Registered) -> Result<(), CommandError> {
     let flags = entry.command.flags;
     let may_change_data = flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE);
@@ -399,7 +398,7 @@ fn check_effect(session: &Session, entry: &Registered) -> Result<(), CommandErro
     }
 }
 
-/// A browser made to talk to this port: its next line may be a command of an attacker's choosing.
+/// Detects a browser tricked into sending HTTP to this port: the following lines may be attacker-controlled commands.
 pub(super) fn is_cross_protocol(request: &Prepared<'_>) -> bool {
     request.found.is_none() && request.args.get(0).is_some_and(is_http)
 }

@@ -1,9 +1,9 @@
-//! Where a command runs: at once, or on a background worker, since it will take long.
+//! Background execution: decides whether a command runs here or, being slow, on a background worker.
 //!
-//! It is asked under the locks of the command's slots, of those commands whose rows have an estimate
-//! ([`crate::Command::long`]), of scripts by how long they took before, and of EXEC by the sum of its commands. The
-//! request is then not run: its connection goes to a background worker with it ([`Flow::Long`]), and runs it there by
-//! the same way as any other. So whatever may happen to a connection that waits may happen to it on its way.
+//! The decision is made under the command's slot locks: by its estimate ([`crate::Command::long`]), for scripts by the
+//! duration of earlier runs, and for EXEC by the sum of its commands. A slow request does not run here: its connection
+//! moves to a background worker ([`Flow::Long`]) and runs it there like any other request. Everything that can happen
+//! to a waiting connection can therefore also happen during the move.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -24,14 +24,14 @@ use crate::settings::Gate;
 use crate::transaction::Transaction;
 use keyspace::LockedSlots;
 
-/// A script that ran for less than this is not noted to take any time.
+/// Runs of scripts shorter than this are not recorded.
 pub(super) const NOTED_NANOS: u64 = 250_000;
 
-/// A command that waits for a slot for so long waits on in the background.
+/// A command that waits for a slot lock longer than this continues to wait in the background.
 const LONG_WAIT: Duration = Duration::from_millis(2);
 
 impl Engine {
-    /// Whether a request is to run on a background worker, and its connection is not with one.
+    /// Returns whether a request must move to a background worker and is not on one yet.
     #[inline(never)]
     pub(super) fn goes_to_background(
         &self,
@@ -46,7 +46,7 @@ impl Engine {
             || gate.contains(Gate::BACKGROUND);
         may_be_long
             && matches!(context.session.background, Background::Elsewhere | Background::Waiting)
-            // While a script keeps the server busy, others are told so, and not left to wait behind it.
+            // While a script blocks the server, clients get an error instead of waiting behind it.
             && !gate.contains(Gate::BUSY)
             && self.is_long(context, entry, args)
     }
@@ -61,7 +61,7 @@ impl Engine {
         estimate >= threshold
     }
 
-    /// About how many nanoseconds a command takes whose slots are locked.
+    /// Estimates the duration of a command with locked slots, in nanoseconds.
     fn estimate(
         &self,
         context: &Context<'_>,
@@ -77,7 +77,7 @@ impl Engine {
         entry.command.estimate.map_or(0, |estimate| estimate(&estimated))
     }
 
-    /// Whether a queue is to run on a background worker, and its connection is not with one.
+    /// Returns whether a transaction must move to a background worker and is not on one yet.
     pub(super) fn queue_goes_to_background(
         &self,
         context: &Context<'_>,
@@ -99,7 +99,8 @@ impl Engine {
         sum >= self.long_commands.threshold()
     }
 
-    /// A request begins on a background worker: others that want its slots are not to wait for them elsewhere.
+    /// Registers a request that runs on a background worker, so that others do not wait for its slots on their own
+    /// workers.
     #[cold]
     pub(super) fn begin_in_background(&self, context: &Context<'_>, request: &Prepared<'_>) -> LongSlots<'_> {
         let Some(entry) = request.found.filter(|entry| entry.command.accepts(request.args.len())) else {
@@ -126,8 +127,8 @@ impl Engine {
         self.long_commands.begin(slots)
     }
 
-    /// A command that ended at `end` took noteworthy long, `nanos` with its wait for slots: notes for how long the
-    /// script ran that it was.
+    /// Records the duration of a slow script run that finished at `end` after `nanos`, which includes waiting for
+    /// slots.
     #[cold]
     #[inline(never)]
     pub(super) fn note_time(
@@ -144,7 +145,7 @@ impl Engine {
         }
     }
 
-    /// The wait for what others hold, of these slots, or of all where these are none.
+    /// Starts to measure a wait for these slot locks; an empty list means all slots.
     pub(crate) fn slot_wait<'s>(&'s self, context: &Context<'_>, slots: &'s [Slot]) -> SlotWait<'s> {
         SlotWait {
             engine: self,
@@ -160,7 +161,7 @@ impl Engine {
 }
 
 impl CommandError {
-    /// Where the request goes that has not run and is run from its beginning there.
+    /// Returns where a deferred request that has not run continues, if this error defers it.
     pub(super) fn put_off(&self) -> Option<Flow> {
         match self {
             Self::HeldForLong => Some(Flow::Long),
@@ -171,13 +172,13 @@ impl CommandError {
 }
 
 impl Flow {
-    /// Whether the request has not run and will be run from its beginning.
+    /// Returns whether the request has not run and will start again.
     pub(super) fn is_put_off(self) -> bool {
         matches!(self, Self::Paused | Self::Long | Self::Held)
     }
 }
 
-/// A command's wait for slots. Its time counts when it is over, if there was one.
+/// A wait for slot locks, recorded in the statistics when it ends.
 pub(crate) struct SlotWait<'s> {
     engine: &'s Engine,
     slots: &'s [Slot],
@@ -190,8 +191,8 @@ pub(crate) struct SlotWait<'s> {
 }
 
 impl SlotWait<'_> {
-    /// Whether to go on waiting. No client waits for what a busy script holds, nor on its worker for what a long command
-    /// does, be it known as one or not. What a master did must be done here, too.
+    /// Returns whether to keep waiting. Clients never wait for a busy script, and not on their own worker for a slow
+    /// command, whether it is known as slow or not. Commands of a master always wait.
     pub(crate) fn goes_on(&self, waited: Duration) -> bool {
         if self.began.get().is_none() {
             self.began.set(Some((self.clock)()));
@@ -199,10 +200,10 @@ impl SlotWait<'_> {
         self.end_of_patience(waited).is_none()
     }
 
-    /// The error of a client that was not let wait.
+    /// Returns the error for a wait that was given up.
     #[cold]
     pub(crate) fn refusal(&self) -> CommandError {
-        // The reason may be gone by now.
+        // The reason may have disappeared meanwhile.
         self.end_of_patience(LONG_WAIT).unwrap_or_else(|| match self.background {
             Background::Elsewhere | Background::Waiting => CommandError::Held,
             Background::Here | Background::Unavailable => self.engine.busy(),
@@ -220,8 +221,8 @@ impl SlotWait<'_> {
         (self.background == Background::Elsewhere && waited >= LONG_WAIT).then_some(CommandError::Held)
     }
 
-    /// The same of a command that has begun and must have what it waits for: where it would not go on waiting, the
-    /// thread's other clients are served elsewhere meanwhile.
+    /// Keeps waiting for a command that has started and needs the lock; if others would give up, the thread's other
+    /// clients are moved to another worker.
     pub(crate) fn makes_way(&self, waited: Duration) -> bool {
         if !self.goes_on(waited) && !self.has_made_way.replace(true) {
             (self.engine.script_hooks.busy)();

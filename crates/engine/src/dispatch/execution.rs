@@ -1,8 +1,8 @@
-//! How a command runs, for every caller: a client, EXEC, a script, or the change that a client waited for.
+//! Command execution, shared by all callers: clients, EXEC, scripts, and served waiters.
 //!
-//! Its caller has locked its slots and has asked whether it may run ([`super::admission`]). Here it is run
-//! ([`Context::invoke`]), what it changed is noted, and what it cost and failed with is counted and replied. Where its
-//! effects go is its caller's: a client's are appended when it ends, those of EXEC and of a script when the whole does.
+//! The caller has locked the slots and checked admission ([`super::admission`]). This module invokes the command
+//! ([`Context::invoke`]), collects its effects, and counts and replies errors. The caller decides when effects are
+//! logged: after a client's command, or at the end of a whole EXEC or script.
 
 use std::convert::Infallible;
 
@@ -26,27 +26,27 @@ use crate::waiting::Outcome;
 pub(super) struct Call<'a> {
     pub(super) entry: &'static Registered,
     pub(super) args: Args<'a>,
-    /// Its first key, behind its place, if that was hashed before.
+    /// Its first key with its argument index, if already hashed.
     pub(super) key: Option<&'a (usize, Key<'a>)>,
-    /// Whether every slot is locked.
+    /// Whether all slots are locked.
     pub(super) holds_all: bool,
 }
 
-/// Whether a caller can begin again with a script that needs more than it holds and has written nothing: only one that
-/// can give back everything has a way to say so.
+/// Whether a caller can restart a script that needs more locks and has not written yet. Only callers that can release
+/// everything they hold support this.
 pub(super) trait Restart {
-    /// Says that the command is to begin again; a type without values where that cannot be.
+    /// The restart request; an uninhabited type if restarts are impossible.
     type Again;
-    /// `None` where it cannot.
+    /// The restart request, or `None` if restarts are impossible.
     const AGAIN: Option<Self::Again>;
 }
 
-/// A client's command can begin again.
+/// For commands of a client, which can restart.
 pub(super) struct Restartable;
-/// A command of EXEC or of a script cannot: it is one of several.
+/// For commands inside EXEC or a script, which cannot restart.
 pub(super) struct Final;
 
-/// The command is to begin again.
+/// Request to restart the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Again;
 
@@ -60,13 +60,13 @@ impl Restart for Final {
     const AGAIN: Option<Infallible> = None;
 }
 
-/// The outcome of a handler that did not fail. Most can only end, and their outcome takes no memory.
+/// Result of a handler. Most commands can only complete, and their result is zero-sized.
 pub(super) trait Ending {
-    /// The command is to begin again.
+    /// The restart request.
     type Again;
-    /// Whether it has ended.
+    /// Returns whether the command has completed.
     fn is_done(&self) -> bool;
-    /// The same among all that there may be.
+    /// Converts to the general outcome.
     fn into_outcome(self) -> Outcome<Self::Again>;
 }
 
@@ -96,17 +96,17 @@ impl<A> Ending for Outcome<A> {
     }
 }
 
-/// The outcome of a command that is one of several.
+/// Result of a command inside EXEC or a script.
 pub(super) enum Part {
-    /// Its reply is written, or its error.
+    /// Its reply or error is written.
     Replied,
-    /// It found nothing, and has written nothing: a client's would wait.
+    /// It would block a client, and has written nothing.
     Nothing(fn(&mut resp::Writer<'_>)),
-    /// It must wait, and has done nothing.
+    /// It must wait on the connection, and has done nothing.
     HandOver(NodeCommand),
 }
 
-/// Runs a command under the locks of its slots, and notes what it changed.
+/// Runs a command under its slot locks and collects its effects.
 #[inline(always)]
 pub(super) fn execute<'r, T>(
     context: &mut Context<'r>,
@@ -123,7 +123,7 @@ pub(super) fn execute<'r, T>(
 }
 
 impl Context<'_> {
-    /// Runs what carries a command out.
+    /// Invokes the handler of a command.
     pub(super) fn invoke<R: Restart>(
         &mut self,
         entry: &'static Registered,
@@ -145,7 +145,7 @@ impl Context<'_> {
         }
     }
 
-    /// Has a command of the shell carried out. A master that says one means itself.
+    /// Lets the shell run a command. A master's stream refers to commands by their original names.
     fn carry_out(&mut self, command: ShellCommand) -> Result<Outcome, CommandError> {
         match (self.session.origin, self.commands.shell()) {
             (Origin::Client, Some(shell)) => shell.carry_out(command, self),
@@ -156,8 +156,8 @@ impl Context<'_> {
 }
 
 impl Engine {
-    /// Runs a command that is one of several, counts it, and replies with its error if it failed. Its client does not
-    /// wait for it.
+    /// Runs a command inside EXEC or a script, counts it, and replies its error if it fails. The client never waits for
+    /// it.
     pub(super) fn execute_part<'r>(&self, context: &mut Context<'r>, call: Call<'r>) -> Part {
         let (start, begin) = (context.reply.len(), context.nanos());
         let outcome = execute(context, call, |context| context.invoke::<Final>(call.entry));
@@ -174,14 +174,14 @@ impl Engine {
         if let Err(error) = outcome {
             context.fail(call.entry, start, &error);
         }
-        // A command of EXEC or of a script counts with the whole.
+        // Commands of EXEC or a script are charged with the whole.
         if measures.contains(Measures::SLOTS) && context.caller == Caller::Waiter {
             self.count_slot(context, (call.entry, call.args), start, nanos);
         }
         Part::Replied
     }
 
-    /// Counts a command whose reply began at `start`; says what is measured besides.
+    /// Counts a command whose reply begins at `start`; returns the enabled optional measurements.
     #[inline(always)]
     pub(super) fn count(
         &self,
@@ -196,7 +196,7 @@ impl Engine {
 }
 
 impl Context<'_> {
-    /// Replies with the error that kept a command from running, and counts it.
+    /// Replies an error that stopped a command before execution, and counts it.
     pub(super) fn reject(&mut self, entry: Option<&Registered>, error: &CommandError) {
         if let Some(entry) = entry {
             add(&self.worker.stats.commands[entry.index].rejected, 1);
@@ -204,12 +204,12 @@ impl Context<'_> {
         self.refuse(error);
     }
 
-    /// Replies with the error of a command whose reply began at `start`, and counts it.
+    /// Replies the error of a command whose reply begins at `start`, and counts it.
     #[cold]
     pub(super) fn fail(&mut self, entry: &Registered, start: usize, error: &CommandError) {
         self.reply.truncate(start);
         let stats = &self.worker.stats.commands[entry.index];
-        // A redirection is not the command's failure.
+        // Redirections count as rejected calls, not as failed ones.
         add(if error.is_refusal() { &stats.rejected } else { &stats.failed }, 1);
         self.refuse(error);
     }

@@ -1,4 +1,4 @@
-//! The times that a client's command on a writable replica gives its keys: see `engine/local_expiry.rs`.
+//! Detects expiry changes made by clients on a writable replica; see `engine/local_expiry.rs`.
 
 use clock::Millis;
 use keyspace::KeyLookup;
@@ -7,11 +7,11 @@ use smallvec::SmallVec;
 use crate::command::{Command, Context, Flags};
 use crate::session::Origin;
 
-/// The times of a command's keys, with the databases in which they have them.
+/// Database, name and expiry of a command's keys.
 pub(super) type KeyTimes = SmallVec<[(u16, Vec<u8>, Option<Millis>); 2]>;
 
 impl Context<'_> {
-    /// Whether a client writes on a replica.
+    /// Returns whether this is a client's write on a replica.
     #[inline(always)]
     pub(super) fn writes_on_replica(&self, command: &Command) -> bool {
         self.engine.settings.is_replica()
@@ -19,7 +19,7 @@ impl Context<'_> {
             && command.flags.contains(Flags::WRITE)
     }
 
-    /// The times of the keys that the command names. COPY and MOVE put them into another database.
+    /// Returns the expiry of the command's keys, in all databases since COPY and MOVE change another one.
     pub(super) fn key_times(&self, command: &Command) -> KeyTimes {
         let (args, mut times) = (self.args, KeyTimes::new());
         command.visit_keys(args, &mut |index, _| {
@@ -31,7 +31,7 @@ impl Context<'_> {
 
     fn time_of(&self, db: u16, name: &[u8]) -> Option<Millis> {
         let key = self.engine.keyspace.key(name);
-        // A script's commands have slots of their own.
+        // Commands called by a script lock slots of their own.
         if !self.slots.has(key.slot()) {
             return None;
         }
@@ -42,7 +42,7 @@ impl Context<'_> {
         }
     }
 
-    /// Notes the keys whose times the command has changed since they were `before`.
+    /// Records the keys whose expiry differs from `before`.
     pub(super) fn note_key_times(&self, before: KeyTimes) {
         for (db, name, time) in before {
             let now = self.time_of(db, &name);

@@ -1,4 +1,4 @@
-//! Commands as monitors see them.
+//! Formats commands for MONITOR.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use crate::session::Origin;
 use crate::settings::Gate;
 
 impl Context<'_> {
-    /// Shows a command that is about to run, if there are monitors; `from_script`: a script calls it.
+    /// Shows a command to monitors before it runs; `from_script` marks calls of scripts.
     #[inline]
     pub(crate) fn show(&self, entry: &Registered, args: Args<'_>, from_script: bool) {
         if self.engine.settings.gate().contains(Gate::MONITORED) {
@@ -20,7 +20,7 @@ impl Context<'_> {
 
     #[cold]
     fn show_to_monitors(&self, entry: &Registered, args: Args<'_>, from_script: bool) {
-        // Slots that are imported come as what another node did.
+        // Imported slots arrive like a replication stream.
         let imported = self.session.origin == Origin::Source && !from_script;
         if entry.command.flags.contains(Flags::ADMIN) || imported {
             return;
@@ -38,7 +38,7 @@ impl Context<'_> {
         }
     }
 
-    /// The database of the session when the command has run: SELECT is shown with the one that it selects, as in Valkey.
+    /// Returns the session's database after the command: as in Valkey, SELECT is shown with its new database.
     fn database_after(&self, entry: &Registered, args: Args<'_>) -> u16 {
         let selected = || {
             let db = u16::try_from(resp::parse_i64(args.get(1)?)?).ok()?;
@@ -51,7 +51,7 @@ impl Context<'_> {
         }
     }
 
-    /// `+1339518083.107412 [0 127.0.0.1:60866] "keys" "*"`
+    /// Formats a line such as `+1339518083.107412 [0 127.0.0.1:60866] "keys" "*"`.
     fn line(&self, db: u16, args: Args<'_>, from_script: bool) -> Vec<u8> {
         let (micros, link) = (self.wall_micros(), &self.session.client.link);
         let source = match (from_script, link.unix_socket) {
@@ -71,7 +71,7 @@ impl Context<'_> {
     }
 }
 
-/// A word in quotes, so that it stands in one line.
+/// Quotes and escapes an argument, so that it fits in one line.
 fn quote(word: &[u8], line: &mut Vec<u8>) {
     line.push(b'"');
     for byte in word {

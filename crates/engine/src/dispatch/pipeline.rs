@@ -1,8 +1,8 @@
-//! The requests of one read on their way: what the dispatcher keeps from one command to the next.
+//! Pipelined requests of one read: the dispatcher's state across commands.
 //!
-//! While the log is read, a slot that a command has changed stays locked until the effects of several commands are
-//! appended together ([`Pipeline::release_ended`]): at the end of the batch, and before anything is waited for or may
-//! take long. So the log's mutex is taken once for them all, and the log's order is each slot's order.
+//! While the log has readers, a slot changed by a command stays locked until the effects of several commands are
+//! appended together ([`Pipeline::release_ended`]): at the end of the batch, and before anything that waits or may be
+//! slow. This takes the log's mutex once per group and keeps the log in execution order within each slot.
 
 use keyspace::SlotGuard;
 use slot_routing::Slot;
@@ -12,27 +12,27 @@ use super::{AHEAD, Ahead, LONG};
 use crate::command::Context;
 use crate::session::Mute;
 
-/// An empty buffer of push messages keeps at most this room.
+/// Maximum capacity that an empty push message buffer keeps.
 const KEEP_PUSHES: usize = 16 * 1024;
 
-/// Commands that run one after another.
+/// State across the commands of a batch.
 pub(super) struct Pipeline<'a> {
-    /// The state that handlers work with.
+    /// The handlers' context.
     pub(super) context: Context<'a>,
-    /// The slots that are locked for commands to come.
+    /// Slots locked ahead for later commands.
     pub(super) ahead: Ahead<'a>,
-    /// When the command before ended, by the worker's clock.
+    /// When the previous command finished, on the worker's clock.
     pub(super) clock: u64,
-    /// Slots that were changed by commands whose effects are not appended yet.
+    /// Slots changed by commands whose effects are not appended yet.
     held: SmallVec<[SlotGuard<'a>; AHEAD]>,
-    /// The slots that are locked for the command that runs, or has just run, are such slots.
+    /// Whether the currently locked slots belong to that group.
     pub(super) changed: bool,
-    /// The command was shown to the monitors.
+    /// Whether the command was already shown to monitors.
     pub(super) shown: bool,
 }
 
 impl<'a> Pipeline<'a> {
-    /// For commands that are run in this context.
+    /// Creates a pipeline for commands in this context.
     #[inline(always)]
     pub(super) fn new(context: Context<'a>) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    /// Lets go of the slots of the command that has run, or holds on to them for its effects.
+    /// Releases the slots of the completed command, or keeps them locked until its effects are appended.
     #[inline(always)]
     pub(super) fn leave_slots(&mut self) {
         if self.changed {
@@ -68,7 +68,7 @@ impl<'a> Pipeline<'a> {
         }
     }
 
-    /// Makes a slot that is held on to the one that is locked for the command; says whether it was.
+    /// Reuses a slot that is still locked for an earlier command; returns whether there was one.
     #[cold]
     pub(super) fn take_held(&mut self, slot: Slot) -> bool {
         let Some(place) = self.held.iter().position(|guard| guard.slot() == slot) else { return false };
@@ -77,7 +77,7 @@ impl<'a> Pipeline<'a> {
         true
     }
 
-    /// Appends the effects of commands that have ended, and lets go of the slots that are held on to.
+    /// Appends the effects of completed commands and releases their slots.
     #[inline]
     pub(super) fn release_ended(&mut self) {
         if self.context.worker.effects.pending() > 0 {
@@ -87,14 +87,14 @@ impl<'a> Pipeline<'a> {
         self.changed = false;
     }
 
-    /// Lets go of everything that is locked, for commands that have run and for commands to come.
+    /// Releases all locks, of completed and of later commands.
     pub(super) fn release_all(&mut self) {
         self.release_ended();
         self.context.slots.release();
         self.ahead.clear();
     }
 
-    /// Nanoseconds since the command before ended; this one has.
+    /// Returns the nanoseconds since the previous command finished, and restarts the measurement.
     #[inline(always)]
     pub(super) fn lap(&mut self) -> u64 {
         let end = (self.context.worker.nanos)();
@@ -103,27 +103,27 @@ impl<'a> Pipeline<'a> {
         nanos
     }
 
-    /// Whether the session's turn was over when the last command that was counted ended.
+    /// Returns whether the time slice was over when the last counted command finished.
     #[inline(always)]
     pub(super) fn is_turn_over(&self) -> bool {
         self.clock >= self.context.session.turn_ends
     }
 
-    /// Waits, with nothing locked, until clients that the command was about do nothing any more by what held before.
-    /// Says whether this one may go on itself.
+    /// Waits, without locks, until clients affected by the command have stopped running under old rules. Returns
+    /// whether this client may continue.
     #[cold]
     pub(super) fn await_revoked(&mut self) -> bool {
         self.release_all();
         let Context { engine, worker, session, .. } = &mut self.context;
         let revoked = std::mem::take(&mut worker.revoked);
-        // Another may wait for this one meanwhile.
+        // Avoids a deadlock: another revoker may be waiting for this client.
         session.end_turn();
         engine.await_revoked(&revoked);
         session.begin_turn();
         engine.may_go_on(session)
     }
 
-    /// Takes back a reply that began at `start` if the client does not want it (CLIENT REPLY). What was pushed is none.
+    /// Drops the reply that begins at `start` if the client suppressed it (CLIENT REPLY), but keeps push messages.
     pub(super) fn keep_reply_from(&mut self, start: usize) {
         let Context { session, reply, worker, .. } = &mut self.context;
         if session.is_mute() {
@@ -138,7 +138,7 @@ impl<'a> Pipeline<'a> {
     }
 }
 
-/// However it ends, nothing of what was changed is free before that is in the log.
+/// On every exit path, changes are logged before their slots are unlocked.
 impl Drop for Pipeline<'_> {
     fn drop(&mut self) {
         self.release_ended();

@@ -1,12 +1,12 @@
-//! A script on its way: its calls, the locks that they run under, and the effects that are logged.
+//! Script execution: the calls of a script, the locks they run under, and the logged effects.
 //!
-//! The slots of the keys that a script names are locked before it runs, and it runs to its end under them; what it
-//! calls works on those slots, which are lent to it. A call about another slot goes beyond what was named. If the
-//! script holds nothing yet it takes the script turn first, and may then wait for any slot. If it has written nothing,
-//! it is ended and begins again with the turn; it is remembered for that, so that next time it takes the turn at once.
-//! If it has written already, it takes the slot if that is free, or the turn once it is free; only if the
-//! turn's holder keeps both for a tenth of a second does the call fail, since that holder may wait for this script's
-//! slots. In cluster mode the same holds for a node's own slots.
+//! The slots of a script's declared keys are locked before it runs and stay locked until it ends; its calls borrow
+//! these locks. A call to another slot accesses undeclared keys. If the script holds no locks yet, it first takes the
+//! global script lock, under which it may wait for any slot. If it has not written yet, it is aborted and restarted
+//! with the script lock, and marked so that it takes that lock immediately next time. If it has already written, it
+//! takes the slot if it is free, or the script lock once that is free; the call fails only if the script lock's owner
+//! keeps both for a tenth of a second, since that owner may be waiting for this script's slots. In cluster mode the
+//! same applies to the slots of this node.
 //!
 //! All changes of the calls are logged as one transaction when the script ends.
 
@@ -31,20 +31,20 @@ use crate::settings::Gate;
 use crate::stats::add;
 use crate::waiting::Outcome;
 
-/// For so many rounds a call waits for a slot that another thread holds, or for the script turn.
+/// Rounds for which a call waits for a locked slot or for the script lock.
 const ATTEMPTS: u32 = 1000;
 const ROUND: Duration = Duration::from_micros(100);
 
 const NOT_FOR_SCRIPTS: CommandError =
     CommandError::text("ERR This Valkey command is not allowed from script");
 
-/// Why a call of a script did not run.
+/// Why a call of a script was refused.
 enum Denied {
-    /// It gets this error.
+    /// The call returns this error.
     Error(CommandError),
-    /// The client may not run it. The error that the script gets has another code than the one that is counted.
+    /// The client lacks permission. The script gets an error with another code than the one counted.
     Forbidden(CommandError),
-    /// It must end.
+    /// The script must stop.
     Stop(Stop),
 }
 
@@ -58,7 +58,7 @@ fn denied(text: &'static str) -> Denied {
     Denied::Error(CommandError::text(text))
 }
 
-/// A subcommand that there is not is told of as to a client.
+/// Converts the error of an unknown subcommand, which reads the same in scripts as for clients.
 fn unknown_in_script(error: CommandError) -> Denied {
     match error {
         CommandError::UnknownCommand { .. } => denied("ERR Unknown command called from script"),
@@ -66,41 +66,41 @@ fn unknown_in_script(error: CommandError) -> Denied {
     }
 }
 
-/// The part of the server that a script reaches.
+/// The server as seen by a running script.
 struct Reached<'c, 'a> {
     context: &'c mut Context<'a>,
     what: &'c Runnable,
-    /// The first key that it names, which most calls of most scripts are about.
+    /// The first declared key, which most calls use.
     named: Option<Key<'a>>,
-    /// It must not write.
+    /// Whether writes are refused.
     read_only: bool,
-    /// It can give back everything and begin again.
+    /// Whether the script can release everything and restart.
     can_begin_again: bool,
     flags: ScriptFlags,
-    /// The last reply it got.
+    /// The reply of the last call.
     reply: Vec<u8>,
-    /// It has written.
+    /// Whether it has written.
     dirty: bool,
-    /// It has done something that must not be done again: it has written or published.
+    /// Whether it must not run again, since it has written or published.
     has_acted: bool,
-    /// Whether the log would have what it does.
+    /// Whether its changes are logged.
     logged: bool,
-    /// The database of the last effect.
+    /// The database of the last logged effect.
     logged_db: u16,
-    /// The slots that its keys may be of.
+    /// The slots that its calls may access.
     reach: SlotReach,
     running: Arc<scripting::Running>,
 }
 
-/// The slots that a script's calls may be about.
+/// The slots that a script's calls may access.
 #[derive(Debug, Clone, Copy)]
 enum SlotReach {
-    /// All that are served here: outside of a cluster, for `allow-cross-slot-keys`, and for scripts without a first line
-    /// that declares flags, as before there were flags.
+    /// All slots served here: without cluster mode, with `allow-cross-slot-keys`, and for scripts without a shebang
+    /// line, which predate flags.
     Any,
-    /// That of the first key that is used, since none is declared.
+    /// The slot of the first key used, since no keys are declared.
     OfFirstKey,
-    /// This one.
+    /// This slot only.
     One(Slot),
 }
 
@@ -114,21 +114,21 @@ impl SlotReach {
     }
 }
 
-/// A key of a command, behind its place among the words.
+/// A key with its argument index.
 type Hashed<'w> = (usize, Key<'w>);
 
-/// A call whose slots are held.
+/// A call whose slots are locked.
 struct Locked<'w> {
     entry: &'static Registered,
     args: Args<'w>,
-    /// Its first key.
+    /// The call's first key.
     key: Option<Hashed<'w>>,
     slots: &'w [Slot],
 }
 
 impl Engine {
-    /// The flags of a command that runs a script: those that the script says of itself, if it does. It was not compiled
-    /// yet, perhaps.
+    /// Returns the flags of a script command: those that the script declares, if any. The script may not be compiled
+    /// yet.
     pub(super) fn flags_of_script(&self, worker: &Worker, entry: &Registered, args: Args<'_>) -> Flags {
         let own = entry.command.flags;
         let known = self.runnable(&worker.scripting, entry.command.name, args).map(|found| found.flags());
@@ -146,19 +146,19 @@ impl Engine {
                 flags.set(Flags::DENYOOM, !declared.allow_oom && !declared.no_writes);
                 flags
             }
-            // It may do anything. That it reads nothing old is asked when it starts.
+            // The script may do anything; stale reads are checked when it starts.
             Some(_) => own,
         }
     }
 
-    /// Whether a command runs a script that is known to touch keys that it does not name.
+    /// Returns whether the command's script is known to access undeclared keys.
     pub(super) fn is_known_to_roam(&self, worker: &Worker, entry: &Registered, args: Args<'_>) -> bool {
         let found = self.runnable(&worker.scripting, entry.command.name, args);
         found.is_some_and(|found| found.has_undeclared_keys() || found.flags().allow_cross_slot)
     }
 
-    /// Locks the slots of the keys that a script names; all of it under the script turn if it is known to go beyond
-    /// them.
+    /// Locks the slots of a script's declared keys, under the script lock if the script is known to access undeclared
+    /// keys.
     pub(super) fn lock_script<'r>(
         &'r self,
         context: &mut Context<'r>,
@@ -173,7 +173,7 @@ impl Engine {
             return self.lock_found(context, entry, args);
         }
         let slots = self.slots_of(entry, args);
-        // Also with `allow-cross-slot-keys`, which is about the keys that a script does not declare.
+        // Applies even with `allow-cross-slot-keys`, which is about undeclared keys.
         if self.topology.is_some() && slots.iter().any(|slot| *slot != slots[0]) {
             return Err(CommandError::CrossSlot);
         }
@@ -185,8 +185,8 @@ impl Engine {
 }
 
 impl<'a> Context<'a> {
-    /// The script that this command is to run, if that is known: found when its slots were locked, or looked for now
-    /// where several commands had theirs locked together.
+    /// Returns the script of this command if it is cached: found while its slots were locked, or looked up now for
+    /// transactions, whose slots are locked together.
     pub fn take_found(&mut self) -> Option<Runnable> {
         match self.caller {
             Caller::Client | Caller::Master | Caller::Source => self.worker.scripting.found.take(),
@@ -197,11 +197,11 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Asks what a script says of itself against the command that runs it and the server. Whether it may run now was
-    /// asked before ([`super::admission`]).
+    /// Checks a script's declared flags against the command that runs it and the server's state. Admission was checked
+    /// before ([`super::admission`]).
     ///
     /// # Errors
-    /// It may not.
+    /// The script may not run.
     pub fn may_start(&self, flags: ScriptFlags, read_only: bool) -> Result<(), CommandError> {
         if read_only && flags.declared && !flags.no_writes {
             return Err(CommandError::text(
@@ -221,10 +221,10 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
-    /// Sees whether a script that is not known yet compiles.
+    /// Compiles a script that is not cached.
     ///
     /// # Errors
-    /// It does not.
+    /// The script does not compile.
     pub fn compile_first(&mut self, script: &Arc<Script>) -> Result<(), CommandError> {
         let (engine, nanos) = (self.engine, self.worker.nanos);
         let mut interpreter = engine.take_interpreter(&mut self.worker.scripting, nanos);
@@ -233,19 +233,19 @@ impl<'a> Context<'a> {
         compiled.map_err(described)
     }
 
-    /// Has this thread know a script by its text.
+    /// Caches a script under its text for this thread.
     pub fn note_text(&mut self, text: &[u8], script: &Arc<Script>) {
         let hash = self.engine.keyspace.hash_element_name(text);
         self.worker.scripting.note_text(hash, script.clone());
     }
 
-    /// Loads a library's text: its name, and its functions.
+    /// Loads a library's code: its name and functions.
     ///
     /// # Errors
-    /// The text is not a valid library.
+    /// The code is not a valid library.
     pub fn load_library(&mut self, code: &[u8]) -> Result<Library, CommandError> {
         let (engine, nanos) = (self.engine, self.worker.nanos);
-        // A library that was loaded elsewhere must be loaded here, however long it takes.
+        // A library that another node accepted must be loaded, regardless of the time limit.
         let hurried = self.session.origin == Origin::Client;
         let mut interpreter = engine.take_interpreter(&mut self.worker.scripting, nanos);
         let library = interpreter.load_library(code, hurried);
@@ -253,7 +253,7 @@ impl<'a> Context<'a> {
         library.map_err(|error| CommandError::Text(error.to_string().into()))
     }
 
-    /// Runs a script or a function whose first key is argument 3.
+    /// Runs a script or function whose first key is argument 3.
     pub(super) fn run_script<R: Restart>(
         &mut self,
         script: &ScriptCall,
@@ -314,7 +314,7 @@ impl<'a> Context<'a> {
         self.end_script::<R>(ended, what)
     }
 
-    /// Writes what a script returned, and counts the errors in it.
+    /// Writes a script's return value and counts the errors in it.
     fn write_returned(
         &mut self,
         interpreter: &mut scripting::Interpreter,
@@ -362,7 +362,7 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Runs a script or a function; once more, with all garbage collected, if memory was short and it has done nothing yet.
+/// Runs a script or function; if it ran out of memory before any effect, collects all garbage and runs it again.
 fn run_again_without_garbage(
     interpreter: &mut Interpreter,
     call: &scripting::Call<'_>,
@@ -438,7 +438,7 @@ impl Reached<'_, '_> {
         self.perform(&call, protocol)
     }
 
-    /// Asks everything that may keep a call from running, but where its keys are. Where the client's rights are asked.
+    /// Makes all checks of a call that do not depend on its slots, including the client's permissions.
     fn admit(&mut self, entry: &'static Registered, args: Args<'_>) -> Result<(), Denied> {
         let command = entry.command;
         if !command.accepts(args.len()) || matches!(command.run, Run::Container) {
@@ -451,7 +451,7 @@ impl Reached<'_, '_> {
         if !for_scripts || matches!(command.run, Run::Script(_) | Run::Exec) {
             return Err(NOT_FOR_SCRIPTS.into());
         }
-        // Memory is asked about first, and what else may hold last, as in Valkey.
+        // Memory is checked first and the other flags last, as in Valkey.
         self.pass(command, Gate::OUT_OF_MEMORY)?;
         engine.permits(context.session, entry, args).map_err(|refused| {
             context.publish();
@@ -464,7 +464,7 @@ impl Reached<'_, '_> {
         self.pass(command, Gate::all())
     }
 
-    /// Whether a call may run under those of `states` that hold.
+    /// Checks a call against those of `states` that are set.
     fn pass(&self, command: &Command, states: Gate) -> Result<(), Denied> {
         let (context, flags) = (&*self.context, command.flags);
         let engine = context.engine;
@@ -474,7 +474,7 @@ impl Reached<'_, '_> {
         }
         let needs_memory = if self.flags.allow_oom { Flags::DENYOOM } else { Flags::empty() };
         let need = engine.need_of(context.session, flags - needs_memory, !command.keys.is_empty());
-        // It is refused whatever its slot: the script was let begin here.
+        // Refused regardless of its slot: the script was admitted on this node.
         let need = Need { has_written: self.dirty, is_routed: false, ..need };
         match admit(gate, Caller::Script.within(context.session), &need) {
             Verdict::Refuse(state) => Err(Denied::Error(self.refusal(state, flags))),
@@ -482,7 +482,7 @@ impl Reached<'_, '_> {
         }
     }
 
-    /// The error of a script, where a client would be told otherwise.
+    /// Returns the error for a script, which may differ from a client's.
     fn refusal(&self, state: Gate, flags: Flags) -> CommandError {
         let error = self.context.engine.refusal(state, flags);
         match error {
@@ -499,12 +499,13 @@ impl Reached<'_, '_> {
         }
     }
 
-    /// Whether the call comes to undeclared keys. In a cluster they are in the slot of its declared keys.
+    /// Returns whether the call accesses undeclared keys. In a cluster those are in the slot of its declared keys.
     fn names_keys_later(&self, entry: &Registered, args: Args<'_>) -> bool {
         self.context.engine.topology.is_none() && entry.command.names_keys_later(args)
     }
 
-    /// The slots that a call works on, locked, and its first key; an empty list for one that goes through all slots.
+    /// Locks the slots of a call and returns them with its first key; the list is empty for a command that visits all
+    /// slots.
     fn hold<'w>(
         &mut self,
         entry: &Registered,
@@ -523,9 +524,9 @@ impl Reached<'_, '_> {
                 }
                 Ok((slots, first))
             }
-            // Its place in the log's order is the script's.
+            // Its log position is that of the script.
             Reach::FirstArgument => Ok((Slots::new(), None)),
-            // A pattern may name a key of any slot.
+            // A pattern may match a key in any slot.
             Reach::Keys | Reach::Patterns | Reach::EachSlot | Reach::AllSlots | Reach::NamedSlot => {
                 if !self.context.holds_all {
                     let all: Vec<Slot> = Slot::all().collect();
@@ -541,13 +542,13 @@ impl Reached<'_, '_> {
         }
     }
 
-    /// A word as a key.
+    /// Hashes an argument as a key.
     fn key_of<'w>(&self, word: &'w [u8]) -> Key<'w> {
         let named = self.named.and_then(|named| named.rebind(word));
         named.unwrap_or_else(|| self.context.engine.keyspace.key(word))
     }
 
-    /// Copies what a call of a debugged script is about, if it works on copies.
+    /// In a debugging session on copied data, copies the keys that a call will access.
     fn bring(&mut self, staged: &Staged, entry: &Registered, args: Args<'_>) -> Result<(), Denied> {
         let context = &mut *self.context;
         let (keyspace, slots) = (&context.engine.keyspace, &mut context.slots);
@@ -562,7 +563,7 @@ impl Reached<'_, '_> {
         Ok(())
     }
 
-    /// Locks slots that the script did not name.
+    /// Locks slots of undeclared keys.
     #[cold]
     fn go_beyond(&mut self, slots: &[Slot]) -> Result<(), Denied> {
         let engine = self.context.engine;
@@ -581,7 +582,7 @@ impl Reached<'_, '_> {
             }
             _ => slots.iter().try_for_each(|slot| self.add(*slot))?,
         }
-        // The slots that were locked now may be served elsewhere, or no longer, as for any command.
+        // Newly locked slots may have moved or the state may have changed, as for any command.
         let gate = engine.settings.gate();
         if self.context.session.origin == Origin::Client && gate.intersects(Gate::PAUSED) && !self.dirty {
             return Err(denied("ERR Writes are paused, and the script touches keys that it does not name"));
@@ -612,7 +613,7 @@ impl Reached<'_, '_> {
         Err(denied("ERR A key that the script does not name is in use, and waiting for it could never end"))
     }
 
-    /// The rules of a cluster.
+    /// Checks the rules for keys in cluster mode.
     fn check_cluster(
         &mut self,
         entry: &'static Registered,
@@ -625,7 +626,7 @@ impl Reached<'_, '_> {
         else {
             return Ok(());
         };
-        // No flag lets one command use keys of several slots.
+        // No flag permits keys of several slots in one command.
         let crosses = slots.iter().any(|slot| slot != first);
         let foreign = |context: &Context<'_>| {
             slots.iter().any(|slot| context.slots.slot(*slot).ownership() != Ownership::Mine)
@@ -653,7 +654,7 @@ impl Reached<'_, '_> {
         }
     }
 
-    /// Runs the call under the slots that are held.
+    /// Runs a call under the locked slots.
     fn perform(&mut self, call: &Locked<'_>, protocol: Protocol) -> Result<(), Denied> {
         let Locked { entry, args, slots, .. } = *call;
         let outer = &mut *self.context;

@@ -1,4 +1,4 @@
-//! Counting a command for its slot ([`crate::slot_costs`]) and for its keys ([`crate::hot_keys`]).
+//! Charges commands to their slots ([`crate::slot_costs`]) and keys ([`crate::hot_keys`]).
 
 use clock::Millis;
 use resp::{Args, Protocol, Writer};
@@ -14,7 +14,7 @@ use crate::settings::Measures;
 use crate::slot_costs::{MULTI_LEN, SlotCost, request_len, wire_len};
 
 impl Engine {
-    /// Counts a command that took `nanos` and whose reply began at `start`.
+    /// Charges a command that took `nanos` and whose reply begins at `start`.
     #[cold]
     pub(super) fn count_slot(
         &self,
@@ -24,13 +24,13 @@ impl Engine {
         nanos: u64,
     ) {
         if matches!(entry.command.run, Run::Exec) {
-            // With its queue's slot (`count_exec`).
+            // Charged to the queue's slot in `count_exec`.
             return;
         }
         let logged = self.sent_to_replicas(context);
         let replied = match context.session.origin {
             Origin::Client => context.reply.len().saturating_sub(start) as u64,
-            // A replica pays for the commands that it applies in time and in bytes that came; it answers none.
+            // Applied replication commands cost a replica time and input bytes, but no replies.
             Origin::Master if self.settings.is_replica() => 0,
             Origin::Master | Origin::Source => return,
         };
@@ -39,14 +39,14 @@ impl Engine {
         }
         if let Some(slot) = self.slots_of(entry, args).first() {
             let bytes_out = replied + logged;
-            // The words of a client that has waited are a copy, whose form is not what came.
+            // A waiter's request is a re-encoded copy, so its length differs from the input.
             let is_copy = context.caller == Caller::Waiter;
             let bytes_in = if is_copy { wire_len(args) } else { request_len(args) };
             context.worker.stats.slots.add(*slot, SlotCost { nanos, bytes_in, bytes_out });
         }
     }
 
-    /// Counts a command for its keys. The commands of a script or a transaction count by themselves.
+    /// Charges a command to its keys. Commands of scripts and transactions are charged individually.
     #[cold]
     pub(super) fn count_keys(&self, db: u16, now: Millis, ran: &Ran<'_>) {
         if matches!(ran.entry.command.run, Run::Exec | Run::Script(_)) {
@@ -59,7 +59,7 @@ impl Engine {
         self.hot_keys.count(db, &keys, is_access, KeyCost { nanos: ran.nanos, bytes }, now);
     }
 
-    /// The slot that the client's EXEC is to be counted for, if slots are.
+    /// Returns the slot to which the client's EXEC is charged, if slot statistics are on.
     pub(super) fn slot_of_queue(&self, context: &Context<'_>) -> Option<Slot> {
         if !self.settings.measures().contains(Measures::SLOTS) || self.topology.is_none() {
             return None;
@@ -69,7 +69,7 @@ impl Engine {
         commands.find_map(|(entry, request)| self.slots_of(entry, request.args()).first().copied())
     }
 
-    /// Counts an EXEC whose reply began at `start`, with its MULTI. What was queued is counted already.
+    /// Charges an EXEC, including its MULTI, whose reply begins at `start`. The queued requests are charged already.
     pub(super) fn count_exec(
         &self,
         context: &mut Context<'_>,
@@ -82,14 +82,14 @@ impl Engine {
         context.worker.stats.slots.add(slot, cost);
     }
 
-    /// Bytes that replicas get of what the command logged.
+    /// Returns the bytes sent to replicas for the command's log entries.
     fn sent_to_replicas(&self, context: &mut Context<'_>) -> u64 {
         (context.worker.effects.take_last() * self.log.replicas()) as u64
     }
 }
 
 impl Context<'_> {
-    /// Counts a message that was given to so many subscribers of a shard channel, if slots are counted.
+    /// Charges a shard channel message delivered to `receivers` subscribers, if slot statistics are on.
     pub fn count_shard_message(&self, channel: &[u8], message: &[u8], receivers: usize) {
         if receivers == 0 || !self.engine.settings.measures().contains(Measures::SLOTS) {
             return;

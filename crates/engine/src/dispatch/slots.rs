@@ -1,4 +1,4 @@
-//! The slots of a command: locked before it runs, and asked, under their locks, whether they are served here.
+//! Slot locking and routing: locks a command's slots and checks under the locks that they are served here.
 
 use clock::Millis;
 use keyspace::{FillLevel, GlobalLock, Key, KeyLookup, LockedSlots};
@@ -18,8 +18,7 @@ use crate::session::{Origin, Session};
 /// The slots of a command's keys.
 pub(super) type Slots = SmallVec<[Slot; 16]>;
 
-/// Runs a command that may run on its slots, which are locked, unless it would put more into one that holds as much as
-/// it can.
+/// Runs an admitted command with locked slots, unless it would add data to a full slot.
 #[inline(always)]
 pub(super) fn handle<'r, T>(
     context: &mut Context<'r>,
@@ -38,7 +37,7 @@ pub(super) fn handle<'r, T>(
     handle_new(context, command, handler)
 }
 
-/// The same, and publishes which keys are new.
+/// Runs the command and publishes events for new keys.
 #[inline(always)]
 fn handle_new<'r, T>(
     context: &mut Context<'r>,
@@ -54,9 +53,9 @@ fn handle_new<'r, T>(
     handler(context)
 }
 
-/// Refuses a client's write for which the slot has no room. The pages of one slot can be referred to up to some
-/// gigabytes. Commands that may add data are refused from the half on, so that the rest is for writes that must not
-/// fail: a replica's stream, changes to what a snapshot holds. Near the end clients can only delete.
+/// Refuses a client's write if the slot is too full. The address space of one slot's pages is limited to a few
+/// gigabytes. Commands that may add data are refused above half of it, so that the rest remains for writes that must
+/// not fail: replication and copy-on-write for snapshots. Near the end clients can only delete.
 #[cold]
 fn check_room(context: &Context<'_>, command: &Command) -> Result<(), CommandError> {
     const GROWS: KeyFlags = KeyFlags::OW.union(KeyFlags::INSERT).union(KeyFlags::UPDATE);
@@ -66,7 +65,7 @@ fn check_room(context: &Context<'_>, command: &Command) -> Result<(), CommandErr
     let (args, mut fill_level, mut grows) = (context.args, FillLevel::Free, false);
     command.visit_keys(args, &mut |index, flags| {
         let key = context.engine.keyspace.key(&args[index]);
-        // Those of a command that its connection carries out are not locked.
+        // Commands that the connection runs have no locked slots.
         if context.slots.has(key.slot()) {
             fill_level = fill_level.max(context.slots.slot(key.slot()).fill_level(&key));
         }
@@ -80,7 +79,7 @@ fn check_room(context: &Context<'_>, command: &Command) -> Result<(), CommandErr
 }
 
 impl Engine {
-    /// Locks a slot that another thread holds.
+    /// Waits for a slot lock held by another thread.
     #[cold]
     fn wait_for<'r>(&'r self, pipeline: &mut Pipeline<'r>, slot: Slot) -> Result<(), CommandError> {
         pipeline.ahead.clear();
@@ -93,7 +92,7 @@ impl Engine {
         }
     }
 
-    /// Locks the slots of the command's keys and decides, under their locks, whether they are served here.
+    /// Locks the slots of the command's keys and checks that they are served here.
     #[inline(always)]
     pub(super) fn lock<'r>(
         &'r self,
@@ -130,7 +129,7 @@ impl Engine {
                         return self.check_walk(&mut pipeline.context, request.args, entry, asked);
                     }
                     Run::Script(_) => self.lock_script(&mut pipeline.context, entry, request.args)?,
-                    // The shell locks by itself what it works on.
+                    // The shell locks slots itself.
                     Run::Shell(_) | Run::Node(_) => None,
                     Run::Here(_) | Run::MayBlock(_) | Run::Exec | Run::Container => {
                         self.lock_found(&mut pipeline.context, entry, request.args)?
@@ -149,7 +148,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Decides whether a walk that is routed may begin here. It locks the slots that it comes to by itself.
+    /// Checks whether a routed scan may start here. It locks the slots that it visits itself.
     fn check_walk<'r>(
         &'r self,
         context: &mut Context<'r>,
@@ -181,14 +180,15 @@ impl Engine {
         let Context { session, slots, now, .. } = context;
         let mut access = self.access(session, call, slots, *now);
         if session.in_transaction() {
-            // A command that is queued before this one may make or move its keys: EXEC counts them.
+            // Earlier commands of the queue may create or move the keys, so the missing keys are counted when EXEC
+            // runs.
             access.missing_keys = 0;
         }
         let via = session.client.link.via;
         self.check_route(topology, slot, slots.slot(slot).ownership(), access, via)
     }
 
-    /// Locks the slots of a command that has not one key at a fixed place; says which of them it is routed by.
+    /// Locks the slots of a command without a single key at a fixed position; returns the slot used for routing.
     pub(super) fn lock_found<'r>(
         &'r self,
         context: &mut Context<'r>,
@@ -202,7 +202,7 @@ impl Engine {
         }
         if entry.command.reach == Reach::NamedSlot {
             let named = args.get(2).and_then(resp::parse_i64).and_then(|number| u16::try_from(number).ok());
-            // Without a slot it fails by itself.
+            // With an invalid slot number the command fails by itself.
             if let Some(slot) = named.and_then(Slot::new) {
                 context.slots = self.lock_these(context, &[slot])?;
             }
@@ -225,7 +225,7 @@ impl Engine {
         Ok(slots.first().copied())
     }
 
-    /// Hashes the command's keys and asks the processor for their slots, which are the outcome.
+    /// Hashes the command's keys and prefetches their slots, which it returns.
     fn hash_keys<'r>(&'r self, context: &mut Context<'r>, entry: &Registered, args: Args<'r>) -> Slots {
         let keys = &mut context.keys;
         keys.clear();
@@ -237,7 +237,7 @@ impl Engine {
         if keys.is_empty() { self.slots_of(entry, args) } else { keys.iter().map(Key::slot).collect() }
     }
 
-    /// Locks these slots.
+    /// Locks the given slots.
     pub(super) fn lock_these(
         &self,
         context: &Context<'_>,
@@ -248,14 +248,14 @@ impl Engine {
         free.then_some(locked).ok_or_else(|| wait.refusal())
     }
 
-    /// Takes the script turn.
+    /// Acquires the global script lock.
     pub(crate) fn turn_of(&self, context: &Context<'_>) -> Result<GlobalLock<'_>, CommandError> {
         let wait = self.slot_wait(context, &[]);
         let turn = self.keyspace.acquire_global_lock_while(&|waited| wait.goes_on(waited));
         turn.ok_or_else(|| wait.refusal())
     }
 
-    /// Locks these slots, for a command that may need more: it gets the turn with them.
+    /// Locks slots together with the script lock, for a command that may need further slots.
     pub(super) fn lock_under_turn<'s>(
         &'s self,
         context: &Context<'_>,
@@ -283,8 +283,7 @@ impl Engine {
         slots
     }
 
-    /// The facts about the command that the routing decision goes by. Looks for its keys only in a slot that
-    /// is on the move.
+    /// Collects the inputs of the routing decision. Looks up keys only in a slot that is being migrated.
     pub(super) fn access(
         &self,
         session: &Session,
@@ -294,7 +293,7 @@ impl Engine {
     ) -> RouteRequest {
         let Invocation { entry, args, asked, db } = call;
         let flags = entry.command.flags;
-        // A channel is heard on replicas too, and it does not lie in the slot.
+        // Shard channels also work on replicas and contain no keys of the slot.
         let channels = flags.contains(Flags::PUBSUB);
         let mut access = RouteRequest {
             asking: asked || flags.contains(Flags::ASKING),
@@ -307,7 +306,7 @@ impl Engine {
         }
         entry.command.visit_keys(args, &mut |index, _| {
             let key = self.keyspace.key(&args[index]);
-            // Those of a command that its connection carries out are not locked.
+            // Commands that the connection runs have no locked slots.
             if !locked.has(key.slot()) {
                 return;
             }
@@ -318,7 +317,7 @@ impl Engine {
         access
     }
 
-    /// Whether the slot is served here, for a client that came so.
+    /// Checks whether the slot is served here, given the client's READONLY and ASKING state.
     pub(crate) fn check_route(
         &self,
         topology: &Topology,
@@ -327,7 +326,7 @@ impl Engine {
         access: RouteRequest,
         via: ClientTransport,
     ) -> Result<(), CommandError> {
-        // A node whose address went to another node has none: no client could reach it.
+        // A node whose address was taken over by another node cannot be reached by clients.
         let redirect = |ask: bool, target: Option<&Member>| match target.filter(|node| node.is_reachable()) {
             Some(target) => {
                 let endpoint = &target.endpoint;

@@ -1,4 +1,4 @@
-//! Tests of states that can be seen only between the steps of the dispatcher, with a few commands of their own.
+//! Tests of states between the dispatcher's steps, with a small command table of their own.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
@@ -55,7 +55,7 @@ fn get(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Works on a key that the command does not declare: its last argument, which may be beyond all.
+/// Accesses an undeclared key: its last argument, or one beyond the end.
 fn faulty(context: &mut Context<'_>) -> Result<(), CommandError> {
     let index = context.args.len() - usize::from(context.arg(2) != b"beyond");
     let key = context.key(index)?;
@@ -72,7 +72,7 @@ fn flushall(context: &mut Context<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// A log that keeps what it is told.
+/// Records everything appended to the log.
 #[derive(Debug, Default, Clone)]
 struct Kept(Arc<Mutex<Vec<u8>>>);
 
@@ -97,7 +97,7 @@ struct Client {
 }
 
 impl Client {
-    /// A client of an empty server.
+    /// Connects a client to an empty server.
     fn new(topology: Option<Topology>) -> Self {
         let log = Kept::default();
         let engine =
@@ -133,8 +133,8 @@ fn parsed(lines: &str) -> (Vec<u8>, Batch) {
     (buffer, batch)
 }
 
-/// A pause, a demotion or a load goes ahead once each slot has been free: a command that was admitted before and comes
-/// to its slot after that must not write any more. Here the gate changes between the two.
+/// A pause, demotion or load proceeds once each slot was unlocked: a command admitted before must not write when it
+/// locks its slot later. This helper changes the flags between the two steps.
 fn between_admission_and_slot(client: &mut Client, line: &str, gate: Gate) -> (Flow, String) {
     let (buffer, batch) = parsed(line);
     let engine = &client.engine;
@@ -189,7 +189,7 @@ fn a_command_admitted_on_a_master_is_refused_at_its_slot_on_a_replica_and_while_
     assert!(reply.contains("check the Redis logs"), "{reply}");
 }
 
-/// With `replica-read-only no` a replica takes writes. They are not passed on to any other node.
+/// With `replica-read-only no` a replica accepts writes but does not propagate them.
 #[test]
 fn a_write_that_comes_to_its_slot_on_a_replica_is_not_logged() {
     let mut client = Client::new(None);
@@ -214,7 +214,7 @@ fn master(byte: u8, endpoint: Endpoint) -> Member {
     }
 }
 
-/// Clients were told `MOVED 0 :0`.
+/// Regression: clients got `MOVED 0 :0`.
 #[test]
 fn nobody_is_redirected_to_a_node_without_an_address() {
     let known = Endpoint { ip: "127.0.0.1".to_owned(), port: 7001, ..Endpoint::default() };
@@ -237,8 +237,8 @@ fn nobody_is_redirected_to_a_node_without_an_address() {
     }
 }
 
-/// The topology is published slot by slot: while a node becomes a replica, or a master, a slot may be its own and the
-/// role not.
+/// A topology is published slot by slot: during a role change a slot may belong to the node although the role does not
+/// permit writes.
 #[test]
 fn a_slot_that_is_its_own_is_not_written_to_by_a_replica_of_a_cluster() {
     let member = master(1, Endpoint::default());
@@ -272,7 +272,7 @@ fn a_transaction_admitted_before_a_pause_stops_too_and_runs_after_it() {
     }
 }
 
-/// Slots that are locked ahead for later commands of a batch are let go of before a command that may take long.
+/// Slots locked ahead for later commands are released before a command that may be slow.
 #[test]
 fn no_slot_is_locked_ahead_behind_a_command_that_may_take_long() {
     let mut client = Client::new(None);

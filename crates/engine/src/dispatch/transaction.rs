@@ -1,14 +1,13 @@
-//! MULTI and EXEC: commands are queued, then run together while all their slots are held.
+//! MULTI and EXEC: queues commands, then runs them with all their slots locked.
 //!
-//! The queue runs at once, commands of the shell (INFO, ROLE) among it, and what it changed is logged as one
-//! transaction. A script in it may come to keys that it does not name, and cannot begin again, since others ran before
-//! it: so the script turn is taken beforehand where that may be.
+//! The queue runs in one go, including commands of the shell (INFO, ROLE), and its changes are logged as one
+//! transaction. A script in the queue may access undeclared keys but cannot restart, since other commands ran before
+//! it; in that case the script lock is taken up front.
 //!
-//! Some commands of the shell wait for other things (REPLICAOF, CONFIG SET, MIGRATE), and nothing may wait while it
-//! holds slots. If the queue needs slots, these, and commands of the shell behind them, are carried out when all others
-//! have run and the slots are free again; each reply stands in its place. If it needs none, all run in their order.
-//! Either way the client's connection does its part ([`NodeCommand::Exec`]) and comes back for the rest
-//! ([`Dispatcher::resume_exec`]).
+//! Some of the shell's commands wait for other events (REPLICAOF, CONFIG SET, MIGRATE), and nothing may wait while
+//! slots are locked. If the queue needs slots, these commands and later ones of the shell run after all others, without
+//! locks, and their replies are put in their positions. If it needs no slots, all commands run in order. In both cases
+//! the client's connection runs them ([`NodeCommand::Exec`]) and then resumes the EXEC ([`Dispatcher::resume_exec`]).
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -29,23 +28,23 @@ use crate::shell_commands::NodeCommand;
 use crate::stats::add;
 use crate::transaction::{MAX_QUEUED_BYTES, Transaction, Unfinished};
 
-/// The locks of an EXEC while it runs.
+/// The locks of a running EXEC.
 #[derive(Default)]
 struct HeldLocks<'a> {
     slots: LockedSlots<'a>,
-    /// Whether these are all.
+    /// Whether all slots are locked.
     is_all: bool,
-    /// The right to wait for more slots, if a command of the queue may need them.
+    /// The script lock, if a command of the queue may need further slots.
     turn: Option<GlobalLock<'a>>,
 }
 
-/// The outcome of a queue.
+/// Result of running a queue.
 enum Queue {
-    /// Every command has its reply.
+    /// All commands have replied.
     Answered,
-    /// Together the replies are longer than the client may have.
+    /// The total reply exceeds the client's limit.
     TooLong,
-    /// Some are still to be made, and these are there, each in its place.
+    /// Some replies are missing; the others are in their positions.
     Unanswered(Vec<Option<Vec<u8>>>),
 }
 
@@ -56,7 +55,7 @@ impl HeldLocks<'_> {
 }
 
 impl Engine {
-    /// Queues a request of a session that said MULTI; `None` if it is one that runs at once.
+    /// Queues a request in a transaction; returns `None` for commands that run immediately.
     pub(super) fn queue<'r>(
         &'r self,
         pipeline: &mut Pipeline<'r>,
@@ -83,7 +82,7 @@ impl Engine {
                 session.client.queued_bytes.store(transaction.bytes, Ordering::Relaxed);
                 Ok(())
             }
-            // It is said again.
+            // The request will start again elsewhere.
             Err(error) if error.put_off().is_some() => Err(error),
             Err(error) => {
                 transaction.failed = true;
@@ -112,7 +111,7 @@ impl Engine {
         Ok(entry)
     }
 
-    /// Runs what was queued; what the shell is to do of it is left for it.
+    /// Runs the queue; commands that must wait are left for the connection.
     pub(super) fn exec(&self, context: &mut Context<'_>, asked: bool) -> Result<Flow, CommandError> {
         let none = CommandError::text("ERR EXEC without MULTI");
         let transaction = context.session.transaction.take().ok_or(none)?;
@@ -130,7 +129,7 @@ impl Engine {
             context.session.transaction = Some(transaction);
             return Ok(flow);
         }
-        // As for any command: what holds may be another since this was admitted.
+        // The flags may have changed since admission, as for any command.
         let gate = self.settings.gate();
         let passed = match (context.session.origin, &mut held) {
             (origin, Ok(held)) if origin.is_logged() && !gate.is_empty() => {
@@ -160,7 +159,7 @@ impl Engine {
         let start = context.reply.len();
         context.reply.array(transaction.queue.len());
         let ran = self.run_queue(context, &transaction, held, logged);
-        // HELLO among them holds for what follows, too.
+        // A queued HELLO changes the protocol of later replies.
         context.reply.set_protocol(context.session.protocol);
         match ran {
             Queue::Answered => Ok(Flow::Done),
@@ -176,7 +175,7 @@ impl Engine {
         }
     }
 
-    /// Runs queued commands under what is held for them, and logs what they did as one, if it is `logged`.
+    /// Runs the queued commands under their locks, and logs their changes as one transaction if `logged`.
     fn run_queue<'a>(
         &'a self,
         outer: &'a mut Context<'_>,
@@ -198,7 +197,7 @@ impl Engine {
                 logged_db = context.session.db;
                 context.worker.effects.select(logged_db);
             }
-            // The shell's own commands stay in their order.
+            // Commands of the shell keep their order.
             let follows = waits && is_shells(entry);
             if follows || waits && in_order {
                 places.push(None);
@@ -211,7 +210,7 @@ impl Engine {
             waits |= !answered;
         }
         if logged_db != first_db && context.worker.effects.any {
-            // The log goes on as if nothing had been selected in between.
+            // Restores the log's selected database.
             context.worker.effects.select(first_db);
         }
         context.seal_effects();
@@ -231,13 +230,13 @@ impl Engine {
         ran
     }
 
-    /// Runs one command of a queue; if the shell is to carry it out, and this was not yet, says so.
+    /// Runs one command of a queue; returns it if the connection must run it later.
     fn run_queued<'r>(&self, context: &mut Context<'r>, call: Call<'r>) -> Option<NodeCommand> {
         context.begin(call.entry, call.args, None, call.holds_all);
         if self.is_denied(context, call.entry) {
             return None;
         }
-        // A command that may be handed over is shown when that is known: its turn may come later.
+        // A command that may be deferred is shown to monitors only when it runs.
         let is_shells = is_shells(call.entry);
         if !is_shells {
             context.show(call.entry, call.args, false);
@@ -262,7 +261,7 @@ impl Engine {
         }
     }
 
-    /// Replies to a queued command that its client may no longer run; says whether it is one.
+    /// Replies an error to a queued command that its client lost the permission for; returns whether it did.
     fn is_denied(&self, context: &mut Context<'_>, entry: &Registered) -> bool {
         let Err(denied) = self.permits(context.session, entry, context.args) else { return false };
         if let Some(exec) = context.commands.own_names().find(b"exec") {
@@ -276,7 +275,7 @@ impl Engine {
         true
     }
 
-    /// Locks everything that the queued commands touch and the session watches.
+    /// Locks the slots of all queued commands and watched keys.
     fn lock_transaction<'s>(
         &'s self,
         context: &Context<'_>,
@@ -287,7 +286,7 @@ impl Engine {
         let mut slots: Vec<Slot> = Vec::new();
         let mut goes_beyond = false;
         for (entry, request) in queued(context.commands, transaction) {
-            // The shell locks by itself what it works on.
+            // The shell locks slots itself.
             if !is_shells(entry) {
                 let of_one = self.slots_of(entry, request.args());
                 goes_beyond |= self.may_go_beyond(worker, entry, request.args(), &of_one);
@@ -307,7 +306,8 @@ impl Engine {
         Ok(held)
     }
 
-    /// Locks these slots, or all if a command goes through them; with the right to wait for more if one may go beyond.
+    /// Locks these slots, or all if a command visits all; together with the script lock if undeclared keys may be
+    /// accessed.
     fn hold<'s>(
         &'s self,
         context: &Context<'_>,
@@ -329,7 +329,7 @@ impl Engine {
         Ok(held)
     }
 
-    /// Asks whether the slot that a client's queue is about is served here, for all its commands together.
+    /// Checks for all queued commands together that their slot is served here.
     fn check_queue_served(
         &self,
         context: &Context<'_>,
@@ -355,8 +355,8 @@ impl Engine {
         self.check_route(&topology.load(), slot, ownership, whole, session.client.link.via)
     }
 
-    /// Whether a command may come to undeclared keys. In a cluster the undeclared keys of a script that names keys are
-    /// in the slot of those.
+    /// Returns whether a command may access undeclared keys. In a cluster the undeclared keys of a script with declared
+    /// keys are in the same slot.
     fn may_go_beyond(&self, worker: &Worker, entry: &Registered, args: Args<'_>, slots: &[Slot]) -> bool {
         match (entry.command.run, &self.topology) {
             (Run::Script(_), None) => true,
@@ -366,7 +366,7 @@ impl Engine {
         }
     }
 
-    /// Whether a watched key's time has come since.
+    /// Returns whether a watched key has expired since WATCH.
     fn has_expired_watch(&self, session: &Session, slots: &mut LockedSlots<'_>, now: Millis) -> bool {
         session.watching.keys.iter().any(|watched| {
             let key = self.keyspace.key(&watched.key);
@@ -375,8 +375,8 @@ impl Engine {
         })
     }
 
-    /// An EXEC that is refused as a whole ends its transaction, and says so; except that where the keys
-    /// are served is told as for any other command. Any other command that is refused makes EXEC fail.
+    /// Refuses an EXEC as a whole, which ends the transaction; redirections keep their usual error. Any other refused
+    /// command marks the transaction as failed.
     pub(super) fn refused_exec(
         &self,
         session: &mut Session,
@@ -396,9 +396,8 @@ impl Engine {
 }
 
 impl Dispatcher<'_> {
-    /// Goes on with an EXEC that the shell has a part in. `reply` is that to the command that this gave last, if it
-    /// gave one. Gives the next that the shell is to carry out; when there is none any more, the whole reply is
-    /// appended to `out`.
+    /// Resumes an EXEC with deferred commands. `reply` is the reply of the command returned by the last call, if any.
+    /// Returns the next command to run; when there are none left, appends the whole reply to `out`.
     pub fn resume_exec(
         self,
         worker: &mut Worker,
@@ -452,7 +451,7 @@ impl Dispatcher<'_> {
     }
 }
 
-/// A queue's commands, with their words.
+/// Returns the queued commands with their arguments.
 pub(super) fn queued<'t>(
     commands: &'t Commands,
     transaction: &'t Transaction,
@@ -467,7 +466,7 @@ fn queued_at<'t>(
     (commands.entry(*number).row_for(request.args()), request)
 }
 
-/// Whether one of these commands, of those that are run by such, goes through all slots.
+/// Returns whether any of the commands selected by their caller visits all slots.
 fn walks_all<'t>(
     queue: impl Iterator<Item = (&'static Registered, &'t Request)>,
     by: impl Fn(Run) -> bool,
@@ -477,12 +476,12 @@ fn walks_all<'t>(
     commands.any(|command| through_them(command.reach) && by(command.run))
 }
 
-/// Whether the shell carries it out.
+/// Returns whether the shell or the connection runs the command.
 fn is_shells(entry: &Registered) -> bool {
     matches!(entry.command.run, Run::Shell(_) | Run::Node(_))
 }
 
-/// The error that EXEC replies if it is refused as a whole.
+/// Returns EXEC's error when it is refused as a whole.
 fn aborted(error: CommandError) -> CommandError {
     if error.is_about_cluster() {
         return error;

@@ -1,4 +1,4 @@
-//! Commands that wait: how they begin to, how they are served, how a wait ends.
+//! Blocking commands: how they block, are served, and time out.
 
 use std::sync::Arc;
 
@@ -17,25 +17,24 @@ use crate::session::{Origin, Session};
 use crate::settings::Gate;
 use crate::waiting::{AT_ONCE, Ready, Served, Wait, Waiter, WaitingCall};
 
-/// The step that follows a wait, besides sending the reply.
+/// What follows the end of a wait, besides sending the reply.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Resumed {
-    /// To go on with the next request.
+    /// Continue with the next request.
     Replied,
-    /// To run this one once more, before the next: the keys may be served elsewhere by now.
+    /// Run this request again before the next one, since its keys may have moved.
     RunAgain(Request),
 }
 
 /// A waiter that may be served now.
 struct Candidate {
-    /// The number of the key among those that are ready.
+    /// Index of its key among the ready keys.
     ready: usize,
     waiter: Arc<Waiter>,
 }
 
 impl Engine {
-    /// Lets the client wait, or replies as if it had waited long enough where it may not wait. The caller holds the
-    /// command's slots.
+    /// Blocks the client, or replies like after a timeout if the caller may not block. The command's slots are locked.
     pub(super) fn block(&self, context: &mut Context<'_>, call: Invocation<'_>, mut wait: Wait) -> Flow {
         let session = &mut *context.session;
         if let Some(until) = session.resumes {
@@ -52,23 +51,22 @@ impl Engine {
             users_version: session.users_version,
         };
         session.waiting = Some(self.waits.add(&session.client, waiting, wait));
-        // A thread that sets the gate has the waiters of that moment run their commands again. This one may have come
-        // later.
+        // A thread that sets the flag makes the existing waiters run their commands again; this one may have been added
+        // after that.
         if self.settings.gate().contains(Gate::CLUSTER_DOWN) {
             session.client.unblock(Unblock::RunAgain);
         }
         Flow::Blocked
     }
 
-    /// Serves the waiters for keys that were changed, as far as there is something for them: under the locks
-    /// under which the keys were changed. A waiter that needs other slots too, or stands behind very many others, is
-    /// served under locks taken anew: the caller has nothing locked but what `context` has, which is locked no more
-    /// afterwards.
+    /// Serves the waiters of changed keys as far as possible, under the locks under which the keys were changed. A
+    /// waiter that needs other slots, or that is behind very many others, is served under new locks: the caller holds
+    /// no locks except those of `context`, which are released then.
     #[cold]
     pub(super) fn serve_waiters<'r>(&'r self, context: &mut Context<'r>) {
-        // If the command's own changes are logged, so is all that is done under the same locks.
+        // Changes under the same locks are logged if the command's own are.
         let logged = context.worker.effects.wanted;
-        // The time of a key may have come while the command ran.
+        // A key may have expired while the command ran.
         let now = context.now.max(Millis(context.wall_micros() / 1000));
         let mut slots = std::mem::take(&mut context.slots);
         let mut ready = std::mem::take(&mut context.worker.ready);
@@ -96,14 +94,14 @@ impl Engine {
                 key.is_gone |= !is_there;
                 more
             });
-            // A change that served one waiter may be the change that another waits for.
+            // Serving one waiter may change a key that another waits for.
             ready.append(&mut context.worker.ready);
         }
     }
 }
 
 impl Dispatcher<'_> {
-    /// Ends the wait of a client and appends the reply: the one that was left for it, or what `how` says it ended by.
+    /// Ends a client's wait and appends the reply: the stored one, or that for `how` the wait ended.
     pub fn end_wait(
         &self,
         worker: &mut Worker,
@@ -147,7 +145,7 @@ impl Dispatcher<'_> {
     }
 }
 
-/// A session like the client's own, to run its command on its behalf.
+/// Creates a copy of the client's session in which its command runs.
 fn stand_in(waiter: &Waiter) -> Session {
     let mut session = Session::of(waiter.client.clone(), Origin::Client, true);
     session.db = waiter.call.db;
@@ -155,20 +153,19 @@ fn stand_in(waiter: &Waiter) -> Session {
     session
 }
 
-/// Some waiters that may be served, one after another.
+/// A round of serving waiters, one after another.
 struct Round<'a> {
     engine: &'a Engine,
     commands: &'a Commands,
     now: Millis,
-    /// Whether what is done under the slots that are locked already is logged.
+    /// Whether changes under the already locked slots are logged.
     logged: bool,
     ready: &'a [Ready],
     candidates: &'a [Candidate],
 }
 
 impl<'a> Round<'a> {
-    /// Serves the waiters for which there is something. `slots` are locked already. Says of each key whether it is
-    /// still there.
+    /// Serves all waiters that can be served; `slots` are locked already. Returns for each key whether it still exists.
     fn serve(&self, worker: &'a mut Worker, slots: LockedSlots<'a>) -> Vec<bool> {
         let mut is_there = vec![true; self.ready.len()];
         let Some(first) = self.candidates.first() else { return is_there };
@@ -187,12 +184,12 @@ impl<'a> Round<'a> {
         is_there
     }
 
-    /// Sees to it that all slots of a waiter's command are locked, and asks whether it may be served under them.
+    /// Locks all slots of a waiter's command and checks admission under the locks.
     fn may_serve(&self, context: &mut Context<'a>, waiter: &Waiter, logged: &mut bool) -> bool {
         if !waiter.call.slots.iter().all(|slot| context.slots.has(*slot)) {
             context.slots.release();
             context.slots = self.engine.keyspace.lock_many(&waiter.call.slots);
-            // The gate and the ownership that let the change happen may be others by now.
+            // The flags and slot ownership may have changed since the key was changed.
             *logged = self.engine.logs_under(self.engine.settings.gate());
             if !context.slots.iter_mut().all(|data| data.ownership() == Ownership::Mine) {
                 waiter.run_again();
@@ -201,13 +198,13 @@ impl<'a> Round<'a> {
         }
         let may = self.is_admitted(context, waiter);
         if !may {
-            // Its connection is told why, as for any command.
+            // Its connection runs the command again and gets the error.
             waiter.run_again();
         }
         may
     }
 
-    /// Whether a waiter's command may run now, and its client still may run it.
+    /// Returns whether a waiter's command may run now, by node state and permissions.
     fn is_admitted(&self, context: &Context<'_>, waiter: &Waiter) -> bool {
         let (engine, gate) = (self.engine, self.engine.settings.gate());
         let entry = self.commands.entry(waiter.call.command);
@@ -223,7 +220,7 @@ impl<'a> Round<'a> {
             || engine.permits(&session, entry, waiter.call.request.args()).is_ok()
     }
 
-    /// Runs the command of a waiter if there is something for it; says whether the key is still there.
+    /// Runs a waiter's command if it can complete; returns whether the key still exists.
     fn try_one(&self, context: &mut Context<'a>, waiter: &'a Waiter, ready: &Ready) -> bool {
         let engine = self.engine;
         let key = engine.keyspace.key(&ready.key);

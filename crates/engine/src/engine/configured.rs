@@ -1,4 +1,4 @@
-//! Carrying parameters to the parts of the engine that they are for.
+//! Applies configuration parameters to the components of the engine.
 
 use std::sync::atomic::Ordering;
 
@@ -9,7 +9,7 @@ use crate::hot_keys::HotKeyWindows;
 use crate::settings::Gate;
 
 impl Engine {
-    /// Takes what the configuration says now.
+    /// Applies the current configuration.
     pub fn configure(&self, values: &Values) {
         self.settings.configure(values);
         self.configure_logs(values);
@@ -30,7 +30,7 @@ impl Engine {
         self.settings.set_gate(Gate::BACKGROUND, nanos == 0);
     }
 
-    /// Sets the thresholds and lengths of the logs of slow, large and refused commands.
+    /// Configures the slow log, the command log and the ACL log.
     fn configure_logs(&self, values: &Values) {
         let threshold = values[keys::LATENCY_MONITOR_THRESHOLD].as_millis();
         self.latency.configure(u64::try_from(threshold).unwrap_or(u64::MAX));
@@ -49,7 +49,7 @@ impl Engine {
         self.acl_log.lock().set_length(values[keys::ACLLOG_MAX_LEN]);
     }
 
-    /// Sets how many bytes may wait for clients that are sent what others do, and how many keys are tracked.
+    /// Sets the output limits of subscribers and monitors, and the size of the tracking table.
     fn configure_outputs(&self, values: &Values) {
         let limits = &values[keys::CLIENT_OUTPUT_BUFFER_LIMIT];
         self.tracking.max_keys.store(values[keys::TRACKING_TABLE_MAX_KEYS], Ordering::Relaxed);

@@ -1,11 +1,11 @@
-//! Making room: keys that go because more memory is in use than may be (`maxmemory`).
+//! Key eviction when memory use exceeds `maxmemory`.
 //!
-//! Before each command its thread asks how much is in use ([`crate::budget`]). If that is too much, it evicts keys,
-//! with no slot held, until it is not, or for as long as `maxmemory-eviction-tenacity` lets it; then the command goes
-//! on, and so does eviction, before the next command and by the shell's timer. Where nothing can be evicted, commands
-//! that need memory are refused ([`Gate::OUT_OF_MEMORY`]). Which keys go says [`crate::eviction`].
+//! Before each command the worker checks the memory use ([`crate::budget`]). Above the limit it evicts keys, without
+//! holding a slot lock, until memory use is below the limit or the time allowed by `maxmemory-eviction-tenacity` is
+//! over. Then the command proceeds; eviction goes on before the next command and on the shell's timer. If nothing can
+//! be evicted, commands that need memory are refused ([`Gate::OUT_OF_MEMORY`]). [`crate::eviction`] chooses the keys.
 //!
-//! An evicted key is logged as deleted before the command that needed the room.
+//! The deletion of an evicted key is logged before the command that needed the memory.
 
 use clock::Millis;
 use keyspace::{KeyLookup, ScanItem, Table};
@@ -18,27 +18,27 @@ use crate::random::Random;
 use crate::settings::{Evicting, Gate, Lazy};
 use crate::stats::add;
 
-/// Of so many keys one is looked at, before another slot is chosen.
+/// Inspects one of this many keys before it moves on to another slot.
 const MANY: usize = 2;
-/// So many rounds that find nothing mean that there is nothing.
+/// Number of consecutive rounds without a candidate after which there is assumed to be none.
 const ROUNDS: usize = 64;
 
 impl Engine {
-    /// Whether this node may evict at all: a replica leaves that to its master, and while writes are paused or data is
-    /// loaded nothing changes by itself.
+    /// Returns whether this node may evict: replicas leave eviction to the master, and paused writes and loading forbid
+    /// it.
     fn may_evict(&self, gate: Gate) -> bool {
         let replica = gate.contains(Gate::REPLICA) && self.settings.evicting().replica_ignores;
         !replica && !gate.intersects(Gate::PAUSED | Gate::LOADING)
     }
 
-    /// Sets how much memory may be in use; 0 is no limit. The next command finds out what follows from that.
+    /// Sets the memory limit in bytes; 0 means unlimited. It takes effect before the next command.
     pub fn limit_memory(&self, bytes: usize) {
         self.budget.set_limit(bytes);
         self.settings.set_gate(Gate::OUT_OF_MEMORY, false);
     }
 
-    /// Sets how much memory clients may take together; 0 is no limit. As in Valkey a limit is at least 128 KB: below
-    /// that no client could stay to change it.
+    /// Sets the limit on the memory of all clients in bytes; 0 means unlimited. As in Valkey, the minimum is 128 KB:
+    /// below that no client could stay connected to raise it.
     pub(crate) fn limit_client_memory(&self, bytes: usize) {
         const LEAST_CLIENT_LIMIT: usize = 128 * 1024;
         let bytes = if bytes == 0 { 0 } else { bytes.max(LEAST_CLIENT_LIMIT) };
@@ -46,32 +46,33 @@ impl Engine {
         self.budget.watch_clients(bytes > 0);
     }
 
-    /// By how many bytes more is in use than may be.
+    /// Returns the bytes by which memory use exceeds the limit.
     pub(crate) fn excess(&self) -> usize {
         self.budget.excess(|| {
             let log = self.log.bytes_for_readers();
             let clients = self.clients.closing_bytes();
-            // Several states of Lua with as much as each may have would be more than the limit itself: the rest counts.
+            // Several Lua states at their individual limits could exceed `maxmemory` themselves, so only a bounded part
+            // counts.
             let scripts = self.scripts.lua_bytes().min(scripting::memory_bound(self.budget.limit()));
             keyspace::kept_bytes() + self.lazy_free.pending_bytes() + log + clients + scripts
         })
     }
 
-    /// Takes what the calling thread took of the general allocator and gave back into the account: for a thread that
-    /// runs no commands, and gives back much that others took.
+    /// Updates the memory account with the calling thread's allocations, for threads that run no commands but free much
+    /// memory allocated by others.
     pub fn tell_memory(&self, worker: &mut Worker) {
         if self.budget.is_limited() {
             self.budget.tell(&mut worker.told);
         }
     }
 
-    /// Closes clients if they take more than they may together.
+    /// Evicts clients if together they exceed `maxmemory-clients`.
     pub fn evict_clients(&self) {
         self.clients.recount_all();
         self.clients.evict();
     }
 
-    /// Makes room if more memory is in use than may be. The caller holds no slot.
+    /// Evicts keys if memory use exceeds the limit. The caller must not hold a slot lock.
     pub fn make_room(&self, worker: &mut Worker, now: Millis) -> Room {
         self.budget.tell(&mut worker.told);
         let room = match self.excess() {
@@ -88,7 +89,7 @@ impl Engine {
 
     #[cold]
     fn evict_for_a_while(&self, worker: &mut Worker, now: Millis) -> Room {
-        // Before any key goes.
+        // Evict clients before keys.
         self.evict_clients();
         if self.excess() == 0 {
             return Room::Enough;
@@ -97,7 +98,7 @@ impl Engine {
         if !self.may_evict(self.settings.gate()) {
             return Room::Enough;
         }
-        // In import mode the source decides what stays.
+        // In import mode the source decides which keys to keep.
         if evicting.policy.order.is_none() || self.settings.gate().contains(Gate::IMPORTING) {
             return Room::None;
         }
@@ -120,11 +121,11 @@ impl Engine {
         room
     }
 
-    /// Evicts a key; says whether there was one.
+    /// Evicts one key; returns whether there was a candidate.
     fn evict_one(&self, worker: &mut Worker, evictor: &mut Evictor, evicting: Evicting, now: Millis) -> bool {
         evictor.follow(evicting.policy);
         for _ in 0..ROUNDS {
-            // Most likely it goes, unless a better one is found.
+            // A sampled key may still turn out to be a better candidate.
             if let Some(best) = evictor.best() {
                 self.keyspace.prefetch_slot(&self.keyspace.key_in(best.slot, &best.key));
             }
@@ -140,7 +141,7 @@ impl Engine {
         false
     }
 
-    /// Looks at some keys, chosen by chance; says whether there are any.
+    /// Samples random keys as candidates; returns whether there are any.
     fn look_at_some(
         &self,
         worker: &mut Worker,
@@ -175,12 +176,12 @@ impl Engine {
         true
     }
 
-    /// Takes a key out, if it is still there and was not used since it was looked at.
+    /// Removes a key unless it is gone or was used since it was sampled.
     fn evict(&self, worker: &mut Worker, candidate: &Candidate, policy: Policy, now: Millis) -> bool {
         let Candidate { merit, slot, db, ref key } = *candidate;
         let begun = (worker.nanos)();
         let mut guard = self.keyspace.lock(slot);
-        // Asked under the lock: a pause, or a change to a replica, waits for each slot once.
+        // Checked under the slot lock: pausing and becoming a replica lock each slot once after they set their flag.
         if !self.may_evict(self.settings.gate()) {
             return false;
         }
@@ -206,8 +207,8 @@ impl Engine {
     }
 }
 
-/// Shows `visit` up to `count` keys of a table, of few keys one: the slot was chosen by how many there are, so each key
-/// of the server has the same chance.
+/// Passes up to `count` keys of a table to `visit`. Slots are chosen in proportion to their number of keys, so each key
+/// of the server is equally likely to be sampled.
 fn sample(
     table: &Table,
     volatile: bool,

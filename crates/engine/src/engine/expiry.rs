@@ -1,9 +1,9 @@
-//! Active expiry: keys and fields of hashes go when their time comes, also if no command asks for them.
+//! Active expiry: deletes expired keys and hash fields that no command touches.
 //!
-//! Each slot knows when its next key or field expires, so nothing is sampled and nothing is searched: a cycle
-//! visits the slots that have something due and takes out what is. It holds a slot's lock for a few keys
-//! at a time, so that no client waits long even if a million keys are due in one second, and it stops
-//! when its time is used up; the next cycle goes on with the slot where it stopped.
+//! Each slot knows when its next key or field expires, so no sampling is needed: a cycle visits the slots with due
+//! entries and removes them. It holds a slot lock only for a few keys at a time, so that clients do not wait long even
+//! if a million keys expire in one second. When its time budget is used up it stops, and the next cycle continues at
+//! that slot.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -18,19 +18,19 @@ use crate::notifications::Class;
 use crate::settings::{Gate, Lazy};
 use crate::stats::add;
 
-/// Keys and fields taken out of a slot before its lock is given to others: some ten microseconds.
+/// Keys and fields removed per lock of a slot: about ten microseconds of work.
 const KEYS_PER_LOCK: usize = 32;
-/// The buffers for the names of keys and fields keep at most this room.
+/// Maximum capacity in bytes that the buffers for key and field names keep.
 const KEEP_NAME: usize = 16 * 1024;
 
-/// Where the last cycle stopped.
+/// The slot at which the last cycle stopped.
 #[derive(Debug, Default)]
 pub(super) struct ExpiryCursor(AtomicUsize);
 
 impl Engine {
-    /// Deletes the keys and fields whose time has come, for about as long as `budget`, and logs that. Says whether
-    /// there is more to do. Does nothing while loading and while writes are paused: then keys are only hidden. A replica
-    /// deletes the keys whose times its own clients set ([`super::local_expiry`]).
+    /// Deletes and logs expired keys and fields for about as long as `budget`; returns whether more are due. Does
+    /// nothing while loading or while writes are paused: expired keys are only hidden then. A replica deletes only keys
+    /// whose expiry its own clients set ([`super::local_expiry`]).
     pub fn expire_cycle(&self, worker: &mut Worker, now: Millis, budget: Duration) -> bool {
         let active = self.settings.active_expire.load(Ordering::Relaxed);
         let stopped = self.settings.gate().intersection(Gate::NOT_BY_ITSELF);
@@ -50,7 +50,7 @@ impl Engine {
         for slot in due {
             loop {
                 let more = self.expire_some(worker, slot, now);
-                // After every slot, however few of its keys were due: there may be many slots.
+                // Checked after every slot, even if few of its keys were due, since there may be many slots.
                 if (worker.nanos)() >= end {
                     self.tell_of_changes();
                     self.expiry_cursor.0.store(slot.index() + usize::from(!more), Ordering::Relaxed);
@@ -65,17 +65,18 @@ impl Engine {
         false
     }
 
-    /// Takes a few keys and fields out of a slot; says whether it may have more that are due.
+    /// Removes a few keys and fields of a slot; returns whether more may be due.
     fn expire_some(&self, worker: &mut Worker, slot: Slot, now: Millis) -> bool {
         let mut dropped: SmallVec<[_; KEYS_PER_LOCK]> = SmallVec::new();
         let mut fields = 0;
         let (mut key, mut name) = (std::mem::take(&mut worker.key), std::mem::take(&mut worker.name));
-        // A script may hold it for long: this thread has more to do than that.
+        // Skip locked slots: a script may hold one for long, and this thread must not block.
         let Some(mut guard) = self.keyspace.try_lock(slot) else {
             (worker.key, worker.name) = (key, name);
             return false;
         };
-        // Asked again under the lock: a pause, or a change to a replica, waits for each slot once.
+        // Checked again under the slot lock: pausing and becoming a replica lock each slot once after they set their
+        // flag.
         let stopped = self.settings.gate().intersects(Gate::NOT_BY_ITSELF);
         let wanted = self.log.wanted();
         let deletion = self.settings.deletion(Lazy::EXPIRE);
@@ -88,7 +89,7 @@ impl Engine {
                 self.notify(Class::EXPIRED, "expired", db, &key);
                 worker.effects.push([deletion, &key]);
             }
-            // One event for all fields of a hash that go together.
+            // All fields of a hash that expire together cause one event.
             let mut hashes: SmallVec<[Vec<u8>; 1]> = SmallVec::new();
             while dropped.len() < KEYS_PER_LOCK {
                 let Some(value) = table.remove_expired_field(now, &mut key, &mut name) else { break };

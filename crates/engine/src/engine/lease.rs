@@ -1,10 +1,10 @@
-//! How long a node may serve without having been told that it still may.
+//! The serving lease: workers stop serving when the cluster thread has not renewed it in time.
 //!
-//! A process that stood still (SIGSTOP, a host that slept) may have been replaced meanwhile. The thread that speaks with
-//! the other nodes sees that by its clock, and has the node serve nobody until they were heard; but threads wake in any
-//! order, and workers find requests that have waited all the while. So that thread extends a lease whenever it has looked,
-//! and a worker that finds the lease ended holds everything back until it has looked again. Only what runs at the very
-//! moment at which the process stops still ends when it goes on.
+//! A process that was suspended (SIGSTOP, a sleeping host) may have been failed over meanwhile. The cluster thread
+//! detects the suspension by its clock and stops serving until it has heard from other nodes. But threads resume in any
+//! order, and workers may find queued requests first. So the cluster thread renews a lease each time it has checked,
+//! and a worker that finds the lease expired holds back all commands until the next renewal. Only commands that were
+//! running when the process was suspended complete after it resumes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,8 +13,7 @@ use clock::Millis;
 use super::Engine;
 use crate::pause::{PauseMode, PausePurpose};
 
-/// The time, by the workers' clock, up to which they serve unasked; without cluster mode, and where there is no other
-/// node, for ever.
+/// The lease's end on the workers' clock, in nanoseconds; never without cluster mode or without other nodes.
 #[derive(Debug)]
 pub(super) struct Lease(AtomicU64);
 
@@ -25,13 +24,13 @@ impl Default for Lease {
 }
 
 impl Engine {
-    /// Serves until then, in nanoseconds of the workers' clock, whatever holds it back by its other rules.
+    /// Renews the lease until `until`, in nanoseconds of the workers' clock. Other reasons not to serve stay in force.
     pub fn extend_lease(&self, until: u64) {
         self.lease.0.store(until, Ordering::Release);
         self.pauses.unpause(&self.settings, PausePurpose::Standstill);
     }
 
-    /// A worker is about to run commands. If the lease has ended, all commands wait until it is extended.
+    /// Checked by a worker before it runs commands; an expired lease pauses all commands until it is renewed.
     #[inline(always)]
     pub fn mind_lease(&self, now: u64) {
         if now > self.lease.0.load(Ordering::Acquire) {

@@ -1,14 +1,14 @@
-//! Keys with a time that clients wrote on a replica (`replica-read-only no`).
+//! Expiry of keys that clients wrote directly to a replica (`replica-read-only no`).
 //!
-//! A replica deletes nothing whose time has come: its master does, and says so. Of what was written here the master
-//! knows nothing, so the replica must remember it. A command of a client that gives a key a time notes the key with
-//! that time; at that time the key goes, if it still has exactly that time. One to which the master gave another is its
-//! master's again, and so is one that was written after a full synchronisation.
+//! A replica does not delete expired keys by itself: it waits for the master's deletions. The master does not know of
+//! keys written on the replica, so the replica tracks them. When a client's command sets an expiry on a replica, the
+//! key is recorded with that time and deleted then, if its expiry is still the same. A key to which the master's stream
+//! or a full resync gave another expiry is left to the master.
 //!
-//! A key that goes is told to this node's clients and to no log, like the write itself. A replica that becomes a master
-//! forgets all of it: from then on every key goes by itself ([`super::expiry`]).
+//! The deletion is reported to this node's clients but not logged, just like the write itself. A replica that becomes a
+//! master drops these records: all keys expire in the usual way then ([`super::expiry`]).
 //!
-//! At most [`MOST`] keys are remembered; further ones are hidden at their time, and go when they are written.
+//! At most [`MOST`] keys are recorded. Further keys are hidden when they expire and removed when they are next written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,13 +23,13 @@ use crate::notifications::Class;
 use crate::settings::{Gate, Lazy};
 use crate::stats::add;
 
-/// Keys that are remembered: with names of 50 bytes about 50 MB.
+/// Maximum number of recorded keys: about 50 MB with names of 50 bytes.
 const MOST: usize = 1 << 18;
 
-/// A key in its database.
+/// Database and name of a key.
 type Name = (u16, Arc<[u8]>);
 
-/// The keys, by name and by time.
+/// The recorded keys, indexed by name and by time.
 #[derive(Debug, Default)]
 struct Times {
     by_name: BTreeMap<Name, Millis>,
@@ -57,12 +57,12 @@ impl Times {
     }
 }
 
-/// The keys that clients of this replica gave a time.
+/// Keys to which clients of this replica gave an expiry.
 #[derive(Debug, Default)]
 pub(crate) struct LocalExpiry {
-    /// Where there are none, a cycle and a command cost one load.
+    /// Number of recorded keys; makes the empty case one atomic load.
     count: AtomicUsize,
-    /// Taken with a slot locked, and never the other way round.
+    /// Lock order: after the slot lock.
     times: Mutex<Times>,
 }
 
@@ -80,19 +80,18 @@ impl LocalExpiry {
 }
 
 impl Engine {
-    /// Notes that a client of this replica gave a key a time, or took it.
+    /// Records that a client of this replica set or removed a key's expiry.
     pub(crate) fn note_local_time(&self, db: u16, name: Vec<u8>, time: Option<Millis>) {
         self.local_expiry.change(|times| times.set((db, name.into()), time));
     }
 
-    /// How many keys clients of this replica gave a time that has not come.
+    /// Returns the number of recorded keys.
     #[must_use]
     pub fn local_expiries(&self) -> usize {
         self.local_expiry.len()
     }
 
-    /// Deletes keys whose time a client of this replica set and which has come, until `is_over`; says whether there is
-    /// more to do.
+    /// Deletes recorded keys that have expired until `is_over` returns true; returns whether more are due.
     pub(crate) fn expire_local(
         &self,
         worker: &mut Worker,
@@ -118,12 +117,13 @@ impl Engine {
         false
     }
 
-    /// Deletes a key if it has exactly this time. `None` if its slot is locked, or nothing may be deleted just now.
+    /// Deletes a key if its expiry equals `time`. Returns `None` if its slot is locked or deletions are not allowed
+    /// now.
     fn expire_if_local(&self, worker: &Worker, db: u16, name: &[u8], time: Millis) -> Option<()> {
         let key = self.keyspace.key(name);
-        // A script may hold it for long: this thread has more to do than that.
+        // Skip locked slots: a script may hold one for long, and this thread must not block.
         let mut guard = self.keyspace.try_lock(key.slot())?;
-        // Asked again under the lock: a change of role waits for each slot once.
+        // Checked again under the slot lock: a role change locks each slot once after it sets its flag.
         if self.settings.gate().intersection(Gate::NOT_BY_ITSELF) != Gate::REPLICA {
             return None;
         }

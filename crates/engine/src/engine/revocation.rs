@@ -1,15 +1,15 @@
-//! Ending at once what a client may do: CLIENT KILL, and changes of users.
+//! Revocation: CLIENT KILL and ACL changes take effect before their OK reply.
 //!
-//! A client runs on its own thread, many requests of one read after another. A revoker, which takes rights from it or
-//! closes its connection, answers OK only when none of its requests runs any more under what held before. So each
-//! client counts its turns: the count is odd while its requests run, and another behind each point at which it has
-//! looked at what others want of it. It looks before the first request of a batch, and before each of them while
-//! [`Gate::REVOKING`] holds: until then that is one load. The revoker sets what it wants, then the gate, and waits
-//! until the count of each client that it means is even or another than it was ([`Engine::await_revoked`]).
+//! A client's requests run on the client's own thread, many per read. A revoker, which removes permissions or closes
+//! connections, must reply OK only when no request of an affected client still runs under the old rules. Each client
+//! therefore has a counter that is odd while its requests run and that changes at every point where the client has
+//! checked for revocations. The client checks before the first request of a batch, and before each further request
+//! while [`Gate::REVOKING`] is set; otherwise the check is a single load. The revoker publishes its change, sets the
+//! flag, and waits until each affected client's counter is even or has changed ([`Engine::await_revoked`]).
 //!
-//! Invariant: the revoker waits with no slot locked, since a client may wait for that slot, and counts as a client
-//! whose requests do not run, since others may wait for it. Stores and loads of both sides cannot pass each other: a
-//! fence stands between those of each.
+//! Invariants: the revoker holds no slot lock while it waits, since a client may wait for that slot; and the revoker
+//! counts as a client without running requests, since another revoker may wait for it. A fence on each side orders its
+//! stores before its loads.
 
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
@@ -22,16 +22,16 @@ use crate::clients::Client;
 use crate::session::Session;
 use crate::settings::{Gate, Settings};
 
-/// Most commands are over by then.
+/// Most commands finish within this many spins.
 const SPINS: u32 = 200;
-/// How long the revoker sleeps before it looks again.
+/// Sleep time between two checks.
 const ROUND: Duration = Duration::from_micros(50);
 
-/// How many revokers wait.
+/// Number of waiting revokers.
 #[derive(Debug, Default)]
 pub(super) struct Revocations {
     revokers: Mutex<usize>,
-    /// Revokers sleep here; it is never notified.
+    /// Revokers sleep on it with a timeout; it is never notified.
     sleep: Condvar,
 }
 
@@ -44,7 +44,7 @@ impl Revocations {
 }
 
 impl Engine {
-    /// Looks at what others want of the session before one more of its requests runs; says whether one may.
+    /// Checks for revocations before the session's next request; returns whether the session may continue.
     #[inline]
     pub(crate) fn may_go_on(&self, session: &mut Session) -> bool {
         let gone = session.client.is_killed()
@@ -53,16 +53,15 @@ impl Engine {
         !gone
     }
 
-    /// [`Engine::may_go_on`] between two requests of a batch, for a revoker that waits for that.
+    /// The check between two requests of a batch, which a revoker is waiting for.
     #[cold]
     pub(crate) fn look_up_from_work(&self, session: &mut Session) -> bool {
         session.client.running.renew();
         self.may_go_on(session)
     }
 
-    /// Returns when nothing of these clients runs any more that began before they were killed or their users changed.
-    /// The caller, whose own requests do not run now, holds no slot. What a busy script keeps from ending is not waited
-    /// for.
+    /// Waits until no request of these clients is running that began before the change. The caller holds no slot lock
+    /// and none of its own requests counts as running. Clients blocked by a busy script are not waited for.
     pub fn await_revoked(&self, clients: &[Arc<Client>]) {
         fence(Ordering::SeqCst);
         if clients.iter().any(|client| client.running.are_on()) {

@@ -1,8 +1,8 @@
-//! Making a new topology what this node routes by.
+//! Publishes a new cluster topology to the command path.
 //!
-//! Each slot keeps this node's role for it, read under its own lock; so ownership flips slot by slot and no command
-//! waits for more than one slot. A slot that becomes ours flips before the topology is published, and one that leaves
-//! us after it, so that a client is never sent from here to here.
+//! Each slot stores this node's role for it, read under the slot lock. Ownership therefore changes slot by slot, and no
+//! command waits for more than one slot. Gained slots change before the topology is published and lost slots after it,
+//! so that a client is never redirected from this node to itself.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use slot_routing::{Ownership, Slot, Topology};
 use super::Engine;
 use crate::settings::Gate;
 
-/// A topology that is published, and whose slots that are not ours have yet to be told.
+/// A published topology whose lost slots have not been updated yet.
 #[derive(Debug)]
 #[must_use]
 pub struct Rerouting {
@@ -21,14 +21,14 @@ pub struct Rerouting {
 }
 
 impl Engine {
-    /// Routes by this from now on.
+    /// Switches to a topology in one call.
     pub fn route_by(&self, topology: Topology) {
         if let Some(rerouting) = self.begin_routing_by(topology) {
             self.end_routing(rerouting);
         }
     }
 
-    /// The first half: the slots that become ours are. Nothing without cluster mode.
+    /// First half of a switch: takes over gained slots and publishes the topology. Returns `None` without cluster mode.
     pub fn begin_routing_by(&self, topology: impl Into<Arc<Topology>>) -> Option<Rerouting> {
         let (published, topology) = (self.topology.as_ref()?, topology.into());
         let before = published.load_full();
@@ -42,7 +42,7 @@ impl Engine {
         Some(Rerouting { before, topology, others })
     }
 
-    /// The second half: so do all others.
+    /// Second half of a switch: updates all other changed slots.
     pub fn end_routing(&self, rerouting: Rerouting) {
         let Rerouting { before, topology, others } = rerouting;
         self.flip(&topology, others);
@@ -56,7 +56,7 @@ impl Engine {
         }
     }
 
-    /// Tells every slot what the topology that the server starts with says of it.
+    /// Initializes the role of every slot from the topology at startup.
     pub fn begin_routing(&self) {
         if let Some(published) = &self.topology {
             let topology = published.load();

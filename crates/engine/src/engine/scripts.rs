@@ -1,4 +1,4 @@
-//! Scripts: their interpreters, their libraries, and finding the one that a command is to run.
+//! Script management: interpreters, libraries, and lookup of the script that a command runs.
 
 use std::sync::atomic::Ordering;
 
@@ -9,12 +9,12 @@ use super::{Engine, Worker};
 use crate::scripting::{Runnable, ScriptHooks, Scripting, sha_of};
 use crate::settings::Gate;
 
-/// The version of the data model and the scripting interface that scripts are told.
+/// The Redis version that scripts see in `redis.REDIS_VERSION`.
 const VERSION: &str = "7.2.4";
 const VERSION_NUMBER: u32 = 0x0007_0204;
 
 impl Engine {
-    /// A thread's interpreter, for as long as something runs there. To be put back.
+    /// Takes the thread's interpreter for a run; the caller puts it back.
     pub(crate) fn take_interpreter(&self, scripting: &mut Scripting, nanos: fn() -> u64) -> Box<Interpreter> {
         scripting.forget_released(self.scripts.announced_releases());
         let deprecated_api = self.settings.lua_deprecated_api.load(Ordering::Relaxed);
@@ -37,24 +37,24 @@ impl Engine {
         interpreter
     }
 
-    /// Drops what the calling thread has compiled of scripts and libraries that were flushed or replaced. Threads that
-    /// run no scripts are to do so when [`scripting::Scripts::call_when_released`] tells.
+    /// Drops the calling thread's compiled scripts and libraries that were flushed or replaced. Threads that run no
+    /// scripts call it on notification by [`scripting::Scripts::call_when_released`].
     pub fn forget_released_scripts(&self, worker: &mut Worker) {
         worker.scripting.forget_released(self.scripts.announced_releases());
     }
 
-    /// Says of all commands whether a script has kept the server busy for too long. To be asked at times, by a thread
-    /// that waits for no slot.
+    /// Sets or clears the busy flag for all commands, depending on whether a script has exceeded
+    /// `busy-reply-threshold`. Called periodically by a thread that never waits for a slot.
     pub fn watch_scripts(&self) -> bool {
         let busy = self.scripts.any_busy();
         self.settings.set_gates(Gate::BUSY, if busy { Gate::BUSY } else { Gate::empty() });
         busy
     }
 
-    /// Takes these libraries in place of those that are there.
+    /// Replaces all function libraries.
     ///
     /// # Errors
-    /// The fault of the first library that does not load.
+    /// The error of the first library that fails to load.
     pub fn replace_libraries(&self, codes: &[Vec<u8>], nanos: fn() -> u64) -> Result<(), FunctionError> {
         if codes.is_empty() {
             self.scripts.functions.flush();
@@ -66,10 +66,10 @@ impl Engine {
         self.scripts.functions.add_all(libraries, Restore::Flush)
     }
 
-    /// Whether [`Self::replace_libraries`] would take these.
+    /// Checks that [`Self::replace_libraries`] would accept these libraries.
     ///
     /// # Errors
-    /// As [`Self::replace_libraries`].
+    /// The error of the first library that fails to load.
     pub fn check_libraries(&self, codes: &[Vec<u8>], nanos: fn() -> u64) -> Result<(), FunctionError> {
         if codes.is_empty() {
             return Ok(());
@@ -78,7 +78,7 @@ impl Engine {
         codes.iter().try_for_each(|code| interpreter.load_library(code, false).map(drop))
     }
 
-    /// Finds the script or the function that a command is to run, if it is known.
+    /// Finds the cached script or function that a command will run.
     pub(crate) fn runnable(&self, scripting: &Scripting, name: &str, args: Args<'_>) -> Option<Runnable> {
         let word = args.get(1)?;
         if name.starts_with("fcall") {

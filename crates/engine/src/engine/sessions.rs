@@ -1,4 +1,4 @@
-//! Sessions that come to an end or to their beginning: the keys that they watch, RESET, a connection that is closed.
+//! Session lifecycle: WATCH, DISCARD, RESET and disconnecting.
 
 use std::sync::atomic::Ordering;
 
@@ -10,8 +10,7 @@ use crate::session::{Mute, Session};
 use crate::watch::{Watched, Watcher};
 
 impl Engine {
-    /// WATCH of one key, whose slot the caller holds; `was_expired`: it is past its time already, so that its going is
-    /// no change.
+    /// Watches one key, with its slot locked. If `was_expired`, removal of the key does not count as a change.
     pub fn watch(&self, session: &mut Session, key: &Key<'_>, was_expired: bool) {
         let watching = &mut session.watching;
         let first = watching.keys.is_empty();
@@ -30,7 +29,7 @@ impl Engine {
         session.client.watched.store(keys, Ordering::Relaxed);
     }
 
-    /// UNWATCH
+    /// Unwatches all keys.
     pub fn unwatch(&self, session: &mut Session) {
         if session.watching.keys.is_empty() {
             return;
@@ -43,25 +42,24 @@ impl Engine {
         }
     }
 
-    /// DISCARD, without the question whether there is a transaction.
+    /// Discards the transaction, if any, and unwatches all keys.
     pub fn discard(&self, session: &mut Session) {
         session.transaction = None;
         session.leave_transaction();
         self.unwatch(session);
     }
 
-    /// How many clients watch keys.
+    /// Returns the number of clients that watch keys.
     pub fn watching_clients(&self) -> usize {
         self.watches.clients()
     }
 
-    /// How many keys are watched, each as often as it is.
+    /// Returns the number of watched keys, counting each watcher.
     pub fn watched_keys(&self) -> usize {
         self.watches.keys()
     }
 
-    /// Forgets a session: what it watches, subscribes to, and that it is there. To be called when its
-    /// connection is closed.
+    /// Removes a closed connection's session with its watches, waits and subscriptions.
     pub fn disconnect(&self, session: &mut Session) {
         self.discard(session);
         self.forget_wait(session);
@@ -69,7 +67,7 @@ impl Engine {
         self.clients.disconnect(session.id);
     }
 
-    /// RESET: the connection is as it was when it was made. Messages that wait for it are appended to `out`.
+    /// Resets the session to its initial state (RESET). Queued messages are appended to `out`.
     pub fn reset(&self, session: &mut Session, out: &mut Vec<u8>) {
         self.discard(session);
         self.stop_telling(&session.client);

@@ -1,5 +1,4 @@
-//! An engine over copies of another's data, which a debugged script works on ([`crate::DebuggedScript`]). Keys are
-//! copied when they are first touched.
+//! An engine with a copy-on-access view of another engine's data, for script debugging ([`crate::DebuggedScript`]).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,10 +12,10 @@ use slot_routing::Slot;
 use super::Engine;
 use crate::effects::NoLog;
 
-/// With more keys than this not all are copied.
+/// Maximum number of keys for copying the whole data set.
 const MOST_COPIED: usize = 100_000;
 
-/// Keys that are copied from another engine when they are first touched.
+/// Copies keys from another engine when they are first accessed.
 #[derive(Debug)]
 pub(crate) struct Staged {
     source: Arc<Engine>,
@@ -25,7 +24,7 @@ pub(crate) struct Staged {
 }
 
 impl Staged {
-    /// Copies a key of every database, unless that was done before. Its slot is locked.
+    /// Copies a key from all databases, unless it was copied before. The caller has locked its slot.
     pub(crate) fn bring(&self, keyspace: &Keyspace, slots: &mut LockedSlots<'_>, name: &[u8]) {
         if self.whole.load(Ordering::Relaxed) || !self.copied.lock().insert(name.to_vec()) {
             return;
@@ -46,7 +45,7 @@ impl Staged {
         }
     }
 
-    /// Copies all that is there; `false` if that is too much. Every slot is locked.
+    /// Copies the whole data set; returns `false` if it is too large. The caller has locked all slots.
     pub(crate) fn bring_all(&self, keyspace: &Keyspace, slots: &mut LockedSlots<'_>) -> bool {
         let source = &self.source.keyspace;
         if self.whole.load(Ordering::Relaxed) {
@@ -69,7 +68,7 @@ impl Staged {
 }
 
 impl Engine {
-    /// An engine over copies of this one's data, for a session that knows the users as of `users_version`.
+    /// Creates an engine with a copy-on-access view of this one, for a session at `users_version`.
     pub(crate) fn staged(self: &Arc<Self>, users_version: u64) -> Self {
         let keyspace = Keyspace::new(0, self.keyspace.databases());
         let mut engine = Self::new(self.catalogue.clone(), keyspace, None, Box::new(NoLog));

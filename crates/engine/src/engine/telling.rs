@@ -1,5 +1,5 @@
-//! Telling clients what others do: messages that they have subscribed to, keys that they may have copies of, commands
-//! (MONITOR), and keys that they watch or wait for.
+//! Notifications to clients: pub/sub messages, keyspace events, invalidations, MONITOR, and changes of watched or
+//! awaited keys.
 
 use slot_routing::{ReplOffset, Slot};
 
@@ -10,47 +10,46 @@ use crate::session::Session;
 use crate::watch::Presence;
 
 impl Engine {
-    /// Makes the session's client hear what is published under this name; returns how many subscriptions of this kind's
-    /// reply it has now.
+    /// Subscribes the session's client to a channel or pattern; returns the subscription count for its reply.
     pub fn subscribe(&self, session: &mut Session, kind: ChannelKind, name: &[u8]) -> usize {
         session.subscriber = true;
         self.pubsub.subscribe(kind, name, &session.client)
     }
 
-    /// CLIENT TRACKING ON, for the first time or otherwise than before.
+    /// Starts tracking, or changes its mode (CLIENT TRACKING ON).
     pub fn start_tracking(&self, session: &mut Session, tracking: Tracking) {
         session.tracks = tracking.mode != Mode::Broadcast;
         session.subscriber = true;
         self.tracking.start(&session.client, tracking);
     }
 
-    /// CLIENT TRACKING OFF
+    /// Stops tracking (CLIENT TRACKING OFF).
     pub fn stop_tracking(&self, session: &mut Session) {
         self.tracking.stop(&session.client);
         session.tracks = false;
     }
 
-    /// MONITOR
+    /// Starts MONITOR for the session's client.
     pub fn start_monitor(&self, session: &mut Session) {
         session.subscriber = true;
         self.monitors.start(&self.settings, &session.client);
     }
 
-    /// A client is gone: it is told nothing any more.
+    /// Removes all subscriptions, tracking and monitoring of a disconnected client.
     pub(crate) fn stop_telling(&self, client: &Client) {
         self.pubsub.unsubscribe_all(client);
         self.tracking.stop(client);
         self.monitors.stop(&self.settings, client);
     }
 
-    /// Tells clients that listen to prefixes of the keys that have changed since. To be called after each change of
-    /// keys, when their slots are free again.
+    /// Sends pending invalidations to clients in broadcast mode. Called after each change of keys, once the slot locks
+    /// are released.
     #[inline]
     pub fn tell_of_changes(&self) {
         self.tracking.tell_of_changes(&self.clients);
     }
 
-    /// Publishes an event of a key, if there may be subscribers to it. The caller holds the key's slot.
+    /// Publishes a keyspace event if anyone may be subscribed. The caller holds the key's slot lock.
     #[inline]
     pub(crate) fn notify(&self, class: Class, event: &str, db: u16, key: &[u8]) {
         let wanted = self.settings.notified();
@@ -71,16 +70,16 @@ impl Engine {
         }
     }
 
-    /// Tells clients that watch a key or may have a copy of it that it has changed; `by` is the session that
-    /// changed it. The caller holds its slot.
+    /// Reports a changed key to watchers and tracking clients; `by` is the session that changed it. The caller holds
+    /// the slot lock.
     #[inline]
     pub(crate) fn changed(&self, db: u16, slot: Slot, key: &[u8], by: Option<u64>) {
         self.watches.touch(db, slot, key);
         self.tracking.changed(&self.clients, slot, key, by);
     }
 
-    /// [`Engine::changed`] of a key that is gone without a command: waiters that are told of lost keys run their
-    /// commands again, and who watches a key whose time had come before sees no change.
+    /// Reports a key that was removed outside of a command. Waiters for removals run their commands again; watchers
+    /// that saw the key expired see no change.
     #[inline]
     pub(crate) fn lost(&self, db: u16, slot: Slot, key: &[u8]) {
         self.watches.lost(db, slot, key);
@@ -90,9 +89,9 @@ impl Engine {
         }
     }
 
-    /// Tells the log, by `deletion` (DEL or UNLINK), and the clients that watch it, that a key is gone without a
-    /// command: its time came, or it lives elsewhere now. The caller holds its slot, and has asked under its lock
-    /// whether this node may do that. Returns the offset at which that ends in the log, if the log has a reader.
+    /// Logs the removal of a key outside of a command (expired, or migrated away) with `deletion` (DEL or UNLINK), and
+    /// notifies clients. The caller holds the slot lock and has checked under it that this node may delete. Returns the
+    /// log offset after the entry if the log has a reader.
     pub fn key_gone(&self, db: u16, slot: Slot, key: &[u8], deletion: &[u8]) -> Option<ReplOffset> {
         self.lost(db, slot, key);
         if !self.log.wanted() {
@@ -103,8 +102,7 @@ impl Engine {
         Some(self.log.append(db, &wire))
     }
 
-    /// Marks every transaction whose watched keys may have changed: all of them. For a caller that replaces the
-    /// whole data without running commands (a full synchronisation).
+    /// Invalidates all watches and tracked keys, when a full resync replaces the data set without running commands.
     pub fn touch_all_watched(&self) {
         self.tracking.all_changed(&self.clients);
         for db in 0..self.keyspace.databases() {

@@ -1,8 +1,8 @@
-//! The usage of keys when `maxmemory-policy` changes between counting uses (LFU) and noting their times.
+//! Conversion of the keys' usage data when `maxmemory-policy` switches between LRU and LFU.
 //!
-//! The two bytes of a key mean something else then, so they all begin anew, as those of a new key: a time read as a
-//! count would evict keys by the time of day. Carrying the old usage over is not worth it: commands write usage of the
-//! new kind while the walk is under way, and it cannot tell which kind it finds.
+//! The two bytes of each key change their meaning, so all of them are reset to the value of a new key: an LRU time read
+//! as an LFU counter would evict keys by the time of day. Converting is not worth it: commands write the new kind
+//! during the walk, and the walk cannot tell which kind it reads.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -12,11 +12,11 @@ use slot_routing::{SLOT_COUNT, Slot};
 
 use super::Engine;
 
-/// The kind of usage that keys have.
+/// The kind of usage data that keys currently have.
 #[derive(Debug)]
 pub(crate) struct UsageKind {
     counts_uses: AtomicBool,
-    /// Slots from this one on may still have usage of the other kind.
+    /// Slots from this one on may still hold data of the other kind.
     reset_below: AtomicUsize,
 }
 
@@ -27,14 +27,14 @@ impl Default for UsageKind {
 }
 
 impl Engine {
-    /// Sets the usage of keys that are made from now on.
+    /// Sets the initial usage of new keys.
     pub fn set_usage_of_new(&self, now: Millis) {
         let usage = if self.settings.lfu().is_some() { Usage::lfu(now) } else { Usage::lru(now) };
         usage.set_for_new_keys();
     }
 
-    /// Lets all keys have usage of the kind that the policy asks for. To be called after a change of the settings, by
-    /// one thread at a time.
+    /// Resets the usage of all keys if the policy changed its kind. Called after a settings change, by one thread at a
+    /// time.
     pub fn adopt_usage_kind(&self, now: Millis) {
         let counts_uses = self.settings.lfu().is_some();
         if self.usage_kind.counts_uses.swap(counts_uses, Ordering::Relaxed) == counts_uses {
@@ -49,7 +49,7 @@ impl Engine {
         self.usage_kind.reset_below.store(SLOT_COUNT, Ordering::Relaxed);
     }
 
-    /// The usage of a key of `slot` whose bytes are `stored`.
+    /// Interprets the stored usage of a key in `slot`.
     #[must_use]
     pub fn usage_in(&self, slot: Slot, stored: Usage) -> Usage {
         if slot.index() < self.usage_kind.reset_below.load(Ordering::Relaxed) {

@@ -1,8 +1,7 @@
-//! The users that clients are logged in as: logging in and out, and what follows for clients when users change.
+//! Authentication of sessions, and the effects of ACL changes on connected clients.
 //!
-//! A session keeps its user's rules ([`crate::session`]). Users change rarely, so each change counts
-//! [`Engine::users_version`] up, and a session that finds another number at the beginning of a batch takes the rules
-//! anew, or ends if its user is gone.
+//! A session caches its user's rules ([`crate::session`]). Every change of users increments [`Engine::users_version`];
+//! a session that sees a new version at the start of a batch reloads its rules, or closes if its user was deleted.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,12 +14,12 @@ use crate::clients::{ChannelKind, Client};
 use crate::error::CommandError;
 use crate::session::Session;
 
-/// The error of a failed login.
+/// The error reply to a failed login.
 const WRONG_PASS: CommandError =
     CommandError::text("WRONGPASS invalid username-password pair or user is disabled.");
 
 impl Engine {
-    /// Takes what a client was refused into ACL LOG: the right, what it was for, and the user's name.
+    /// Records a denial in ACL LOG: the reason, the object, and the user name.
     pub(crate) fn note(
         &self,
         session: &Session,
@@ -32,10 +31,10 @@ impl Engine {
         self.acl_log.lock().add(now, AclDenial { reason, context, object, username, client });
     }
 
-    /// Logs the session's client in; `object` is the word for it in ACL LOG.
+    /// Authenticates the session's client; `object` is the entry's object in ACL LOG.
     ///
     /// # Errors
-    /// There is no such user, it may not log in, or that is not its password.
+    /// The user does not exist or is disabled, or the password is wrong.
     pub fn log_in(
         &self,
         session: &mut Session,
@@ -56,8 +55,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Logs the session's client in as the first user among the names in its certificate that may log in. If none may,
-    /// the last name is noted.
+    /// Authenticates by client certificate: the first of its names that is an enabled user. Otherwise the last name is
+    /// recorded in ACL LOG.
     pub fn log_in_by_certificate(&self, session: &mut Session, now: Millis, names: &[String]) {
         let user = {
             let users = self.users.read();
@@ -74,7 +73,7 @@ impl Engine {
         }
     }
 
-    /// The session's client is the default user again, as when it connected.
+    /// Logs the client in as the default user, as after connecting.
     pub(crate) fn log_out(&self, session: &mut Session) {
         let user = self.users.read().default_user().clone();
         let is_open = user.is_open();
@@ -83,13 +82,13 @@ impl Engine {
         session.unrestricted &= is_open;
     }
 
-    /// Whether a new client need not log in.
+    /// Returns whether new clients are authenticated without a password.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.users.read().default_user().is_open()
     }
 
-    /// Takes the rules of the session's user as they are now. False if that user is gone, and the client must go.
+    /// Reloads the rules of the session's user. Returns `false` if the user was deleted and the client must be closed.
     #[cold]
     pub fn refresh_user(&self, session: &mut Session) -> bool {
         if session.origin.is_stream() {
@@ -107,14 +106,14 @@ impl Engine {
         session.user.is_some()
     }
 
-    /// A number that changes whenever users do.
+    /// Returns the version of the user list, which changes with every ACL change.
     #[inline]
     #[must_use]
     pub fn users_version(&self) -> u64 {
         self.users_version.load(Ordering::Acquire)
     }
 
-    /// Changes users. What each session knows of them is found to be old from then on.
+    /// Changes users and makes all sessions reload their rules.
     pub fn change_users<T>(&self, change: impl FnOnce(&mut Users) -> T) -> T {
         let mut users = self.users.write();
         let changed = change(&mut users);
@@ -122,9 +121,8 @@ impl Engine {
         changed
     }
 
-    /// Closes the connections of deleted users, and of clients that listen to channels that are now forbidden to them.
-    /// The connection of `own` is closed when it has its reply. Returns the other clients, which may still be running
-    /// commands that they may no longer run ([`Engine::await_revoked`]).
+    /// Closes the connections of deleted users and of subscribers that lost access to their channels. `own` is closed
+    /// after its reply. Returns the other clients, which may still be running commands ([`Engine::await_revoked`]).
     #[must_use]
     pub fn end_clients(&self, own: Option<&mut Session>) -> Vec<Arc<Client>> {
         let users = self.users.read();
@@ -145,7 +143,7 @@ impl Engine {
     }
 }
 
-/// Whether a client listens to what its user may no longer hear.
+/// Returns whether a client is subscribed to a channel that its user may no longer access.
 fn hears_too_much(client: &Client, user: &User) -> bool {
     ChannelKind::ALL.into_iter().any(|kind| {
         let is_pattern = kind == ChannelKind::Pattern;

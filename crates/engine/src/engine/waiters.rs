@@ -1,4 +1,4 @@
-//! Clients that wait for keys, when something other than a key's change ends their wait.
+//! Ends the waits of blocked clients for reasons other than a change of a key.
 
 use slot_routing::{Ownership, Slot};
 
@@ -9,20 +9,20 @@ use crate::settings::Gate;
 use crate::waiting::{Served, Waiter};
 
 impl Engine {
-    /// A client that waits is gone.
+    /// Removes the wait of a disconnected client.
     pub(super) fn forget_wait(&self, session: &mut Session) {
         if let Some(waiter) = session.waiting.take() {
             self.take_out(&waiter);
         }
     }
 
-    /// Takes a waiter out of its queues. It is not served after this.
+    /// Removes a waiter from its queues, so that it is not served any more.
     pub(crate) fn take_out(&self, waiter: &Waiter) -> Option<Served> {
         let mut served = waiter.served.lock();
         match served.take() {
             Some(served) => Some(served),
             None => {
-                // A thread that still finds it finds it served.
+                // A thread that still holds a reference to the waiter sees it as served.
                 *served = Some(Served::default());
                 self.waits.remove(waiter);
                 None
@@ -30,8 +30,7 @@ impl Engine {
         }
     }
 
-    /// Says what this node is to a slot. Waiters for keys of a slot that is no longer served here are told where
-    /// it is.
+    /// Sets this node's role for a slot. If the slot is no longer served here, its waiters are redirected.
     pub fn set_ownership(&self, slot: Slot, ownership: Ownership) {
         let mut data = self.keyspace.lock(slot);
         data.set_ownership(ownership);
@@ -41,7 +40,7 @@ impl Engine {
         }
     }
 
-    /// Has every client that waits for keys run its command again: it may be refused by now.
+    /// Makes all waiting clients run their commands again, since the commands may be refused now.
     pub fn retry_waiters(&self) {
         self.keyspace.slots().for_each(|slot| self.retry_waiters_of(slot));
     }
@@ -54,16 +53,16 @@ impl Engine {
         }
     }
 
-    /// Ends the waits that a replica cannot serve: this node follows another. To be called when no command that was
-    /// admitted before can begin to wait any more. As in Valkey, a client that reads from replicas goes on waiting for
-    /// what the master's stream brings, and one that knows redirections is sent to the master.
+    /// Unblocks all waiters after this node became a replica. The caller makes sure that no command admitted before can
+    /// still start to wait. As in Valkey, clients in READONLY mode keep waiting for the replication stream, and clients
+    /// with the REDIRECT capability are redirected to the master.
     pub fn unblock_all(&self) {
         let redirects = self.settings.gate().contains(Gate::REDIRECTS);
         let waiting = self.waits.served_by_replicas();
         for client in self.clients.all() {
             let how = match waiting.get(&client.id) {
                 Some(true) => continue,
-                // Its command is run again, to be told where.
+                // Its command runs again and replies with a redirection.
                 Some(_) if redirects && client.knows_redirect() => Unblock::RunAgain,
                 Some(_) | None => Unblock::RoleChanged,
             };
@@ -71,19 +70,19 @@ impl Engine {
         }
     }
 
-    /// How many keys are waited for.
+    /// Returns the number of keys that clients wait for.
     #[must_use]
     pub fn awaited_keys(&self) -> usize {
         self.waits.keys()
     }
 
-    /// How many of them by commands that also end when the key is gone.
+    /// Returns the number of awaited keys whose waiters also end when the key is removed.
     #[must_use]
     pub fn awaited_keys_that_may_go(&self) -> usize {
         self.waits.keys_that_may_go()
     }
 
-    /// Whether each waiter was counted out as it was counted in; for tests.
+    /// Returns whether all waiters that were counted on entry were counted on exit; for tests.
     #[must_use]
     pub fn waits_are_counted(&self) -> bool {
         self.waits.are_counted()

@@ -1,21 +1,21 @@
-//! MIGRATE, from the first key's value to the reply.
+//! The state machine of MIGRATE, from capturing the first key to the reply.
 //!
-//! | step | what comes of it | what then |
+//! | step | result | next |
 //! | --- | --- | --- |
-//! | capture | the values of the keys that are still to go | the target is reached, if it is not, and gets them |
-//! | link, send | it stands, it has left | the answers are read, one for each key |
-//! | read | a key has arrived | it is released here, unless it is to stay |
-//! | release | it is gone; or it has changed | the next answer; a changed one is captured again when all are read |
+//! | capture | values of the remaining keys | connect to the target if needed, and send |
+//! | link, send | connected, sent | read the replies, one per key |
+//! | read | a key has arrived | release it here, unless COPY is set |
+//! | release | deleted or changed | next reply; changed keys are captured again after the last one |
 //!
-//! A key that is written all the time would be sent for ever: after [`TRIES`] rounds writes to the slots of those that
-//! are left wait until the end. A key that has gone meanwhile is deleted there. A target that does not know the form of
-//! a value gets it once more in Valkey's. A link that was kept open may have been closed by the other end: if nothing
-//! has come over it, nothing was done there, and another is made.
+//! A key that is written continuously would be sent forever: after [`TRIES`] rounds, writes to the slots of the
+//! remaining keys are paused until the end. A key that was deleted meanwhile is deleted on the target. If the target
+//! does not know a value's format, the value is sent again in Valkey's format. A reused connection may have been closed
+//! by the target: if no reply has come over it, nothing was executed, and a new connection is made.
 //!
-//! The driver does one thing at a time, so each input has one step for an answer; the last is the reply.
+//! The driver does one thing at a time: each step has exactly one result, and the last step is the reply.
 //!
-//! Invariants: no key is released that has not been answered for with the value that it has; after an error none that
-//! was not released already.
+//! Invariants: a key is only released after the target confirmed its present value; after an error no further key is
+//! released.
 
 use std::collections::BTreeSet;
 use std::mem::take;
@@ -28,118 +28,118 @@ use slot_routing::Slot;
 use super::{CapturedKey, Order, Release};
 use crate::error::CommandError;
 
-/// How often keys are sent that have changed meanwhile before writes to their slots wait.
+/// Number of rounds in which changed keys are sent again before writes are paused.
 const TRIES: u32 = 3;
-/// The answer of a target that does not know the form of a value.
+/// The reply of a target that does not know the value's format.
 const UNREADABLE: &str = "ERR Bad data format";
 
-/// Why keys stay, as the client is told.
+/// Why MIGRATE failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// No link to the target in time.
+    /// No connection to the target within the timeout.
     #[error("IOERR error or timeout connecting to the client")]
     Connecting,
-    /// The link broke while something was sent, or nobody listens.
+    /// The connection broke while sending, or was refused.
     #[error("IOERR error or timeout writing to target instance")]
     Writing,
-    /// No answer.
+    /// No reply from the target.
     #[error("IOERR error or timeout reading from target instance")]
     Reading,
-    /// The target answered with an error.
+    /// The target replied with this error.
     #[error("ERR Target instance replied with error: {0}")]
     Refused(String),
-    /// The keys are not this node's to move.
+    /// The keys are not served by this node.
     #[error("{0}")]
     NotOurs(CommandError),
 }
 
-/// The one thing to be done next. Each but the last is answered by an [`Input`] of its own.
+/// The next step of the driver. Each step except the last is answered by one [`Input`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Writes to these slots wait, until the end, and then the keys are captured: each with the form of its payload.
+    /// Pause writes to the given slots until the end, then capture the keys in the given formats.
     Capture {
-        /// Slots; those that wait already may be among them.
+        /// Slots to pause; may include already paused ones.
         hold: Vec<Slot>,
-        /// Places in [`Order::keys`].
+        /// Indexes in [`Order::keys`] with the payload format.
         keys: Vec<(usize, Dialect)>,
     },
-    /// A link to the target is made, or one taken that was kept.
+    /// Connect to the target, or reuse a cached connection.
     Link {
-        /// None that was kept.
+        /// Whether a cached connection must not be used.
         anew: bool,
     },
-    /// This is sent.
+    /// Send these bytes.
     Send(Vec<u8>),
-    /// The next answer is read.
+    /// Read the next reply.
     Read,
-    /// This key goes from here, if it still is what was captured.
+    /// Delete this key if it still has the captured value.
     Release {
-        /// Its place in [`Order::keys`].
+        /// Index in [`Order::keys`].
         key: usize,
-        /// As it arrived there.
+        /// The value that the target has.
         captured: CapturedKey,
     },
-    /// No pause holds any more.
+    /// Wait until no pause is active.
     AwaitUnpause,
-    /// The client gets its answer: `NOKEY`, `OK`, or why not all keys are gone. Nothing waits any more.
+    /// Reply to the client with `NOKEY`, `OK` or an error, and end all slot pauses.
     Reply {
-        /// The answer.
+        /// The reply.
         result: Result<&'static str, Failure>,
-        /// The link has done its work, and may be kept for the next keys.
+        /// Whether the connection may be cached for reuse.
         keep_link: bool,
     },
 }
 
-/// The outcome of a step.
+/// The result of a step.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Input {
-    /// The keys as they are, in the order of the step; `None` for one that is not there.
+    /// The captured keys in the order of the step; `None` for missing ones.
     Captured(Vec<Option<CapturedKey>>),
-    /// The link stands.
+    /// Connected to the target.
     Linked {
-        /// It was kept.
+        /// Whether a cached connection was reused.
         kept: bool,
-        /// It leads back to this server: keys that are written there cannot be taken away here.
+        /// Whether the target is this server itself: its keys must not be deleted after restoring them.
         to_self: bool,
     },
-    /// It does not.
+    /// Connecting failed.
     NotLinked(Failure),
-    /// All of it was sent.
+    /// All bytes were sent.
     Sent,
-    /// The link broke while it was.
+    /// The connection broke while sending.
     NotSent,
-    /// The next answer.
+    /// The next reply.
     Answered(Value),
-    /// The link broke, or brought what is no answer.
+    /// The connection broke or sent malformed data.
     NotAnswered,
-    /// The outcome for the key.
+    /// The result of releasing the key.
     Released(Result<Release, CommandError>),
-    /// No pause holds.
+    /// No pause is active any more.
     Unpaused,
-    /// The time of [`Migration::deadline`] has come instead.
+    /// The step did not complete before [`Migration::deadline`].
     Deadline,
 }
 
-/// A key on its way.
+/// A key in transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Parcel {
     key: usize,
     dialect: Dialect,
-    /// `None`: it has gone from here since it was restored there.
+    /// `None` if the key was deleted here after it was restored on the target.
     captured: Option<CapturedKey>,
 }
 
-/// The link to the target.
+/// The connection to the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Link {
     None,
     Up {
-        /// Others have used it before, and nothing has come over it since.
+        /// Whether it is a cached connection without a reply since its reuse.
         untried: bool,
     },
 }
 
-/// A MIGRATE that is under way.
+/// The state of a running MIGRATE.
 #[derive(Debug)]
 pub struct Migration {
     order: Order,
@@ -147,21 +147,21 @@ pub struct Migration {
     deadline: Instant,
     link: Link,
     round: u32,
-    /// The keys of this round, in the order in which they are answered for.
+    /// The keys of this round, in the order of their replies.
     parcels: Vec<Parcel>,
-    /// The one that is answered for next.
+    /// Index of the key whose reply is next.
     next: usize,
-    /// The next answer is to ASKING, before a DEL.
+    /// Whether the next reply is that of ASKING before a DEL.
     answers_asking: bool,
-    /// Those that are sent again.
+    /// Keys to send again.
     again: Vec<Parcel>,
     failure: Option<Failure>,
-    /// The step that was asked for, by what a deadline means there.
+    /// The error if the deadline passes in the current step.
     at_deadline: Failure,
 }
 
 impl Migration {
-    /// Begins one. In cluster mode (`asking`) the keys' slot is on its way to the target, and not yet the target's.
+    /// Starts a migration. In cluster mode (`asking`) the target is importing the slot and does not own it yet.
     #[must_use]
     pub fn new(now: Instant, order: Order, asking: bool) -> (Self, Step) {
         let parcel = |key| Parcel { key, dialect: Dialect::Redis, captured: None };
@@ -182,17 +182,17 @@ impl Migration {
         (migration, first)
     }
 
-    /// When to give up a step that is not done.
+    /// Returns when the current step times out.
     #[must_use]
     pub fn deadline(&self) -> Instant {
         self.deadline
     }
 
-    /// Takes the outcome of the last step, and says the next. `wall` is the time of day, by which keys expire.
+    /// Processes the result of the last step and returns the next one. `wall` is the wall clock, on which keys expire.
     ///
     /// # Panics
     ///
-    /// If it is not an outcome of that step.
+    /// If the result does not belong to the last step.
     pub fn handle(&mut self, wall: Millis, outcome: Input) -> Step {
         match outcome {
             Input::Captured(captured) => self.on_captured(wall, captured),
@@ -211,7 +211,7 @@ impl Migration {
             Input::NotAnswered => self.on_link_lost(Failure::Reading),
             Input::Released(outcome) => self.on_released(outcome),
             Input::Unpaused => self.release(),
-            // Late is not gone: what was sent may still be done.
+            // A timeout does not mean failure: the target may still execute what was sent.
             Input::Deadline => reply(Err(self.at_deadline.clone())),
         }
     }
@@ -249,7 +249,7 @@ impl Migration {
 
     fn send(&mut self, wall: Millis) -> Step {
         self.at_deadline = Failure::Writing;
-        // Keys that are sent again replace those that were sent before.
+        // Keys that are sent again replace their earlier values.
         let replace = self.order.replace || self.round > 1;
         let mut wire = Vec::new();
         for parcel in &self.parcels {
@@ -267,7 +267,7 @@ impl Migration {
         Step::Send(wire)
     }
 
-    /// The answer for the next key is waited for, or the round is over.
+    /// Waits for the next key's reply, or ends the round.
     fn read(&mut self) -> Step {
         self.at_deadline = Failure::Reading;
         match self.parcels.get(self.next) {
@@ -324,7 +324,7 @@ impl Migration {
         }
     }
 
-    /// The first is told when the others are answered for.
+    /// Records the first error, which is returned once all replies have been read.
     fn fail(&mut self, failure: Failure) -> Step {
         self.failure.get_or_insert(failure);
         self.read_next()
@@ -350,7 +350,7 @@ fn restore(
     Millis(now): Millis,
 ) {
     let name: &[u8] = if asking { b"RESTORE-ASKING" } else { b"RESTORE" };
-    // 0 would mean that it stays.
+    // A TTL of 0 would mean that the key never expires.
     let ttl = captured.expiry.map_or(0, |at| (at.0 - now).max(1)).to_string();
     let mut request = vec![name, key, ttl.as_bytes(), &captured.payload];
     if replace {

@@ -1,55 +1,57 @@
-//! The words of MIGRATE.
+//! The arguments of MIGRATE.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use resp::Args;
 
-/// Redis's, for a timeout that is not above zero.
+/// Used for a timeout that is not positive, as in Redis.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
 const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
 const SYNTAX: &str = "ERR syntax error";
 
-/// The place that keys go to: a database of a server, as a user.
+/// The target of a migration: server, database and credentials.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Destination {
-    /// The server's host.
+    /// The server's host name or address.
     pub host: String,
-    /// Its port.
+    /// The server's port.
     pub port: String,
-    /// The database.
+    /// The database number.
     pub db: i64,
-    /// The words after AUTH, if any.
+    /// The arguments after AUTH or AUTH2, if any.
     pub auth: Vec<Vec<u8>>,
 }
 
-/// MIGRATE host port key|"" db timeout [COPY] [REPLACE] [AUTH password | AUTH2 user password] [KEYS key ...]
+/// The parsed arguments: MIGRATE host port key|"" db timeout [COPY] [REPLACE] [AUTH password | AUTH2 user password]
+/// [KEYS key ...]
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
-    /// Where the keys go.
+    /// The target.
     pub destination: Destination,
-    /// The keys.
+    /// The keys to move.
     pub keys: Vec<Vec<u8>>,
-    /// How long all of it may take.
+    /// Total timeout.
     pub timeout: Duration,
-    /// The keys stay here, too.
+    /// Whether the keys are kept here (COPY).
     pub copy: bool,
-    /// Keys of these names there are replaced.
+    /// Whether existing keys on the target are replaced (REPLACE).
     pub replace: bool,
 }
 
-/// An option of MIGRATE, with the places of its arguments.
+/// An option of MIGRATE with the positions of its arguments.
 enum MigrateOption {
     Copy,
     Replace,
-    /// Behind AUTH or AUTH2.
+    /// The arguments of AUTH or AUTH2.
     Auth(Range<usize>),
-    /// All arguments up to the end.
+    /// All remaining arguments.
     Keys(Range<usize>),
     Unknown,
 }
 
-/// The option at `index`, and where the next one stands. Both [`Order::parse`] and [`keys_of_migrate`] read with it.
+/// Parses the option at `index` and returns the index of the next one. Shared by [`Order::parse`] and
+/// [`keys_of_migrate`].
 fn option_at(args: Args<'_>, index: usize) -> (MigrateOption, usize) {
     let word = args.get(index).unwrap_or_default();
     let is = |name: &[u8], more: usize| word.eq_ignore_ascii_case(name) && index + more < args.len();
@@ -64,8 +66,8 @@ fn option_at(args: Args<'_>, index: usize) -> (MigrateOption, usize) {
     }
 }
 
-/// Where the keys of MIGRATE stand: those behind KEYS, if there are any, or the third argument. None if that names a key
-/// beside KEYS, which is refused.
+/// Returns the positions of the keys: those after KEYS, or the third argument. Empty if both are given, which is
+/// refused.
 #[must_use]
 pub fn keys_of_migrate(args: Args<'_>) -> Range<usize> {
     let mut index = 6;
@@ -82,11 +84,11 @@ pub fn keys_of_migrate(args: Args<'_>) -> Range<usize> {
 }
 
 impl Order {
-    /// Understands the words, of which there are as many as the command's arity asks for.
+    /// Parses the arguments, whose arity was checked.
     ///
     /// # Errors
     ///
-    /// The error as the client is told.
+    /// The error text for the client.
     pub fn parse(args: Args<'_>) -> Result<Self, &'static str> {
         let text = |index: usize| String::from_utf8_lossy(&args[index]).into_owned();
         let mut order = Self {
@@ -156,7 +158,7 @@ mod tests {
             ("k 0 x", Err(NOT_INTEGER)),
         ];
         for (line, expected) in table {
-            // An empty word is written as a dash.
+            // A dash stands for an empty argument.
             let words = ["migrate", "h", "1"].into_iter().chain(line.split(' '));
             let request: Request = words.map(|word| if word == "-" { "" } else { word }.as_bytes()).collect();
             assert_eq!(Order::parse(request.args()), expected, "{line}");

@@ -1,7 +1,7 @@
-//! Carrying parameters to where commands read them: once at the start, and again when CONFIG SET changes them.
+//! Applies the configuration to the settings that commands read, at startup and after CONFIG SET.
 //!
-//! A parameter that nearly every command asks for stands in [`Settings`] as a number of its own, so that reading it
-//! costs one load; the rest goes to the part of the engine that it is for ([`crate::Engine::configure`]).
+//! A parameter that nearly every command needs is a field of [`Settings`], so that reading it costs one load; the rest
+//! is passed on to its component ([`crate::Engine::configure`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +14,7 @@ use crate::notifications::Class;
 use crate::settings::{Gate, Lazy, Measures, Settings};
 
 impl Settings {
-    /// Takes what the configuration says now.
+    /// Applies the current configuration.
     pub(crate) fn configure(&self, values: &Values) {
         for (setting, key) in [
             (&self.flush_async, keys::LAZYFREE_LAZY_USER_FLUSH),
@@ -51,7 +51,7 @@ impl Settings {
         self.configure_eviction(values);
     }
 
-    /// How closely files and payloads are looked at.
+    /// Sets how thoroughly files and payloads are validated.
     fn configure_checks(&self, values: &Values) {
         self.any_version.store(values[keys::RDB_VERSION_CHECK] == "relaxed", Ordering::Relaxed);
         let (files, payloads) = match values[keys::SANITIZE_DUMP_PAYLOAD] {
@@ -63,13 +63,13 @@ impl Settings {
         self.deep_payloads.store(payloads, Ordering::Relaxed);
     }
 
-    /// How closely files are looked at, and what comes from a master.
+    /// Returns the checks for files and data received from a master.
     #[must_use]
     pub fn file_checks(&self) -> Checks {
         self.checks(&self.deep_files)
     }
 
-    /// How closely the payloads that clients bring are looked at.
+    /// Returns the checks for payloads sent by clients (RESTORE).
     #[must_use]
     pub fn payload_checks(&self) -> Checks {
         self.checks(&self.deep_payloads)
@@ -82,7 +82,7 @@ impl Settings {
         }
     }
 
-    /// Which keys go, and how, when memory is short.
+    /// Sets the eviction policy and its parameters.
     fn configure_eviction(&self, values: &Values) {
         self.lfu_log_factor.store(values[keys::LFU_LOG_FACTOR], Ordering::Relaxed);
         let minutes = u32::try_from(values[keys::LFU_DECAY_TIME]).unwrap_or(u32::MAX);
@@ -104,7 +104,7 @@ impl Settings {
     }
 }
 
-/// Up to where each kind of collection is called small.
+/// Returns the maximum sizes of compact encodings.
 fn limits(values: &Values) -> EncodingLimits {
     EncodingLimits {
         list: ListLimit(values[keys::LIST_MAX_LISTPACK_SIZE]),
@@ -136,7 +136,7 @@ mod tests {
 
     use super::*;
 
-    /// Tests of commands run without a configuration: they see the settings of an operator who sets nothing.
+    /// Tests of commands run without a configuration and should see the default values.
     #[test]
     fn settings_begin_as_the_configuration_has_them() {
         let settings = Settings::default();

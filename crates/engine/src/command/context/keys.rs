@@ -1,4 +1,4 @@
-//! Keys as handlers use them: found, read, put, deleted, made to expire.
+//! Key access for handlers: lookup, reading, writing, deletion and expiry.
 
 use clock::Millis;
 use keyspace::{
@@ -17,39 +17,38 @@ use crate::settings::{Gate, Lazy, UsageMeaning};
 use crate::stats::add;
 
 impl<'a> Context<'a> {
-    /// The keys of `key`'s slot in the client's database.
+    /// Returns the table of `key`'s slot in the selected database.
     #[inline]
     pub fn table(&mut self, key: &Key<'_>) -> &mut Table {
         self.slots.slot_mut(key.slot()).table(self.session.db)
     }
 
-    /// The same, only to be looked at.
+    /// Returns the table of `key`'s slot in the selected database, read-only.
     #[inline]
     pub fn view(&self, key: &Key<'_>) -> &Table {
         self.slots.slot(key.slot()).view(self.session.db)
     }
 
-    /// The same together with the reply, to write what the table holds without copying it.
+    /// Returns the table and the reply writer together, to write values without copying them.
     #[inline]
     pub fn view_and_reply(&mut self, key: &Key<'_>) -> (&Table, &mut Writer<'a>) {
         (self.slots.slot(key.slot()).view(self.session.db), &mut self.reply)
     }
 
-    /// Where `key` lies, if it is there and has not expired. An expired key is deleted on the way, and
-    /// the log told, unless this node is a replica or writes are paused: then it is only hidden.
-    /// The key is used by that.
+    /// Finds a live key and updates its usage data. An expired key is deleted and the deletion logged, unless this node
+    /// is a replica or writes are paused: then the key is only hidden.
     #[inline]
     pub fn find(&mut self, key: &Key<'_>) -> Option<EntryRef> {
         self.find_in(self.session.db, key)
     }
 
-    /// [`Context::find`] for a command that looks at a key without using it.
+    /// Finds a key like [`Context::find`], without updating its usage data.
     #[inline]
     pub fn peek(&mut self, key: &Key<'_>) -> Option<EntryRef> {
         self.look_in(self.session.db, key).map(|(place, _)| place)
     }
 
-    /// [`Context::find`] in another database.
+    /// Finds a key like [`Context::find`], in another database.
     #[inline]
     pub fn find_in(&mut self, db: u16, key: &Key<'_>) -> Option<EntryRef> {
         self.use_in(db, key)
@@ -64,7 +63,7 @@ impl<'a> Context<'a> {
         Some(place)
     }
 
-    /// The key at `place` is used; `before` is how it had been.
+    /// Updates the usage data of the key at `place`; `before` is its old value.
     #[inline(always)]
     pub fn mark_used(&mut self, db: u16, key: &Key<'_>, place: EntryRef, before: Usage) {
         let usage = match self.engine.settings.usage_meaning() {
@@ -92,26 +91,26 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Whether keys and fields whose time has come are there for the client: for a master's stream, since the master has
-    /// decided already, and in import mode for an import source (CLIENT IMPORT-SOURCE).
+    /// Returns whether the client sees expired keys and fields: a master's stream does, since the master has decided
+    /// already, and so does an import source in import mode (CLIENT IMPORT-SOURCE).
     #[inline]
     pub fn sees_expired(&self) -> bool {
         let session = &self.session;
         session.origin.is_stream() || session.imports && self.engine.settings.gate().contains(Gate::IMPORTING)
     }
 
-    /// The client sees nothing that expires up to this time.
+    /// Returns the time up to which expired entries are hidden from the client.
     #[inline]
     pub fn expired_until(&self) -> Millis {
         if self.sees_expired() { Millis(i64::MIN) } else { self.now }
     }
 
-    /// Whether the command may write.
+    /// Returns whether the command may write.
     fn writes(&self) -> bool {
         self.commands.entry(self.index).command.flags.contains(Flags::WRITE)
     }
 
-    /// Deals with a key whose time has come; says whether the command sees it all the same.
+    /// Handles an expired key; returns whether the command sees it nevertheless.
     #[cold]
     fn look_at_expired(&mut self, db: u16, key: &Key<'_>, place: EntryRef) -> bool {
         let settings = &self.engine.settings;
@@ -120,13 +119,13 @@ impl<'a> Context<'a> {
             return true;
         }
         let hides = gate.intersects(Gate::REPLICA | Gate::PAUSED | Gate::IMPORTING);
-        // A replica that takes writes of its own: one must not come to lie beside the other.
+        // A writable replica must delete the expired key before it writes the new one.
         if !hides || self.writes() {
             let dropped = self.slots.slot_mut(key.slot()).table(db).remove(place, key);
             self.engine.lazy_free.discard(dropped, settings.is_lazy(Lazy::EXPIRE));
         }
         if !hides {
-            // In the order in which it happened: what earlier commands did to the slot comes first.
+            // Keep the log in execution order: append what earlier commands did to the slot first.
             self.append_effects(self.session.db);
             self.engine.key_gone(db, key.slot(), key.bytes(), settings.deletion(Lazy::EXPIRE));
             self.engine.notify(Class::EXPIRED, "expired", db, key.bytes());
@@ -135,20 +134,20 @@ impl<'a> Context<'a> {
         false
     }
 
-    /// [`Context::find`] for a command that reads: counts a hit or a miss.
+    /// Finds a key for a read and counts a keyspace hit or miss.
     #[inline]
     pub fn read(&mut self, key: &Key<'_>) -> Option<EntryRef> {
         let found = self.use_in(self.session.db, key);
         self.count_read(key, found)
     }
 
-    /// [`Context::peek`] for a command that reads: counts a hit or a miss.
+    /// Like [`Context::read`], without updating the usage data.
     pub fn glance(&mut self, key: &Key<'_>) -> Option<EntryRef> {
         let found = self.peek(key);
         self.count_read(key, found)
     }
 
-    /// So many elements of a value went because their time had come.
+    /// Counts expired hash fields.
     pub fn count_expired_fields(&self, count: usize) {
         if count > 0 {
             add(&self.worker.stats.expired_fields, count as u64);
@@ -166,7 +165,7 @@ impl<'a> Context<'a> {
         found
     }
 
-    /// The value at `place`, if it is of the kind that the command is about.
+    /// Returns the value at `place` as the expected type.
     ///
     /// # Errors
     /// WRONGTYPE.
@@ -176,7 +175,7 @@ impl<'a> Context<'a> {
         Ok(value)
     }
 
-    /// [`Context::find`] for a command that changes values of one kind.
+    /// Finds a key like [`Context::find`] and checks its type.
     ///
     /// # Errors
     /// WRONGTYPE.
@@ -186,7 +185,7 @@ impl<'a> Context<'a> {
         self.check_kind(key, found, T::KIND)
     }
 
-    /// [`Context::read`] for a command that reads values of one kind.
+    /// Reads a key like [`Context::read`] and checks its type.
     ///
     /// # Errors
     /// WRONGTYPE.
@@ -196,7 +195,7 @@ impl<'a> Context<'a> {
         self.check_kind(key, found, T::KIND)
     }
 
-    /// Returns what was found, or an error if it is of another kind.
+    /// Returns the entry, or an error if the value has another type.
     #[inline]
     fn check_kind(
         &self,
@@ -210,7 +209,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The string at `place`.
+    /// Returns the string at `place`.
     ///
     /// # Errors
     /// WRONGTYPE.
@@ -219,7 +218,7 @@ impl<'a> Context<'a> {
         self.typed::<StringRef<'_>>(key, place)
     }
 
-    /// Puts a value and its expiry under `key`, which was found at `found`.
+    /// Stores a value and its expiry under `key`; `found` is the existing entry.
     pub fn put(
         &mut self,
         key: &Key<'_>,
@@ -230,7 +229,7 @@ impl<'a> Context<'a> {
         self.put_in(self.session.db, key, found, value, expiry);
     }
 
-    /// [`Context::put`] in another database.
+    /// Like [`Context::put`], in another database.
     pub fn put_in(
         &mut self,
         db: u16,
@@ -252,7 +251,7 @@ impl<'a> Context<'a> {
         self.modified_in(db, key);
     }
 
-    /// [`Context::put`] of a value that was made before.
+    /// Like [`Context::put`], with an already allocated value.
     pub fn put_made(
         &mut self,
         key: &Key<'_>,
@@ -263,7 +262,7 @@ impl<'a> Context<'a> {
         self.put_made_in(self.session.db, key, found, value, expiry);
     }
 
-    /// [`Context::put_made`] in another database.
+    /// Like [`Context::put_made`], in another database.
     pub fn put_made_in(
         &mut self,
         db: u16,
@@ -279,15 +278,15 @@ impl<'a> Context<'a> {
         self.modified_in(db, key);
     }
 
-    /// Takes out `key`, which lies at `place`.
+    /// Deletes `key`, whose entry is at `place`.
     pub fn delete(&mut self, key: &Key<'_>, place: EntryRef) {
         let dropped = self.table(key).remove(place, key);
         self.discard(dropped);
         self.modified(key);
     }
 
-    /// Makes `key`, which lies at `place`, expire at `at`, and logs that. A time that has come deletes
-    /// the key at once, except on a replica: its master says when keys go.
+    /// Sets the expiry of the key at `place` and logs it. A time in the past deletes the key immediately, except on a
+    /// replica, where the master decides.
     pub fn expire_at(&mut self, key: &Key<'_>, place: EntryRef, at: Millis) {
         if at <= self.now && self.deletes_expired() {
             self.expire_now(key, place);
@@ -300,7 +299,7 @@ impl<'a> Context<'a> {
         self.effect(&[b"PEXPIREAT", key.bytes(), digits.format(at.0).as_bytes()]);
     }
 
-    /// Deletes `key`, which lies at `place`, as one whose time has come, and logs that.
+    /// Deletes the key at `place` as expired and logs the deletion.
     pub fn expire_now(&mut self, key: &Key<'_>, place: EntryRef) {
         self.delete(key, place);
         self.notify(Class::EXPIRED, "expired", key);
@@ -308,7 +307,7 @@ impl<'a> Context<'a> {
         self.effect(&[self.engine.settings.deletion(Lazy::EXPIRE), key.bytes()]);
     }
 
-    /// Makes `key`, which lies at `place`, stay, and logs that; says whether it would have expired.
+    /// Removes the expiry of the key at `place` and logs it; returns whether there was one.
     pub fn persist(&mut self, key: &Key<'_>, place: EntryRef) -> bool {
         let table = self.table(key);
         if table.expiry(place).is_none() {
@@ -321,14 +320,14 @@ impl<'a> Context<'a> {
         true
     }
 
-    /// Whether a key whose time has come is deleted here: not on a replica.
+    /// Returns whether expired keys are deleted here, which replicas do not do.
     #[inline]
     pub fn deletes_expired(&self) -> bool {
         let stays = Gate::REPLICA | Gate::IMPORTING;
         self.session.origin == Origin::Client && !self.engine.settings.gate().intersects(stays)
     }
 
-    /// Lets go of a value that left its table.
+    /// Frees a removed value; large ones are freed in the background.
     pub fn discard(&self, dropped: RemovedValue) {
         if LazyFreeQueue::is_large(&dropped) {
             self.discard_large(dropped);

@@ -1,4 +1,4 @@
-//! The names of all keys at one moment, for a command that gives them all.
+//! Consistent listing of all key names, for KEYS.
 
 use clock::Millis;
 use keyspace::{LockedSlots, SlotData};
@@ -6,21 +6,21 @@ use keyspace::{LockedSlots, SlotData};
 use super::Context;
 use crate::error::CommandError;
 
-/// The slots of more keys than this are not locked together while their names are read.
+/// Up to this many keys, all their slots are locked together for the listing.
 pub const FEW_KEYS: usize = 4096;
 
-/// How often slots are locked together before that is given up, since others get their first keys meanwhile.
+/// Attempts to lock all filled slots together before giving up, since other slots may get their first keys meanwhile.
 const ATTEMPTS: usize = 3;
 
-/// Sees the name of a key, and when it expires.
+/// Receives the name and the expiry of each key.
 type Visit<'v> = dyn FnMut(&[u8], Option<Millis>) + 'v;
 
 impl Context<'_> {
-    /// Visits the names of all keys of the client's database as they are at one moment. The slots of few keys are locked
-    /// together; those of many are pinned, and then each is locked for some microseconds at a time.
+    /// Visits the names of all keys in the selected database at one point in time. With few keys, all slots are locked
+    /// together; with many, the slots are pinned, and then each is locked for a few microseconds at a time.
     ///
     /// # Errors
-    /// Others hold slots for long, and the command is to run elsewhere.
+    /// Slots are locked for long, and the command has to run on another worker.
     pub fn visit_names(&mut self, visit: &mut Visit<'_>) -> Result<(), CommandError> {
         let (engine, db) = (self.engine, self.session.db);
         if self.holds_all {
@@ -38,7 +38,7 @@ impl Context<'_> {
             if !locked.add_each(&turn, keyspace.filled_slots(), &|waited| wait.goes_on(waited)) {
                 return Err(wait.refusal());
             }
-            // Nothing came to a slot that was not locked, from one of these or otherwise.
+            // No unlocked slot got its first key meanwhile.
             if keyspace.filled_changes() == changes {
                 locked.iter_mut().for_each(|data| visit_slot(data, db, visit));
                 return Ok(());
@@ -56,7 +56,7 @@ impl Context<'_> {
                     });
                 }
             }
-            // As many snapshots are under way as there can be.
+            // The maximum number of concurrent snapshots is reached.
             None => self.each_slot(|_, data| visit_slot(data, db, visit)),
         }
         Ok(())

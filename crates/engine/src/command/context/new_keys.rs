@@ -1,5 +1,4 @@
-//! Events of new keys ([`Class::NEW`]): no command says that a key is new, so those that a command names are looked at
-//! before it and behind it.
+//! Events of new keys ([`Class::NEW`]): compares which of a command's keys exist before and after it.
 
 use std::collections::HashSet;
 
@@ -10,11 +9,11 @@ use crate::command::Command;
 use crate::notifications::Class;
 
 impl Context<'_> {
-    /// Notes which of the command's keys are not there.
+    /// Records which of the command's keys do not exist.
     #[cold]
     pub(crate) fn note_absent(&mut self, command: &Command) {
         let (args, mut absent) = (self.args, Vec::new());
-        // A key that is named twice is new once.
+        // A key that is named twice causes one event.
         let mut seen = HashSet::new();
         command.visit_keys(args, &mut |index, _| {
             if !seen.insert(&args[index]) {
@@ -28,20 +27,20 @@ impl Context<'_> {
             let missing = |db: &u16| {
                 matches!(data.view(*db).find(&key, self.now), KeyLookup::Missing | KeyLookup::Expired(_))
             };
-            // COPY and MOVE put them into another database.
+            // COPY and MOVE may create the key in another database.
             let databases = 0..self.engine.keyspace.databases();
             absent.extend(databases.filter(missing).map(|db| (db, key.bytes().to_vec())));
         });
         self.worker.absent.replace(absent);
     }
 
-    /// Publishes that keys are new which were not there.
+    /// Publishes events for recorded keys that exist now.
     #[cold]
     pub(crate) fn notify_new(&self) {
         let (mut absent, mut new) = (self.worker.absent.borrow_mut(), Vec::new());
         absent.retain(|(db, name)| {
             let key = self.engine.keyspace.key(name);
-            // A script's commands have slots of their own.
+            // Commands called by a script lock slots of their own.
             let is_there = self.slots.has(key.slot())
                 && matches!(self.slots.slot(key.slot()).view(*db).find(&key, self.now), KeyLookup::Live(_));
             if is_there {
@@ -53,9 +52,8 @@ impl Context<'_> {
         new.iter().for_each(|(db, key)| self.engine.notify(Class::NEW, "new", *db, key));
     }
 
-    /// Publishes that `key` of database `db` is new, where comparing the keys before and after the command cannot tell:
-    /// the command put it in the place of another, or its time has passed already. To be called before the command's
-    /// own event.
+    /// Publishes that `key` of database `db` is new, where the comparison before and after cannot tell: it replaced
+    /// another key, or it is already expired. Called before the command's own event.
     #[inline]
     pub fn announce_new(&self, db: u16, key: &Key<'_>) {
         if self.engine.settings.notified().contains(Class::NEW) {

@@ -1,4 +1,4 @@
-//! Large values that are read while others have their slots.
+//! Pinned reads of large values, which release the slot locks before the values are read.
 
 use std::ops::Range;
 
@@ -10,33 +10,34 @@ use super::Context;
 use crate::command::Caller;
 use crate::session::Background;
 
-/// The values of some keys at one moment.
+/// Consistent views of the values of some keys.
 #[derive(Debug)]
 pub struct PinnedValues {
     snapshot: Snapshot,
-    /// In rising order, each once.
+    /// Sorted, without duplicates.
     slots: SmallVec<[Slot; 1]>,
 }
 
 impl Context<'_> {
-    /// Whether a command that only reads may do the rest of its work with its slots free: it has time, in the background.
+    /// Returns whether a read-only command may release its slot locks early, which requires that it runs in the
+    /// background.
     pub fn may_let_go(&self) -> bool {
-        // Tracked keys are noted when the command has ended, and no change may come before that.
+        // Tracked keys are recorded when the command ends, and no change may come before that.
         self.session.background == Background::Here
             && self.caller == Caller::Client
             && !self.session.tracks
             && self.turn.is_none()
     }
 
-    /// From here on the command's slots are free, and nothing more may be done with them.
+    /// Releases the slot locks; the command must not access slots after this.
     pub fn let_go(&mut self) {
-        // Nobody is to wait for this command any more.
+        // Other commands need not wait for this one any more.
         self.long = None;
         self.slots.release();
     }
 
-    /// The values of some keys as they are now, if all are large and the command [may let go](Self::may_let_go), which it
-    /// has done then.
+    /// Pins the values of some keys and releases the slot locks, if all values are large and the command [may release
+    /// its locks](Self::may_let_go).
     pub fn pin(&mut self, values: &[(Key<'_>, EntryRef)]) -> Option<PinnedValues> {
         if !self.may_let_go() {
             return None;
@@ -50,7 +51,8 @@ impl Context<'_> {
         Some(PinnedValues { snapshot, slots })
     }
 
-    /// The same of the members of a sorted set that have these ranks.
+    /// Pins the members of a sorted set with these ranks and releases the slot locks, under the conditions of
+    /// [`Self::pin`].
     pub fn pin_members(
         &mut self,
         key: &Key<'_>,
@@ -69,8 +71,8 @@ impl Context<'_> {
 }
 
 impl PinnedValues {
-    /// Visits their elements, some of one value at a time with its key, in the order that the value has if it has one,
-    /// until `visit` says no.
+    /// Visits the elements in chunks, each with its key, in the order of the value if it is ordered, until `visit`
+    /// returns false.
     pub fn visit(mut self, mut visit: impl FnMut(&[u8], PartElements<'_>) -> bool) {
         let mut goes_on = true;
         for slot in self.slots {

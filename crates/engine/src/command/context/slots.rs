@@ -1,4 +1,4 @@
-//! Access of commands without keys to slots: they visit them one by one, flush and exchange databases.
+//! Slot access for commands without keys, such as SCAN, FLUSHALL and SWAPDB.
 
 use keyspace::{DatabaseSize, KeyLookup, RemovedValue, SlotData, SlotGuard, Table};
 use slot_routing::Slot;
@@ -10,24 +10,25 @@ use crate::settings::{Gate, Lazy};
 use crate::stats::add;
 use crate::watch::Presence;
 
-/// A command that comes to more slots than this takes all of them at once: each that is put among many takes longer.
+/// A command that matches keys in more slots than this locks all slots at once, since each insertion into a long sorted
+/// list of locks is slower.
 const FEW_SLOTS: usize = 512;
 
 impl<'a> Context<'a> {
-    /// Visits every slot in rising order, each locked only while it is visited unless the command holds
-    /// them all. Only for commands without keys.
+    /// Visits every slot in ascending order. Each slot is locked only during its visit unless the command has locked
+    /// all slots. Only for commands without keys.
     pub fn each_slot(&mut self, mut visit: impl FnMut(Slot, &mut SlotData)) {
         for slot in self.engine.keyspace.slots() {
             self.with_slot(slot, |data| visit(slot, data));
         }
     }
 
-    /// Visits one slot as [`Context::each_slot`] does.
+    /// Visits one slot like [`Context::each_slot`].
     pub fn with_slot<R>(&mut self, slot: Slot, visit: impl FnOnce(&mut SlotData) -> R) -> R {
         if self.holds_all { visit(self.slots.slot_mut(slot)) } else { visit(&mut self.wait_for(slot)) }
     }
 
-    /// Visits one slot as [`Context::with_slot`] does, unless another thread has it.
+    /// Visits one slot like [`Context::with_slot`], unless another thread has locked it.
     pub fn with_free_slot<R>(&mut self, slot: Slot, visit: impl FnOnce(&SlotData) -> R) -> Option<R> {
         if self.holds_all {
             return Some(visit(self.slots.slot(slot)));
@@ -35,8 +36,8 @@ impl<'a> Context<'a> {
         self.engine.keyspace.try_lock(slot).map(|data| visit(&data))
     }
 
-    /// Waits for one slot. Half of what such a command says is of no use, so it also waits for what a busy script
-    /// holds; the thread's other clients do not.
+    /// Waits for one slot, even if a busy script holds it, since a partial result would be useless. The worker's other
+    /// clients are moved to another worker meanwhile.
     fn wait_for(&self, slot: Slot) -> SlotGuard<'a> {
         let (engine, slots) = (self.engine, [slot]);
         let wait = engine.slot_wait(self, &slots);
@@ -46,10 +47,10 @@ impl<'a> Context<'a> {
             .expect("it waits for as long as it takes")
     }
 
-    /// Locks a slot of a key that the command did not name beforehand ([`crate::command::Reach::Patterns`]).
+    /// Locks the slot of a key that the command did not declare ([`crate::command::Reach::Patterns`]).
     ///
     /// # Errors
-    /// The command has no right to wait for it.
+    /// The command may not lock further slots now.
     pub fn reach(&mut self, slot: Slot) -> Result<(), CommandError> {
         if self.slots.has(slot) {
             return Ok(());
@@ -65,19 +66,20 @@ impl<'a> Context<'a> {
         Ok(())
     }
 
-    /// Deletes keys of `slot` that a walk has seen to be past their time, as [`Context::find`] does with one: unless
-    /// this node is a replica or writes are paused. Only for commands without keys.
+    /// Deletes expired keys that a scan of `slot` found, unless this node is a replica or writes are paused. Only for
+    /// commands without keys.
     pub fn expire_in(&mut self, slot: Slot, keys: &[Vec<u8>]) {
         let (engine, db, now) = (self.engine, self.session.db, self.now);
         let hides = Gate::REPLICA | Gate::PAUSED | Gate::IMPORTING;
         if keys.is_empty() || self.session.origin.is_stream() {
             return;
         }
-        // In the order in which it happened: what earlier commands did to the slot comes first.
+        // Keep the log in execution order: append what earlier commands did to the slot first.
         self.append_effects(db);
         let deletion = engine.settings.deletion(Lazy::EXPIRE);
         let dropped: Vec<RemovedValue> = self.with_slot(slot, |data| {
-            // Asked under the lock: a pause, or a change to a replica, waits for each slot once.
+            // Checked under the slot lock: pausing and becoming a replica lock each slot once after they set their
+            // flag.
             if engine.settings.gate().intersects(hides) {
                 return Vec::new();
             }
@@ -97,8 +99,8 @@ impl<'a> Context<'a> {
         dropped.into_iter().for_each(|value| engine.lazy_free.discard(value, lazy));
     }
 
-    /// The slots that hold keys, in rising order, from `first` on; all of them where the command holds them, for what it
-    /// has done there is not published.
+    /// Returns the non-empty slots in ascending order from `first`. If the command has locked all slots, returns all of
+    /// them, because its own changes are not yet visible in the shared counts.
     pub fn filled_slots(&self, first: usize) -> impl Iterator<Item = Slot> + use<'a> {
         let keyspace = &self.engine.keyspace;
         let (all, filled) = match self.holds_all {
@@ -111,12 +113,12 @@ impl<'a> Context<'a> {
             .skip_while(move |slot| slot.index() < first)
     }
 
-    /// How many keys the client's database has in `slot`.
+    /// Returns the number of keys of `slot` in the selected database.
     pub fn slot_len(&mut self, slot: Slot) -> usize {
         self.slot_len_in(self.session.db, slot)
     }
 
-    /// The same of database `db`.
+    /// Returns the number of keys of `slot` in database `db`.
     pub fn slot_len_in(&mut self, db: u16, slot: Slot) -> usize {
         let len = |data: &SlotData| match data.is_hidden() {
             true => 0,
@@ -131,7 +133,7 @@ impl<'a> Context<'a> {
         len(&self.wait_for(slot))
     }
 
-    /// How large each database is. Only for commands without keys.
+    /// Returns the size of each database. Only for commands without keys.
     pub fn database_sizes(&mut self) -> Vec<DatabaseSize> {
         if !self.holds_all {
             return self.engine.keyspace.sizes();
@@ -145,7 +147,7 @@ impl<'a> Context<'a> {
         sizes
     }
 
-    /// By database: bytes of what finds its keys. Only for commands without keys.
+    /// Returns the memory of the hash tables of each database in bytes. Only for commands without keys.
     pub fn database_overheads(&mut self) -> Vec<usize> {
         let mut overheads = vec![0; usize::from(self.engine.keyspace.databases())];
         self.each_slot(|_, data| {
@@ -156,7 +158,7 @@ impl<'a> Context<'a> {
         overheads
     }
 
-    /// Drops what a command took out of the slots that it had locked.
+    /// Frees the tables that a command removed.
     #[inline]
     pub(crate) fn drop_garbage(&mut self) {
         if !self.worker.garbage.is_empty() {
@@ -165,8 +167,8 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Takes all keys out of one database, or of all, and says how many there were. The command must hold all
-    /// slots. They are dropped when the slots are free again, by this thread if the client waits for that.
+    /// Removes all keys of one or all databases; returns their number. The command must have locked all slots. The
+    /// tables are freed after the locks are released, on this thread if the client waits for that.
     pub fn clear(&mut self, only: Option<u16>, wait: bool) -> usize {
         for db in (0..self.engine.keyspace.databases()).filter(|db| only.is_none_or(|only| only == *db)) {
             self.touch_watched(db, None);
@@ -184,8 +186,8 @@ impl<'a> Context<'a> {
         removed
     }
 
-    /// Deletes all keys of `slot`, of every database; the command that does so is logged. The command must hold the
-    /// slot. `wait` as for [`Context::clear`].
+    /// Deletes all keys of `slot` in all databases and logs the command. The command must have locked the slot. `wait`
+    /// has the meaning of [`Context::clear`].
     pub fn clear_slot(&mut self, slot: Slot, wait: bool) {
         let engine = self.engine;
         let is_from_stream = self.session.origin.is_stream();
@@ -193,7 +195,7 @@ impl<'a> Context<'a> {
         for db in self.slots.slot(slot).databases() {
             let mut keys: Vec<Vec<u8>> = Vec::new();
             let data = self.slots.slot_mut(slot);
-            // To clients, keys that are being imported are not here yet.
+            // Keys that are being imported are invisible to clients.
             let is_shown = is_from_stream || !data.is_hidden();
             let Some(table) = data.table_if(db).filter(|_| is_shown) else { continue };
             let mut from = Some(0);
@@ -209,7 +211,7 @@ impl<'a> Context<'a> {
         self.drop_later(tables, wait);
     }
 
-    /// Drops tables when the slots are free again, by this thread if the client waits for that.
+    /// Frees tables after the locks are released: on this thread if `wait`, otherwise in the background.
     fn drop_later(&mut self, mut tables: Vec<Table>, wait: bool) {
         if wait {
             self.worker.garbage.append(&mut tables);
@@ -218,8 +220,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Marks the sessions that watch a key of database `db` which changes when that is emptied, or gets the content of
-    /// another database.
+    /// Invalidates the watched keys of database `db` that change when it is emptied or gets another database's content.
     fn touch_watched(&mut self, db: u16, by: Option<u16>) {
         let (engine, slots, now) = (self.engine, &self.slots, self.now);
         engine.watches.replaced(db, |bytes| {
@@ -233,7 +234,7 @@ impl<'a> Context<'a> {
         });
     }
 
-    /// Exchanges two databases. The command must hold all slots.
+    /// Swaps two databases. The command must have locked all slots.
     pub fn swap(&mut self, a: u16, b: u16) {
         self.touch_watched(a, Some(b));
         self.touch_watched(b, Some(a));
@@ -245,7 +246,7 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// Notes all keys that are waited for in this database: they may have come or gone.
+    /// Marks all awaited keys of a database as ready, since they may have appeared or disappeared.
     fn note_all_ready(&mut self, db: u16) {
         for key in self.engine.waits.keys_of(db) {
             self.note_ready(db, Slot::of_key(&key), &key);

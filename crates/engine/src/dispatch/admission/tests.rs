@@ -3,8 +3,8 @@ use keyspace::Keyspace;
 use super::*;
 use crate::effects::NoLog;
 
-/// The commands that each state keeps from running, and whether scripts are asked about their calls: told once more, in
-/// words.
+/// For each flag: the commands that it stops, and whether it applies inside scripts. Restates the rules in independent
+/// form.
 const STATES: &str = "
     ALL_PAUSED         waits    clients  all
     WRITES_PAUSED      waits    clients  write may-replicate
@@ -26,7 +26,7 @@ const STATES: &str = "
     IMPORTING          refused  clients  -
 ";
 
-/// The flags of a command that its admission goes by.
+/// The command flags that admission depends on.
 const CLASSES: Flags = Flags::WRITE
     .union(Flags::MAY_REPLICATE)
     .union(Flags::DENYOOM)
@@ -37,7 +37,7 @@ const CLASSES: Flags = Flags::WRITE
     .union(Flags::LOADING)
     .union(Flags::PUBSUB);
 
-/// Every command that there may be: its flags, and whether it has keys.
+/// Enumerates all combinations of command flags, with and without keys.
 fn commands() -> impl Iterator<Item = (Flags, bool)> {
     let flags: Vec<Flags> = CLASSES.iter().collect();
     (0..1 << flags.len()).flat_map(move |bits: usize| {
@@ -68,7 +68,7 @@ fn engine() -> Engine {
     Engine::new(acl::CommandCatalogue::default(), Keyspace::new(1, 1), None, Box::new(NoLog))
 }
 
-/// A client needs this of the server.
+/// Returns the admission properties for a client's command.
 fn need(engine: &Engine, flags: Flags, keys: bool) -> Need {
     let need = engine.need_of(&Session::new(1, Origin::Client, true), flags, keys);
     Need { is_slot_held: true, is_locked: true, ..need }
@@ -77,7 +77,7 @@ fn need(engine: &Engine, flags: Flags, keys: bool) -> Need {
 #[test]
 fn every_state_says_of_every_command_what_becomes_of_it_for_every_caller() {
     let engine = engine();
-    // Each client is asked by itself whether it is revoked, and where a command runs decides on nothing else.
+    // Revocation is checked per client, and background execution decides nothing about admission.
     let mut states = Gate::all() - Gate::REVOKING - Gate::BACKGROUND;
     for line in STATES.lines().filter(|line| !line.trim().is_empty()) {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
@@ -118,16 +118,16 @@ fn what_is_more_than_a_flag_counts_too() {
     let set = need(&engine, Flags::WRITE | Flags::DENYOOM | Flags::FAST, true);
     let writes = Gate::MISCONF | Gate::AOF_FAILED | Gate::READ_ONLY_REPLICA;
     let admitted = |gate, caller, need: Need| admit(gate, caller, &need) == Verdict::Run;
-    // A script that has written goes on writing, or half of what it does would be done.
+    // A script that has written must continue, or its changes would be half done.
     for gate in writes | Gate::OUT_OF_MEMORY | Gate::NO_REPLICAS {
         assert!(!admitted(gate, Caller::Script, set), "{gate:?}");
         assert!(admitted(gate, Caller::Script, Need { has_written: true, ..set }), "{gate:?}");
     }
-    // A command that is queued waits for no pause, and takes memory.
+    // A queued command does not wait for a pause, but needs memory.
     let get = need(&engine, Flags::READONLY | Flags::FAST, true);
     assert!(admitted(Gate::PAUSED, Caller::Client, Need { is_queued: true, ..get }));
     assert!(admitted(Gate::OUT_OF_MEMORY, Caller::Client, Need { is_queued: true, ..get }));
-    // In a cluster a key's slot says where it is written; once that is locked, the role does.
+    // In a cluster a key's slot decides where it is written; once the slot is locked, the role does.
     let routed = Need { is_routed: true, ..set };
     assert!(admitted(Gate::READ_ONLY_REPLICA, Caller::Client, routed));
     assert!(!admitted(Gate::REPLICA, Caller::Client, routed));

@@ -1,4 +1,4 @@
-//! MIGRATE's machine, step by step: each story says what came of the last step and the step that follows.
+//! Tests of MIGRATE's state machine: each scenario lists results of steps and the expected next steps.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ fn capture(keys: &[usize]) -> Step {
     Step::Capture { hold: Vec::new(), keys: keys.iter().map(|key| (*key, Dialect::Redis)).collect() }
 }
 
-/// Requests, separated by `|`.
+/// Encodes requests separated by `|`.
 fn send(lines: &str) -> Step {
     let mut wire = Vec::new();
     for line in lines.split('|') {
@@ -53,7 +53,7 @@ const GONE: Input = Input::Released(Ok(Release::Gone(None)));
 const CHANGED: Input = Input::Released(Ok(Release::Changed));
 const DONE: Step = Step::Reply { result: Ok("OK"), keep_link: true };
 
-/// A migration after its first step, which captures all keys.
+/// Creates a migration whose first step captures all keys.
 fn begun(order: Order, asking: bool) -> Migration {
     let all: Vec<usize> = (0..order.keys.len()).collect();
     let (machine, first) = Migration::new(Instant::ORIGIN, order, asking);
@@ -104,7 +104,7 @@ fn the_words_that_are_sent_say_how_keys_are_moved() {
     plays_asking(true, order(&["a"]), &whole("RESTORE-ASKING a 0 1"));
     let copied = [(Input::Sent, Step::Read), (ok(), DONE)];
     plays(Order { copy: true, ..order(&["a"]) }, &[&whole("RESTORE a 0 1")[..], &copied].concat());
-    // A key that is due is not one that stays for ever.
+    // An expired key must not be sent with TTL 0, which means no expiry.
     for (expiry, ttl) in [(WALL.0 + 70, 70), (WALL.0, 1), (1, 1)] {
         let dying = CapturedKey { expiry: Some(Millis(expiry)), ..value("1") };
         let story = [
@@ -115,8 +115,8 @@ fn the_words_that_are_sent_say_how_keys_are_moved() {
     }
 }
 
-/// A key is written while it is on its way: it goes again, as it is then, and replaces the older one. A third that has
-/// been deleted is deleted there.
+/// A key changed during transfer is sent again and replaces the older value; a key deleted meanwhile is deleted on the
+/// target.
 #[test]
 fn what_changed_on_the_way_is_sent_again() {
     for (asking, restore, delete) in [(false, "RESTORE", "DEL b"), (true, "RESTORE-ASKING", "ASKING|DEL b")] {
@@ -144,7 +144,7 @@ fn what_changed_on_the_way_is_sent_again() {
     }
 }
 
-/// A key that is written all the time arrives all the same: its writers wait.
+/// A continuously written key arrives nevertheless, because its writers are paused.
 #[test]
 fn after_some_rounds_writes_to_the_slot_wait() {
     let mut machine = begun(order(&["a", "b"]), false);
@@ -186,7 +186,7 @@ fn a_value_that_is_not_understood_goes_once_more_in_valkeys_form() {
     plays(order(&["a"]), &[&begin[..], &refused].concat());
 }
 
-/// An error keeps its key here; the others have arrived, and go.
+/// A key with an error stays here; the others have arrived and are deleted here.
 #[test]
 fn the_first_error_is_told_when_all_keys_are_answered_for() {
     let moved = CommandError::CrossSlot;
@@ -224,7 +224,7 @@ fn a_pause_is_waited_for_before_a_key_goes() {
     );
 }
 
-/// The other end closes a link that nobody has used for long. What has been answered over it was done.
+/// The target closes idle connections. Confirmed keys were executed.
 #[test]
 fn a_kept_link_that_is_dead_is_made_anew_and_no_other() {
     let begin = [(captured(&["1"]), Step::Link { anew: false }), (KEPT, send("RESTORE a 0 1"))];
@@ -259,7 +259,7 @@ fn a_target_that_is_not_there_or_is_this_server_gets_nothing() {
     }
 }
 
-/// The client is told at which step the time was over.
+/// The error names the step at which the timeout expired.
 #[test]
 fn the_time_is_for_all_of_it() {
     let steps = [
