@@ -244,7 +244,7 @@ impl<V: OverflowValue> Entries<V> {
     /// Copies the entry's attributes and value.
     pub(crate) fn copy(&self, place: EntryRef) -> (Attributes, UnstoredValue<V>) {
         let (header, page, at) = self.pages.entry(place.0);
-        let value = match self.body_of(header, page, at) {
+        let value = match self.stored_value_of(header, page, at) {
             StoredValue::Inline(bytes) => UnstoredValue::Bytes(bytes.into()),
             StoredValue::Overflow(value) => UnstoredValue::Overflow(value.copy()),
         };

@@ -41,7 +41,7 @@ pub(crate) trait SecondaryOrder<V: OverflowValue>: Debug + Default {
     fn places(&self, references: impl Iterator<Item = u32>, names: &EntryKeys<'_, V>) -> Self::Positions;
 
     /// Called for each moved entry, in the order given to `places`.
-    fn redirect(&mut self, places: &mut Self::Positions, from: u32, to: u32);
+    fn replace_reference(&mut self, places: &mut Self::Positions, from: u32, to: u32);
 
     /// Heap bytes used.
     fn bytes(&self) -> usize;
@@ -60,7 +60,7 @@ impl<V: OverflowValue> SecondaryOrder<V> for () {
     fn places(&self, _: impl Iterator<Item = u32>, _: &EntryKeys<'_, V>) {}
 
     #[inline(always)]
-    fn redirect(&mut self, (): &mut (), _: u32, _: u32) {}
+    fn replace_reference(&mut self, (): &mut (), _: u32, _: u32) {}
 
     fn bytes(&self) -> usize {
         0
@@ -165,7 +165,7 @@ impl SecondaryOrder<ScoreBytes> for Tree {
         references.map(|reference| self.position(reference, names)).collect::<Vec<_>>().into_iter()
     }
 
-    fn redirect(&mut self, places: &mut Self::Positions, from: u32, to: u32) {
+    fn replace_reference(&mut self, places: &mut Self::Positions, from: u32, to: u32) {
         let position = places.next().expect("each entry that is moved had a place");
         self.replace_reference(&position, from, to);
     }

@@ -140,7 +140,7 @@ impl<V: OverflowValue> Entries<V> {
                     let hash = self.hash_in_detached_page(header, page, to);
                     self.index.replace_reference(hash, before, after);
                 }
-                self.order.redirect(&mut places, before, after);
+                self.order.replace_reference(&mut places, before, after);
                 earliest = earliest.min(header.expiry(page, to).unwrap_or(page::NEVER));
                 to += len;
             }
@@ -167,7 +167,7 @@ impl<V: OverflowValue> Entries<V> {
             let hash = self.hash_in_detached_page(header, page, at);
             let (before, after) = (pages::reference(from, at), pages::reference(to, end));
             self.index.replace_reference(hash, before, after);
-            self.order.redirect(&mut places, before, after);
+            self.order.replace_reference(&mut places, before, after);
             earliest = earliest.min(header.expiry(page, at).unwrap_or(page::NEVER));
             end += len;
         }

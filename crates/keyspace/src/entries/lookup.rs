@@ -75,11 +75,16 @@ impl<V: OverflowValue> Entries<V> {
     #[inline(always)]
     pub(crate) fn value(&self, place: EntryRef) -> (Code, StoredValue<'_, V>) {
         let (header, page, at) = self.pages.entry(place.0);
-        (header.code(), self.body_of(header, page, at))
+        (header.code(), self.stored_value_of(header, page, at))
     }
 
     #[inline(always)]
-    pub(super) fn body_of<'a>(&'a self, header: Header, page: &'a [u8], at: usize) -> StoredValue<'a, V> {
+    pub(super) fn stored_value_of<'a>(
+        &'a self,
+        header: Header,
+        page: &'a [u8],
+        at: usize,
+    ) -> StoredValue<'a, V> {
         match header.record_number(page, at) {
             None => StoredValue::Inline(header.value(page, at)),
             Some(number) => StoredValue::Overflow(&self.store().record(number).value),
@@ -176,13 +181,13 @@ impl<V: OverflowValue> Entries<V> {
             self.pages.page_if(*number).is_some_and(|page| page::earliest(page) < page::NEVER)
         };
         // A page's bound can be stale (its entry is gone) and is inexact for times far in the future.
-        let found = some().filter(may_have).find_map(|number| self.volatile_in(number, seed));
-        let found = found.or_else(|| self.volatile_in(self.earliest_page().0, seed));
-        found.or_else(|| some().find_map(|number| self.volatile_in(number, seed)))
+        let found = some().filter(may_have).find_map(|number| self.pick_volatile_in_page(number, seed));
+        let found = found.or_else(|| self.pick_volatile_in_page(self.earliest_page().0, seed));
+        found.or_else(|| some().find_map(|number| self.pick_volatile_in_page(number, seed)))
     }
 
     /// Picks an entry with an expiry from one page.
-    fn volatile_in(&self, number: usize, random: u64) -> Option<EntryRef> {
+    fn pick_volatile_in_page(&self, number: usize, random: u64) -> Option<EntryRef> {
         let page = self.pages.page_if(number)?;
         let expires = |&(_, header): &(usize, Header)| header.state() == entry::ALIVE && header.has_expiry();
         let count = page::entries(page, page::HEADER_LEN).filter(expires).count() as u64;

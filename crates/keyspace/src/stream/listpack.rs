@@ -209,7 +209,7 @@ impl<'b> Appender<'b> {
     /// Appends the backward length of an item.
     #[inline]
     fn close(&mut self, start: usize) {
-        put_length(self.bytes, self.bytes.len() - start);
+        put_backward_length(self.bytes, self.bytes.len() - start);
         self.items += 1;
     }
 }
@@ -258,7 +258,7 @@ fn put_integer(bytes: &mut Vec<u8>, value: i64) {
 
 /// Low seven bits last; every byte but the first has the continuation bit.
 #[inline]
-fn put_length(bytes: &mut Vec<u8>, len: usize) {
+fn put_backward_length(bytes: &mut Vec<u8>, len: usize) {
     let count = backward_length_size(len);
     for place in (0..count).rev() {
         let byte = (len >> (7 * place)) as u8 & 0x7F;
@@ -276,7 +276,7 @@ pub(super) fn replace_integer(bytes: &mut Vec<u8>, at: usize, value: i64) {
     let mut coded = Vec::with_capacity(10);
     put_integer(&mut coded, value);
     let len = coded.len();
-    put_length(&mut coded, len);
+    put_backward_length(&mut coded, len);
     bytes.splice(at..next, coded);
     set_len(bytes);
 }

@@ -10,12 +10,12 @@ use crate::Depth;
 
 /// An item: a string, or an integer that stands for its decimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RdbItem<'a> {
+pub(super) enum PackedItem<'a> {
     Bytes(&'a [u8]),
     Integer(i64),
 }
 
-impl<'a> RdbItem<'a> {
+impl<'a> PackedItem<'a> {
     pub(super) fn as_bytes<'b>(&self, digits: &'b mut itoa::Buffer) -> &'b [u8]
     where
         'a: 'b,
@@ -35,7 +35,7 @@ impl<'a> RdbItem<'a> {
 }
 
 /// The items of a packed string; small ones need no heap allocation.
-pub(super) type Items<'a> = SmallVec<[RdbItem<'a>; 64]>;
+pub(super) type Items<'a> = SmallVec<[PackedItem<'a>; 64]>;
 
 const END: u8 = 0xFF;
 
@@ -59,8 +59,8 @@ impl<'a> Reader<'a> {
         self.array::<1>().map(|[byte]| byte)
     }
 
-    fn bytes(&mut self, len: usize) -> Option<RdbItem<'a>> {
-        self.take(len).map(RdbItem::Bytes)
+    fn bytes(&mut self, len: usize) -> Option<PackedItem<'a>> {
+        self.take(len).map(PackedItem::Bytes)
     }
 
     /// Reads a three-byte little-endian integer.
@@ -98,11 +98,11 @@ pub(super) fn listpack(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
         }
         let low = |bits: u8| usize::from(first & ((1 << bits) - 1));
         items.push(match first {
-            0x00..=0x7F => RdbItem::Integer(i64::from(first)),
+            0x00..=0x7F => PackedItem::Integer(i64::from(first)),
             0x80..=0xBF => reader.bytes(low(6))?,
             0xC0..=0xDF => {
                 let value = (low(5) << 8 | usize::from(reader.byte()?)) as i64;
-                RdbItem::Integer(if value >= 1 << 12 { value - (1 << 13) } else { value })
+                PackedItem::Integer(if value >= 1 << 12 { value - (1 << 13) } else { value })
             }
             0xE0..=0xEF => {
                 let len = low(4) << 8 | usize::from(reader.byte()?);
@@ -112,10 +112,10 @@ pub(super) fn listpack(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
                 let len = u32::from_le_bytes(reader.array()?);
                 reader.bytes(len as usize)?
             }
-            0xF1 => RdbItem::Integer(reader.integer16()?),
-            0xF2 => RdbItem::Integer(reader.integer24()?),
-            0xF3 => RdbItem::Integer(reader.integer32()?),
-            0xF4 => RdbItem::Integer(reader.integer64()?),
+            0xF1 => PackedItem::Integer(reader.integer16()?),
+            0xF2 => PackedItem::Integer(reader.integer24()?),
+            0xF3 => PackedItem::Integer(reader.integer32()?),
+            0xF4 => PackedItem::Integer(reader.integer64()?),
             _ => return None,
         });
         let item_len = before - reader.0.len();
@@ -202,12 +202,12 @@ pub(super) fn ziplist(bytes: &[u8], depth: Depth) -> Option<Items<'_>> {
                 let len = u32::from_be_bytes(reader.array()?);
                 reader.bytes(len as usize)?
             }
-            0xC0 => RdbItem::Integer(reader.integer16()?),
-            0xD0 => RdbItem::Integer(reader.integer32()?),
-            0xE0 => RdbItem::Integer(reader.integer64()?),
-            0xF0 => RdbItem::Integer(reader.integer24()?),
-            0xFE => RdbItem::Integer(i64::from(reader.byte()? as i8)),
-            0xF1..=0xFD => RdbItem::Integer(i64::from(form & 0x0F) - 1),
+            0xC0 => PackedItem::Integer(reader.integer16()?),
+            0xD0 => PackedItem::Integer(reader.integer32()?),
+            0xE0 => PackedItem::Integer(reader.integer64()?),
+            0xF0 => PackedItem::Integer(reader.integer24()?),
+            0xFE => PackedItem::Integer(i64::from(reader.byte()? as i8)),
+            0xF1..=0xFD => PackedItem::Integer(i64::from(form & 0x0F) - 1),
             _ => return None,
         });
         (last, last_len) = (Some(begin), bytes.len() - reader.0.len() - begin);
@@ -252,17 +252,17 @@ mod tests {
 
     #[test]
     fn listpack_items_of_every_encoding() {
-        let forms: &[(&[u8], RdbItem<'_>)] = &[
-            (b"\x05\x01", RdbItem::Integer(5)),
-            (b"\x82ab\x03", RdbItem::Bytes(b"ab")),
-            (b"\xc1\x00\x02", RdbItem::Integer(256)),
-            (b"\xdf\xff\x02", RdbItem::Integer(-1)),
-            (b"\xe0\x01z\x03", RdbItem::Bytes(b"z")),
-            (b"\xf0\x01\x00\x00\x00z\x06", RdbItem::Bytes(b"z")),
-            (b"\xf1\x00\x80\x03", RdbItem::Integer(-32768)),
-            (b"\xf2\xff\xff\xff\x04", RdbItem::Integer(-1)),
-            (b"\xf3\x00\x00\x00\x80\x05", RdbItem::Integer(i64::from(i32::MIN))),
-            (b"\xf4\x00\x00\x00\x00\x00\x00\x00\x80\x09", RdbItem::Integer(i64::MIN)),
+        let forms: &[(&[u8], PackedItem<'_>)] = &[
+            (b"\x05\x01", PackedItem::Integer(5)),
+            (b"\x82ab\x03", PackedItem::Bytes(b"ab")),
+            (b"\xc1\x00\x02", PackedItem::Integer(256)),
+            (b"\xdf\xff\x02", PackedItem::Integer(-1)),
+            (b"\xe0\x01z\x03", PackedItem::Bytes(b"z")),
+            (b"\xf0\x01\x00\x00\x00z\x06", PackedItem::Bytes(b"z")),
+            (b"\xf1\x00\x80\x03", PackedItem::Integer(-32768)),
+            (b"\xf2\xff\xff\xff\x04", PackedItem::Integer(-1)),
+            (b"\xf3\x00\x00\x00\x80\x05", PackedItem::Integer(i64::from(i32::MIN))),
+            (b"\xf4\x00\x00\x00\x00\x00\x00\x00\x80\x09", PackedItem::Integer(i64::MIN)),
         ];
         let mut body = Vec::new();
         forms.iter().for_each(|(form, _)| body.extend_from_slice(form));
@@ -282,17 +282,17 @@ mod tests {
         let mut body = Vec::new();
         let mut long = b"\x02\x40\x46".to_vec();
         long.extend_from_slice(LONG);
-        let forms: &[(&[u8], RdbItem<'_>)] = &[
-            (b"\x00\x02ab", RdbItem::Bytes(b"ab")),
-            (&long, RdbItem::Bytes(LONG)),
-            (b"\x02\x80\x00\x00\x00\x01z", RdbItem::Bytes(b"z")),
-            (b"\x02\xc0\x00\x80", RdbItem::Integer(-32768)),
-            (b"\x02\xd0\xff\xff\xff\xff", RdbItem::Integer(-1)),
-            (b"\x02\xe0\x01\x00\x00\x00\x00\x00\x00\x00", RdbItem::Integer(1)),
-            (b"\xfe\x02\x00\x00\x00\xf0\xff\xff\xff", RdbItem::Integer(-1)),
-            (b"\x02\xfe\x80", RdbItem::Integer(-128)),
-            (b"\x02\xf1", RdbItem::Integer(0)),
-            (b"\x02\xfd", RdbItem::Integer(12)),
+        let forms: &[(&[u8], PackedItem<'_>)] = &[
+            (b"\x00\x02ab", PackedItem::Bytes(b"ab")),
+            (&long, PackedItem::Bytes(LONG)),
+            (b"\x02\x80\x00\x00\x00\x01z", PackedItem::Bytes(b"z")),
+            (b"\x02\xc0\x00\x80", PackedItem::Integer(-32768)),
+            (b"\x02\xd0\xff\xff\xff\xff", PackedItem::Integer(-1)),
+            (b"\x02\xe0\x01\x00\x00\x00\x00\x00\x00\x00", PackedItem::Integer(1)),
+            (b"\xfe\x02\x00\x00\x00\xf0\xff\xff\xff", PackedItem::Integer(-1)),
+            (b"\x02\xfe\x80", PackedItem::Integer(-128)),
+            (b"\x02\xf1", PackedItem::Integer(0)),
+            (b"\x02\xfd", PackedItem::Integer(12)),
         ];
         forms.iter().for_each(|(form, _)| body.extend_from_slice(form));
         let mut bytes = (body.len() as u32 + 11).to_le_bytes().to_vec();
@@ -306,7 +306,7 @@ mod tests {
     #[test]
     fn zipmap_with_unused_bytes_is_read() {
         let bytes = b"\x02\x01a\x01\x02x..\xfe\x01\x00\x00\x00b\x00\x00\xff";
-        let expected: Items<'_> = [&b"a"[..], b"x", b"b", b""].map(RdbItem::Bytes).into_iter().collect();
+        let expected: Items<'_> = [&b"a"[..], b"x", b"b", b""].map(PackedItem::Bytes).into_iter().collect();
         assert_eq!(zipmap(bytes, Depth::Deep), Some(expected));
         assert_eq!(zipmap(b"\x01\x01a\xff", Depth::AsRead), None);
         assert_eq!(zipmap(b"\x00\xff", Depth::Deep), Some(Items::new()));

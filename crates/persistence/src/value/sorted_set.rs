@@ -169,8 +169,8 @@ fn read_flat<R: Read>(code: u8, source: &mut Source<R>, buffer: &mut ValueBuffer
         }
         items.chunks(2).try_for_each(|member| {
             let score = match member[1] {
-                packed_encodings::RdbItem::Integer(score) => score as f64,
-                packed_encodings::RdbItem::Bytes(text) => resp::parse_double(text).ok_or(NO_SCORE)?,
+                packed_encodings::PackedItem::Integer(score) => score as f64,
+                packed_encodings::PackedItem::Bytes(text) => resp::parse_double(text).ok_or(NO_SCORE)?,
             };
             packed.push_scored(member[0].as_bytes(&mut Default::default()), score);
             Ok(())
