@@ -1,4 +1,4 @@
-//! The append-only file: kills, failed rewrites, files of other servers.
+//! Tests of the append-only file: kills, failed rewrites and files of other servers.
 
 mod failed_rewrites;
 mod file_forms;

@@ -1,21 +1,22 @@
-//! A disk that is full, and has room again. Needs to be let mount a small tmpfs.
+//! Tests of a full disk that later has free space again. They need permission to mount a small tmpfs.
 
 use harness::{Node, Program, Value, eventually};
 
-const SIZE: u64 = 8 << 20;
+const DISK_SIZE: u64 = 8 << 20;
 
-/// A server with an append-only file on a small disk; none, and the reason said, where none can be mounted.
-fn server(options: &str) -> Option<Node> {
+/// Starts a server whose append-only file is on a small disk. Returns `None`, and prints the reason, if the disk cannot
+/// be mounted.
+fn start_on_small_disk(options: &str) -> Option<Node> {
     let mut node = Node::prepare(&Program::redoubt(), &format!("--appendonly yes --save  {options}"));
-    if let Err(reason) = node.limit_disk(SIZE) {
-        eprintln!("left out: {reason}");
+    if let Err(reason) = node.limit_disk(DISK_SIZE) {
+        eprintln!("skipped: {reason}");
         return None;
     }
     node.launch();
     Some(node)
 }
 
-/// Writes until the server refuses; gives how often it said yes before.
+/// Increments a counter until the server refuses writes; returns the last acknowledged value.
 fn write_until_refused(node: &Node) -> i64 {
     let mut connection = node.connect();
     let mut count = 0;
@@ -32,8 +33,8 @@ fn write_until_refused(node: &Node) -> i64 {
 }
 
 #[test]
-fn writes_are_refused_while_the_disk_is_full_and_taken_again_and_kept_afterwards() {
-    let Some(mut node) = server("") else { return };
+fn writes_are_refused_while_the_disk_is_full_and_accepted_afterwards() {
+    let Some(mut node) = start_on_small_disk("") else { return };
     node.fill_disk();
     let count = write_until_refused(&node);
     assert_eq!(node.run("GET counter").text(), count.to_string(), "reads are served");
@@ -43,18 +44,19 @@ fn writes_are_refused_while_the_disk_is_full_and_taken_again_and_kept_afterwards
         Value::Int(number) => Some(number),
         _ => None,
     });
-    assert_eq!(next, count + 1, "what was refused was not done");
-    // The promise of `everysec` for a write that was answered just before the kill.
+    assert_eq!(next, count + 1, "refused writes must not be applied");
+    // `WAITAOF` makes sure that the last write is synced: `everysec` alone may lose writes acknowledged just before the
+    // kill.
     assert_eq!(client.run("WAITAOF 1 0 20000").items()[0].int(), 1, "it is on disk");
     node.kill();
     node.launch();
     assert_eq!(node.run("GET counter").text(), next.to_string());
 }
 
-/// A script was let change what a client could not, and what it did was lost with the next kill.
+/// A script used to bypass the refusal of writes; its changes were lost with the next kill.
 #[test]
-fn a_script_writes_no_more_than_a_client_while_the_disk_is_full() {
-    let Some(node) = server("") else { return };
+fn scripts_cannot_write_while_the_disk_is_full() {
+    let Some(node) = start_on_small_disk("") else { return };
     node.run("SET kept 1").expect_ok();
     node.fill_disk();
     write_until_refused(&node);
@@ -63,7 +65,7 @@ fn a_script_writes_no_more_than_a_client_while_the_disk_is_full() {
         let text = format!("{reply:?}");
         assert!(text.contains("MISCONF Errors writing to the AOF file: No space left"), "{text}");
     };
-    // One that says that it writes is refused before it begins, also where it would be queued.
+    // A script that declares its writes is refused before it runs, and when `MULTI` would queue it.
     let writes = "return redis.call('incr',KEYS[1])";
     let declared = format!("#!lua\n{writes}");
     for script in [writes, &declared] {
@@ -80,14 +82,14 @@ fn a_script_writes_no_more_than_a_client_while_the_disk_is_full() {
 }
 
 #[test]
-fn a_node_of_a_cluster_survives_a_full_disk_and_promises_nothing_meanwhile() {
-    let Some(mut node) = server("--cluster-enabled yes") else { return };
+fn cluster_node_survives_a_full_disk_and_withholds_epoch_bumps() {
+    let Some(mut node) = start_on_small_disk("--cluster-enabled yes") else { return };
     node.run("CLUSTER ADDSLOTSRANGE 0 16383").expect_ok();
     node.fill_disk();
-    // The answer waits for the disk.
+    // `BUMPEPOCH` replies after the new epoch is on disk.
     let mut patient = node.connect();
-    patient.send(&["CLUSTER", "BUMPEPOCH"]).expect("it listens");
-    eventually("it cannot write down what it knows", || {
+    patient.send(&["CLUSTER", "BUMPEPOCH"]).expect("the node receives it");
+    eventually("the node cannot save nodes.conf", || {
         node.log().contains("can't update cluster config file").then_some(())
     });
     assert_eq!(node.run("PING"), Value::Simple("PONG".into()));
@@ -98,19 +100,19 @@ fn a_node_of_a_cluster_survives_a_full_disk_and_promises_nothing_meanwhile() {
     node.kill();
     node.launch();
     let mine = harness::cluster_field(&mut node.connect(), "cluster_my_epoch");
-    assert_eq!(mine.as_deref(), epoch.strip_prefix("BUMPED "), "it was on disk before it was told");
+    assert_eq!(mine.as_deref(), epoch.strip_prefix("BUMPED "), "the epoch must be on disk before the reply");
 }
 
-/// A message is no change of data: nothing of it has to be on the disk before the publisher is answered.
+/// A published message changes no data, so its reply need not wait for the disk.
 #[test]
-fn what_changes_no_data_is_answered_while_the_disk_is_full() {
-    let Some(node) = server("--appendfsync always") else { return };
+fn commands_that_change_no_data_get_replies_while_the_disk_is_full() {
+    let Some(node) = start_on_small_disk("--appendfsync always") else { return };
     let mut client = node.connect();
     client.run("SET k v").expect_ok();
     client.run("SET short v PX 1").expect_ok();
     assert_eq!(client.run("PFADD sketch a b"), Value::Int(1));
     node.fill_disk();
-    // The writes that find the disk full are never answered.
+    // Writes issued while the disk is full get no reply.
     let mut lost = node.connect();
     eventually("the disk is full", || {
         lost.send(&["INCR", "counter"]).expect("it reads");
@@ -120,7 +122,7 @@ fn what_changes_no_data_is_answered_while_the_disk_is_full() {
         assert_eq!(client.run(line), Value::Int(0), "{line}");
     }
     assert_eq!(client.run("GET short"), Value::NullBulk);
-    // It would keep the number in the key.
+    // `PFCOUNT` would cache the cardinality in the key.
     assert_eq!(client.run("PFCOUNT sketch"), Value::Int(2));
     client.run("MULTI").expect_ok();
     client.run("PUBLISH news hi");

@@ -1,4 +1,4 @@
-//! RDB files: saving, loading, cancelling, and the reader of `redoubt rdb`.
+//! Tests of RDB files: saving, loading, cancelling, and the `redoubt rdb` command.
 
 mod cancelling;
 mod loading;

@@ -1,4 +1,4 @@
-//! Connections: access control, TLS, limits, bad input, disconnects.
+//! Tests of client connections: ACLs, TLS, limits, bad input and disconnects.
 
 mod acl;
 mod bad_input;

@@ -1,4 +1,4 @@
-//! Keys: expiry, blocking commands, transactions, notifications, client-side caching, pub/sub.
+//! Tests of keys: expiry, blocking commands, transactions, notifications, client-side caching and pub/sub.
 
 mod blocking;
 mod edges_beside_valkey;

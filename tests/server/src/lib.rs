@@ -1,4 +1,5 @@
-//! Tests of one server as clients and operators see it: connections, keys, memory, scripts, the process, INFO and the log.
+//! Tests of a single server as clients and operators see it: connections, keys, memory, scripts, the process, INFO and
+//! the log.
 #![forbid(unsafe_code)]
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Memory: maxmemory, eviction, client buffers, memory returned to the system.
+//! Tests of memory: maxmemory, eviction, client buffers, and memory returned to the system.
 
 mod client_memory;
 mod eviction;

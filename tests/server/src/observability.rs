@@ -1,4 +1,4 @@
-//! INFO, its error counters and the log, beside Valkey.
+//! Tests of INFO, its error counters and the log, compared with Valkey.
 
 mod errors_beside_valkey;
 mod info;

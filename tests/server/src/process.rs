@@ -1,4 +1,4 @@
-//! The process: command line, configuration, signals, crashes, DEBUG.
+//! Tests of the server process: command line, configuration, signals, crashes and DEBUG.
 
 mod command_line;
 mod crashing;

@@ -1,4 +1,4 @@
-//! Scripts and other commands that run for long, and the script debugger.
+//! Tests of long-running scripts and commands, and of the script debugger.
 
 mod busy_scripts;
 mod long_commands;

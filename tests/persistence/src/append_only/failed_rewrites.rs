@@ -1,4 +1,5 @@
-//! The append-only file while rewrites fail: whatever they leave behind, what was acknowledged is loaded, and once.
+//! Tests of failing AOF rewrites: acknowledged writes must be loaded exactly once, whatever files a failed rewrite
+//! leaves.
 
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -9,31 +10,31 @@ use harness::{
     eventually,
 };
 
-const ALWAYS: &str =
+const FSYNC_ALWAYS: &str =
     "--save  --appendonly yes --appendfsync always --rdbcompression no --enable-debug-command yes";
-/// A base is longer, an increment shorter.
-const LIMIT: &str = "4000000";
+/// A file size limit in bytes: a new base file exceeds it, an increment does not.
+const FILE_SIZE_LIMIT: &str = "4000000";
 const ROUNDS: usize = 3;
 
-/// No file may be longer, as on a disk that is full.
-fn limit(node: &Node, bytes: &str) {
+/// Limits the size of files that the server can write, to simulate a full disk.
+fn limit_file_size(node: &Node, bytes: &str) {
     let set = Command::new("prlimit")
         .args([&format!("--pid={}", node.pid()), &format!("--fsize={bytes}:unlimited")])
         .status();
     assert!(set.expect("prlimit is part of util-linux").success());
 }
 
-/// Each rewrite cuts, has the writer go on in another increment, and fails. The next may cut while the writer is just
-/// about to.
+/// Each failing rewrite switches the writer to a new increment and then fails. The next rewrite may start just before
+/// the writer has switched.
 #[test]
-fn rewrites_that_fail_in_a_row_lose_nothing_that_was_acknowledged() {
-    let mut node = Node::start(&Program::redoubt(), ALWAYS);
+fn consecutive_failed_rewrites_lose_no_acknowledged_writes() {
+    let mut node = Node::start(&Program::redoubt(), FSYNC_ALWAYS);
     node.run("DEBUG POPULATE 50000 key 100").expect_ok();
-    // Keys made by DEBUG are in no increment.
+    // `DEBUG POPULATE` writes nothing to the AOF, so its keys need a base.
     node.run("BGREWRITEAOF");
     eventually("the base is there", || (node.info("persistence", "aof_rewrites")? != "1").then_some(()));
     for round in 0..ROUNDS {
-        limit(&node, LIMIT);
+        limit_file_size(&node, FILE_SIZE_LIMIT);
         let counters = Counters::start(&node, 4);
         let mut connection = node.connect();
         let (until, mut failed) = (Instant::now() + Duration::from_secs(4), 0);
@@ -50,12 +51,12 @@ fn rewrites_that_fail_in_a_row_lose_nothing_that_was_acknowledged() {
     }
 }
 
-/// The end of the file was brought to the disk at a shutdown; then the data could not be saved, and the server goes on.
+/// The failed shutdown has already flushed and synced the AOF. The server continues and must still append to it.
 #[test]
-fn after_a_shutdown_that_could_not_save_the_file_is_still_written() {
-    let mut node = Node::start(&Program::redoubt(), ALWAYS);
+fn aof_is_still_written_after_a_failed_shutdown() {
+    let mut node = Node::start(&Program::redoubt(), FSYNC_ALWAYS);
     node.run("DEBUG POPULATE 50000 key 100").expect_ok();
-    limit(&node, LIMIT);
+    limit_file_size(&node, FILE_SIZE_LIMIT);
     assert!(node.run("SHUTDOWN SAVE").is_error("ERR Errors trying to SHUTDOWN"));
     node.run("SET a 1").expect_ok();
     node.kill();

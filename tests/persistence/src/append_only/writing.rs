@@ -1,4 +1,4 @@
-//! The append-only file: what was acknowledged is there after a kill, whatever else happened meanwhile.
+//! Tests of writing the append-only file: acknowledged writes survive a kill, whatever else happened before it.
 
 use std::fs;
 use std::net::{TcpListener, TcpStream};
@@ -14,34 +14,34 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rustix::process::{Pid, Signal, kill_process};
 
-const ALWAYS: &str = "--save  --appendonly yes --appendfsync always --enable-debug-command yes";
-const EVERY_SECOND: &str = "--save  --appendonly yes --appendfsync everysec --enable-debug-command yes";
+const FSYNC_ALWAYS: &str = "--save  --appendonly yes --appendfsync always --enable-debug-command yes";
+const FSYNC_EVERYSEC: &str = "--save  --appendonly yes --appendfsync everysec --enable-debug-command yes";
 
-fn is_loaded(node: &Node) {
+fn wait_until_loaded(node: &Node) {
     eventually("the data is loaded", || (!node.run("GET x").is_error("LOADING")).then_some(()));
 }
 
-/// The files that the manifest names, in their order.
-fn files(node: &Node) -> Vec<PathBuf> {
+/// The files that the manifest names, in order.
+fn manifest_paths(node: &Node) -> Vec<PathBuf> {
     let folder = node.folder().join("appendonlydir");
     let manifest = fs::read_to_string(folder.join("appendonly.aof.manifest")).expect("a manifest");
     let names = manifest.lines().map(|line| line.split(' ').nth(1).expect("a name").to_owned());
     names.map(|name| folder.join(name)).collect()
 }
 
-fn rewrites(node: &Node) -> u64 {
+fn rewrite_count(node: &Node) -> u64 {
     node.info("persistence", "aof_rewrites").expect("it is shown").parse().expect("a number")
 }
 
 fn wait_for_rewrite(node: &Node, before: u64) {
-    eventually("the rewrite ends", || (rewrites(node) > before).then_some(()));
+    eventually("the rewrite ends", || (rewrite_count(node) > before).then_some(()));
     assert_eq!(node.info("persistence", "aof_last_bgrewrite_status").as_deref(), Some("ok"));
 }
 
-/// Kills a server so many times at a random moment, with a rewrite under way or not.
-fn killed_under_load(rounds: u64) {
+/// Kills the server `rounds` times at a random moment, in half of the rounds during a rewrite.
+fn kill_repeatedly_under_load(rounds: u64) {
     let mut random = ChaCha8Rng::seed_from_u64(rounds);
-    let mut node = Node::start(&Program::redoubt(), ALWAYS);
+    let mut node = Node::start(&Program::redoubt(), FSYNC_ALWAYS);
     for round in 0..rounds {
         let counters = Counters::start(&node, 8);
         counters.wait_for(random.random_range(0..5000));
@@ -49,58 +49,58 @@ fn killed_under_load(rounds: u64) {
             node.run("BGREWRITEAOF");
             counters.wait_for(random.random_range(0..2000));
         }
-        // Between two answers.
+        // Lets the kill fall between two replies.
         std::thread::sleep(Duration::from_micros(random.random_range(0..3000)));
         node.kill();
         let acknowledged = counters.stop();
         node.launch();
-        is_loaded(&node);
+        wait_until_loaded(&node);
         assert_kept(&node, &acknowledged, &format!("round {round}"));
     }
 }
 
 #[test]
-fn what_was_acknowledged_under_always_is_there_after_a_kill() {
-    killed_under_load(5);
+fn acknowledged_writes_survive_a_kill_with_fsync_always() {
+    kill_repeatedly_under_load(5);
 }
 
 #[test]
 #[ignore = "long: make soak"]
-fn what_was_acknowledged_under_always_is_there_after_a_hundred_kills() {
-    killed_under_load(100);
+fn acknowledged_writes_survive_a_hundred_kills_with_fsync_always() {
+    kill_repeatedly_under_load(100);
 }
 
 #[test]
-fn a_rewrite_under_load_loses_nothing_and_leaves_two_files() {
-    let mut node = Node::start(&Program::redoubt(), EVERY_SECOND);
+fn rewrite_under_load_loses_nothing_and_leaves_two_files() {
+    let mut node = Node::start(&Program::redoubt(), FSYNC_EVERYSEC);
     let counters = Counters::start(&node, 4);
     for _ in 0..3 {
-        let before = rewrites(&node);
+        let before = rewrite_count(&node);
         counters.wait_for(2000);
         assert!(node.run("BGREWRITEAOF").text().contains("started"));
         wait_for_rewrite(&node, before);
     }
     let acknowledged = counters.stop();
     let digest = node.run("DEBUG DIGEST");
-    assert_eq!(files(&node).len(), 2, "{:?}", files(&node));
+    assert_eq!(manifest_paths(&node).len(), 2, "{:?}", manifest_paths(&node));
     let folder = fs::read_dir(node.folder().join("appendonlydir")).expect("the folder");
     assert_eq!(folder.count(), 3, "nothing else is left behind");
     assert!(node.terminate().success());
     node.launch();
-    is_loaded(&node);
+    wait_until_loaded(&node);
     assert_kept(&node, &acknowledged, "after rewrites");
     assert_eq!(node.run("DEBUG DIGEST"), digest);
 }
 
 #[test]
-fn a_torn_end_is_cut_off_and_anything_else_stops_the_start() {
-    let mut node = Node::start(&Program::redoubt(), ALWAYS);
+fn torn_tail_is_truncated_and_other_corruption_prevents_startup() {
+    let mut node = Node::start(&Program::redoubt(), FSYNC_ALWAYS);
     let mut connection = node.connect();
     for line in ["SET a 1", "MULTI", "SET b 1", "SET c 1", "EXEC", "SET a 2"] {
         connection.run(line);
     }
     node.kill();
-    let last = files(&node).pop().expect("an increment");
+    let last = manifest_paths(&node).pop().expect("an increment");
     let whole = fs::read(&last).expect("it is there");
     let torn = [
         &b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n"[..],
@@ -111,7 +111,7 @@ fn a_torn_end_is_cut_off_and_anything_else_stops_the_start() {
     for end in torn {
         fs::write(&last, [&whole, end].concat()).expect("it can be written");
         node.launch();
-        is_loaded(&node);
+        wait_until_loaded(&node);
         assert_eq!(node.run("GET a").text(), "2", "{}", end.escape_ascii());
         node.kill();
         assert!(fs::read(&last).expect("it is there").starts_with(&whole));
@@ -134,7 +134,7 @@ fn a_torn_end_is_cut_off_and_anything_else_stops_the_start() {
 }
 
 #[test]
-fn it_is_switched_on_and_off_while_clients_write() {
+fn aof_can_be_switched_on_and_off_while_clients_write() {
     let mut node = Node::start(&Program::redoubt(), "--save  --appendonly no --enable-debug-command yes");
     let counters = Counters::start(&node, 4);
     node.run("CONFIG SET appendonly yes").expect_ok();
@@ -148,13 +148,13 @@ fn it_is_switched_on_and_off_while_clients_write() {
     node.add_options("--appendonly yes");
     assert!(node.terminate().success());
     node.launch();
-    is_loaded(&node);
+    wait_until_loaded(&node);
     assert_kept(&node, &acknowledged, "switched on");
 }
 
-/// `appenddirname` is a file: nothing can be begun there.
+/// `appenddirname` is a regular file, so the AOF cannot be created there.
 #[test]
-fn config_set_that_cannot_begin_the_file_changes_nothing() {
+fn config_set_changes_nothing_if_the_aof_cannot_be_created() {
     let options = "--save  --appendonly no --appenddirname blocked --enable-protected-configs yes";
     let node = Node::start(&Program::redoubt(), options);
     let folder = node.folder().canonicalize().expect("a folder");
@@ -176,22 +176,22 @@ fn config_set_that_cannot_begin_the_file_changes_nothing() {
         assert_eq!(node.run(&line), Value::Error(error.to_owned()), "{line}");
         assert_eq!(all(), before, "{line}");
         node.run("SET key value").expect_ok();
-        assert!(TcpStream::connect(free).is_err(), "{line}: nobody listens there");
+        assert!(TcpStream::connect(free).is_err(), "{line}: the new port must not be open");
         assert_eq!(node.info("persistence", "aof_enabled").as_deref(), Some("0"));
         assert_eq!(node.info("server", "tcp_port"), Some(node.port.to_string()));
     }
     node.run("SAVE").expect_ok();
-    assert!(folder.join("dump.rdb").exists(), "the process is in its folder again");
+    assert!(folder.join("dump.rdb").exists(), "the process is still in its old working directory");
     assert!(node.log().contains("Can't open or create append-only dir"), "{}", node.log());
-    // Once there is room for it, it is begun.
+    // Once the obstacle is removed, the AOF can be switched on.
     fs::remove_file(folder.join("blocked")).expect("it is removed");
     node.run("CONFIG SET appendonly yes").expect_ok();
     wait_for_rewrite(&node, 0);
 }
 
-/// Valkey's texts: its tools look for them.
+/// The log lines are Valkey's, because tools search for them.
 #[test]
-fn a_stop_is_refused_at_once_while_the_first_base_is_written() {
+fn shutdown_is_refused_while_the_first_base_is_written() {
     let options = "--save  --appendonly no --rdb-key-save-delay 50000 --enable-debug-command yes";
     let mut node = Node::start(&Program::redoubt(), options);
     node.run("DEBUG POPULATE 1000").expect_ok();
@@ -211,31 +211,31 @@ fn a_stop_is_refused_at_once_while_the_first_base_is_written() {
     assert!(node.log().contains("Writing initial AOF. Exit anyway."), "{}", node.log());
 }
 
-/// It was switched on a moment ago: its first base is not there yet, and its increments are nothing without that.
+/// The AOF was just switched on. Until its first base is complete, its increments cannot be loaded.
 #[test]
-fn a_server_stops_once_its_first_base_is_there() {
+fn shutdown_succeeds_once_the_first_base_is_written() {
     for round in 0..5 {
         let mut node = Node::start(&Program::redoubt(), "--save  --appendonly no --enable-debug-command yes");
         node.run("DEBUG POPULATE 20000").expect_ok();
         node.run("CONFIG SET appendonly yes").expect_ok();
         node.run(&format!("SET last {round}")).expect_ok();
-        eventually("it stops", || {
+        eventually("the server stops", || {
             let _ = node.try_connect().ok().map(|mut connection| connection.try_call(&["SHUTDOWN"]));
             node.has_ended().then_some(())
         });
         assert!(node.ended().success());
         node.add_options("--appendonly yes");
         node.launch();
-        is_loaded(&node);
+        wait_until_loaded(&node);
         assert_eq!(node.run("DBSIZE"), Value::Int(20_001));
         assert_eq!(node.run("GET last").text(), round.to_string());
     }
 }
 
-/// A disk that is full is a limit of a file's length here.
+/// A file size limit simulates the full disk.
 #[test]
-fn while_the_file_cannot_be_written_nothing_is_acknowledged_and_then_all_goes_on() {
-    let mut node = Node::start(&Program::redoubt(), ALWAYS);
+fn writes_are_not_acknowledged_while_the_aof_cannot_be_written() {
+    let mut node = Node::start(&Program::redoubt(), FSYNC_ALWAYS);
     node.run("SET a 1").expect_ok();
     let limit = |bytes: &str| {
         let set = std::process::Command::new("prlimit")
@@ -257,27 +257,31 @@ fn while_the_file_cannot_be_written_nothing_is_acknowledged_and_then_all_goes_on
     eventually("writes are taken again", || (!node.run("SET c 2").is_error("MISCONF")).then_some(()));
     node.kill();
     node.launch();
-    is_loaded(&node);
+    wait_until_loaded(&node);
     assert_eq!((node.run("GET b").text(), node.run("GET c").text()), (value, "2".to_owned()));
 }
 
 #[test]
-fn a_replica_keeps_what_it_synchronised_and_goes_on_from_there_after_a_kill() {
+fn killed_replica_resumes_from_its_aof_by_partial_resync() {
     let master =
         Node::start(&Program::redoubt(), "--save  --repl-diskless-sync-delay 0 --enable-debug-command yes");
     master.run("SET before 1").expect_ok();
     let port = master.address().rsplit(':').next().expect("a port").to_owned();
-    let mut replica = Node::start(&Program::redoubt(), ALWAYS);
+    let mut replica = Node::start(&Program::redoubt(), FSYNC_ALWAYS);
     replica.run("SET own 1").expect_ok();
-    let rewritten = rewrites(&replica);
+    let rewritten = rewrite_count(&replica);
     replica.run(&format!("REPLICAOF 127.0.0.1 {port}"));
-    eventually("it is synchronised", || (replica.run("EXISTS before") == Value::Int(1)).then_some(()));
+    eventually("the replica is synchronised", || {
+        (replica.run("EXISTS before") == Value::Int(1)).then_some(())
+    });
     wait_for_rewrite(&replica, rewritten);
     for number in 0..100 {
         master.run(&format!("SET key:{number} {number}")).expect_ok();
     }
-    eventually("it has all", || (replica.run("GET key:99") == master.run("GET key:99")).then_some(()));
-    eventually("it is on the disk", || {
+    eventually("the replica has all keys", || {
+        (replica.run("GET key:99") == master.run("GET key:99")).then_some(())
+    });
+    eventually("the replica's AOF is flushed", || {
         let offset = replica.info("replication", "slave_repl_offset")?;
         (replica.info("persistence", "aof_buffer_length")? == "0" && offset != "0").then_some(())
     });
@@ -286,15 +290,17 @@ fn a_replica_keeps_what_it_synchronised_and_goes_on_from_there_after_a_kill() {
     replica.kill();
     master.run("SET meanwhile 1").expect_ok();
     replica.launch();
-    is_loaded(&replica);
-    eventually("it goes on", || (replica.run("EXISTS meanwhile") == Value::Int(1)).then_some(()));
+    wait_until_loaded(&replica);
+    eventually("the replica receives new writes", || {
+        (replica.run("EXISTS meanwhile") == Value::Int(1)).then_some(())
+    });
     assert_eq!(replica.run("DEBUG DIGEST"), master.run("DEBUG DIGEST"));
-    assert_eq!(master.info("stats", "sync_full"), full, "from where it was");
+    assert_eq!(master.info("stats", "sync_full"), full, "the replica must resume by a partial resync");
 }
 
-/// One folder, opened by one and then by the other.
+/// Moves one AOF directory from Redoubt to Redis and back.
 #[test]
-fn a_real_redis_goes_on_with_the_files_and_the_other_way_round() {
+fn redis_and_redoubt_load_each_others_aof() {
     let options = "--save  --appendonly yes";
     let mut ours = Node::start(&Program::redoubt(), options);
     for line in ["SET a 1", "HSET h f 1 g 2", "SET gone 1 PX 1", "INCR n", "INCR n"] {
@@ -315,7 +321,7 @@ fn a_real_redis_goes_on_with_the_files_and_the_other_way_round() {
         }
     };
     let expect = |node: &Node, n: &str| {
-        is_loaded(node);
+        wait_until_loaded(node);
         assert_eq!((node.run("GET a").text(), node.run("GET n").text()), ("1".to_owned(), n.to_owned()));
         assert_eq!(node.run("HGET h g").text(), "2");
         let mut connection = node.connect();
@@ -341,7 +347,7 @@ fn a_real_redis_goes_on_with_the_files_and_the_other_way_round() {
 }
 
 #[test]
-fn waitaof_waits_for_disks_here_and_at_replicas() {
+fn waitaof_waits_for_local_and_replica_disks() {
     let options = "--save  --appendonly yes --appendfsync everysec --repl-diskless-sync-delay 0";
     let master = Node::start(&Program::redoubt(), options);
     let port = master.address().rsplit(':').next().expect("a port").to_owned();
@@ -356,31 +362,37 @@ fn waitaof_waits_for_disks_here_and_at_replicas() {
     connection.run("SET a 1").expect_ok();
     let pair = |local, replicas| Value::Array(vec![Value::Int(local), Value::Int(replicas)]);
     assert_eq!(connection.run("WAITAOF 1 1 20000"), pair(1, 1));
-    // That of Redis 7.0 has no file, and would not say.
+    // The Redis 7.0 replica has no AOF and cannot acknowledge a sync.
     assert_eq!(connection.run("WAITAOF 1 2 50"), pair(1, 1));
     connection.run("SET a 2").expect_ok();
     connection.run("CONFIG SET appendfsync always").expect_ok();
     connection.run("SET a 3").expect_ok();
-    assert_eq!(connection.run("WAITAOF 1 0 0").items()[0], Value::Int(1), "synced before it was answered");
+    assert_eq!(
+        connection.run("WAITAOF 1 0 0").items()[0],
+        Value::Int(1),
+        "the write must be synced before its reply"
+    );
 }
 
 #[test]
-fn who_waits_for_a_file_that_is_switched_off_is_told() {
+fn waitaof_fails_when_the_aof_is_switched_off() {
     for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
         let name = program.name();
-        let node = Node::start(&program, EVERY_SECOND);
+        let node = Node::start(&program, FSYNC_EVERYSEC);
         let mut waiting = node.connect();
         waiting.run("SET a 1").expect_ok();
-        // There is no replica: only that there is no file any more ends it.
+        // There is no replica, so only switching off the AOF ends the wait.
         waiting.send(&["WAITAOF", "1", "1", "0"]).expect("it is sent");
-        eventually("it waits", || (node.info("clients", "blocked_clients")? == "1").then_some(()));
+        eventually("the client is blocked", || {
+            (node.info("clients", "blocked_clients")? == "1").then_some(())
+        });
         node.run("CONFIG SET appendonly no").expect_ok();
         let answer = waiting.read().expect("an answer");
         assert!(answer.is_error("ERR WAITAOF cannot be used when numlocal is set"), "{name}: {answer:?}");
     }
 }
 
-fn check_aof(arguments: &[&str], answer: &str) -> (bool, String) {
+fn run_check_aof(arguments: &[&str], confirmation: &str) -> (bool, String) {
     let program = Program::redoubt();
     let mut command = std::process::Command::new(program.binary());
     command.arg("check-aof").args(arguments).stdin(std::process::Stdio::piped());
@@ -389,39 +401,40 @@ fn check_aof(arguments: &[&str], answer: &str) -> (bool, String) {
         .stderr(std::process::Stdio::piped())
         .spawn()
         .expect("the program runs");
-    std::io::Write::write_all(&mut child.stdin.take().expect("piped"), answer.as_bytes()).expect("it reads");
+    std::io::Write::write_all(&mut child.stdin.take().expect("piped"), confirmation.as_bytes())
+        .expect("it reads");
     let output = child.wait_with_output().expect("it ends");
-    let said = [output.stdout, output.stderr].concat();
-    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&text).into_owned())
 }
 
 #[test]
-fn a_torn_file_is_found_and_repaired_by_hand() {
-    let mut node = Node::start(&Program::redoubt(), ALWAYS);
+fn check_aof_detects_and_repairs_a_torn_file() {
+    let mut node = Node::start(&Program::redoubt(), FSYNC_ALWAYS);
     node.run("SET a 1").expect_ok();
     node.kill();
     let manifest = node.folder().join("appendonlydir/appendonly.aof.manifest");
     let manifest = manifest.to_str().expect("a plain path");
-    assert!(check_aof(&[manifest], "").0);
-    let last = files(&node).pop().expect("an increment");
+    assert!(run_check_aof(&[manifest], "").0);
+    let last = manifest_paths(&node).pop().expect("an increment");
     let whole = fs::read(&last).expect("it is there");
     fs::write(&last, [&whole[..], b"*1\r\n$5\r\nMULTI\r\n*1\r\n"].concat()).expect("it can be written");
-    let (ok, said) = check_aof(&[manifest], "");
-    assert!(!ok && said.contains("--fix"), "{said}");
-    assert!(!check_aof(&["--fix", manifest], "n\n").0);
-    let (ok, said) = check_aof(&["--fix", manifest], "y\n");
-    assert!(ok && said.contains("Successfully truncated"), "{said}");
+    let (ok, text) = run_check_aof(&[manifest], "");
+    assert!(!ok && text.contains("--fix"), "{text}");
+    assert!(!run_check_aof(&["--fix", manifest], "n\n").0);
+    let (ok, text) = run_check_aof(&["--fix", manifest], "y\n");
+    assert!(ok && text.contains("Successfully truncated"), "{text}");
     assert_eq!(fs::read(&last).expect("it is there"), whole);
     node.add_options("--aof-load-truncated no");
     node.launch();
-    is_loaded(&node);
+    wait_until_loaded(&node);
     assert_eq!(node.run("GET a").text(), "1");
 }
 
-/// `aof-disable-auto-gc`: replaced files stay, and the manifest names them, until it is switched off.
+/// With `aof-disable-auto-gc`, replaced files stay on disk and in the manifest until the option is switched off.
 #[test]
-fn replaced_files_stay_where_they_are_not_collected() {
-    let mut node = Node::start(&Program::redoubt(), &format!("{ALWAYS} --aof-disable-auto-gc yes"));
+fn replaced_files_stay_while_garbage_collection_is_disabled() {
+    let mut node = Node::start(&Program::redoubt(), &format!("{FSYNC_ALWAYS} --aof-disable-auto-gc yes"));
     let folder = node.folder().join("appendonlydir");
     let count = || fs::read_dir(&folder).expect("the folder").count();
     let history = || {
@@ -429,14 +442,14 @@ fn replaced_files_stay_where_they_are_not_collected() {
         manifest.lines().filter(|line| line.ends_with("type h")).count()
     };
     for round in 1..=2 {
-        let before = rewrites(&node);
+        let before = rewrite_count(&node);
         node.run("BGREWRITEAOF");
         wait_for_rewrite(&node, before);
         assert_eq!((history(), count()), (2 * round, 2 * round + 3), "base and increment of each");
     }
     assert!(node.terminate().success());
     node.launch();
-    is_loaded(&node);
+    wait_until_loaded(&node);
     assert_eq!((history(), count()), (4, 7), "a restart keeps them, too");
     node.run("CONFIG SET aof-disable-auto-gc no").expect_ok();
     assert_eq!((history(), count()), (0, 3));

@@ -1,38 +1,40 @@
-//! Saves, rewrites and synchronisations that take long: how they are shown, and what ends them before their time.
+//! Tests of slow saves, rewrites and synchronisations: what INFO reports, and what cancels them.
 
 use harness::{Node, Program, eventually};
 
-/// A key takes so long to be saved that nothing ends by itself.
-const SLOW: &str = "--rdb-key-save-delay 2000000 --enable-debug-command yes";
+/// Saving takes two seconds per key, so no save finishes during a test.
+const SLOW_SAVE: &str = "--rdb-key-save-delay 2000000 --enable-debug-command yes";
 
-fn info(node: &Node, field: &str) -> String {
+fn persistence_field(node: &Node, field: &str) -> String {
     node.info("persistence", field).unwrap_or_else(|| panic!("{field} is shown"))
 }
 
-fn shows(node: &Node, field: &str, expected: &str) {
-    eventually(&format!("{field} is {expected}"), || (info(node, field) == expected).then_some(()));
+fn wait_for_field(node: &Node, field: &str, expected: &str) {
+    eventually(&format!("{field} is {expected}"), || {
+        (persistence_field(node, field) == expected).then_some(())
+    });
 }
 
-/// The data that the save would write is gone.
+/// FLUSHALL deletes the data that the save would write.
 #[test]
-fn flushall_ends_a_save_in_the_background() {
+fn flushall_cancels_a_background_save() {
     for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
-        let node = Node::start(&program, &format!("--save  {SLOW}"));
+        let node = Node::start(&program, &format!("--save  {SLOW_SAVE}"));
         node.run("DEBUG POPULATE 100").expect_ok();
         node.run("BGSAVE");
-        shows(&node, "rdb_bgsave_in_progress", "1");
+        wait_for_field(&node, "rdb_bgsave_in_progress", "1");
         node.run("FLUSHALL").expect_ok();
-        shows(&node, "rdb_bgsave_in_progress", "0");
-        assert!(!node.folder().join("dump.rdb").exists(), "it was not finished");
-        assert!(node.run("BGSAVE").text().contains("started"), "nor is it in the way of the next");
-        eventually("it is saved", || node.folder().join("dump.rdb").exists().then_some(()));
-        shows(&node, "rdb_last_bgsave_status", "ok");
+        wait_for_field(&node, "rdb_bgsave_in_progress", "0");
+        assert!(!node.folder().join("dump.rdb").exists(), "the cancelled save must leave no file");
+        assert!(node.run("BGSAVE").text().contains("started"), "the next save can start");
+        eventually("the data is saved", || node.folder().join("dump.rdb").exists().then_some(()));
+        wait_for_field(&node, "rdb_last_bgsave_status", "ok");
     }
 }
 
-/// Where there are save points, the file no longer has what was deleted.
+/// With save points configured, FLUSHALL also saves the empty dataset.
 #[test]
-fn after_flushall_a_server_that_is_killed_begins_with_nothing() {
+fn killed_server_starts_empty_after_flushall() {
     for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
         let mut node = Node::start(&program, "--save 3600 1000000");
         node.run("SET a 1").expect_ok();
@@ -40,7 +42,7 @@ fn after_flushall_a_server_that_is_killed_begins_with_nothing() {
         let saved = || std::fs::metadata(node.folder().join("dump.rdb")).expect("it was saved").len();
         let before = saved();
         node.run("FLUSHALL").expect_ok();
-        eventually("it is saved", || (saved() < before).then_some(()));
+        eventually("the data is saved", || (saved() < before).then_some(()));
         node.kill();
         node.launch();
         eventually("the data is loaded", || (!node.run("GET x").is_error("LOADING")).then_some(()));
@@ -49,40 +51,40 @@ fn after_flushall_a_server_that_is_killed_begins_with_nothing() {
 }
 
 #[test]
-fn appendonly_no_ends_a_rewrite_and_the_next_can_begin() {
+fn disabling_the_aof_cancels_a_rewrite_and_allows_the_next() {
     for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
-        let node = Node::start(&program, &format!("--save  --appendonly yes {SLOW}"));
+        let node = Node::start(&program, &format!("--save  --appendonly yes {SLOW_SAVE}"));
         node.run("DEBUG POPULATE 100").expect_ok();
         node.run("BGREWRITEAOF");
-        shows(&node, "aof_rewrite_in_progress", "1");
+        wait_for_field(&node, "aof_rewrite_in_progress", "1");
         node.run("CONFIG SET appendonly no").expect_ok();
-        shows(&node, "aof_rewrite_in_progress", "0");
+        wait_for_field(&node, "aof_rewrite_in_progress", "0");
         node.run("CONFIG SET rdb-key-save-delay 0").expect_ok();
         assert!(!node.run("BGREWRITEAOF").is_error("ERR"));
-        shows(&node, "aof_rewrite_in_progress", "0");
-        assert_eq!(info(&node, "aof_last_bgrewrite_status"), "ok");
+        wait_for_field(&node, "aof_rewrite_in_progress", "0");
+        assert_eq!(persistence_field(&node, "aof_last_bgrewrite_status"), "ok");
     }
 }
 
 #[test]
-fn a_full_synchronisation_is_shown_as_a_save() {
+fn full_resync_is_reported_as_a_background_save() {
     for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
-        let master = Node::start(&program, &format!("--save  --repl-diskless-sync-delay 0 {SLOW}"));
+        let master = Node::start(&program, &format!("--save  --repl-diskless-sync-delay 0 {SLOW_SAVE}"));
         master.run("DEBUG POPULATE 100").expect_ok();
         let replica = Node::start(&Program::redoubt(), "--save ");
         replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
-        shows(&master, "rdb_bgsave_in_progress", "1");
-        shows(&master, "current_save_keys_total", "100");
-        assert_ne!(info(&master, "rdb_current_bgsave_time_sec"), "-1");
+        wait_for_field(&master, "rdb_bgsave_in_progress", "1");
+        wait_for_field(&master, "current_save_keys_total", "100");
+        assert_ne!(persistence_field(&master, "rdb_current_bgsave_time_sec"), "-1");
         master.run("CONFIG SET rdb-key-save-delay 0").expect_ok();
         drop(replica);
-        shows(&master, "rdb_bgsave_in_progress", "0");
-        shows(&master, "current_save_keys_total", "0");
+        wait_for_field(&master, "rdb_bgsave_in_progress", "0");
+        wait_for_field(&master, "current_save_keys_total", "0");
     }
 }
 
 #[test]
-fn info_answers_while_a_shutdown_waits_for_replicas() {
+fn info_shows_a_shutdown_that_waits_for_replicas() {
     for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
         let options = "--save  --repl-diskless-sync-delay 0 --shutdown-timeout 60";
         let master = Node::start(&program, options);
@@ -95,7 +97,7 @@ fn info_answers_while_a_shutdown_waits_for_replicas() {
         master.run("SET a 1").expect_ok();
         let mut asker = master.connect();
         asker.send(&["SHUTDOWN"]).expect("it is sent");
-        eventually("INFO says so", || master.info("server", "shutdown_in_milliseconds"));
+        eventually("INFO shows the pending shutdown", || master.info("server", "shutdown_in_milliseconds"));
         assert!(master.run("SHUTDOWN ABORT").text().contains("OK"));
         assert_eq!(master.info("server", "shutdown_in_milliseconds"), None);
         replica.thaw();

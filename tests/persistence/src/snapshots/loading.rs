@@ -1,4 +1,4 @@
-//! Loading a file: it shows how far it is, takes what the file says of each key's use, and holds nothing twice.
+//! Tests of loading an RDB file: progress reports, per-key idle times and frequencies, and memory use.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -9,9 +9,9 @@ use harness::{Node, Program, Value, eventually};
 
 const OPTIONS: &str = "--enable-debug-command yes --appendonly no --save ";
 
-/// The file comes through a pipe, so the test decides how fast.
+/// The server reads the file from a pipe, so the test controls the speed of the load.
 #[test]
-fn a_load_shows_how_far_it_is() {
+fn loading_reports_progress() {
     let first = Node::start(&Program::redoubt(), OPTIONS);
     assert_eq!(first.run("DEBUG POPULATE 40000 key 10"), Value::Simple("OK".into()));
     first.run("SAVE").expect_ok();
@@ -33,7 +33,7 @@ fn a_load_shows_how_far_it_is() {
     assert!(before <= half.len() as u64);
     assert!(field("loading_start_time").parse::<i64>().is_ok_and(|at| at > 1_500_000_000));
     let mut fed = Instant::now();
-    eventually("the log says how far it is", || {
+    eventually("the log shows the progress", || {
         if fed.elapsed() > Duration::from_millis(500) {
             fed = Instant::now();
             let (piece, after) = rest.split_at(rest.len().min(40_000));
@@ -48,18 +48,22 @@ fn a_load_shows_how_far_it_is() {
     eventually("the data is loaded", || (second.run("DBSIZE") == Value::Int(40_000)).then_some(()));
     assert_eq!(second.run("DEBUG DIGEST"), first.run("DEBUG DIGEST"));
     assert!(second.log().contains("Done loading RDB, keys loaded: 40000, keys expired: 0."));
-    assert_eq!(second.info("persistence", "loading_loaded_bytes"), None, "no longer of interest");
+    assert_eq!(
+        second.info("persistence", "loading_loaded_bytes"),
+        None,
+        "the field must disappear after the load"
+    );
 }
 
-/// The most memory that the process had resident, in bytes.
-fn peak(node: &Node) -> u64 {
+/// The peak resident memory of the process, in bytes.
+fn peak_resident_bytes(node: &Node) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", node.pid())).expect("the process runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux says it");
     line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
 }
 
 #[test]
-fn a_huge_hash_is_not_held_twice_on_its_way_in() {
+fn loading_a_huge_hash_does_not_hold_it_twice() {
     const FIELDS: usize = 400_000;
     let mut node = Node::start(&Program::redoubt(), OPTIONS);
     let empty = node.resident_bytes();
@@ -74,7 +78,7 @@ fn a_huge_hash_is_not_held_twice_on_its_way_in() {
     }
     let digest = node.run("DEBUG DIGEST");
     node.run("SAVE").expect_ok();
-    // Loaded at the start, and by a replica.
+    // Loads the hash at start, and in a replica during synchronisation.
     let replica = Node::start(&Program::redoubt(), OPTIONS);
     replica.run(&format!("REPLICAOF 127.0.0.1 {}", node.port)).expect_ok();
     eventually("the replica has it", || {
@@ -84,7 +88,7 @@ fn a_huge_hash_is_not_held_twice_on_its_way_in() {
     node.launch();
     eventually("the data is loaded", || (node.run("HLEN hash") == Value::Int(FIELDS as i64)).then_some(()));
     for node in [&node, &replica] {
-        let (peak, has) = (peak(node), node.resident_bytes());
+        let (peak, has) = (peak_resident_bytes(node), node.resident_bytes());
         let (grown, held) = (peak.saturating_sub(empty), has.saturating_sub(empty));
         assert!(
             grown < held * 3 / 2 + (8 << 20),
@@ -92,21 +96,23 @@ fn a_huge_hash_is_not_held_twice_on_its_way_in() {
         );
         assert_eq!(node.run("DEBUG DIGEST"), digest);
     }
-    let Value::Bulk(payload) = connection_of(&node).call(&["DUMP", "hash"]) else { panic!("no payload") };
+    let Value::Bulk(payload) = connect_with_long_timeout(&node).call(&["DUMP", "hash"]) else {
+        panic!("no payload")
+    };
     let restore = [&b"RESTORE"[..], b"copy", b"0", &payload];
-    assert_eq!(connection_of(&node).try_call(&restore).ok(), Some(Value::Simple("OK".into())));
+    assert_eq!(connect_with_long_timeout(&node).try_call(&restore).ok(), Some(Value::Simple("OK".into())));
     assert_eq!(node.run("HLEN copy"), Value::Int(FIELDS as i64));
     assert_eq!(node.run("HGET copy field:0000399999"), node.run("HGET hash field:0000399999"));
 }
 
-fn connection_of(node: &Node) -> harness::Connection {
+fn connect_with_long_timeout(node: &Node) -> harness::Connection {
     let mut connection = node.connect();
     connection.set_timeout(Duration::from_secs(60));
     connection
 }
 
-/// Starts `second` on the file of `first`, both with this policy.
-fn use_is_handed_over(first: &Program, second: &Program, policy: &str) -> Node {
+/// Starts `second` on the RDB file of `first`, both with the eviction policy `policy`.
+fn load_file_with_usage_data(first: &Program, second: &Program, policy: &str) -> Node {
     let options = format!("--save  --maxmemory-policy {policy}");
     let first = Node::start(first, &options);
     first.run("SET key value").expect_ok();
@@ -124,26 +130,26 @@ fn use_is_handed_over(first: &Program, second: &Program, policy: &str) -> Node {
     second
 }
 
-/// A file says for how long a key was not used if its writer evicts by that, and how often if by that.
+/// An RDB file contains each key's idle time if its writer used an LRU policy, and its frequency with an LFU policy.
 #[test]
-fn what_a_file_says_of_a_keys_use_is_taken_over() {
+fn idle_times_and_frequencies_survive_a_reload() {
     let (ours, theirs) = (Program::redoubt(), Program::redis());
     for (first, second) in [(&theirs, &ours), (&ours, &ours), (&ours, &theirs)] {
-        let node = use_is_handed_over(first, second, "allkeys-lru");
+        let node = load_file_with_usage_data(first, second, "allkeys-lru");
         let idle = node.run("OBJECT IDLETIME idle").int();
         assert!((5000..5120).contains(&idle), "{idle}");
         assert!(node.run("OBJECT IDLETIME key").int() < 120);
-        let node = use_is_handed_over(first, second, "allkeys-lfu");
+        let node = load_file_with_usage_data(first, second, "allkeys-lfu");
         let frequency = node.run("OBJECT FREQ often").int();
         assert!((195..=200).contains(&frequency), "{frequency}");
         assert!(node.run("OBJECT FREQ key").int() < 20);
     }
 }
 
-/// A key's time is in the base of the append-only file, and has come by the next start; what follows the base gave the key
-/// more.
+/// The expiry of `kept` in the AOF's base has passed by the next start, but `PERSIST` in the increment removes this
+/// expiry.
 #[test]
-fn a_key_that_was_given_more_time_outlives_the_base_of_the_append_only_file() {
+fn key_persisted_after_the_aof_base_survives_its_old_expiry() {
     let mut node = Node::start(&Program::redoubt(), "--save  --appendonly yes --appendfsync always");
     let until = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970") + Duration::from_secs(10);
     for key in ["kept", "brief"] {
@@ -151,21 +157,21 @@ fn a_key_that_was_given_more_time_outlives_the_base_of_the_append_only_file() {
     }
     let rewrites = node.info("persistence", "aof_rewrites");
     assert!(!node.run("BGREWRITEAOF").is_error("ERR"));
-    eventually("the base is made anew", || {
+    eventually("the base is rewritten", || {
         let running = node.info("persistence", "aof_rewrite_in_progress")? == "1";
         (!running && node.info("persistence", "aof_rewrites") != rewrites).then_some(())
     });
     assert_eq!(node.run("PERSIST kept"), Value::Int(1));
     node.kill();
-    eventually("the time has come", || (SystemTime::now() > UNIX_EPOCH + until).then_some(()));
+    eventually("the old expiry has passed", || (SystemTime::now() > UNIX_EPOCH + until).then_some(()));
     node.launch();
     assert_eq!(node.run("GET kept").text(), "v");
     assert_eq!(node.run("GET brief"), Value::NullBulk);
 }
 
-/// A file that is being loaded, and what is to be begun with it, stay where they are.
+/// While loading, the server refuses to change the directory or to switch the AOF on or off.
 #[test]
-fn the_folder_and_the_append_only_file_are_not_changed_while_data_is_loaded() {
+fn dir_and_appendonly_cannot_be_changed_while_loading() {
     let options = "--save  --enable-protected-configs yes --enable-debug-command yes";
     let mut node = Node::start(&Program::redoubt(), options);
     node.run("DEBUG POPULATE 500").expect_ok();
@@ -173,7 +179,7 @@ fn the_folder_and_the_append_only_file_are_not_changed_while_data_is_loaded() {
     node.kill();
     node.add_options("--key-load-delay 20000");
     node.spawn();
-    let mut connection = eventually("it answers", || node.try_connect().ok());
+    let mut connection = eventually("the server accepts connections", || node.try_connect().ok());
     let folder = connection.run("CONFIG GET dir");
     for line in ["CONFIG SET dir /", "CONFIG SET maxclients 500 APPENDONLY yes", "CONFIG SET appendonly no"] {
         assert!(connection.run(line).is_error("LOADING "), "{line}");

@@ -1,28 +1,28 @@
-//! `redoubt rdb`: the content of a file, whichever server wrote it.
+//! Tests of `redoubt rdb`, which lists the content of an RDB file of any server.
 
 use std::path::{Path, PathBuf};
 
 use harness::{Node, Program, run_to_end};
 use serde_json::Value as Json;
 
-fn rdb(file: &Path, options: &[&str]) -> (bool, String) {
+fn run_rdb_command(file: &Path, options: &[&str]) -> (bool, String) {
     let program = Program::redoubt();
     let mut command = std::process::Command::new(program.binary());
-    let (status, said) = run_to_end(command.arg("rdb").args(options).arg(file));
-    (status.success(), said)
+    let (status, output) = run_to_end(command.arg("rdb").args(options).arg(file));
+    (status.success(), output)
 }
 
-fn rows(file: &Path, options: &[&str]) -> Vec<Json> {
-    let (ok, said) = rdb(file, &[options, &["--format", "json"]].concat());
-    assert!(ok, "{said}");
-    said.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
+fn list_rdb_file(file: &Path, options: &[&str]) -> Vec<Json> {
+    let (ok, output) = run_rdb_command(file, &[options, &["--format", "json"]].concat());
+    assert!(ok, "{output}");
+    output.lines().map(|line| serde_json::from_str(line).expect("an object a line")).collect()
 }
 
-fn fixture(name: &str) -> PathBuf {
+fn testdata_path(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates/persistence/testdata").join(name)
 }
 
-fn fill(node: &Node) {
+fn fill_with_all_types(node: &Node) {
     let mut connection = node.connect();
     for number in 0..2000 {
         connection.call(&["SET", &format!("user:{number}:name"), &format!("name of {number}")]).expect_ok();
@@ -38,12 +38,12 @@ fn fill(node: &Node) {
     }
 }
 
-/// Types, numbers of elements, names of encodings and times are those that the server itself says.
-fn says_what_the_server_says(program: &Program) {
+/// Compares types, element counts, encodings and expiries in the listing with the server's own replies.
+fn check_listing_against_server(program: &Program) {
     let node = Node::start(program, "--save ");
-    fill(&node);
+    fill_with_all_types(&node);
     node.run("SAVE").expect_ok();
-    let rows = rows(&node.folder().join("dump.rdb"), &[]);
+    let rows = list_rdb_file(&node.folder().join("dump.rdb"), &[]);
     assert_eq!(rows.len() as i64, node.run("DBSIZE").int());
     for row in rows.iter().filter(|row| !row["key"].as_str().is_some_and(|key| key.contains(":1"))) {
         let key = row["key"].as_str().expect("a name");
@@ -54,7 +54,7 @@ fn says_what_the_server_says(program: &Program) {
             "{key}"
         );
         let encoding = node.run(&format!("OBJECT ENCODING {key}")).text();
-        // Redis 7.0 has no small lists and sets of words under their later names.
+        // Redis 7.0 has no listpack encoding for small lists and sets of strings.
         if program.name() == Program::redoubt().name() || !["list", "set"].contains(&key) {
             assert_eq!(row["encoding"], encoding, "{key}");
         }
@@ -66,13 +66,13 @@ fn says_what_the_server_says(program: &Program) {
 }
 
 #[test]
-fn of_our_own_file_it_says_what_the_server_says() {
-    says_what_the_server_says(&Program::redoubt());
+fn listing_of_our_own_file_matches_the_server() {
+    check_listing_against_server(&Program::redoubt());
 }
 
 #[test]
-fn of_a_file_of_a_real_redis_too() {
-    says_what_the_server_says(&Program::redis());
+fn listing_of_a_redis_file_matches_redis() {
+    check_listing_against_server(&Program::redis());
 }
 
 #[test]
@@ -83,14 +83,14 @@ fn files_of_valkey_9_and_redis_8_are_listed() {
         ("redis-8.0-fields.rdb", "hash", 2),
         ("redis-8.0-set.rdb", "set", 4),
     ] {
-        let rows = rows(&fixture(file), &[]);
+        let rows = list_rdb_file(&testdata_path(file), &[]);
         assert_eq!(rows.iter().filter(|row| row["type"] == kind).count(), keys, "{file}");
         assert_eq!(rows.len(), keys);
     }
 }
 
 #[test]
-fn a_report_says_what_takes_the_memory_as_the_server_has_it() {
+fn memory_report_matches_the_servers_memory_use() {
     let node = Node::start(&Program::redoubt(), "--save ");
     let used = || node.info("memory", "used_memory").expect("it is shown").parse::<f64>().expect("a number");
     let before = used();
@@ -106,24 +106,24 @@ fn a_report_says_what_takes_the_memory_as_the_server_has_it() {
     let taken = used() - before;
     node.run("SAVE").expect_ok();
     let file = node.folder().join("dump.rdb");
-    let (ok, said) = rdb(&file, &["--report", "--format", "json"]);
-    assert!(ok, "{said}");
-    let report: Json = serde_json::from_str(&said).expect("it is JSON");
-    let reckoned = report["total"]["bytes"].as_f64().expect("a number");
-    assert!((reckoned / taken - 1.0).abs() < 0.15, "{reckoned} reckoned, {taken} taken");
+    let (ok, output) = run_rdb_command(&file, &["--report", "--format", "json"]);
+    assert!(ok, "{output}");
+    let report: Json = serde_json::from_str(&output).expect("it is JSON");
+    let estimated = report["total"]["bytes"].as_f64().expect("a number");
+    assert!((estimated / taken - 1.0).abs() < 0.15, "{estimated} estimated, {taken} taken");
     assert_eq!(report["biggest"][0]["key"], "all");
     let prefixes = report["prefixes"].as_array().expect("a list");
     let sessions = prefixes.iter().find(|prefix| prefix["name"] == "session:*:data").expect("its prefix");
     assert_eq!(sessions["keys"], 160_000);
-    let (ok, said) = rdb(&file, &["--report", "--top", "3"]);
-    assert!(ok && said.contains("session:*:data") && said.contains("biggest keys"), "{said}");
-    let (ok, said) = rdb(&file, &["--report", "--format", "csv", "--type", "hash"]);
-    assert!(ok && said.contains("total,") && !said.contains("session:*"), "{said}");
+    let (ok, output) = run_rdb_command(&file, &["--report", "--top", "3"]);
+    assert!(ok && output.contains("session:*:data") && output.contains("biggest keys"), "{output}");
+    let (ok, output) = run_rdb_command(&file, &["--report", "--format", "csv", "--type", "hash"]);
+    assert!(ok && output.contains("total,") && !output.contains("session:*"), "{output}");
 }
 
-/// With far less memory than the file is long, one large value in it included.
+/// The file is larger than the memory limit, and so is one value in it.
 #[test]
-fn memory_does_not_grow_with_the_file() {
+fn memory_use_does_not_grow_with_the_file() {
     let node = Node::start(&Program::redoubt(), "--save  --rdbcompression no --enable-debug-command yes");
     node.run("DEBUG POPULATE 150000 key 1000").expect_ok();
     let mut connection = node.connect();
@@ -141,22 +141,22 @@ fn memory_does_not_grow_with_the_file() {
     let program = Program::redoubt();
     let script = "ulimit -v 130000; \"$0\" rdb --report \"$1\"";
     let mut command = std::process::Command::new("sh");
-    let (status, said) = run_to_end(command.args(["-c", script]).arg(program.binary()).arg(&file));
-    assert!(status.success() && said.contains("150001 keys"), "{said}");
+    let (status, output) = run_to_end(command.args(["-c", script]).arg(program.binary()).arg(&file));
+    assert!(status.success() && output.contains("150001 keys"), "{output}");
 }
 
 #[test]
-fn a_file_that_is_cut_shows_what_is_before_that_and_fails() {
+fn truncated_file_is_listed_up_to_the_cut_and_fails() {
     let node = Node::start(&Program::redoubt(), "--save  --enable-debug-command yes");
     node.run("DEBUG POPULATE 1000 key 50").expect_ok();
     node.run("SAVE").expect_ok();
     let file = node.folder().join("dump.rdb");
     let bytes = std::fs::read(&file).expect("it was saved");
     std::fs::write(&file, &bytes[..bytes.len() / 2]).expect("it can be written");
-    let (ok, said) = rdb(&file, &["--format", "csv"]);
-    assert!(!ok && said.contains("at offset") && said.contains("unexpected end of file"), "{said}");
-    assert!(said.lines().count() > 400, "{said}");
-    assert!(rdb(&file, &["--report"]).1.contains("keys"));
-    let (ok, said) = rdb(Path::new("/dev/null"), &[]);
-    assert!(!ok && said.contains("unexpected end"), "{said}");
+    let (ok, output) = run_rdb_command(&file, &["--format", "csv"]);
+    assert!(!ok && output.contains("at offset") && output.contains("unexpected end of file"), "{output}");
+    assert!(output.lines().count() > 400, "{output}");
+    assert!(run_rdb_command(&file, &["--report"]).1.contains("keys"));
+    let (ok, output) = run_rdb_command(Path::new("/dev/null"), &[]);
+    assert!(!ok && output.contains("unexpected end"), "{output}");
 }

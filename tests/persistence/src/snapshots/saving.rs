@@ -1,11 +1,11 @@
-//! The data on disk: saved data is there after a restart, whichever server wrote the file.
+//! Tests of saving RDB files: saved data survives a restart, whichever server wrote the file.
 
 use std::fs;
 
 use harness::{Node, Program, Value, eventually};
 
-/// Strings of several forms in two databases, some with a time.
-fn fill(node: &Node) {
+/// Writes strings of several encodings to two databases, some with an expiry.
+fn fill_with_strings(node: &Node) {
     let mut connection = node.connect();
     for number in 0..2000 {
         let (key, value) = (format!("key:{number}"), format!("value {number} ").repeat(number % 7));
@@ -16,30 +16,30 @@ fn fill(node: &Node) {
     }
 }
 
-fn digest(node: &Node) -> Value {
+fn dataset_digest(node: &Node) -> Value {
     node.run("DEBUG DIGEST")
 }
 
 const OPTIONS: &str = "--enable-debug-command yes --appendonly no";
 
 #[test]
-fn what_was_saved_is_there_after_a_kill() {
+fn saved_data_survives_a_kill() {
     let mut node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "));
-    fill(&node);
+    fill_with_strings(&node);
     node.run("SAVE").expect_ok();
-    let before = digest(&node);
+    let before = dataset_digest(&node);
     node.run("SET lost x").expect_ok();
     node.kill();
     node.launch();
     eventually("the data is loaded", || (node.run("EXISTS number") == Value::Int(1)).then_some(()));
-    assert_eq!(digest(&node), before);
+    assert_eq!(dataset_digest(&node), before);
     assert_eq!(node.info("persistence", "rdb_last_load_keys_loaded").as_deref(), Some("2003"));
     node.run("DEBUG RELOAD").expect_ok();
-    assert_eq!(digest(&node), before);
+    assert_eq!(dataset_digest(&node), before);
 }
 
 #[test]
-fn a_server_that_is_told_to_stop_saves_if_it_has_save_points() {
+fn terminated_server_saves_if_it_has_save_points() {
     let mut saving = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save 3600 1000000"));
     let mut forgetting = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "));
     for (node, keys) in [(&mut saving, 1), (&mut forgetting, 0)] {
@@ -51,10 +51,10 @@ fn a_server_that_is_told_to_stop_saves_if_it_has_save_points() {
 }
 
 #[test]
-fn a_save_point_saves_in_the_background() {
+fn save_point_starts_a_background_save() {
     let node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save 1 10"));
     let saves = || node.info("persistence", "rdb_saves");
-    fill(&node);
+    fill_with_strings(&node);
     eventually("a save point is reached", || (saves()? != "0").then_some(()));
     eventually("nothing has changed since", || {
         (node.info("persistence", "rdb_changes_since_last_save")? == "0").then_some(())
@@ -67,13 +67,13 @@ fn a_save_point_saves_in_the_background() {
 }
 
 #[test]
-fn a_save_that_fails_stops_writes_and_leaves_the_old_file() {
+fn failed_save_stops_writes_and_keeps_the_old_file() {
     let node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save 3600 1000000"));
     node.run("SET a 1").expect_ok();
     node.run("SAVE").expect_ok();
     let file = node.folder().join("dump.rdb");
     let old = fs::read(&file).expect("the file was saved");
-    // Nothing can be renamed over a folder that has something in it.
+    // A rename over a non-empty directory fails.
     let moved = node.folder().join("old.rdb");
     fs::rename(&file, &moved).expect("it can be moved");
     fs::create_dir_all(file.join("in-the-way")).expect("a folder");
@@ -95,9 +95,9 @@ fn a_save_that_fails_stops_writes_and_leaves_the_old_file() {
 }
 
 #[test]
-fn a_corrupt_file_stops_the_start_with_its_place() {
+fn corrupt_file_prevents_startup_and_logs_the_offset() {
     let mut node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "));
-    fill(&node);
+    fill_with_strings(&node);
     node.run("SAVE").expect_ok();
     node.kill();
     let file = node.folder().join("dump.rdb");
@@ -111,17 +111,18 @@ fn a_corrupt_file_stops_the_start_with_its_place() {
     assert!(log.contains("at offset ") && log.contains("Fatal error loading the DB"), "{log}");
 }
 
-/// Between a load that failed and the end no client is shown an empty data set, and no write into it is acknowledged.
+/// After a failed load, clients must not see an empty dataset, and no write may be acknowledged before the process
+/// exits.
 #[test]
-fn a_server_that_cannot_load_its_file_serves_nobody() {
+fn server_that_fails_to_load_serves_no_clients() {
     let mut node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "));
-    fill(&node);
+    fill_with_strings(&node);
     node.run("SAVE").expect_ok();
     node.kill();
     let file = node.folder().join("dump.rdb");
     let mut bytes = fs::read(&file).expect("the file was saved");
     let last = bytes.len() - 9;
-    // The end mark: everything before it is loaded.
+    // This byte is the end marker, so all data before it is loaded.
     bytes[last] ^= 0xFF;
     fs::write(&file, bytes).expect("it can be written");
     for _ in 0..10 {
@@ -140,11 +141,11 @@ fn a_server_that_cannot_load_its_file_serves_nobody() {
     }
 }
 
-/// Starts `second` on the file that `first` saved.
-fn hands_over(first: &Program, second: &Program) {
+/// Checks that `second` loads the RDB file that `first` saved.
+fn check_second_loads_file_of_first(first: &Program, second: &Program) {
     let options = "--enable-debug-command yes --save ";
     let first = Node::start(first, options);
-    fill(&first);
+    fill_with_strings(&first);
     first.run("SAVE").expect_ok();
     let mut second = Node::prepare(second, options);
     fs::copy(first.folder().join("dump.rdb"), second.folder().join("dump.rdb")).expect("a copy");
@@ -159,26 +160,26 @@ fn hands_over(first: &Program, second: &Program) {
 }
 
 #[test]
-fn a_real_redis_loads_our_file() {
-    hands_over(&Program::redoubt(), &Program::redis());
+fn redis_loads_our_rdb_file() {
+    check_second_loads_file_of_first(&Program::redoubt(), &Program::redis());
 }
 
 #[test]
-fn we_load_the_file_of_a_real_redis() {
-    hands_over(&Program::redis(), &Program::redoubt());
+fn redoubt_loads_the_rdb_file_of_redis() {
+    check_second_loads_file_of_first(&Program::redis(), &Program::redoubt());
 }
 
-/// The file names its place in the master's history, so a restarted replica only needs what came after.
+/// The RDB file contains the replication id and offset, so a restarted replica needs only a partial resync.
 #[test]
-fn a_replica_goes_on_from_its_file() {
+fn restarted_replica_resumes_from_its_rdb_file() {
     let master = Node::start(&Program::redoubt(), "--save  --repl-diskless-sync-delay 0");
     let mut replica = Node::start(&Program::redoubt(), "--save 3600 1000000");
     replica.add_options(&format!("--replicaof 127.0.0.1 {}", master.port));
     replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
-    fill(&master);
+    fill_with_strings(&master);
     let offset = |node: &Node| node.info("replication", "master_repl_offset");
     let linked = |node: &Node| node.info("replication", "master_link_status").is_some_and(|is| is == "up");
-    eventually("the replica has it all", || {
+    eventually("the replica has all data", || {
         (linked(&replica) && offset(&replica) == offset(&master)).then_some(())
     });
     assert!(replica.terminate().success());
@@ -196,16 +197,16 @@ fn a_replica_goes_on_from_its_file() {
     assert_eq!(master.info("stats", "sync_partial_ok").as_deref(), Some("1"));
 }
 
-/// The data of a full synchronisation is on disk at once, as with Redis: a replica that is killed goes on from there,
-/// and has its data also if its master is gone.
-fn keeps_what_it_synchronised(replica: &Program) {
+/// As in Redis, a replica saves the data of a full resync at once. After a kill, it continues with a partial resync,
+/// and it has its data even if its master is gone.
+fn check_killed_replica_resumes(replica: &Program) {
     let mut master = Node::start(&Program::redoubt(), "--save  --repl-diskless-sync-delay 0");
     let mut replica = Node::start(replica, "--save 5 1");
-    fill(&master);
+    fill_with_strings(&master);
     replica.add_options(&format!("--replicaof 127.0.0.1 {}", master.port));
     replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
     let linked = |node: &Node| node.info("replication", "master_link_status").is_some_and(|is| is == "up");
-    eventually("the replica has it all", || linked(&replica).then_some(()));
+    eventually("the replica has all data", || linked(&replica).then_some(()));
     replica.kill();
     master.run("SET later x").expect_ok();
     replica.launch();
@@ -221,11 +222,11 @@ fn keeps_what_it_synchronised(replica: &Program) {
 }
 
 #[test]
-fn a_killed_replica_goes_on_from_what_it_synchronised() {
-    keeps_what_it_synchronised(&Program::redoubt());
+fn killed_replica_resumes_from_its_saved_full_resync() {
+    check_killed_replica_resumes(&Program::redoubt());
 }
 
 #[test]
-fn so_does_a_redis() {
-    keeps_what_it_synchronised(&Program::redis());
+fn killed_redis_replica_resumes_from_its_saved_full_resync() {
+    check_killed_replica_resumes(&Program::redis());
 }

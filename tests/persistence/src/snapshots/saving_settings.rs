@@ -1,4 +1,4 @@
-//! The settings of RDB files do what they say.
+//! Tests of the RDB options: compression, checksums, delays, error handling and payload validation.
 
 use std::fs;
 
@@ -6,23 +6,23 @@ use harness::{Node, Program, Value, eventually};
 
 const OPTIONS: &str = "--appendonly no --enable-debug-command yes";
 
-fn saved(node: &Node) -> Vec<u8> {
+fn save_and_read_file(node: &Node) -> Vec<u8> {
     node.run("SAVE").expect_ok();
     fs::read(node.folder().join("dump.rdb")).expect("it was saved")
 }
 
 #[test]
-fn compression_and_checksums_are_left_out_where_that_is_asked_for() {
+fn compression_and_checksums_can_be_disabled() {
     let node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "));
     node.connect().call(&["SET", "key", &"v".repeat(10_000)]).expect_ok();
-    assert!(saved(&node).len() < 1000);
+    assert!(save_and_read_file(&node).len() < 1000);
     node.run("CONFIG SET rdbcompression no").expect_ok();
-    assert!(saved(&node).len() > 10_000);
+    assert!(save_and_read_file(&node).len() > 10_000);
     let mut node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save  --rdbchecksum no"));
     node.run("SET key value").expect_ok();
-    let mut file = saved(&node);
-    assert!(file.ends_with(&[0; 8]), "none was counted");
-    // With a wrong checksum instead it is loaded by a server that does not check, and by no other.
+    let mut file = save_and_read_file(&node);
+    assert!(file.ends_with(&[0; 8]), "the checksum must be zero");
+    // With a wrong checksum, only a server with `rdbchecksum no` loads the file.
     let len = file.len();
     file[len - 8..].copy_from_slice(&[1; 8]);
     node.kill();
@@ -39,24 +39,24 @@ fn compression_and_checksums_are_left_out_where_that_is_asked_for() {
 }
 
 #[test]
-fn a_delay_for_each_key_makes_a_save_last() {
+fn rdb_key_save_delay_slows_down_a_save() {
     let node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save  --rdb-key-save-delay 20000"));
     node.run("DEBUG POPULATE 1000").expect_ok();
     node.run("BGSAVE");
     let field = |name| node.info("persistence", name);
-    assert_eq!(field("current_save_keys_total").as_deref(), Some("1000"), "it is known at once");
+    assert_eq!(field("current_save_keys_total").as_deref(), Some("1000"), "the total is known at once");
     eventually("some keys are written", || {
         (field("current_save_keys_processed")?.parse::<u64>().ok()? > 5).then_some(())
     });
     assert_eq!(field("rdb_bgsave_in_progress").as_deref(), Some("1"));
-    assert_eq!(node.run("PING").text(), "PONG", "nobody waits for it");
+    assert_eq!(node.run("PING").text(), "PONG", "other clients must not wait for the save");
     node.run("CONFIG SET rdb-key-save-delay 0").expect_ok();
     eventually("the rest is written at once", || (field("rdb_bgsave_in_progress")? == "0").then_some(()));
     assert_eq!(field("rdb_last_bgsave_status").as_deref(), Some("ok"));
 }
 
 #[test]
-fn writes_go_on_after_a_save_that_failed_if_that_is_wanted() {
+fn writes_continue_after_a_failed_save_if_configured() {
     let node = Node::start(
         &Program::redoubt(),
         &format!("{OPTIONS} --save 3600 1000000 --stop-writes-on-bgsave-error no"),
@@ -74,9 +74,9 @@ fn writes_go_on_after_a_save_that_failed_if_that_is_wanted() {
     node.run("SET a 4").expect_ok();
 }
 
-/// A node that keeps nothing by itself keeps no file of its master's data either.
+/// A replica without persistence must not keep the RDB file of a full resync either.
 #[test]
-fn the_file_of_a_synchronisation_goes_where_nothing_is_to_be_kept() {
+fn sync_files_are_deleted_without_persistence() {
     let master = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save  --repl-diskless-sync-delay 0"));
     master.run("SET a 1").expect_ok();
     for (options, is_there) in [
@@ -88,8 +88,10 @@ fn the_file_of_a_synchronisation_goes_where_nothing_is_to_be_kept() {
             &Program::redoubt(),
             &format!("{OPTIONS} {options} --replicaof 127.0.0.1 {}", master.port),
         );
-        eventually("it is synchronised", || (replica.run("EXISTS a") == Value::Int(1)).then_some(()));
-        eventually("the file is there or not", || {
+        eventually("the replica is synchronised", || {
+            (replica.run("EXISTS a") == Value::Int(1)).then_some(())
+        });
+        eventually("the file exists or not, as expected", || {
             (replica.folder().join("dump.rdb").exists() == is_there).then_some(())
         });
         let left = fs::read_dir(replica.folder()).expect("the folder").filter_map(Result::ok);
@@ -98,12 +100,12 @@ fn the_file_of_a_synchronisation_goes_where_nothing_is_to_be_kept() {
     }
 }
 
-/// Whatever `sanitize-dump-payload` says: a value that is broken inside is never stored. Where only another reader would
-/// notice, it says whether the value is refused.
+/// A structurally broken value is refused whatever `sanitize-dump-payload` is. The option decides about values whose
+/// headers contradict their content, which Redoubt itself could read.
 #[test]
-fn a_broken_value_is_refused_with_and_without_being_asked_for_it() {
+fn broken_payloads_are_refused_whatever_the_sanitize_option() {
     let node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "));
-    // A listpack that says it is longer than it is.
+    // A listpack whose header claims more bytes than it has.
     let body = b"\x10\x0b\xff\x00\x00\x00\x02\x00\x81a\x02\x01\x01\xff";
     let mut payload = [&body[..], &10u16.to_le_bytes()].concat();
     payload.extend_from_slice(&crc64(&payload).to_le_bytes());
@@ -113,30 +115,30 @@ fn a_broken_value_is_refused_with_and_without_being_asked_for_it() {
         let reply = connection.try_call(&[&b"RESTORE"[..], b"key", b"0", &payload]).expect("it is answered");
         assert!(matches!(&reply, Value::Error(text) if text == "ERR Bad data format"), "{reply:?}");
     }
-    // One that says that it has three items, and has two.
+    // A listpack whose header claims three items; it has two.
     let body = b"\x10\x0d\x0d\x00\x00\x00\x03\x00\x81a\x02\x81b\x02\xff";
     let mut payload = [&body[..], &10u16.to_le_bytes()].concat();
     payload.extend_from_slice(&crc64(&payload).to_le_bytes());
-    for (value, is_taken) in [("no", true), ("yes", false), ("clients", false)] {
+    for (value, is_accepted) in [("no", true), ("yes", false), ("clients", false)] {
         node.run(&format!("CONFIG SET sanitize-dump-payload {value}")).expect_ok();
         let mut connection = node.connect();
         let words = [&b"RESTORE"[..], b"key", b"0", &payload, b"REPLACE"];
         let reply = connection.try_call(&words).expect("it is answered");
-        assert_eq!(reply == Value::Simple("OK".to_owned()), is_taken, "{value}: {reply:?}");
+        assert_eq!(reply == Value::Simple("OK".to_owned()), is_accepted, "{value}: {reply:?}");
     }
     assert!(node.log().contains("Hash listpack integrity check failed."), "{}", node.log());
-    // A version of the future.
+    // A payload of a future RDB version.
     let mut payload = [&b"\x00\x01a"[..], &79u16.to_le_bytes()].concat();
     payload.extend_from_slice(&crc64(&payload).to_le_bytes());
-    for (value, is_taken) in [("strict", false), ("relaxed", true)] {
+    for (value, is_accepted) in [("strict", false), ("relaxed", true)] {
         node.run(&format!("CONFIG SET rdb-version-check {value}")).expect_ok();
         let words = [&b"RESTORE"[..], b"key", b"0", &payload, b"REPLACE"];
         let reply = node.connect().try_call(&words).expect("it is answered");
-        assert_eq!(reply == Value::Simple("OK".to_owned()), is_taken, "{value}: {reply:?}");
+        assert_eq!(reply == Value::Simple("OK".to_owned()), is_accepted, "{value}: {reply:?}");
     }
 }
 
-/// The checksum of payloads, bit by bit.
+/// Bitwise CRC-64, the checksum of DUMP payloads.
 fn crc64(bytes: &[u8]) -> u64 {
     const POLYNOMIAL: u64 = 0x95AC_9329_AC4B_C9B5;
     let mut crc = 0;

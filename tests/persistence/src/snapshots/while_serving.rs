@@ -1,5 +1,5 @@
-//! Snapshots while the server is at work: they are the state at their cut, shared by replicas that ask together, and
-//! what goes wrong with one leaves everything else as it was.
+//! Tests of snapshots under load: they are consistent, concurrent resyncs share one, and a failed save changes nothing
+//! else.
 
 use std::fs;
 use std::sync::Arc;
@@ -11,48 +11,48 @@ use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 const OPTIONS: &str = "--enable-debug-command yes --appendonly no --repl-diskless-sync-delay 0";
 
-fn fill(node: &Node, keys: usize) {
+fn populate(node: &Node, keys: usize) {
     assert_eq!(node.run(&format!("DEBUG POPULATE {keys} key 100")), Value::Simple("OK".into()));
 }
 
-fn field(node: &Node, section: &str, name: &str) -> String {
+fn info_field(node: &Node, section: &str, name: &str) -> String {
     node.info(section, name).unwrap_or_default()
 }
 
 fn wait_for_save(node: &Node) {
     eventually("the save ends", || {
-        (field(node, "persistence", "rdb_bgsave_in_progress") == "0").then_some(())
+        (info_field(node, "persistence", "rdb_bgsave_in_progress") == "0").then_some(())
     });
 }
 
 fn wait_until_equal(replica: &Node, master: &Node) {
-    let offset = |node: &Node| field(node, "replication", "master_repl_offset");
+    let offset = |node: &Node| info_field(node, "replication", "master_repl_offset");
     eventually(&format!("{} has all of {}", replica.port, master.port), || {
-        let linked = field(replica, "replication", "master_link_status") == "up";
+        let linked = info_field(replica, "replication", "master_link_status") == "up";
         (linked && offset(replica) == offset(master)).then_some(())
     });
     assert_eq!(replica.run("DEBUG DIGEST"), master.run("DEBUG DIGEST"));
     assert_eq!(replica.run("DBSIZE"), master.run("DBSIZE"));
 }
 
-/// A client that changes all sorts of keys until it is told to stop.
-struct Load {
+/// A client that changes keys of several types until it is stopped.
+struct BackgroundLoad {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<usize>,
 }
 
-impl Load {
+impl BackgroundLoad {
     fn start(node: &Node, keys: usize) -> Self {
         let (stop, mut connection) = (Arc::new(AtomicBool::new(false)), node.connect());
-        let told = stop.clone();
+        let should_stop = stop.clone();
         let thread = std::thread::spawn(move || {
             let (mut number, mut rounds) = (1_usize, 0);
-            while !told.load(Ordering::Relaxed) {
+            while !should_stop.load(Ordering::Relaxed) {
                 for _ in 0..50 {
                     number = number
                         .wrapping_mul(6_364_136_223_846_793_005)
                         .wrapping_add(1_442_695_040_888_963_407);
-                    change(&mut connection, number >> 33, keys);
+                    send_random_write(&mut connection, number >> 33, keys);
                 }
                 (0..50).for_each(|_| drop(connection.read().expect("the server answers")));
                 rounds += 1;
@@ -68,7 +68,7 @@ impl Load {
     }
 }
 
-fn change(connection: &mut Connection, number: usize, keys: usize) {
+fn send_random_write(connection: &mut Connection, number: usize, keys: usize) {
     let key = format!("key:{}", number % keys);
     let value = "v".repeat(number % 301);
     let (field, hash) = (format!("f{}", number % 997), format!("hash:{}", number % 3));
@@ -86,54 +86,54 @@ fn change(connection: &mut Connection, number: usize, keys: usize) {
     connection.send(words).expect("the server takes it");
 }
 
-/// The file of a save under load and the log from the offset that it names are together the live server.
+/// The RDB file of a save under load plus the replication log from the file's offset must equal the live dataset.
 #[test]
-fn a_file_taken_under_load_and_the_log_from_its_offset_are_the_live_server() {
+fn snapshot_under_load_plus_replication_log_equals_the_live_dataset() {
     let master = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save  --repl-backlog-size 256mb"));
-    fill(&master, 20_000);
-    let load = Load::start(&master, 20_000);
+    populate(&master, 20_000);
+    let load = BackgroundLoad::start(&master, 20_000);
     let synchronised = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "));
     synchronised.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
     eventually("the replica is linked", || {
-        (field(&synchronised, "replication", "master_link_status") == "up").then_some(())
+        (info_field(&synchronised, "replication", "master_link_status") == "up").then_some(())
     });
     assert_eq!(master.run("BGSAVE"), Value::Simple("Background saving started".into()));
     wait_for_save(&master);
-    assert_eq!(field(&master, "persistence", "rdb_last_bgsave_status"), "ok");
-    assert_eq!(field(&master, "stats", "total_forks"), "2");
+    assert_eq!(info_field(&master, "persistence", "rdb_last_bgsave_status"), "ok");
+    assert_eq!(info_field(&master, "stats", "total_forks"), "2");
     let mut restarted = Node::prepare(&Program::redoubt(), &format!("{OPTIONS} --save "));
     fs::copy(master.folder().join("dump.rdb"), restarted.folder().join("dump.rdb")).expect("a copy");
     restarted.add_options(&format!("--replicaof 127.0.0.1 {}", master.port));
     restarted.launch();
     eventually("the restarted server is linked", || {
-        (field(&restarted, "replication", "master_link_status") == "up").then_some(())
+        (info_field(&restarted, "replication", "master_link_status") == "up").then_some(())
     });
     load.end();
     wait_until_equal(&synchronised, &master);
     wait_until_equal(&restarted, &master);
-    assert_eq!(field(&master, "stats", "sync_full"), "1", "the restarted server needed only the log");
-    assert_eq!(field(&master, "stats", "sync_partial_ok"), "1");
+    assert_eq!(info_field(&master, "stats", "sync_full"), "1", "the restarted server needed only the log");
+    assert_eq!(info_field(&master, "stats", "sync_partial_ok"), "1");
 }
 
 #[test]
-fn replicas_that_ask_together_share_a_snapshot() {
+fn concurrent_full_resyncs_share_a_snapshot() {
     let master =
         Node::start(&Program::redoubt(), "--save  --repl-diskless-sync-delay 2 --enable-debug-command yes");
-    fill(&master, 5000);
+    populate(&master, 5000);
     let replicas: Vec<Node> =
         (0..3).map(|_| Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "))).collect();
     for replica in &replicas {
         replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
     }
-    let load = Load::start(&master, 5000);
-    // A save at the same time takes a snapshot of its own.
-    eventually("a replica waits", || {
-        (field(&master, "replication", "connected_slaves") == "3").then_some(())
+    let load = BackgroundLoad::start(&master, 5000);
+    // A BGSAVE at the same time takes its own snapshot.
+    eventually("all replicas are connected", || {
+        (info_field(&master, "replication", "connected_slaves") == "3").then_some(())
     });
     master.run("BGSAVE");
     for replica in &replicas {
         eventually("the replica is linked", || {
-            (field(replica, "replication", "master_link_status") == "up").then_some(())
+            (info_field(replica, "replication", "master_link_status") == "up").then_some(())
         });
     }
     wait_for_save(&master);
@@ -144,62 +144,62 @@ fn replicas_that_ask_together_share_a_snapshot() {
     let log = master.log();
     assert_eq!(log.matches("Starting BGSAVE for SYNC with target: ").count(), 1, "{log}");
     assert_eq!(log.matches("Streamed RDB transfer with replica ").count(), 3, "{log}");
-    assert_eq!(field(&master, "persistence", "rdb_last_bgsave_status"), "ok");
+    assert_eq!(info_field(&master, "persistence", "rdb_last_bgsave_status"), "ok");
 }
 
-/// Each asks when the one before has begun, while a save goes on: none is refused, and none shares.
+/// Each replica connects after the previous one's snapshot has started, during a BGSAVE, so no snapshot can be shared.
 #[test]
-fn replicas_that_ask_one_after_another_while_a_save_runs_are_all_served() {
+fn successive_full_resyncs_during_a_save_all_succeed() {
     let master = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save  --rdbcompression no"));
-    fill(&master, 150_000);
+    populate(&master, 150_000);
     let replicas: Vec<Node> =
         (0..3).map(|_| Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "))).collect();
-    let load = Load::start(&master, 5000);
+    let load = BackgroundLoad::start(&master, 5000);
     assert_eq!(master.run("BGSAVE"), Value::Simple("Background saving started".into()));
     for (count, replica) in replicas.iter().enumerate() {
         replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
-        eventually("its snapshot has begun", || {
+        eventually("the snapshot for the replica has started", || {
             (master.log().matches("Starting BGSAVE for SYNC with target: ").count() > count).then_some(())
         });
     }
     wait_for_save(&master);
-    assert_eq!(field(&master, "persistence", "rdb_last_bgsave_status"), "ok");
+    assert_eq!(info_field(&master, "persistence", "rdb_last_bgsave_status"), "ok");
     for replica in &replicas {
         eventually("the replica is linked", || {
-            (field(replica, "replication", "master_link_status") == "up").then_some(())
+            (info_field(replica, "replication", "master_link_status") == "up").then_some(())
         });
     }
     load.end();
     for replica in &replicas {
         wait_until_equal(replica, &master);
     }
-    assert_eq!(field(&master, "stats", "sync_full"), "3");
+    assert_eq!(info_field(&master, "stats", "sync_full"), "3");
 }
 
-/// How far the process may write into a file.
-fn limit_files(node: &Node, most: Option<u64>) {
+/// Limits the size of files that the server can write.
+fn limit_file_size(node: &Node, max_bytes: Option<u64>) {
     let pid = Pid::from_raw(i32::try_from(node.pid()).expect("a small number"));
-    prlimit(pid, Resource::Fsize, Rlimit { current: most, maximum: None }).expect("it is our child");
+    prlimit(pid, Resource::Fsize, Rlimit { current: max_bytes, maximum: None }).expect("it is our child");
 }
 
-fn unfinished(node: &Node) -> usize {
+fn unfinished_file_count(node: &Node) -> usize {
     let files = fs::read_dir(node.folder()).expect("a folder").filter_map(Result::ok);
     files.filter(|entry| entry.file_name().to_string_lossy().starts_with("temp-")).count()
 }
 
-/// A disk without room fails the write in the middle of the file.
+/// With a full disk, the write fails in the middle of the file.
 #[test]
-fn a_full_disk_leaves_the_old_file_and_stops_writes() {
+fn full_disk_keeps_the_old_file_and_stops_writes() {
     let node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save 3600 1000000"));
     node.run("SET a 1").expect_ok();
     node.run("SAVE").expect_ok();
     let file = node.folder().join("dump.rdb");
     let old = fs::read(&file).expect("the file was saved");
-    fill(&node, 20_000);
-    limit_files(&node, Some(500_000));
+    populate(&node, 20_000);
+    limit_file_size(&node, Some(500_000));
     assert_eq!(node.run("BGSAVE"), Value::Simple("Background saving started".into()));
     eventually("the save fails", || {
-        (field(&node, "persistence", "rdb_last_bgsave_status") == "err").then_some(())
+        (info_field(&node, "persistence", "rdb_last_bgsave_status") == "err").then_some(())
     });
     let refused = "MISCONF Valkey is configured to save RDB snapshots, but it's currently unable to persist to disk. \
                    Commands that may modify the data set are disabled, because this instance is configured to report \
@@ -209,11 +209,11 @@ fn a_full_disk_leaves_the_old_file_and_stops_writes() {
     assert_eq!(node.run("GET a").text(), "1");
     assert!(node.run("SAVE").is_error("ERR"));
     assert_eq!(fs::read(&file).expect("still there"), old);
-    assert_eq!(unfinished(&node), 0, "the unfinished file is removed");
+    assert_eq!(unfinished_file_count(&node), 0, "the unfinished file is removed");
     node.run("CONFIG SET stop-writes-on-bgsave-error no").expect_ok();
     node.run("SET a 3").expect_ok();
     node.run("CONFIG SET stop-writes-on-bgsave-error yes").expect_ok();
-    limit_files(&node, None);
+    limit_file_size(&node, None);
     node.run("BGSAVE");
     eventually("writes are taken again", || {
         (node.run("SET a 4") == Value::Simple("OK".into())).then_some(())
@@ -222,56 +222,61 @@ fn a_full_disk_leaves_the_old_file_and_stops_writes() {
 }
 
 #[test]
-fn a_kill_in_the_middle_of_a_save_leaves_the_old_file() {
+fn kill_during_a_save_keeps_the_old_file() {
     let mut node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save  --rdbcompression no"));
-    fill(&node, 1000);
+    populate(&node, 1000);
     node.run("SAVE").expect_ok();
     let (file, digest) = (node.folder().join("dump.rdb"), node.run("DEBUG DIGEST"));
     let old = fs::read(&file).expect("the file was saved");
     assert_eq!(node.run("DEBUG POPULATE 500000 more 200"), Value::Simple("OK".into()));
     node.run("BGSAVE");
-    eventually("the save has begun to write", || (unfinished(&node) == 1).then_some(()));
+    eventually("the save has begun to write", || (unfinished_file_count(&node) == 1).then_some(()));
     node.kill();
     assert_eq!(fs::read(&file).expect("still there"), old);
-    assert_eq!(unfinished(&node), 1, "nobody was there to remove it");
+    assert_eq!(unfinished_file_count(&node), 1, "the killed server cannot remove it");
     node.launch();
     eventually("the data is loaded", || (node.run("DBSIZE") == Value::Int(1000)).then_some(()));
     assert_eq!(node.run("DEBUG DIGEST"), digest);
-    assert_eq!(unfinished(&node), 0, "what was left of it goes at the next start");
+    assert_eq!(unfinished_file_count(&node), 0, "the next start must remove it");
 }
 
 #[test]
-fn a_save_shows_how_far_it_is_and_can_be_called_off() {
+fn save_reports_progress_and_can_be_cancelled() {
     let node = Node::start(&Program::redoubt(), &format!("{OPTIONS} --save "));
-    assert_eq!(node.run("BGSAVE CANCEL").text_of_error(), NOT_RUNNING);
-    fill(&node, 300_000);
+    assert_eq!(node.run("BGSAVE CANCEL").error_text(), NOT_RUNNING);
+    populate(&node, 300_000);
     node.run("CONFIG SET rdb-key-save-delay 20").expect_ok();
     assert_eq!(node.run("BGSAVE SCHEDULE"), Value::Simple("Background saving started".into()));
-    assert_eq!(node.run("BGSAVE").text_of_error(), "ERR Background save already in progress");
+    assert_eq!(node.run("BGSAVE").error_text(), "ERR Background save already in progress");
     eventually("the keys are counted at the cut", || {
-        (field(&node, "persistence", "current_save_keys_total") == "300000").then_some(())
+        (info_field(&node, "persistence", "current_save_keys_total") == "300000").then_some(())
     });
     eventually("keys are counted as they are written", || {
-        (field(&node, "persistence", "current_save_keys_processed").parse::<u64>().ok()? > 0).then_some(())
+        (info_field(&node, "persistence", "current_save_keys_processed").parse::<u64>().ok()? > 0)
+            .then_some(())
     });
     assert_eq!(node.run("BGSAVE CANCEL"), Value::Simple("Background saving cancelled".into()));
     wait_for_save(&node);
-    assert_eq!(field(&node, "persistence", "rdb_saves"), "0");
-    assert_eq!(field(&node, "persistence", "rdb_last_bgsave_status"), "ok", "that was no failure");
+    assert_eq!(info_field(&node, "persistence", "rdb_saves"), "0");
+    assert_eq!(
+        info_field(&node, "persistence", "rdb_last_bgsave_status"),
+        "ok",
+        "a cancelled save is no failure"
+    );
     assert!(!node.folder().join("dump.rdb").exists());
-    // It counts as ended from the moment it is called off; its thread sees that with the next key.
-    eventually("what was written of it goes", || (unfinished(&node) == 0).then_some(()));
-    assert_eq!(node.run("BGSAVE CANCEL").text_of_error(), NOT_RUNNING);
+    // INFO reports the save as ended at once; the saver thread stops at its next key.
+    eventually("the unfinished file is removed", || (unfinished_file_count(&node) == 0).then_some(()));
+    assert_eq!(node.run("BGSAVE CANCEL").error_text(), NOT_RUNNING);
 }
 
 const NOT_RUNNING: &str = "ERR Background saving is currently not in progress or scheduled";
 
 trait ErrorText {
-    fn text_of_error(&self) -> String;
+    fn error_text(&self) -> String;
 }
 
 impl ErrorText for Value {
-    fn text_of_error(&self) -> String {
+    fn error_text(&self) -> String {
         match self {
             Self::Error(text) => text.clone(),
             other => panic!("no error: {other:?}"),

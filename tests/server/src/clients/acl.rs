@@ -1,4 +1,4 @@
-//! The rights of users on real servers: in files, on replicas, and on connections that are open while it changes.
+//! Tests of ACLs on real servers: configuration and ACL files, replicas, and changes to users with open connections.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,8 +9,8 @@ fn start(options: &str) -> Node {
     Node::start(&Program::redoubt(), options)
 }
 
-/// A server whose configuration file has these lines, and the file.
-fn configured(lines: &str) -> (Node, PathBuf) {
+/// Starts a server with `lines` as its configuration file; also returns the path of that file.
+fn start_with_config_file(lines: &str) -> (Node, PathBuf) {
     let mut node = Node::prepare(&Program::redoubt(), "--save ");
     let file = node.folder().join("redis.conf");
     fs::write(&file, lines).expect("a file can be written");
@@ -19,11 +19,11 @@ fn configured(lines: &str) -> (Node, PathBuf) {
     (node, file)
 }
 
-/// An operator makes users, has the file rewritten, and starts the server again.
+/// Creates users, runs `CONFIG REWRITE` and restarts the server.
 #[test]
 fn users_of_the_configuration_file_survive_a_restart() {
     let (mut node, file) =
-        configured("# mine\nuser reader on >p +@read ~r:* (+set ~w:*)\nacllog-max-len 5\n");
+        start_with_config_file("# mine\nuser reader on >p +@read ~r:* (+set ~w:*)\nacllog-max-len 5\n");
     let mut reader = node.connect();
     assert!(reader.run("AUTH reader q").is_error("WRONGPASS"));
     reader.run("AUTH reader p").expect_ok();
@@ -48,9 +48,9 @@ fn users_of_the_configuration_file_survive_a_restart() {
     assert!(client.run("SET r:1 x").is_error("NOPERM"));
 }
 
-/// The ACL file is read at the start and by ACL LOAD, whole or not at all, and written by ACL SAVE.
+/// The server loads the ACL file at start and on `ACL LOAD`, as a whole or not at all. `ACL SAVE` writes it.
 #[test]
-fn an_acl_file_is_loaded_and_saved_as_a_whole() {
+fn acl_file_is_loaded_and_saved_as_a_whole() {
     let mut node = Node::prepare(&Program::redoubt(), "--save ");
     let file = node.folder().join("users.acl");
     fs::write(
@@ -70,7 +70,7 @@ fn an_acl_file_is_loaded_and_saved_as_a_whole() {
     assert_eq!(gone.run("ACL WHOAMI").text(), "gone");
     fs::write(&file, "user u on >p +@all -set ~* &*\n").expect("a file can be written");
     admin.run("ACL LOAD").expect_ok();
-    // The connection of a deleted user is closed; the others have their new rules.
+    // The connection of a deleted user is closed; other connections get the new rules.
     eventually("the deleted user's connection is closed", || gone.try_call(&["PING"]).err());
     assert!(user.run("SET a 1").is_error("NOPERM"));
     admin.run("ACL SETUSER w on nopass +get ~a").expect_ok();
@@ -83,7 +83,7 @@ fn an_acl_file_is_loaded_and_saved_as_a_whole() {
 }
 
 #[test]
-fn a_connection_ends_with_its_user_and_a_subscription_with_its_channel() {
+fn deleting_a_user_or_revoking_a_channel_closes_its_connections() {
     let node = start("--save ");
     let (mut admin, mut first, mut second) = (node.connect(), node.connect(), node.connect());
     admin.run("ACL SETUSER u on nopass +@all ~* &a &b").expect_ok();
@@ -91,29 +91,29 @@ fn a_connection_ends_with_its_user_and_a_subscription_with_its_channel() {
         client.run("AUTH u x").expect_ok();
     }
     second.run("SUBSCRIBE a");
-    // Losing the right to a channel closes no client that does not listen to it.
+    // Revoking a channel closes only the clients that are subscribed to it.
     admin.run("ACL SETUSER u resetchannels &a").expect_ok();
     assert_eq!(admin.run("PUBLISH a x").int(), 1);
     admin.run("ACL SETUSER u resetchannels &b").expect_ok();
-    eventually("nobody listens", || (admin.run("PUBLISH a x").int() == 0).then_some(()));
+    eventually("the subscriber is disconnected", || (admin.run("PUBLISH a x").int() == 0).then_some(()));
     assert_eq!(first.run("ACL WHOAMI").text(), "u");
     assert_eq!(admin.run("ACL DELUSER u").int(), 1);
     eventually("the user's connection is closed", || first.try_call(&["PING"]).err());
-    // A waiting client is no exception.
+    // A blocked client is killed like any other.
     admin.run("ACL SETUSER w on nopass +@all ~* &*").expect_ok();
     let mut waiting = node.connect();
     waiting.run("AUTH w x").expect_ok();
     waiting.send(&["WAIT", "1", "0"]).expect("it is sent");
-    eventually("it waits", || {
+    eventually("the client is blocked", || {
         (node.info("clients", "blocked_clients").as_deref() == Some("1")).then_some(())
     });
     assert_eq!(admin.run("CLIENT KILL USER w").int(), 1);
     assert!(waiting.read().is_err());
 }
 
-/// A replica follows as the user that its master made for it.
+/// The replica authenticates as a user created for replication.
 #[test]
-fn a_replica_follows_as_masteruser() {
+fn replica_authenticates_as_masteruser() {
     let (master, replica) = (start("--save "), start("--save "));
     let mut admin = master.connect();
     admin.run("ACL SETUSER follower on >p +psync +replconf +ping").expect_ok();
@@ -122,7 +122,7 @@ fn a_replica_follows_as_masteruser() {
     replica.run("CONFIG SET masteruser follower").expect_ok();
     replica.run("CONFIG SET masterauth wrong").expect_ok();
     replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
-    eventually("the master has refused it", || {
+    eventually("the master has refused the replica", || {
         let refused = admin.run("INFO stats").text();
         let denied = |line: &str| line.starts_with("acl_access_denied_auth:") && !line.ends_with(":0");
         refused.lines().any(denied).then_some(())
@@ -135,9 +135,9 @@ fn a_replica_follows_as_masteruser() {
     assert!(log.contains("follower"), "{log}");
 }
 
-/// A user's rights hold at once on every thread's connections.
+/// A change of a user's permissions applies at once to the connections of all I/O threads.
 #[test]
-fn a_change_reaches_connections_of_all_threads() {
+fn permission_changes_apply_to_all_io_threads() {
     let node = start("--save --io-threads 4");
     let mut admin = node.connect();
     admin.run("ACL SETUSER u on nopass +@all ~* &*").expect_ok();
@@ -153,12 +153,12 @@ fn a_change_reaches_connections_of_all_threads() {
     }
     assert_eq!(node.info("stats", "acl_access_denied_cmd").as_deref(), Some("8"));
     admin.run("CONFIG RESETSTAT").expect_ok();
-    // As in Valkey.
+    // `CONFIG RESETSTAT` does not reset this counter, as in Valkey.
     assert_eq!(node.info("stats", "acl_access_denied_cmd").as_deref(), Some("8"));
 }
 
 #[test]
-fn users_in_two_places_and_bad_users_stop_the_start() {
+fn invalid_or_duplicate_user_definitions_prevent_startup() {
     for (lines, reason) in [
         ("user u on\naclfile users.acl\n", "but not both"),
         ("user u +nosuch\n", "Unknown command or category name in ACL"),
@@ -176,9 +176,9 @@ fn users_in_two_places_and_bad_users_stop_the_start() {
     }
 }
 
-/// Passwords that cannot be guessed.
+/// Generated passwords must be random.
 #[test]
-fn passwords_are_made_up() {
+fn acl_genpass_generates_random_passwords() {
     let node = start("--save ");
     let (one, other) = (node.run("ACL GENPASS").text(), node.run("ACL GENPASS").text());
     assert!(one.len() == 64 && one != other);

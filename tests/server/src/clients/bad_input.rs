@@ -1,4 +1,5 @@
-//! Bytes from strangers: each gets its error or a closed link, and no other client notices.
+//! Tests of malformed input from clients and on the cluster bus: the sender gets an error or is disconnected, and other
+//! clients are not affected.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,49 +10,46 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// More than any of these inputs may cost.
-const MOST_MEMORY_GROWTH: u64 = 64 << 20;
+/// The maximum growth of resident memory that a test accepts, in bytes.
+const MAX_MEMORY_GROWTH: u64 = 64 << 20;
 
-fn server() -> Node {
+fn start_server() -> Node {
     Node::start(&Program::redoubt(), "--save ")
 }
 
-/// Other clients are served, and memory has not grown past the bound.
-fn is_unharmed(node: &Node, resident_before: u64) {
+/// Checks that other clients are served and that resident memory has grown less than `MAX_MEMORY_GROWTH`.
+fn assert_healthy(node: &Node, resident_before: u64) {
     let mut connection = node.connect();
     connection.run("SET unharmed yes").expect_ok();
     assert_eq!(connection.run("GET unharmed").text(), "yes");
     let resident = node.resident_bytes();
-    assert!(
-        resident < resident_before + MOST_MEMORY_GROWTH,
-        "{resident_before} bytes have become {resident}"
-    );
+    assert!(resident < resident_before + MAX_MEMORY_GROWTH, "{resident_before} bytes have become {resident}");
 }
 
 #[test]
-fn random_bytes_do_no_harm() {
-    let node = server();
+fn random_bytes_do_not_harm_the_server() {
+    let node = start_server();
     let before = node.resident_bytes();
     let mut random = ChaCha8Rng::seed_from_u64(7);
     for round in 0..500 {
         let length = random.random_range(1..4000);
         let mut bytes: Vec<u8> = (0..length).map(|_| random.random()).collect();
         if round % 2 == 0 {
-            // Closer to what a parser takes: small numbers after the type bytes.
+            // Uses mostly protocol bytes, so that more of the input passes the parser's first checks.
             bytes = bytes.iter().map(|byte| b"*$123\r\n+-:0PING \"'"[usize::from(byte % 18)]).collect();
         }
         let mut connection = node.connect();
-        // The server may close in the middle of it.
+        // The server may close the connection while this client still sends.
         let _ = connection.send_raw(&bytes);
         let _ = connection.end_sending();
         connection.read_to_end().expect("the server closes the link");
     }
-    is_unharmed(&node, before);
+    assert_healthy(&node, before);
 }
 
 #[test]
-fn half_requests_wait_without_harm() {
-    let node = server();
+fn incomplete_requests_wait_for_the_rest() {
+    let node = start_server();
     let before = node.resident_bytes();
     let request = b"*3\r\n$3\r\nSET\r\n$4\r\nhalf\r\n$5\r\nvalue\r\n";
     let mut halves: Vec<(Connection, usize)> = Vec::new();
@@ -60,7 +58,7 @@ fn half_requests_wait_without_harm() {
         connection.send_raw(&request[..cut]).expect("the server reads");
         halves.push((connection, cut));
     }
-    is_unharmed(&node, before);
+    assert_healthy(&node, before);
     for (mut connection, cut) in halves {
         connection.send_raw(&request[cut..]).expect("the server reads on");
         connection.read().expect("the request is whole now").expect_ok();
@@ -68,8 +66,8 @@ fn half_requests_wait_without_harm() {
 }
 
 #[test]
-fn absurd_lengths_are_refused() {
-    let node = server();
+fn out_of_range_lengths_are_refused() {
+    let node = start_server();
     let before = node.resident_bytes();
     let absurd: [(&[u8], &str); 5] = [
         (b"*2\r\n$3\r\nGET\r\n$1000000000000\r\n", "ERR Protocol error: invalid bulk length"),
@@ -84,13 +82,13 @@ fn absurd_lengths_are_refused() {
         assert_eq!(connection.read().expect("an answer"), Value::Error(message.into()));
         assert_eq!(connection.read_to_end().expect("then the link is closed"), b"");
     }
-    is_unharmed(&node, before);
+    assert_healthy(&node, before);
 }
 
-/// Promised but never sent: memory follows what arrives, not what is announced.
+/// The client announces large arguments but never sends them. Memory must grow with received bytes only.
 #[test]
-fn announced_bytes_take_no_memory_before_they_come() {
-    let node = server();
+fn announced_lengths_allocate_no_memory() {
+    let node = start_server();
     let before = node.resident_bytes();
     let announcing: Vec<Connection> = (0..200)
         .map(|_| {
@@ -106,25 +104,25 @@ fn announced_bytes_take_no_memory_before_they_come() {
             connection
         })
         .collect();
-    is_unharmed(&node, before);
+    assert_healthy(&node, before);
     drop((announcing, many));
 }
 
 #[test]
-fn a_nesting_bomb_is_refused() {
-    let node = server();
+fn nested_multibulk_requests_are_refused() {
+    let node = start_server();
     let before = node.resident_bytes();
     let mut connection = node.connect();
     let _ = connection.send_raw(&b"*1\r\n".repeat(1 << 20));
     let reply = connection.read().expect("an answer");
     assert_eq!(reply, Value::Error("ERR Protocol error: expected '$', got '*'".into()));
-    is_unharmed(&node, before);
+    assert_healthy(&node, before);
 }
 
-/// An inline command without an end, and one of a million words.
+/// Sends an inline command without a line end.
 #[test]
-fn endless_lines_are_refused() {
-    let node = server();
+fn oversized_inline_requests_are_refused() {
+    let node = start_server();
     let before = node.resident_bytes();
     for _ in 0..20 {
         let mut connection = node.connect();
@@ -132,12 +130,12 @@ fn endless_lines_are_refused() {
         let reply = connection.read().expect("an answer");
         assert_eq!(reply, Value::Error("ERR Protocol error: too big inline request".into()));
     }
-    is_unharmed(&node, before);
+    assert_healthy(&node, before);
 }
 
-/// A client that asks for much and reads nothing is cut off at the output buffer limit.
+/// A client that requests much data and reads nothing is disconnected at the output buffer limit.
 #[test]
-fn a_client_that_does_not_read_is_cut_off() {
+fn client_that_does_not_read_is_disconnected() {
     let node = Node::start(&Program::redoubt(), "--save ");
     node.connect().call(&["CONFIG", "SET", "client-output-buffer-limit", "normal 8mb 0 0"]).expect_ok();
     node.connect().call(&["SET", "big", &"x".repeat(1 << 20)]).expect_ok();
@@ -149,12 +147,12 @@ fn a_client_that_does_not_read_is_cut_off() {
         let clients = node.run("CLIENT LIST").text();
         (clients.lines().count() == 1).then_some(())
     });
-    is_unharmed(&node, before);
+    assert_healthy(&node, before);
 }
 
-/// Twenty thousand, or as many as this machine lets a process have.
+/// Opens 20,000 connections, or as many as the limit on open files allows.
 #[test]
-fn idle_connections_cost_little_and_harm_nobody() {
+fn idle_connections_use_little_memory() {
     let limit = raise_file_limit(45_000);
     let count = (limit.saturating_sub(500)).min(20_000) as usize;
     assert!(count >= 500, "this machine allows {limit} open files");
@@ -167,7 +165,7 @@ fn idle_connections_cost_little_and_harm_nobody() {
             let mut stream = TcpStream::connect(("127.0.0.1", node.port))
                 .unwrap_or_else(|error| panic!("connection {number}: {error}"));
             if number % 1000 == 999 {
-                // Let the server take them before its queue is full.
+                // Waits for the server to accept them before the listen queue overflows.
                 stream.write_all(b"PING\r\n").expect("the server reads");
                 stream.read_exact(&mut [0; 7]).expect("the server answers");
             }
@@ -181,26 +179,26 @@ fn idle_connections_cost_little_and_harm_nobody() {
     let each = resident.saturating_sub(before) / count as u64;
     assert!(each < 3000, "{each} bytes for each of {count} idle connections");
     drop(idle);
-    eventually("they are gone", || {
+    eventually("the idle clients are disconnected", || {
         let connected: usize = node.info("clients", "connected_clients")?.parse().ok()?;
         (connected < 10).then_some(())
     });
 }
 
-/// Sets the soft limit on open files as high as may be, up to `wanted`, and gives what it is now.
+/// Raises the soft limit on open files up to `wanted`; returns the new limit.
 fn raise_file_limit(wanted: u64) -> u64 {
     let current = getrlimit(Resource::Nofile);
     let raised = [
         Rlimit { current: Some(wanted), maximum: Some(current.maximum.unwrap_or(wanted).max(wanted)) },
         Rlimit { current: current.maximum.map(|most| most.min(wanted)), maximum: current.maximum },
     ];
-    // The first needs privileges; the second does not.
+    // The first limit needs privileges, the second does not.
     let _ = raised.iter().find(|limit| setrlimit(Resource::Nofile, **limit).is_ok());
     getrlimit(Resource::Nofile).current.unwrap_or(wanted)
 }
 
 #[test]
-fn one_client_too_many_is_told_so() {
+fn clients_beyond_maxclients_get_an_error() {
     let node = Node::start(&Program::redoubt(), "--save  --maxclients 20");
     let clients: Vec<Connection> = (0..20).map(|_| node.connect()).map(ping).collect();
     let mut late = node.connect();
@@ -216,8 +214,8 @@ fn ping(mut connection: Connection) -> Connection {
     connection
 }
 
-/// The packets that a stranger may write to the bus.
-fn bus_packets(sender: &str) -> Vec<(&'static str, Vec<u8>)> {
+/// Malformed or misleading packets that an unknown peer may send to the cluster bus.
+fn malformed_bus_packets(sender: &str) -> Vec<(&'static str, Vec<u8>)> {
     let mut random = ChaCha8Rng::seed_from_u64(11);
     let mut noise = |length: usize| (0..length).map(|_| random.random()).collect::<Vec<u8>>();
     let header = |version: u16, kind: u16, length: u32, count: u16| {
@@ -258,10 +256,10 @@ fn bus_packets(sender: &str) -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Whatever comes over the bus: the node lives, the cluster stays as it was, and no connection is left open by a
-/// packet that announces more than it brings.
+/// The node must survive all packets, keep its view of the cluster, and close the connection of a packet that is
+/// shorter than its header claims.
 #[test]
-fn strangers_on_the_bus_change_nothing() {
+fn malformed_bus_packets_do_not_change_the_cluster() {
     let cluster = Cluster::start(&Program::redoubt(), 3, 0);
     let node = &cluster.nodes[0];
     let sender = cluster.id(1);
@@ -280,23 +278,25 @@ fn strangers_on_the_bus_change_nothing() {
         lines
     };
     let expected = view();
-    for (what, packet) in bus_packets(&sender) {
+    for (description, packet) in malformed_bus_packets(&sender) {
         for _ in 0..3 {
-            let mut stream = node.connect_to_bus().unwrap_or_else(|error| panic!("{what}: {error}"));
+            let mut stream = node.connect_to_bus().unwrap_or_else(|error| panic!("{description}: {error}"));
             let _ = stream.write_all(&packet);
             let _ = stream.shutdown(std::net::Shutdown::Write);
             stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
             let mut answer = Vec::new();
             match stream.read_to_end(&mut answer) {
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                    panic!("{what}: the link stays open")
+                    panic!("{description}: the link stays open")
                 }
                 _ => {}
             }
         }
     }
-    for (what, packet) in bus_packets(&sender).into_iter().filter(|(_, packet)| packet.len() >= 2256) {
-        // Every header with some bytes changed, and the same link used on.
+    for (description, packet) in
+        malformed_bus_packets(&sender).into_iter().filter(|(_, packet)| packet.len() >= 2256)
+    {
+        // Changes random header bytes of every complete packet.
         let mut random = ChaCha8Rng::seed_from_u64(packet.len() as u64);
         for _ in 0..50 {
             let mut packet = packet.clone();
@@ -304,34 +304,31 @@ fn strangers_on_the_bus_change_nothing() {
                 let at = random.random_range(0..40.min(packet.len()));
                 packet[at] = random.random();
             }
-            let mut stream = node.connect_to_bus().unwrap_or_else(|error| panic!("{what}: {error}"));
+            let mut stream = node.connect_to_bus().unwrap_or_else(|error| panic!("{description}: {error}"));
             let _ = stream.write_all(&packet);
         }
     }
-    is_unharmed_in(&cluster, before);
+    assert_cluster_healthy(&cluster, before);
     assert_eq!(view(), expected);
 }
 
-fn is_unharmed_in(cluster: &Cluster, resident_before: u64) {
+fn assert_cluster_healthy(cluster: &Cluster, resident_before: u64) {
     let node = &cluster.nodes[0];
     let resident = node.resident_bytes();
-    assert!(
-        resident < resident_before + MOST_MEMORY_GROWTH,
-        "{resident_before} bytes have become {resident}"
-    );
+    assert!(resident < resident_before + MAX_MEMORY_GROWTH, "{resident_before} bytes have become {resident}");
     for node in &cluster.nodes {
         assert_eq!(cluster_field(&mut node.connect(), "cluster_state").as_deref(), Some("ok"));
     }
 }
 
-/// A web page made a browser post commands to this port: its headers come first, the body in a later segment.
+/// A web page can make a browser post commands to this port. The headers arrive first, the body in a later segment.
 #[test]
-fn a_browser_cannot_post_commands() {
-    let node = server();
+fn browsers_cannot_post_commands() {
+    let node = start_server();
     for headers in ["POST / HTTP/1.1\r\n", "GET key\r\nHost: localhost\r\n"] {
         let mut browser = node.connect();
         browser.send_raw(headers.as_bytes()).expect("sent");
-        // The server closes the link before the body, or without having read it.
+        // The server closes the connection before it reads the body.
         let _ = browser.read_to_end();
         let _ = browser.send_raw(b"SET evil 1\r\n");
         assert_eq!(node.run("EXISTS evil"), Value::Int(0), "{headers}");

@@ -1,10 +1,10 @@
-//! CLIENT LIST of servers that replicate.
+//! Tests of CLIENT LIST for replication connections.
 
 use harness::{Node, Program, eventually};
 
-/// A replica's line counts what it sent and what it was sent, and so does that of the master on the replica's side.
+/// On both sides of a replication link, CLIENT LIST counts the bytes and commands sent and received.
 #[test]
-fn replicas_and_masters_are_counted_like_other_clients() {
+fn client_list_counts_traffic_of_replication_links() {
     for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
         let options = "--save  --repl-diskless-sync-delay 0 --repl-ping-replica-period 1";
         let master = Node::start(&program, options);
@@ -28,9 +28,9 @@ fn replicas_and_masters_are_counted_like_other_clients() {
                 of_replica("tot-net-out") > sent + 100_000 && of_master("tot-net-in") > received + 100_000;
             enough.then_some(())
         });
-        let (said, commands) = (of_replica("tot-net-in"), of_replica("tot-cmds"));
+        let (acknowledged, commands) = (of_replica("tot-net-in"), of_replica("tot-cmds"));
         eventually("acknowledgements are counted", || {
-            (of_replica("tot-net-in") > said && of_replica("tot-cmds") > commands).then_some(())
+            (of_replica("tot-net-in") > acknowledged && of_replica("tot-cmds") > commands).then_some(())
         });
         assert!(of_master("tot-cmds") > 0, "{name}: the master's commands are counted");
     }

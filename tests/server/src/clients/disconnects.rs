@@ -1,28 +1,28 @@
-//! Clients that wait, and what becomes of what they sent when they leave meanwhile.
+//! Tests of blocked clients, and of their pending commands when they disconnect.
 
 use harness::{Connection, Node, Program, Value, eventually};
 
-fn start() -> (Node, Connection) {
+fn start_with_operator() -> (Node, Connection) {
     let node = Node::start(&Program::redoubt(), "--save ");
     let operator = node.connect();
     (node, operator)
 }
 
-fn clients(operator: &mut Connection, field: &str) -> String {
+fn clients_info(operator: &mut Connection, field: &str) -> String {
     harness::info_field(operator, "clients", field).expect("INFO has it")
 }
 
-fn wait_until_only_the_operator_is_left(operator: &mut Connection) {
-    eventually("those who left are forgotten", || {
-        (clients(operator, "connected_clients") == "1").then_some(())
+fn wait_until_only_operator_is_connected(operator: &mut Connection) {
+    eventually("disconnected clients are removed", || {
+        (clients_info(operator, "connected_clients") == "1").then_some(())
     });
-    assert_eq!(clients(operator, "blocked_clients"), "0");
+    assert_eq!(clients_info(operator, "blocked_clients"), "0");
 }
 
-/// A pause would last an hour. A client that hangs up is gone at once, and its request is never carried out.
+/// When a client held by CLIENT PAUSE disconnects, it is removed at once and its request is never executed.
 #[test]
-fn commands_held_by_a_pause_are_dropped_with_their_clients() {
-    let (node, mut operator) = start();
+fn disconnected_clients_lose_their_paused_commands() {
+    let (node, mut operator) = start_with_operator();
     operator.run("CLIENT PAUSE 3600000 WRITE").expect_ok();
     let mut waiting = Vec::new();
     for index in 0..20 {
@@ -31,45 +31,55 @@ fn commands_held_by_a_pause_are_dropped_with_their_clients() {
         client.send(&["SET", &format!("behind:{index}"), "v"]).expect("sent");
         waiting.push(client);
     }
-    eventually("all are held", || (clients(&mut operator, "blocked_clients") == "20").then_some(()));
+    eventually("all clients are blocked", || {
+        (clients_info(&mut operator, "blocked_clients") == "20").then_some(())
+    });
     let list = operator.run("CLIENT LIST").text();
     assert_eq!(list.matches(" flags=b ").count(), 20, "{list}");
     let held = list.lines().find(|line| line.contains(" flags=b ")).and_then(|line| line.split(' ').next());
     let id = held.and_then(|word| word.strip_prefix("id=")).expect("its number").to_owned();
-    assert_eq!(operator.call(&["CLIENT", "UNBLOCK", &id]), Value::Int(0), "a pause is for everybody");
+    assert_eq!(
+        operator.call(&["CLIENT", "UNBLOCK", &id]),
+        Value::Int(0),
+        "CLIENT UNBLOCK does not end a pause"
+    );
     drop(waiting);
-    wait_until_only_the_operator_is_left(&mut operator);
+    wait_until_only_operator_is_connected(&mut operator);
     operator.run("CLIENT UNPAUSE").expect_ok();
     assert_eq!(operator.run("DBSIZE"), Value::Int(0));
 }
 
-/// Its next command had already arrived when it left.
+/// The client's next command arrives before the client disconnects.
 #[test]
-fn a_client_that_leaves_while_it_waits_for_replicas_is_gone_with_what_it_sent_behind() {
-    let (node, mut operator) = start();
+fn client_that_disconnects_in_wait_loses_its_pending_commands() {
+    let (node, mut operator) = start_with_operator();
     for timeout in ["0", "3600000"] {
         let mut client = node.connect();
         client.send(&["WAIT", "1", timeout]).expect("sent");
         client.send(&["SET", "behind", "v"]).expect("sent");
-        eventually("it waits", || (clients(&mut operator, "blocked_clients") == "1").then_some(()));
+        eventually("the client is blocked", || {
+            (clients_info(&mut operator, "blocked_clients") == "1").then_some(())
+        });
         drop(client);
-        wait_until_only_the_operator_is_left(&mut operator);
+        wait_until_only_operator_is_connected(&mut operator);
         assert_eq!(operator.run("GET behind"), Value::NullBulk);
     }
 }
 
 #[test]
-fn an_operator_ends_a_wait_for_replicas() {
-    let (node, mut operator) = start();
+fn client_unblock_ends_a_wait() {
+    let (node, mut operator) = start_with_operator();
     let mut client = node.connect();
     let id = client.run("CLIENT ID").int().to_string();
     let mut end = |how: &[&str]| {
-        eventually("it waits", || (clients(&mut operator, "blocked_clients") == "1").then_some(()));
+        eventually("the client is blocked", || {
+            (clients_info(&mut operator, "blocked_clients") == "1").then_some(())
+        });
         let list = operator.call(&["CLIENT", "LIST", "ID", &id]).text();
         assert!(list.contains(" flags=b ") && list.contains(" cmd=wait "), "{list}");
         let words = [&["CLIENT", "UNBLOCK", &id], how].concat();
         assert_eq!(operator.call(&words), Value::Int(1));
-        assert_eq!(operator.call(&words), Value::Int(0), "it waits no longer");
+        assert_eq!(operator.call(&words), Value::Int(0), "the client is no longer blocked");
     };
     client.send(&["WAIT", "1", "0"]).expect("sent");
     end(&[]);
@@ -82,15 +92,17 @@ fn an_operator_ends_a_wait_for_replicas() {
     assert_eq!(client.read().expect("an answer"), Value::Simple("PONG".to_owned()));
 }
 
-/// Earlier replies are sent however long the next command waits, and within EXEC no command waits.
+/// Replies before the WAIT are sent although the WAIT blocks. Inside EXEC, WAIT does not block.
 #[test]
-fn a_wait_keeps_nobody_from_its_earlier_replies() {
-    let (node, mut operator) = start();
+fn wait_does_not_delay_earlier_replies() {
+    let (node, mut operator) = start_with_operator();
     operator.call(&["SET", "large", &"x".repeat(32 << 20)]).expect_ok();
     let mut client = node.connect();
     client.send(&["GET", "large"]).expect("sent");
     client.send(&["WAIT", "1", "0"]).expect("sent");
-    eventually("it waits", || (clients(&mut operator, "blocked_clients") == "1").then_some(()));
+    eventually("the client is blocked", || {
+        (clients_info(&mut operator, "blocked_clients") == "1").then_some(())
+    });
     assert_eq!(client.read().expect("the value").text().len(), 32 << 20);
 
     let mut client = node.connect();
@@ -99,23 +111,25 @@ fn a_wait_keeps_nobody_from_its_earlier_replies() {
     assert_eq!(client.run("EXEC"), Value::Array(vec![Value::Int(0)]));
 }
 
-/// A client that waits for a master's replicas is unblocked once that master follows another.
+/// A client in WAIT is unblocked when its master becomes a replica.
 #[test]
-fn a_wait_ends_when_the_node_follows_another() {
-    let (node, mut operator) = start();
+fn wait_ends_when_the_node_becomes_a_replica() {
+    let (node, mut operator) = start_with_operator();
     let mut client = node.connect();
     client.send(&["WAIT", "1", "0"]).expect("sent");
-    eventually("it waits", || (clients(&mut operator, "blocked_clients") == "1").then_some(()));
+    eventually("the client is blocked", || {
+        (clients_info(&mut operator, "blocked_clients") == "1").then_some(())
+    });
     operator.run("REPLICAOF 127.0.0.1 1").expect_ok();
     let text = "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)";
     assert_eq!(client.read().expect("an answer"), Value::Error(text.to_owned()));
     assert!(client.read().is_err(), "the connection is closed, as in Redis");
 }
 
-/// The reply that a client does not want is left out also if earlier ones were sent while its command waited.
+/// CLIENT REPLY SKIP suppresses only the reply of WAIT, even if earlier replies are sent while WAIT blocks.
 #[test]
-fn a_muted_wait_leaves_earlier_replies_alone() {
-    let (node, mut operator) = start();
+fn client_reply_skip_before_wait_keeps_earlier_replies() {
+    let (node, mut operator) = start_with_operator();
     operator.call(&["SET", "large", &"x".repeat(16 << 20)]).expect_ok();
     let mut client = node.connect();
     let id = client.run("CLIENT ID").int().to_string();
@@ -123,7 +137,9 @@ fn a_muted_wait_leaves_earlier_replies_alone() {
     client.send(&["CLIENT", "REPLY", "SKIP"]).expect("sent");
     client.send(&["WAIT", "1", "0"]).expect("sent");
     client.send(&["PING"]).expect("sent");
-    eventually("it waits", || (clients(&mut operator, "blocked_clients") == "1").then_some(()));
+    eventually("the client is blocked", || {
+        (clients_info(&mut operator, "blocked_clients") == "1").then_some(())
+    });
     assert_eq!(client.read().expect("the value").text().len(), 16 << 20);
     assert_eq!(operator.call(&["CLIENT", "UNBLOCK", &id]), Value::Int(1));
     assert_eq!(client.read().expect("an answer"), Value::Simple("PONG".to_owned()));

@@ -1,4 +1,4 @@
-//! Sessions among others: functions wherever data goes, clients that have not signed in, many that come at once.
+//! Tests of client sessions: replicated functions, limits before authentication, and many connections at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ fn load_library(node: &Node) {
     assert_eq!(node.connect().call(&["FUNCTION", "LOAD", LIBRARY]).text(), "own");
 }
 
-fn call(node: &Node) -> Option<i64> {
+fn call_function(node: &Node) -> Option<i64> {
     match node.try_connect().ok()?.try_call(&["FCALL", "twice", "0", "21"]).ok()? {
         Value::Int(number) => Some(number),
         _ => None,
@@ -20,23 +20,23 @@ fn call(node: &Node) -> Option<i64> {
 }
 
 #[test]
-fn functions_are_in_every_copy_of_the_data() {
+fn functions_are_replicated() {
     let master = Node::start(&Program::redoubt(), "--save ");
     load_library(&master);
-    // By a full synchronisation, and by the stream.
+    // The replica gets the function by a full resync, and its deletion by the replication stream.
     let replica = Node::start(&Program::redoubt(), "--save ");
     replica
         .run(&format!("REPLICAOF 127.0.0.1 {}", master.address().rsplit(':').next().expect("a port")))
         .expect_ok();
-    eventually("the replica has the function", || (call(&replica)? == 42).then_some(()));
+    eventually("the replica has the function", || (call_function(&replica)? == 42).then_some(()));
     master.run("FUNCTION DELETE own").expect_ok();
-    eventually("it is deleted there, too", || {
+    eventually("the replica deletes the function", || {
         replica.run("FCALL twice 0 21").is_error("ERR Function not found").then_some(())
     });
 }
 
 #[test]
-fn functions_outlive_restarts() {
+fn functions_survive_restarts() {
     for (options, before) in [
         ("--save 1000 1", "SAVE"),
         ("--appendonly yes --save ", "WAITAOF 1 0 5000"),
@@ -53,13 +53,13 @@ fn functions_outlive_restarts() {
         node.run("WAITAOF 1 0 5000");
         node.kill();
         node.launch();
-        assert_eq!(call(&node), Some(42), "{options} {before}");
+        assert_eq!(call_function(&node), Some(42), "{options} {before}");
     }
 }
 
-/// A node that joins by redis-cli gets the functions of those that are there.
+/// A node added by `redis-cli --cluster add-node` gets the functions of the cluster.
 #[test]
-fn a_node_that_is_added_gets_the_functions() {
+fn added_cluster_node_gets_the_functions() {
     let nodes = (0..3).map(|_| Node::start_clustered(&Program::redoubt())).collect();
     let cluster = Cluster::join(nodes, 3);
     cluster.wait_until_ok();
@@ -71,30 +71,30 @@ fn a_node_that_is_added_gets_the_functions() {
     assert!(format!("{list:?}").contains("own"), "{list:?}");
 }
 
-/// A client that has not signed in may not send or be sent much.
+/// Requests of a client that is not authenticated are limited in size.
 #[test]
-fn strangers_are_bounded() {
+fn unauthenticated_requests_are_limited() {
     for program in [Program::redoubt(), Program::redis()] {
         let node = Node::start(&program, "--save  --requirepass secret");
         for (request, error) in [
             ("*11\r\n", "ERR Protocol error: unauthenticated multibulk length"),
             ("*2\r\n$4\r\nECHO\r\n$16385\r\n", "ERR Protocol error: unauthenticated bulk length"),
         ] {
-            let mut stranger = node.connect();
-            stranger.send_raw(request.as_bytes()).expect("it reads");
-            let reply = stranger.read().expect("a reply");
+            let mut unauthenticated = node.connect();
+            unauthenticated.send_raw(request.as_bytes()).expect("it reads");
+            let reply = unauthenticated.read().expect("a reply");
             assert!(reply.is_error(error), "{}: {reply:?}", program.name());
-            assert!(stranger.read().is_err(), "the connection ends");
+            assert!(unauthenticated.read().is_err(), "the connection ends");
         }
-        let mut friend = node.connect();
-        friend.run("AUTH secret").expect_ok();
-        assert_eq!(friend.call(&["ECHO", &"x".repeat(20_000)]).text().len(), 20_000);
+        let mut authenticated = node.connect();
+        authenticated.run("AUTH secret").expect_ok();
+        assert_eq!(authenticated.call(&["ECHO", &"x".repeat(20_000)]).text().len(), 20_000);
     }
 }
 
-/// While thousands connect, the connected clients are served as before, and all are let in.
+/// While thousands of clients connect, existing clients are served without delay, and all new clients are accepted.
 #[test]
-fn a_storm_of_connections_delays_nobody_who_is_there() {
+fn connection_storm_does_not_delay_existing_clients() {
     const NEW: usize = 3000;
     let node = Node::start(&Program::redoubt(), "--save  --maxclients 10000 --io-threads 1");
     let mut there = node.connect();
@@ -115,9 +115,9 @@ fn a_storm_of_connections_delays_nobody_who_is_there() {
         (slowest, storm.join().expect("it connects"))
     });
     assert_eq!(connections.len(), NEW);
-    eventually("all are let in", || {
+    eventually("all clients are accepted", || {
         (node.info("clients", "connected_clients")?.parse::<usize>().ok()? > NEW).then_some(())
     });
-    // On a quiet machine it is below a millisecond.
+    // On an idle machine it takes less than a millisecond.
     assert!(slowest < Duration::from_millis(500), "{slowest:?}");
 }

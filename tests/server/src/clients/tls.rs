@@ -1,4 +1,4 @@
-//! TLS on real servers: clients, replicas, nodes of a cluster and sentinels, and clients that are not let in.
+//! Tests of TLS on real servers: clients, replicas, cluster nodes and sentinels, and peers that must be rejected.
 
 use std::cell::RefCell;
 use std::fs;
@@ -11,41 +11,41 @@ use std::time::Duration;
 use harness::{Node, PortClaim, Program, Value, claim_port, eventually, permitted, redis_cli, run_to_end};
 use tempfile::TempDir;
 
-/// Certificates of an authority of the test's own.
-struct Authority {
-    folder: TempDir,
-    /// Ports that its servers have.
-    claims: RefCell<Vec<PortClaim>>,
+/// A certificate authority of the test, with certificates for a server and a client.
+struct CertificateAuthority {
+    directory: TempDir,
+    /// The TLS ports of the servers started with these certificates.
+    port_claims: RefCell<Vec<PortClaim>>,
 }
 
-impl Authority {
+impl CertificateAuthority {
     fn new(client: &str) -> Self {
         Self::with_uris(client, &[])
     }
 
-    /// The client's certificate has these URIs among its alternative names.
+    /// Puts `uris` into the subject alternative names of the client certificate.
     fn with_uris(client: &str, uris: &[&str]) -> Self {
-        let folder = TempDir::new().expect("a folder");
+        let directory = TempDir::new().expect("a folder");
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/make-certificates");
-        let (status, printed) = run_to_end(Command::new(script).arg(folder.path()).arg(client).args(uris));
+        let (status, printed) = run_to_end(Command::new(script).arg(directory.path()).arg(client).args(uris));
         assert!(status.success(), "{printed}");
-        Self { folder, claims: RefCell::default() }
+        Self { directory, port_claims: RefCell::default() }
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
-    /// Runs openssl in the folder of the certificates.
-    fn openssl(&self, arguments: &str) {
+    /// Runs openssl in the directory of the certificates.
+    fn run_openssl(&self, arguments: &str) {
         let mut openssl = Command::new("openssl");
         let (status, printed) =
-            run_to_end(openssl.args(arguments.split(' ')).current_dir(self.folder.path()));
+            run_to_end(openssl.args(arguments.split(' ')).current_dir(self.directory.path()));
         assert!(status.success(), "openssl {arguments}: {printed}");
     }
 
-    /// The options that make a server use its certificates.
-    fn options(&self) -> String {
+    /// The server options that select these certificates.
+    fn server_options(&self) -> String {
         let path = |name| self.path(name).display().to_string();
         format!(
             "--save  --tls-cert-file {} --tls-key-file {} --tls-ca-cert-file {}",
@@ -55,12 +55,12 @@ impl Authority {
         )
     }
 
-    /// A server that speaks TLS on a port of its own, and that port.
+    /// Starts a server with a TLS port; also returns that port.
     fn start_program(&self, program: &Program, options: &str) -> (Node, u16) {
         let claim = claim_port();
         let port = claim.port;
-        self.claims.borrow_mut().push(claim);
-        let options = format!("{} --tls-port {port} {options}", self.options());
+        self.port_claims.borrow_mut().push(claim);
+        let options = format!("{} --tls-port {port} {options}", self.server_options());
         (Node::start(program, &options), port)
     }
 
@@ -68,8 +68,8 @@ impl Authority {
         self.start_program(&Program::redoubt(), options)
     }
 
-    /// Says something over TLS as the client of that name, or without a certificate.
-    fn say(&self, port: u16, certificate: Option<&str>, words: &[&str]) -> Result<String, String> {
+    /// Runs a command with redis-cli over TLS, with the client certificate of that name or without one.
+    fn run_cli(&self, port: u16, certificate: Option<&str>, words: &[&str]) -> Result<String, String> {
         let port = port.to_string();
         let path = |name: &str| self.path(name).display().to_string();
         let mut arguments =
@@ -83,62 +83,68 @@ impl Authority {
         redis_cli(&arguments).map(|printed| printed.trim().to_owned())
     }
 
-    fn ask(&self, port: u16, line: &str) -> String {
+    fn run_line(&self, port: u16, line: &str) -> String {
         let words: Vec<&str> = line.split(' ').collect();
-        self.say(port, Some("client"), &words).unwrap_or_else(|error| panic!("{line}: {error}"))
+        self.run_cli(port, Some("client"), &words).unwrap_or_else(|error| panic!("{line}: {error}"))
     }
 }
 
-/// A `redis-cli` that is spoken to and heard through pipes.
-fn piped_cli(arguments: &[&str]) -> Child {
+/// Starts `redis-cli` with piped input and output.
+fn start_piped_redis_cli(arguments: &[&str]) -> Child {
     let mut cli = Command::new("redis-cli");
     cli.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped());
     cli.spawn().expect("redis-cli is installed (scripts/install-test-tools)")
 }
 
 #[test]
-fn clients_speak_tls_and_need_a_certificate() {
-    let authority = Authority::new("client");
+fn clients_need_a_valid_certificate() {
+    let authority = CertificateAuthority::new("client");
     let (node, port) = authority.start("");
-    assert_eq!(authority.ask(port, "SET k v"), "OK");
-    assert_eq!(authority.ask(port, "GET k"), "v");
-    // A value of many records.
+    assert_eq!(authority.run_line(port, "SET k v"), "OK");
+    assert_eq!(authority.run_line(port, "GET k"), "v");
+    // The value spans several TLS records.
     let long = "x".repeat(100_000);
-    assert_eq!(authority.ask(port, &format!("SET long {long}")), "OK");
-    assert_eq!(authority.ask(port, "GET long"), long);
-    assert_eq!(authority.ask(port, "STRLEN long"), "100000");
+    assert_eq!(authority.run_line(port, &format!("SET long {long}")), "OK");
+    assert_eq!(authority.run_line(port, "GET long"), long);
+    assert_eq!(authority.run_line(port, "STRLEN long"), "100000");
     assert_eq!(node.run("GET k").text(), "v");
     let answered = |printed: Result<String, String>| printed.is_ok_and(|text| text == "PONG");
-    assert!(!answered(authority.say(port, None, &["PING"])), "nobody in particular");
-    let other = Authority::new("client");
-    assert!(!answered(other.say(port, Some("client"), &["PING"])), "somebody else's client");
-    node.run("CONFIG SET tls-auth-clients optional").expect_ok();
-    assert!(answered(authority.say(port, None, &["PING"])));
     assert!(
-        !answered(other.say(port, Some("client"), &["PING"])),
-        "a certificate that is shown is looked at"
+        !answered(authority.run_cli(port, None, &["PING"])),
+        "a client without a certificate must be rejected"
+    );
+    let other = CertificateAuthority::new("client");
+    assert!(
+        !answered(other.run_cli(port, Some("client"), &["PING"])),
+        "a certificate of another authority must be rejected"
+    );
+    node.run("CONFIG SET tls-auth-clients optional").expect_ok();
+    assert!(answered(authority.run_cli(port, None, &["PING"])));
+    assert!(
+        !answered(other.run_cli(port, Some("client"), &["PING"])),
+        "an optional certificate must still be valid"
     );
     node.run("CONFIG SET tls-auth-clients no").expect_ok();
-    assert!(answered(authority.say(port, None, &["PING"])));
+    assert!(answered(authority.run_cli(port, None, &["PING"])));
     let server = node.run("INFO server").text();
     assert!(server.contains(&format!("name=tls,bind=127.0.0.1,port={port}")), "{server}");
     assert!(server.contains("tls_server_cert_serial:") && server.contains("tls_ca_cert_expires_in_seconds:"));
-    // The socket of TLS takes nothing else.
+    // The TLS port does not accept plain text.
     let mut plain = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
     plain.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
     plain.write_all(b"PING\r\n").expect("it is sent");
     let mut answer = Vec::new();
-    // Closed or reset, it ends.
+    // The server may close or reset the connection.
     let _ = plain.read_to_end(&mut answer);
     assert!(!answer.starts_with(b"+PONG"), "{answer:?}");
 }
 
-/// A pipeline that fills every buffer on its way, read only then.
+/// The client sends a pipeline whose replies fill every buffer before it starts to read.
 #[test]
-fn nothing_is_lost_where_more_is_sent_than_the_socket_takes() {
+fn no_reply_is_lost_when_tls_buffers_are_full() {
     const LEN: usize = 300_000;
     const READS: usize = 200;
-    let authority = Authority::new("client");
+    let authority = CertificateAuthority::new("client");
     let (_node, port) = authority.start("--tls-auth-clients no");
     let address = format!("127.0.0.1:{port}");
     let mut command = Command::new("openssl");
@@ -147,8 +153,8 @@ fn nothing_is_lost_where_more_is_sent_than_the_socket_takes() {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("openssl is installed");
     let mut input = client.stdin.take().expect("it is piped");
     write!(input, "SETRANGE k {} y\r\n{}QUIT\r\n", LEN - 1, "GET k\r\n".repeat(READS)).expect("it reads");
-    eventually("the server has more to say than the socket takes", || {
-        let clients = authority.ask(port, "CLIENT LIST");
+    eventually("the server has replies that do not fit the socket buffer", || {
+        let clients = authority.run_line(port, "CLIENT LIST");
         clients.lines().any(|line| !line.contains(" omem=0 ")).then_some(())
     });
     let mut answer = Vec::new();
@@ -161,11 +167,11 @@ fn nothing_is_lost_where_more_is_sent_than_the_socket_takes() {
 }
 
 #[test]
-fn certificates_are_replaced_while_clients_stay() {
-    let authority = Authority::new("client");
+fn certificates_can_be_replaced_while_clients_are_connected() {
+    let authority = CertificateAuthority::new("client");
     let (node, port) = authority.start("--tls-auth-clients no");
     let path = |name: &str| authority.path(name).display().to_string();
-    let mut cli = piped_cli(&["-p", &port.to_string(), "--tls", "--cacert", &path("ca.crt")]);
+    let mut cli = start_piped_redis_cli(&["-p", &port.to_string(), "--tls", "--cacert", &path("ca.crt")]);
     let (mut input, mut output) = (cli.stdin.take().expect("piped"), cli.stdout.take().expect("piped"));
     let mut ask = |line: &str| {
         writeln!(input, "{line}").expect("it reads");
@@ -175,15 +181,15 @@ fn certificates_are_replaced_while_clients_stay() {
     };
     assert_eq!(ask("PING"), "PONG");
     node.run(&format!("CONFIG SET tls-cert-file {}", path("expired.crt"))).expect_ok();
-    let refused = authority.say(port, None, &["PING"]);
+    let refused = authority.run_cli(port, None, &["PING"]);
     assert!(refused.as_deref() != Ok("PONG"), "its certificate has expired: {refused:?}");
-    assert_eq!(ask("PING"), "PONG", "who is there stays");
-    // A certificate that cannot be used changes nothing.
+    assert_eq!(ask("PING"), "PONG", "connected clients stay connected");
+    // An unusable certificate changes nothing.
     let wrong = node.run(&format!("CONFIG SET tls-cert-file {}", path("client.crt")));
     assert!(format!("{wrong:?}").contains("Unable to update TLS configuration"), "{wrong:?}");
     assert_eq!(node.run("CONFIG GET tls-cert-file").items()[1].text(), path("expired.crt"));
     node.run(&format!("CONFIG SET tls-cert-file {}", path("server.crt"))).expect_ok();
-    assert_eq!(authority.say(port, None, &["PING"]).as_deref(), Ok("PONG"));
+    assert_eq!(authority.run_cli(port, None, &["PING"]).as_deref(), Ok("PONG"));
     assert_eq!(ask("PING"), "PONG");
     for (name, value, reason) in [
         ("tls-protocols", "SSLv3", "Invalid tls-protocols"),
@@ -194,15 +200,15 @@ fn certificates_are_replaced_while_clients_stay() {
         assert!(node.log().contains(reason), "{name} {value}");
     }
     node.run("CONFIG SET tls-protocols TLSv1.2").expect_ok();
-    assert_eq!(authority.say(port, None, &["PING"]).as_deref(), Ok("PONG"));
+    assert_eq!(authority.run_cli(port, None, &["PING"]).as_deref(), Ok("PONG"));
     drop(input);
     cli.wait().expect("it ends");
 }
 
-/// `appenddirname` is a file, so the last step of CONFIG SET fails.
+/// `appenddirname` is a regular file, so the last step of CONFIG SET fails.
 #[test]
-fn config_set_that_fails_leaves_certificates_and_listeners_as_they_were() {
-    let authority = Authority::new("client");
+fn failed_config_set_keeps_certificates_and_listeners() {
+    let authority = CertificateAuthority::new("client");
     let (node, port) = authority.start("--tls-auth-clients no --appendonly no --appenddirname blocked");
     std::fs::write(node.folder().join("blocked"), "").expect("a file");
     let path = |name: &str| authority.path(name).display().to_string();
@@ -220,35 +226,43 @@ fn config_set_that_fails_leaves_certificates_and_listeners_as_they_were() {
             "{reply:?}"
         );
         assert_eq!(node.run("CONFIG GET *"), before, "{changed}");
-        assert_eq!(authority.say(port, None, &["PING"]).as_deref(), Ok("PONG"), "{changed}");
-        assert!(authority.say(other.port, None, &["PING"]).is_err(), "{changed}: nobody listens there");
+        assert_eq!(authority.run_cli(port, None, &["PING"]).as_deref(), Ok("PONG"), "{changed}");
+        assert!(
+            authority.run_cli(other.port, None, &["PING"]).is_err(),
+            "{changed}: the new port must not be open"
+        );
     }
 }
 
-/// Files that are written anew are read by themselves, and what cannot be used changes nothing.
+/// Changed certificate files are reloaded automatically; unusable files change nothing.
 #[test]
-fn certificates_are_read_again_by_themselves() {
-    let authority = Authority::new("client");
+fn changed_certificates_are_reloaded_automatically() {
+    let authority = CertificateAuthority::new("client");
     let (certificate, expired) = (authority.path("server.crt"), authority.path("expired.crt"));
     let (node, port) = authority.start("--tls-auth-clients no --tls-auto-reload-interval 1");
     let serial = || node.info("server", "tls_server_cert_serial");
     let (before, kept) = (serial(), fs::read(&certificate).expect("it is there"));
-    assert_eq!(authority.say(port, None, &["PING"]).as_deref(), Ok("PONG"));
+    assert_eq!(authority.run_cli(port, None, &["PING"]).as_deref(), Ok("PONG"));
     fs::copy(expired, &certificate).expect("the folder can be written to");
-    eventually("the other is in use", || (serial() != before).then_some(()));
-    assert!(authority.say(port, None, &["PING"]).as_deref() != Ok("PONG"), "it has expired");
+    eventually("the new certificate is in use", || (serial() != before).then_some(()));
+    assert!(
+        authority.run_cli(port, None, &["PING"]).as_deref() != Ok("PONG"),
+        "the new certificate has expired"
+    );
     fs::write(&certificate, "no certificate").expect("the folder can be written to");
-    eventually("the log says so", || node.log().contains("were changed and cannot be used").then_some(()));
+    eventually("the log has the error", || {
+        node.log().contains("were changed and cannot be used").then_some(())
+    });
     assert!(serial().is_some() && serial() != before);
     fs::write(&certificate, kept).expect("the folder can be written to");
-    eventually("the first is back", || (serial() == before).then_some(()));
-    assert_eq!(authority.say(port, None, &["PING"]).as_deref(), Ok("PONG"));
+    eventually("the first certificate is in use again", || (serial() == before).then_some(()));
+    assert_eq!(authority.run_cli(port, None, &["PING"]).as_deref(), Ok("PONG"));
 }
 
-/// A key that cannot be read without its password.
+/// The private key is encrypted with a password.
 #[test]
-fn a_key_may_be_encrypted() {
-    let authority = Authority::new("client");
+fn private_key_can_be_encrypted() {
+    let authority = CertificateAuthority::new("client");
     let (plain, encrypted) = (authority.path("server.key"), authority.path("locked.key"));
     let mut openssl = Command::new("openssl");
     openssl
@@ -259,10 +273,10 @@ fn a_key_may_be_encrypted() {
     assert!(run_to_end(&mut openssl).0.success());
     let (_node, port) =
         authority.start(&format!("--tls-key-file {} --tls-key-file-pass secret", encrypted.display()));
-    assert_eq!(authority.ask(port, "PING"), "PONG");
+    assert_eq!(authority.run_line(port, "PING"), "PONG");
     let mut node = Node::prepare(
         &Program::redoubt(),
-        &format!("{} --tls-port {port} --tls-key-file {}", authority.options(), encrypted.display()),
+        &format!("{} --tls-port {port} --tls-key-file {}", authority.server_options(), encrypted.display()),
     );
     node.spawn();
     assert!(!node.ended().success());
@@ -270,44 +284,44 @@ fn a_key_may_be_encrypted() {
 }
 
 #[test]
-fn a_certificate_may_say_who_its_client_is() {
-    let authority = Authority::new("alice");
+fn certificate_common_name_selects_the_user() {
+    let authority = CertificateAuthority::new("alice");
     let (node, port) = authority.start("--tls-auth-clients-user CN");
-    assert_eq!(authority.ask(port, "ACL WHOAMI"), "default");
+    assert_eq!(authority.run_line(port, "ACL WHOAMI"), "default");
     assert_eq!(node.info("stats", "acl_access_denied_tls_cert").as_deref(), Some("1"));
     node.run("ACL SETUSER alice on +acl|whoami +get ~a").expect_ok();
-    assert_eq!(authority.ask(port, "ACL WHOAMI"), "alice");
-    assert!(authority.ask(port, "GET b").starts_with("NOPERM"));
+    assert_eq!(authority.run_line(port, "ACL WHOAMI"), "alice");
+    assert!(authority.run_line(port, "GET b").starts_with("NOPERM"));
     node.run("ACL SETUSER alice off").expect_ok();
-    assert_eq!(authority.ask(port, "ACL WHOAMI"), "default");
+    assert_eq!(authority.run_line(port, "ACL WHOAMI"), "default");
 }
 
-/// The first URI that is the name of a user who may log in; if there is none, the last is noted. Where Valkey is here,
-/// it does the same.
+/// The user is the first URI that names an enabled user. If there is none, the last URI is logged. Valkey behaves the
+/// same.
 #[test]
-fn a_certificate_may_name_its_user_by_a_uri() {
-    let authority = Authority::with_uris("carol", &["urn:off", "urn:alice", "urn:bob"]);
+fn certificate_uri_selects_the_user() {
+    let authority = CertificateAuthority::with_uris("carol", &["urn:off", "urn:alice", "urn:bob"]);
     for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
         let (node, port) = authority.start_program(&program, "--tls-auth-clients-user URI");
-        assert_eq!(authority.ask(port, "ACL WHOAMI"), "default");
+        assert_eq!(authority.run_line(port, "ACL WHOAMI"), "default");
         let denied = || node.info("stats", "acl_access_denied_tls_cert");
         assert_eq!(denied().as_deref(), Some("1"));
         assert!(format!("{:?}", node.run("ACL LOG")).contains("urn:bob"));
         node.run("ACL SETUSER urn:off off").expect_ok();
         node.run("ACL SETUSER urn:bob on +@all").expect_ok();
         node.run("ACL SETUSER carol on +@all").expect_ok();
-        assert_eq!(authority.ask(port, "ACL WHOAMI"), "urn:bob");
+        assert_eq!(authority.run_line(port, "ACL WHOAMI"), "urn:bob");
         node.run("ACL SETUSER urn:alice on +acl|whoami").expect_ok();
-        assert_eq!(authority.ask(port, "ACL WHOAMI"), "urn:alice");
+        assert_eq!(authority.run_line(port, "ACL WHOAMI"), "urn:alice");
         node.run("CONFIG SET tls-auth-clients-user CN").expect_ok();
-        assert_eq!(authority.ask(port, "ACL WHOAMI"), "carol");
+        assert_eq!(authority.run_line(port, "ACL WHOAMI"), "carol");
         assert_eq!(denied().as_deref(), Some("1"));
     }
 }
 
 #[test]
-fn a_replica_follows_over_tls_and_a_stranger_does_not() {
-    let authority = Authority::new("client");
+fn replication_over_tls_rejects_untrusted_replicas() {
+    let authority = CertificateAuthority::new("client");
     let (master, port) = authority.start("--tls-replication yes");
     master.run("SET k v").expect_ok();
     let (replica, _) = authority.start(&format!("--tls-replication yes --replicaof 127.0.0.1 {port}"));
@@ -319,18 +333,18 @@ fn a_replica_follows_over_tls_and_a_stranger_does_not() {
     }
     eventually("the replica has all of it", || (replica.run("DBSIZE") == Value::Int(2001)).then_some(()));
     assert_eq!(master.run("WAIT 1 10000").int(), 1);
-    // One with certificates of another authority does not come in, nor does it believe the master.
-    let other = Authority::new("client");
+    // A replica with certificates of another authority is rejected, and it does not accept the master's certificate.
+    let other = CertificateAuthority::new("client");
     let (stranger, _) = other.start(&format!("--tls-replication yes --replicaof 127.0.0.1 {port}"));
-    harness::never_within(Duration::from_secs(2), "a stranger has the data", || {
+    harness::never_within(Duration::from_secs(2), "an untrusted replica is linked", || {
         stranger.info("replication", "master_link_status").as_deref() == Some("up")
     });
 }
 
-/// A snapshot and the stream beside it come over two connections, and both are of TLS.
+/// The snapshot and the replication stream use two connections, and both must use TLS.
 #[test]
-fn both_channels_of_a_synchronisation_are_of_tls() {
-    let authority = Authority::new("client");
+fn both_replication_channels_use_tls() {
+    let authority = CertificateAuthority::new("client");
     let options = "--tls-replication yes --dual-channel-replication-enabled yes --repl-diskless-sync-delay 0";
     let (master, port) = authority.start(options);
     let script = "for i = 1, 2000 do redis.call('set', 'key:' .. i, 'value') end return redis.call('dbsize')";
@@ -343,27 +357,27 @@ fn both_channels_of_a_synchronisation_are_of_tls() {
         ["type=rdb-channel", "type=main-channel"].iter().all(is_there).then_some(())
     });
     master.run("SET meanwhile yes").expect_ok();
-    eventually("the replica has all", || {
-        // Loading, it answers no questions about keys.
+    eventually("the replica has all data", || {
+        // While loading, the replica does not answer DBSIZE.
         let all = replica.run("DBSIZE") == Value::Int(2001);
         (all && replica.info("replication", "master_link_status")? == "up").then_some(())
     });
     assert_eq!(master.run("WAIT 1 10000").int(), 1);
 }
 
-/// A client that begins a handshake and does not go on is disconnected in time, and keeps no other client out.
+/// A client that stops in the middle of a handshake is disconnected after a timeout and does not block other clients.
 #[test]
-fn half_a_handshake_ends_in_time() {
-    let authority = Authority::new("client");
+fn incomplete_tls_handshakes_time_out() {
+    let authority = CertificateAuthority::new("client");
     let (node, port) = authority.start("--tls-auth-clients no");
     let mut half: Vec<TcpStream> =
         (0..50).map(|_| TcpStream::connect(("127.0.0.1", port)).expect("it listens")).collect();
     for stream in &mut half {
-        // The first bytes of a greeting, and no more.
+        // The start of a ClientHello.
         stream.write_all(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01]).expect("it is sent");
     }
-    assert_eq!(authority.say(port, None, &["PING"]).as_deref(), Ok("PONG"));
-    eventually("all are closed", || {
+    assert_eq!(authority.run_cli(port, None, &["PING"]).as_deref(), Ok("PONG"));
+    eventually("all incomplete handshakes are closed", || {
         (node.info("clients", "connected_clients").as_deref() == Some("1")).then_some(())
     });
     let mut rest = Vec::new();
@@ -371,10 +385,10 @@ fn half_a_handshake_ends_in_time() {
     assert_eq!(half[0].read_to_end(&mut rest).unwrap_or(0), 0);
 }
 
-/// A cluster whose nodes speak TLS with each other. Input without a certificate of its authority is ignored.
+/// The nodes of the cluster use TLS on the bus. Peers without a certificate of the authority are rejected.
 #[test]
-fn a_cluster_speaks_tls_among_its_nodes() {
-    let authority = Authority::new("client");
+fn cluster_bus_uses_tls() {
+    let authority = CertificateAuthority::new("client");
     let options = "--cluster-enabled yes --cluster-node-timeout 2000 --tls-cluster yes --tls-replication yes \
                    --tls-auth-clients no";
     let nodes: Vec<(Node, u16)> = (0..3).map(|_| authority.start(options)).collect();
@@ -386,7 +400,7 @@ fn a_cluster_speaks_tls_among_its_nodes() {
         node.run(&format!("CLUSTER SET-CONFIG-EPOCH {}", index + 1)).expect_ok();
     }
     for port in &ports[1..] {
-        assert_eq!(authority.ask(*port, &format!("CLUSTER MEET 127.0.0.1 {first}")), "OK");
+        assert_eq!(authority.run_line(*port, &format!("CLUSTER MEET 127.0.0.1 {first}")), "OK");
     }
     for (node, _) in &nodes {
         eventually("the cluster serves", || {
@@ -400,28 +414,28 @@ fn a_cluster_speaks_tls_among_its_nodes() {
         (nodes[2].0.info("replication", "master_link_status").as_deref() == Some("up")).then_some(())
     });
     assert_eq!(nodes[2].0.info("replication", "master_port"), Some(ports[0].to_string()));
-    // A client is sent to where it can go as it came.
-    let moved = authority.ask(ports[0], "GET foo");
+    // A redirect names the TLS port to TLS clients and the plain port to other clients.
+    let moved = authority.run_line(ports[0], "GET foo");
     assert!(moved.contains(&format!("MOVED 12182 127.0.0.1:{}", ports[1])), "{moved}");
     let moved = format!("{:?}", nodes[0].0.run("GET foo"));
     assert!(moved.contains(&format!("127.0.0.1:{}", nodes[1].0.port)), "{moved}");
     let second = |port: u16| format!(" 127.0.0.1:{port}@{}", ports[1] + 10_000);
     let (plain, over_tls) =
-        (nodes[0].0.run("CLUSTER NODES").text(), authority.ask(ports[0], "CLUSTER NODES"));
+        (nodes[0].0.run("CLUSTER NODES").text(), authority.run_line(ports[0], "CLUSTER NODES"));
     assert!(plain.contains(&second(nodes[1].0.port)), "{plain}");
     assert!(over_tls.contains(&second(ports[1])), "{over_tls}");
     nodes[1].0.run("CONFIG SET cluster-announce-client-tls-port 7443").expect_ok();
-    eventually("clients that speak TLS are sent to the port that is announced to them", || {
-        let moved = authority.ask(ports[0], "GET foo").contains("MOVED 12182 127.0.0.1:7443");
-        (moved && authority.ask(ports[0], "CLUSTER NODES").contains(&second(7443))).then_some(())
+    eventually("TLS clients are redirected to the announced TLS port", || {
+        let moved = authority.run_line(ports[0], "GET foo").contains("MOVED 12182 127.0.0.1:7443");
+        (moved && authority.run_line(ports[0], "CLUSTER NODES").contains(&second(7443))).then_some(())
     });
     assert!(nodes[0].0.run("CLUSTER NODES").text().contains(&second(nodes[1].0.port)));
-    // The bus is closed to peers without a certificate: a packet in plain text is ignored.
+    // The bus rejects peers without a certificate and ignores packets in plain text.
     let mut stranger = TcpStream::connect(("127.0.0.1", ports[0] + 10_000)).expect("the bus listens");
     stranger.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
     stranger.write_all(b"RCmb\0\0\x08\xd0").expect("it is sent");
     let mut answer = Vec::new();
-    // Closed or reset, it ends.
+    // The node may close or reset the connection.
     let _ = stranger.read_to_end(&mut answer);
     assert!(nodes[0].0.log().contains("Error accepting cluster node connection"), "{}", nodes[0].0.log());
     let outsider = Command::new("openssl")
@@ -431,32 +445,32 @@ fn a_cluster_speaks_tls_among_its_nodes() {
         .output()
         .expect("openssl runs");
     drop(outsider);
-    eventually("who has no certificate is turned away", || {
+    eventually("a peer without a certificate is rejected", || {
         nodes[0].0.log().contains("peer sent no certificates").then_some(())
     });
 }
 
-/// A process that ends with the test.
-struct Ended(Child);
+/// A process that is killed when the test ends.
+struct KillOnDrop(Child);
 
-impl Drop for Ended {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have exited already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-/// Masters, replicas and sentinels that have no port but those of TLS: a dead master is replaced.
+/// Masters, replicas and sentinels have TLS ports only. The sentinels must fail over from a dead master.
 #[test]
-fn sentinels_speak_tls_with_each_other_and_with_servers() {
-    let authority = Authority::new("client");
+fn sentinels_fail_over_with_tls_only() {
+    let authority = CertificateAuthority::new("client");
     let (mut master, port) = authority.start("--tls-replication yes");
     let (_replica, replica_port) =
         authority.start(&format!("--tls-replication yes --replicaof 127.0.0.1 {port}"));
     let path = |name: &str| authority.path(name).display().to_string();
     let claims = harness::claim_ports(3);
-    let _sentinels: Vec<Ended> = claims
+    let _sentinels: Vec<KillOnDrop> = claims
         .iter()
         .map(|claim| {
             let file = authority.path(&format!("sentinel-{}.conf", claim.port));
@@ -472,30 +486,32 @@ fn sentinels_speak_tls_with_each_other_and_with_servers() {
             fs::write(&file, text).expect("a file can be written");
             let mut sentinel = Program::redoubt().command();
             sentinel.arg(&file).arg("--sentinel").stdin(Stdio::null()).stdout(Stdio::null());
-            Ended(sentinel.spawn().expect("it starts"))
+            KillOnDrop(sentinel.spawn().expect("it starts"))
         })
         .collect();
-    let known = |claim: &PortClaim, what: &str| {
-        let told = authority.say(claim.port, Some("client"), &["SENTINEL", "MASTER", "m"]).ok()?;
-        told.contains(what).then_some(())
+    let sentinel_shows = |claim: &PortClaim, text: &str| {
+        let reply = authority.run_cli(claim.port, Some("client"), &["SENTINEL", "MASTER", "m"]).ok()?;
+        reply.contains(text).then_some(())
     };
     for claim in &claims {
-        eventually("a sentinel knows the others", || known(claim, "num-other-sentinels\n2"));
-        eventually("a sentinel knows the replica", || known(claim, "num-slaves\n1"));
+        eventually("a sentinel knows the others", || sentinel_shows(claim, "num-other-sentinels\n2"));
+        eventually("a sentinel knows the replica", || sentinel_shows(claim, "num-slaves\n1"));
     }
     master.kill();
     eventually("the replica is the master", || {
         let words = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", "m"];
-        let told = authority.say(claims[0].port, Some("client"), &words).ok()?;
-        told.ends_with(&replica_port.to_string()).then_some(())
+        let reply = authority.run_cli(claims[0].port, Some("client"), &words).ok()?;
+        reply.ends_with(&replica_port.to_string()).then_some(())
     });
-    eventually("it serves", || authority.ask(replica_port, "SET k v").eq("OK").then_some(()));
+    eventually("the new master serves writes", || {
+        authority.run_line(replica_port, "SET k v").eq("OK").then_some(())
+    });
 }
 
-/// A configuration that cannot work stops the start, and says why.
+/// An unusable TLS configuration prevents startup, and the log gives the reason.
 #[test]
-fn what_is_missing_stops_the_start() {
-    let authority = Authority::new("client");
+fn incomplete_tls_configuration_prevents_startup() {
+    let authority = CertificateAuthority::new("client");
     let path = |name: &str| authority.path(name).display().to_string();
     let empty = path("empty");
     fs::write(&empty, "").expect("a file can be written");
@@ -506,9 +522,9 @@ fn what_is_missing_stops_the_start() {
             format!("--save  --tls-cert-file {} --tls-key-file {}", path("server.crt"), path("server.key")),
             "Either tls-ca-cert-file or tls-ca-cert-dir must be specified",
         ),
-        (format!("{} --tls-cert-file {empty}", authority.options()), "has no certificate"),
+        (format!("{} --tls-cert-file {empty}", authority.server_options()), "has no certificate"),
         (
-            format!("{} --tls-key-file {}", authority.options(), path("client.key")),
+            format!("{} --tls-key-file {}", authority.server_options(), path("client.key")),
             "tls-cert-file and tls-key-file",
         ),
     ] {
@@ -520,41 +536,43 @@ fn what_is_missing_stops_the_start() {
     }
 }
 
-/// A certificate as `openssl x509 -req` makes it without extensions is of the first version of X.509.
+/// Without extensions, `openssl x509 -req` creates an X.509 version 1 certificate.
 #[test]
-fn a_certificate_of_the_first_version_serves() {
-    let authority = Authority::new("client");
-    let openssl = |arguments: &str| authority.openssl(arguments);
+fn server_can_use_an_x509_version_1_certificate() {
+    let authority = CertificateAuthority::new("client");
+    let openssl = |arguments: &str| authority.run_openssl(arguments);
     openssl("req -new -key server.key -subj /CN=old -out old.csr");
     openssl("x509 -req -in old.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 30 -out server.crt");
     for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
         let claim = claim_port();
-        let options = format!("{} --tls-port {} --tls-auth-clients no", authority.options(), claim.port);
+        let options =
+            format!("{} --tls-port {} --tls-auth-clients no", authority.server_options(), claim.port);
         let _node = Node::start(&program, &options);
-        assert_eq!(authority.ask(claim.port, "PING"), "PONG", "{}", program.name());
+        assert_eq!(authority.run_line(claim.port, "PING"), "PONG", "{}", program.name());
     }
 }
 
-/// `openssl req -x509` makes a CA certificate, and the shortest tutorials use it as certificate and as CA file.
+/// `openssl req -x509` creates a CA certificate; short tutorials use this file both as the certificate and as the CA
+/// file.
 #[test]
 fn self_signed_certificate_is_its_own_authority() {
-    let authority = Authority::new("client");
-    authority.openssl(
+    let authority = CertificateAuthority::new("client");
+    authority.run_openssl(
         "req -x509 -newkey rsa:2048 -nodes -keyout server.key -out server.crt -days 30 -subj /CN=localhost",
     );
     for copy in ["ca.crt", "client.crt"] {
         fs::copy(authority.path("server.crt"), authority.path(copy)).expect("the certificate is copied");
     }
     fs::copy(authority.path("server.key"), authority.path("client.key")).expect("the key is copied");
-    let stranger = Authority::new("client");
+    let stranger = CertificateAuthority::new("client");
     for copy in ["client.crt", "client.key"] {
         fs::copy(stranger.path(copy), authority.path(&copy.replace("client", "stranger"))).expect("copied");
     }
     for version in ["TLSv1.2", "TLSv1.3"] {
         let (master, port) = authority.start(&format!("--tls-protocols {version}"));
-        assert_eq!(authority.ask(port, "PING"), "PONG", "{version}");
-        assert!(authority.say(port, Some("stranger"), &["PING"]).is_err(), "{version}");
-        assert!(authority.say(port, None, &["PING"]).is_err(), "{version}");
+        assert_eq!(authority.run_line(port, "PING"), "PONG", "{version}");
+        assert!(authority.run_cli(port, Some("stranger"), &["PING"]).is_err(), "{version}");
+        assert!(authority.run_cli(port, None, &["PING"]).is_err(), "{version}");
         let (replica, _) = authority.start(&format!("--tls-replication yes --replicaof 127.0.0.1 {port}"));
         eventually("the replica is linked", || {
             (replica.info("replication", "master_link_status")? == "up").then_some(())
@@ -563,26 +581,26 @@ fn self_signed_certificate_is_its_own_authority() {
     }
     let cluster = "--cluster-enabled yes --tls-cluster yes --port 0";
     let ((_first, first), (_second, second)) = (authority.start(cluster), authority.start(cluster));
-    assert_eq!(authority.ask(first, &format!("CLUSTER MEET 127.0.0.1 {second}")), "OK");
+    assert_eq!(authority.run_line(first, &format!("CLUSTER MEET 127.0.0.1 {second}")), "OK");
     eventually("the nodes have met over TLS", || {
-        let nodes = authority.ask(second, "CLUSTER NODES");
+        let nodes = authority.run_line(second, "CLUSTER NODES");
         (nodes.lines().count() == 2 && !nodes.contains("handshake")).then_some(())
     });
 }
 
-/// OpenSSL lets a CA certificate serve: one that another CA has signed is as good as any other leaf.
+/// OpenSSL accepts a CA certificate that is signed by another CA as a leaf certificate.
 #[test]
 fn ca_certificate_may_be_used_as_leaf() {
-    let authority = Authority::new("client");
+    let authority = CertificateAuthority::new("client");
     fs::write(authority.path("ca.ext"), "basicConstraints=critical,CA:TRUE\n").expect("a file is written");
     for name in ["server", "client"] {
-        authority.openssl(&format!("req -new -key {name}.key -subj /CN={name} -out {name}.csr"));
-        authority.openssl(&format!(
+        authority.run_openssl(&format!("req -new -key {name}.key -subj /CN={name} -out {name}.csr"));
+        authority.run_openssl(&format!(
             "x509 -req -in {name}.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 30 -extfile ca.ext -out {name}.crt"
         ));
     }
     let (master, port) = authority.start("");
-    assert_eq!(authority.ask(port, "PING"), "PONG");
+    assert_eq!(authority.run_line(port, "PING"), "PONG");
     let (replica, _) = authority.start(&format!("--tls-replication yes --replicaof 127.0.0.1 {port}"));
     eventually("the replica is linked", || {
         (replica.info("replication", "master_link_status")? == "up").then_some(())
@@ -592,7 +610,7 @@ fn ca_certificate_may_be_used_as_leaf() {
 
 #[test]
 fn unsupported_keys_are_refused_with_the_supported_kinds() {
-    let authority = Authority::new("client");
+    let authority = CertificateAuthority::new("client");
     let port = claim_port().port;
     let path = |name: &str| authority.path(name).display().to_string();
     let keys = [
@@ -600,11 +618,11 @@ fn unsupported_keys_are_refused_with_the_supported_kinds() {
         ("pss", "rsa-pss", "supported key types: RSA"),
     ];
     for (name, kind, _) in keys {
-        authority.openssl(&format!(
+        authority.run_openssl(&format!(
             "req -x509 -newkey {kind} -nodes -keyout {name}.key -out {name}.crt -days 30 -subj /CN={name}"
         ));
     }
-    authority.openssl("ec -aes128 -passout pass:secret -in server.key -out traditional.key");
+    authority.run_openssl("ec -aes128 -passout pass:secret -in server.key -out traditional.key");
     let mut cases = vec![(format!("--tls-key-file {}", path("traditional.key")), "openssl pkcs8 -topk8")];
     for (name, _, reason) in keys {
         let (certificate, key) = (path(&format!("{name}.crt")), path(&format!("{name}.key")));
@@ -612,7 +630,7 @@ fn unsupported_keys_are_refused_with_the_supported_kinds() {
         cases.push((format!("--tls-ca-cert-file {certificate}"), reason));
     }
     for (options, reason) in cases {
-        let options = format!("{} --tls-port {port} {options}", authority.options());
+        let options = format!("{} --tls-port {port} {options}", authority.server_options());
         let mut node = Node::prepare(&Program::redoubt(), &options);
         node.spawn();
         assert!(!node.ended().success(), "{options}");
@@ -621,27 +639,27 @@ fn unsupported_keys_are_refused_with_the_supported_kinds() {
     }
 }
 
-/// DEBUG FORCE-TLS-WRITE-ERROR: a client that is spoken to by TLS loses its connection, one by TCP hears its replies. In
-/// Valkey, too, it has no client then; it leaves the socket open.
+/// `DEBUG FORCE-TLS-WRITE-ERROR` disconnects TLS clients at the next reply; TCP clients are not affected. Valkey also
+/// drops the client but leaves the socket open.
 #[test]
-fn writes_by_tls_fail_on_request() {
-    let authority = Authority::new("client");
+fn debug_force_tls_write_error_disconnects_tls_clients() {
+    let authority = CertificateAuthority::new("client");
     let (node, port) = authority.start("--enable-debug-command yes");
     let clients = || node.run("CLIENT LIST").text().lines().count();
-    assert_eq!(authority.ask(port, "PING"), "PONG");
+    assert_eq!(authority.run_line(port, "PING"), "PONG");
     node.run("DEBUG FORCE-TLS-WRITE-ERROR 1").expect_ok();
-    assert!(authority.say(port, Some("client"), &["PING"]).is_err());
-    eventually("its connection is gone", || (clients() == 1).then_some(()));
+    assert!(authority.run_cli(port, Some("client"), &["PING"]).is_err());
+    eventually("the TLS client is disconnected", || (clients() == 1).then_some(()));
     node.run("DEBUG FORCE-TLS-WRITE-ERROR 0").expect_ok();
-    assert_eq!(authority.ask(port, "PING"), "PONG");
+    assert_eq!(authority.run_line(port, "PING"), "PONG");
 }
 
-/// The story: a client, or a master, that showed a certificate of the first version was turned away, where Valkey takes
-/// it. One of another authority is refused all the same, and one of another day.
+/// Regression test: clients and masters with an X.509 version 1 certificate were rejected, while Valkey accepts them.
+/// Such certificates must still be rejected if another authority signed them or if they have expired.
 #[test]
-fn who_shows_a_certificate_of_the_first_version_is_let_in() {
-    let (authority, stranger) = (Authority::new("client"), Authority::new("client"));
-    let openssl = |arguments: &str| authority.openssl(arguments);
+fn x509_version_1_certificates_of_peers_are_accepted() {
+    let (authority, stranger) = (CertificateAuthority::new("client"), CertificateAuthority::new("client"));
+    let openssl = |arguments: &str| authority.run_openssl(arguments);
     let foreign = stranger.path("ca").display().to_string();
     openssl("req -new -key client.key -subj /CN=old -out old.csr");
     openssl("x509 -req -in old.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 30 -out old.crt");
@@ -655,17 +673,17 @@ fn who_shows_a_certificate_of_the_first_version_is_let_in() {
         for version in ["TLSv1.2", "TLSv1.3"] {
             let claim = claim_port();
             let options =
-                format!("{} --tls-port {} --tls-protocols {version}", authority.options(), claim.port);
+                format!("{} --tls-port {} --tls-protocols {version}", authority.server_options(), claim.port);
             let _node = Node::start(&program, &options);
             let name = format!("{} {version}", program.name());
-            let say = |certificate| authority.say(claim.port, certificate, &["PING"]);
+            let say = |certificate| authority.run_cli(claim.port, certificate, &["PING"]);
             assert_eq!(say(Some("old")).as_deref(), Ok("PONG"), "{name}");
             assert_eq!(say(Some("client")).as_deref(), Ok("PONG"), "{name}");
             assert!(say(Some("foreign")).is_err(), "{name}");
             assert!(say(None).is_err(), "{name}");
         }
     }
-    // The certificate of a master, too: its replica takes it for what it is.
+    // A replica must also accept a version 1 certificate of its master.
     openssl("req -new -key server.key -subj /CN=old -out master.csr");
     openssl("x509 -req -in master.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 30 -out server.crt");
     let (master, port) = authority.start("");
@@ -674,19 +692,22 @@ fn who_shows_a_certificate_of_the_first_version_is_let_in() {
         (replica.info("replication", "master_link_status")? == "up").then_some(())
     });
     drop(master);
-    let mut later = Node::prepare(&Program::redoubt(), &authority.options());
+    let mut later = Node::prepare(&Program::redoubt(), &authority.server_options());
     if permitted("a clock of its own", later.fake_clock()).is_some() {
         let claim = claim_port();
         later.add_options(&format!("--tls-port {}", claim.port));
         later.set_clock(60 * 24 * 3600);
         later.launch();
-        assert!(authority.say(claim.port, Some("old"), &["PING"]).is_err(), "its days are over");
-        assert_eq!(authority.say(claim.port, Some("client"), &["PING"]).as_deref(), Ok("PONG"));
+        assert!(
+            authority.run_cli(claim.port, Some("old"), &["PING"]).is_err(),
+            "the certificate has expired"
+        );
+        assert_eq!(authority.run_cli(claim.port, Some("client"), &["PING"]).as_deref(), Ok("PONG"));
     }
 }
 
-/// Asks for the figures over TLS, with a client's certificate or without one.
-fn scrape(authority: &Authority, port: u16, certificate: Option<&str>) -> String {
+/// Requests `/metrics` over TLS, with a client certificate or without one.
+fn fetch_metrics(authority: &CertificateAuthority, port: u16, certificate: Option<&str>) -> String {
     let mut openssl = Command::new("openssl");
     openssl.args(["s_client", "-quiet", "-connect", &format!("127.0.0.1:{port}")]).stderr(Stdio::null());
     if let Some(name) = certificate {
@@ -696,7 +717,7 @@ fn scrape(authority: &Authority, port: u16, certificate: Option<&str>) -> String
     let mut openssl =
         openssl.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("openssl is installed");
     let mut input = openssl.stdin.take().expect("it is piped");
-    // It may have been turned away already.
+    // The server may have rejected the connection already.
     let _ = input.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     let mut answer = Vec::new();
     openssl.stdout.take().expect("it is piped").read_to_end(&mut answer).expect("it answers");
@@ -705,17 +726,17 @@ fn scrape(authority: &Authority, port: u16, certificate: Option<&str>) -> String
 }
 
 #[test]
-fn figures_are_shown_over_tls_to_clients_with_a_certificate() {
-    let authority = Authority::new("client");
+fn metrics_over_tls_require_a_client_certificate() {
+    let authority = CertificateAuthority::new("client");
     let claim = claim_port();
-    // No other parameter asks for TLS.
-    let options = format!("{} --metrics-port {} --metrics-tls yes", authority.options(), claim.port);
+    // Only the metrics port uses TLS.
+    let options = format!("{} --metrics-port {} --metrics-tls yes", authority.server_options(), claim.port);
     let node = Node::start(&Program::redoubt(), &options);
-    let shown = scrape(&authority, claim.port, Some("client"));
+    let shown = fetch_metrics(&authority, claim.port, Some("client"));
     assert!(shown.contains("200 OK") && shown.contains("redis_up 1"), "{shown}");
-    let refused = scrape(&authority, claim.port, None);
+    let refused = fetch_metrics(&authority, claim.port, None);
     assert!(!refused.contains("redis_up"), "{refused}");
     node.run("CONFIG SET tls-auth-clients no metrics-password secret").expect_ok();
-    let asked = scrape(&authority, claim.port, None);
+    let asked = fetch_metrics(&authority, claim.port, None);
     assert!(asked.contains(" 401 ") && !asked.contains("redis_up"), "{asked}");
 }

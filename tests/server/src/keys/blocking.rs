@@ -1,16 +1,16 @@
-//! Clients that wait for keys: the order in which they are served, and the other ends of a wait.
+//! Tests of blocking commands: the order in which clients are served, and everything else that ends a wait.
 
 use std::time::{Duration, Instant};
 
 use harness::{Connection, Node, Program, Value, eventually, never_within, processor_ticks};
 
-fn server(options: &str) -> Node {
+fn start_server(options: &str) -> Node {
     Node::start(&Program::redoubt(), &format!("--save  {options}"))
 }
 
-/// Several workers, so that neighbours in a queue are on different threads.
-fn workers() -> Node {
-    server("--io-threads 3")
+/// Uses several workers, so that successive clients in the queue are on different threads.
+fn start_with_three_workers() -> Node {
+    start_server("--io-threads 3")
 }
 
 fn wait_for_blocked(node: &Node, count: usize) {
@@ -19,8 +19,8 @@ fn wait_for_blocked(node: &Node, count: usize) {
     });
 }
 
-/// Clients that wait with these commands, one after another.
-fn waiting(node: &Node, lines: &[&str]) -> Vec<Connection> {
+/// Connects one client per command; each blocks before the next client sends its command.
+fn connect_blocked(node: &Node, lines: &[&str]) -> Vec<Connection> {
     let before: usize =
         node.info("clients", "blocked_clients").and_then(|n| n.parse().ok()).expect("a number");
     let wait = |(number, line): (usize, &&str)| {
@@ -32,14 +32,14 @@ fn waiting(node: &Node, lines: &[&str]) -> Vec<Connection> {
     lines.iter().enumerate().map(wait).collect()
 }
 
-/// The next reply, as text: `*2|$1|a` is an array of words `[a ...]`.
-fn said(connection: &mut Connection) -> String {
-    flat(&connection.read().expect("a reply"))
+/// Reads the next reply as text; an array prints as `[a b]`.
+fn read_reply(connection: &mut Connection) -> String {
+    reply_text(&connection.read().expect("a reply"))
 }
 
-fn flat(value: &Value) -> String {
+fn reply_text(value: &Value) -> String {
     match value {
-        Value::Array(items) => format!("[{}]", items.iter().map(flat).collect::<Vec<_>>().join(" ")),
+        Value::Array(items) => format!("[{}]", items.iter().map(reply_text).collect::<Vec<_>>().join(" ")),
         Value::Bulk(bytes) => String::from_utf8_lossy(bytes).into_owned(),
         Value::Simple(text) => text.clone(),
         Value::Int(number) => number.to_string(),
@@ -57,13 +57,13 @@ fn run_all(node: &Node, lines: &[&str]) {
 }
 
 #[test]
-fn who_came_first_is_served_first_on_whatever_thread_and_by_whatever_command() {
-    let node = workers();
-    let mut clients = waiting(&node, &["BLPOP a b 0"; 12]);
+fn blocked_clients_are_served_in_order_across_threads_and_commands() {
+    let node = start_with_three_workers();
+    let mut clients = connect_blocked(&node, &["BLPOP a b 0"; 12]);
     for (number, client) in clients.iter_mut().enumerate() {
         let key = if number % 3 == 0 { "a" } else { "b" };
         run_all(&node, &[&format!("RPUSH {key} {number}")]);
-        assert_eq!(said(client), format!("[{key} {number}]"));
+        assert_eq!(read_reply(client), format!("[{key} {number}]"));
     }
     let lines = [
         ("BLPOP l 0", "[l 1]"),
@@ -72,49 +72,49 @@ fn who_came_first_is_served_first_on_whatever_thread_and_by_whatever_command() {
         ("BLMOVE l dest LEFT RIGHT 0", "4"),
         ("BRPOPLPUSH l dest 0", "6"),
     ];
-    let mut clients = waiting(&node, &lines.map(|(line, _)| line));
+    let mut clients = connect_blocked(&node, &lines.map(|(line, _)| line));
     run_all(&node, &["RPUSH l 1 2 3 4 5", "RPUSH l 6"]);
     for (client, (line, reply)) in clients.iter_mut().zip(lines) {
-        assert_eq!(said(client), reply, "{line}");
+        assert_eq!(read_reply(client), reply, "{line}");
     }
-    assert_eq!(flat(&node.run("LRANGE dest 0 -1")), "[6 4]");
+    assert_eq!(reply_text(&node.run("LRANGE dest 0 -1")), "[6 4]");
     assert_eq!(node.run("EXISTS l a b").int(), 0);
     wait_for_blocked(&node, 0);
 }
 
 #[test]
-fn members_and_entries_are_waited_for_as_well() {
-    let node = workers();
+fn blocking_commands_work_for_sorted_sets_and_streams() {
+    let node = start_with_three_workers();
     let lines = [
         ("BZPOPMIN z 0", "[z a 1]"),
         ("BZPOPMAX none z 0", "[z d 4]"),
         ("BZMPOP 0 1 z MIN COUNT 2", "[z [[b 2] [c 3]]]"),
     ];
-    let mut clients = waiting(&node, &lines.map(|(line, _)| line));
+    let mut clients = connect_blocked(&node, &lines.map(|(line, _)| line));
     run_all(&node, &["ZADD z 1 a 2 b 3 c 4 d"]);
     for (client, (line, reply)) in clients.iter_mut().zip(lines) {
-        assert_eq!(said(client), reply, "{line}");
+        assert_eq!(read_reply(client), reply, "{line}");
     }
-    // All clients that read are given an entry, and one of each group.
+    // Each plain reader gets the entry, but only one reader per group.
     run_all(&node, &["XGROUP CREATE s g $ MKSTREAM", "XGROUP CREATE s h $"]);
     let group = |name: &str| format!("XREADGROUP GROUP {name} me BLOCK 0 STREAMS s >");
     let lines =
         ["XREAD BLOCK 0 STREAMS s $", &group("g"), &group("g"), &group("h"), "XREAD BLOCK 0 STREAMS t s 0 0"];
-    let mut clients = waiting(&node, &lines);
+    let mut clients = connect_blocked(&node, &lines);
     run_all(&node, &["XADD s 1-1 f v"]);
     let mut second = clients.remove(2);
     for client in &mut clients {
-        assert_eq!(said(client), "[[s [[1-1 [f v]]]]]");
+        assert_eq!(read_reply(client), "[[s [[1-1 [f v]]]]]");
     }
     wait_for_blocked(&node, 1);
     run_all(&node, &["XADD s 2-1 f v"]);
-    assert_eq!(said(&mut second), "[[s [[2-1 [f v]]]]]");
-    assert_eq!(flat(&node.run("XPENDING s g")), "[2 1-1 2-1 [[me 2]]]");
+    assert_eq!(read_reply(&mut second), "[[s [[2-1 [f v]]]]]");
+    assert_eq!(reply_text(&node.run("XPENDING s g")), "[2 1-1 2-1 [[me 2]]]");
 }
 
 #[test]
-fn within_a_transaction_and_a_script_nobody_waits() {
-    let node = workers();
+fn blocking_commands_do_not_block_in_transactions_and_scripts() {
+    let node = start_with_three_workers();
     let mut connection = node.connect();
     connection.run("XGROUP CREATE s g $ MKSTREAM").expect_ok();
     connection.run("MULTI").expect_ok();
@@ -128,16 +128,16 @@ fn within_a_transaction_and_a_script_nobody_waits() {
         "XREADGROUP GROUP g me BLOCK 0 STREAMS s >",
     ];
     lines.iter().for_each(|line| assert_eq!(connection.run(line), Value::Simple("QUEUED".into())));
-    assert_eq!(flat(&connection.run("EXEC")), "[*-1 $-1 *-1 *-1 *-1 *-1 *-1]");
+    assert_eq!(reply_text(&connection.run("EXEC")), "[*-1 $-1 *-1 *-1 *-1 *-1 *-1]");
     let script = ["EVAL", "return redis.call('blpop', KEYS[1], 0)", "1", "l"];
     assert_eq!(connection.call(&script), Value::NullBulk);
 }
 
-/// A value of the kind that is waited for may come by any command.
+/// A blocked client must be served whichever command creates the key.
 #[test]
-fn a_key_that_comes_by_any_way_is_found() {
-    let node = workers();
-    let other = server("");
+fn blocked_clients_are_served_whichever_command_creates_the_key() {
+    let node = start_with_three_workers();
+    let other = start_server("");
     run_all(&node, &["RPUSH made v", "ZADD places 0 v", "SET string v", "SET nothing 1"]);
     let Value::Bulk(payload) = node.run("DUMP made") else { panic!("it is dumped") };
     other.run("RPUSH k v");
@@ -155,34 +155,34 @@ fn a_key_that_comes_by_any_way_is_found() {
         &["SET k x", "COPY made k REPLACE"],
     ];
     for lines in list {
-        let mut client = waiting(&node, &["BLPOP k 0"]).remove(0);
+        let mut client = connect_blocked(&node, &["BLPOP k 0"]).remove(0);
         run_all(&node, lines);
-        assert_eq!(said(&mut client), "[k v]", "{lines:?}");
+        assert_eq!(read_reply(&mut client), "[k v]", "{lines:?}");
         if lines.contains(&"SELECT 1") {
             run_all(&node, &["SWAPDB 0 1"]);
         }
     }
-    let mut client = waiting(&node, &["BLPOP k 0"]).remove(0);
+    let mut client = connect_blocked(&node, &["BLPOP k 0"]).remove(0);
     node.connect().try_call(&[b"RESTORE", b"k".as_slice(), b"0", &payload]).expect("a reply").expect_ok();
-    assert_eq!(said(&mut client), "[k v]");
-    let mut client = waiting(&node, &["BLPOP k 0"]).remove(0);
+    assert_eq!(read_reply(&mut client), "[k v]");
+    let mut client = connect_blocked(&node, &["BLPOP k 0"]).remove(0);
     other.run(&migrate).expect_ok();
-    assert_eq!(said(&mut client), "[k v]");
-    let mut client = waiting(&node, &["BLPOP k 0"]).remove(0);
+    assert_eq!(read_reply(&mut client), "[k v]");
+    let mut client = connect_blocked(&node, &["BLPOP k 0"]).remove(0);
     node.connect().call(&["EVAL", "return redis.call('rpush', KEYS[1], 'v')", "1", "k"]);
-    assert_eq!(said(&mut client), "[k v]");
+    assert_eq!(read_reply(&mut client), "[k v]");
     for line in ["ZUNIONSTORE k 1 places", "GEOSEARCHSTORE k places FROMLONLAT 0 0 BYRADIUS 40000 km"] {
-        let mut client = waiting(&node, &["BZPOPMIN k 0"]).remove(0);
+        let mut client = connect_blocked(&node, &["BZPOPMIN k 0"]).remove(0);
         run_all(&node, &[line]);
-        assert!(said(&mut client).starts_with("[k v "), "{line}");
+        assert!(read_reply(&mut client).starts_with("[k v "), "{line}");
     }
 }
 
-/// A key that came and went again within a transaction was never there for a waiter; nor is a value of another kind.
+/// A key created and deleted inside one transaction does not unblock a client; neither does a value of another type.
 #[test]
-fn what_is_gone_again_or_of_another_kind_serves_nobody() {
-    let node = workers();
-    let mut client = waiting(&node, &["BLPOP k 0"]).remove(0);
+fn deleted_keys_and_other_types_do_not_unblock_clients() {
+    let node = start_with_three_workers();
+    let mut client = connect_blocked(&node, &["BLPOP k 0"]).remove(0);
     run_all(&node, &["MULTI", "RPUSH k 1", "DEL k", "EXEC"]);
     run_all(&node, &["MULTI", "RPUSH k 1", "DEL k", "SET k x", "EXEC", "APPEND k y", "SADD other 1"]);
     run_all(
@@ -190,15 +190,15 @@ fn what_is_gone_again_or_of_another_kind_serves_nobody() {
         &["RENAME other k", "ZADD k2 1 a", "RENAME k2 k", "XADD k3 * f v", "RENAME k3 k", "DEL k"],
     );
     client.set_timeout(Duration::from_millis(100));
-    assert!(client.read().is_err(), "it waits");
+    assert!(client.read().is_err(), "the client must stay blocked");
     client.set_timeout(Duration::from_secs(30));
     run_all(&node, &["RPUSH k 2"]);
-    assert_eq!(said(&mut client), "[k 2]");
+    assert_eq!(read_reply(&mut client), "[k 2]");
 }
 
 #[test]
-fn who_waits_for_a_group_hears_that_it_is_gone() {
-    let node = server("--enable-debug-command yes");
+fn xreadgroup_is_unblocked_when_the_group_disappears() {
+    let node = start_server("--enable-debug-command yes");
     let gone = "-NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option";
     let wrong = "-WRONGTYPE Operation against a key holding the wrong kind of value";
     let ways: [(&[&str], &str); 10] = [
@@ -224,19 +224,19 @@ fn who_waits_for_a_group_hears_that_it_is_gone() {
     ];
     for (lines, error) in ways {
         run_all(&node, &["FLUSHALL", "XGROUP CREATE s g $ MKSTREAM"]);
-        let mut clients = waiting(&node, &["XREADGROUP GROUP g me BLOCK 0 STREAMS s >"; 3]);
+        let mut clients = connect_blocked(&node, &["XREADGROUP GROUP g me BLOCK 0 STREAMS s >"; 3]);
         run_all(&node, lines);
         for client in &mut clients {
-            assert_eq!(said(client), error, "{lines:?}");
+            assert_eq!(read_reply(client), error, "{lines:?}");
         }
     }
     wait_for_blocked(&node, 0);
 }
 
 #[test]
-fn who_has_left_is_given_nothing() {
-    let node = workers();
-    let mut clients = waiting(&node, &["BLPOP k 0"; 3]);
+fn disconnected_clients_receive_no_elements() {
+    let node = start_with_three_workers();
+    let mut clients = connect_blocked(&node, &["BLPOP k 0"; 3]);
     drop(clients.remove(1));
     wait_for_blocked(&node, 2);
     let id = node.run("CLIENT LIST TYPE normal").text();
@@ -245,9 +245,9 @@ fn who_has_left_is_given_nothing() {
     assert_eq!(node.run(&format!("CLIENT KILL ID {id}")).int(), 1);
     wait_for_blocked(&node, 1);
     run_all(&node, &["RPUSH k 1 2"]);
-    assert_eq!(said(&mut clients[1]), "[k 1]", "the next in the queue");
+    assert_eq!(read_reply(&mut clients[1]), "[k 1]", "the next in the queue");
     assert!(clients[0].read().is_err());
-    let alone = waiting(&node, &["BLPOP other 0"]);
+    let alone = connect_blocked(&node, &["BLPOP other 0"]);
     drop(alone);
     wait_for_blocked(&node, 0);
     run_all(&node, &["RPUSH other 1"]);
@@ -255,8 +255,8 @@ fn who_has_left_is_given_nothing() {
 }
 
 #[test]
-fn a_wait_is_ended_by_an_operator() {
-    let node = workers();
+fn client_unblock_ends_a_blocking_command() {
+    let node = start_with_three_workers();
     let mut client = node.connect();
     let id = client.run("CLIENT ID").int();
     let table = [
@@ -272,40 +272,40 @@ fn a_wait_is_ended_by_an_operator() {
         client.send(&line.split(' ').collect::<Vec<_>>()).expect("the node takes commands");
         wait_for_blocked(&node, 1);
         assert_eq!(node.run(&format!("CLIENT UNBLOCK {id}{how}")).int(), 1);
-        assert_eq!(said(&mut client), reply, "{line}{how}");
+        assert_eq!(read_reply(&mut client), reply, "{line}{how}");
         wait_for_blocked(&node, 0);
     }
     assert_eq!(node.run(&format!("CLIENT UNBLOCK {id}")).int(), 0);
     run_all(&node, &["RPUSH k 1"]);
-    assert_eq!(flat(&client.run("BLPOP k 0")), "[k 1]");
+    assert_eq!(reply_text(&client.run("BLPOP k 0")), "[k 1]");
 }
 
 #[test]
-fn while_clients_are_paused_nobody_is_served_and_then_all_are_in_order() {
-    let node = workers();
-    let mut clients = waiting(&node, &["BLPOP k 0"; 2]);
+fn paused_blocked_clients_are_served_in_order_after_the_pause() {
+    let node = start_with_three_workers();
+    let mut clients = connect_blocked(&node, &["BLPOP k 0"; 2]);
     run_all(&node, &["CLIENT PAUSE 60000 WRITE"]);
     let (mut pusher, mut late) = (node.connect(), node.connect());
     pusher.send(&["RPUSH", "k", "1", "2"]).expect("the node takes commands");
     late.send(&["BLPOP", "k", "0.1"]).expect("the node takes commands");
     wait_for_blocked(&node, 4);
-    never_within(Duration::from_millis(200), "nobody is served", || {
+    never_within(Duration::from_millis(200), "a client is served during the pause", || {
         node.info("clients", "blocked_clients").as_deref() != Some("4")
     });
     run_all(&node, &["CLIENT UNPAUSE"]);
-    assert_eq!((said(&mut clients[0]), said(&mut clients[1])), ("[k 1]".into(), "[k 2]".into()));
+    assert_eq!((read_reply(&mut clients[0]), read_reply(&mut clients[1])), ("[k 1]".into(), "[k 2]".into()));
     assert_eq!(pusher.read().expect("a reply").int(), 2);
-    assert_eq!(said(&mut late), "*-1");
-    // A wait goes on in a pause, and its time as well.
-    let mut short = waiting(&node, &["BLPOP k 0.3"]).remove(0);
+    assert_eq!(read_reply(&mut late), "*-1");
+    // Timeouts of blocked clients continue to run during a pause.
+    let mut short = connect_blocked(&node, &["BLPOP k 0.3"]).remove(0);
     run_all(&node, &["CLIENT PAUSE 60000 WRITE"]);
-    assert_eq!(said(&mut short), "*-1");
+    assert_eq!(read_reply(&mut short), "*-1");
     run_all(&node, &["CLIENT UNPAUSE"]);
 }
 
 #[test]
-fn a_wait_has_the_length_that_was_asked_for() {
-    let node = workers();
+fn blocking_commands_time_out_after_their_timeout() {
+    let node = start_with_three_workers();
     let table = [
         ("BLPOP k 0.05", 50),
         ("BLPOP k 1", 1000),
@@ -321,13 +321,13 @@ fn a_wait_has_the_length_that_was_asked_for() {
         client.send(&line.split(' ').collect::<Vec<_>>()).expect("the node takes commands");
         clients.push((client, start));
     }
-    // All at once: each is read when its time should be over.
+    // All clients block concurrently, so their replies are read in order of their timeouts.
     let mut order: Vec<usize> = (0..table.len()).collect();
     order.sort_by_key(|index| table[*index].1);
     for index in order {
         let (line, millis) = table[index];
         let (client, start) = &mut clients[index];
-        assert_eq!(said(client), "*-1", "{line}");
+        assert_eq!(read_reply(client), "*-1", "{line}");
         let took = start.elapsed();
         assert!(took >= Duration::from_millis(millis), "{line}: {took:?}");
         assert!(took < Duration::from_millis(millis + 3000), "{line}: {took:?}");
@@ -337,10 +337,10 @@ fn a_wait_has_the_length_that_was_asked_for() {
     assert_eq!(client.run("BLPOP k 0.01"), Value::Null);
 }
 
-/// Redis as the replica: it says by MONITOR what it is sent.
+/// The replica is a Redis server, because its MONITOR shows the commands that it receives.
 #[test]
-fn a_replica_is_sent_what_was_taken_and_not_the_wait() {
-    let node = workers();
+fn blocking_commands_are_replicated_as_their_effects() {
+    let node = start_with_three_workers();
     let replica = Node::start(&Program::redis(), "--save ");
     replica.run(&format!("REPLICAOF 127.0.0.1 {}", node.port)).expect_ok();
     eventually("the replica is linked", || {
@@ -364,12 +364,12 @@ fn a_replica_is_sent_what_was_taken_and_not_the_wait() {
         ),
     ];
     for (wait, push, effect) in table {
-        let mut client = waiting(&node, &[wait]).remove(0);
+        let mut client = connect_blocked(&node, &[wait]).remove(0);
         run_all(&node, &[push]);
-        assert!(said(&mut client).len() < 60);
+        assert!(read_reply(&mut client).len() < 60);
         let mut lines = Vec::new();
         loop {
-            let line = monitor.read().expect("the replica tells what it is sent").text();
+            let line = monitor.read().expect("MONITOR reports the replicated commands").text();
             let found = line.contains(effect);
             lines.push(line);
             if found {
@@ -384,15 +384,15 @@ fn a_replica_is_sent_what_was_taken_and_not_the_wait() {
         assert!(!lines.iter().any(|line| line.to_uppercase().contains("\"BL")), "{lines:?}");
     }
     assert_eq!(node.run("WAIT 1 20000").int(), 1);
-    assert_eq!(flat(&replica.run("LRANGE d 0 -1")), flat(&node.run("LRANGE d 0 -1")));
+    assert_eq!(reply_text(&replica.run("LRANGE d 0 -1")), reply_text(&node.run("LRANGE d 0 -1")));
     assert_eq!(replica.run("EXISTS l z").int(), 0);
 }
 
-/// A client that reads on a replica gets the entries that its master adds; one that waits on a server that becomes a
-/// replica is unblocked.
+/// A client that reads on a replica gets the entries that the master adds. Blocked clients of a server that becomes a
+/// replica are unblocked.
 #[test]
-fn a_change_of_role_ends_waits_and_a_replica_serves_readers() {
-    let (master, node) = (workers(), workers());
+fn role_change_unblocks_clients_and_replicas_serve_blocked_readers() {
+    let (master, node) = (start_with_three_workers(), start_with_three_workers());
     run_all(&node, &["XGROUP CREATE s g $ MKSTREAM"]);
     let lines = [
         "BLPOP k 0",
@@ -400,34 +400,34 @@ fn a_change_of_role_ends_waits_and_a_replica_serves_readers() {
         "XREAD BLOCK 0 STREAMS k $",
         "XREADGROUP GROUP g me BLOCK 0 STREAMS s >",
     ];
-    let mut clients = waiting(&node, &lines);
+    let mut clients = connect_blocked(&node, &lines);
     node.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
     for (client, line) in clients.iter_mut().zip(lines) {
-        let reply = said(client);
+        let reply = read_reply(client);
         assert!(reply.starts_with("-UNBLOCKED force unblock from blocking operation"), "{line}: {reply}");
         assert!(client.read().is_err(), "{line}: the link is closed");
     }
     eventually("the replica is linked", || {
         (node.info("replication", "master_link_status")? == "up").then_some(())
     });
-    let mut readers = waiting(&node, &["XREAD BLOCK 0 STREAMS k $", "XREAD BLOCK 0 STREAMS other k $ $"]);
+    let mut readers =
+        connect_blocked(&node, &["XREAD BLOCK 0 STREAMS k $", "XREAD BLOCK 0 STREAMS other k $ $"]);
     run_all(&master, &["XADD k 1-1 f v"]);
     for reader in &mut readers {
-        assert_eq!(said(reader), "[[k [[1-1 [f v]]]]]");
+        assert_eq!(read_reply(reader), "[[k [[1-1 [f v]]]]]");
     }
-    // FAILOVER hands over to the replica, and a client that waits at the old master is told.
-    let mut client = waiting(&master, &["BLPOP l 0"]).remove(0);
+    // FAILOVER demotes the old master, so its blocked clients get an error.
+    let mut client = connect_blocked(&master, &["BLPOP l 0"]).remove(0);
     master.run(&format!("FAILOVER TO 127.0.0.1 {}", node.port)).expect_ok();
-    assert!(said(&mut client).starts_with("-UNBLOCKED "));
-    eventually("the other is the master", || (node.info("replication", "role")? == "master").then_some(()));
+    assert!(read_reply(&mut client).starts_with("-UNBLOCKED "));
+    eventually("the replica is promoted", || (node.info("replication", "role")? == "master").then_some(()));
 }
 
-/// Thousands that wait for one key do not make a SET on another cost more: processor time, with none and with all of
-/// them there.
+/// The CPU time of SET on other keys must not depend on thousands of clients blocked on one key.
 #[test]
-fn thousands_who_wait_cost_others_nothing() {
+fn thousands_of_blocked_clients_do_not_slow_down_others() {
     const WAITERS: usize = 3000;
-    let node = server("--maxclients 10000 --io-threads 1");
+    let node = start_server("--maxclients 10000 --io-threads 1");
     let mut connection = node.connect();
     let mut cost = || {
         let before = processor_ticks(&node);
@@ -446,12 +446,12 @@ fn thousands_who_wait_cost_others_nothing() {
     clients.iter_mut().for_each(|client| client.send(&["BLPOP", "k", "0"]).expect("the node takes commands"));
     wait_for_blocked(&node, WAITERS);
     let watched = cost().min(cost());
-    println!("200,000 SETs: {alone} ticks alone, {watched} beside {WAITERS} that wait");
-    assert!(watched <= alone * 3 + 20, "{alone} ticks alone, {watched} beside those who wait");
+    println!("200,000 SETs: {alone} ticks alone, {watched} with {WAITERS} blocked clients");
+    assert!(watched <= alone * 3 + 20, "{alone} ticks alone, {watched} with blocked clients");
     let numbers: Vec<String> = (0..WAITERS).map(|number| number.to_string()).collect();
     let mut push = vec!["RPUSH", "k"];
     push.extend(numbers.iter().map(String::as_str));
     connection.call(&push);
-    clients.iter_mut().for_each(|client| assert!(said(client).starts_with("[k ")));
+    clients.iter_mut().for_each(|client| assert!(read_reply(client).starts_with("[k ")));
     assert_eq!(connection.run("EXISTS k").int(), 0);
 }

@@ -1,18 +1,18 @@
-//! Edges that no single reply shows, beside Valkey: the same deeds, the same outcome.
+//! Edge cases that no single reply shows, compared with Valkey.
 
 use std::io::{Read, Write};
 use std::time::{Duration, Instant};
 
 use harness::{Node, Program, Value, eventually, eventually_within};
 
-/// Ours, and Valkey if it is here.
-fn both(options: &str) -> Vec<Node> {
+/// Starts Redoubt, and Valkey if it is installed.
+fn start_redoubt_and_valkey(options: &str) -> Vec<Node> {
     let programs = [Some(Program::redoubt()), Program::valkey()];
     programs.into_iter().flatten().map(|program| Node::start(&program, options)).collect()
 }
 
-/// Says of each of them the same, which is worth a comparison only if both are here.
-fn expect_same<T: PartialEq + std::fmt::Debug>(nodes: &[Node], outcome: impl Fn(&Node) -> T) -> T {
+/// Runs `outcome` on each server and requires equal results if both are running.
+fn expect_same_outcome<T: PartialEq + std::fmt::Debug>(nodes: &[Node], outcome: impl Fn(&Node) -> T) -> T {
     let mut outcomes: Vec<T> = nodes.iter().map(outcome).collect();
     if let [ours, theirs] = outcomes.as_slice() {
         assert_eq!(ours, theirs);
@@ -20,14 +20,14 @@ fn expect_same<T: PartialEq + std::fmt::Debug>(nodes: &[Node], outcome: impl Fn(
     outcomes.swap_remove(0)
 }
 
-/// A time that is hardly to be reckoned with is no past one, and beyond that it is refused.
+/// A timeout close to the maximum must not overflow into the past; larger timeouts are refused.
 #[test]
-fn a_wait_almost_beyond_all_time_waits() {
-    let nodes = both("--save ");
-    let refusal = expect_same(&nodes, |node| node.run("WAIT 1 9223372036854775807"));
+fn wait_accepts_timeouts_close_to_the_maximum() {
+    let nodes = start_redoubt_and_valkey("--save ");
+    let refusal = expect_same_outcome(&nodes, |node| node.run("WAIT 1 9223372036854775807"));
     assert!(refusal.is_error("ERR"), "{refusal:?}");
     for line in ["WAIT 1 9223370000000000000", "WAIT 1 0"] {
-        let waits = expect_same(&nodes, |node| {
+        let waits = expect_same_outcome(&nodes, |node| {
             let mut client = node.connect();
             client.send(&line.split(' ').collect::<Vec<_>>()).expect("it reads");
             eventually("the client is blocked", || {
@@ -43,12 +43,12 @@ fn a_wait_almost_beyond_all_time_waits() {
     }
 }
 
-/// The first bytes of a client that begins with TLS, where none is spoken.
+/// Sends a TLS ClientHello to a plain port.
 #[test]
 fn tls_on_a_plain_port_ends_the_connection() {
     let hello = [&b"\x16\x03\x01\x00\x85\x01\x00\x00\x81\x03\x03"[..], &[7; 122], b"\r\n"].concat();
-    let nodes = both("--save ");
-    let answer = expect_same(&nodes, |node| {
+    let nodes = start_redoubt_and_valkey("--save ");
+    let answer = expect_same_outcome(&nodes, |node| {
         let mut stream = std::net::TcpStream::connect(node.address()).expect("a connection");
         stream.write_all(&hello).expect("it reads");
         stream.shutdown(std::net::Shutdown::Write).expect("the other half stays");
@@ -60,21 +60,21 @@ fn tls_on_a_plain_port_ends_the_connection() {
     assert!(answer.starts_with("-ERR ") || answer.is_empty(), "{answer}");
 }
 
-/// While writes are held nothing goes, neither keys nor fields; then both do.
+/// During a pause of writes neither keys nor hash fields expire; afterwards both do.
 #[test]
-fn fields_stay_while_writes_are_paused() {
-    let nodes = both("--save ");
-    let seen = expect_same(&nodes, |node| {
+fn hash_fields_do_not_expire_while_writes_are_paused() {
+    let nodes = start_redoubt_and_valkey("--save ");
+    let seen = expect_same_outcome(&nodes, |node| {
         node.run("HSET h a 1 b 2");
-        // The field's time is over before the key's, which can be seen.
+        // The field expires before the key, and the key's expiry is visible to EXISTS.
         node.run("HPEXPIRE h 150 FIELDS 1 a");
         node.run("SET s 1 PX 151");
         node.run("CLIENT PAUSE 60000 WRITE").expect_ok();
-        eventually("the time is over", || (node.run("EXISTS s") == Value::Int(0)).then_some(()));
+        eventually("the key has expired", || (node.run("EXISTS s") == Value::Int(0)).then_some(()));
         let questions = ["HLEN h", "HGET h a", "HEXISTS h a", "HPTTL h FIELDS 1 a", "DBSIZE", "HGETALL h"];
         let held: Vec<Value> = questions.map(|question| node.run(question)).into();
         node.run("CLIENT UNPAUSE").expect_ok();
-        eventually("the field and the key go", || {
+        eventually("the field and the key expire", || {
             (node.run("HLEN h") == Value::Int(1) && node.run("DBSIZE") == Value::Int(1)).then_some(())
         });
         held
@@ -82,15 +82,15 @@ fn fields_stay_while_writes_are_paused() {
     assert_eq!(seen.len(), 6);
 }
 
-/// A typed line that a pause held back is run as it came.
+/// An inline command that was held by a pause must not be unquoted a second time.
 #[test]
-fn quotes_are_read_once_though_a_pause_holds_their_line() {
-    let nodes = both("--save ");
-    let seen = expect_same(&nodes, |node| {
+fn paused_inline_commands_are_unquoted_once() {
+    let nodes = start_redoubt_and_valkey("--save ");
+    let seen = expect_same_outcome(&nodes, |node| {
         node.run("CLIENT PAUSE 60000 WRITE").expect_ok();
         let mut typed = std::net::TcpStream::connect(node.address()).expect("a connection");
         typed.write_all(b"SET \"a b\" '1\\'2'\r\nSET \"c d\" \"\\x41\"\r\n").expect("it reads");
-        eventually("the line is held", || {
+        eventually("the command is held by the pause", || {
             let list = node.run("CLIENT LIST").text();
             list.lines().any(|line| line.contains(" cmd=set ") || line.contains("flags=b")).then_some(())
         });
@@ -105,11 +105,11 @@ fn quotes_are_read_once_though_a_pause_holds_their_line() {
     assert_eq!(seen.1, ["a b", "c d"]);
 }
 
-/// Each byte of seven bits at each place of a typed line.
+/// Tries every 7-bit byte at each position of an inline command.
 #[test]
-fn words_end_at_the_same_bytes() {
-    let nodes = both("--save ");
-    let seen = expect_same(&nodes, |node| {
+fn inline_arguments_are_split_as_in_valkey() {
+    let nodes = start_redoubt_and_valkey("--save ");
+    let seen = expect_same_outcome(&nodes, |node| {
         let mut typed = Vec::new();
         for byte in (1..0x80).filter(|byte| *byte != b'\n').map(|byte: u8| char::from(byte)) {
             for line in [
@@ -125,7 +125,7 @@ fn words_end_at_the_same_bytes() {
                 format!("ECHO \"x\\{byte}y\""),
             ] {
                 let mut connection = std::net::TcpStream::connect(node.address()).expect("a connection");
-                // A quote that is left open ends the connection.
+                // An unbalanced quote closes the connection.
                 connection.write_all(format!("{line}\r\nQUIT\r\n").as_bytes()).expect("it reads");
                 let mut reply = Vec::new();
                 connection.read_to_end(&mut reply).expect("a reply");
@@ -137,11 +137,11 @@ fn words_end_at_the_same_bytes() {
     assert_eq!(seen.len(), 1260);
 }
 
-/// A debugger wants the connection to itself: no reply may be on its way before it.
+/// The debugger takes over the connection, so SCRIPT DEBUG is refused while other replies are pending.
 #[test]
-fn script_debug_stands_outside_a_pipeline() {
-    let nodes = both("--save ");
-    let seen = expect_same(&nodes, |node| {
+fn script_debug_is_refused_in_a_pipeline() {
+    let nodes = start_redoubt_and_valkey("--save ");
+    let seen = expect_same_outcome(&nodes, |node| {
         let writes = [
             "SCRIPT DEBUG NO\r\nPING\r\n",
             "PING\r\nSCRIPT DEBUG NO\r\n",
@@ -160,11 +160,11 @@ fn script_debug_stands_outside_a_pipeline() {
     assert!(seen[1].contains("outside a pipeline"), "{seen:?}");
 }
 
-/// Commands that run as one have one time.
+/// Commands that run atomically see the same time.
 #[test]
-fn time_stands_still_in_a_transaction_and_in_a_script() {
-    let nodes = both("--save  --enable-debug-command yes");
-    let seen = expect_same(&nodes, |node| {
+fn time_is_constant_in_transactions_and_scripts() {
+    let nodes = start_redoubt_and_valkey("--save  --enable-debug-command yes");
+    let seen = expect_same_outcome(&nodes, |node| {
         let mut client = node.connect();
         let script = "local a = redis.call('time') local n = 0 for i = 1, 1e6 do n = n + i end \
                       local b = redis.call('time') return a[1] == b[1] and a[2] == b[2]";
@@ -184,10 +184,10 @@ fn time_stands_still_in_a_transaction_and_in_a_script() {
     assert_eq!(seen, (Value::Int(1), true, true));
 }
 
-/// Tools that start a cluster of one for their tests wait for it.
+/// Test suites of other tools start a single-node cluster and wait until it is ok.
 #[test]
-fn a_cluster_of_one_is_well_within_a_few_seconds() {
-    for node in both("--save  --cluster-enabled yes") {
+fn single_node_cluster_is_ok_within_seconds() {
+    for node in start_redoubt_and_valkey("--save  --cluster-enabled yes") {
         node.run("CLUSTER ADDSLOTSRANGE 0 16383").expect_ok();
         let began = Instant::now();
         eventually_within(Duration::from_secs(20), "the cluster is ok", || {
@@ -198,9 +198,9 @@ fn a_cluster_of_one_is_well_within_a_few_seconds() {
     }
 }
 
-/// Lines of `save` in a file add up; one in the command line begins anew.
+/// `save` lines in a configuration file accumulate; `--save` on the command line replaces them.
 #[test]
-fn rules_of_saving_add_up() {
+fn save_lines_in_a_configuration_file_accumulate() {
     let shown = |program: &Program| {
         let mut node = Node::prepare(program, "");
         let file = node.folder().join("rules.conf");

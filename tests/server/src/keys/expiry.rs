@@ -1,4 +1,4 @@
-//! Keys that are due.
+//! Tests of key and hash field expiry.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 
 use harness::{Node, Program, Value, eventually};
 
-/// The longest wait of a client: some hundred times the duration when nothing else runs.
-const LONGEST: Duration = Duration::from_secs(1);
+/// The longest accepted wait of a client, about a hundred times the usual duration.
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 #[test]
-fn very_many_keys_due_at_once_make_nobody_wait() {
+fn mass_expiry_does_not_delay_clients() {
     const KEYS: usize = 200_000;
     let node = Node::start(&Program::redoubt(), "--save  --appendonly no --enable-debug-command yes");
     node.run("DEBUG SET-ACTIVE-EXPIRE 0").expect_ok();
@@ -26,10 +26,10 @@ fn very_many_keys_due_at_once_make_nobody_wait() {
     node.run("SET stays value").expect_ok();
     assert_eq!(node.run("DBSIZE"), Value::Int(KEYS as i64 + 1));
     let (stop, mut prober) = (Arc::new(AtomicBool::new(false)), node.connect());
-    let told = stop.clone();
+    let should_stop = stop.clone();
     let probing = std::thread::spawn(move || {
         let mut longest = Duration::ZERO;
-        while !told.load(Ordering::Relaxed) {
+        while !should_stop.load(Ordering::Relaxed) {
             let start = Instant::now();
             assert_eq!(prober.run("GET stays").text(), "value");
             longest = longest.max(start.elapsed());
@@ -40,18 +40,19 @@ fn very_many_keys_due_at_once_make_nobody_wait() {
     eventually("all of them are gone", || (node.run("DBSIZE") == Value::Int(1)).then_some(()));
     stop.store(true, Ordering::Relaxed);
     let longest = probing.join().expect("the server answers");
-    assert!(longest < LONGEST, "a client waited {longest:?}");
+    assert!(longest < MAX_WAIT, "a client waited {longest:?}");
     assert_eq!(node.info("stats", "expired_keys"), Some(KEYS.to_string()));
 }
 
-fn ours_and_valkey() -> impl Iterator<Item = Program> {
+fn redoubt_and_valkey() -> impl Iterator<Item = Program> {
     [Some(Program::redoubt()), Program::valkey()].into_iter().flatten()
 }
 
-/// The story: a key that a client of a writable replica gave a time stayed there for good, hidden, while Valkey's goes.
+/// Regression test: a key that a client of a writable replica gave an expiry was hidden after its expiry but never
+/// deleted.
 #[test]
-fn a_writable_replica_deletes_what_its_own_clients_gave_a_time() {
-    for program in ours_and_valkey() {
+fn writable_replica_expires_keys_of_its_own_clients() {
+    for program in redoubt_and_valkey() {
         let name = program.name().to_owned();
         let master = Node::start(&program, "--save  --repl-diskless-sync-delay 0 --enable-debug-command yes");
         let replica = Node::start(&program, "--save  --replica-read-only no");
@@ -72,19 +73,19 @@ fn a_writable_replica_deletes_what_its_own_clients_gave_a_time() {
         assert_eq!(replica.run("PERSIST persistent").int(), 1, "{name}");
         assert_eq!(replica.run("PEXPIRE given 200").int(), 1, "{name}");
         let expired = || replica.info("stats", "expired_keys");
-        eventually(&format!("{name}: its own keys go"), || (expired()? == "3").then_some(()));
-        // That of the master stays, since its master does not say that it goes.
+        eventually(&format!("{name}: the replica's own keys expire"), || (expired()? == "3").then_some(()));
+        // The master's key stays because the master does not replicate its deletion.
         assert_eq!(replica.run("DBSIZE"), Value::Int(3), "{name}");
         assert_eq!(replica.run("EXISTS replicated masters persistent").int(), 2, "{name}");
-        eventually(&format!("{name}: nothing is remembered"), || {
+        eventually(&format!("{name}: no key is tracked any more"), || {
             (replica.info("stats", "slave_expires_tracked_keys")? == "0").then_some(())
         });
         assert_eq!(master.run("DBSIZE"), Value::Int(3), "{name}");
     }
 }
 
-/// Fields of three hashes, small, large, and with no other field, that are past their time and still there.
-fn leave_expired_fields(node: &Node) {
+/// Creates three hashes (small, large, and with a single field) with fields that have expired but are not deleted.
+fn create_undeleted_expired_fields(node: &Node) {
     node.run("DEBUG SET-ACTIVE-EXPIRE 0").expect_ok();
     for command in ["HSET small a 1 b 2 c 3", "HSET one a 1", "SET stays 1"] {
         node.run(command);
@@ -97,38 +98,38 @@ fn leave_expired_fields(node: &Node) {
     {
         node.run(command);
     }
-    eventually("their time has come", || {
+    eventually("the fields have expired", || {
         let times = node.run("HPTTL large FIELDS 1 f3");
         (times.items() == [Value::Int(-2)] && node.run("HGET one a") == Value::NullBulk).then_some(())
     });
     assert_eq!((node.run("HLEN large").int(), node.run("DBSIZE").int()), (300, 5));
 }
 
-/// Lengths of the hashes, and how many keys there are, as one looks right after a load.
-fn seen(node: &Node) -> (Vec<Value>, Option<String>) {
+/// The hash lengths and key counts right after a load, before active expiry can run.
+fn dataset_sizes(node: &Node) -> (Vec<Value>, Option<String>) {
     let commands = ["HLEN small", "HLEN large", "EXISTS one", "DBSIZE"];
     (commands.iter().map(|command| node.run(command)).collect(), node.info("keyspace", "db0"))
 }
 
-/// The story: fields that were past their time when a file was loaded were counted by HLEN, and a hash of such fields
-/// alone was a key, until the first cycle of expiry.
+/// Regression test: after a load, HLEN counted expired fields, and a hash of expired fields only was a key, until the
+/// first cycle of active expiry.
 #[test]
-fn fields_past_their_time_are_not_there_after_a_load() {
+fn expired_fields_are_not_loaded() {
     for options in ["--appendonly no", "--appendonly yes"] {
-        for program in ours_and_valkey() {
+        for program in redoubt_and_valkey() {
             let name = format!("{} {options}", program.name());
             let mut node = Node::start(
                 &program,
                 &format!("--save  --enable-debug-command yes --dbfilename f {options}"),
             );
-            leave_expired_fields(&node);
+            create_undeleted_expired_fields(&node);
             node.run("SAVE").expect_ok();
             node.kill();
             node.spawn();
-            let mut probe = eventually("it takes connections", || node.try_connect().ok());
+            let mut probe = eventually("the server accepts connections", || node.try_connect().ok());
             let is_up = |reply: Value| (reply == Value::Simple("PONG".into())).then_some(());
             eventually("the file is loaded", || is_up(probe.call(&["PING"])));
-            let (replies, keyspace) = seen(&node);
+            let (replies, keyspace) = dataset_sizes(&node);
             assert_eq!(replies, [2, 297, 0, 3].map(Value::Int), "{name}");
             let keyspace = keyspace.expect("there are keys");
             assert!(keyspace.starts_with("keys=3,expires=0"), "{name}: {keyspace}");
@@ -137,49 +138,51 @@ fn fields_past_their_time_are_not_there_after_a_load() {
     }
 }
 
-/// A replica has what its master has: what is past its time goes when the master says so, whether it came in the
+/// A replica deletes expired fields only when its master replicates the deletion, whether the fields came from the
 /// master's snapshot or from the replica's own file.
 #[test]
-fn a_replica_keeps_fields_past_their_time_until_its_master_deletes_them() {
-    for program in ours_and_valkey() {
+fn replica_keeps_expired_fields_until_its_master_deletes_them() {
+    for program in redoubt_and_valkey() {
         let name = program.name().to_owned();
         let options = "--save  --repl-diskless-sync-delay 0 --enable-debug-command yes";
         let (master, mut replica) = (Node::start(&program, options), Node::start(&program, options));
-        leave_expired_fields(&master);
+        create_undeleted_expired_fields(&master);
         let is_linked =
             |replica: &Node| (replica.info("replication", "master_link_status")? == "up").then_some(());
         replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
         eventually("the replica is linked", || is_linked(&replica));
         let all = [3, 300, 1, 5].map(Value::Int);
-        assert_eq!(seen(&replica).0, all, "{name}");
+        assert_eq!(dataset_sizes(&replica).0, all, "{name}");
         replica.run("SAVE").expect_ok();
         replica.kill();
         replica.add_options(&format!("--replicaof 127.0.0.1 {}", master.port));
         replica.launch();
         eventually("the replica is linked again", || is_linked(&replica));
-        assert_eq!(seen(&replica).0, all, "{name}");
+        assert_eq!(dataset_sizes(&replica).0, all, "{name}");
         master.run("DEBUG SET-ACTIVE-EXPIRE 1").expect_ok();
         let gone = [2, 297, 0, 3].map(Value::Int);
-        eventually(&format!("{name}: the master says that they go"), || {
-            (seen(&replica).0 == gone).then_some(())
+        eventually(&format!("{name}: the master's deletions arrive"), || {
+            (dataset_sizes(&replica).0 == gone).then_some(())
         });
     }
 }
 
-/// The followers of a master that comes back from its file go on from where they were, so they are told of the fields
-/// that it left out.
+/// Replicas of a restarted master continue with a partial resync, so the master must replicate the deletion of the
+/// fields that it did not load.
 #[test]
-fn the_followers_of_a_restarted_master_lose_the_fields_that_it_did_not_load() {
+fn restarted_master_replicates_deletion_of_fields_expired_before_the_load() {
     let options = "--save  --repl-diskless-sync-delay 0 --enable-debug-command yes";
     let mut master = Node::start(&Program::redoubt(), options);
     let replica = Node::start(&Program::redoubt(), "--save ");
-    leave_expired_fields(&master);
+    create_undeleted_expired_fields(&master);
     replica.run(&format!("REPLICAOF 127.0.0.1 {}", master.port)).expect_ok();
-    eventually("the replica has the snapshot", || (seen(&replica).0[3] == Value::Int(5)).then_some(()));
+    eventually("the replica has the snapshot", || {
+        (dataset_sizes(&replica).0[3] == Value::Int(5)).then_some(())
+    });
     master.run("SAVE").expect_ok();
     master.kill();
     master.launch();
     let left = [2, 297, 0, 3].map(Value::Int);
-    eventually("the replica has what its master has", || (seen(&replica).0 == left).then_some(()));
+    eventually("the replica has what its master has", || (dataset_sizes(&replica).0 == left).then_some(()));
     assert_eq!(master.info("stats", "sync_full").as_deref(), Some("0"));
 }

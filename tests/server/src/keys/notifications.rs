@@ -1,39 +1,39 @@
-//! Events of keys (`notify-keyspace-events`) as subscribers hear them.
+//! Tests of keyspace notifications (`notify-keyspace-events`).
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use harness::{Cluster, Connection, Node, Program, Value, eventually, slot_of};
 
-/// How late a subscriber may hear that a key's time has come.
-const SOON: i64 = 100;
+/// The longest accepted delay of an `expired` event, in milliseconds.
+const MAX_DELAY: i64 = 100;
 
-fn millis() -> i64 {
+fn unix_time_millis() -> i64 {
     SystemTime::now().duration_since(UNIX_EPOCH).expect("later than 1970").as_millis() as i64
 }
 
-/// A connection that hears of everything that matches.
-fn listen(node: &Node, pattern: &str) -> Connection {
+/// Opens a connection that is subscribed to `pattern`.
+fn subscribe(node: &Node, pattern: &str) -> Connection {
     let mut connection = node.connect();
     connection.set_timeout(Duration::from_secs(5));
     connection.call(&["PSUBSCRIBE", pattern]);
     connection
 }
 
-/// The next message's channel and text.
-fn hear(listener: &mut Connection) -> (String, String) {
+/// Reads the next message; returns its channel and its payload.
+fn next_message(listener: &mut Connection) -> (String, String) {
     let message = listener.read().expect("a message");
     let [_, _, channel, text] = message.items() else { panic!("{message:?}") };
     (channel.text(), text.text())
 }
 
-/// Many people are to be reminded, each at a time of their own, and no client asks for their keys: each is told of on
-/// both channels within a tenth of a second.
-fn reminders_come_in_time(node: &Node, keys: &[String]) {
+/// Many keys expire at different times, and no client accesses them. Each key's `expired` event must arrive on both
+/// channels within `MAX_DELAY`.
+fn check_expired_events_arrive_in_time(node: &Node, keys: &[String]) {
     assert!(node.run("CONFIG SET notify-keyspace-events xKE").text() == "OK");
-    let mut by_event = listen(node, "__keyevent@0__:*");
-    let mut by_key = listen(node, "__keyspace@0__:*");
-    let begin = millis() + 300;
+    let mut by_event = subscribe(node, "__keyevent@0__:*");
+    let mut by_key = subscribe(node, "__keyspace@0__:*");
+    let begin = unix_time_millis() + 300;
     let due: Vec<(i64, &String)> = (0..).zip(keys).map(|(number, key)| (begin + number * 7, key)).collect();
     let mut client = node.connect();
     for (at, key) in &due {
@@ -41,47 +41,47 @@ fn reminders_come_in_time(node: &Node, keys: &[String]) {
     }
     let mut left: BTreeMap<&str, i64> = due.iter().map(|(at, key)| (key.as_str(), *at)).collect();
     while !left.is_empty() {
-        let (event, key) = hear(&mut by_event);
+        let (event, key) = next_message(&mut by_event);
         assert_eq!(event, "__keyevent@0__:expired");
-        let late = millis() - left.remove(key.as_str()).expect("each once");
-        assert!((0..=SOON).contains(&late), "{key} was told of {late} ms after its time");
-        assert_eq!(hear(&mut by_key), (format!("__keyspace@0__:{key}"), "expired".to_owned()));
+        let late = unix_time_millis() - left.remove(key.as_str()).expect("one event per key");
+        assert!((0..=MAX_DELAY).contains(&late), "{key} was reported {late} ms after its expiry");
+        assert_eq!(next_message(&mut by_key), (format!("__keyspace@0__:{key}"), "expired".to_owned()));
     }
     assert_eq!(node.run("DBSIZE").int(), 0);
 }
 
 #[test]
-fn reminders_come_within_a_tenth_of_a_second() {
+fn expired_events_arrive_within_100_ms() {
     let node = Node::start(&Program::redoubt(), "--save ");
     let keys: Vec<String> = (0..200).map(|number| format!("reminder:{number}")).collect();
-    reminders_come_in_time(&node, &keys);
+    check_expired_events_arrive_in_time(&node, &keys);
 }
 
 #[test]
-fn reminders_come_in_time_in_a_cluster_and_from_their_own_node_alone() {
+fn expired_events_in_a_cluster_come_only_from_the_owner_of_the_key() {
     let cluster = Cluster::start(&Program::redoubt(), 2, 0);
     let own = |node: usize, count: usize| -> Vec<String> {
         let here = |key: &String| (slot_of(key) < 8192) == (node == 0);
         (0..).map(|number| format!("reminder:{number}")).filter(here).take(count).collect()
     };
     cluster.nodes[1].run("CONFIG SET notify-keyspace-events AKE");
-    let mut elsewhere = listen(&cluster.nodes[1], "*");
-    reminders_come_in_time(&cluster.nodes[0], &own(0, 100));
-    // Had the other node said something, it would come before this.
+    let mut elsewhere = subscribe(&cluster.nodes[1], "*");
+    check_expired_events_arrive_in_time(&cluster.nodes[0], &own(0, 100));
+    // An event from the other node would arrive before this message.
     cluster.nodes[1].run("PUBLISH end x");
-    assert_eq!(hear(&mut elsewhere).0, "end");
+    assert_eq!(next_message(&mut elsewhere).0, "end");
 }
 
-/// The events of a transaction are told in their order, and to the client that ran it behind its reply.
+/// Events of a transaction arrive in order.
 #[test]
-fn events_come_in_the_order_in_which_things_happened() {
+fn events_of_a_transaction_arrive_in_order() {
     let node = Node::start(&Program::redoubt(), "--save  --notify-keyspace-events AKEmn");
     assert_eq!(node.run("CONFIG GET notify-keyspace-events").items()[1].text(), "AnKEm");
     let Value::Error(refused) = node.run("CONFIG SET notify-keyspace-events Kq") else {
         panic!("'q' names a class")
     };
     assert!(refused.ends_with("Invalid event class character. Use 'Ag$lshzxeKEtmdn'."), "{refused}");
-    let mut listener = listen(&node, "__key*__:*");
+    let mut listener = subscribe(&node, "__key*__:*");
     let mut client = node.connect();
     for line in ["MULTI", "SET a 1", "INCR a", "HSET h f v", "DEL a", "GET a", "EXPIRE h 100", "EXEC"] {
         client.run(line);
@@ -100,13 +100,13 @@ fn events_come_in_the_order_in_which_things_happened() {
         expected.push((format!("__keyspace@0__:{key}"), event.to_owned()));
         expected.push((format!("__keyevent@0__:{event}"), key.to_owned()));
     }
-    let heard: Vec<(String, String)> = expected.iter().map(|_| hear(&mut listener)).collect();
+    let heard: Vec<(String, String)> = expected.iter().map(|_| next_message(&mut listener)).collect();
     assert_eq!(heard, expected);
 }
 
-/// A replica tells of what its master does: a key whose time came was deleted.
+/// A replica publishes the events of the commands that its master replicates; an expired key arrives as a `del`.
 #[test]
-fn a_replica_tells_of_what_its_master_does() {
+fn replica_publishes_events_of_replicated_commands() {
     let master = Node::start(&Program::redoubt(), "--save ");
     let options = format!("--replicaof 127.0.0.1 {} --notify-keyspace-events AE", master.port);
     let replicas = [Node::start(&Program::redoubt(), &options), Node::start(&Program::redis(), &options)];
@@ -116,14 +116,14 @@ fn a_replica_tells_of_what_its_master_does() {
             eventually("the replica is linked", || {
                 (replica.info("replication", "master_link_status")? == "up").then_some(())
             });
-            listen(replica, "__keyevent@*")
+            subscribe(replica, "__keyevent@*")
         })
         .collect();
     master.run("SET a 1 PX 50");
-    eventually("it expires", || (master.run("DBSIZE") == Value::Int(0)).then_some(()));
+    eventually("the key expires", || (master.run("DBSIZE") == Value::Int(0)).then_some(()));
     master.run("HSET h f v");
     for listener in &mut listeners {
-        let heard: Vec<String> = (0..4).map(|_| hear(listener).0).collect();
+        let heard: Vec<String> = (0..4).map(|_| next_message(listener).0).collect();
         let names = ["set", "expire", "del", "hset"].map(|event| format!("__keyevent@0__:{event}"));
         assert_eq!(heard, names);
     }

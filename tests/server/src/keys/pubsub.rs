@@ -1,19 +1,19 @@
-//! Messages between connections, over the replication stream and over the cluster's bus.
+//! Tests of pub/sub between connections, over replication and over the cluster bus.
 
 use std::time::Duration;
 
 use harness::{Cluster, Connection, Node, Program, Value, eventually, slot_of};
 
-fn bulk(text: &str) -> Value {
+fn bulk_string(text: &str) -> Value {
     Value::Bulk(text.as_bytes().to_vec())
 }
 
 fn message(words: &[&str]) -> Value {
-    Value::Array(words.iter().map(|word| bulk(word)).collect())
+    Value::Array(words.iter().map(|word| bulk_string(word)).collect())
 }
 
 fn confirmation(word: &str, channel: &str, count: i64) -> Value {
-    Value::Array(vec![bulk(word), bulk(channel), Value::Int(count)])
+    Value::Array(vec![bulk_string(word), bulk_string(channel), Value::Int(count)])
 }
 
 fn subscribe(node: &Node, word: &str, channel: &str) -> Connection {
@@ -22,9 +22,9 @@ fn subscribe(node: &Node, word: &str, channel: &str) -> Connection {
     connection
 }
 
-/// Subscribers on every worker, and a replica's, hear what is published once.
+/// Subscribers on every worker and on replicas get each message once.
 #[test]
-fn subscribers_here_and_on_replicas_hear() {
+fn messages_reach_subscribers_of_the_master_and_its_replicas() {
     let master = Node::start(&Program::redoubt(), "--save  --io-threads 4");
     let replica = Node::start(&Program::redoubt(), &format!("--replicaof 127.0.0.1 {}", master.port));
     let real = Node::start(&Program::redis(), &format!("--replicaof 127.0.0.1 {}", master.port));
@@ -56,9 +56,10 @@ fn subscribers_here_and_on_replicas_hear() {
     assert_eq!(master.run("PUBLISH news x").int(), 0);
 }
 
-/// A subscriber that does not read is disconnected at its class's limit; the publisher never waits and others get all.
+/// A subscriber that does not read is disconnected at the limit of its client class. The publisher never waits, and
+/// other subscribers get every message.
 #[test]
-fn a_slow_subscriber_is_cut_off() {
+fn slow_subscriber_is_disconnected() {
     let node = Node::start(&Program::redoubt(), "--save ");
     let mut publisher = node.connect();
     publisher.call(&["CONFIG", "SET", "client-output-buffer-limit", "pubsub 8000000 0 0"]).expect_ok();
@@ -66,7 +67,7 @@ fn a_slow_subscriber_is_cut_off() {
     let mut quick = subscribe(&node, "SUBSCRIBE", "news");
     let text = "x".repeat(100_000);
     let mut published = 0;
-    eventually("the slow one is cut off", || {
+    eventually("the slow subscriber is disconnected", || {
         published += 1;
         let receivers = publisher.call(&["PUBLISH", "news", &text]).int();
         assert_eq!(quick.read().expect("a message"), message(&["message", "news", &text]));
@@ -78,13 +79,14 @@ fn a_slow_subscriber_is_cut_off() {
     drop(slow);
 }
 
-/// Every node of a cluster hears a message; a shard's channel is heard in its shard, and ends when its slot leaves.
+/// A message reaches every node of a cluster. A sharded message reaches its shard only, and sharded subscriptions end
+/// when their slot moves away.
 #[test]
-fn a_cluster_hears_over_its_bus() {
+fn messages_reach_all_cluster_nodes() {
     let cluster = Cluster::start(&Program::redoubt(), 3, 1);
     let mut listeners: Vec<Connection> =
         cluster.nodes.iter().map(|node| subscribe(node, "SUBSCRIBE", "news")).collect();
-    assert_eq!(cluster.nodes[4].run("PUBLISH news hi").int(), 1, "its own subscriber");
+    assert_eq!(cluster.nodes[4].run("PUBLISH news hi").int(), 1, "only the node's own subscriber is counted");
     for listener in &mut listeners {
         assert_eq!(listener.read().expect("a message"), message(&["message", "news", "hi"]));
     }
@@ -111,19 +113,19 @@ fn a_cluster_hears_over_its_bus() {
     }
     for listener in &mut shard {
         listener.set_timeout(Duration::from_secs(30));
-        assert_eq!(listener.read().expect("a farewell"), confirmation("sunsubscribe", "bar", 0));
+        assert_eq!(listener.read().expect("an unsubscribe message"), confirmation("sunsubscribe", "bar", 0));
     }
 }
 
-/// The bus carries messages of up to 64 MB: a longer one is refused, and the links between the nodes stay.
+/// The bus carries messages of up to 64 MB; longer messages are refused, and the links between nodes stay up.
 #[test]
-fn a_message_that_the_bus_does_not_carry_is_refused() {
+fn messages_too_long_for_the_bus_are_refused() {
     let cluster = Cluster::start(&Program::redoubt(), 3, 0);
     let mut listener = subscribe(&cluster.nodes[1], "SUBSCRIBE", "news");
     let mut publisher = cluster.nodes[0].connect();
     let long = "x".repeat(70 << 20);
     for word in ["PUBLISH", "SPUBLISH"] {
-        // Slot 0 is node 0's.
+        // Slot 0 belongs to node 0.
         let channel = &harness::key_for_every_slot()[0];
         let reply = publisher.call(&[word, channel, &long]);
         assert_eq!(reply, Value::Error("ERR message is too long for the cluster bus".into()), "{word}");
@@ -135,9 +137,9 @@ fn a_message_that_the_bus_does_not_carry_is_refused() {
     }
 }
 
-/// A long message waits for forty subscribers that do not read, and is in memory once.
+/// A long message that waits for 40 slow subscribers must be in memory only once.
 #[test]
-fn a_message_for_many_slow_subscribers_is_kept_once() {
+fn message_for_many_slow_subscribers_is_stored_once() {
     let node = Node::start(&Program::redoubt(), "--save ");
     let mut publisher = node.connect();
     publisher.call(&["CONFIG", "SET", "client-output-buffer-limit", "pubsub 0 0 0"]).expect_ok();
@@ -148,12 +150,12 @@ fn a_message_for_many_slow_subscribers_is_kept_once() {
     assert_eq!(publisher.call(&["PUBLISH", "news", &text]).int(), 40);
     let grown = || used().saturating_sub(before);
     eventually("one copy is left", || (grown() < 12_000_000).then_some(()));
-    eventually("each counts it", || {
+    eventually("each subscriber's output buffer counts the message", || {
         let list = publisher.run("CLIENT LIST TYPE pubsub").text();
         (list.matches(" omem=6").count() + list.matches(" omem=7").count() == 40).then_some(())
     });
     for subscriber in &mut slow {
         assert_eq!(subscriber.read().expect("a message"), message(&["message", "news", &text]));
     }
-    eventually("it is given back", || (grown() < 2_000_000).then_some(()));
+    eventually("the memory is released", || (grown() < 2_000_000).then_some(()));
 }

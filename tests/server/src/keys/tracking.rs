@@ -1,13 +1,13 @@
-//! Client side caching: a client that has read a key is told that it changed.
+//! Tests of client-side caching: clients get invalidation messages for the keys that they have read.
 
 use harness::{Connection, Node, Program, Value};
 
-fn start() -> Node {
+fn start_server() -> Node {
     Node::start(&Program::redoubt(), "--save ")
 }
 
-/// A connection that speaks version 3 of the protocol.
-fn modern(node: &Node) -> Connection {
+/// Opens a RESP3 connection.
+fn connect_with_resp3(node: &Node) -> Connection {
     let mut connection = node.connect();
     assert!(matches!(connection.run("HELLO 3"), Value::Map(_)));
     connection
@@ -18,119 +18,125 @@ fn invalidation(keys: &[&str]) -> Value {
     Value::Push(vec![Value::Bulk(b"invalidate".to_vec()), Value::Array(keys)])
 }
 
-fn next(connection: &mut Connection) -> Value {
+fn next_message(connection: &mut Connection) -> Value {
     connection.read().expect("a message comes")
 }
 
 #[test]
-fn who_has_read_a_key_hears_once_that_it_changed() {
-    let node = start();
-    let (mut reader, mut writer) = (modern(&node), node.connect());
+fn reader_gets_one_invalidation_per_changed_key() {
+    let node = start_server();
+    let (mut reader, mut writer) = (connect_with_resp3(&node), node.connect());
     reader.run("CLIENT TRACKING ON").expect_ok();
     writer.run("MSET a 1 b 1 c 1").expect_ok();
     reader.run("MGET a b");
     assert_eq!(node.info("clients", "tracking_clients").as_deref(), Some("1"));
     assert_eq!(node.info("stats", "tracking_total_keys").as_deref(), Some("2"));
-    // No client has read c, and a is told of once.
+    // No client has read `c`, and `a` is invalidated only once.
     writer.run("MSET c 2 a 2").expect_ok();
     writer.run("SET a 3").expect_ok();
     writer.run("DEL b");
-    assert_eq!(next(&mut reader), invalidation(&["a"]));
-    assert_eq!(next(&mut reader), invalidation(&["b"]));
-    // One's own change is told after its reply, unless that is not wanted.
+    assert_eq!(next_message(&mut reader), invalidation(&["a"]));
+    assert_eq!(next_message(&mut reader), invalidation(&["b"]));
+    // The client's own change is reported after its reply, unless NOLOOP is set.
     reader.run("GET a");
     reader.run("SET a 4").expect_ok();
-    assert_eq!(next(&mut reader), invalidation(&["a"]));
+    assert_eq!(next_message(&mut reader), invalidation(&["a"]));
     reader.run("CLIENT TRACKING ON NOLOOP").expect_ok();
     reader.run("GET a");
     reader.run("SET a 5").expect_ok();
     assert_eq!(reader.run("PING"), Value::Simple("PONG".into()));
-    // A key whose time comes, a transaction, all keys.
+    // Invalidation by expiry, by a transaction and by FLUSHALL.
     writer.run("SET short 1 PX 60").expect_ok();
     reader.run("GET short");
-    assert_eq!(next(&mut reader), invalidation(&["short"]));
+    assert_eq!(next_message(&mut reader), invalidation(&["short"]));
     reader.run("MULTI").expect_ok();
     reader.run("GET c");
     reader.run("EXEC");
     writer.run("MULTI").expect_ok();
     writer.run("INCR c");
     writer.run("EXEC");
-    assert_eq!(next(&mut reader), invalidation(&["c"]));
+    assert_eq!(next_message(&mut reader), invalidation(&["c"]));
     writer.run("FLUSHALL").expect_ok();
-    assert_eq!(next(&mut reader), Value::Push(vec![Value::Bulk(b"invalidate".to_vec()), Value::Null]));
+    assert_eq!(
+        next_message(&mut reader),
+        Value::Push(vec![Value::Bulk(b"invalidate".to_vec()), Value::Null])
+    );
     reader.run("CLIENT TRACKING OFF").expect_ok();
     assert_eq!(node.info("clients", "tracking_clients").as_deref(), Some("0"));
 }
 
 #[test]
-fn exceptions_hold_for_the_next_command() {
-    let node = start();
-    let (mut reader, mut writer) = (modern(&node), node.connect());
+fn client_caching_applies_to_the_next_command_only() {
+    let node = start_server();
+    let (mut reader, mut writer) = (connect_with_resp3(&node), node.connect());
     reader.run("CLIENT TRACKING ON OPTIN").expect_ok();
     reader.run("GET a");
     reader.run("CLIENT CACHING YES").expect_ok();
     reader.run("GET b");
     reader.run("GET c");
     writer.run("MSET a 1 c 1 b 1").expect_ok();
-    assert_eq!(next(&mut reader), invalidation(&["b"]));
+    assert_eq!(next_message(&mut reader), invalidation(&["b"]));
     reader.run("CLIENT TRACKING OFF").expect_ok();
     reader.run("CLIENT TRACKING ON OPTOUT").expect_ok();
     reader.run("GET a");
     reader.run("CLIENT CACHING NO").expect_ok();
     reader.run("GET b");
     writer.run("MSET b 2 a 2").expect_ok();
-    assert_eq!(next(&mut reader), invalidation(&["a"]));
+    assert_eq!(next_message(&mut reader), invalidation(&["a"]));
     assert_eq!(reader.run("PING"), Value::Simple("PONG".into()));
 }
 
 #[test]
-fn prefixes_are_heard_of_without_reading() {
-    let node = start();
-    let (mut listener, mut writer) = (modern(&node), node.connect());
+fn broadcast_mode_invalidates_prefixes_without_reads() {
+    let node = start_server();
+    let (mut listener, mut writer) = (connect_with_resp3(&node), node.connect());
     listener.run("CLIENT TRACKING ON BCAST PREFIX user: PREFIX item:").expect_ok();
     assert_eq!(node.info("stats", "tracking_total_prefixes").as_deref(), Some("2"));
     for key in ["other", "user:1", "item:7", "user:1"] {
         writer.run(&format!("SET {key} x")).expect_ok();
     }
     for key in ["user:1", "item:7", "user:1"] {
-        assert_eq!(next(&mut listener), invalidation(&[key]));
+        assert_eq!(next_message(&mut listener), invalidation(&[key]));
     }
     drop(listener);
-    harness::eventually("nobody tracks", || {
+    harness::eventually("no client tracks keys", || {
         (node.info("stats", "tracking_total_prefixes")? == "0").then_some(())
     });
 }
 
-/// Changes by commands of one read are told in one message, each key once and in order; those of each prefix apart.
+/// Changes by pipelined commands arrive in one message per prefix, each key once and in order.
 #[test]
-fn what_many_commands_change_is_told_at_once() {
+fn pipelined_changes_are_reported_in_one_message() {
     let servers = [Some(Program::redoubt()), Program::valkey()];
     for program in servers.into_iter().flatten() {
         let node = Node::start(&program, "--save ");
-        let (mut listener, mut writer) = (modern(&node), node.connect());
+        let (mut listener, mut writer) = (connect_with_resp3(&node), node.connect());
         listener.run("CLIENT TRACKING ON BCAST PREFIX a PREFIX b NOLOOP").expect_ok();
         writer.run("MSET a2 1 b1 1 c 1 a1 1").expect_ok();
-        assert_eq!(next(&mut listener), invalidation(&["a1", "a2"]));
-        assert_eq!(next(&mut listener), invalidation(&["b1"]));
+        assert_eq!(next_message(&mut listener), invalidation(&["a1", "a2"]));
+        assert_eq!(next_message(&mut listener), invalidation(&["b1"]));
         writer.send_raw(b"SET a3 1\r\nDEL a1\r\nMULTI\r\nSET a2 1\r\nINCR a3\r\nEXEC\r\n").expect("sent");
-        assert_eq!(next(&mut listener), invalidation(&["a1", "a2", "a3"]), "{}", program.name());
+        assert_eq!(next_message(&mut listener), invalidation(&["a1", "a2", "a3"]), "{}", program.name());
         (0..6).for_each(|_| drop(writer.read().expect("a reply")));
-        // One's own changes are left out.
+        // NOLOOP suppresses the client's own changes.
         listener.send_raw(b"SET a1 1\r\nPING\r\n").expect("sent");
         listener.read().expect("a reply").expect_ok();
         assert_eq!(listener.read().expect("a reply"), Value::Simple("PONG".into()));
         writer.run("SET a9 x PX 30").expect_ok();
-        assert_eq!(next(&mut listener), invalidation(&["a9"]));
-        assert_eq!(next(&mut listener), invalidation(&["a9"]), "its time is over");
+        assert_eq!(next_message(&mut listener), invalidation(&["a9"]));
+        assert_eq!(next_message(&mut listener), invalidation(&["a9"]), "the key has expired");
         writer.run("FLUSHALL").expect_ok();
-        assert_eq!(next(&mut listener), Value::Push(vec![Value::Bulk(b"invalidate".to_vec()), Value::Null]));
+        assert_eq!(
+            next_message(&mut listener),
+            Value::Push(vec![Value::Bulk(b"invalidate".to_vec()), Value::Null])
+        );
     }
 }
 
-/// With version 2 another connection listens, as to a channel.
+/// With RESP2, another connection receives the invalidation messages through a channel.
 #[test]
-fn another_connection_is_told() {
-    let node = start();
+fn invalidations_can_be_redirected() {
+    let node = start_server();
     let (mut reader, mut listener, mut writer) = (node.connect(), node.connect(), node.connect());
     let id = listener.run("CLIENT ID").int();
     listener.run("SUBSCRIBE __redis__:invalidate");
@@ -141,7 +147,7 @@ fn another_connection_is_told() {
     let bulk = |text: &str| Value::Bulk(text.as_bytes().to_vec());
     let message =
         Value::Array(vec![bulk("message"), bulk("__redis__:invalidate"), Value::Array(vec![bulk("a")])]);
-    assert_eq!(next(&mut listener), message);
+    assert_eq!(next_message(&mut listener), message);
     drop(listener);
     harness::eventually("the listener is gone", || {
         reader.run("GET a");

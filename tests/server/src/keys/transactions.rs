@@ -1,21 +1,21 @@
-//! Transactions where more than one process, or more than the engine, is concerned.
+//! Tests of transactions that use server commands, the cluster or replication.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 
 use harness::{Cluster, Node, Program, Value, eventually, key_for_every_slot};
 
-fn error(text: &str) -> Value {
+fn error_reply(text: &str) -> Value {
     Value::Error(text.into())
 }
 
-fn queue(connection: &mut harness::Connection, line: &str) {
+fn queue_command(connection: &mut harness::Connection, line: &str) {
     assert_eq!(connection.run(line), Value::Simple("QUEUED".into()), "{line}");
 }
 
-/// The transaction that a sentinel sends to promote a replica.
+/// Runs the transaction that a sentinel sends to promote a replica.
 #[test]
-fn commands_of_the_shell_run_within_exec() {
+fn server_commands_run_within_exec() {
     let master = Node::start(&Program::redoubt(), "--save ");
     let mut replica = Node::prepare(&Program::redoubt(), "");
     let file = replica.folder().join("redis.conf");
@@ -29,14 +29,14 @@ fn commands_of_the_shell_run_within_exec() {
     let mut other = replica.connect();
     assert_eq!(other.run("PING"), Value::Simple("PONG".into()));
     let mut sentinel = replica.connect();
-    eventually("those who asked for INFO are gone", || {
+    eventually("the connections used for INFO are closed", || {
         (sentinel.run("CLIENT LIST TYPE normal").text().lines().count() == 2).then_some(())
     });
     sentinel.run("MULTI").expect_ok();
     let lines =
         ["REPLICAOF NO ONE", "CONFIG REWRITE", "CLIENT KILL TYPE normal", "CLIENT KILL TYPE pubsub", "ROLE"];
     for line in lines {
-        queue(&mut sentinel, line);
+        queue_command(&mut sentinel, line);
     }
     let replies = sentinel.run("EXEC");
     let [replicaof, rewrite, killed, subscribers, role] = replies.items() else { panic!("{replies:?}") };
@@ -45,53 +45,53 @@ fn commands_of_the_shell_run_within_exec() {
     assert_eq!((killed.int(), subscribers.int()), (1, 0));
     assert_eq!(role.items()[0].text(), "master");
     assert!(other.try_call(&["PING"]).is_err(), "the other client was disconnected");
-    // The connection goes on, also with a transaction that only the engine needs.
+    // The connection continues to work, also for transactions with data commands.
     sentinel.run("MULTI").expect_ok();
-    queue(&mut sentinel, "INCR n");
-    queue(&mut sentinel, "INFO server");
+    queue_command(&mut sentinel, "INCR n");
+    queue_command(&mut sentinel, "INFO server");
     let replies = sentinel.run("EXEC");
     assert_eq!((replies.items().len(), replies.items()[0].int()), (2, 1));
 }
 
-/// Counts by WATCH, GET and EXEC until it has been told yes so often; gives how often.
-fn count(mut client: harness::Connection, times: usize) -> usize {
-    let mut told = 0;
-    while told < times {
+/// Increments a counter with WATCH, GET and EXEC until `times` transactions have succeeded.
+fn count_in_transactions(mut client: harness::Connection, times: usize) -> usize {
+    let mut succeeded = 0;
+    while succeeded < times {
         client.run("WATCH counter").expect_ok();
         let next = client.run("GET counter").text().parse::<i64>().expect("a number") + 1;
         client.run("MULTI").expect_ok();
         for line in ["ROLE", &format!("SET counter {next}"), "INFO keyspace", "CONFIG GET port", "LASTSAVE"] {
-            queue(&mut client, line);
+            queue_command(&mut client, line);
         }
         match client.run("EXEC") {
             Value::NullArray => {}
             replies => {
                 assert_eq!(replies.items().len(), 5, "{replies:?}");
-                told += 1;
+                succeeded += 1;
             }
         }
     }
-    told
+    succeeded
 }
 
-/// The slots were let go of for ROLE, and another client's write came between what was watched and what was written.
+/// Regression test: ROLE released the slot locks, and another client's write came between WATCH and the write in EXEC.
 #[test]
-fn who_counts_in_transactions_with_commands_of_the_shell_loses_nothing() {
+fn transactions_with_server_commands_lose_no_updates() {
     let node = Node::start(&Program::redoubt(), "--save  --io-threads 4");
     node.run("SET counter 0").expect_ok();
     let clients: Vec<_> = (0..4)
         .map(|_| {
             let client = node.connect();
-            std::thread::spawn(move || count(client, 200))
+            std::thread::spawn(move || count_in_transactions(client, 200))
         })
         .collect();
-    let told: usize = clients.into_iter().map(|client| client.join().expect("it counts")).sum();
-    assert_eq!(node.run("GET counter").text(), told.to_string());
+    let succeeded: usize = clients.into_iter().map(|client| client.join().expect("it counts")).sum();
+    assert_eq!(node.run("GET counter").text(), succeeded.to_string());
 }
 
-/// Changes that a transaction has made already are there for the commands of the shell behind them, in every database.
+/// Server commands see the changes that their transaction made before, in every database.
 #[test]
-fn commands_of_the_shell_see_what_their_transaction_did() {
+fn server_commands_see_the_changes_of_their_transaction() {
     let node = Node::start(&Program::redoubt(), "--save ");
     let mut client = node.connect();
     client.run("MULTI").expect_ok();
@@ -108,7 +108,7 @@ fn commands_of_the_shell_see_what_their_transaction_did() {
         "DBSIZE",
     ];
     for line in lines {
-        queue(&mut client, line);
+        queue_command(&mut client, line);
     }
     let replies = client.run("EXEC");
     let [_, _, _, info, memory, set, get, wait, del, size] = replies.items() else { panic!("{replies:?}") };
@@ -117,13 +117,13 @@ fn commands_of_the_shell_see_what_their_transaction_did() {
     assert!(info.contains("db3:keys=2,expires=0,avg_ttl=0"), "{info}");
     assert!(memory.items().len() > 20, "{memory:?}");
     set.expect_ok();
-    assert_eq!(get.items()[1].text(), "7", "in their order, though SET waits until the data is free");
+    assert_eq!(get.items()[1].text(), "7", "CONFIG GET sees the value that CONFIG SET set before");
     assert_eq!((wait.int(), del.int(), size.int()), (0, 1, 1));
 }
 
-/// A script may call the commands that have no flag against it, as in Valkey.
+/// Scripts may call every command without the `noscript` flag, as in Valkey.
 #[test]
-fn a_script_calls_what_a_script_of_valkey_calls() {
+fn scripts_may_call_the_same_commands_as_in_valkey() {
     let ours = Node::start(&Program::redoubt(), "--save ");
     let theirs = Program::valkey().map(|valkey| Node::start(&valkey, "--save "));
     let calls = [
@@ -141,8 +141,9 @@ fn a_script_calls_what_a_script_of_valkey_calls() {
         let reply = connection.call(&["EVAL", &script, "0"]);
         if let Some(theirs) = &theirs {
             let expected = theirs.connect().call(&["EVAL", &script, "0"]);
-            let told = |reply: &Value| format!("{reply:?}").split(" script: ").next().map(str::to_owned);
-            assert_eq!(told(&reply), told(&expected), "{call}");
+            let error_text =
+                |reply: &Value| format!("{reply:?}").split(" script: ").next().map(str::to_owned);
+            assert_eq!(error_text(&reply), error_text(&expected), "{call}");
         }
     }
     let mut connection = ours.connect();
@@ -158,28 +159,28 @@ fn a_script_calls_what_a_script_of_valkey_calls() {
     }
 }
 
-/// `redis-cli --cluster fix` gives a slot away and takes it in one transaction.
+/// `redis-cli --cluster fix` deletes and adds a slot in one transaction.
 #[test]
-fn a_transaction_changes_and_reads_the_cluster() {
+fn cluster_commands_run_within_exec() {
     let node = Node::start_clustered(&Program::redoubt());
     let mut client = node.connect();
     client.run("MULTI").expect_ok();
     for line in ["CLUSTER ADDSLOTS 1 2 3", "CLUSTER DELSLOTS 2", "CLUSTER ADDSLOTSRANGE 4 6", "CLUSTER SLOTS"]
     {
-        queue(&mut client, line);
+        queue_command(&mut client, line);
     }
     let replies = client.run("EXEC");
     let [add, del, range, slots] = replies.items() else { panic!("{replies:?}") };
     [add, del, range].into_iter().for_each(Value::expect_ok);
     let first = |range: &Value| (range.items()[0].int(), range.items()[1].int());
     assert_eq!(slots.items().iter().map(first).collect::<Vec<_>>(), [(1, 1), (3, 6)]);
-    // A script, and a transaction that holds a slot, hear what the node knows now.
+    // Scripts and transactions that hold a slot lock also see the current state of the cluster.
     client.run("CLUSTER DELSLOTS 1 3 4 5 6").expect_ok();
     client.run("CLUSTER ADDSLOTSRANGE 0 16383").expect_ok();
     eventually("the cluster serves", || (client.run("SET a 1") == Value::Simple("OK".into())).then_some(()));
     client.run("MULTI").expect_ok();
     for line in ["INCR a", "CLUSTER MYID", "CLUSTER NODES", "CLUSTER SHARDS", "CLUSTER LINKS", "GET a"] {
-        queue(&mut client, line);
+        queue_command(&mut client, line);
     }
     let replies = client.run("EXEC");
     let [incr, id, nodes, shards, links, get] = replies.items() else { panic!("{replies:?}") };
@@ -187,38 +188,41 @@ fn a_transaction_changes_and_reads_the_cluster() {
     assert!(nodes.text().contains(&id.text()), "{nodes:?}");
     assert_eq!((shards.items().len(), links.items().len()), (1, 0));
     let script = "return {redis.call('incr',KEYS[1]),redis.call('cluster','myid')}";
-    let said = client.call(&["EVAL", script, "1", "a"]);
-    assert_eq!((said.items()[0].int(), said.items()[1].text()), (3, id.text()));
+    let reply_of_script = client.call(&["EVAL", script, "1", "a"]);
+    assert_eq!((reply_of_script.items()[0].int(), reply_of_script.items()[1].text()), (3, id.text()));
 }
 
 #[test]
-fn in_a_cluster_a_transaction_lives_in_one_slot() {
+fn cluster_transactions_are_limited_to_one_slot() {
     let cluster = Cluster::start(&Program::redoubt(), 3, 0);
     let keys = key_for_every_slot();
     let mut client = cluster.nodes[0].connect();
     client.run("MULTI").expect_ok();
-    queue(&mut client, "SET {key:0}a 1");
-    queue(&mut client, "INCR {key:0}a");
+    queue_command(&mut client, "SET {key:0}a 1");
+    queue_command(&mut client, "INCR {key:0}a");
     let replies = client.run("EXEC");
     assert_eq!(replies, Value::Array(vec![Value::Simple("OK".into()), Value::Int(2)]));
 
-    let moved = error(&format!("MOVED 8000 127.0.0.1:{}", cluster.nodes[1].port));
+    let moved = error_reply(&format!("MOVED 8000 127.0.0.1:{}", cluster.nodes[1].port));
     client.run("MULTI").expect_ok();
     assert_eq!(client.call(&["SET", &keys[8000], "x"]), moved);
-    queue(&mut client, "PING");
-    assert_eq!(client.run("EXEC"), error("EXECABORT Transaction discarded because of previous errors."));
+    queue_command(&mut client, "PING");
+    assert_eq!(
+        client.run("EXEC"),
+        error_reply("EXECABORT Transaction discarded because of previous errors.")
+    );
 
     client.run("MULTI").expect_ok();
-    queue(&mut client, &format!("SET {} x", keys[0]));
-    queue(&mut client, &format!("SET {} x", keys[1]));
-    assert_eq!(client.run("EXEC"), error("CROSSSLOT Keys in request don't hash to the same slot"));
-    assert_eq!(client.run("EXEC"), error("ERR EXEC without MULTI"));
+    queue_command(&mut client, &format!("SET {} x", keys[0]));
+    queue_command(&mut client, &format!("SET {} x", keys[1]));
+    assert_eq!(client.run("EXEC"), error_reply("CROSSSLOT Keys in request don't hash to the same slot"));
+    assert_eq!(client.run("EXEC"), error_reply("ERR EXEC without MULTI"));
     assert_eq!(client.call(&["GET", &keys[0]]), Value::NullBulk);
 }
 
-/// A full synchronisation replaces everything, so every watched key counts as changed.
+/// A full resync replaces the dataset, so every watched key counts as changed.
 #[test]
-fn a_full_synchronisation_touches_what_is_watched() {
+fn full_resync_fails_watched_transactions() {
     let master = Node::start(&Program::redoubt(), "--save ");
     let replica = Node::start(&Program::redoubt(), "--save ");
     let mut client = replica.connect();
@@ -228,15 +232,15 @@ fn a_full_synchronisation_touches_what_is_watched() {
         (replica.info("replication", "master_link_status")? == "up").then_some(())
     });
     client.run("MULTI").expect_ok();
-    queue(&mut client, "PING");
+    queue_command(&mut client, "PING");
     assert_eq!(client.run("EXEC"), Value::NullArray);
 }
 
-/// Reads requests of a replica until one begins with this word, and answers the others.
-fn answer_until(link: &mut BufReader<TcpStream>, word: &str) -> Vec<String> {
+/// Reads the replica's requests until the command `word`, and replies to all earlier requests.
+fn reply_until(link: &mut BufReader<TcpStream>, word: &str) -> Vec<String> {
     loop {
         let mut line = String::new();
-        link.read_line(&mut line).expect("the replica speaks");
+        link.read_line(&mut line).expect("the replica sends a request");
         let count: usize = line.trim_end()[1..].parse().expect("an array");
         let mut words = Vec::new();
         for _ in 0..count {
@@ -253,7 +257,7 @@ fn answer_until(link: &mut BufReader<TcpStream>, word: &str) -> Vec<String> {
     }
 }
 
-fn wire(lines: &[&str]) -> Vec<u8> {
+fn encode_commands(lines: &[&str]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for line in lines {
         let words: Vec<&str> = line.split(' ').collect();
@@ -265,10 +269,10 @@ fn wire(lines: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// A master dies in the middle of a transaction's bytes. The replica shows nothing of it, asks for it again from
-/// its MULTI on, and then shows all of it.
+/// A master dies in the middle of a transaction. The replica must not apply any part of it, must request it again from
+/// MULTI on, and must then apply all of it.
 #[test]
-fn a_transaction_that_a_lost_link_cut_is_applied_whole_or_not_at_all() {
+fn transaction_cut_by_a_lost_link_is_applied_atomically() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("an address").port();
     let replica = Node::start(&Program::redoubt(), "--save ");
@@ -276,12 +280,12 @@ fn a_transaction_that_a_lost_link_cut_is_applied_whole_or_not_at_all() {
 
     let accept = || BufReader::new(listener.accept().expect("the replica connects").0);
     let mut link = accept();
-    answer_until(&mut link, "PSYNC");
+    reply_until(&mut link, "PSYNC");
     let empty_rdb = b"REDIS0009\xff\0\0\0\0\0\0\0\0";
     let id = "0123456789abcdef0123456789abcdef01234567";
     let head = format!("+FULLRESYNC {id} 0\r\n${}\r\n", empty_rdb.len());
-    let before = wire(&["SELECT 0", "SET a 1"]);
-    let transaction = wire(&["MULTI", "SET a 2", "SET b 2", "SET c 2", "EXEC"]);
+    let before = encode_commands(&["SELECT 0", "SET a 1"]);
+    let transaction = encode_commands(&["MULTI", "SET a 2", "SET b 2", "SET c 2", "EXEC"]);
     let half = &transaction[..transaction.len() - 30];
     link.get_mut().write_all(&[head.as_bytes(), empty_rdb, &before, half].concat()).expect("it reads");
     eventually("the replica has what came before", || {
@@ -290,7 +294,7 @@ fn a_transaction_that_a_lost_link_cut_is_applied_whole_or_not_at_all() {
     drop(link);
 
     let mut link = accept();
-    let asked = answer_until(&mut link, "PSYNC");
+    let asked = reply_until(&mut link, "PSYNC");
     assert_eq!(asked[1..], [id.to_owned(), (before.len() + 1).to_string()]);
     assert_eq!(replica.run("GET a").text(), "1");
     assert_eq!(replica.run("EXISTS b").int(), 0);

@@ -1,17 +1,17 @@
-//! The use of memory besides the data: MEMORY STATS and INFO.
+//! Tests of MEMORY STATS and of the memory section of INFO.
 
 use harness::{Node, Program, Value, eventually};
 
-fn field(stats: &Value, name: &str) -> Value {
+fn stats_field(stats: &Value, name: &str) -> Value {
     let pairs = stats.items().chunks(2).find(|pair| pair[0].text() == name);
     pairs.map(|pair| pair[1].clone()).unwrap_or_else(|| panic!("no {name} in {stats:?}"))
 }
 
 #[test]
-fn clients_replicas_the_backlog_and_databases_are_told_apart() {
+fn memory_stats_separates_clients_replicas_backlog_and_databases() {
     let program = Program::redoubt();
     let master = Node::start(&program, "--save ");
-    let number = |name: &str| number(&master, name);
+    let number = |name: &str| info_number(&master, name);
     assert_eq!((number("mem_replication_backlog"), number("mem_clients_slaves")), (0, 0));
     let replica = Node::start(&program, &format!("--save  --replicaof 127.0.0.1 {}", master.port));
     eventually("the replica has its data", || {
@@ -25,16 +25,16 @@ fn clients_replicas_the_backlog_and_databases_are_told_apart() {
 
     let stats = master.run("MEMORY STATS");
     for name in ["startup.allocated", "replication.backlog", "clients.slaves", "clients.normal"] {
-        assert!(field(&stats, name).int() > 0, "{name}");
+        assert!(stats_field(&stats, name).int() > 0, "{name}");
     }
-    assert!(field(&field(&stats, "db.3"), "overhead.hashtable.main").int() > 0);
+    assert!(stats_field(&stats_field(&stats, "db.3"), "overhead.hashtable.main").int() > 0);
     assert!(!format!("{stats:?}").contains("db.0"), "an empty database takes nothing");
-    assert!(field(&stats, "overhead.total").int() > field(&stats, "startup.allocated").int());
+    assert!(stats_field(&stats, "overhead.total").int() > stats_field(&stats, "startup.allocated").int());
 }
 
-/// A program that reads MEMORY STATS finds what it finds in Valkey's, in the same order.
+/// MEMORY STATS must have Valkey's fields in Valkey's order.
 #[test]
-fn the_figures_are_those_of_valkey() {
+fn memory_stats_has_the_fields_of_valkey() {
     let Some(valkey) = Program::valkey() else { return };
     let names = [Program::redoubt(), valkey].map(|program| {
         let node = Node::start(&program, "--save ");
@@ -45,10 +45,10 @@ fn the_figures_are_those_of_valkey() {
     assert_eq!(names[0], names[1]);
 }
 
-/// Values outside of the keyspace's pages come from the general allocator, and only the one that the binary is
-/// meant to have says what it gave.
+/// Large values are allocated outside the keyspace's pages. Only the allocator of the release binary reports their
+/// size.
 #[test]
-fn values_outside_of_pages_are_counted() {
+fn large_values_outside_pages_are_counted() {
     let node = Node::start(&Program::redoubt(), "--save ");
     let used =
         || -> u64 { node.info("memory", "used_memory").and_then(|text| text.parse().ok()).expect("it") };
@@ -67,31 +67,31 @@ fn values_outside_of_pages_are_counted() {
     });
 }
 
-/// Some thousand tiny keys lie in as many slots: each had a page and a line of the index to itself, five times of what
-/// Valkey takes.
+/// Regression test: a few thousand small keys are spread over as many slots. Each slot had its own page and index
+/// bucket, which used five times Valkey's memory.
 #[test]
-fn few_small_keys_take_little() {
+fn few_small_keys_use_little_memory() {
     let Some(valkey) = Program::valkey() else { return };
     let nodes = [Program::redoubt(), valkey].map(|program| Node::start(&program, "--save "));
     for count in [4000, 50_000] {
         let [ours, theirs] = nodes.each_ref().map(|node| {
             let mut connection = node.connect();
             connection.run("FLUSHALL").expect_ok();
-            // Memory that a connection takes for its first commands stays in use.
-            store(&mut connection, "before", 500);
-            let before = number(node, "used_memory");
-            store(&mut connection, "k", count);
-            (number(node, "used_memory") - before) / count as i64
+            // The first commands of a connection allocate memory that the server keeps.
+            set_keys(&mut connection, "before", 500);
+            let before = info_number(node, "used_memory");
+            set_keys(&mut connection, "k", count);
+            (info_number(node, "used_memory") - before) / count as i64
         });
         assert!(ours * 2 <= theirs * 3, "{count} keys: {ours} bytes each, Valkey {theirs}");
     }
 }
 
-fn number(node: &Node, name: &str) -> i64 {
+fn info_number(node: &Node, name: &str) -> i64 {
     node.info("memory", name).and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no {name}"))
 }
 
-fn store(connection: &mut harness::Connection, prefix: &str, count: usize) {
+fn set_keys(connection: &mut harness::Connection, prefix: &str, count: usize) {
     for key in 0..count {
         connection.send(&["SET", &format!("{prefix}:{key}"), &key.to_string()]).expect("the server runs");
         if key % 100 == 99 {

@@ -1,13 +1,12 @@
-//! The errors that INFO counts beside Valkey's: by their codes, in all, and by the commands that failed or were
-//! refused.
+//! Compares the error counters of INFO with Valkey: by error code, in total, and by failed or rejected command.
 
 use std::collections::BTreeMap;
 
 use harness::{Node, Program, Value};
 
-/// Each row is run by itself, on servers that have a list `l` and a library with `fail`.
-const STORIES: &[&[&[&str]]] = &[
-    // Made up by a script: returned, raised, within others.
+/// Each scenario runs on its own, on servers that have a list `l` and a library with the function `fail`.
+const SCENARIOS: &[&[&[&str]]] = &[
+    // Errors created by a script: returned, raised or nested.
     &[&["EVAL", "return redis.error_reply('MINE hello')", "0"]],
     &[&["EVAL", "return redis.error_reply('hello')", "0"]],
     &[&["EVAL", "return {err='MINE hello'}", "0"]],
@@ -26,7 +25,7 @@ const STORIES: &[&[&[&str]]] = &[
     &[&["EVAL", "error({err=string.rep('x', 31) .. ' y'})", "0"]],
     &[&["FCALL", "fail", "0"]],
     &[&["MULTI"], &["EVAL", "return {err='MINE a'}", "0"], &["EXEC"]],
-    // A call's, which was counted when it failed, passed on or made anew.
+    // Errors of a call, counted when the call failed, then passed on or recreated.
     &[&["EVAL", "return redis.call('GET', 'l')", "0"]],
     &[&["EVAL", "return redis.pcall('GET', 'l')", "0"]],
     &[&["EVAL", "redis.pcall('GET', 'l') return 1", "0"]],
@@ -34,7 +33,7 @@ const STORIES: &[&[&[&str]]] = &[
     &[&["EVAL", "return {err=redis.pcall('GET', 'l').err}", "0"]],
     &[&["EVAL", "error(redis.pcall('GET', 'l'))", "0"]],
     &[&["EVAL", "return redis.pcall()", "0"]],
-    // Calls that are refused.
+    // Rejected calls.
     &[&["EVAL", "return redis.pcall('nosuch')", "0"]],
     &[&["EVAL", "return redis.pcall('get')", "0"]],
     &[&["EVAL", "return redis.pcall('xgroup')", "0"]],
@@ -59,7 +58,7 @@ const STORIES: &[&[&[&str]]] = &[
     &[&["MULTI"], &["XGROUP", "CREATE"], &["EXEC"]],
     &[&["MULTI"], &["XGROUP", "NOSUCH"], &["EXEC"]],
     &[&["MULTI"], &["XGROUP"], &["EXEC"]],
-    // DEBUG is one command, queued with whatever words it has.
+    // DEBUG is queued with any arguments.
     &[&["MULTI"], &["DEBUG", "NOSUCH"], &["EXEC"]],
     &[&["MULTI"], &["DEBUG"], &["EXEC"]],
     &[&["DEBUG", "NOSUCH"]],
@@ -86,49 +85,91 @@ const STORIES: &[&[&[&str]]] = &[
     &[&["ACL", "DRYRUN", "default", "nosuch"]],
     &[&["ACL", "DRYRUN", "default", "get"]],
     &[&["ACL", "SAVE"]],
-    // Scripts of old form on a replica whose data is old, which are let begin.
-    &[OLD, FOLLOW, &["EVAL", "return 1", "0"], LEAD, NEW],
-    &[OLD, FOLLOW, &["EVAL_RO", "return 1", "1", "k"], LEAD, NEW],
-    &[OLD, FOLLOW, &["EVAL", "#!lua\nreturn 1", "0"], LEAD, NEW],
-    &[OLD, FOLLOW, &["EVAL", "#!lua flags=allow-stale\nreturn redis.call('get', 'k')", "0"], LEAD, NEW],
-    &[OLD, FOLLOW, &["EVALSHA", "nosuch", "0"], LEAD, NEW],
-    &[OLD, FOLLOW, &["FCALL", "fail", "0"], LEAD, NEW],
-    &[OLD, FOLLOW, &["MULTI"], &["EVAL", "return 1", "0"], &["EXEC"], LEAD, NEW],
-    &[OLD, FOLLOW, &["MULTI"], &["EVAL", "#!lua\nreturn 1", "0"], &["EXEC"], LEAD, NEW],
-    // A script that may not write, where nothing may.
-    &[FOLLOW, &["EVAL_RO", "return redis.call('set', 'a', 'b')", "0"], LEAD],
-    &[FOLLOW, &["EVAL", "return redis.call('set', 'a', 'b')", "0"], LEAD],
+    // Scripts without a shebang may start on a replica with stale data.
+    &[REFUSE_STALE_READS, BECOME_REPLICA, &["EVAL", "return 1", "0"], BECOME_MASTER, ALLOW_STALE_READS],
+    &[
+        REFUSE_STALE_READS,
+        BECOME_REPLICA,
+        &["EVAL_RO", "return 1", "1", "k"],
+        BECOME_MASTER,
+        ALLOW_STALE_READS,
+    ],
+    &[
+        REFUSE_STALE_READS,
+        BECOME_REPLICA,
+        &["EVAL", "#!lua\nreturn 1", "0"],
+        BECOME_MASTER,
+        ALLOW_STALE_READS,
+    ],
+    &[
+        REFUSE_STALE_READS,
+        BECOME_REPLICA,
+        &["EVAL", "#!lua flags=allow-stale\nreturn redis.call('get', 'k')", "0"],
+        BECOME_MASTER,
+        ALLOW_STALE_READS,
+    ],
+    &[REFUSE_STALE_READS, BECOME_REPLICA, &["EVALSHA", "nosuch", "0"], BECOME_MASTER, ALLOW_STALE_READS],
+    &[REFUSE_STALE_READS, BECOME_REPLICA, &["FCALL", "fail", "0"], BECOME_MASTER, ALLOW_STALE_READS],
+    &[
+        REFUSE_STALE_READS,
+        BECOME_REPLICA,
+        &["MULTI"],
+        &["EVAL", "return 1", "0"],
+        &["EXEC"],
+        BECOME_MASTER,
+        ALLOW_STALE_READS,
+    ],
+    &[
+        REFUSE_STALE_READS,
+        BECOME_REPLICA,
+        &["MULTI"],
+        &["EVAL", "#!lua\nreturn 1", "0"],
+        &["EXEC"],
+        BECOME_MASTER,
+        ALLOW_STALE_READS,
+    ],
+    // Read-only scripts that call a write command where writes are refused anyway.
+    &[BECOME_REPLICA, &["EVAL_RO", "return redis.call('set', 'a', 'b')", "0"], BECOME_MASTER],
+    &[BECOME_REPLICA, &["EVAL", "return redis.call('set', 'a', 'b')", "0"], BECOME_MASTER],
     &[
         &["CONFIG", "SET", "min-replicas-to-write", "1"],
         &["EVAL_RO", "return redis.call('set', 'a', 'b')", "0"],
         &["CONFIG", "SET", "min-replicas-to-write", "0"],
     ],
-    // A queue is let grow without memory, by commands that need none.
-    &[FULL, &["MULTI"], &["GET", "a"], &["PING"], &["EVAL", "return 1", "0"], &["EXEC"], EMPTY],
-    &[FULL, &["MULTI"], &["SET", "a", "b"], &["EXEC"], EMPTY],
-    &[FULL, &["MULTI"], &["EVAL", "#!lua\nreturn 1", "0"], &["EXEC"], EMPTY],
-    &[FULL, &["MULTI"], &["MULTI"], &["WATCH", "a"], &["EXEC"], EMPTY],
+    // Commands that need no memory can be queued while the server is out of memory.
+    &[
+        EXHAUST_MEMORY,
+        &["MULTI"],
+        &["GET", "a"],
+        &["PING"],
+        &["EVAL", "return 1", "0"],
+        &["EXEC"],
+        LIFT_MEMORY_LIMIT,
+    ],
+    &[EXHAUST_MEMORY, &["MULTI"], &["SET", "a", "b"], &["EXEC"], LIFT_MEMORY_LIMIT],
+    &[EXHAUST_MEMORY, &["MULTI"], &["EVAL", "#!lua\nreturn 1", "0"], &["EXEC"], LIFT_MEMORY_LIMIT],
+    &[EXHAUST_MEMORY, &["MULTI"], &["MULTI"], &["WATCH", "a"], &["EXEC"], LIFT_MEMORY_LIMIT],
 ];
 
-const OLD: &[&str] = &["CONFIG", "SET", "replica-serve-stale-data", "no"];
-const NEW: &[&str] = &["CONFIG", "SET", "replica-serve-stale-data", "yes"];
-/// A master that is not there.
-const FOLLOW: &[&str] = &["REPLICAOF", "127.0.0.1", "1"];
-const LEAD: &[&str] = &["REPLICAOF", "NO", "ONE"];
-const FULL: &[&str] = &["CONFIG", "SET", "maxmemory", "1"];
-const EMPTY: &[&str] = &["CONFIG", "SET", "maxmemory", "0"];
+const REFUSE_STALE_READS: &[&str] = &["CONFIG", "SET", "replica-serve-stale-data", "no"];
+const ALLOW_STALE_READS: &[&str] = &["CONFIG", "SET", "replica-serve-stale-data", "yes"];
+/// No server listens at this address.
+const BECOME_REPLICA: &[&str] = &["REPLICAOF", "127.0.0.1", "1"];
+const BECOME_MASTER: &[&str] = &["REPLICAOF", "NO", "ONE"];
+const EXHAUST_MEMORY: &[&str] = &["CONFIG", "SET", "maxmemory", "1"];
+const LIFT_MEMORY_LIMIT: &[&str] = &["CONFIG", "SET", "maxmemory", "0"];
 
 const LIBRARY: &str = "#!lua name=lib\nredis.register_function('fail', function() return {err='MINE f'} end)";
 
-fn start(program: &Program) -> Node {
+fn start_with_library(program: &Program) -> Node {
     let node = Node::start(program, "--save  --io-threads 1 --enable-debug-command yes");
     node.run("LPUSH l a");
     assert_eq!(node.connect().call(&["FUNCTION", "LOAD", LIBRARY]).text(), "lib");
     node
 }
 
-/// The codes, their sum, and what was refused and what failed by the command, of those that a story calls.
-fn counted(node: &Node) -> BTreeMap<String, String> {
+/// The error counters and the `cmdstat` counters of the commands that the scenarios call, without times.
+fn error_counters(node: &Node) -> BTreeMap<String, String> {
     let text = node.run("INFO everything").text();
     let lines = text.lines().filter_map(|line| line.split_once(':'));
     let counted = lines.filter_map(|(name, value)| match name {
@@ -145,52 +186,53 @@ fn counted(node: &Node) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn errors_are_counted_as_valkey_counts_them() {
+fn error_counters_match_valkey() {
     let Some(valkey) = Program::valkey() else { return };
-    let nodes = [start(&Program::redoubt()), start(&valkey)];
+    let nodes = [start_with_library(&Program::redoubt()), start_with_library(&valkey)];
     let mut wrong = Vec::new();
-    for story in STORIES {
-        let told = nodes.each_ref().map(|node| {
+    for scenario in SCENARIOS {
+        let results = nodes.each_ref().map(|node| {
             node.run("CONFIG RESETSTAT").expect_ok();
             let mut client = node.connect();
-            let replies: Vec<Value> = story.iter().map(|command| client.call(command)).collect();
-            (replies, counted(node))
+            let replies: Vec<Value> = scenario.iter().map(|command| client.call(command)).collect();
+            (replies, error_counters(node))
         });
-        if told[0] != told[1] {
-            wrong.push(format!("{story:?}\nhere  {:?}\nthere {:?}", told[0], told[1]));
+        if results[0] != results[1] {
+            wrong.push(format!("{scenario:?}\nhere  {:?}\nthere {:?}", results[0], results[1]));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n\n"));
 }
 
-/// Scripts can make up any number of codes: beyond 128 kinds theirs are counted together, the server's own are not.
+/// Scripts can create any number of error codes. Beyond 128 codes, errors of scripts share one counter; errors of the
+/// server keep their own.
 #[test]
-fn kinds_of_errors_are_bounded_as_in_valkey() {
+fn number_of_error_codes_is_limited_as_in_valkey() {
     let Some(valkey) = Program::valkey() else { return };
-    let told = [start(&Program::redoubt()), start(&valkey)].map(|node| {
+    let results = [start_with_library(&Program::redoubt()), start_with_library(&valkey)].map(|node| {
         let mut client = node.connect();
         let mut steps = Vec::new();
         client.run("GET");
         for number in 0..200 {
             let script = if number % 2 == 0 { "return {err=ARGV[1]}" } else { "error({err=ARGV[1]})" };
             client.call(&["EVAL", script, "0", &format!("E{number} a")]);
-            steps.push(counted(&node).keys().filter(|name| name.starts_with("errorstat_")).count());
+            steps.push(error_counters(&node).keys().filter(|name| name.starts_with("errorstat_")).count());
         }
         client.run("GET l");
         client.call(&["EVAL", "return {err='NOSCRIPT a'}", "0"]);
         client.call(&["EVAL", "return {err='WRONGTYPE a'}", "0"]);
-        let full = counted(&node);
-        // There is room again.
+        let full = error_counters(&node);
+        // CONFIG RESETSTAT makes room for new codes.
         node.run("CONFIG RESETSTAT").expect_ok();
-        client.call(&["EVAL", "return {err='NEW a'}", "0"]);
-        (steps, full, counted(&node))
+        client.call(&["EVAL", "return {err='ALLOW_STALE_READS a'}", "0"]);
+        (steps, full, error_counters(&node))
     });
-    assert_eq!(told[0].0, told[1].0);
+    assert_eq!(results[0].0, results[1].0);
     let codes = |counted: &BTreeMap<String, String>| {
         let codes = counted.iter().filter(|(name, _)| name.starts_with("errorstat_"));
         codes.map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>()
     };
-    assert_eq!(codes(&told[0].1), codes(&told[1].1));
-    assert_eq!(codes(&told[0].2), codes(&told[1].2));
-    assert_eq!(told[0].1["errorstat_ERRORSTATS_OVERFLOW"], "count=74");
+    assert_eq!(codes(&results[0].1), codes(&results[1].1));
+    assert_eq!(codes(&results[0].2), codes(&results[1].2));
+    assert_eq!(results[0].1["errorstat_ERRORSTATS_OVERFLOW"], "count=74");
 }

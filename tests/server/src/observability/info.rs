@@ -1,9 +1,9 @@
-//! INFO has the fields that Valkey 9.1 has, or a reason not to.
+//! Checks that INFO has all fields of Valkey 9.1, or that a reason is listed.
 
 use harness::{Node, Program};
 
 /// `INFO everything` of a fresh Valkey 9.1 after one CONFIG GET.
-const FIELDS: &str = "redis_version server_name valkey_version valkey_release_stage redis_git_sha1 redis_git_dirty \
+const VALKEY_FIELDS: &str = "redis_version server_name valkey_version valkey_release_stage redis_git_sha1 redis_git_dirty \
      redis_build_id server_mode os arch_bits monotonic_clock multiplexing_api gcc_version process_id \
      process_supervised run_id tcp_port server_time_usec uptime_in_seconds uptime_in_days hz \
      configured_hz clients_hz lru_clock executable config_file io_threads_active availability_zone \
@@ -60,14 +60,20 @@ const FIELDS: &str = "redis_version server_name valkey_version valkey_release_st
      used_active_time_main_thread module cmdstat_config|get latency_percentiles_usec_config|get \
      cluster_enabled engines_count engines_total_used_memory engines_total_memory_overhead engine_0";
 
-/// Those that are not here, each with its reason.
-const ABSENT: &[(&str, &str)] = &[
-    ("io_threaded_accept_processed", "workers are handed the connections that the control thread accepts"),
-    ("io_threaded_freed_objects", "no thread frees for another; lazyfreed_objects tells what the bin freed"),
+/// The fields that Redoubt omits, each with the reason.
+const OMITTED_FIELDS: &[(&str, &str)] = &[
+    (
+        "io_threaded_accept_processed",
+        "the control thread accepts all connections and assigns them to workers",
+    ),
+    (
+        "io_threaded_freed_objects",
+        "no thread frees memory for another thread; lazyfreed_objects counts background frees",
+    ),
     ("io_threaded_poll_processed", "every worker polls for its own clients"),
     (
         "io_threaded_total_prefetch_batches",
-        "every batch is looked up ahead: total_reads_processed tells how many",
+        "every batch is prefetched: total_reads_processed counts the batches",
     ),
     ("io_threaded_total_prefetch_entries", "as above"),
     ("mem_cluster_slot_export", "slots move by MIGRATE, key by key"),
@@ -80,24 +86,27 @@ const ABSENT: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn every_field_is_there_or_has_a_reason() {
+fn info_has_every_valkey_field_or_lists_a_reason() {
     let node = Node::start(&Program::redoubt(), "--save ");
     node.run("CONFIG GET maxclients");
     let info = node.run("INFO everything").text();
     let has = |name: &str| {
         info.lines().any(|line| line.strip_prefix(name).is_some_and(|rest| rest.starts_with(':')))
     };
-    let absent = |name: &str| ABSENT.iter().any(|(known, _)| *known == name);
-    let wrong: Vec<&str> = FIELDS.split_whitespace().filter(|name| has(name) == absent(name)).collect();
+    let is_omitted = |name: &str| OMITTED_FIELDS.iter().any(|(known, _)| *known == name);
+    let wrong: Vec<&str> =
+        VALKEY_FIELDS.split_whitespace().filter(|name| has(name) == is_omitted(name)).collect();
     assert!(wrong.is_empty(), "missing without a reason, or there with one: {wrong:?} in\n{info}");
-    let unknown: Vec<_> =
-        ABSENT.iter().filter(|(name, _)| !FIELDS.split_whitespace().any(|field| field == *name)).collect();
+    let unknown: Vec<_> = OMITTED_FIELDS
+        .iter()
+        .filter(|(name, _)| !VALKEY_FIELDS.split_whitespace().any(|field| field == *name))
+        .collect();
     assert!(unknown.is_empty(), "{unknown:?}");
 }
 
-/// The work of scripts and functions is counted, and a node of a cluster counts its links.
+/// INFO reports the memory of scripts and functions.
 #[test]
-fn numbers_are_those_of_this_server() {
+fn script_and_function_memory_is_reported() {
     let node = Node::start(&Program::redoubt(), "--save ");
     let number = |section: &str, name: &str| -> u64 {
         node.info(section, name).and_then(|text| text.parse().ok()).unwrap_or_else(|| panic!("no {name}"))

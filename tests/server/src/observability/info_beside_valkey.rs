@@ -1,23 +1,29 @@
-//! INFO field by field beside Valkey: the same fields in the same form, and where the same things were done to both
-//! servers, the same values.
+//! Compares INFO with Valkey field by field: the same fields with the same formats, and equal values after equal
+//! commands.
 
 use std::collections::BTreeMap;
 
 use harness::{Connection, Node, Program, Value, eventually};
 
-type Fields = BTreeMap<String, String>;
+type InfoFields = BTreeMap<String, String>;
 
-/// Valkey's that are not here, each with its reason.
-const ABSENT: &[(&str, &str)] = &[
+/// Valkey's fields that Redoubt omits, each with the reason.
+const OMITTED_FIELDS: &[(&str, &str)] = &[
     ("valkey_version", "clients would take this server for Valkey"),
     ("valkey_release_stage", "clients would take this server for Valkey"),
-    ("io_threaded_accept_processed", "workers are handed the connections that the control thread accepts"),
+    (
+        "io_threaded_accept_processed",
+        "the control thread accepts all connections and assigns them to workers",
+    ),
     (
         "io_threaded_freed_objects",
-        "no thread frees for another; lazyfreed_objects tells what was freed aside",
+        "no thread frees memory for another thread; lazyfreed_objects counts background frees",
     ),
     ("io_threaded_poll_processed", "every worker polls for its own clients"),
-    ("io_threaded_total_prefetch_batches", "every batch is looked up ahead: total_reads_processed"),
+    (
+        "io_threaded_total_prefetch_batches",
+        "every batch is prefetched: total_reads_processed counts the batches",
+    ),
     ("io_threaded_total_prefetch_entries", "as above"),
     ("mem_cluster_slot_export", "slots move by MIGRATE, key by key"),
     ("mem_cluster_slot_import", "as above"),
@@ -26,15 +32,15 @@ const ABSENT: &[(&str, &str)] = &[
     ("module", "there are no modules"),
 ];
 
-/// In another form than Valkey has them, each with its reason.
-const OTHER_FORM: &[(&str, &str)] = &[
-    ("monotonic_clock", "the clock's name"),
-    ("redis_build_id", "a build has no number"),
-    ("engine_0", "Lua is no module"),
+/// InfoFields whose format differs from Valkey's, each with the reason.
+const DIFFERENT_FORMATS: &[(&str, &str)] = &[
+    ("monotonic_clock", "the name of the clock source"),
+    ("redis_build_id", "builds have no numeric id"),
+    ("engine_0", "the Lua engine is built in, not a module"),
 ];
 
-/// The same on both after the story.
-const SAME: &str = "redis_git_sha1 server_mode os arch_bits multiplexing_api process_supervised uptime_in_days hz \
+/// InfoFields that must have equal values on both servers after the scenario.
+const EQUAL_FIELDS: &str = "redis_git_sha1 server_mode os arch_bits multiplexing_api process_supervised uptime_in_days hz \
     configured_hz config_file io_threads_active availability_zone tls_server_cert_serial \
     tls_server_cert_expires_in_seconds tls_client_cert_serial tls_client_cert_expires_in_seconds \
     tls_ca_cert_serial tls_ca_cert_expires_in_seconds connected_clients cluster_connections maxclients \
@@ -63,8 +69,8 @@ const SAME: &str = "redis_git_sha1 server_mode os arch_bits multiplexing_api pro
     repl_backlog_active repl_backlog_size cluster_enabled engines_count errorstat_ERR errorstat_NOPERM \
     errorstat_WRONGTYPE errorstat_WRONGPASS";
 
-/// On both between these, both inclusive.
-const BANDS: &[(&str, i64, i64)] = &[
+/// Numeric fields with the minimum and maximum (both inclusive) for both servers.
+const ACCEPTED_RANGES: &[(&str, i64, i64)] = &[
     ("uptime_in_seconds", 0, 300),
     ("clients_hz", 1, 10),
     ("paused_timeout_milliseconds", 1, 3_600_000),
@@ -94,9 +100,9 @@ const BANDS: &[(&str, i64, i64)] = &[
     ("repl_backlog_first_byte_offset", 1, 2),
 ];
 
-/// The shape of a value: what a program that reads it goes by.
+/// The format of a value, on which programs that parse INFO rely.
 #[derive(Debug, PartialEq, Eq)]
-enum Form {
+enum ValueFormat {
     Empty,
     Integer,
     Fraction,
@@ -106,25 +112,25 @@ enum Form {
     Name,
 }
 
-fn form(value: &str) -> Form {
+fn value_format(value: &str) -> ValueFormat {
     let is_number = |text: &str| text.parse::<f64>().is_ok();
     let suffixed =
         |units: &str| value.ends_with(|unit| units.contains(unit)) && is_number(&value[..value.len() - 1]);
     match value {
-        "" => Form::Empty,
-        _ if value.parse::<i64>().is_ok() => Form::Integer,
-        _ if is_number(value) => Form::Fraction,
-        _ if suffixed("%") => Form::Percent,
-        _ if suffixed("BKMGT") => Form::Human,
+        "" => ValueFormat::Empty,
+        _ if value.parse::<i64>().is_ok() => ValueFormat::Integer,
+        _ if is_number(value) => ValueFormat::Fraction,
+        _ if suffixed("%") => ValueFormat::Percent,
+        _ if suffixed("BKMGT") => ValueFormat::Human,
         _ if value.contains('=') => {
             let names = value.split(',').map(|pair| pair.split('=').next().unwrap_or_default().to_owned());
-            Form::Pairs(names.collect())
+            ValueFormat::Pairs(names.collect())
         }
-        _ => Form::Name,
+        _ => ValueFormat::Name,
     }
 }
 
-fn fields(node: &Node) -> Fields {
+fn info_fields(node: &Node) -> InfoFields {
     let text = node.run("INFO everything").text();
     text.lines()
         .filter_map(|line| line.split_once(':'))
@@ -132,8 +138,8 @@ fn fields(node: &Node) -> Fields {
         .collect()
 }
 
-/// Clients that wait, listen, watch and track, for as long as they live.
-fn occupy(node: &Node) -> Vec<Connection> {
+/// Opens clients that block, subscribe, watch and track keys until they are dropped.
+fn open_waiting_clients(node: &Node) -> Vec<Connection> {
     let mut clients = Vec::new();
     for (before, last) in [
         (&["PING"][..], "BLPOP nothing 0"),
@@ -153,15 +159,15 @@ fn occupy(node: &Node) -> Vec<Connection> {
     clients
 }
 
-fn wait_for(node: &Node, field: &str, value: &str) {
+fn wait_for_field(node: &Node, field: &str, value: &str) {
     eventually(&format!("{field} is {value}"), || {
         (node.info("everything", field).as_deref() == Some(value)).then_some(())
     });
 }
 
-/// Keys and fields expire, commands fail, data is saved, rewritten and replicated, clients wait.
-fn story(node: &Node, replica: &Node) -> Vec<Connection> {
-    wait_for(replica, "master_link_status", "up");
+/// Lets keys and fields expire and commands fail, saves, rewrites and replicates the data, and blocks clients.
+fn run_scenario(node: &Node, replica: &Node) -> Vec<Connection> {
+    wait_for_field(replica, "master_link_status", "up");
     let mut client = node.connect();
     for line in [
         "ACL SETUSER weak on nopass ~a +get",
@@ -185,69 +191,71 @@ fn story(node: &Node, replica: &Node) -> Vec<Connection> {
         client.run(line);
     }
     for field in ["expired_keys", "expired_fields", "rdb_saves"] {
-        wait_for(node, field, "1");
+        wait_for_field(node, field, "1");
     }
     let mut weak = node.connect();
     for line in ["AUTH weak x", "SET a 1", "GET b"] {
         weak.run(line);
     }
     client.run("CONFIG SET appendonly yes").expect_ok();
-    wait_for(node, "aof_rewrites", "1");
-    wait_for(node, "aof_rewrite_in_progress", "0");
+    wait_for_field(node, "aof_rewrites", "1");
+    wait_for_field(node, "aof_rewrite_in_progress", "0");
     client.run("SET z 1").expect_ok();
     client.run("BGREWRITEAOF");
-    wait_for(node, "aof_rewrites", "2");
-    wait_for(node, "aof_rewrite_in_progress", "0");
+    wait_for_field(node, "aof_rewrites", "2");
+    wait_for_field(node, "aof_rewrite_in_progress", "0");
     assert_eq!(client.run("WAIT 1 5000"), Value::Int(1));
     client.run("WAITAOF 1 0 5000");
-    let clients = occupy(node);
-    wait_for(node, "blocked_clients", "2");
-    wait_for(node, "pubsub_clients", "3");
-    wait_for(node, "tracking_total_keys", "1");
+    let clients = open_waiting_clients(node);
+    wait_for_field(node, "blocked_clients", "2");
+    wait_for_field(node, "pubsub_clients", "3");
+    wait_for_field(node, "tracking_total_keys", "1");
     drop((weak, client));
-    // The connection that asks is one of them.
-    wait_for(node, "connected_clients", "9");
+    // The connection that runs INFO is counted too.
+    wait_for_field(node, "connected_clients", "9");
     node.run("CLIENT PAUSE 3600000 WRITE").expect_ok();
     clients
 }
 
-fn start(program: &Program) -> (Node, Node) {
+fn start_master_and_replica(program: &Program) -> (Node, Node) {
     let options = "--save  --io-threads 1 --repl-diskless-sync-delay 0";
     let master = Node::start(program, options);
     let replica = Node::start(program, &format!("{options} --replicaof 127.0.0.1 {}", master.port));
     (master, replica)
 }
 
-/// Statistics of commands depend on which were asked; the harness asks what it must.
-fn is_of_commands(name: &str) -> bool {
+/// Command statistics depend on the commands that the harness itself sends.
+fn is_command_statistic(name: &str) -> bool {
     name.starts_with("cmdstat_") || name.starts_with("latency_percentiles_usec_")
 }
 
-fn differences(ours: &Fields, theirs: &Fields) -> Vec<String> {
+fn differences(ours: &InfoFields, theirs: &InfoFields) -> Vec<String> {
     let mut wrong = Vec::new();
     let listed = |list: &[(&str, &str)], name: &str| list.iter().any(|(known, _)| *known == name);
-    for (name, value) in theirs.iter().filter(|(name, _)| !is_of_commands(name)) {
+    for (name, value) in theirs.iter().filter(|(name, _)| !is_command_statistic(name)) {
         match ours.get(name) {
-            None if listed(ABSENT, name) => {}
-            None => wrong.push(format!("{name} is missing, there {value}")),
-            Some(own) if listed(ABSENT, name) => wrong.push(format!("{name} is here: {own}")),
-            Some(own) if form(own) != form(value) && !listed(OTHER_FORM, name) => {
-                wrong.push(format!("{name} has another form: here {own}, there {value}"));
+            None if listed(OMITTED_FIELDS, name) => {}
+            None => wrong.push(format!("{name} is missing, {value} in Valkey")),
+            Some(own) if listed(OMITTED_FIELDS, name) => {
+                wrong.push(format!("{name} is listed as omitted but present: {own}"))
+            }
+            Some(own) if value_format(own) != value_format(value) && !listed(DIFFERENT_FORMATS, name) => {
+                wrong.push(format!("{name} has another format: {own} in Redoubt, {value} in Valkey"));
             }
             Some(_) => {}
         }
     }
-    for name in SAME.split_whitespace() {
-        let values = [ours, theirs].map(|fields| fields.get(name).map_or("not there", String::as_str));
+    for name in EQUAL_FIELDS.split_whitespace() {
+        let values = [ours, theirs].map(|fields| fields.get(name).map_or("missing", String::as_str));
         if values[0] != values[1] {
-            wrong.push(format!("{name} is {} here and {} there", values[0], values[1]));
+            wrong.push(format!("{name} is {} in Redoubt and {} in Valkey", values[0], values[1]));
         }
     }
-    for (name, least, most) in BANDS {
-        for (who, fields) in [("here", ours), ("there", theirs)] {
+    for (name, least, most) in ACCEPTED_RANGES {
+        for (server, fields) in [("Redoubt", ours), ("Valkey", theirs)] {
             let value = fields.get(*name).and_then(|value| value.parse::<i64>().ok());
             if !value.is_some_and(|value| (*least..=*most).contains(&value)) {
-                wrong.push(format!("{name} is {value:?} {who}, not {least} to {most}"));
+                wrong.push(format!("{name} is {value:?} in {server}, not {least} to {most}"));
             }
         }
     }
@@ -255,34 +263,34 @@ fn differences(ours: &Fields, theirs: &Fields) -> Vec<String> {
 }
 
 #[test]
-fn each_field_is_as_valkey_has_it() {
+fn master_info_matches_valkey() {
     let Some(valkey) = Program::valkey() else { return };
-    let (ours, theirs) = (start(&Program::redoubt()), start(&valkey));
-    let _clients = (story(&ours.0, &ours.1), story(&theirs.0, &theirs.1));
-    let (own, other) = (fields(&ours.0), fields(&theirs.0));
+    let (ours, theirs) = (start_master_and_replica(&Program::redoubt()), start_master_and_replica(&valkey));
+    let _clients = (run_scenario(&ours.0, &ours.1), run_scenario(&theirs.0, &theirs.1));
+    let (own, other) = (info_fields(&ours.0), info_fields(&theirs.0));
     let mut wrong = differences(&own, &other);
-    let of_keys = |fields: &Fields| {
+    let of_keys = |fields: &InfoFields| {
         let line = fields["db0"].clone();
         line.split(',').filter(|pair| !pair.starts_with("avg_ttl")).map(str::to_owned).collect::<Vec<_>>()
     };
     if of_keys(&own) != of_keys(&other) {
-        wrong.push(format!("db0 is {} here and {} there", own["db0"], other["db0"]));
+        wrong.push(format!("db0 is {} in Redoubt and {} in Valkey", own["db0"], other["db0"]));
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
-/// The fields that only a replica shows.
+/// Compares the fields that only replicas show.
 #[test]
-fn each_field_of_a_replica_is_as_valkey_has_it() {
+fn replica_info_matches_valkey() {
     let Some(valkey) = Program::valkey() else { return };
-    let (ours, theirs) = (start(&Program::redoubt()), start(&valkey));
+    let (ours, theirs) = (start_master_and_replica(&Program::redoubt()), start_master_and_replica(&valkey));
     for (master, replica) in [&ours, &theirs] {
-        wait_for(replica, "master_link_status", "up");
+        wait_for_field(replica, "master_link_status", "up");
         let mut client = master.connect();
         client.run("SET a 1").expect_ok();
         assert_eq!(client.run("WAIT 1 5000"), Value::Int(1));
     }
-    let shown = |replica: &Node| -> Fields {
+    let shown = |replica: &Node| -> InfoFields {
         let text = replica.run("INFO replication").text();
         text.lines()
             .filter_map(|line| line.split_once(':'))
@@ -293,8 +301,10 @@ fn each_field_of_a_replica_is_as_valkey_has_it() {
     let mut wrong = Vec::new();
     for (name, value) in &other {
         match own.get(name) {
-            None => wrong.push(format!("{name} is missing, there {value}")),
-            Some(own) if form(own) != form(value) => wrong.push(format!("{name}: here {own}, there {value}")),
+            None => wrong.push(format!("{name} is missing, {value} in Valkey")),
+            Some(own) if value_format(own) != value_format(value) => {
+                wrong.push(format!("{name}: {own} in Redoubt, {value} in Valkey"))
+            }
             Some(_) => {}
         }
     }
@@ -303,7 +313,7 @@ fn each_field_of_a_replica_is_as_valkey_has_it() {
         .split_whitespace()
     {
         if own.get(name) != other.get(name) {
-            wrong.push(format!("{name} is {:?} here and {:?} there", own.get(name), other.get(name)));
+            wrong.push(format!("{name} is {:?} in Redoubt and {:?} in Valkey", own.get(name), other.get(name)));
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");

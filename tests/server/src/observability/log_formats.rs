@@ -1,16 +1,16 @@
-//! The forms of a log's lines (`log-format`, `log-timestamp-format`), beside Valkey's.
+//! Compares the formats of log lines (`log-format`, `log-timestamp-format`) with Valkey.
 
 use harness::{Node, Program, eventually};
 use serde_json::Value;
 
-/// The last line with this text, once there is one.
-fn line_of(node: &Node, text: &str) -> String {
+/// Waits for a log line that contains `text`; returns the last such line.
+fn wait_for_line(node: &Node, text: &str) -> String {
     let find = |log: String| log.lines().rfind(|line| line.contains(text)).map(str::to_owned);
-    eventually("the line is there", || find(node.log()))
+    eventually("the line is logged", || find(node.log()))
 }
 
-/// The line with each of its numbers as 0.
-fn without_numbers(line: &str) -> String {
+/// Replaces each number in the line by 0.
+fn mask_numbers(line: &str) -> String {
     let mut plain = line.replace(|c: char| c.is_ascii_digit(), "0");
     while plain.contains("00") {
         plain = plain.replace("00", "0");
@@ -19,13 +19,14 @@ fn without_numbers(line: &str) -> String {
 }
 
 #[test]
-fn each_form_is_as_valkeys() {
+fn log_formats_match_valkey() {
     let Some(valkey) = Program::valkey() else { return };
     let options = "--log-format json --log-timestamp-format iso8601";
     let nodes = [Node::start(&Program::redoubt(), options), Node::start(&valkey, options)];
     let same = |text: &str| {
-        // Valkey says where a line comes from that a script has written.
-        let lines = nodes.each_ref().map(|node| without_numbers(&line_of(node, text)).replace("<lua> ", ""));
+        // Valkey marks lines that a script has logged.
+        let lines =
+            nodes.each_ref().map(|node| mask_numbers(&wait_for_line(node, text)).replace("<lua> ", ""));
         assert_eq!(lines[0], lines[1], "{text}");
     };
     same("Ready to accept connections tcp");
@@ -43,12 +44,12 @@ fn each_form_is_as_valkeys() {
     }
 }
 
-/// Whatever reads the log as JSON can read every line of it, from the first to the last.
+/// With `log-format json`, every line of the log must be valid JSON.
 #[test]
-fn a_log_of_json_is_json_throughout() {
+fn every_line_of_a_json_log_is_valid_json() {
     let mut node = Node::start(&Program::redoubt(), "--log-format json --loglevel debug --activedefrag yes");
     node.run("REPLICAOF 127.0.0.1 1").expect_ok();
-    line_of(&node, "\"role\":\"replica\"");
+    wait_for_line(&node, "\"role\":\"replica\"");
     assert!(node.terminate().success());
     let log = node.log();
     assert!(log.lines().count() > 5, "{log}");

@@ -1,4 +1,4 @@
-//! One server as a user starts it: command line, configuration, log, limits, stopping.
+//! Tests of how users start and stop a server: command line, configuration, log, limits and shutdown.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,19 +11,18 @@ use harness::{Node, Program, Value, eventually, run_to_end};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-fn start(options: &str) -> Node {
+fn start_server(options: &str) -> Node {
     Node::start(&Program::redoubt(), options)
 }
 
-/// Runs the server with these arguments until it ends by itself, which it must; whether it ended well, and what it
-/// printed.
-fn run(arguments: &[&str]) -> (bool, String) {
+/// Runs the server until it exits; returns whether it succeeded, and its output.
+fn run_until_exit(arguments: &[&str]) -> (bool, String) {
     let (status, printed) = run_to_end(Program::redoubt().command().args(arguments));
     (status.success(), printed)
 }
 
 #[test]
-fn the_version_is_where_tools_look_for_it() {
+fn version_is_printed_in_the_format_of_redis() {
     let folder = TempDir::new().expect("a folder");
     let link = folder.path().join("redis-server");
     symlink(Program::redoubt().binary(), &link).expect("a link can be made");
@@ -37,10 +36,10 @@ fn the_version_is_where_tools_look_for_it() {
     assert!(printed.starts_with("Redoubt ") && !printed.contains("v="), "{printed}");
 }
 
-/// The lines that test containers and service managers wait for.
+/// Test containers and service managers wait for these lines.
 #[test]
-fn the_log_says_what_tooling_waits_for() {
-    let node = start("--save ");
+fn log_has_the_lines_that_tools_wait_for() {
+    let node = start_server("--save ");
     let log = node.log();
     let pid = node.pid();
     assert!(log.lines().next().expect("a first line").contains(&format!("PID: {pid}")), "{log}");
@@ -53,9 +52,9 @@ fn the_log_says_what_tooling_waits_for() {
 }
 
 #[test]
-fn signals_stop_it_cleanly() {
+fn term_and_int_signals_stop_the_server() {
     for signal in [Signal::TERM, Signal::INT] {
-        let mut node = start("--save ");
+        let mut node = start_server("--save ");
         kill_process(Pid::from_raw(node.pid() as i32).expect("a pid"), signal).expect("it can be signalled");
         let status = node.wait_for_exit();
         assert!(status.success(), "{signal:?}: {status}\n{}", node.log());
@@ -63,8 +62,8 @@ fn signals_stop_it_cleanly() {
 }
 
 #[test]
-fn shutdown_stops_it() {
-    let mut node = start("--save ");
+fn shutdown_stops_the_server() {
+    let mut node = start_server("--save ");
     let mut connection = node.connect();
     connection.send(&["SHUTDOWN", "NOSAVE"]).expect("it reads");
     assert_eq!(connection.read_to_end().expect("the link is closed"), b"");
@@ -72,7 +71,7 @@ fn shutdown_stops_it() {
 }
 
 #[test]
-fn a_link_named_redis_server_is_a_server() {
+fn links_named_redis_server_start_a_server() {
     let folder = TempDir::new().expect("a folder");
     for name in ["redis-server", "valkey-server"] {
         let link = folder.path().join(name);
@@ -82,8 +81,8 @@ fn a_link_named_redis_server_is_a_server() {
     }
 }
 
-/// The text of the file that Debian installs. Only root and the server's own user may read it.
-fn debians_configuration() -> Vec<u8> {
+/// Reads the configuration file that Debian installs. Only root and the redis user have permission to read it.
+fn read_debian_configuration() -> Vec<u8> {
     let path = "/etc/redis/redis.conf";
     fs::read(path).unwrap_or_else(|error| {
         let read = Command::new("sudo").args(["-n", "cat", path]).output().expect("sudo can be started");
@@ -92,18 +91,19 @@ fn debians_configuration() -> Vec<u8> {
     })
 }
 
-/// Debian's file as it is, with this test's own port and places over it.
+/// Uses Debian's file unchanged; options on the command line override the port and the paths.
 #[test]
-fn debians_configuration_file_works_unchanged() {
+fn configuration_file_of_debian_works_unchanged() {
     let mut node = Node::prepare(
         &Program::redoubt(),
         "--daemonize no --dir . --logfile server.log --pidfile server.pid",
     );
     let file = node.folder().join("redis.conf");
-    fs::write(&file, debians_configuration()).expect("the folder can be written to");
+    fs::write(&file, read_debian_configuration()).expect("the folder can be written to");
     node.set_configuration(&file);
     node.launch();
-    let log = fs::read_to_string(node.folder().join("server.log")).expect("the log is where it was told");
+    let log =
+        fs::read_to_string(node.folder().join("server.log")).expect("the log is at the configured path");
     assert!(log.contains("Ready to accept connections tcp"), "{log}");
     assert!(!log.contains("no effect"), "{log}");
     let get = |name: &str| node.run(&format!("CONFIG GET {name}"));
@@ -120,11 +120,11 @@ fn debians_configuration_file_works_unchanged() {
     }
 }
 
-/// DEBUG, MODULE LOAD and protected parameters are for the clients that the configuration lets use them.
+/// DEBUG, MODULE LOAD and protected parameters are only available if the configuration allows them.
 #[test]
-fn what_is_protected_is_refused_with_redis_words() {
+fn protected_commands_are_refused_with_redis_errors() {
     let protected = "CONFIG SET dir .";
-    let node = start("--save ");
+    let node = start_server("--save ");
     for (line, expected) in [
         ("DEBUG JMAP", "ERR DEBUG command not allowed. If the enable-debug-command option is set to"),
         ("DEBUG NOSUCH", "ERR DEBUG command not allowed."),
@@ -137,16 +137,16 @@ fn what_is_protected_is_refused_with_redis_words() {
         let reply = node.run(line);
         assert!(reply.is_error(expected), "{line}: {reply:?}");
     }
-    let node = start("--save  --enable-debug-command local --enable-protected-configs yes");
+    let node = start_server("--save  --enable-debug-command local --enable-protected-configs yes");
     node.run("DEBUG SLEEP 0").expect_ok();
     node.run(protected).expect_ok();
     assert!(node.run("MODULE LOAD x.so").is_error("ERR MODULE command not allowed."));
 }
 
-/// Commands that the shell carries out are muted, slow and counted like any other command.
+/// CLIENT REPLY, SLOWLOG and the statistics apply to server commands as to data commands.
 #[test]
-fn commands_of_the_shell_are_treated_like_others() {
-    let node = start(
+fn server_commands_are_muted_and_counted_like_data_commands() {
+    let node = start_server(
         "--save  --enable-debug-command yes --slowlog-log-slower-than 5000 --latency-monitor-threshold 5",
     );
     let mut connection = node.connect();
@@ -182,7 +182,7 @@ fn commands_of_the_shell_are_treated_like_others() {
     assert_eq!(time.len(), 2);
 }
 
-/// The fields that exporters and dashboards read, besides those that tell of replicas or a running save.
+/// The fields that exporters and dashboards read, except those shown only with replicas or during a save.
 const INFO_FIELDS: &str = "redis_version redis_mode os arch_bits monotonic_clock multiplexing_api gcc_version \
     process_id process_supervised run_id tcp_port server_time_usec uptime_in_seconds uptime_in_days hz \
     configured_hz lru_clock executable config_file io_threads_active listener0 connected_clients \
@@ -210,8 +210,8 @@ const INFO_FIELDS: &str = "redis_version redis_mode os arch_bits monotonic_clock
     cluster_enabled db0";
 
 #[test]
-fn info_has_every_field_and_true_values() {
-    let node = start("--save ");
+fn info_has_every_field_with_correct_values() {
+    let node = start_server("--save ");
     node.run("SET k v EX 1000").expect_ok();
     assert!(node.run("NOSUCH").is_error("ERR unknown command"));
     let info = node.run("INFO everything").text();
@@ -231,7 +231,7 @@ fn info_has_every_field_and_true_values() {
     assert_eq!(value("paused_reason"), "none");
 }
 
-/// A file, then the command line over it; a file from standard input.
+/// The command line overrides the configuration file; the file can also come from standard input.
 #[test]
 fn configuration_comes_from_a_file_standard_input_and_the_command_line() {
     let folder = TempDir::new().expect("a folder");
@@ -267,8 +267,9 @@ fn configuration_comes_from_a_file_standard_input_and_the_command_line() {
     writeln!(input, "port {}\nsave \"\"\ntimeout 77", claim.port).expect("the server reads");
     drop(input);
     let reply = std::panic::catch_unwind(|| {
-        let mut connection =
-            eventually("it answers", || harness::Connection::open(("127.0.0.1", claim.port)).ok());
+        let mut connection = eventually("the server accepts connections", || {
+            harness::Connection::open(("127.0.0.1", claim.port)).ok()
+        });
         connection.run("CONFIG GET timeout").items()[1].text()
     });
     child.kill().expect("it can be killed");
@@ -277,7 +278,7 @@ fn configuration_comes_from_a_file_standard_input_and_the_command_line() {
 }
 
 #[test]
-fn a_bad_configuration_stops_the_start_with_file_line_and_reason() {
+fn bad_configuration_prevents_startup_and_names_the_line() {
     let folder = TempDir::new().expect("a folder");
     let file = folder.path().join("bad.conf");
     let name = file.to_str().expect("a path of text");
@@ -289,52 +290,56 @@ fn a_bad_configuration_stops_the_start_with_file_line_and_reason() {
         ("maxmemory-policy sometimes\n", 1, "argument(s) must be one of the following:"),
     ] {
         fs::write(&file, text).expect("the file can be written");
-        let (ended_well, printed) = run(&[name]);
+        let (ended_well, printed) = run_until_exit(&[name]);
         assert!(!ended_well, "{text}");
         assert!(printed.contains("*** FATAL CONFIG FILE ERROR"), "{text}: {printed}");
         assert!(printed.contains(&format!("at line {line}")), "{text}: {printed}");
         assert!(printed.contains(reason), "{text}: {printed}");
     }
-    let (ended_well, printed) = run(&["/nonexistent/redis.conf"]);
+    let (ended_well, printed) = run_until_exit(&["/nonexistent/redis.conf"]);
     assert!(!ended_well);
     assert!(printed.contains("can't open config file"), "{printed}");
-    let (ended_well, _) = run(&["--nosuchoption", "1"]);
+    let (ended_well, _) = run_until_exit(&["--nosuchoption", "1"]);
     assert!(!ended_well);
 }
 
 #[test]
-fn a_port_in_use_stops_the_start() {
-    let node = start("--save ");
-    let (ended_well, printed) = run(&["--port", &node.port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
+fn port_in_use_prevents_startup() {
+    let node = start_server("--save ");
+    let (ended_well, printed) =
+        run_until_exit(&["--port", &node.port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
     assert!(!ended_well);
     assert!(printed.contains("Address already in use"), "{printed}");
 }
 
 #[test]
-fn a_corrupt_nodes_conf_stops_the_start() {
+fn corrupt_nodes_conf_prevents_startup() {
     let whole = {
         let node = Node::start_clustered(&Program::redoubt());
         node.run("CLUSTER ADDSLOTSRANGE 0 100").expect_ok();
         fs::read_to_string(node.folder().join("nodes.conf")).expect("the node wrote its file")
     };
-    for (what, text) in [
+    for (description, text) in [
         ("noise", "\u{1}\u{2}nothing like it\n".to_owned()),
         ("cut in the middle of a line", whole[..60].to_owned()),
-        ("a slot that is none", whole.replace("0-100", "0-99999")),
+        ("a slot out of range", whole.replace("0-100", "0-99999")),
         ("an unknown flag", whole.replace("myself,master", "myself,emperor")),
-        ("no node of our own", whole.replace("myself,", "")),
+        ("no entry for this node", whole.replace("myself,", "")),
     ] {
         let mut node = Node::prepare(&Program::redoubt(), "--cluster-enabled yes");
         fs::write(node.folder().join("nodes.conf"), text).expect("the file can be written");
         node.spawn();
         let status = node.wait_for_exit();
-        assert!(!status.success(), "{what}");
+        assert!(!status.success(), "{description}");
         let log = node.log();
-        assert!(log.contains("nodes.conf") || log.contains("corrupted cluster config file"), "{what}: {log}");
+        assert!(
+            log.contains("nodes.conf") || log.contains("corrupted cluster config file"),
+            "{description}: {log}"
+        );
     }
 }
 
-/// Two processes over one nodes.conf would be one node twice.
+/// Two processes with the same nodes.conf would both act as the same node.
 #[test]
 fn nodes_conf_is_locked_against_a_second_process() {
     let node = Node::start_clustered(&Program::redoubt());
@@ -347,8 +352,8 @@ fn nodes_conf_is_locked_against_a_second_process() {
 }
 
 #[test]
-fn a_unix_socket_is_served() {
-    let node = start("--save  --unixsocket redis.sock --unixsocketperm 700");
+fn unix_sockets_are_served() {
+    let node = start_server("--save  --unixsocket redis.sock --unixsocketperm 700");
     let mut stream = UnixStream::connect(node.folder().join("redis.sock")).expect("the socket is there");
     stream.write_all(b"PING\r\n").expect("the server reads");
     let mut reply = [0; 7];
@@ -357,16 +362,16 @@ fn a_unix_socket_is_served() {
 }
 
 #[test]
-fn an_idle_client_is_closed_after_the_timeout() {
-    let node = start("--save  --timeout 1");
+fn idle_clients_are_closed_after_the_timeout() {
+    let node = start_server("--save  --timeout 1");
     let mut idle = node.connect();
     assert_eq!(idle.read_to_end().expect("the link is closed"), b"");
 }
 
-/// A key is gone, not only hidden, soon after its time, without any client asking for it: DBSIZE counts what is there.
+/// Active expiry deletes keys without any access; DBSIZE counts expired keys that are not yet deleted.
 #[test]
-fn expired_keys_go_by_themselves() {
-    let node = start("--save ");
+fn expired_keys_are_deleted_without_access() {
+    let node = start_server("--save ");
     let mut connection = node.connect();
     for number in 0..2000 {
         connection.send(&["SET", &format!("brief:{number}"), "x", "PX", "500"]).expect("it reads");
@@ -379,10 +384,10 @@ fn expired_keys_go_by_themselves() {
     assert!(took < Duration::from_millis(500 + 1000), "{took:?} after they were written");
 }
 
-/// Replies of a pipeline come in order, whatever the sizes, also when the client reads late.
+/// The replies of a pipeline arrive in order whatever their sizes, even if the client reads late.
 #[test]
-fn a_long_pipeline_is_answered_in_order() {
-    let node = start("--save ");
+fn long_pipelines_are_answered_in_order() {
+    let node = start_server("--save ");
     let mut connection = node.connect();
     let sizes = [1, 100, 20_000, 0, 70_000, 3];
     for round in 0..50 {
@@ -401,10 +406,10 @@ fn a_long_pipeline_is_answered_in_order() {
     }
 }
 
-/// The data of a clean stop with SAVE is there after the next start.
+/// Data saved by SAVE is loaded at the next start.
 #[test]
-fn a_saved_server_starts_with_its_keys() {
-    let mut node = start("--save ");
+fn restarted_server_loads_its_saved_keys() {
+    let mut node = start_server("--save ");
     node.run("SET kept value").expect_ok();
     node.run("SET expiring value EX 10000").expect_ok();
     node.run("SAVE").expect_ok();
@@ -414,10 +419,10 @@ fn a_saved_server_starts_with_its_keys() {
     assert!(node.run("TTL expiring").int() > 9000);
 }
 
-/// A key that is moved from a server to itself would be taken away after it was put there. Redis, which serves no
-/// connection meanwhile, waits in vain for its own answer.
+/// A migration from a server to itself would delete the key after restoring it. Redis times out because it cannot
+/// answer its own request.
 #[test]
-fn a_key_is_not_moved_to_where_it_is() {
+fn migrate_to_the_same_server_fails_and_keeps_the_key() {
     let node = Node::start(&Program::redoubt(), "--save ");
     node.run("SET k v").expect_ok();
     for line in [

@@ -1,11 +1,11 @@
-//! A server that finds a bug in itself is gone at once, and says what happened.
+//! Tests that a panic ends the process immediately and writes a crash report.
 
 use std::os::unix::process::ExitStatusExt;
 
 use harness::{Node, Program};
 
 #[test]
-fn a_panic_ends_the_process_with_a_report() {
+fn panic_ends_the_process_with_a_crash_report() {
     let mut node = Node::start(&Program::redoubt(), "--save  --enable-debug-command yes");
     let mut other = node.connect();
     other.run("CLIENT SETNAME bystander").expect_ok();

@@ -1,5 +1,4 @@
-//! DEBUG, as far as it is about the process: restarts and crashes, files that are loaded again, a server that stands
-//! still, links of the bus.
+//! Tests of the DEBUG subcommands that act on the process: restarts, crashes, reloads, sleeps and broken cluster links.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +6,7 @@ use harness::{Cluster, Connection, Node, Program, Value, cluster_field, eventual
 
 const OPTIONS: &str = "--save  --enable-debug-command yes";
 
-fn start(more: &str) -> Node {
+fn start_server(more: &str) -> Node {
     Node::start(&Program::redoubt(), &format!("{OPTIONS} {more}"))
 }
 
@@ -19,10 +18,10 @@ fn run_all(node: &Node, lines: &[&str]) {
     }
 }
 
-/// Data that is not in the file is gone, and data that is in the file is back.
+/// Data that is only in memory is discarded, and data in the file is loaded.
 #[test]
-fn the_append_only_file_is_loaded_again() {
-    let node = start("--appendonly yes");
+fn debug_loadaof_reloads_the_append_only_file() {
+    let node = start_server("--appendonly yes");
     run_all(&node, &["SET a 1", "RPUSH l x y", "SELECT 2", "SET b 2", "DEBUG POPULATE 10 unlogged"]);
     node.run("DEBUG LOADAOF").expect_ok();
     assert_eq!(node.run("GET a").text(), "1");
@@ -30,15 +29,15 @@ fn the_append_only_file_is_loaded_again() {
     let mut other = node.connect();
     other.run("SELECT 2").expect_ok();
     assert_eq!((other.run("GET b").text(), other.run("DBSIZE").int()), ("2".to_owned(), 1));
-    // It is still written to, and no write is in it twice.
+    // The server still appends to the file, and writes no command twice.
     run_all(&node, &["RPUSH l z", "DEBUG LOADAOF"]);
     assert_eq!(node.run("LLEN l").int(), 3);
-    let without = start("");
+    let without = start_server("");
     assert!(without.run("DEBUG LOADAOF").is_error("ERR Error trying to load the AOF files"));
-    // A file that is off is there once BGREWRITEAOF has written its base, and stays off.
+    // BGREWRITEAOF writes a base even while the AOF is off, and the AOF stays off.
     run_all(&without, &["SET a 1"]);
     without.run("BGREWRITEAOF");
-    eventually("it is written", || (without.info("persistence", "aof_rewrites")? == "1").then_some(()));
+    eventually("the base is written", || (without.info("persistence", "aof_rewrites")? == "1").then_some(()));
     run_all(&without, &["SET b 2", "DEBUG LOADAOF"]);
     assert_eq!((without.run("GET a").text(), without.run("EXISTS b").int()), ("1".to_owned(), 0));
     assert_eq!(without.info("persistence", "aof_enabled").as_deref(), Some("0"));
@@ -46,8 +45,8 @@ fn the_append_only_file_is_loaded_again() {
 }
 
 #[test]
-fn a_file_is_added_to_what_there_is() {
-    let node = start("");
+fn debug_reload_merges_the_file_into_the_dataset() {
+    let node = start_server("");
     run_all(&node, &["SET a saved", "SAVE", "SET a changed", "SET b new"]);
     node.run("DEBUG RELOAD NOSAVE NOFLUSH MERGE").expect_ok();
     assert_eq!((node.run("GET a").text(), node.run("GET b").text()), ("saved".to_owned(), "new".to_owned()));
@@ -57,15 +56,15 @@ fn a_file_is_added_to_what_there_is() {
     assert!(refused.is_error("ERR DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options."));
 }
 
-/// A server that is told to sleep answers no client, as one that hangs.
+/// DEBUG SLEEP blocks all clients, like a hanging server.
 #[test]
-fn who_sleeps_answers_nobody() {
-    let node = start("");
+fn debug_sleep_blocks_all_clients() {
+    let node = start_server("");
     let mut sleeper = node.connect();
     let mut other = node.connect();
     sleeper.send(&["DEBUG", "SLEEP", "0.5"]).expect("it reads");
     let begun = Instant::now();
-    eventually("the server stands still", || {
+    eventually("the server blocks", || {
         let asked = Instant::now();
         other.run("PING");
         (asked.elapsed() > Duration::from_millis(100)).then_some(())
@@ -76,15 +75,15 @@ fn who_sleeps_answers_nobody() {
 }
 
 #[test]
-fn a_server_starts_anew_with_its_data_or_crashes_without() {
-    let node = start("--appendonly yes");
+fn debug_restart_keeps_the_data() {
+    let node = start_server("--appendonly yes");
     let run_id = |node: &Node| node.info("server", "run_id").expect("a name");
     for (line, kept) in [("DEBUG RESTART", true), ("DEBUG CRASH-AND-RECOVER 10", true)] {
         node.run("SET k v").expect_ok();
         node.run("WAITAOF 1 0 5000");
         let (before, pid) = (run_id(&node), node.pid());
         let _ = node.connect().try_call(&line.split(' ').collect::<Vec<_>>());
-        eventually("another run", || {
+        eventually("the process has restarted", || {
             let mut connection = node.try_connect().ok()?;
             let info = connection.try_call(&["INFO", "server"]).ok()?.text();
             let loads = connection.try_call(&["GET", "k"]).ok()?.is_error("LOADING");
@@ -95,9 +94,9 @@ fn a_server_starts_anew_with_its_data_or_crashes_without() {
 }
 
 #[test]
-fn crashes_end_the_process() {
+fn debug_crash_commands_end_the_process() {
     for line in ["DEBUG SEGFAULT", "DEBUG ASSERT", "DEBUG OOM", "DEBUG PANIC"] {
-        let mut node = start("");
+        let mut node = start_server("");
         let _ = node.connect().try_call(&line.split(' ').collect::<Vec<_>>());
         eventually("the process ends", || node.has_ended().then_some(()));
         assert!(!node.ended().success(), "{line}");
@@ -105,24 +104,24 @@ fn crashes_end_the_process() {
 }
 
 #[test]
-fn the_allocator_and_the_clients_are_told_of() {
-    let node = start("--maxmemory-clients 100mb");
+fn debug_reports_the_allocator_and_client_eviction_pools() {
+    let node = start_server("--maxmemory-clients 100mb");
     assert!(node.run("DEBUG MALLCTL arenas.narenas").int() > 0);
     assert!(node.run("DEBUG MALLCTL nosuch").is_error("ERR No such file or directory"));
     assert!(node.run("DEBUG MALLCTL-STR version").text().starts_with('5'));
     let pools = node.run("DEBUG CLIENT-EVICTION").text();
     assert_eq!(pools.lines().count(), 19, "{pools}");
-    // One that was just closed may still be among them.
+    // A client that was just closed may still be counted.
     assert!(!pools.lines().next().expect("a line").ends_with("clients: 0"), "{pools}");
-    let without = start("");
+    let without = start_server("");
     assert!(without.run("DEBUG CLIENT-EVICTION").is_error("ERR maxmemory-clients is disabled."));
     assert!(without.run("DEBUG CLUSTERLINK KILL all abc").is_error("ERR Debug option only available"));
     run_all(&node, &["DEBUG PAUSE-CRON 1", "DEBUG PAUSE-CRON 0", "DEBUG AOF-FLUSH-SLEEP 0"]);
 }
 
-/// A node that hears nothing on the bus takes the others for failed, and one whose links are closed makes them anew.
+/// A node that drops all bus packets marks the others as failed, and a node reopens links that were closed.
 #[test]
-fn links_of_the_bus_are_broken_on_purpose() {
+fn debug_commands_break_cluster_links() {
     let mut nodes: Vec<Node> =
         (0..3).map(|_| Node::prepare(&Program::redoubt(), "--cluster-enabled yes")).collect();
     for node in &mut nodes {
@@ -137,23 +136,24 @@ fn links_of_the_bus_are_broken_on_purpose() {
     let before = created(node);
     let other = cluster.id(1);
     node.run(&format!("DEBUG CLUSTERLINK KILL all {other}")).expect_ok();
-    eventually("links are made anew", || {
+    eventually("the links are reopened", || {
         let now = created(node);
         (now != before && now.matches("create-time").count() == 4).then_some(())
     });
     assert!(node.run(&format!("DEBUG CLUSTERLINK KILL all {}", "0".repeat(40))).is_error("ERR Unknown node"));
     node.run("DEBUG DROP-CLUSTER-PACKET-FILTER -2").expect_ok();
-    eventually("the others have failed", || (field("cluster_state")? == "fail").then_some(()));
+    eventually("the other nodes are marked as failed", || (field("cluster_state")? == "fail").then_some(()));
     node.run("DEBUG DROP-CLUSTER-PACKET-FILTER -1").expect_ok();
-    eventually("the others are back", || (field("cluster_state")? == "ok").then_some(()));
+    eventually("the other nodes are reachable again", || (field("cluster_state")? == "ok").then_some(()));
 }
 
-/// Scripts ask a client of this machine only, if only that may.
+/// `enable-debug-command local` allows connections from the loopback address only.
 #[test]
-fn local_lets_clients_of_this_machine() {
+fn enable_debug_command_local_allows_loopback_clients() {
     let node = Node::start(&Program::redoubt(), "--save  --enable-debug-command local");
     let mut connection: Connection = node.connect();
-    for line in ["DEBUG JMAP", "DEBUG DICT-RESIZING 0", "DEBUG SET-DISABLE-DENY-SCRIPTS 1", "DEBUG LOG told"]
+    for line in
+        ["DEBUG JMAP", "DEBUG DICT-RESIZING 0", "DEBUG SET-DISABLE-DENY-SCRIPTS 1", "DEBUG LOG message"]
     {
         let reply = connection.run(line);
         let unknown = "ERR unknown subcommand or wrong number of arguments for 'JMAP'. Try DEBUG HELP.";
@@ -162,15 +162,15 @@ fn local_lets_clients_of_this_machine() {
             "{reply:?}"
         );
     }
-    eventually("the log has it", || node.log().contains("DEBUG LOG: told").then_some(()));
+    eventually("the log has it", || node.log().contains("DEBUG LOG: message").then_some(()));
 }
 
-/// All that Valkey's DEBUG HELP names is here, and what makes no sense is refused in the same words.
+/// Redoubt knows every subcommand in Valkey's DEBUG HELP and returns Valkey's errors for invalid arguments.
 #[test]
-fn every_subcommand_of_valkey_is_known() {
+fn every_debug_subcommand_of_valkey_is_known() {
     let Some(valkey) = Program::valkey() else { return };
     let options = "--save  --enable-debug-command yes";
-    let (ours, theirs) = (start(""), Node::start(&valkey, options));
+    let (ours, theirs) = (start_server(""), Node::start(&valkey, options));
     let names = |node: &Node| -> Vec<String> {
         let help = node.run("DEBUG HELP");
         let lines = help.items().iter().skip(1).map(Value::text).filter(|line| !line.starts_with(' '));

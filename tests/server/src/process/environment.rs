@@ -1,5 +1,5 @@
-//! The process among others of its machine: where it works and writes, signals, logs, supervisors. The behaviour of
-//! Redis in the same place is taken from a real Redis.
+//! Tests of the process and its environment: working directory, files, signals, logs and supervisors. Most tests also
+//! run on Redis, which defines the expected behaviour.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,22 +12,22 @@ use harness::{Connection, Node, Program, Value, claim_port, eventually, run_to_e
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-fn both() -> [Program; 2] {
+fn redoubt_and_redis() -> [Program; 2] {
     [Program::redoubt(), Program::redis()]
 }
 
-fn signal(node: &Node, signal: Signal) {
+fn send_signal(node: &Node, signal: Signal) {
     kill_process(Pid::from_raw(node.pid() as i32).expect("a pid"), signal).expect("it can be signalled");
 }
 
-fn parameter(node: &Node, name: &str) -> String {
+fn config_parameter(node: &Node, name: &str) -> String {
     node.run(&format!("CONFIG GET {name}")).items()[1].text()
 }
 
-/// A file may be named by `dir` and relative names: it is found in that folder, wherever the server was started.
+/// Relative paths in the configuration are relative to `dir`, wherever the server was started.
 #[test]
 fn relative_paths_are_relative_to_dir() {
-    for program in both() {
+    for program in redoubt_and_redis() {
         let mut node = Node::prepare(&program, "");
         let data = node.folder().join("data");
         fs::create_dir(&data).expect("the folder can be made");
@@ -45,8 +45,8 @@ fn relative_paths_are_relative_to_dir() {
         let log = fs::read_to_string(data.join("server.log")).expect("the log can be read");
         assert!(log.contains("Server initialized"), "{name}: {log}");
         let whole = data.canonicalize().expect("it is there");
-        assert_eq!(parameter(&node, "dir"), whole.to_str().expect("a path of text"), "{name}");
-        // Its rewritten file names the folder wholly and everything else as before.
+        assert_eq!(config_parameter(&node, "dir"), whole.to_str().expect("a path of text"), "{name}");
+        // CONFIG REWRITE writes the absolute path of `dir` and keeps the other paths relative.
         node.run("CONFIG REWRITE").expect_ok();
         let rewritten = fs::read_to_string(&file).expect("the file can be read");
         assert!(rewritten.contains(whole.to_str().expect("a path of text")), "{name}: {rewritten}");
@@ -55,23 +55,23 @@ fn relative_paths_are_relative_to_dir() {
 }
 
 #[test]
-fn a_new_dir_is_shown_whole() {
+fn config_get_dir_returns_an_absolute_path() {
     let node = Node::start(&Program::redoubt(), "--save  --enable-protected-configs yes");
     fs::create_dir(node.folder().join("other")).expect("the folder can be made");
     node.run("CONFIG SET dir other").expect_ok();
     let whole = node.folder().join("other").canonicalize().expect("it is there");
-    assert_eq!(parameter(&node, "dir"), whole.to_str().expect("a path of text"));
+    assert_eq!(config_parameter(&node, "dir"), whole.to_str().expect("a path of text"));
     let refused = node.run("CONFIG SET dir nosuch");
     assert!(refused.is_error("ERR CONFIG SET failed"), "{refused:?}");
-    assert_eq!(parameter(&node, "dir"), whole.to_str().expect("a path of text"));
+    assert_eq!(config_parameter(&node, "dir"), whole.to_str().expect("a path of text"));
     node.run("SAVE").expect_ok();
     assert!(whole.join("dump.rdb").exists());
 }
 
-/// A backup is fetched by another user: files have the mode that the umask leaves.
+/// Backups are often made by another user, so files must have the mode that the umask allows.
 #[test]
-fn files_have_the_umasks_mode() {
-    for program in both() {
+fn files_respect_the_umask() {
+    for program in redoubt_and_redis() {
         let node = Node::start(&program, "--save  --logfile server.log");
         let other = node.folder().join("other");
         fs::write(&other, "").expect("the folder can be written to");
@@ -83,24 +83,24 @@ fn files_have_the_umasks_mode() {
     }
 }
 
-/// The terminal that a server was started from is closed.
+/// SIGHUP arrives when the terminal that started the server is closed.
 #[test]
-fn a_hangup_is_ignored() {
-    for program in both() {
+fn sighup_is_ignored() {
+    for program in redoubt_and_redis() {
         let node = Node::start(&program, "--save ");
         let mut connection = node.connect();
-        signal(&node, Signal::HUP);
+        send_signal(&node, Signal::HUP);
         connection.run("SET k v").expect_ok();
         assert_eq!(node.run("GET k").text(), "v", "{}", program.name());
     }
 }
 
-/// The log says what the threads are doing, and the server goes on.
+/// SIGALRM logs the stack traces of all threads, and the server continues.
 #[test]
-fn an_alarm_is_answered_with_stack_traces() {
+fn sigalrm_logs_stack_traces() {
     let node = Node::start(&Program::redoubt(), "--save ");
     for _ in 0..2 {
-        signal(&node, Signal::ALARM);
+        send_signal(&node, Signal::ALARM);
     }
     eventually("the log has the stacks", || {
         let log = node.log();
@@ -109,34 +109,34 @@ fn an_alarm_is_answered_with_stack_traces() {
     assert_eq!(node.run("PING"), Value::Simple("PONG".to_owned()));
 }
 
-/// The first interrupt waits for replicas, the second does not.
+/// The first SIGINT waits for the replicas, the second does not.
 #[test]
-fn a_second_interrupt_ends_the_server_at_once() {
-    for program in both() {
+fn second_sigint_ends_the_server_immediately() {
+    for program in redoubt_and_redis() {
         let mut node = Node::start(&program, "--save  --shutdown-timeout 600");
         let replica = Node::start(&Program::redoubt(), "--save ");
         replica.run(&format!("REPLICAOF 127.0.0.1 {}", node.port)).expect_ok();
-        eventually("it is linked", || {
+        eventually("the replica is linked", || {
             (replica.info("replication", "master_link_status")? == "up").then_some(())
         });
         replica.freeze();
         node.run("SET k v").expect_ok();
-        signal(&node, Signal::INT);
-        eventually("it waits for its replica", || {
+        send_signal(&node, Signal::INT);
+        eventually("the shutdown waits for the replica", || {
             node.log().contains("User requested shutdown").then_some(())
         });
         assert!(!node.has_ended());
-        signal(&node, Signal::INT);
+        send_signal(&node, Signal::INT);
         assert_eq!(node.wait_for_exit().code(), Some(1), "{}", program.name());
         assert!(node.log().contains("You insist... exiting now."), "{}", program.name());
         replica.thaw();
     }
 }
 
-/// logrotate without a signal: the next line begins a new file.
+/// The log is rotated without a signal, so the server must reopen the file for its next line.
 #[test]
-fn a_log_that_was_moved_away_is_opened_anew() {
-    for program in both() {
+fn renamed_log_file_is_reopened() {
+    for program in redoubt_and_redis() {
         let node = Node::start(&program, "--save  --logfile server.log");
         let (log, moved) = (node.folder().join("server.log"), node.folder().join("server.log.1"));
         fs::rename(&log, &moved).expect("it can be moved");
@@ -149,11 +149,12 @@ fn a_log_that_was_moved_away_is_opened_anew() {
     }
 }
 
-/// A daemon that cannot start says so on the terminal at once, and not in a log that could not be opened.
+/// A daemon that cannot start reports the error on the terminal before it detaches, because its log may not be
+/// writable.
 #[test]
-fn a_daemon_that_cannot_work_where_it_should_says_so() {
+fn daemon_reports_startup_errors_on_the_terminal() {
     let folder = TempDir::new().expect("a folder");
-    for program in both() {
+    for program in redoubt_and_redis() {
         for (option, path) in [("--dir", "nosuch"), ("--logfile", "nosuch/server.log")] {
             let port = claim_port();
             let mut command = program.command();
@@ -166,9 +167,9 @@ fn a_daemon_that_cannot_work_where_it_should_says_so() {
     }
 }
 
-/// A daemon begins where it was told, though it is started as a process of its own.
+/// A daemon changes to its `dir` although it restarts itself as a separate process.
 #[test]
-fn a_daemon_works_in_its_dir() {
+fn daemon_runs_in_its_dir() {
     let folder = TempDir::new().expect("a folder");
     fs::create_dir(folder.path().join("data")).expect("the folder can be made");
     let claim = claim_port();
@@ -183,7 +184,7 @@ fn a_daemon_works_in_its_dir() {
     let mut connection =
         eventually("the daemon answers", || Connection::open(("127.0.0.1", claim.port)).ok());
     assert_eq!(connection.run("PING"), Value::Simple("PONG".into()));
-    let pid = eventually("it has written its number", || {
+    let pid = eventually("the daemon has written its pid file", || {
         let text = fs::read_to_string(folder.path().join("data/server.pid")).ok()?;
         text.trim().parse::<i32>().ok()
     });
@@ -195,21 +196,21 @@ fn a_daemon_works_in_its_dir() {
 }
 
 #[test]
-fn a_machine_without_a_log_socket_does_not_keep_it_from_starting() {
-    for program in both() {
+fn server_starts_without_a_syslog_socket() {
+    for program in redoubt_and_redis() {
         let node = Node::start(&program, "--save  --syslog-enabled yes");
         assert_eq!(node.run("PING"), Value::Simple("PONG".into()), "{}", program.name());
     }
 }
 
-/// systemd hears when the service is ready, and when it has begun to stop.
+/// systemd is notified when the server is ready and when it starts to stop.
 #[test]
-fn systemd_is_told_of_the_beginning_and_of_the_end() {
+fn systemd_is_notified_of_start_and_stop() {
     let folder = TempDir::new().expect("a folder");
     let path = folder.path().join("notify");
     let socket = UnixDatagram::bind(&path).expect("a socket can be made");
     socket.set_read_timeout(Some(Duration::from_secs(30))).expect("a time is accepted");
-    let hear = |wanted: &str| loop {
+    let wait_for_notification = |wanted: &str| loop {
         let mut buffer = [0; 1024];
         let len = socket.recv(&mut buffer).unwrap_or_else(|error| panic!("{wanted}: {error}"));
         if String::from_utf8_lossy(&buffer[..len]).lines().any(|line| line == wanted) {
@@ -221,25 +222,25 @@ fn systemd_is_told_of_the_beginning_and_of_the_end() {
     command.args(["--port", &claim.port.to_string(), "--save", "", "--supervised", "systemd"]);
     command.current_dir(folder.path()).env("NOTIFY_SOCKET", &path);
     let mut child = command.stdout(Stdio::null()).spawn().expect("it starts");
-    let heard = std::panic::catch_unwind(|| {
-        hear("READY=1");
+    let result = std::panic::catch_unwind(|| {
+        wait_for_notification("READY=1");
         kill_process(Pid::from_child(&child), Signal::TERM).expect("it can be signalled");
-        hear("STOPPING=1");
+        wait_for_notification("STOPPING=1");
     });
-    if heard.is_err() {
+    if result.is_err() {
         child.kill().expect("it can be killed");
     }
     assert!(child.wait().expect("it ends").success());
-    assert!(heard.is_ok());
+    assert!(result.is_ok());
 }
 
-/// The port is free and the one of the bus is not: the last line says which of the two it was.
+/// The port is free, but the bus port is in use: the last log line must name the bus port.
 #[test]
-fn a_bus_port_in_use_is_called_so() {
+fn bus_port_in_use_is_named_in_the_error() {
     let (claim, taken) = (claim_port(), claim_port());
     let _listener = std::net::TcpListener::bind(("127.0.0.1", taken.port)).expect("the port was claimed");
     let folder = TempDir::new().expect("a folder");
-    for program in both() {
+    for program in redoubt_and_redis() {
         let mut command = program.command();
         command.args(["--port", &claim.port.to_string(), "--bind", "127.0.0.1", "--cluster-enabled", "yes"]);
         command.args(["--cluster-port", &taken.port.to_string()]).current_dir(folder.path());
@@ -254,24 +255,24 @@ fn a_bus_port_in_use_is_called_so() {
     }
 }
 
-/// The process before it has answered SHUTDOWN, and is not gone yet.
+/// A previous process may still hold the ports for a moment after it has replied to SHUTDOWN.
 #[test]
-fn ports_that_are_let_go_of_in_a_moment_are_waited_for() {
+fn startup_waits_for_ports_that_are_about_to_be_released() {
     let mut node = Node::prepare(&Program::redoubt(), "--cluster-enabled yes");
     let taken = [node.port, node.port + 10_000].map(|port| std::net::TcpListener::bind(("127.0.0.1", port)));
     let taken = taken.map(|listener| listener.expect("the node's ports are claimed for it"));
     node.spawn();
-    eventually("it is about to listen", || node.log().contains("Server initialized").then_some(()));
+    eventually("the server starts to listen", || node.log().contains("Server initialized").then_some(()));
     drop(taken);
-    eventually("it is served", || {
+    eventually("the server accepts connections", || {
         let reply = node.try_connect().ok()?.try_call(&["PING"]).ok()?;
         (reply == Value::Simple("PONG".into())).then_some(())
     });
 }
 
-/// A file of an older Redis goes through Redoubt and back: each line is still one that Redis 7 reads.
+/// Redoubt rewrites a configuration file with names of older versions; Redis 7 must still be able to read it.
 #[test]
-fn redis_reads_a_file_that_redoubt_rewrote() {
+fn redis_reads_a_configuration_rewritten_by_redoubt() {
     let folder = TempDir::new().expect("a folder");
     let file = folder.path().join("server.conf");
     let text = "slave-priority 10\nmin-slaves-to-write 0\nlua-time-limit 3000\nslowlog-max-len 100\n\
@@ -294,7 +295,7 @@ fn redis_reads_a_file_that_redoubt_rewrote() {
     }
     let text = fs::read_to_string(&file).expect("it can be read");
     assert!(text.contains("slave-priority 20\n") && text.contains("hash-max-ziplist-entries 50\n"), "{text}");
-    // Some values are of one machine only: the folder is gone by now, and the number of threads is Redoubt's choice.
+    // `dir` no longer exists, and other machine-specific values stay as they are.
     let portable: Vec<&str> = text.lines().filter(|line| !line.starts_with("dir ")).collect();
     fs::write(&file, portable.join("\n")).expect("it can be written");
     let mut redis = Node::prepare(&Program::redis(), "");
@@ -306,13 +307,13 @@ fn redis_reads_a_file_that_redoubt_rewrote() {
         ("slowlog-log-slower-than", "5000"),
         ("masterauth", "secret"),
     ] {
-        assert_eq!(parameter(&redis, name), value, "{name}");
+        assert_eq!(config_parameter(&redis, name), value, "{name}");
     }
 }
 
 #[test]
-fn a_master_is_not_set_as_a_parameter() {
-    for program in both() {
+fn replicaof_cannot_be_set_by_config_set() {
+    for program in redoubt_and_redis() {
         let node = Node::start(&program, "--save ");
         let refused = node.connect().call(&["CONFIG", "SET", "replicaof", "127.0.0.1 7000"]);
         assert!(
@@ -324,10 +325,10 @@ fn a_master_is_not_set_as_a_parameter() {
     }
 }
 
-/// CONFIG is taken away and FLUSHALL hidden, as hosting companies do; everything else knows the commands as before.
+/// CONFIG is disabled and FLUSHALL renamed, as hosting providers do. Everything else must use the original names.
 #[test]
-fn commands_are_renamed_and_disabled() {
-    for program in both() {
+fn commands_can_be_renamed_and_disabled() {
+    for program in redoubt_and_redis() {
         let mut node = Node::prepare(&program, "--save ");
         let file = node.folder().join("server.conf");
         let text = "rename-command CONFIG \"\"\nrename-command FLUSHALL wipe-it-all\nrename-command GET fetch\n\
@@ -351,7 +352,7 @@ fn commands_are_renamed_and_disabled() {
         assert!(run("kunde info").text().contains("cmd=client|info"));
         run("Wipe-It-All").expect_ok();
         assert_eq!(run("DBSIZE").int(), 0);
-        // COMMAND finds them by the new names and calls them by their own.
+        // COMMAND looks commands up by their new names but reports their original names.
         let shown = |reply: Value| format!("{reply:?}");
         assert!(shown(run("COMMAND INFO fetch")).contains("\"get\""), "{name}");
         assert!(!shown(run("COMMAND INFO get")).contains("\"get\""), "{name}");
@@ -364,8 +365,8 @@ fn commands_are_renamed_and_disabled() {
 }
 
 #[test]
-fn a_command_that_cannot_be_renamed_stops_the_start() {
-    for program in both() {
+fn invalid_rename_command_prevents_startup() {
+    for program in redoubt_and_redis() {
         for (from, to, reason) in [
             ("NOSUCH", "x", "No such command in rename-command"),
             ("GET", "set", "Target command name already exists"),
@@ -378,9 +379,9 @@ fn a_command_that_cannot_be_renamed_stops_the_start() {
     }
 }
 
-/// A replica that renames commands still takes what its master says by their own names.
+/// A replica with renamed commands applies the replication stream by the original names.
 #[test]
-fn a_replica_with_renamed_commands_follows_its_master() {
+fn replica_with_renamed_commands_replicates_its_master() {
     let master = Node::start(&Program::redoubt(), "--save  --repl-diskless-sync-delay 0");
     let mut replica = Node::prepare(&Program::redoubt(), "--save ");
     let file = replica.folder().join("server.conf");
@@ -406,10 +407,11 @@ fn a_replica_with_renamed_commands_follows_its_master() {
     assert_eq!(replica.run("DBSIZE").int(), 3);
 }
 
-/// A client sends AUTH and does not wait for its answer: what is behind it may be as long as anything that it may send.
+/// A client pipelines long requests after AUTH without waiting for the reply; they must not hit the limits for
+/// unauthenticated clients.
 #[test]
-fn what_follows_auth_in_one_write_may_be_long() {
-    for program in both() {
+fn long_requests_pipelined_after_auth_are_accepted() {
+    for program in redoubt_and_redis() {
         let node = Node::start(&program, "--save  --requirepass secret");
         let long = "x".repeat(20_000);
         let keys: Vec<String> = (0..20).map(|number| format!("k{number}")).collect();
@@ -427,7 +429,7 @@ fn what_follows_auth_in_one_write_may_be_long() {
         assert_eq!(connection.read().expect("DEL is answered").int(), 0, "{}", program.name());
         assert_eq!(connection.read().expect("PING is answered"), Value::Simple("PONG".into()));
 
-        // A node without the right secret is cut off as before.
+        // With a wrong password, the limits for unauthenticated clients apply.
         let wire = String::from_utf8(wire).expect("text").replace("secret", "wrong!");
         let mut connection = node.connect();
         connection.send_raw(wire.as_bytes()).expect("it reads");
@@ -437,9 +439,9 @@ fn what_follows_auth_in_one_write_may_be_long() {
     }
 }
 
-/// `redoubt FILE` and `redoubt --port 1`, as a user of redis-server types them.
+/// Users of redis-server type `redoubt FILE` and `redoubt --port 1`.
 #[test]
-fn who_types_as_for_redis_server_is_told_the_word_that_is_missing() {
+fn command_line_of_redis_server_prints_a_hint() {
     for arguments in [&["redis.conf"][..], &["--port", "1"], &["redis.conf", "--port", "1"]] {
         let (status, printed) = run_to_end(Command::new(Program::redoubt().binary()).args(arguments));
         assert_eq!(status.code(), Some(2), "{printed}");
@@ -448,17 +450,19 @@ fn who_types_as_for_redis_server_is_told_the_word_that_is_missing() {
     }
 }
 
-/// The story: an operator took down a node that he thought was a replica.
+/// Protects against an operator who shuts down a voting primary that looks like a replica.
 #[test]
-fn a_node_that_is_needed_stays_if_it_is_asked_to_take_care() {
+fn shutdown_safe_is_refused_by_a_voting_primary() {
     let programs = std::iter::once(Program::redoubt()).chain(Program::valkey());
     for program in programs {
         let mut alone = Node::start(&program, "--save ");
         alone.connect().send(&["SHUTDOWN", "SAFE"]).expect("it is read");
-        assert!(alone.ended().success(), "there is no cluster that needs it");
+        assert!(alone.ended().success(), "a standalone server is not needed by any cluster");
         let mut node = Node::start(&program, "--save  --cluster-enabled yes");
         node.run("CLUSTER ADDSLOTS 7").expect_ok();
-        eventually("it serves a slot", || node.run("CLUSTER NODES").text().contains(" 7\n").then_some(()));
+        eventually("the node serves a slot", || {
+            node.run("CLUSTER NODES").text().contains(" 7\n").then_some(())
+        });
         assert!(node.run("SHUTDOWN SAFE").is_error("ERR Errors trying to SHUTDOWN. Check logs."));
         assert!(node.log().contains("This is a voting primary"), "{}", node.log());
         node.connect().send(&["SHUTDOWN", "SAFE", "FORCE"]).expect("it is read");

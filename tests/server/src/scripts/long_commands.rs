@@ -1,4 +1,4 @@
-//! Commands that take long: they run on a background worker, and no client notices but by what it need not wait for.
+//! Tests of slow commands: they run on a background worker, and other clients wait only for the keys in use.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -6,31 +6,31 @@ use std::time::Duration;
 
 use harness::{Connection, Node, Program, Value, eventually};
 
-const ELEMENTS: usize = 200_000;
+const ELEMENT_COUNT: usize = 200_000;
 
-fn server(options: &str) -> Node {
+fn start_server(options: &str) -> Node {
     Node::start(&Program::redoubt(), &format!("--save  --io-threads 1 --busy-reply-threshold 0 {options}"))
 }
 
-/// A list that takes long to sort.
-fn fill(connection: &mut Connection, key: &str) {
+/// Creates a list that takes long to sort.
+fn fill_list(connection: &mut Connection, key: &str) {
     let script = "for i = 1, ARGV[1] do redis.call('RPUSH', KEYS[1], i * 7919 % ARGV[1]) end";
-    connection.call(&["EVAL", script, "1", key, &ELEMENTS.to_string()]);
+    connection.call(&["EVAL", script, "1", key, &ELEMENT_COUNT.to_string()]);
 }
 
-/// How often another client is served while one client's request runs.
-fn served_during(node: &Node, request: &[&str]) -> usize {
-    served_with(node, request, "b")
+/// Counts how often another client is served while `request` runs.
+fn count_replies_during(node: &Node, request: &[&str]) -> usize {
+    count_replies_with_key_during(node, request, "b")
 }
 
-/// The same for a client that reads this key.
-fn served_with(node: &Node, request: &[&str], key: &str) -> usize {
+/// Like `count_replies_during`, with another client that reads and writes `key`.
+fn count_replies_with_key_during(node: &Node, request: &[&str], key: &str) -> usize {
     let (mut slow, mut other) = (node.connect(), node.connect());
     let (begun, over) = (AtomicBool::new(false), AtomicBool::new(false));
     other.run(&format!("SET {key} 1")).expect_ok();
     thread::scope(|scope| {
         scope.spawn(|| {
-            // The other is at it when this begins.
+            // Lets the other client start first.
             thread::sleep(Duration::from_millis(20));
             begun.store(true, Ordering::Release);
             slow.call(request);
@@ -46,49 +46,50 @@ fn served_with(node: &Node, request: &[&str], key: &str) -> usize {
     })
 }
 
-/// Whether a request of a client of this name runs in the background, or waits there.
+/// Whether a request of the client with this name runs or waits in the background.
 fn is_in_background(other: &mut Connection, name: &str) -> bool {
     let wanted = [format!(" name={name} "), " background=1".to_owned()];
     let list = other.run("CLIENT LIST").text();
     list.lines().any(|line| wanted.iter().all(|part| line.contains(part)))
 }
 
-fn goes_to_background(other: &mut Connection, name: &str) {
-    eventually("it is in the background", || is_in_background(other, name).then_some(()));
+fn wait_until_in_background(other: &mut Connection, name: &str) {
+    eventually("the request is in the background", || is_in_background(other, name).then_some(()));
 }
 
-/// A client with a name.
-fn named(node: &Node, name: &str) -> Connection {
+/// Opens a connection and sets its client name.
+fn connect_with_name(node: &Node, name: &str) -> Connection {
     let mut connection = node.connect();
     connection.run(&format!("CLIENT SETNAME {name}")).expect_ok();
     connection
 }
 
-/// A script that nobody knows yet keeps the only worker, and another thread serves its clients meanwhile.
+/// A new script has no statistics, so it blocks the only worker; a spare worker then serves the other clients.
 #[test]
-fn a_worker_that_one_command_keeps_is_relieved() {
-    let (with, without) = (server(""), server("--long-command-threads 0"));
+fn spare_worker_serves_clients_of_a_blocked_worker() {
+    let (with, without) = (start_server(""), start_server("--long-command-threads 0"));
     let mut round = 0;
     let mut is_seen = || {
         round += 1;
-        let script = format!("{SPINS} -- {round}");
+        let script = format!("{SPIN_SCRIPT} -- {round}");
         let request = ["EVAL", &script, "1", "k", "0.3"];
-        // Some may be served before it is read.
-        served_during(&with, &request) > 10 + 2 * served_during(&without, &request)
+        // Some requests may be served before the server has read the slow one.
+        count_replies_during(&with, &request) > 10 + 2 * count_replies_during(&without, &request)
     };
     assert!((0..5).any(|_| is_seen()));
 }
 
-/// Clients of a worker that one command keeps, who wait for messages or want what it holds, and new ones.
+/// While one command blocks a worker, its other clients are served: subscribers, clients that access the locked key,
+/// and new clients.
 #[test]
-fn every_client_of_a_kept_worker_is_served() {
-    let node = server("");
+fn all_clients_of_a_blocked_worker_are_served() {
+    let node = start_server("");
     let (mut slow, mut listener, mut other) = (node.connect(), node.connect(), node.connect());
     listener.run("SUBSCRIBE c");
     let served = |round: usize| {
-        slow.send(&["EVAL", &format!("{SPINS} -- {round}"), "1", "k", "0.5"]).expect("a connection");
+        slow.send(&["EVAL", &format!("{SPIN_SCRIPT} -- {round}"), "1", "k", "0.5"]).expect("a connection");
         thread::sleep(Duration::from_millis(50));
-        let mut same = named(&node, "same");
+        let mut same = connect_with_name(&node, "same");
         same.send(&["GET", "k"]).expect("a connection");
         other.run("PUBLISH c m");
         assert_eq!(listener.read().expect("a message").items().len(), 3);
@@ -101,19 +102,21 @@ fn every_client_of_a_kept_worker_is_served() {
     assert!((0..5).any(served));
 }
 
-/// A client that waits for a key on a worker that one command keeps is served elsewhere, or gives up there in time.
+/// A client in BLPOP on a blocked worker is served by another worker, and its timeout is on time.
 #[test]
-fn who_waits_for_a_key_on_a_kept_worker_is_served() {
-    let node = server("");
+fn blocked_clients_of_a_blocked_worker_are_served() {
+    let node = start_server("");
     let (mut slow, mut other, mut popper, mut gives_up) =
         (node.connect(), node.connect(), node.connect(), node.connect());
     let served = |round: usize| {
         popper.send(&["BLPOP", "queue", "0"]).expect("a connection");
         gives_up.send(&["BLPOP", "nothing", "0.1"]).expect("a connection");
-        eventually("they wait", || node.info("clients", "blocked_clients").filter(|count| count == "2"));
-        // Words that are sent meanwhile are run when that is over.
+        eventually("both clients are blocked", || {
+            node.info("clients", "blocked_clients").filter(|count| count == "2")
+        });
+        // Commands sent during the wait run after the wait.
         popper.send(&["ECHO", "behind"]).expect("a connection");
-        slow.send(&["EVAL", &format!("{SPINS} -- {round}"), "1", "k", "0.5"]).expect("a connection");
+        slow.send(&["EVAL", &format!("{SPIN_SCRIPT} -- {round}"), "1", "k", "0.5"]).expect("a connection");
         thread::sleep(Duration::from_millis(50));
         assert_eq!(other.run("RPUSH queue a").int(), 1);
         assert_eq!(popper.read().expect("a reply").items()[1], Value::Bulk(b"a".to_vec()));
@@ -124,23 +127,27 @@ fn who_waits_for_a_key_on_a_kept_worker_is_served() {
         first
     };
     assert!((0..5).any(served));
-    // One that leaves while it waits waits no more.
+    // A client that disconnects during its wait is no longer counted as blocked.
     popper.send(&["BLPOP", "queue", "0"]).expect("a connection");
     popper.send(&["ECHO", "behind"]).expect("a connection");
-    eventually("it waits", || node.info("clients", "blocked_clients").filter(|count| count == "1"));
+    eventually("the client is blocked", || {
+        node.info("clients", "blocked_clients").filter(|count| count == "1")
+    });
     drop(popper);
-    eventually("nobody waits", || node.info("clients", "blocked_clients").filter(|count| count == "0"));
+    eventually("no client is blocked", || {
+        node.info("clients", "blocked_clients").filter(|count| count == "0")
+    });
 }
 
-/// Where a command runs is shown while it does, and afterwards.
+/// The slow log and the latency monitor show where a command ran.
 #[test]
-fn it_is_seen_where_a_command_ran() {
-    let node = server("--latency-monitor-threshold 20 --slowlog-log-slower-than 20000");
-    let (mut slow, mut other) = (named(&node, "slow"), node.connect());
+fn slowlog_and_latency_monitor_show_background_commands() {
+    let node = start_server("--latency-monitor-threshold 20 --slowlog-log-slower-than 20000");
+    let (mut slow, mut other) = (connect_with_name(&node, "slow"), node.connect());
     for (place, has_event) in [("worker", false), ("background", true)] {
-        spin(&mut slow, "k", "0.3");
+        send_spin_script(&mut slow, "k", "0.3");
         if has_event {
-            goes_to_background(&mut other, "slow");
+            wait_until_in_background(&mut other, "slow");
         }
         slow.read().expect("a reply");
         let entry = other.run("SLOWLOG GET 1 WITHTHREAD").items()[0].items().to_vec();
@@ -152,10 +159,10 @@ fn it_is_seen_where_a_command_ran() {
     assert!(!other.run("CLIENT LIST").text().contains("background=1"));
 }
 
-/// Of many places a search takes long only if its area has many.
+/// A search is slow only if its area contains many members, however large the key is.
 #[test]
-fn a_search_is_long_by_the_places_in_its_area() {
-    let node = server("--slowlog-log-slower-than 0");
+fn geo_searches_go_to_background_by_members_in_their_area() {
+    let node = start_server("--slowlog-log-slower-than 0");
     let mut connection = node.connect();
     let fill = "for i = 1, 30000 do redis.call('GEOADD', KEYS[1], i % 173 / 173, i / 30000, i) end";
     connection.call(&["EVAL", fill, "1", "places"]);
@@ -174,14 +181,14 @@ fn a_search_is_long_by_the_places_in_its_area() {
     }
 }
 
-/// The waits for what others hold are counted and shown.
+/// Waits for slot locks appear in the latency monitor and in INFO.
 #[test]
-fn it_is_seen_how_long_commands_waited_for_slots() {
-    let node = server("--latency-monitor-threshold 20");
-    let (mut slow, mut other) = (named(&node, "slow"), node.connect());
+fn waits_for_slot_locks_are_reported() {
+    let node = start_server("--latency-monitor-threshold 20");
+    let (mut slow, mut other) = (connect_with_name(&node, "slow"), node.connect());
     let mut is_seen = || {
-        spin(&mut slow, "k", "0.2");
-        // On a machine that does other things it may be over already.
+        send_spin_script(&mut slow, "k", "0.2");
+        // On a busy machine, the script may have ended already.
         thread::sleep(Duration::from_millis(20));
         other.run("GET k");
         slow.read().expect("a reply");
@@ -195,22 +202,23 @@ fn it_is_seen_how_long_commands_waited_for_slots() {
     assert_eq!(figure("slot_longest_wait_usec"), Some(0));
 }
 
-/// With no background worker the only worker sorts, and answers nobody meanwhile.
+/// Without background workers, the only worker runs SORT and serves no other client.
 #[test]
-fn another_client_of_the_same_worker_is_served_meanwhile() {
-    let (with, without) = (server(""), server("--long-command-threads 0"));
+fn sort_in_background_does_not_block_other_clients() {
+    let (with, without) = (start_server(""), start_server("--long-command-threads 0"));
     for node in [&with, &without] {
-        fill(&mut node.connect(), "list");
+        fill_list(&mut node.connect(), "list");
     }
     let request = ["SORT", "list", "ALPHA", "LIMIT", "0", "1"];
-    // Some may be served before it is read.
-    let is_seen = || served_during(&with, &request) > 10 + 2 * served_during(&without, &request);
+    // Some requests may be served before the server has read the slow one.
+    let is_seen =
+        || count_replies_during(&with, &request) > 10 + 2 * count_replies_during(&without, &request);
     assert!((0..5).any(|_| is_seen()));
 }
 
-/// Replies come in the order of their requests, on both ways.
+/// The replies are equal and in order whether commands run in the background or not.
 #[test]
-fn a_pipeline_keeps_its_order() {
+fn pipelines_with_background_commands_keep_their_order() {
     let lines = [
         "SET a 1",
         "LRANGE list 0 -1",
@@ -255,15 +263,15 @@ fn a_pipeline_keeps_its_order() {
         "ECHO last",
     ];
     let replies = ["--long-command-threads 0", "", "--long-command-threshold 0"].map(|options| {
-        let node = server(options);
+        let node = start_server(options);
         let mut client = node.connect();
-        fill(&mut client, "list");
+        fill_list(&mut client, "list");
         client.run("SORT list ALPHA LIMIT 0 1");
         let script = "for i = 1, ARGV[1] do redis.call('ZADD', KEYS[1], i, i) end";
-        client.call(&["EVAL", script, "1", "scores", &ELEMENTS.to_string()]);
+        client.call(&["EVAL", script, "1", "scores", &ELEMENT_COUNT.to_string()]);
         let words = lines.map(|line| line.split(' ').collect::<Vec<_>>());
         client.send_all(&words).expect("a connection");
-        // CLIENT REPLY SKIP and the command behind it have none.
+        // CLIENT REPLY SKIP and the command after it have no reply.
         (0..lines.len() - 2).map(|_| client.read().expect("a reply")).collect::<Vec<_>>()
     });
     for (number, reply) in replies[0].iter().enumerate() {
@@ -274,18 +282,18 @@ fn a_pipeline_keeps_its_order() {
     assert_eq!(replies[0].last(), Some(&Value::Bulk(b"last".to_vec())));
 }
 
-/// A command that holds its slot for long is not waited for on the worker, whatever the other client's command is.
+/// A client that needs a slot locked by a slow command waits without blocking its worker for others.
 #[test]
-fn who_wants_the_same_key_waits_alone() {
-    let node = server("");
-    let (mut slow, mut same, mut other) = (named(&node, "slow"), node.connect(), node.connect());
-    // Known to be long once it has run.
-    spin(&mut slow, "k", "0.1");
+fn only_clients_of_the_locked_key_wait() {
+    let node = start_server("");
+    let (mut slow, mut same, mut other) = (connect_with_name(&node, "slow"), node.connect(), node.connect());
+    // After the first run, the statistics classify the script as slow.
+    send_spin_script(&mut slow, "k", "0.1");
     slow.read().expect("a reply");
-    // On a machine that does other things the others may come too late.
+    // On a busy machine, the other clients may come too late.
     let mut are_served_first = |round: i64| {
-        spin(&mut slow, "k", "0.5");
-        goes_to_background(&mut other, "slow");
+        send_spin_script(&mut slow, "k", "0.5");
+        wait_until_in_background(&mut other, "slow");
         same.send(&["GET", "k"]).expect("a connection");
         for _ in 0..10 {
             other.run("SET other 1").expect_ok();
@@ -298,13 +306,13 @@ fn who_wants_the_same_key_waits_alone() {
     assert!((2..7).any(&mut are_served_first));
 }
 
-/// A client that is ended while its command runs in the background is gone when that has run, and what it sent behind it
-/// is not run.
+/// A client killed while its command runs in the background is closed when that command ends, and its next command does
+/// not run.
 #[test]
-fn a_client_that_is_killed_meanwhile_does_nothing_more() {
-    let node = server("--long-command-threshold 0");
+fn client_killed_during_a_background_command_runs_nothing_more() {
+    let node = start_server("--long-command-threshold 0");
     let (mut slow, mut other) = (node.connect(), node.connect());
-    fill(&mut slow, "list");
+    fill_list(&mut slow, "list");
     let id = slow.run("CLIENT ID").int();
     slow.send(&["SORT", "list", "ALPHA", "STORE", "sorted"]).expect("a connection");
     thread::sleep(Duration::from_millis(20));
@@ -315,43 +323,45 @@ fn a_client_that_is_killed_meanwhile_does_nothing_more() {
     assert_eq!(other.run("EXISTS after"), Value::Int(0));
 }
 
-/// Keeps a core busy for so many seconds, and holds the slot of its key meanwhile.
-const SPINS: &str =
+/// Busy-loops for the given number of seconds while it holds the slot of its key.
+const SPIN_SCRIPT: &str =
     "local over = os.clock() + ARGV[1] while os.clock() < over do end return redis.call('INCR', KEYS[1])";
 
-/// Has a client run a script in the background for so long.
-fn spin(connection: &mut Connection, key: &str, seconds: &str) {
-    connection.send(&["EVAL", SPINS, "1", key, seconds]).expect("a connection");
+/// Sends the spinning script without waiting for its reply.
+fn send_spin_script(connection: &mut Connection, key: &str, seconds: &str) {
+    connection.send(&["EVAL", SPIN_SCRIPT, "1", key, seconds]).expect("a connection");
 }
 
-/// It is not idle, neither while it runs nor while it waits for others to end.
+/// A client is not idle while its command runs, nor while the command waits for other commands.
 #[test]
-fn a_client_is_not_closed_as_idle_meanwhile() {
-    let node = server("--long-command-threshold 0 --timeout 1");
+fn client_is_not_idle_during_a_background_command() {
+    let node = start_server("--long-command-threshold 0 --timeout 1");
     let (mut first, mut second) = (node.connect(), node.connect());
-    spin(&mut first, "k", "1.5");
+    send_spin_script(&mut first, "k", "1.5");
     thread::sleep(Duration::from_millis(50));
-    spin(&mut second, "k", "0.01");
+    send_spin_script(&mut second, "k", "0.01");
     assert_eq!(first.read().expect("a reply"), Value::Int(1));
     assert_eq!(second.read().expect("a reply"), Value::Int(2));
 }
 
-/// A waiting client, its timeout and the one that serves it go by the background too.
+/// The blocked client, its timeout and the command that unblocks it all run in the background.
 #[test]
-fn a_blocked_client_is_served_from_the_background() {
-    let node = server("--long-command-threshold 0");
+fn blocking_commands_work_in_the_background() {
+    let node = start_server("--long-command-threshold 0");
     let (mut waits, mut other) = (node.connect(), node.connect());
     assert_eq!(waits.run("BLPOP nothing 0.05"), Value::NullArray);
     waits.send(&["BLPOP", "l", "0"]).expect("a connection");
-    eventually("it waits", || node.info("clients", "blocked_clients").filter(|count| count == "1"));
+    eventually("the client is blocked", || {
+        node.info("clients", "blocked_clients").filter(|count| count == "1")
+    });
     assert_eq!(other.run("RPUSH l a").int(), 1);
     assert_eq!(waits.read().expect("a reply").items()[1], Value::Bulk(b"a".to_vec()));
 }
 
-/// A client that watched a key, and queued commands, finds both as they were.
+/// WATCH and queued commands keep working when transactions run in the background.
 #[test]
-fn a_transaction_goes_whole() {
-    let node = server("--long-command-threshold 0");
+fn transactions_work_in_the_background() {
+    let node = start_server("--long-command-threshold 0");
     let (mut client, mut other) = (node.connect(), node.connect());
     for (changes, reply) in [(false, "OK"), (true, "")] {
         client.run("WATCH k").expect_ok();
@@ -367,10 +377,10 @@ fn a_transaction_goes_whole() {
     }
 }
 
-/// Monitors see each command once, in the order in which they ran, and not when its connection went away.
+/// MONITOR shows each command once, in execution order, and not when the command is handed to the background.
 #[test]
-fn a_monitor_sees_each_command_once() {
-    let node = server("--long-command-threshold 0");
+fn monitor_shows_background_commands_once() {
+    let node = start_server("--long-command-threshold 0");
     let (mut monitor, mut client) = (node.connect(), node.connect());
     monitor.run("MONITOR").expect_ok();
     client.run_all(&["SET k 1", "GET k", "MULTI", "INCR k", "EXEC", "GET k"]);
@@ -381,10 +391,10 @@ fn a_monitor_sees_each_command_once() {
     }
 }
 
-/// CLIENT PAUSE holds what comes in the background, too, and FLUSHALL waits for what runs there.
+/// CLIENT PAUSE also holds commands for the background, and FLUSHALL waits for commands that run there.
 #[test]
-fn a_pause_and_a_flush_hold_for_the_background() {
-    let node = server("--long-command-threshold 0");
+fn pause_and_flush_apply_to_background_commands() {
+    let node = start_server("--long-command-threshold 0");
     let (mut slow, mut other) = (node.connect(), node.connect());
     other.run("CLIENT PAUSE 100000 WRITE").expect_ok();
     slow.send(&["SET", "k", "1"]).expect("a connection");
@@ -392,49 +402,49 @@ fn a_pause_and_a_flush_hold_for_the_background() {
     assert!(!slow.has_unread_data());
     other.run("CLIENT UNPAUSE").expect_ok();
     slow.read().expect("a reply").expect_ok();
-    spin(&mut slow, "k", "0.3");
+    send_spin_script(&mut slow, "k", "0.3");
     thread::sleep(Duration::from_millis(50));
     other.run("FLUSHALL").expect_ok();
     assert_eq!(slow.read().expect("a reply"), Value::Int(2));
     assert_eq!(other.run("DBSIZE").int(), 0);
 }
 
-/// A client that loses its user while its request waits in the background does not run it.
+/// A request that waits in the background does not run after its user is deleted.
 #[test]
-fn a_user_that_is_deleted_meanwhile_runs_nothing_more() {
-    let node = server("--long-command-threads 1");
-    let (mut slow, mut gone, mut other) = (named(&node, "slow"), node.connect(), node.connect());
+fn deleted_user_runs_no_waiting_background_command() {
+    let node = start_server("--long-command-threads 1");
+    let (mut slow, mut gone, mut other) = (connect_with_name(&node, "slow"), node.connect(), node.connect());
     other.run("ACL SETUSER u on nopass ~* +@all").expect_ok();
     gone.run("AUTH u x").expect_ok();
     gone.run("CLIENT SETNAME gone").expect_ok();
-    spin(&mut slow, "k", "0.05");
+    send_spin_script(&mut slow, "k", "0.05");
     slow.read().expect("a reply");
-    spin(&mut slow, "k", "0.5");
-    goes_to_background(&mut other, "slow");
-    // It is there and may not have begun.
+    send_spin_script(&mut slow, "k", "0.5");
+    wait_until_in_background(&mut other, "slow");
+    // The first request may be queued but not started yet.
     thread::sleep(Duration::from_millis(50));
-    // It waits behind the other.
+    // The second request waits behind the first.
     gone.send(&["SET", "k", "gone"]).expect("a connection");
-    goes_to_background(&mut other, "gone");
+    wait_until_in_background(&mut other, "gone");
     assert_eq!(other.run("ACL DELUSER u").int(), 1);
     gone.read_to_end().expect("it is closed");
     assert_eq!(slow.read().expect("a reply"), Value::Int(2));
     assert_eq!(other.run("GET k"), Value::Bulk(b"2".to_vec()));
 }
 
-/// A user that loses a right while its command runs in the background has it for that command and no more.
+/// A permission revoked while a command runs in the background applies from the next command on.
 #[test]
-fn a_right_that_is_taken_away_meanwhile_is_gone_with_the_next_command() {
-    let node = server("");
-    let (mut slow, mut other) = (named(&node, "slow"), node.connect());
+fn revoked_permission_applies_after_the_background_command() {
+    let node = start_server("");
+    let (mut slow, mut other) = (connect_with_name(&node, "slow"), node.connect());
     other.run("ACL SETUSER u on nopass ~* +@all").expect_ok();
     slow.run("AUTH u x").expect_ok();
-    spin(&mut slow, "k", "0.05");
+    send_spin_script(&mut slow, "k", "0.05");
     assert_eq!(slow.read().expect("a reply"), Value::Int(1));
-    spin(&mut slow, "k", "0.5");
-    goes_to_background(&mut other, "slow");
+    send_spin_script(&mut slow, "k", "0.5");
+    wait_until_in_background(&mut other, "slow");
     thread::sleep(Duration::from_millis(50));
-    spin(&mut slow, "k", "0.01");
+    send_spin_script(&mut slow, "k", "0.01");
     other.run("ACL SETUSER u -eval").expect_ok();
     assert_eq!(slow.read().expect("a reply"), Value::Int(2));
     let refused = slow.read().expect("a reply");
@@ -442,10 +452,10 @@ fn a_right_that_is_taken_away_meanwhile_is_gone_with_the_next_command() {
     assert_eq!(other.run("GET k"), Value::Bulk(b"2".to_vec()));
 }
 
-/// The log has the effects in the order of the replies.
+/// The replication log has the writes of background commands in the order of their replies.
 #[test]
-fn a_replica_follows_what_ran_in_the_background() {
-    let master = server("--long-command-threshold 0");
+fn background_writes_are_replicated_in_order() {
+    let master = start_server("--long-command-threshold 0");
     let replica = Node::start(&Program::redoubt(), "--save  --io-threads 1");
     let (host, port) = (master.ip().to_string(), master.address());
     let port = port.rsplit(':').next().expect("a port").to_owned();
@@ -463,49 +473,51 @@ fn a_replica_follows_what_ran_in_the_background() {
     eventually("the replica has all of it", || (replica.run("GET k") == whole).then_some(()));
 }
 
-/// A command that has begun in the background when the server is told to stop, or to hand over, ends before that: a
-/// change that was answered is kept.
+/// Before a shutdown or failover, commands that run in the background must finish, so that no acknowledged write is
+/// lost.
 #[test]
-fn a_stop_and_a_failover_find_a_command_in_the_background() {
-    let mut node = server("--long-command-threshold 0 --appendonly yes");
+fn shutdown_and_failover_wait_for_background_commands() {
+    let mut node = start_server("--long-command-threshold 0 --appendonly yes");
     let mut slow = node.connect();
-    spin(&mut slow, "k", "0.3");
+    send_spin_script(&mut slow, "k", "0.3");
     thread::sleep(Duration::from_millis(50));
     assert!(node.terminate().success());
     let answered = slow.read().is_ok_and(|reply| reply == Value::Int(1));
     node.launch();
     let kept = node.run("GET k");
-    assert!(!answered || kept != Value::NullBulk, "answered and lost");
+    assert!(!answered || kept != Value::NullBulk, "an acknowledged write was lost");
 
-    let master = server("--long-command-threshold 0");
-    let replica = server(&format!("--long-command-threshold 0 --replicaof 127.0.0.1 {}", master.port));
+    let master = start_server("--long-command-threshold 0");
+    let replica = start_server(&format!("--long-command-threshold 0 --replicaof 127.0.0.1 {}", master.port));
     eventually("the replica is linked", || {
         (replica.info("replication", "master_link_status")? == "up").then_some(())
     });
     let mut slow = master.connect();
-    spin(&mut slow, "k", "0.3");
+    send_spin_script(&mut slow, "k", "0.3");
     thread::sleep(Duration::from_millis(50));
     master.run(&format!("FAILOVER TO 127.0.0.1 {}", replica.port)).expect_ok();
     assert_eq!(slow.read().expect("a reply"), Value::Int(1));
-    eventually("they have changed places", || {
+    eventually("the roles are swapped", || {
         (replica.info("replication", "role")? == "master" && master.info("replication", "role")? == "slave")
             .then_some(())
     });
     for node in [&replica, &master] {
-        assert_ne!(node.run("GET k"), Value::NullBulk, "what was answered is at both");
+        assert_ne!(node.run("GET k"), Value::NullBulk, "acknowledged writes are on both servers");
     }
 }
 
-/// A command that wants all slots waits for one that stays locked without holding the others: a cut, a flush, a walk.
+/// A command that needs all slots (a save, a flush, a scan) must not hold the free slots while it waits for a locked
+/// one.
 #[test]
-fn who_wants_all_slots_makes_nobody_wait() {
-    let node = server("--enable-debug-command yes");
+fn commands_that_lock_all_slots_do_not_block_others() {
+    let node = start_server("--enable-debug-command yes");
     let (mut slow, mut other) = (node.connect(), node.connect());
-    // Known to be long from now on, so it runs in the background; with a comment nobody knows it.
-    spin(&mut slow, "k", "0.1");
+    // The script itself is now classified as slow and runs in the background. With another comment, it is a new script
+    // without statistics.
+    send_spin_script(&mut slow, "k", "0.1");
     slow.read().expect("a reply");
     let mut are_served = |request: &str, comment: &str| {
-        let script = format!("{SPINS}{comment}");
+        let script = format!("{SPIN_SCRIPT}{comment}");
         slow.send(&["EVAL", &script, "1", "k", "0.5"]).expect("a connection");
         thread::sleep(Duration::from_millis(20));
         let mut wants = node.connect();
@@ -517,7 +529,7 @@ fn who_wants_all_slots_makes_nobody_wait() {
         assert!(!slow.read().expect("a reply").is_error(""));
         let reply = wants.read().expect("a reply");
         assert!(!reply.is_error(""), "{request}: {reply:?}");
-        eventually("nothing is saved", || {
+        eventually("no save is in progress", || {
             let saves = ["rdb_bgsave_in_progress", "aof_rewrite_in_progress"];
             saves.iter().all(|field| node.info("persistence", field).as_deref() == Some("0")).then_some(())
         });
@@ -526,15 +538,15 @@ fn who_wants_all_slots_makes_nobody_wait() {
     for request in
         ["BGSAVE", "BGREWRITEAOF", "KEYS *", "MEMORY STATS", "FUNCTION FLUSH", "SWAPDB 0 1", "FLUSHALL"]
     {
-        // On a machine that does other things the others may come too late.
+        // On a busy machine, the other clients may come too late.
         assert!((0..5).any(|_| are_served(request, "")), "{request}");
         assert!((0..5).any(|round| are_served(request, &format!(" -- {request} {round}"))), "{request}");
     }
 }
 
-/// KEYS tells of one moment: a key that is renamed all the time is there once, beside few keys and many.
+/// KEYS is atomic: a key that is renamed constantly appears exactly once, with few other keys and with many.
 #[test]
-fn keys_are_those_of_one_moment() {
+fn keys_command_is_atomic() {
     let node = Node::start(&Program::redoubt(), "--save  --io-threads 2");
     for count in ["0", "3000"] {
         let (mut renames, mut asks) = (node.connect(), node.connect());
@@ -556,12 +568,12 @@ fn keys_are_those_of_one_moment() {
     }
 }
 
-/// Commands that only read a large value let others have its slot meanwhile.
+/// Read-only commands on large values release the slot lock while they read.
 #[test]
-fn a_slot_is_free_while_its_large_value_is_read() {
-    let node = server("");
+fn slot_is_unlocked_while_its_large_value_is_read() {
+    let node = start_server("");
     let mut connection = node.connect();
-    fill(&mut connection, "{k}list");
+    fill_list(&mut connection, "{k}list");
     connection.call(&["SORT", "{k}list", "ALPHA", "STORE", "{k}texts"]);
     connection.call(&[
         "EVAL",
@@ -575,15 +587,18 @@ fn a_slot_is_free_while_its_large_value_is_read() {
         &["ZRANGE", "{k}scored", "0", "-1"],
         &["ZUNION", "2", "{k}scored", "{k}none"],
     ] {
-        // On a machine that does other things the other may come too late.
-        assert!((0..5).any(|_| served_with(&node, request, "{k}other") > 10), "{request:?}");
+        // On a busy machine, the other client may come too late.
+        assert!(
+            (0..5).any(|_| count_replies_with_key_during(&node, request, "{k}other") > 10),
+            "{request:?}"
+        );
     }
 }
 
-/// A value of some kilobytes that is kept in one piece is not read in parts: nothing of it would be.
+/// A compact value of a few kilobytes cannot be read in parts, so it must be read as a whole.
 #[test]
-fn a_packed_value_is_read_in_the_background_too() {
-    let node = server("--long-command-threshold 0");
+fn compact_values_can_be_read_in_the_background() {
+    let node = start_server("--long-command-threshold 0");
     let mut connection = node.connect();
     let fill = "for i = 1, 120 do redis.call('HSET', KEYS[1], i, string.rep('x', 60)) \
                 redis.call('SADD', KEYS[2], i .. string.rep('x', 60)) \
@@ -607,10 +622,10 @@ fn a_packed_value_is_read_in_the_background_too() {
     }
 }
 
-/// Whatever is added first in the background: small inputs, or what lies in other slots.
+/// Sums of floats depend on the order of addition, so ZUNION must add in the same order in the background.
 #[test]
-fn a_union_is_the_same_in_the_background() {
-    let nodes = ["--long-command-threshold 0", "--long-command-threads 0"].map(server);
+fn zunion_in_the_background_has_the_same_result() {
+    let nodes = ["--long-command-threshold 0", "--long-command-threads 0"].map(start_server);
     let mut both = nodes.each_ref().map(Node::connect);
     let fill = "for i = 1, 3000 do redis.call('ZADD', KEYS[1], i / 7, i) redis.call('ZADD', KEYS[2], i / 3, i * 2) \
                 redis.call('SADD', KEYS[3], i * 3) redis.call('ZADD', KEYS[4], 1e16, i % 50) end";
@@ -629,16 +644,16 @@ fn a_union_is_the_same_in_the_background() {
     }
 }
 
-/// The number that an entry of the stream has as its id and its field's value.
-fn entry_number(entry: &Value) -> i64 {
+/// The number of a stream entry, which is both its id and the value of its field.
+fn stream_entry_number(entry: &Value) -> i64 {
     let [id, fields] = entry.items() else { panic!("an entry: {entry:?}") };
     let number = fields.items()[1].text();
     assert_eq!(id.text(), format!("{number}-1"));
     number.parse().expect("a number")
 }
 
-/// Each value has `len` numbers that follow one another.
-fn check_values_of_one_moment(reads: &mut Connection, len: usize) {
+/// Checks that each value contains `len` consecutive numbers, as it does between two transactions.
+fn check_reads_are_atomic(reads: &mut Connection, len: usize) {
     let numbers = |reply: Value| -> Vec<i64> {
         let parse = |value: &Value| value.text().parse().expect("a number");
         reply.items().iter().map(parse).collect()
@@ -658,9 +673,9 @@ fn check_values_of_one_moment(reads: &mut Connection, len: usize) {
     let mut falling = numbers(reads.run("ZRANGE scored +inf -inf BYSCORE REV LIMIT 0 100000"));
     falling.reverse();
     assert!(are_consecutive(&falling));
-    let entries = reads.run("XRANGE stream - +").items().iter().map(entry_number).collect::<Vec<_>>();
+    let entries = reads.run("XRANGE stream - +").items().iter().map(stream_entry_number).collect::<Vec<_>>();
     assert!(are_consecutive(&entries));
-    // The small set has 0, which no other has.
+    // The small set contains 0, which is in no other value.
     let mut members = numbers(reads.run("SUNION small set"));
     members.sort_unstable();
     assert!(members.remove(0) == 0 && are_consecutive(&members));
@@ -669,11 +684,11 @@ fn check_values_of_one_moment(reads: &mut Connection, len: usize) {
     assert!(weighed.remove(0) == 0 && are_consecutive(&weighed));
 }
 
-/// Such a command tells of one moment, whatever others write meanwhile.
+/// Background reads are atomic whatever other clients write.
 #[test]
-fn a_large_value_is_read_as_it_is_at_one_moment() {
+fn background_reads_of_large_values_are_atomic() {
     const LEN: usize = 20_000;
-    let node = server("--long-command-threshold 0 --io-threads 2");
+    let node = start_server("--long-command-threshold 0 --io-threads 2");
     let (mut reads, mut writes) = (node.connect(), node.connect());
     let fill = "for i = 1, ARGV[1] do redis.call('RPUSH', KEYS[1], i) redis.call('SADD', KEYS[2], i) \
                 redis.call('HSET', KEYS[3], i, 1) redis.call('ZADD', KEYS[4], i, i) \
@@ -706,7 +721,7 @@ fn a_large_value_is_read_as_it_is_at_one_moment() {
             }
         });
         for _ in 0..20 {
-            check_values_of_one_moment(&mut reads, LEN);
+            check_reads_are_atomic(&mut reads, LEN);
         }
         is_over.store(true, Ordering::Release);
     });

@@ -1,4 +1,4 @@
-//! The debugger of scripts, by a real `redis-cli --ldb`: what a user sees is what Redis shows.
+//! Tests of the Lua debugger with a real `redis-cli --ldb`: its output must match that of Redis.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -23,8 +23,8 @@ redis.call('incrby', src, n)
 return {redis.call('get', src), n}
 ";
 
-/// The output of redis-cli debugging `script` with key `k` and argument 5, given these lines.
-fn debug(node: &Node, options: &[&str], script: &str, lines: &[&str]) -> String {
+/// Debugs `script` with redis-cli, key `k` and argument 5, and the given input lines; returns the output.
+fn run_debug_session(node: &Node, options: &[&str], script: &str, lines: &[&str]) -> String {
     let file = node.folder().join("script.lua");
     std::fs::write(&file, script).expect("the folder can be written to");
     let port = node.address().rsplit(':').next().expect("a port").to_owned();
@@ -43,8 +43,8 @@ fn debug(node: &Node, options: &[&str], script: &str, lines: &[&str]) -> String 
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// One after another: what is told to `redis-cli`, how, and of which script.
-fn stories() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
+/// The debug sessions: the redis-cli option, the script and the input lines.
+fn debug_sessions() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
     let shown = "list/s/n/p/p src/p nosuch/p KEYS/p ARGV/b 5/b 99/b/c/p/p n/t/p z/b -5/b -5/b/b 10/b 6 x/b 0/c/maxlen 10/\
                  maxlen/p t/maxlen 0/e 1 + 1/e return 'x'/e foo bar/e error('boom')/e local q = 5/r get foo/r set foo bar/\
                  r nosuch/r get/r config get x/w/list 3 1/l 5/s/s/p t/x/c";
@@ -68,8 +68,9 @@ fn stories() -> Vec<(&'static str, &'static str, Vec<&'static str>)> {
     ]
 }
 
-/// The debugger shows values as Redis does, in quotes; errors of what a script calls have Valkey's words everywhere.
-const NEWER_WORDS: &[(&str, &str)] = &[
+/// Redoubt quotes values like Redis, but its error texts are Valkey's, so Redis's texts are replaced before the
+/// comparison.
+const VALKEY_ERROR_TEXTS: &[(&str, &str)] = &[
     ("Unknown Redis command called from script", "Unknown command called from script"),
     ("This Redis command is not allowed from script", "This Valkey command is not allowed from script"),
     ("args calling Redis command from script", "args calling command from script"),
@@ -77,18 +78,20 @@ const NEWER_WORDS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn a_user_sees_what_redis_shows() {
+fn debugger_output_matches_redis() {
     let (ours, redis) =
         (Node::start(&Program::redoubt(), "--save "), Node::start(&Program::redis(), "--save "));
-    for (number, (option, script, lines)) in stories().into_iter().enumerate() {
+    for (number, (option, script, lines)) in debug_sessions().into_iter().enumerate() {
         for node in [&ours, &redis] {
             node.run("DEL k foo");
         }
-        let (our_text, text) =
-            (debug(&ours, &[option], script, &lines), debug(&redis, &[option], script, &lines));
+        let (our_text, text) = (
+            run_debug_session(&ours, &[option], script, &lines),
+            run_debug_session(&redis, &[option], script, &lines),
+        );
         assert!(text.contains("debugging session"), "{text}");
-        let text = NEWER_WORDS.iter().fold(text, |text, (old, new)| text.replace(old, new));
-        // Valkey's error does not name the script: forty digits, a comma and a blank.
+        let text = VALKEY_ERROR_TEXTS.iter().fold(text, |text, (old, new)| text.replace(old, new));
+        // Valkey's error omits the script's SHA1 (40 digits, a comma and a space).
         let text = match text.split_once(" script: ") {
             Some((before, named)) if named.get(40..).is_some_and(|rest| rest.starts_with(", on @")) => {
                 format!("{before} script: {}", &named[42..])
@@ -96,20 +99,20 @@ fn a_user_sees_what_redis_shows() {
             _ => text,
         };
         for (place, (our_line, line)) in our_text.lines().zip(text.lines()).enumerate() {
-            assert_eq!(our_line, line, "story {number}, line {place}:\n{our_text}\n--- and Redis:\n{text}");
+            assert_eq!(our_line, line, "session {number}, line {place}:\n{our_text}\n--- and Redis:\n{text}");
         }
         assert_eq!(
             our_text.lines().count(),
             text.lines().count(),
-            "story {number}:\n{our_text}\n---\n{text}"
+            "session {number}:\n{our_text}\n---\n{text}"
         );
-        assert_eq!(ours.run("EXISTS k foo"), redis.run("EXISTS k foo"), "story {number}");
+        assert_eq!(ours.run("EXISTS k foo"), redis.run("EXISTS k foo"), "session {number}");
     }
 }
 
-/// While a user thinks, others work on with the data; with SYNC they are told that the server is busy, and may end that.
+/// With YES, other clients continue to work during a debug session. With SYNC, they get BUSY and can kill the script.
 #[test]
-fn others_go_on_or_are_told_and_may_end_it() {
+fn other_clients_work_or_get_busy_during_a_debug_session() {
     let node = Node::start(&Program::redoubt(), "--save  --busy-reply-threshold 100");
     let begin = |mode: &str| {
         let mut user = node.connect();
@@ -127,7 +130,7 @@ fn others_go_on_or_are_told_and_may_end_it() {
 
     let mut user = begin("SYNC");
     let mut other = node.connect();
-    eventually("others are told", || other.run("GET k").is_error("BUSY").then_some(()));
+    eventually("other clients get BUSY", || other.run("GET k").is_error("BUSY").then_some(()));
     other.run("SCRIPT KILL").expect_ok();
     eventually("the script has ended", || (other.run("GET k") == Value::Bulk(b"1".to_vec())).then_some(()));
     assert!(user.read().is_ok());
