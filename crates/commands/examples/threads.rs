@@ -14,7 +14,7 @@ use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
 use clock::Millis;
-use engine::{Commands, Dispatcher, EffectLog, Engine, Origin, Requests, Session};
+use engine::{CommandOrigin, Commands, Dispatcher, EffectLog, Engine, PipelinedRequests, Session};
 use keyspace::Keyspace;
 use parking_lot::Mutex;
 use replication::{Log, ReplId};
@@ -62,7 +62,7 @@ impl<'e> Client<'e> {
         Self {
             dispatcher: commands.on(engine),
             worker: engine.worker(|| 0),
-            session: Session::new(id, Origin::Client, true),
+            session: Session::new(id, CommandOrigin::Client, true),
             batch: Batch::default(),
             parser: Parser::new(),
             out: Vec::new(),
@@ -79,7 +79,7 @@ impl<'e> Client<'e> {
             worker,
             session,
             NOW,
-            Requests { buffer, batch: &self.batch, from: 0 },
+            PipelinedRequests { buffer, batch: &self.batch, from: 0 },
             &mut self.out,
         );
         assert_ne!(self.out.first(), Some(&b'-'));
@@ -158,7 +158,7 @@ fn main() {
     let rounds = numbers.next().unwrap_or(20.0) as usize;
     let log = Log::new(ReplId::from_random([1; 20]), 1 << 20);
     let log = Arc::new(Shared { log: Mutex::new(log), open: AtomicBool::new(false) });
-    let commands = Commands::new(commands::of_server());
+    let commands = Commands::new(commands::for_server());
     let catalogue = commands.registry().catalogue();
     let engine = Engine::new(catalogue, Keyspace::new(1, 16), None, Box::new(Handle(log.clone())));
     let mut client = Client::new(&engine, &commands, 0);

@@ -49,7 +49,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "setbit",
         "2.2.0",
         4,
-        GROW.union(Flags::BRIEF),
+        GROW.union(Flags::LINEAR_IN_ARGS),
         CHANGES,
         "Sets or clears a bit of a string, which is made and grows as needed.",
     )

@@ -7,8 +7,8 @@ mod scan;
 mod slot_stats;
 
 use engine::{
-    Categories, ClusterCommand as C, Command, CommandError, Context, Flags, Group, KeyFlags, KeySpec,
-    NodeCommand, Origin, ShellCommand,
+    Categories, ClusterCommand as C, Command, CommandError, CommandOrigin, Context, Flags, Group, KeyFlags,
+    KeySpec, NodeCommand, ShellCommand,
 };
 use slot_routing::Slot;
 
@@ -93,7 +93,7 @@ const CLUSTER: &[Command] = &[
     // CLUSTER FAILOVER blocks, and a master that pauses writes notifies its replicas.
     row("failover", "3.0.0", -2, C::Failover, "Makes this replica take its master's place.")
         .node(NodeCommand::Cluster(C::Failover))
-        .flags(CHANGE.union(Flags::LINK)),
+        .flags(CHANGE.union(Flags::MASTER_TO_REPLICA)),
     view("failovers", "1.0.0", -2, C::Failovers, "Tells the latest failovers step by step.").flags(LOOK),
     Command::new("flushslot", Group::Cluster, "9.0.0", -3, "Deletes all keys of a slot.")
         .flags(Flags::WRITE.union(Flags::ADMIN).union(Flags::NO_ASYNC_LOADING).union(Flags::ALL_DBS))
@@ -262,7 +262,7 @@ fn count_keys_in_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// CLUSTER FLUSHSLOT slot [ASYNC | SYNC]: deletes the slot's keys in all databases, whether or not this node serves the
 /// slot.
 fn flush_slot(context: &mut Context<'_>) -> Result<(), CommandError> {
-    if context.session.origin == Origin::Client {
+    if context.session.origin == CommandOrigin::Client {
         clustered(context)?;
     }
     if context.args.len() > 4 {

@@ -38,19 +38,19 @@ pub(super) const COMMANDS: &[Command] = &[
         .sentinel()
         .run(hello::hello),
     row("ping", "1.0.0", -1, "Says that the server is there.")
-        .flags(Flags::FAST.union(Flags::WHILE_LISTENING))
+        .flags(Flags::FAST.union(Flags::WHILE_SUBSCRIBED))
         .sentinel()
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
         .run(ping),
     row("quit", "1.0.0", -1, "Closes the connection.")
-        .flags(BEFORE_LOGIN.union(Flags::AT_ONCE).union(Flags::WHILE_LISTENING))
+        .flags(BEFORE_LOGIN.union(Flags::NOT_QUEUED).union(Flags::WHILE_SUBSCRIBED))
         .run(hello::quit),
     routing("readonly", "Lets this connection read from a replica.")
         .flags(ANYTIME.union(Flags::FAST))
         .run(hello::readonly),
     routing("readwrite", "Ends what READONLY began.").flags(ANYTIME.union(Flags::FAST)).run(hello::readwrite),
     row("reset", "6.2.0", 1, "Makes the connection as it was when it was new.")
-        .flags(BEFORE_LOGIN.union(Flags::AT_ONCE).union(Flags::WHILE_LISTENING))
+        .flags(BEFORE_LOGIN.union(Flags::NOT_QUEUED).union(Flags::WHILE_SUBSCRIBED))
         .run(hello::reset),
     row("select", "1.0.0", 2, "Chooses the database of this connection.")
         .flags(ANYTIME.union(Flags::FAST).union(Flags::ALLOW_BUSY))
@@ -157,7 +157,7 @@ fn ping(context: &mut Context<'_>) -> Result<(), CommandError> {
         return Err(CommandError::text(NO_PONG));
     }
     match context.args.len() {
-        1 | 2 if context.session.only_listens() => {
+        1 | 2 if context.session.is_subscriber_only() => {
             context.reply.array(2);
             context.reply.bulk(b"pong");
             context.reply.bulk(context.args.get(1).unwrap_or_default());

@@ -150,7 +150,7 @@ mod tests {
     }
 
     fn shown() -> impl Iterator<Item = &'static Registered> {
-        crate::of_server().shown().chain(crate::of_sentinel().shown())
+        crate::for_server().shown().chain(crate::for_sentinel().shown())
     }
 
     #[test]

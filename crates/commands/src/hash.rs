@@ -20,7 +20,7 @@ use engine::Command;
 use super::estimates;
 use super::rows::*;
 
-family!(hash, Hash, HASH, names_part);
+family!(hash, Hash, HASH, names_element);
 
 pub(super) const COMMANDS: &[Command] = &[
     hash(
@@ -57,7 +57,7 @@ pub(super) const COMMANDS: &[Command] = &[
     hash("hgetall", "2.0.0", 2, READ, READS, "Returns all fields of a hash and their values.")
         .tips(ANY_ORDER)
         .run(get::hgetall)
-        .long_beside_others(estimates::elements::<60>),
+        .long_with_pinned_reads(estimates::elements::<60>),
     hash(
         "hgetdel",
         "9.1.0",
@@ -90,7 +90,7 @@ pub(super) const COMMANDS: &[Command] = &[
     hash("hkeys", "2.0.0", 2, READ, READS, "Returns the names of all fields of a hash.")
         .tips(ANY_ORDER)
         .run(get::hkeys)
-        .long_beside_others(estimates::elements::<40>),
+        .long_with_pinned_reads(estimates::elements::<40>),
     hash("hlen", "2.0.0", 2, READ_FAST, LOOKS, "Returns the number of fields of a hash.").run(get::hlen),
     hash("hmget", "2.0.0", -3, READ_FAST, READS, "Returns the values of several fields of a hash.")
         .run(get::hmget),
@@ -161,5 +161,5 @@ pub(super) const COMMANDS: &[Command] = &[
     hash("hvals", "2.0.0", 2, READ, READS, "Returns all values of a hash.")
         .tips(ANY_ORDER)
         .run(get::hvals)
-        .long_beside_others(estimates::elements::<40>),
+        .long_with_pinned_reads(estimates::elements::<40>),
 ];

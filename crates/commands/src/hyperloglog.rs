@@ -4,7 +4,7 @@ mod debug;
 
 use std::sync::atomic::Ordering;
 
-use engine::{Class, Command, CommandError, Context, Flags, Gate, KeyFlags, KeySpec, Origin};
+use engine::{Class, Command, CommandError, CommandOrigin, Context, Flags, KeyFlags, KeySpec, NodeFlags};
 use keyspace::{EncodingHint, EntryRef, Key, PackedValue, StringRef};
 use smallvec::SmallVec;
 
@@ -171,8 +171,10 @@ fn pfcount(context: &mut Context<'_>) -> Result<(), CommandError> {
 /// Caches the estimate in the sketch, if a read command may write now. It may not while the append-only file cannot be
 /// written: under `appendfsync always` the reply would wait for the file.
 fn keep(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, number: u64) {
-    let stopped = Gate::NOT_BY_ITSELF.union(Gate::SLOTS_HELD).union(Gate::AOF_FAILED);
-    if context.session.origin == Origin::Client && context.engine.settings.gate().intersects(stopped) {
+    let stopped = NodeFlags::NO_OWN_CHANGES.union(NodeFlags::SLOT_WRITES_PAUSED).union(NodeFlags::AOF_FAILED);
+    if context.session.origin == CommandOrigin::Client
+        && context.engine.settings.node_flags().intersects(stopped)
+    {
         return;
     }
     let len = context.view(key).typed::<StringRef<'_>>(place).map_or(0, |string| string.bytes.len());

@@ -1,7 +1,7 @@
 //! The commands. Each family has a file with its rows of the command table first and the handlers below.
 //!
-//! The engine executes commands without knowing any of them: it receives a [`Registry`], which [`of_server`] and
-//! [`of_sentinel`] build from the rows. A handler only uses a [`Context`](engine::Context): it reads the arguments,
+//! The engine executes commands without knowing any of them: it receives a [`Registry`], which [`for_server`] and
+//! [`for_sentinel`] build from the rows. A handler only uses a [`Context`](engine::Context): it reads the arguments,
 //! finds and changes keys, reports the modifications, and writes one reply, or returns an error and leaves the data
 //! unchanged.
 #![forbid(unsafe_code)]
@@ -50,18 +50,18 @@ use std::sync::LazyLock;
 
 use engine::{Command, Registry};
 
-static SERVER: LazyLock<Registry> = LazyLock::new(|| Registry::of_server(TABLE.iter().copied().flatten()));
-static SENTINEL: LazyLock<Registry> = LazyLock::new(|| Registry::of_sentinel(sentinel::rows()));
+static SERVER: LazyLock<Registry> = LazyLock::new(|| Registry::for_server(TABLE.iter().copied().flatten()));
+static SENTINEL: LazyLock<Registry> = LazyLock::new(|| Registry::for_sentinel(sentinel::rows()));
 
 /// The command table of a server.
 #[must_use]
-pub fn of_server() -> &'static Registry {
+pub fn for_server() -> &'static Registry {
     &SERVER
 }
 
 /// The command table of a sentinel.
 #[must_use]
-pub fn of_sentinel() -> &'static Registry {
+pub fn for_sentinel() -> &'static Registry {
     &SENTINEL
 }
 

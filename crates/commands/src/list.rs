@@ -92,7 +92,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .run(ends::lpushx),
     list("lrange", "1.0.0", 4, READ, READS, "Returns the elements of a list between two indexes.")
         .run(reading::lrange)
-        .long_beside_others(estimates::between::<33>),
+        .long_with_pinned_reads(estimates::between::<33>),
     list("lrem", "1.0.0", 4, WRITE, DELETES, "Takes elements out of a list by their value.")
         .run(changing::lrem)
         .long(estimates::elements::<10>),

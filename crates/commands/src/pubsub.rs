@@ -1,7 +1,7 @@
 //! Pub/Sub commands. The subscription tables are in the engine's `pubsub.rs`.
 
 use engine::{
-    ChannelKind, Channels, Command, CommandError, Context, Flags, Group, KeyFlags, KeySpec, Origin,
+    ChannelKind, Channels, Command, CommandError, CommandOrigin, Context, Flags, Group, KeyFlags, KeySpec,
 };
 
 use super::help::reply_help;
@@ -10,7 +10,7 @@ const LISTEN: Flags = Flags::PUBSUB
     .union(Flags::NOSCRIPT)
     .union(Flags::LOADING)
     .union(Flags::STALE)
-    .union(Flags::WHILE_LISTENING);
+    .union(Flags::WHILE_SUBSCRIBED);
 const SPEAK: Flags =
     Flags::PUBSUB.union(Flags::LOADING).union(Flags::STALE).union(Flags::FAST).union(Flags::MAY_REPLICATE);
 const LOOK: Flags = Flags::PUBSUB.union(Flags::LOADING).union(Flags::STALE);
@@ -127,7 +127,7 @@ fn unsubscribe(context: &mut Context<'_>, kind: ChannelKind) -> Result<(), Comma
 
 fn publish(context: &mut Context<'_>, sharded: bool) -> Result<(), CommandError> {
     let (channel, message, engine) = (context.arg(1), context.arg(2), context.engine);
-    if context.session.origin == Origin::Client && !engine.pubsub.can_forward(channel, message) {
+    if context.session.origin == CommandOrigin::Client && !engine.pubsub.can_forward(channel, message) {
         return Err(CommandError::text("ERR message is too long for the cluster bus"));
     }
     engine.settings.watched.on_published(channel, message);
@@ -137,7 +137,7 @@ fn publish(context: &mut Context<'_>, sharded: bool) -> Result<(), CommandError>
     }
     if engine.topology.is_none() {
         context.replicate();
-    } else if context.session.origin == Origin::Client {
+    } else if context.session.origin == CommandOrigin::Client {
         engine.pubsub.forward(sharded, channel, message);
     }
     context.reply.integer(receivers as i64);

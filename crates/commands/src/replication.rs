@@ -35,7 +35,13 @@ pub(super) const COMMANDS: &[Command] = &[
         -1,
         "Tells a master of its replica; used between servers.",
     )
-    .flags(ADMIN.union(Flags::LOADING).union(Flags::STALE).union(Flags::ALLOW_BUSY).union(Flags::LINK))
+    .flags(
+        ADMIN
+            .union(Flags::LOADING)
+            .union(Flags::STALE)
+            .union(Flags::ALLOW_BUSY)
+            .union(Flags::MASTER_TO_REPLICA),
+    )
     .node(NodeCommand::Replconf),
     Command::new(
         "replicaof",

@@ -91,7 +91,7 @@ fn monitor(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// TIME: the wall clock in seconds and microseconds.
 fn time(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let micros = context.told_micros();
+    let micros = context.frozen_wall_micros();
     context.reply.array(2);
     context.reply.bulk_integer(micros.div_euclid(1_000_000));
     context.reply.bulk_integer(micros.rem_euclid(1_000_000));

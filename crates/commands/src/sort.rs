@@ -10,8 +10,8 @@ use std::cmp::Ordering;
 
 use elements::Stored;
 use engine::{
-    Begin, Categories, Class, Command, CommandError, Context, Find, Group, KeySpec, Origin, PinnedValues,
-    until_nul,
+    BeginSearch, Categories, Class, Command, CommandError, CommandOrigin, Context, FindKeys, Group, KeySpec,
+    PinnedValues, until_nul,
 };
 use options::{By, Options, Stores, keys_of_sort};
 use resp::Args;
@@ -24,8 +24,11 @@ const NOT_A_NUMBER: CommandError =
     CommandError::text("ERR One or more scores can't be converted into double");
 
 /// Key spec for keys that BY and GET name, which are unknown before execution.
-const NAMED_LATER: KeySpec =
-    KeySpec { begin: Begin::Unknown, find: Find::Range { last: 0, step: 1, limit: 0 }, flags: key::READ };
+const NAMED_LATER: KeySpec = KeySpec {
+    begin: BeginSearch::Unknown,
+    find: FindKeys::Range { last: 0, step: 1, limit: 0 },
+    flags: key::READ,
+};
 const STORED: KeySpec = KeySpec { flags: key::STORE, ..NAMED_LATER };
 
 const CATEGORIES: Categories =
@@ -39,7 +42,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .parse_keys(keys_of_sort)
         .run(sort)
         .long(estimates::elements::<80>)
-        .gives_way(reads_one_value)
+        .releases_locks(reads_one_value)
         .patterns(),
     Command::new(
         "sort_ro",
@@ -53,7 +56,7 @@ pub(super) const COMMANDS: &[Command] = &[
     .keys(&[KeySpec::one(1, key::READ), NAMED_LATER])
     .run(sort_ro)
     .long(estimates::elements::<80>)
-    .gives_way(reads_one_value)
+    .releases_locks(reads_one_value)
     .patterns(),
 ];
 
@@ -252,8 +255,8 @@ fn number(context: &Context<'_>, text: &[u8]) -> Option<f64> {
         return Some(whole as f64);
     }
     match (until_nul(text), context.session.origin) {
-        (b"", Origin::Master | Origin::Source) => Some(0.0),
-        (text, _) => context.double_of(text),
+        (b"", CommandOrigin::Master | CommandOrigin::Source) => Some(0.0),
+        (text, _) => context.parse_double(text),
     }
 }
 

@@ -57,7 +57,7 @@ pub(super) const COMMANDS: &[Command] = &[
         UPDATES,
         "Adds members to a sorted set, or gives them other scores.",
     )
-    .names_part_at(2)
+    .names_element_at(2)
     .run(add::zadd),
     sorted_set("zcard", "1.2.0", 2, READ_FAST, LOOKS, "Returns the number of members of a sorted set.")
         .run(look::zcard),
@@ -98,7 +98,7 @@ pub(super) const COMMANDS: &[Command] = &[
         CHANGES,
         "Adds a number to the score of a member of a sorted set.",
     )
-    .names_part_at(2)
+    .names_element_at(2)
     .run(add::zincrby),
     sorted_set(
         "zinter",
@@ -156,7 +156,7 @@ pub(super) const COMMANDS: &[Command] = &[
         READS,
         "Returns the scores of several members of a sorted set.",
     )
-    .names_part()
+    .names_element()
     .run(look::zmscore),
     sorted_set(
         "zpopmax",
@@ -189,7 +189,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set in a range of ranks, scores or names.",
     )
     .run(range::zrange)
-    .long_beside_others(|request| range::long::<50>(request, range::ANY)),
+    .long_with_pinned_reads(|request| range::long::<50>(request, range::ANY)),
     sorted_set(
         "zrangebylex",
         "2.8.9",
@@ -199,7 +199,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set in a range of names.",
     )
     .run(range::zrangebylex)
-    .long_beside_others(|request| range::long::<50>(request, range::NAMES)),
+    .long_with_pinned_reads(|request| range::long::<50>(request, range::NAMES)),
     sorted_set(
         "zrangebyscore",
         "1.0.5",
@@ -209,7 +209,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set with scores in a range.",
     )
     .run(range::zrangebyscore)
-    .long_beside_others(|request| range::long::<50>(request, range::SCORES)),
+    .long_with_pinned_reads(|request| range::long::<50>(request, range::SCORES)),
     sorted_set(
         "zrangestore",
         "6.2.0",
@@ -228,7 +228,7 @@ pub(super) const COMMANDS: &[Command] = &[
         READS,
         "Returns how many members of a sorted set stand before one.",
     )
-    .names_part()
+    .names_element()
     .run(look::zrank),
     sorted_set(
         "zrem",
@@ -238,7 +238,7 @@ pub(super) const COMMANDS: &[Command] = &[
         DELETES,
         "Removes members of a sorted set, and the sorted set with its last member.",
     )
-    .names_part()
+    .names_element()
     .run(remove::zrem),
     sorted_set(
         "zremrangebylex",
@@ -279,7 +279,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set in a range of ranks counted from the last.",
     )
     .run(range::zrevrange)
-    .long_beside_others(|request| range::long::<50>(request, range::LAST_RANKS)),
+    .long_with_pinned_reads(|request| range::long::<50>(request, range::LAST_RANKS)),
     sorted_set(
         "zrevrangebylex",
         "2.8.9",
@@ -289,7 +289,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set in a range of names, the last first.",
     )
     .run(range::zrevrangebylex)
-    .long_beside_others(|request| range::long::<50>(request, range::LAST_NAMES)),
+    .long_with_pinned_reads(|request| range::long::<50>(request, range::LAST_NAMES)),
     sorted_set(
         "zrevrangebyscore",
         "2.2.0",
@@ -299,7 +299,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of a sorted set with scores in a range, the highest first.",
     )
     .run(range::zrevrangebyscore)
-    .long_beside_others(|request| range::long::<50>(request, range::LAST_SCORES)),
+    .long_with_pinned_reads(|request| range::long::<50>(request, range::LAST_SCORES)),
     sorted_set(
         "zrevrank",
         "2.0.0",
@@ -308,7 +308,7 @@ pub(super) const COMMANDS: &[Command] = &[
         READS,
         "Returns how many members of a sorted set stand behind one.",
     )
-    .names_part()
+    .names_element()
     .run(look::zrevrank),
     sorted_set(
         "zscan",
@@ -321,7 +321,7 @@ pub(super) const COMMANDS: &[Command] = &[
     .tips(VARIES)
     .run(scan::zscan),
     sorted_set("zscore", "1.2.0", 3, READ_FAST, READS, "Returns the score of a member of a sorted set.")
-        .names_part()
+        .names_element()
         .run(look::zscore),
     sorted_set(
         "zunion",
@@ -332,7 +332,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the members of several sorted sets, their scores added up.",
     )
     .run(combine::zunion)
-    .long_beside_others(estimates::elements::<500>),
+    .long_with_pinned_reads(estimates::elements::<500>),
     sorted_set(
         "zunionstore",
         "2.0.0",

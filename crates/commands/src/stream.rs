@@ -118,7 +118,7 @@ pub(super) const COMMANDS: &[Command] = &[
         .run(pending::xpending),
     stream("xrange", "5.0.0", -4, READ, READS, "Returns the entries of a stream between two ids.")
         .run(range::xrange)
-        .long_beside_others(estimates::entries::<100>),
+        .long_with_pinned_reads(estimates::entries::<100>),
     stream(
         "xread",
         "5.0.0",
@@ -148,7 +148,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "Returns the entries of a stream between two ids, from the last to the first.",
     )
     .run(range::xrevrange)
-    .long_beside_others(estimates::entries::<100>),
+    .long_with_pinned_reads(estimates::entries::<100>),
     stream("xsetid", "5.0.0", -3, GROW_FAST, UPDATES, "Sets the id that a stream gave last.")
         .run(add::xsetid),
     stream("xtrim", "5.0.0", -4, WRITE, DELETES, "Deletes the first entries of a stream.")

@@ -10,7 +10,7 @@ mod range;
 mod set;
 mod value;
 
-use engine::{Begin, Command, Find, Flags, KeySpec};
+use engine::{BeginSearch, Command, FindKeys, Flags, KeySpec};
 
 use super::rows::*;
 
@@ -144,8 +144,8 @@ pub(super) const COMMANDS: &[Command] = &[
         -4,
         GROW,
         &[KeySpec {
-            begin: Begin::Index(1),
-            find: Find::KeyNum { count_at: 0, first: 1, step: 2 },
+            begin: BeginSearch::Index(1),
+            find: FindKeys::KeyNum { count_at: 0, first: 1, step: 2 },
             flags: key::STORE,
         }],
         "Sets several keys to strings that expire together.",
@@ -165,7 +165,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "psetex",
         "2.6.0",
         4,
-        GROW.union(Flags::BRIEF),
+        GROW.union(Flags::LINEAR_IN_ARGS),
         STORES,
         "Sets a key to a string that expires after some milliseconds.",
     )
@@ -174,7 +174,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "set",
         "1.0.0",
         -3,
-        GROW.union(Flags::BRIEF),
+        GROW.union(Flags::LINEAR_IN_ARGS),
         &[KeySpec::one(1, variable(key::CHANGE))],
         "Sets a key to a string, whatever it held.",
     )
@@ -184,7 +184,7 @@ pub(super) const COMMANDS: &[Command] = &[
         "setex",
         "2.0.0",
         4,
-        GROW.union(Flags::BRIEF),
+        GROW.union(Flags::LINEAR_IN_ARGS),
         STORES,
         "Sets a key to a string that expires after some seconds.",
     )

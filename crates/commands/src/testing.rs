@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use clock::Millis;
 use engine::{
-    Class, Commands, Dispatcher, EffectLog, Engine, Flow, Link, NoLog, Origin, Requests, Session, Waiter,
-    Worker,
+    Class, CommandOrigin, Commands, ConnectionInfo, DispatchStatus, Dispatcher, EffectLog, Engine, NoLog,
+    PipelinedRequests, Session, Waiter, Worker,
 };
 use keyspace::Keyspace;
 use parking_lot::Mutex;
@@ -66,11 +66,11 @@ pub(crate) fn run_read(
     session: &mut Session,
     now: Millis,
     mut buffer: Vec<u8>,
-) -> (usize, Flow, Vec<u8>) {
+) -> (usize, DispatchStatus, Vec<u8>) {
     let (mut batch, mut out) = (Batch::default(), Vec::new());
     let parsed = Parser::new().parse(&mut buffer, &mut batch, &ParseLimits::default());
     assert_eq!(parsed.error, None, "{}", buffer.escape_ascii());
-    let requests = Requests { buffer: &buffer, batch: &batch, from: 0 };
+    let requests = PipelinedRequests { buffer: &buffer, batch: &batch, from: 0 };
     let (stopped, flow) = dispatcher.run(worker, session, now, requests, &mut out);
     (stopped, flow, out)
 }
@@ -90,7 +90,7 @@ impl<'e> Connection<'e> {
     }
 
     /// Executes lines as one batch. Returns the number of executed lines, the reason for the stop, and the output.
-    pub(crate) fn run(&mut self, lines: &str) -> (usize, Flow, String) {
+    pub(crate) fn run(&mut self, lines: &str) -> (usize, DispatchStatus, String) {
         let Self { session, dispatcher, worker, now } = self;
         let (stopped, flow, out) = run_read(*dispatcher, worker, session, *now, lines.as_bytes().to_vec());
         (stopped, flow, String::from_utf8_lossy(&out).into_owned())
@@ -110,7 +110,7 @@ impl Client {
     /// A client of an empty standalone server.
     pub(crate) fn new() -> Self {
         Self::of(
-            Engine::new(crate::of_server().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog)),
+            Engine::new(crate::for_server().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog)),
             Kept::default(),
         )
     }
@@ -119,7 +119,7 @@ impl Client {
     pub(crate) fn logged() -> Self {
         let log = Kept::default();
         Self::of(
-            Engine::new(crate::of_server().catalogue(), Keyspace::new(1, 16), None, Box::new(log.clone())),
+            Engine::new(crate::for_server().catalogue(), Keyspace::new(1, 16), None, Box::new(log.clone())),
             log,
         )
     }
@@ -147,7 +147,7 @@ impl Client {
         let log = Kept::default();
         Self::of(
             Engine::new(
-                crate::of_server().catalogue(),
+                crate::for_server().catalogue(),
                 Keyspace::new(1, databases),
                 Some(topology),
                 Box::new(log.clone()),
@@ -161,9 +161,9 @@ impl Client {
         engine.settings.debug_command.set(config::Allowed::Yes);
         Self {
             engine,
-            commands: Commands::new(crate::of_server()),
+            commands: Commands::new(crate::for_server()),
             worker,
-            session: Session::new(1, Origin::Client, true),
+            session: Session::new(1, CommandOrigin::Client, true),
             now: Millis(1_700_000_000_000),
             log,
         }
@@ -177,7 +177,7 @@ impl Client {
     /// Sets a password. The client is not authenticated yet.
     pub(crate) fn require(&mut self, password: &[u8]) {
         self.engine.change_users(|users| users.set_default_password(password));
-        self.session = Session::new(1, Origin::Client, false);
+        self.session = Session::new(1, CommandOrigin::Client, false);
     }
 
     /// The number of appends to the log.
@@ -193,31 +193,31 @@ impl Client {
     /// Returns the waiter of the blocked client. Later requests come from another client.
     pub(crate) fn leave_waiting(&mut self) -> Arc<Waiter> {
         let waiter = self.session.waiter().expect("it waits");
-        self.session = Session::new(self.session.id + 1, Origin::Client, true);
+        self.session = Session::new(self.session.id + 1, CommandOrigin::Client, true);
         waiter
     }
 
     /// Executes the bytes of one read.
-    fn run(&mut self, buffer: Vec<u8>) -> (Flow, Vec<u8>) {
+    fn run(&mut self, buffer: Vec<u8>) -> (DispatchStatus, Vec<u8>) {
         let Self { engine, commands, worker, session, now, .. } = self;
         let (_, flow, out) = run_read(commands.on(engine), worker, session, *now, buffer);
         (flow, out)
     }
 
     /// Sends inline commands. Returns the reason for the stop and the output.
-    pub(crate) fn run_lines(&mut self, text: &str) -> (Flow, Vec<u8>) {
+    pub(crate) fn run_lines(&mut self, text: &str) -> (DispatchStatus, Vec<u8>) {
         self.run(format!("{text}\n").into_bytes())
     }
 
     /// Sends inline commands and returns the reason for the stop.
-    pub(crate) fn flow(&mut self, text: &str) -> Flow {
+    pub(crate) fn flow(&mut self, text: &str) -> DispatchStatus {
         self.run_lines(text).0
     }
 
     /// Sends inline commands, several lines as a pipeline, and returns the output.
     pub(crate) fn wire(&mut self, text: &str) -> String {
         let (flow, out) = self.run_lines(text);
-        assert!(matches!(flow, Flow::Done | Flow::Close), "{text}: {flow:?}");
+        assert!(matches!(flow, DispatchStatus::Done | DispatchStatus::Close), "{text}: {flow:?}");
         String::from_utf8_lossy(&out).into_owned()
     }
 
@@ -265,8 +265,8 @@ impl Client {
         let settings = &self.engine.settings;
         let before = settings.notified();
         settings.set_notified(before | Class::KEYEVENT | Class::ALL);
-        let seen = self.engine.clients.connect(Link::default(), self.now, Box::new(|| ()));
-        let listener = Session::of(seen, Origin::Client, true);
+        let seen = self.engine.clients.connect(ConnectionInfo::default(), self.now, Box::new(|| ()));
+        let listener = Session::of(seen, CommandOrigin::Client, true);
         let client = std::mem::replace(&mut self.session, listener);
         self.wire("psubscribe __keyevent@*");
         let mut listener = std::mem::replace(&mut self.session, client);

@@ -15,10 +15,10 @@ const fn row(name: &'static str, since: &'static str, arity: i8, summary: &'stat
 
 pub(super) const COMMANDS: &[Command] = &[
     row("exec", "1.2.0", 1, "Runs what was queued since MULTI.")
-        .flags(ANYTIME.union(Flags::SKIP_COMMANDLOG).union(Flags::AT_ONCE))
+        .flags(ANYTIME.union(Flags::SKIP_COMMANDLOG).union(Flags::NOT_QUEUED))
         .exec(),
     row("discard", "2.0.0", 1, "Forgets what was queued since MULTI.")
-        .flags(MARKS.union(Flags::AT_ONCE))
+        .flags(MARKS.union(Flags::NOT_QUEUED))
         .run(discard),
     row("multi", "1.2.0", 1, "Starts a transaction: what follows is queued.")
         .flags(MARKS.union(Flags::NO_MULTI))
@@ -64,7 +64,7 @@ fn unwatch(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 #[cfg(test)]
 mod tests {
-    use engine::{Gate, Origin, Session};
+    use engine::{CommandOrigin, NodeFlags, Session};
 
     use crate::testing::Client;
 
@@ -156,7 +156,7 @@ mod tests {
             ("multi", "+OK"),
             ("set k v", "+QUEUED"),
         ]);
-        client.engine.settings.set_gate(Gate::READ_ONLY_REPLICA, true);
+        client.engine.settings.set_node_flag(NodeFlags::READ_ONLY_REPLICA, true);
         client.table(&[
             (
                 "exec",
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn what_may_run_while_the_data_is_old_may_run_in_a_transaction() {
         let mut client = Client::new();
-        client.engine.settings.set_gate(Gate::MASTER_DOWN, true);
+        client.engine.settings.set_node_flag(NodeFlags::MASTER_DOWN, true);
         client.table(&[("multi\nclient getname", "+OK|+QUEUED"), ("exec", "*1|$-1")]);
         let down = "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.";
         client.table(&[
@@ -192,7 +192,7 @@ mod tests {
 
     /// Runs a line as another client of the same server.
     fn other(client: &mut Client, line: &str) {
-        let mut session = Session::new(7, Origin::Client, true);
+        let mut session = Session::new(7, CommandOrigin::Client, true);
         std::mem::swap(&mut session, &mut client.session);
         client.wire(line);
         std::mem::swap(&mut session, &mut client.session);

@@ -22,7 +22,7 @@ use append_only::{
 };
 use append_only::{AofSettings, AofState, RewriteId, Rewrites};
 use config::{AppendFsync, Config, keys};
-use engine::{Engine, Gate};
+use engine::{Engine, NodeFlags};
 use parking_lot::{Condvar, Mutex};
 use persistence::aof::Manifest;
 use process::time;
@@ -216,7 +216,7 @@ impl AppendOnly {
         }
         let failed = error.is_some();
         self.engine.settings.aof_error.store(Arc::new(error.unwrap_or_default()));
-        self.engine.settings.set_gate(Gate::AOF_FAILED, failed);
+        self.engine.settings.set_node_flag(NodeFlags::AOF_FAILED, failed);
         self.log.wake_readers();
     }
 
@@ -286,7 +286,7 @@ impl AppendOnly {
         // Release clients that waited for the file.
         self.commit_point.set_required(false);
         self.commit_point.publish(end);
-        self.engine.settings.set_gate(Gate::AOF_FAILED, false);
+        self.engine.settings.set_node_flag(NodeFlags::AOF_FAILED, false);
         self.log.wake_readers();
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use clock::Instant;
 use config::keys;
-use engine::Gate;
+use engine::NodeFlags;
 use keyspace::kept_bytes;
 use parking_lot::{Condvar, Mutex};
 use persistence::{Dialect, SnapshotFile};
@@ -398,7 +398,7 @@ pub fn update_gate(durability: &Durability) {
     let stop = failed
         && durability.config.get(keys::STOP_WRITES_ON_BGSAVE_ERROR)
         && !durability.config.get(keys::SAVE).is_empty();
-    durability.engine.settings.set_gate(Gate::MISCONF, stop);
+    durability.engine.settings.set_node_flag(NodeFlags::MISCONF, stop);
     durability.log.wake_readers();
 }
 
@@ -436,7 +436,7 @@ fn check_due(durability: &Durability) -> Option<SaveReason> {
     let settings = &durability.engine.settings;
     let conditions = SaveConditions {
         points: &durability.config.get(keys::SAVE),
-        is_loading: settings.gate().intersects(Gate::LOADING.union(Gate::ASYNC_LOADING)),
+        is_loading: settings.node_flags().intersects(NodeFlags::LOADING.union(NodeFlags::ASYNC_LOADING)),
         changes: count_changes(durability),
         flushes: settings.flushes.load(Ordering::Relaxed),
     };
@@ -556,7 +556,7 @@ pub fn reload(
     if let Ok(loaded) = &loaded {
         on_loaded(&loaded.skipped_keys);
     }
-    durability.engine.settings.set_gate(Gate::LOADING, false);
+    durability.engine.settings.set_node_flag(NodeFlags::LOADING, false);
     loaded.map(|_| ()).map_err(|error: LoadError| SaveError::Failed(error.into()))
 }
 
@@ -597,8 +597,8 @@ pub fn save_at_shutdown(
         append_only::sync_all_data(durability, unfinished)
             .map_err(|error| SaveError::Failed(anyhow::anyhow!("{error}")))?;
         // Partially loaded data must not be saved, nor data that a replica is going to replace.
-        let not_data = Gate::LOADING.union(Gate::EMPTY_MASTER);
-        if !wanted || durability.engine.settings.gate().intersects(not_data) {
+        let not_data = NodeFlags::LOADING.union(NodeFlags::EMPTY_MASTER);
+        if !wanted || durability.engine.settings.node_flags().intersects(not_data) {
             return Ok(());
         }
         tracing::info!("Saving the final RDB snapshot before exiting.");
@@ -614,8 +614,8 @@ pub fn save_at_shutdown(
 pub fn info(durability: &Durability, text: &mut String) {
     use std::fmt::Write;
     let state = durability.saving.state.lock();
-    let gate = durability.engine.settings.gate();
-    let (loading, beside) = (gate.contains(Gate::LOADING), gate.contains(Gate::ASYNC_LOADING));
+    let gate = durability.engine.settings.node_flags();
+    let (loading, beside) = (gate.contains(NodeFlags::LOADING), gate.contains(NodeFlags::ASYNC_LOADING));
     let saves = &state.saves;
     let running = saves.running().filter(|running| running.background);
     let running = running.filter(|_| !state.is_cancelled(durability));

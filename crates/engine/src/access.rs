@@ -27,7 +27,7 @@ use crate::session::Session;
 
 /// A denied access.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Denied {
+pub struct AccessDenied {
     /// The kind of permission that the user lacks.
     pub denial: Denial,
     /// The command, key, channel or database.
@@ -36,7 +36,7 @@ pub struct Denied {
     pub user: Vec<u8>,
 }
 
-impl Denied {
+impl AccessDenied {
     /// Describes the missing permission.
     fn told(&self) -> Cow<'static, str> {
         match self.denial {
@@ -147,12 +147,12 @@ fn databases(entry: &Registered, args: Args<'_>, within: InDatabase) -> Accessed
 }
 
 /// Resolves requests for the ACL commands, by a server's or sentinel's command set.
-struct Requests<'a> {
+struct CommandSetResolver<'a> {
     registry: &'a Registry,
     within: InDatabase,
 }
 
-impl CommandResolver for Requests<'_> {
+impl CommandResolver for CommandSetResolver<'_> {
     fn resolve<'a>(&self, request: Args<'a>) -> Result<AclRequest<'a>, ResolveError> {
         let entry = self.registry.resolve(request).map_err(|_| ResolveError::NoSuchCommand)?;
         if !entry.command.accepts(request.len()) {
@@ -168,7 +168,7 @@ impl Engine {
     /// # Errors
     /// The first missing permission with its object.
     #[inline]
-    pub fn permits(&self, session: &Session, entry: &Registered, args: Args<'_>) -> Result<(), Denied> {
+    pub fn permits(&self, session: &Session, entry: &Registered, args: Args<'_>) -> Result<(), AccessDenied> {
         if session.unrestricted { Ok(()) } else { self.look_up(session, entry, args) }
     }
 
@@ -178,7 +178,7 @@ impl Engine {
     }
 
     #[cold]
-    fn look_up(&self, session: &Session, entry: &Registered, args: Args<'_>) -> Result<(), Denied> {
+    fn look_up(&self, session: &Session, entry: &Registered, args: Args<'_>) -> Result<(), AccessDenied> {
         if session.origin.is_stream() {
             return Ok(());
         }
@@ -196,12 +196,12 @@ impl Engine {
                 Denial::Database(Some(number)) => number.to_string().into_bytes(),
                 Denial::Database(None) => entry.full_name.clone().into_bytes(),
             };
-            Denied { denial, object, user: session.client.user.lock().clone() }
+            AccessDenied { denial, object, user: session.client.user.lock().clone() }
         })
     }
 
     /// Records a denial in ACL LOG; `context` is `toplevel`, `multi` or `lua`.
-    pub fn note_denial(&self, session: &Session, now: Millis, context: &'static str, denied: &Denied) {
+    pub fn note_denial(&self, session: &Session, now: Millis, context: &'static str, denied: &AccessDenied) {
         let username = session.client.user.lock().clone();
         self.note(session, now, context, (denied.reason(), denied.object.clone(), username));
     }
@@ -246,7 +246,8 @@ impl Context<'_> {
         let Self { engine, session, args, reply, now, .. } = self;
         let user = session.client.user.lock().clone();
         let asker = AclClient { user: &user, now: *now };
-        let requests = Requests { registry: self.commands.registry(), within: engine.within(session) };
+        let requests =
+            CommandSetResolver { registry: self.commands.registry(), within: engine.within(session) };
         let effect = {
             let (mut users, mut log) = (engine.users.write(), engine.acl_log.lock());
             let effect = acl::answer(&mut users, &mut log, asker, &requests, *args, reply)
@@ -256,8 +257,11 @@ impl Context<'_> {
             }
             effect
         };
-        let others =
-            if effect == UserChange::Nothing { Vec::new() } else { engine.end_clients(Some(session)) };
+        let others = if effect == UserChange::Nothing {
+            Vec::new()
+        } else {
+            engine.close_unauthorized_clients(Some(session))
+        };
         if session.users_version != engine.users_version() && !engine.refresh_user(session) {
             session.closing = true;
         }

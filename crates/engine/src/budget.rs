@@ -39,52 +39,52 @@ pub struct Budget {
     /// Whether memory is checked before each command, because either limit is set.
     watched: AtomicBool,
     /// Since when usage exceeds the limit (on the workers' clock), and the total of earlier periods, in nanoseconds.
-    over_since: AtomicU64,
+    over_limit_since: AtomicU64,
     over_before: AtomicU64,
 }
 
 /// Callbacks that read the general allocator's statistics.
 #[derive(Debug, Clone, Copy)]
-pub struct Heap {
+pub struct AllocatorStats {
     /// Returns the calling thread's totals.
-    pub of_thread: fn() -> Turnover,
+    pub of_thread: fn() -> ThreadAllocations,
     /// Returns the bytes currently allocated by all threads.
     pub of_all: fn() -> usize,
 }
 
 /// A thread's allocation totals since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Turnover {
+pub struct ThreadAllocations {
     /// Allocated bytes.
     pub taken: u64,
     /// Freed bytes, including memory allocated by other threads.
     pub returned: u64,
 }
 
-impl Turnover {
-    fn grew_since(self, before: Self) -> i64 {
+impl ThreadAllocations {
+    fn growth_since(self, before: Self) -> i64 {
         (self.taken - before.taken) as i64 - (self.returned - before.returned) as i64
     }
 
     /// Returns whether the traffic since `before` is large. Freeing one buffer and allocating another cancels out, but
     /// a reading may have happened in between.
-    fn is_much_since(self, before: Self) -> bool {
+    fn is_large_since(self, before: Self) -> bool {
         (self.taken - before.taken) + (self.returned - before.returned) >= MUCH
     }
 }
 
 /// The allocations that a thread has reported so far.
 #[derive(Debug)]
-pub(crate) struct Told {
-    pub(crate) heap: Heap,
-    last: Turnover,
+pub(crate) struct ReportedAllocations {
+    pub(crate) heap: AllocatorStats,
+    last: ThreadAllocations,
     measured: u32,
 }
 
-impl Told {
+impl ReportedAllocations {
     pub(crate) fn nothing() -> Self {
-        let heap = Heap { of_thread: Turnover::default, of_all: || 0 };
-        Self { heap, last: Turnover::default(), measured: 0 }
+        let heap = AllocatorStats { of_thread: ThreadAllocations::default, of_all: || 0 };
+        Self { heap, last: ThreadAllocations::default(), measured: 0 }
     }
 }
 
@@ -97,7 +97,7 @@ impl Default for Budget {
             measuring: Mutex::new(()),
             clients_limited: AtomicBool::new(false),
             watched: AtomicBool::new(false),
-            over_since: AtomicU64::new(0),
+            over_limit_since: AtomicU64::new(0),
             over_before: AtomicU64::new(0),
         }
     }
@@ -111,7 +111,7 @@ impl Budget {
     }
 
     /// Sets whether `maxmemory-clients` is in force.
-    pub(crate) fn watch_clients(&self, limited: bool) {
+    pub(crate) fn set_clients_limited(&self, limited: bool) {
         self.clients_limited.store(limited, Ordering::Relaxed);
         self.update_watched();
     }
@@ -157,24 +157,24 @@ impl Budget {
 
     /// Reports what the calling thread has allocated and freed since its last report.
     #[inline]
-    pub(crate) fn tell(&self, told: &mut Told) {
+    pub(crate) fn tell(&self, told: &mut ReportedAllocations) {
         let (now, measured) = ((told.heap.of_thread)(), self.measured.load(Ordering::Relaxed));
-        if now.is_much_since(told.last) {
-            return self.tell_much(told);
+        if now.is_large_since(told.last) {
+            return self.report_large(told);
         }
         if told.measured == measured && told.last != now {
-            self.heap.fetch_add(now.grew_since(told.last), Ordering::Relaxed);
+            self.heap.fetch_add(now.growth_since(told.last), Ordering::Relaxed);
         }
         // Otherwise it is already part of the last reading.
         (told.measured, told.last) = (measured, now);
     }
 
     #[cold]
-    fn tell_much(&self, told: &mut Told) {
+    fn report_large(&self, told: &mut ReportedAllocations) {
         let measuring = self.measuring.lock();
         let now = (told.heap.of_thread)();
         if told.measured == self.measured.load(Ordering::Relaxed) {
-            self.heap.fetch_add(now.grew_since(told.last), Ordering::Relaxed);
+            self.heap.fetch_add(now.growth_since(told.last), Ordering::Relaxed);
         } else {
             self.ask(told.heap.of_all, &measuring);
         }
@@ -193,8 +193,8 @@ impl Budget {
     }
 
     /// Records whether usage exceeds the limit; `nanos` is the workers' clock.
-    pub(crate) fn note_over(&self, over: bool, nanos: fn() -> u64) {
-        let since = self.over_since.load(Ordering::Relaxed);
+    pub(crate) fn record_over_limit(&self, over: bool, nanos: fn() -> u64) {
+        let since = self.over_limit_since.load(Ordering::Relaxed);
         if over == (since != 0) {
             return;
         }
@@ -202,27 +202,32 @@ impl Budget {
         // If several threads see the change, one of them counts it.
         let next = if over { now.max(1) } else { 0 };
         let mine =
-            self.over_since.compare_exchange(since, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
+            self.over_limit_since.compare_exchange(since, next, Ordering::Relaxed, Ordering::Relaxed).is_ok();
         if mine && !over {
             self.over_before.fetch_add(now.saturating_sub(since), Ordering::Relaxed);
         }
     }
 
     /// Resets the time spent over the limit (CONFIG RESETSTAT).
-    pub fn reset_over(&self, now: u64) {
+    pub fn reset_over_limit(&self, now: u64) {
         self.over_before.store(0, Ordering::Relaxed);
-        let since = self.over_since.load(Ordering::Relaxed);
+        let since = self.over_limit_since.load(Ordering::Relaxed);
         if since != 0 {
             // If usage fell below the limit meanwhile, that period is already counted.
-            let _ = self.over_since.compare_exchange(since, now.max(1), Ordering::Relaxed, Ordering::Relaxed);
+            let _ = self.over_limit_since.compare_exchange(
+                since,
+                now.max(1),
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
         }
     }
 
     /// Returns the milliseconds spent over the limit in total and in the current period, at `now` on the workers'
     /// clock.
     #[must_use]
-    pub fn over_millis(&self, now: u64) -> (u64, u64) {
-        let since = self.over_since.load(Ordering::Relaxed);
+    pub fn millis_over_limit(&self, now: u64) -> (u64, u64) {
+        let since = self.over_limit_since.load(Ordering::Relaxed);
         let current = if since == 0 { 0 } else { now.saturating_sub(since) };
         let total = self.over_before.load(Ordering::Relaxed) + current;
         (total / 1_000_000, current / 1_000_000)
@@ -236,26 +241,29 @@ mod tests {
     use super::*;
 
     thread_local! {
-        static THREAD: Cell<Turnover> = const { Cell::new(Turnover { taken: 0, returned: 0 }) };
+        static THREAD: Cell<ThreadAllocations> = const { Cell::new(ThreadAllocations { taken: 0, returned: 0 }) };
         /// Bytes allocated by other threads.
         static OTHERS: Cell<usize> = const { Cell::new(0) };
     }
 
     fn all() -> usize {
-        let Turnover { taken, returned } = THREAD.get();
+        let ThreadAllocations { taken, returned } = THREAD.get();
         OTHERS.get() + (taken - returned) as usize
     }
 
-    fn thread() -> Told {
-        Told { heap: Heap { of_thread: || THREAD.get(), of_all: all }, ..Told::nothing() }
+    fn thread() -> ReportedAllocations {
+        ReportedAllocations {
+            heap: AllocatorStats { of_thread: || THREAD.get(), of_all: all },
+            ..ReportedAllocations::nothing()
+        }
     }
 
     fn take(bytes: u64) {
-        THREAD.set(Turnover { taken: THREAD.get().taken + bytes, ..THREAD.get() });
+        THREAD.set(ThreadAllocations { taken: THREAD.get().taken + bytes, ..THREAD.get() });
     }
 
     fn give_back(bytes: u64) {
-        THREAD.set(Turnover { returned: THREAD.get().returned + bytes, ..THREAD.get() });
+        THREAD.set(ThreadAllocations { returned: THREAD.get().returned + bytes, ..THREAD.get() });
     }
 
     fn heap(budget: &Budget) -> i64 {
@@ -263,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_thread_tells_counts_at_once() {
+    fn reported_allocations_count_immediately() {
         let (budget, mut told) = (Budget::default(), thread());
         for (taken, returned, known) in
             [(10, 0, 10), (20 << 20, 0, (20 << 20) + 10), (0, 20 << 20, 10), (0, 10, 0)]
@@ -276,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_other_threads_took_is_known_when_all_are_asked() {
+    fn measuring_includes_allocations_of_other_threads() {
         let (budget, mut told) = (Budget::default(), thread());
         take(10);
         OTHERS.set(500);
@@ -287,7 +295,7 @@ mod tests {
 
     /// The thread allocates or frees after the total was read, but before the reading is stored.
     #[test]
-    fn much_that_changes_while_all_are_asked_is_not_forgotten() {
+    fn large_allocations_during_measuring_are_counted() {
         const VALUE: u64 = 20 << 20;
         let changes: [fn() -> usize; 3] = [
             || (all(), take(VALUE)).0,

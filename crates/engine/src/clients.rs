@@ -30,7 +30,7 @@ pub use inbox::ChannelKind;
 use inbox::Inbox;
 use memory::{Footprint, MemoryOfAll};
 use running::RunningRequests;
-pub use tracking::{Mode, Tracking};
+pub use tracking::{Tracking, TrackingMode};
 
 bitflags! {
     /// Kind and state of a connection; CLIENT LIST shows each flag as a letter.
@@ -128,7 +128,7 @@ impl ClientKind {
 
 /// Names that a client sets for itself and its library.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Names {
+pub struct ClientNames {
     /// CLIENT SETNAME
     pub name: Vec<u8>,
     /// CLIENT SETINFO LIB-NAME
@@ -139,7 +139,7 @@ pub struct Names {
 
 /// The endpoints of a connection, set by the shell when it accepts the connection.
 #[derive(Debug, Clone, Default)]
-pub struct Link {
+pub struct ConnectionInfo {
     /// The peer's address: `ip:port`, or `path:0` of a unix socket.
     pub address: String,
     /// The local address in the format of CLIENT LIST.
@@ -160,7 +160,7 @@ pub type Wake = Box<dyn Fn() + Send + Sync>;
 /// Size of a client's reply buffer in Redis, in bytes.
 const REPLY_BUFFER: usize = 16 << 10;
 
-/// Not in a blocking command. The states of [`Client::unblock`] share one byte with the values of [`Unblock`], which
+/// Not in a blocking command. The states of [`Client::unblock`] share one byte with the values of [`UnblockReason`], which
 /// follow.
 const NOT_BLOCKED: u8 = 0;
 const BLOCKED: u8 = 1;
@@ -168,7 +168,7 @@ const BLOCKED: u8 = 1;
 /// Why a blocking command ended without what it waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Unblock {
+pub enum UnblockReason {
     /// The timeout expired, or CLIENT UNBLOCK asked for a timeout.
     Timeout = 2,
     /// CLIENT UNBLOCK with an error.
@@ -176,15 +176,15 @@ pub enum Unblock {
     /// This node became a replica: the client gets an error and is disconnected.
     RoleChanged,
     /// The keys may have moved: the command runs again and is redirected.
-    RunAgain,
+    Retry,
 }
 
-impl Unblock {
+impl UnblockReason {
     /// Returns the error for the client, if this reason is an error.
     #[must_use]
     pub fn error(self) -> Option<&'static str> {
         match self {
-            Self::Timeout | Self::RunAgain => None,
+            Self::Timeout | Self::Retry => None,
             Self::Error => Some("UNBLOCKED client unblocked via CLIENT UNBLOCK"),
             Self::RoleChanged => Some(
                 "UNBLOCKED force unblock from blocking operation, instance state changed (master -> replica?)",
@@ -196,7 +196,7 @@ impl Unblock {
 /// Why a client is closed without its pending replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum CutOff {
+pub(crate) enum ForcedClose {
     /// Its pending output exceeds `client-output-buffer-limit`.
     OutputLimit = 1,
     /// All clients together exceed `maxmemory-clients`.
@@ -208,11 +208,11 @@ pub struct Client {
     /// Unique for the lifetime of the server.
     pub id: u64,
     /// The connection's endpoints.
-    pub link: Link,
+    pub link: ConnectionInfo,
     /// Time of the connection.
     pub connected_at: Millis,
     /// The names set by CLIENT SETNAME and CLIENT SETINFO.
-    pub names: Mutex<Names>,
+    pub names: Mutex<ClientNames>,
     /// Name of the authenticated user.
     pub user: Mutex<Vec<u8>>,
     pub(crate) flags: AtomicU32,
@@ -227,7 +227,7 @@ pub struct Client {
     pub(crate) watched: AtomicU32,
     /// Subscriptions and queued messages; `None` if the client never subscribed.
     pub(crate) inbox: Mutex<Option<Box<Inbox>>>,
-    /// The [`CutOff`] reason as a number, or 0.
+    /// The [`ForcedClose`] reason as a number, or 0.
     cut_off: AtomicU8,
     /// The tracking mode, if CLIENT TRACKING is on.
     pub tracking: Mutex<Option<Tracking>>,
@@ -241,7 +241,7 @@ pub struct Client {
     /// Worker time spent on this client in nanoseconds; written by the shell on one thread.
     work: AtomicU64,
     /// The value of `work` at the last [`Client::take_work`].
-    told_work: AtomicU64,
+    reported_work: AtomicU64,
     /// Memory used by watched keys and subscriptions, in bytes.
     pub(crate) watched_bytes: AtomicUsize,
     pub(crate) subscription_bytes: AtomicUsize,
@@ -276,7 +276,7 @@ impl fmt::Debug for Client {
 }
 
 impl Client {
-    pub(crate) fn new(id: u64, link: Link, now: Millis, wake: Wake) -> Self {
+    pub(crate) fn new(id: u64, link: ConnectionInfo, now: Millis, wake: Wake) -> Self {
         Self {
             id,
             link,
@@ -301,7 +301,7 @@ impl Client {
             input_bytes: AtomicUsize::new(0),
             spare_input_bytes: AtomicUsize::new(0),
             work: AtomicU64::new(0),
-            told_work: AtomicU64::new(0),
+            reported_work: AtomicU64::new(0),
             watched_bytes: AtomicUsize::new(0),
             subscription_bytes: AtomicUsize::new(0),
             output_bytes: AtomicUsize::new(0),
@@ -400,7 +400,7 @@ impl Client {
     /// Returns the worker time in nanoseconds since the last call; only one thread may call it.
     pub fn take_work(&self) -> u64 {
         let all = self.work.load(Ordering::Relaxed);
-        all.saturating_sub(self.told_work.swap(all, Ordering::Relaxed))
+        all.saturating_sub(self.reported_work.swap(all, Ordering::Relaxed))
     }
 
     /// Records that the connection moves to or from a background worker at `now`, which resets its idle time.
@@ -449,11 +449,11 @@ impl Client {
 
     /// Closes the connection because its pending output exceeds the limit.
     pub fn overflow(&self) {
-        self.cut_off(CutOff::OutputLimit);
+        self.cut_off(ForcedClose::OutputLimit);
     }
 
     /// Closes the connection without sending its pending output.
-    pub(crate) fn cut_off(&self, why: CutOff) {
+    pub(crate) fn cut_off(&self, why: ForcedClose) {
         // The first reason wins.
         let _ = self.cut_off.compare_exchange(0, why as u8, Ordering::AcqRel, Ordering::Relaxed);
         self.kill();
@@ -461,19 +461,19 @@ impl Client {
 
     /// Returns whether the client was closed for exceeding its output limit.
     #[must_use]
-    pub fn is_overflown(&self) -> bool {
-        self.cut_off.load(Ordering::Acquire) == CutOff::OutputLimit as u8
+    pub fn exceeded_output_limit(&self) -> bool {
+        self.cut_off.load(Ordering::Acquire) == ForcedClose::OutputLimit as u8
     }
 
     /// Returns whether the client was evicted (`maxmemory-clients`).
     #[must_use]
     pub fn is_evicted(&self) -> bool {
-        self.cut_off.load(Ordering::Acquire) == CutOff::Evicted as u8
+        self.cut_off.load(Ordering::Acquire) == ForcedClose::Evicted as u8
     }
 
     /// Returns whether pending output is discarded.
     #[must_use]
-    pub fn is_cut_off(&self) -> bool {
+    pub fn discards_output(&self) -> bool {
         self.cut_off.load(Ordering::Acquire) != 0
     }
 
@@ -501,7 +501,7 @@ impl Client {
     }
 
     /// Unblocks a blocked client; returns whether it was blocked.
-    pub fn unblock(&self, how: Unblock) -> bool {
+    pub fn unblock(&self, how: UnblockReason) -> bool {
         let state = how as u8;
         let done = self.blocked.compare_exchange(BLOCKED, state, Ordering::AcqRel, Ordering::Acquire).is_ok();
         if done {
@@ -513,9 +513,10 @@ impl Client {
 
     /// Takes the reason for which the client was unblocked, if any; the client is no longer blocked then.
     #[must_use]
-    pub fn take_unblock(&self) -> Option<Unblock> {
+    pub fn take_unblock(&self) -> Option<UnblockReason> {
         let state = self.blocked.load(Ordering::Acquire);
-        let all = [Unblock::Timeout, Unblock::Error, Unblock::RoleChanged, Unblock::RunAgain];
+        let all =
+            [UnblockReason::Timeout, UnblockReason::Error, UnblockReason::RoleChanged, UnblockReason::Retry];
         let how = all.into_iter().find(|how| *how as u8 == state)?;
         self.set_blocked(false);
         Some(how)
@@ -539,7 +540,7 @@ impl Client {
     }
 
     /// Sets how many bytes of the replication stream are still to be sent to this replica.
-    pub fn show_unsent_log(&self, bytes: u64) {
+    pub fn set_unsent_log_bytes(&self, bytes: u64) {
         let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
         self.unsent_bytes.store(bytes, Ordering::Relaxed);
         self.output_bytes.store(bytes, Ordering::Relaxed);
@@ -638,7 +639,7 @@ impl Default for Clients {
 impl Clients {
     /// Registers a connection until [`Clients::disconnect`].
     #[must_use]
-    pub fn connect(&self, link: Link, now: Millis, wake: Wake) -> Arc<Client> {
+    pub fn connect(&self, link: ConnectionInfo, now: Millis, wake: Wake) -> Arc<Client> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let unix_socket = link.unix_socket;
         let client = Arc::new(Client::new(id, link, now, wake));
@@ -685,14 +686,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unblock_reaches_only_who_is_blocked() {
+    fn unblock_affects_only_blocked_clients() {
         let clients = Clients::default();
-        let client = clients.connect(Link::default(), Millis(0), Box::new(|| {}));
-        assert!(!client.unblock(Unblock::Timeout));
+        let client = clients.connect(ConnectionInfo::default(), Millis(0), Box::new(|| {}));
+        assert!(!client.unblock(UnblockReason::Timeout));
         client.set_blocked(true);
-        assert!(client.unblock(Unblock::Error));
-        assert!(!client.unblock(Unblock::Timeout), "only once");
-        assert_eq!(client.take_unblock(), Some(Unblock::Error));
+        assert!(client.unblock(UnblockReason::Error));
+        assert!(!client.unblock(UnblockReason::Timeout), "only once");
+        assert_eq!(client.take_unblock(), Some(UnblockReason::Error));
         assert_eq!(client.take_unblock(), None);
         assert!(!client.flags().contains(ClientFlags::BLOCKED));
         clients.disconnect(client.id);

@@ -25,7 +25,7 @@ use crate::error::CommandError;
 use crate::keys::{KeyFlags, KeySpec, ParseKeys};
 use crate::scripting::ScriptCall;
 use crate::shell_commands::{NodeCommand, ShellCommand};
-use crate::waiting::Outcome;
+use crate::waiting::HandlerOutcome;
 pub(crate) use caller::Caller;
 pub use commands::Commands;
 pub use context::Context;
@@ -85,15 +85,15 @@ bitflags! {
         /// Accesses all databases.
         const ALL_DBS = 1 << 21;
         /// Runs immediately after MULTI instead of being queued.
-        const AT_ONCE = 1 << 22;
+        const NOT_QUEUED = 1 << 22;
         /// Takes time linear in its arguments at most, like [`Flags::FAST`], but is not flagged so in Redis.
-        const BRIEF = 1 << 23;
+        const LINEAR_IN_ARGS = 1 << 23;
         /// Also available in a sentinel.
         const SENTINEL = 1 << 24;
         /// Allowed to RESP2 clients with subscriptions.
-        const WHILE_LISTENING = 1 << 25;
+        const WHILE_SUBSCRIBED = 1 << 25;
         /// Sent by masters to replicas although it changes no data.
-        const LINK = 1 << 26;
+        const MASTER_TO_REPLICA = 1 << 26;
     }
 }
 
@@ -168,17 +168,17 @@ impl Group {
 pub(crate) type Handler = fn(&mut Context<'_>) -> Result<(), CommandError>;
 
 /// A handler that may also block the client.
-pub(crate) type BlockingHandler = fn(&mut Context<'_>) -> Result<Outcome, CommandError>;
+pub(crate) type BlockingHandler = fn(&mut Context<'_>) -> Result<HandlerOutcome, CommandError>;
 
 /// A handler that finds the script or function that the command runs.
 pub(crate) type ScriptHandler = fn(&mut Context<'_>) -> Result<ScriptCall, CommandError>;
 
 /// The component that runs a command.
 #[derive(Debug, Clone, Copy)]
-pub enum Run {
+pub enum CommandRunner {
     /// The engine, under locks of the slots of the declared keys.
-    Here(Handler),
-    /// The engine, like `Here`, and the command may block. For [`Flags::BLOCKING`].
+    Engine(Handler),
+    /// The engine, like `Engine`, and the command may block. For [`Flags::BLOCKING`].
     MayBlock(BlockingHandler),
     /// The engine, as a script that runs other commands.
     Script(ScriptHandler),
@@ -194,7 +194,7 @@ pub enum Run {
 
 /// Which slots a command locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
+pub enum LockScope {
     /// The slots of its keys, locked before it runs.
     Keys,
     /// Any slots, one at a time, each locked only while it is visited. Keys of such a command are only used for
@@ -268,9 +268,9 @@ pub struct Command {
     /// Command tips for clients and proxies.
     pub tips: &'static [&'static str],
     /// The component that runs it.
-    pub run: Run,
+    pub run: CommandRunner,
     /// The slots that it locks.
-    pub reach: Reach,
+    pub reach: LockScope,
     /// The subcommands of a container.
     pub subcommands: &'static [Command],
     /// Returns the use of a key with [`KeyFlags::VARIABLE_FLAGS`].
@@ -278,7 +278,7 @@ pub struct Command {
     /// Estimates the duration of a request, for commands that may be slow.
     pub(crate) estimate: Option<Estimate>,
     /// Whether a long request releases its slot locks early.
-    pub(crate) gives_way: Option<fn(Args<'_>) -> bool>,
+    pub(crate) releases_locks: Option<fn(Args<'_>) -> bool>,
 }
 
 /// Returns how a request uses its key.
@@ -308,12 +308,12 @@ impl Command {
             channels: Channels::None,
             databases: Databases::OfSession,
             tips: &[],
-            run: Run::Container,
-            reach: Reach::Keys,
+            run: CommandRunner::Container,
+            reach: LockScope::Keys,
             subcommands: &[],
             key_use: None,
             estimate: None,
-            gives_way: None,
+            releases_locks: None,
         }
     }
 
@@ -347,13 +347,13 @@ impl Command {
 
     /// Declares that the word after the key names an element of its value.
     #[must_use]
-    pub const fn names_part(self) -> Self {
-        self.names_part_at(1)
+    pub const fn names_element(self) -> Self {
+        self.names_element_at(1)
     }
 
     /// Declares that the word at this offset from the key names an element of its value.
     #[must_use]
-    pub const fn names_part_at(mut self, behind: u8) -> Self {
+    pub const fn names_element_at(mut self, behind: u8) -> Self {
         self.part = Some(behind);
         self
     }
@@ -389,68 +389,68 @@ impl Command {
     /// Sets the handler, run by the engine.
     #[must_use]
     pub const fn run(mut self, handler: Handler) -> Self {
-        self.run = Run::Here(handler);
+        self.run = CommandRunner::Engine(handler);
         self
     }
 
     /// Visits any slots, one at a time.
     #[must_use]
     pub const fn each_slot(mut self) -> Self {
-        self.reach = Reach::EachSlot;
+        self.reach = LockScope::EachSlot;
         self
     }
 
     /// Orders the log entry by the slot of the first argument.
     #[must_use]
     pub const fn first_argument(mut self) -> Self {
-        self.reach = Reach::FirstArgument;
+        self.reach = LockScope::FirstArgument;
         self
     }
 
     /// Locks the slot whose number is the second argument.
     #[must_use]
     pub const fn named_slot(mut self) -> Self {
-        self.reach = Reach::NamedSlot;
+        self.reach = LockScope::NamedSlot;
         self
     }
 
     /// Locks all slots.
     #[must_use]
     pub const fn all_slots(mut self) -> Self {
-        self.reach = Reach::AllSlots;
+        self.reach = LockScope::AllSlots;
         self
     }
 
     /// Accesses keys that match patterns in its arguments.
     #[must_use]
     pub const fn patterns(mut self) -> Self {
-        self.reach = Reach::Patterns;
+        self.reach = LockScope::Patterns;
         self
     }
 
     /// Returns whether the request has patterns that select keys only during execution.
-    pub(crate) fn names_keys_later(&self, args: Args<'_>) -> bool {
-        self.reach == Reach::Patterns && args.iter().skip(2).any(|word| word.contains(&b'*'))
+    pub(crate) fn has_key_patterns(&self, args: Args<'_>) -> bool {
+        self.reach == LockScope::Patterns && args.iter().skip(2).any(|word| word.contains(&b'*'))
     }
 
     /// Runs the client's queued commands.
     #[must_use]
     pub const fn exec(mut self) -> Self {
-        self.run = Run::Exec;
+        self.run = CommandRunner::Exec;
         self
     }
 
     /// Run by the shell, immediately.
     #[must_use]
     pub const fn shell(mut self, command: ShellCommand) -> Self {
-        self.run = Run::Shell(command);
+        self.run = CommandRunner::Shell(command);
         self
     }
 
     /// Run by the client's connection.
     #[must_use]
     pub const fn node(mut self, command: NodeCommand) -> Self {
-        self.run = Run::Node(command);
+        self.run = CommandRunner::Node(command);
         self
     }
 
@@ -458,14 +458,14 @@ impl Command {
     #[must_use]
     pub const fn may_block(mut self, handler: BlockingHandler) -> Self {
         self.flags = self.flags.union(Flags::BLOCKING);
-        self.run = Run::MayBlock(handler);
+        self.run = CommandRunner::MayBlock(handler);
         self
     }
 
     /// Sets a handler that finds a script to run.
     #[must_use]
     pub const fn script(mut self, handler: ScriptHandler) -> Self {
-        self.run = Run::Script(handler);
+        self.run = CommandRunner::Script(handler);
         self
     }
 
@@ -493,14 +493,14 @@ impl Command {
     /// Like [`Command::long`], for commands that then read [pinned](Context::pin) values: other commands need not queue
     /// behind it for its slots.
     #[must_use]
-    pub const fn long_beside_others(self, estimate: Estimate) -> Self {
-        self.long(estimate).gives_way(|_| true)
+    pub const fn long_with_pinned_reads(self, estimate: Estimate) -> Self {
+        self.long(estimate).releases_locks(|_| true)
     }
 
     /// Sets which long requests release their slot locks early.
     #[must_use]
-    pub const fn gives_way(mut self, does: fn(Args<'_>) -> bool) -> Self {
-        self.gives_way = Some(does);
+    pub const fn releases_locks(mut self, does: fn(Args<'_>) -> bool) -> Self {
+        self.releases_locks = Some(does);
         self
     }
 

@@ -59,19 +59,19 @@ impl CommandLogs {
 pub struct CommandLog {
     threshold: AtomicU64,
     max_len: AtomicUsize,
-    kept: Mutex<Kept>,
+    kept: Mutex<CommandLogState>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct CommandLogState {
     /// Newest first.
-    entries: VecDeque<Entry>,
+    entries: VecDeque<CommandLogEntry>,
     next_id: u64,
 }
 
 /// A logged command.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entry {
+pub struct CommandLogEntry {
     /// Increases by one with each entry of the log.
     pub id: u64,
     /// When the command ran.
@@ -113,7 +113,7 @@ impl CommandLog {
         let mut kept = self.kept.lock();
         let id = kept.next_id;
         kept.next_id += 1;
-        kept.entries.push_front(Entry {
+        kept.entries.push_front(CommandLogEntry {
             id,
             at: now,
             measure,
@@ -126,7 +126,7 @@ impl CommandLog {
     }
 
     /// Returns up to `count` entries, newest first.
-    pub fn newest(&self, count: usize) -> Vec<Entry> {
+    pub fn newest(&self, count: usize) -> Vec<CommandLogEntry> {
         self.kept.lock().entries.iter().take(count).cloned().collect()
     }
 
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_commands_are_shortened_and_passwords_left_out() {
+    fn log_entries_are_shortened_and_redacted() {
         let table = [
             ("get a", "get a"),
             ("auth user secret", "auth (redacted) (redacted)"),

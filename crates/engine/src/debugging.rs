@@ -3,7 +3,7 @@
 //!
 //! In SYNC mode it works on the data set, under the locks of any script, and other clients get the busy error. In YES
 //! mode it works on a private engine whose keys are copied when the script first accesses them
-//! ([`crate::engine::Staged`]) and dropped at the end. Commands that visit all keys copy everything, so that mode is
+//! ([`crate::engine::CopyOnAccess`]) and dropped at the end. Commands that visit all keys copy everything, so that mode is
 //! for small data sets only. Neither mode is a snapshot: another client may change a key before it is copied.
 
 use std::sync::Arc;
@@ -14,9 +14,9 @@ use resp::{Batch, ParseLimits, Parser, Request};
 use scripting::Console;
 
 use crate::command::Commands;
-use crate::dispatch::Requests;
+use crate::dispatch::PipelinedRequests;
 use crate::engine::Engine;
-use crate::session::{DebugMode, Origin, Session};
+use crate::session::{CommandOrigin, DebugMode, Session};
 
 /// The debugger's last message if the script did not run.
 const END: &[u8] = b"*1\r\n+<endsession>\r\n";
@@ -34,7 +34,7 @@ impl DebuggedScript {
     /// Prepares the EVAL that `session` sent after SCRIPT DEBUG.
     pub fn new(session: &mut Session, request: Request, console: Box<dyn Console + Send>) -> Self {
         let mode = session.debug_mode.take().unwrap_or(DebugMode::Discarded);
-        let mut own = Session::of(session.client.clone(), Origin::Client, session.authenticated);
+        let mut own = Session::of(session.client.clone(), CommandOrigin::Client, session.authenticated);
         (own.db, own.protocol, own.readonly) = (session.db, session.protocol, session.readonly);
         (own.user, own.unrestricted) = (session.user.clone(), session.unrestricted);
         own.users_version = session.users_version;
@@ -60,14 +60,15 @@ impl DebuggedScript {
     }
 
     fn run_on(&mut self, engine: &Engine, commands: &Commands, now: Millis, nanos: fn() -> u64) -> Vec<u8> {
-        let (said, console) = Told::around(std::mem::replace(&mut self.console, Box::new(Nobody)));
+        let (said, console) =
+            RecordingConsole::around(std::mem::replace(&mut self.console, Box::new(NullConsole)));
         let mut worker = engine.worker(nanos);
         worker.scripting.console = Some(console);
         let (mut wire, mut batch, mut out) = (Vec::new(), Batch::default(), Vec::new());
         resp::encode_request(&mut wire, self.request.args().iter());
         let limits = ParseLimits { max_bulk_len: i64::MAX, ..ParseLimits::default() };
         Parser::new().parse(&mut wire, &mut batch, &limits);
-        let requests = Requests { buffer: &wire, batch: &batch, from: 0 };
+        let requests = PipelinedRequests { buffer: &wire, batch: &batch, from: 0 };
         commands.on(engine).run(&mut worker, &mut self.session, now, requests, &mut out);
         if !said.load(Ordering::Relaxed) {
             out.splice(0..0, END.iter().copied());
@@ -79,19 +80,19 @@ impl DebuggedScript {
 
 /// A console that records whether the debugger has sent anything.
 #[derive(Debug)]
-struct Told {
+struct RecordingConsole {
     said: Arc<AtomicBool>,
     console: Box<dyn Console + Send>,
 }
 
-impl Told {
+impl RecordingConsole {
     fn around(console: Box<dyn Console + Send>) -> (Arc<AtomicBool>, Box<dyn Console + Send>) {
         let said = Arc::<AtomicBool>::default();
         (said.clone(), Box::new(Self { said, console }))
     }
 }
 
-impl Console for Told {
+impl Console for RecordingConsole {
     fn send(&mut self, bytes: Vec<u8>) {
         self.said.store(true, Ordering::Relaxed);
         self.console.send(bytes);
@@ -104,9 +105,9 @@ impl Console for Told {
 
 /// A console without a client, which discards its output.
 #[derive(Debug)]
-struct Nobody;
+struct NullConsole;
 
-impl Console for Nobody {
+impl Console for NullConsole {
     fn send(&mut self, _bytes: Vec<u8>) {}
 
     fn receive(&mut self, _stopped: &dyn Fn() -> bool) -> Option<Vec<Vec<u8>>> {

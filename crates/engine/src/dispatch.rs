@@ -28,20 +28,20 @@ use resp::{Args, Batch, Writer};
 use slot_routing::Slot;
 use smallvec::SmallVec;
 
-use crate::command::{Commands, Context, Flags, Reach, Registered, Run};
+use crate::command::{CommandRunner, Commands, Context, Flags, LockScope, Registered};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
-use crate::session::{Background, Mute, Origin, Session};
-use crate::settings::{Gate, Measures};
+use crate::session::{BackgroundMode, CommandOrigin, ReplySuppression, Session};
+use crate::settings::{Measures, NodeFlags};
 use crate::shell_commands::NodeCommand;
 use crate::stats::{WorkerStats, add};
-use crate::waiting::Outcome;
+use crate::waiting::HandlerOutcome;
 use admission::is_cross_protocol;
 use background::NOTED_NANOS;
-pub(crate) use execution::Again;
-use execution::{Call, Ending, Restartable, execute};
+pub(crate) use execution::Retry;
+use execution::{Call, HandlerResult, Restartable, execute};
 use pipeline::Pipeline;
-pub use waiting::Resumed;
+pub use waiting::WaitEnd;
 
 /// Number of requests prefetched together: enough to hide memory latency, few enough for the first-level cache.
 const AHEAD: usize = 32;
@@ -50,7 +50,7 @@ const LONG: usize = 64 << 10;
 
 /// Why [`Dispatcher::run`] returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flow {
+pub enum DispatchStatus {
     /// All requests have run.
     Done,
     /// The shell must run this request, then continue with the next.
@@ -64,16 +64,16 @@ pub enum Flow {
     Long,
     /// This request has not run and waits for a slot that another thread has locked for some time. The connection moves
     /// to a background worker reserved for such waits, so that it does not queue behind unrelated slow commands.
-    Held,
-    /// The session's time slice is over ([`Session::turn_ends`]); this request is the first of the next one.
-    TurnOver,
+    SlotsLocked,
+    /// The session's time slice is over ([`Session::time_slice_ends`]); this request is the first of the next one.
+    TimeSliceOver,
     /// The connection must be closed after the output has been sent.
     Close,
 }
 
 /// The requests of one read.
 #[derive(Debug, Clone, Copy)]
-pub struct Requests<'a> {
+pub struct PipelinedRequests<'a> {
     /// The bytes that were read.
     pub buffer: &'a [u8],
     /// The positions of the parsed requests in the buffer.
@@ -95,7 +95,7 @@ pub(crate) struct Invocation<'a> {
 
 /// An executed command with its cost.
 #[derive(Debug)]
-pub struct Ran<'a> {
+pub struct ExecutedCommand<'a> {
     /// The command.
     pub entry: &'static Registered,
     /// The arguments, with the command's name first.
@@ -107,7 +107,7 @@ pub struct Ran<'a> {
 }
 
 #[derive(Clone, Copy)]
-struct Prepared<'a> {
+struct PrefetchedRequest<'a> {
     /// Index among the requests prefetched together.
     number: usize,
     args: Args<'a>,
@@ -115,7 +115,7 @@ struct Prepared<'a> {
     key: Option<(usize, Key<'a>)>,
 }
 
-impl Prepared<'_> {
+impl PrefetchedRequest<'_> {
     /// Returns the slot of the only key.
     fn slot(&self) -> Option<Slot> {
         self.key.as_ref().map(|(_, key)| key.slot())
@@ -123,18 +123,18 @@ impl Prepared<'_> {
 }
 
 /// Slots locked ahead, by index of the prefetched request.
-type Ahead<'a> = SmallVec<[Option<PrefetchedSlot<'a>>; AHEAD]>;
+type LockedAhead<'a> = SmallVec<[Option<PrefetchedSlot<'a>>; AHEAD]>;
 
 /// Result of running a request under its slot locks.
-enum Performed<A> {
+enum PerformResult<A> {
     /// It completed, blocked, or must run elsewhere.
-    Flow(Flow),
+    Flow(DispatchStatus),
     /// It must restart.
-    Again(A),
+    Retry(A),
 }
 
 /// An element of a large value that a request will access.
-struct Part<'a> {
+struct ElementHint<'a> {
     key: Key<'a>,
     hash: u64,
     /// Index of the request that holds the slot lock.
@@ -158,28 +158,28 @@ impl Commands {
 
 impl Dispatcher<'_> {
     /// Runs requests and appends their replies to `out`. Returns why it stopped, and the index of the request at which
-    /// it stopped (`Node`, `Paused`, `Blocked`, `Long`, `TurnOver`) or of the next one.
+    /// it stopped (`Node`, `Paused`, `Blocked`, `Long`, `TimeSliceOver`) or of the next one.
     pub fn run(
         self,
         worker: &mut Worker,
         session: &mut Session,
         now: Millis,
-        requests: Requests<'_>,
+        requests: PipelinedRequests<'_>,
         out: &mut Vec<u8>,
-    ) -> (usize, Flow) {
+    ) -> (usize, DispatchStatus) {
         session.begin_turn();
         session.replied_from = out.len();
-        let ran = if self.engine.may_go_on(session) {
+        let ran = if self.engine.check_session(session) {
             self.run_batch(worker, session, now, requests, out)
         } else {
-            (requests.from, Flow::Close)
+            (requests.from, DispatchStatus::Close)
         };
         session.end_turn();
         if self.engine.budget.is_watched() {
             // Before the reply is sent: this client may have freed memory for which others would be evicted.
             self.engine.clients.recount(&session.client);
         }
-        self.engine.tell_of_changes();
+        self.engine.send_invalidations();
         ran
     }
 
@@ -188,23 +188,23 @@ impl Dispatcher<'_> {
         worker: &mut Worker,
         session: &mut Session,
         now: Millis,
-        requests: Requests<'_>,
+        requests: PipelinedRequests<'_>,
         out: &mut Vec<u8>,
-    ) -> (usize, Flow) {
+    ) -> (usize, DispatchStatus) {
         let Self { engine, commands } = self;
-        let Requests { buffer, batch, from } = requests;
+        let PipelinedRequests { buffer, batch, from } = requests;
         let mut next = from;
         let mut last = None;
         while next < batch.len() {
             let end = batch.len().min(next + AHEAD);
-            let mut prepared: SmallVec<[Prepared<'_>; AHEAD]> = SmallVec::new();
+            let mut prepared: SmallVec<[PrefetchedRequest<'_>; AHEAD]> = SmallVec::new();
             let reply = Writer::new(out, session.protocol).with_limit(session.reply_limit);
             let context = Context::new(engine, commands, worker, session, now, reply);
             let mut pipeline = Pipeline::new(context);
-            if next > from && pipeline.is_turn_over() {
+            if next > from && pipeline.is_time_slice_over() {
                 drop(pipeline);
                 publish(session, now, last);
-                return (next, Flow::TurnOver);
+                return (next, DispatchStatus::TimeSliceOver);
             }
             engine.prepare(&mut pipeline, batch.requests(next..end, buffer), &mut prepared);
             if buffer.len() > LONG {
@@ -212,7 +212,7 @@ impl Dispatcher<'_> {
             }
             match engine.run_prepared(&mut pipeline, &prepared, next) {
                 None => {}
-                Some((stopped, Flow::Close)) => return (stopped, Flow::Close),
+                Some((stopped, DispatchStatus::Close)) => return (stopped, DispatchStatus::Close),
                 Some((stopped, flow)) => {
                     let session = &*pipeline.context.session;
                     publish(session, now, last_found(&prepared[..=stopped - next]).or(last));
@@ -223,7 +223,7 @@ impl Dispatcher<'_> {
             next = end;
         }
         publish(session, now, last);
-        (next, Flow::Done)
+        (next, DispatchStatus::Done)
     }
 }
 
@@ -234,30 +234,30 @@ impl Engine {
     fn run_prepared<'r>(
         &'r self,
         pipeline: &mut Pipeline<'r>,
-        prepared: &'r [Prepared<'r>],
+        prepared: &'r [PrefetchedRequest<'r>],
         first: usize,
-    ) -> Option<(usize, Flow)> {
+    ) -> Option<(usize, DispatchStatus)> {
         let mut plain = pipeline.context.session.is_plain();
         for (index, request) in prepared.iter().enumerate() {
             let number = first + index;
             pipeline.context.worker.running = number;
-            if self.settings.gate().contains(Gate::REVOKING) {
+            if self.settings.node_flags().contains(NodeFlags::REVOKING) {
                 pipeline.release_all();
-                if !self.look_up_from_work(pipeline.context.session) {
-                    return Some((number, Flow::Close));
+                if !self.check_revocation(pipeline.context.session) {
+                    return Some((number, DispatchStatus::Close));
                 }
                 plain = pipeline.context.session.is_plain();
             }
             let mut flow = self.step(pipeline, request, plain);
             // Keep the slot locked if the next command uses it, too.
-            let same = |next: &Prepared<'_>| next.slot().is_some() && next.slot() == request.slot();
+            let same = |next: &PrefetchedRequest<'_>| next.slot().is_some() && next.slot() == request.slot();
             if !prepared.get(index + 1).is_some_and(same) {
                 pipeline.leave_slots();
             }
             if !plain || request.key.is_none() {
                 pipeline.context.drop_garbage();
                 if !pipeline.context.worker.revoked.is_empty() && !pipeline.await_revoked() {
-                    return Some((number + 1, Flow::Close));
+                    return Some((number + 1, DispatchStatus::Close));
                 }
                 plain = pipeline.context.session.is_plain();
                 if !plain {
@@ -266,20 +266,25 @@ impl Engine {
                 }
             }
             match flow {
-                Flow::Done if !pipeline.context.reply.is_over_limit() => {
+                DispatchStatus::Done if !pipeline.context.reply.is_over_limit() => {
                     let is_last = index + 1 == prepared.len();
-                    if !is_last && pipeline.is_turn_over() {
-                        return Some((number + 1, Flow::TurnOver));
+                    if !is_last && pipeline.is_time_slice_over() {
+                        return Some((number + 1, DispatchStatus::TimeSliceOver));
                     }
                 }
-                Flow::Done => {
+                DispatchStatus::Done => {
                     pipeline.context.session.client.overflow();
-                    return Some((number + 1, Flow::Close));
+                    return Some((number + 1, DispatchStatus::Close));
                 }
-                Flow::Node(_) | Flow::Paused | Flow::Blocked | Flow::Long | Flow::Held | Flow::TurnOver => {
+                DispatchStatus::Node(_)
+                | DispatchStatus::Paused
+                | DispatchStatus::Blocked
+                | DispatchStatus::Long
+                | DispatchStatus::SlotsLocked
+                | DispatchStatus::TimeSliceOver => {
                     return Some((number, flow));
                 }
-                Flow::Close => return Some((number + 1, flow)),
+                DispatchStatus::Close => return Some((number + 1, flow)),
             }
         }
         None
@@ -291,31 +296,32 @@ impl Engine {
         &'a self,
         pipeline: &mut Pipeline<'a>,
         requests: impl Iterator<Item = Args<'p>>,
-        prepared: &mut SmallVec<[Prepared<'p>; AHEAD]>,
+        prepared: &mut SmallVec<[PrefetchedRequest<'p>; AHEAD]>,
     ) {
         let (mut keys, mut parts) = (0, false);
         let mut of_scripts: SmallVec<[Key<'p>; AHEAD]> = SmallVec::new();
         let registry = pipeline.context.commands.registry();
         prepared.extend(requests.enumerate().map(|(number, args)| {
-            let found = registry.lookup(args).or_else(|| known_to_masters(&pipeline.context, args));
+            let found = registry.lookup(args).or_else(|| find_by_original_name(&pipeline.context, args));
             parts |= found.is_some_and(|entry| entry.part.is_some());
             let place = found.and_then(|entry| entry.single_key);
             let key = place.and_then(|place| Some((place, self.keyspace.key(args.get(place)?))));
             if let Some((_, key)) = &key {
                 keys += 1;
                 self.keyspace.prefetch_slot(key);
-            } else if let Some(key) = found.and_then(|entry| self.key_of_script(entry, args)) {
+            } else if let Some(key) = found.and_then(|entry| self.single_script_key(entry, args)) {
                 self.keyspace.prefetch_slot(&key);
                 of_scripts.push(key);
             }
-            Prepared { number, args, found, key }
+            PrefetchedRequest { number, args, found, key }
         }));
         if of_scripts.len() > 1 {
             self.keyspace.prefetch_entries(pipeline.context.session.db, of_scripts.iter());
         }
         if keys > 1 {
             let db = pipeline.context.session.db;
-            let prefetch_index = |request: &Prepared<'_>| self.keyspace.prefetch_index(db, &request.key?.1);
+            let prefetch_index =
+                |request: &PrefetchedRequest<'_>| self.keyspace.prefetch_index(db, &request.key?.1);
             pipeline.ahead.extend(prepared.iter().map(prefetch_index));
             for (touched, request) in pipeline.ahead.iter_mut().zip(prepared.iter()) {
                 if let (Some(touched), Some((_, key))) = (touched, &request.key) {
@@ -330,28 +336,29 @@ impl Engine {
 
     /// Returns the only declared key of a script, if the command is one.
     #[inline]
-    fn key_of_script<'p>(&self, entry: &Registered, args: Args<'p>) -> Option<Key<'p>> {
-        if !matches!(entry.command.run, Run::Script(_)) || args.get(2) != Some(b"1") {
+    fn single_script_key<'p>(&self, entry: &Registered, args: Args<'p>) -> Option<Key<'p>> {
+        if !matches!(entry.command.run, CommandRunner::Script(_)) || args.get(2) != Some(b"1") {
             return None;
         }
         args.get(3).map(|key| self.keyspace.key(key))
     }
 
     /// Prefetches the elements of large values that requests will access.
-    fn prefetch_elements(&self, db: u16, prepared: &[Prepared<'_>], ahead: &Ahead<'_>) {
-        let mut parts: SmallVec<[Part<'_>; AHEAD]> = SmallVec::new();
+    fn prefetch_elements(&self, db: u16, prepared: &[PrefetchedRequest<'_>], ahead: &LockedAhead<'_>) {
+        let mut parts: SmallVec<[ElementHint<'_>; AHEAD]> = SmallVec::new();
         for request in prepared {
             let (Some(entry), Some((_, key))) = (request.found, request.key) else { continue };
             let Some(part) = entry.part.and_then(|part| request.args.get(part)) else { continue };
             // Consecutive requests often access the same value.
             let same = parts.last().filter(|last| last.key.slot() == key.slot()).map(|last| last.holder);
-            let holds =
-                |other: &Prepared<'_>| other.slot() == Some(key.slot()) && ahead[other.number].is_some();
+            let holds = |other: &PrefetchedRequest<'_>| {
+                other.slot() == Some(key.slot()) && ahead[other.number].is_some()
+            };
             if let Some(holder) = same.or_else(|| prepared.iter().position(holds)) {
-                parts.push(Part { key, hash: self.keyspace.hash_element_name(part), holder });
+                parts.push(ElementHint { key, hash: self.keyspace.hash_element_name(part), holder });
             }
         }
-        let of_one = |one: &Part<'_>, other: &Part<'_>| {
+        let of_one = |one: &ElementHint<'_>, other: &ElementHint<'_>| {
             (one.key.slot(), one.key.hash()) == (other.key.slot(), other.key.hash())
         };
         let mut large = false;
@@ -371,27 +378,32 @@ impl Engine {
     /// Runs one request, or returns why it cannot run here. `plain` says that the client's session needs no special
     /// handling, which is nearly always the case.
     #[inline]
-    fn step<'r>(&'r self, pipeline: &mut Pipeline<'r>, request: &'r Prepared<'r>, plain: bool) -> Flow {
-        if self.budget.is_watched() && !self.keep_within_budget(pipeline) {
-            return Flow::Close;
+    fn step<'r>(
+        &'r self,
+        pipeline: &mut Pipeline<'r>,
+        request: &'r PrefetchedRequest<'r>,
+        plain: bool,
+    ) -> DispatchStatus {
+        if self.budget.is_watched() && !self.evict_keys_if_needed(pipeline) {
+            return DispatchStatus::Close;
         }
         if plain
             && let Some(entry) = request.found
             && let Some(handler) = entry.plain(request.args)
-            && self.settings.gate().is_empty()
+            && self.settings.node_flags().is_empty()
         {
-            let Performed::Flow(flow) = self.perform(pipeline, request, entry, handler, false);
+            let PerformResult::Flow(flow) = self.perform(pipeline, request, entry, handler, false);
             return flow;
         }
         pipeline.release_all();
         // CLIENT REPLY does not suppress its own reply.
-        let muted = pipeline.context.session.mute != Mute::Nothing;
-        if pipeline.context.session.mute == Mute::Next {
-            pipeline.context.session.mute = Mute::This;
+        let muted = pipeline.context.session.mute != ReplySuppression::None;
+        if pipeline.context.session.mute == ReplySuppression::Next {
+            pipeline.context.session.mute = ReplySuppression::Current;
         }
         let start = pipeline.context.reply.len();
-        let flow = self.careful_step(pipeline, request);
-        if muted && matches!(flow, Flow::Done | Flow::Close) {
+        let flow = self.run_on_slow_path(pipeline, request);
+        if muted && matches!(flow, DispatchStatus::Done | DispatchStatus::Close) {
             pipeline.keep_reply_from(start);
         }
         flow
@@ -400,10 +412,10 @@ impl Engine {
     /// Evicts keys before a client's command if memory use exceeds the limit. This runs before every command, so that
     /// the memory used by the previous command counts. Returns whether the client stays connected.
     #[inline(never)]
-    fn keep_within_budget(&self, pipeline: &mut Pipeline<'_>) -> bool {
-        if pipeline.context.session.origin == Origin::Client
+    fn evict_keys_if_needed(&self, pipeline: &mut Pipeline<'_>) -> bool {
+        if pipeline.context.session.origin == CommandOrigin::Client
             && self.clients.memory_limit().is_some()
-            && !self.keep_client_within_budget(pipeline)
+            && !self.evict_clients_if_needed(pipeline)
         {
             return false;
         }
@@ -412,8 +424,8 @@ impl Engine {
         }
         self.budget.tell(&mut pipeline.context.worker.told);
         let over = self.excess() > 0;
-        let was_over = self.settings.gate().contains(Gate::OUT_OF_MEMORY);
-        if (over || was_over) && pipeline.context.session.origin == Origin::Client {
+        let was_over = self.settings.node_flags().contains(NodeFlags::OUT_OF_MEMORY);
+        if (over || was_over) && pipeline.context.session.origin == CommandOrigin::Client {
             pipeline.release_all();
             self.make_room(pipeline.context.worker, pipeline.context.now);
         }
@@ -422,7 +434,7 @@ impl Engine {
 
     /// Counts the client's memory including the replies of this batch, and evicts clients above `maxmemory-clients`.
     /// Returns whether this client stays connected.
-    fn keep_client_within_budget(&self, pipeline: &mut Pipeline<'_>) -> bool {
+    fn evict_clients_if_needed(&self, pipeline: &mut Pipeline<'_>) -> bool {
         let Context { session, reply, .. } = &pipeline.context;
         let replies = reply.len().saturating_sub(session.replied_from);
         session.client.footprint.replies.store(replies, Ordering::Relaxed);
@@ -435,11 +447,15 @@ impl Engine {
     }
 
     /// Runs a request on the slow path, with all admission checks.
-    fn careful_step<'r>(&'r self, pipeline: &mut Pipeline<'r>, request: &'r Prepared<'r>) -> Flow {
+    fn run_on_slow_path<'r>(
+        &'r self,
+        pipeline: &mut Pipeline<'r>,
+        request: &'r PrefetchedRequest<'r>,
+    ) -> DispatchStatus {
         pipeline.shown = false;
         // ASKING applies to one command, or to the transaction that starts with it.
         let asked = std::mem::take(&mut pipeline.context.session.asking);
-        let here = pipeline.context.session.background == Background::Here;
+        let here = pipeline.context.session.background == BackgroundMode::OnBackgroundWorker;
         pipeline.context.long = here.then(|| self.begin_in_background(&pipeline.context, request));
         let flow = match self.examine(pipeline, request, asked) {
             Ok(entry) => self.run_admitted(pipeline, request, entry, asked),
@@ -447,8 +463,8 @@ impl Engine {
         };
         pipeline.context.long = None;
         let session = &mut *pipeline.context.session;
-        session.asking |= asked && (flow.is_put_off() || session.in_transaction());
-        pipeline.context.session.forget_resumed(flow);
+        session.asking |= asked && (flow.is_deferred() || session.in_transaction());
+        pipeline.context.session.clear_resumed_deadline(flow);
         flow
     }
 
@@ -456,26 +472,26 @@ impl Engine {
     fn run_admitted<'r>(
         &'r self,
         pipeline: &mut Pipeline<'r>,
-        request: &'r Prepared<'r>,
+        request: &'r PrefetchedRequest<'r>,
         entry: &'static Registered,
         asked: bool,
-    ) -> Flow {
+    ) -> DispatchStatus {
         match entry.command.run {
-            Run::Script(_)
+            CommandRunner::Script(_)
                 if pipeline.context.session.debug_mode.is_some() && entry.command.name == "eval" =>
             {
-                Flow::Node(NodeCommand::DebugScript)
+                DispatchStatus::Node(NodeCommand::DebugScript)
             }
-            Run::Exec => {
+            CommandRunner::Exec => {
                 let (start, begun) = (pipeline.context.reply.len(), pipeline.clock);
                 let counted = self.slot_of_queue(&pipeline.context);
                 let done = self.exec(&mut pipeline.context, asked);
                 // As in Redis, transactions appear in the command logs after their commands.
-                if !done.as_ref().is_ok_and(|flow| flow.is_put_off()) {
+                if !done.as_ref().is_ok_and(|flow| flow.is_deferred()) {
                     pipeline.context.show(entry, request.args, false);
                 }
                 match done {
-                    Ok(Flow::Done) => {
+                    Ok(DispatchStatus::Done) => {
                         let flow = self.end(pipeline, entry, request.args, start);
                         if let Some(slot) = counted {
                             let nanos = pipeline.clock.saturating_sub(begun);
@@ -487,16 +503,16 @@ impl Engine {
                     Err(error) => self.fail(pipeline, entry, request.args, start, &error),
                 }
             }
-            Run::Here(_)
-            | Run::MayBlock(_)
-            | Run::Script(_)
-            | Run::Shell(_)
-            | Run::Node(_)
-            | Run::Container => loop {
+            CommandRunner::Engine(_)
+            | CommandRunner::MayBlock(_)
+            | CommandRunner::Script(_)
+            | CommandRunner::Shell(_)
+            | CommandRunner::Node(_)
+            | CommandRunner::Container => loop {
                 let run = |context: &mut Context<'r>| context.invoke::<Restartable>(entry);
                 match self.perform(pipeline, request, entry, run, asked) {
-                    Performed::Flow(flow) => return flow,
-                    Performed::Again(Again) => pipeline.context.slots.release(),
+                    PerformResult::Flow(flow) => return flow,
+                    PerformResult::Retry(Retry) => pipeline.context.slots.release(),
                 }
             },
         }
@@ -506,44 +522,44 @@ impl Engine {
     /// before the locks are released. The second check catches a pause, role change or load that began after admission:
     /// a thread that starts one only has to lock each slot once to know that nothing more will happen.
     #[inline]
-    fn perform<'r, E: Ending>(
+    fn perform<'r, E: HandlerResult>(
         &'r self,
         pipeline: &mut Pipeline<'r>,
-        request: &'r Prepared<'r>,
+        request: &'r PrefetchedRequest<'r>,
         entry: &'static Registered,
         handler: impl FnOnce(&mut Context<'r>) -> Result<E, CommandError>,
         asked: bool,
-    ) -> Performed<E::Again> {
+    ) -> PerformResult<E::Retry> {
         let start = pipeline.context.reply.len();
-        let brief = entry.command.flags.intersects(Flags::BRIEF.union(Flags::FAST));
+        let brief = entry.command.flags.intersects(Flags::LINEAR_IN_ARGS.union(Flags::FAST));
         if !brief {
             pipeline.ahead.clear();
             pipeline.release_ended();
         }
         if let Err(error) = self.lock(pipeline, request, entry, asked) {
-            return Performed::Flow(self.fail(pipeline, entry, request.args, start, &error));
+            return PerformResult::Flow(self.fail(pipeline, entry, request.args, start, &error));
         }
-        let gate = self.settings.gate();
+        let gate = self.settings.node_flags();
         if !brief && self.goes_to_background(&pipeline.context, entry, request.args, gate) {
-            return Performed::Flow(Flow::Long);
+            return PerformResult::Flow(DispatchStatus::Long);
         }
         let is_logged = pipeline.context.session.origin.is_logged();
-        if gate.contains(Gate::MONITORED) && !is_logged {
+        if gate.contains(NodeFlags::MONITORED) && !is_logged {
             pipeline.context.show(entry, request.args, false);
         }
         if !gate.is_empty() && is_logged {
-            match self.ask_again(pipeline, request, entry, gate) {
-                Ok(Flow::Done) => {}
-                Ok(flow) => return Performed::Flow(flow),
+            match self.check_admission_again(pipeline, request, entry, gate) {
+                Ok(DispatchStatus::Done) => {}
+                Ok(flow) => return PerformResult::Flow(flow),
                 Err(error) => {
-                    return Performed::Flow(self.fail(pipeline, entry, request.args, start, &error));
+                    return PerformResult::Flow(self.fail(pipeline, entry, request.args, start, &error));
                 }
             }
         }
         let context = &mut pipeline.context;
         // Checked under the locks: the log is opened at a point in time at which all slots are locked.
         context.worker.effects.start(is_logged && self.logs_under(gate));
-        let holds_all = entry.command.reach == Reach::AllSlots;
+        let holds_all = entry.command.reach == LockScope::AllSlots;
         let call = Call { entry, args: request.args, key: request.key.as_ref(), holds_all };
         let outcome = execute(context, call, handler);
         context.turn = None;
@@ -557,50 +573,53 @@ impl Engine {
             }
         }
         if outcome.as_ref().is_ok_and(E::is_done) {
-            return Performed::Flow(self.end(pipeline, entry, request.args, start));
+            return PerformResult::Flow(self.end(pipeline, entry, request.args, start));
         }
         let call = Invocation { entry, args: request.args, asked, db: pipeline.context.session.db };
-        self.end_otherwise(pipeline, call, start, outcome.map(E::into_outcome))
+        self.finish_without_reply(pipeline, call, start, outcome.map(E::into_outcome))
     }
 
     /// Handles a command that did not simply reply: it failed, blocked, must restart, or runs on its connection.
     #[cold]
-    fn end_otherwise<'r, A>(
+    fn finish_without_reply<'r, A>(
         &'r self,
         pipeline: &mut Pipeline<'r>,
         call: Invocation<'_>,
         start: usize,
-        outcome: Result<Outcome<A>, CommandError>,
-    ) -> Performed<A> {
+        outcome: Result<HandlerOutcome<A>, CommandError>,
+    ) -> PerformResult<A> {
         match outcome {
-            Ok(Outcome::Again(again)) => return Performed::Again(again),
-            Ok(Outcome::HandOver(command)) => return Performed::Flow(Flow::Node(command)),
-            Ok(Outcome::Block(wait)) if pipeline.context.may_wait() => {
-                return Performed::Flow(self.block(&mut pipeline.context, call, wait));
+            Ok(HandlerOutcome::Retry(again)) => return PerformResult::Retry(again),
+            Ok(HandlerOutcome::Defer(command)) => return PerformResult::Flow(DispatchStatus::Node(command)),
+            Ok(HandlerOutcome::Block(wait)) if pipeline.context.may_wait() => {
+                return PerformResult::Flow(self.block(&mut pipeline.context, call, wait));
             }
-            Ok(Outcome::Block(wait)) => (wait.nothing)(&mut pipeline.context.reply),
-            Ok(Outcome::Done) => {}
-            Err(error) => return Performed::Flow(self.fail(pipeline, call.entry, call.args, start, &error)),
+            Ok(HandlerOutcome::Block(wait)) => (wait.nothing)(&mut pipeline.context.reply),
+            Ok(HandlerOutcome::Done) => {}
+            Err(error) => {
+                return PerformResult::Flow(self.fail(pipeline, call.entry, call.args, start, &error));
+            }
         }
-        Performed::Flow(self.end(pipeline, call.entry, call.args, start))
+        PerformResult::Flow(self.end(pipeline, call.entry, call.args, start))
     }
 
     /// Checks the admission of a client's command under its slot locks, and shows the command to monitors.
     #[cold]
-    fn ask_again(
+    fn check_admission_again(
         &self,
         pipeline: &mut Pipeline<'_>,
-        request: &Prepared<'_>,
+        request: &PrefetchedRequest<'_>,
         entry: &'static Registered,
-        gate: Gate,
-    ) -> Result<Flow, CommandError> {
+        gate: NodeFlags,
+    ) -> Result<DispatchStatus, CommandError> {
         let context = &mut pipeline.context;
-        if gate.contains(Gate::BACKGROUND) && self.goes_to_background(context, entry, request.args, gate) {
-            return Ok(Flow::Long);
+        if gate.contains(NodeFlags::BACKGROUND) && self.goes_to_background(context, entry, request.args, gate)
+        {
+            return Ok(DispatchStatus::Long);
         }
         let nature = self.nature(context.worker, entry, request.args);
         let flow = self.pass_locked(context.session, gate, nature, &mut context.slots)?;
-        if flow == Flow::Done && !std::mem::replace(&mut pipeline.shown, true) {
+        if flow == DispatchStatus::Done && !std::mem::replace(&mut pipeline.shown, true) {
             context.show(entry, request.args, false);
         }
         Ok(flow)
@@ -614,7 +633,7 @@ impl Engine {
         entry: &'static Registered,
         args: Args<'_>,
         start: usize,
-    ) -> Flow {
+    ) -> DispatchStatus {
         let nanos = pipeline.lap();
         let measures = self.count(&mut pipeline.context, (entry, args), start, nanos);
         if measures.contains(Measures::SLOTS) {
@@ -623,7 +642,7 @@ impl Engine {
         if nanos >= NOTED_NANOS {
             self.note_time(pipeline.context.worker, (entry, args), pipeline.clock, nanos);
         }
-        Flow::Done
+        DispatchStatus::Done
     }
 
     /// Completes a failed command, unless it must run elsewhere.
@@ -635,8 +654,8 @@ impl Engine {
         args: Args<'_>,
         start: usize,
         error: &CommandError,
-    ) -> Flow {
-        if let Some(flow) = error.put_off() {
+    ) -> DispatchStatus {
+        if let Some(flow) = error.deferral() {
             pipeline.context.reply.truncate(start);
             return flow;
         }
@@ -644,14 +663,14 @@ impl Engine {
         if error.is_refusal() {
             // It was not executed: count neither a call nor its time.
             pipeline.context.fail(entry, start, error);
-            return Flow::Done;
+            return DispatchStatus::Done;
         }
         let measures = self.count(&mut pipeline.context, (entry, args), start, nanos);
         pipeline.context.fail(entry, start, error);
         if measures.contains(Measures::SLOTS) {
             self.count_slot(&mut pipeline.context, (entry, args), start, nanos);
         }
-        Flow::Done
+        DispatchStatus::Done
     }
 
     /// Queues the request in a transaction, or checks everything that may keep it from running here; the result then
@@ -659,18 +678,20 @@ impl Engine {
     fn examine<'r>(
         &'r self,
         pipeline: &mut Pipeline<'r>,
-        request: &'r Prepared<'r>,
+        request: &'r PrefetchedRequest<'r>,
         asked: bool,
-    ) -> Result<&'static Registered, Flow> {
+    ) -> Result<&'static Registered, DispatchStatus> {
         if is_cross_protocol(request) {
             pipeline.context.session.closing = true;
-            return Err(Flow::Close);
+            return Err(DispatchStatus::Close);
         }
         if pipeline.context.session.transaction.is_some()
             && let Some(queued) = self.queue(pipeline, request, asked)
         {
             match queued {
-                Err(error) if error.put_off().is_some() => return Err(error.put_off().unwrap_or(Flow::Long)),
+                Err(error) if error.deferral().is_some() => {
+                    return Err(error.deferral().unwrap_or(DispatchStatus::Long));
+                }
                 Ok(()) => {
                     pipeline.context.reply.simple("QUEUED");
                     let start = pipeline.context.reply.len();
@@ -682,15 +703,15 @@ impl Engine {
                 }
                 Err(error) => pipeline.context.reject(request.found, &error),
             }
-            return Err(Flow::Done);
+            return Err(DispatchStatus::Done);
         }
         match self.admit(&pipeline.context, request) {
-            Ok((entry, Flow::Done)) => Ok(entry),
+            Ok((entry, DispatchStatus::Done)) => Ok(entry),
             Ok((_, flow)) => Err(flow),
             Err(error) => {
                 let error = self.refused_exec(pipeline.context.session, request, error);
                 pipeline.context.reject(request.found, &error);
-                Err(Flow::Done)
+                Err(DispatchStatus::Done)
             }
         }
     }
@@ -698,7 +719,13 @@ impl Engine {
     /// Records an executed command in the statistics, and in the command logs if it was slow or large. Returns the
     /// enabled optional measurements.
     #[inline(always)]
-    pub fn account(&self, stats: &WorkerStats, session: &Session, now: Millis, ran: &Ran<'_>) -> Measures {
+    pub fn account(
+        &self,
+        stats: &WorkerStats,
+        session: &Session,
+        now: Millis,
+        ran: &ExecutedCommand<'_>,
+    ) -> Measures {
         let command = &stats.commands[ran.entry.index];
         add(&command.calls, 1);
         add(&command.nanos, ran.nanos);
@@ -711,7 +738,8 @@ impl Engine {
         if self.latency.wants(ran.nanos) {
             let event = if flags.contains(Flags::FAST) { "fast-command" } else { "command" };
             self.latency.sample(event, now, ran.nanos);
-            if matches!(session.background, Background::Here | Background::Waiting) {
+            if matches!(session.background, BackgroundMode::OnBackgroundWorker | BackgroundMode::OnWaitWorker)
+            {
                 self.latency.sample("background-command", now, ran.nanos);
             }
         }
@@ -725,7 +753,7 @@ impl Engine {
                 log.add(&session.client, now, measure, ran.args);
             }
         }
-        if measured.contains(Measures::KEYS) && session.origin == Origin::Client {
+        if measured.contains(Measures::KEYS) && session.origin == CommandOrigin::Client {
             self.count_keys(session.db, now, ran);
         }
         measured
@@ -735,20 +763,25 @@ impl Engine {
 impl Session {
     /// Clears the deadline of a resumed blocking command, unless it is deferred again.
     #[inline]
-    fn forget_resumed(&mut self, flow: Flow) {
-        if !flow.is_put_off() {
+    fn clear_resumed_deadline(&mut self, flow: DispatchStatus) {
+        if !flow.is_deferred() {
             self.resumes = None;
         }
     }
 
     /// Completes a command of a session that is not plain: appends queued messages, and closes the session if
     /// requested.
-    fn after(&mut self, command: Option<&'static Registered>, flow: Flow, out: &mut Vec<u8>) -> Flow {
-        if self.tracks && flow == Flow::Done {
+    fn after(
+        &mut self,
+        command: Option<&'static Registered>,
+        flow: DispatchStatus,
+        out: &mut Vec<u8>,
+    ) -> DispatchStatus {
+        if self.tracks && flow == DispatchStatus::Done {
             self.end_exception(command);
         }
         self.take_short_messages(out);
-        if self.closing && flow == Flow::Done { Flow::Close } else { flow }
+        if self.closing && flow == DispatchStatus::Done { DispatchStatus::Close } else { flow }
     }
 
     /// Ends the effect of CLIENT CACHING, which applies to the next command or to the transaction that starts with it.
@@ -766,7 +799,7 @@ impl Session {
 
 /// Looks up a command by its original name, which masters use for their own commands regardless of renaming here.
 #[cold]
-fn known_to_masters(context: &Context<'_>, args: Args<'_>) -> Option<&'static Registered> {
+fn find_by_original_name(context: &Context<'_>, args: Args<'_>) -> Option<&'static Registered> {
     context.commands.own_names().lookup(args).filter(|_| context.session.origin.is_stream())
 }
 
@@ -775,7 +808,7 @@ fn is_http(name: &[u8]) -> bool {
     name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:")
 }
 
-fn last_found(prepared: &[Prepared<'_>]) -> Option<&'static Registered> {
+fn last_found(prepared: &[PrefetchedRequest<'_>]) -> Option<&'static Registered> {
     prepared.iter().rev().find_map(|request| request.found)
 }
 

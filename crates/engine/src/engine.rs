@@ -29,7 +29,7 @@ use parking_lot::{Mutex, RwLock};
 use scripting::Scripts;
 use slot_routing::{Slot, Topology};
 
-use crate::budget::{Budget, Heap, Told};
+use crate::budget::{AllocatorStats, Budget, ReportedAllocations};
 use crate::clients::{Client, Clients};
 use crate::command_log::CommandLogs;
 use crate::effects::{EffectLog, Effects, NoLog};
@@ -51,14 +51,14 @@ use crate::slot_waits::SlotWaits;
 use crate::stats::{ErrorCodes, WorkerStats};
 use crate::tracking::TrackingTable;
 use crate::undeclared_keys::UndeclaredKeys;
-use crate::waiting::{Ready, Waits};
-use crate::watch::Watches;
+use crate::waiting::{ReadyKey, WaitQueues};
+use crate::watch::WatchTable;
 use expiry::ExpiryCursor;
 use lease::Lease;
 use local_expiry::LocalExpiry;
 use revocation::Revocations;
-pub use routing::Rerouting;
-pub(crate) use staged::Staged;
+pub use routing::TopologyChange;
+pub(crate) use staged::CopyOnAccess;
 use usage::UsageKind;
 
 /// The state shared by all connections of a server.
@@ -113,12 +113,12 @@ pub struct Engine {
     usage_kind: UsageKind,
     /// Clients that run MONITOR.
     pub monitors: Monitors,
-    pub(crate) watches: Watches,
-    pub(crate) waits: Waits,
+    pub(crate) watches: WatchTable,
+    pub(crate) waits: WaitQueues,
     /// Wall clock minus the workers' monotonic clock, in microseconds; 0 while unknown.
     pub(crate) wall_base: AtomicI64,
     /// The source of the keys if this engine belongs to a script debugging session.
-    pub(crate) staged: Option<Staged>,
+    pub(crate) staged: Option<CopyOnAccess>,
     /// Numbers and names of the commands, for access control and statistics.
     pub catalogue: Arc<CommandCatalogue>,
     workers: Mutex<Vec<Arc<WorkerStats>>>,
@@ -137,10 +137,10 @@ pub struct Worker {
     pub(crate) key: Vec<u8>,
     pub(crate) name: Vec<u8>,
     /// Changed keys that clients wait for, until those clients are served.
-    pub(crate) ready: Vec<Ready>,
+    pub(crate) ready: Vec<ReadyKey>,
     /// Keys that did not exist before the running command, recorded only if `new` events may have subscribers.
     pub(crate) absent: Absent,
-    pub(crate) told: Told,
+    pub(crate) told: ReportedAllocations,
     pub(crate) evictor: Evictor,
     /// Tables emptied by a command, dropped after the slot locks are released.
     pub(crate) garbage: Vec<Table>,
@@ -192,8 +192,8 @@ impl Engine {
             local_expiry: LocalExpiry::default(),
             usage_kind: UsageKind::default(),
             monitors: Monitors::default(),
-            watches: Watches::default(),
-            waits: Waits::default(),
+            watches: WatchTable::default(),
+            waits: WaitQueues::default(),
             wall_base: AtomicI64::new(0),
             users: RwLock::new(Users::new(catalogue.clone())),
             acl_log: Mutex::default(),
@@ -217,7 +217,7 @@ impl Engine {
     /// Creates the engine of a sentinel: without data, and with the sentinel's commands, of which the engine runs only
     /// those about connections.
     #[must_use]
-    pub fn of_sentinel(catalogue: impl Into<Arc<CommandCatalogue>>, seed: u64) -> Self {
+    pub fn for_sentinel(catalogue: impl Into<Arc<CommandCatalogue>>, seed: u64) -> Self {
         Self::new(catalogue, Keyspace::new(seed, 1), None, Box::new(NoLog))
     }
 
@@ -238,7 +238,7 @@ impl Engine {
             name: Vec::new(),
             ready: Vec::new(),
             absent: Absent::default(),
-            told: Told::nothing(),
+            told: ReportedAllocations::nothing(),
             evictor: Evictor::default(),
             garbage: Vec::new(),
             pushes: Vec::new(),
@@ -308,7 +308,7 @@ impl Engine {
 impl Worker {
     /// Lets the worker report the general allocator's memory that its thread allocates and frees.
     #[must_use]
-    pub fn counting_heap(mut self, heap: Heap) -> Self {
+    pub fn with_allocator_stats(mut self, heap: AllocatorStats) -> Self {
         self.told.heap = heap;
         self
     }

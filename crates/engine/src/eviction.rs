@@ -24,7 +24,7 @@ const USUAL_MICROS: f64 = 500.0;
 
 /// The order in which keys are evicted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Order {
+pub enum EvictionOrder {
     /// Least recently used first.
     Lru,
     /// Least recently modified first.
@@ -39,14 +39,14 @@ pub enum Order {
 
 /// An eviction policy (`maxmemory-policy`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Policy {
+pub struct EvictionRule {
     /// The order of eviction; `None` means no eviction.
-    pub order: Option<Order>,
+    pub order: Option<EvictionOrder>,
     /// Whether only keys with an expiry are evicted.
     pub volatile: bool,
 }
 
-impl Policy {
+impl EvictionRule {
     /// Returns the eviction rank of a key; the highest is evicted first.
     pub(crate) fn merit(
         self,
@@ -56,40 +56,40 @@ impl Policy {
         now: Millis,
     ) -> u64 {
         match self.order {
-            Some(Order::Lru | Order::Lrm) => usage.idle_seconds(now),
-            Some(Order::Lfu) => {
+            Some(EvictionOrder::Lru | EvictionOrder::Lrm) => usage.idle_seconds(now),
+            Some(EvictionOrder::Lfu) => {
                 let lfu = lfu.unwrap_or(LfuSettings { log_factor: 10, decay_minutes: 1 });
                 u64::from(u8::MAX - usage.frequency(now, lfu))
             }
-            Some(Order::Ttl) => expiry.map_or(0, |at| u64::MAX / 2 - at.0.max(0) as u64),
-            Some(Order::Random) | None => 0,
+            Some(EvictionOrder::Ttl) => expiry.map_or(0, |at| u64::MAX / 2 - at.0.max(0) as u64),
+            Some(EvictionOrder::Random) | None => 0,
         }
     }
 }
 
 /// All policies by their configuration values.
-pub(crate) const POLICIES: [(EvictionPolicy, Policy); 10] = [
-    (EvictionPolicy::NoEviction, Policy { order: None, volatile: false }),
-    (EvictionPolicy::AllKeysLru, Policy { order: Some(Order::Lru), volatile: false }),
-    (EvictionPolicy::AllKeysLrm, Policy { order: Some(Order::Lrm), volatile: false }),
-    (EvictionPolicy::AllKeysLfu, Policy { order: Some(Order::Lfu), volatile: false }),
-    (EvictionPolicy::AllKeysRandom, Policy { order: Some(Order::Random), volatile: false }),
-    (EvictionPolicy::VolatileLru, Policy { order: Some(Order::Lru), volatile: true }),
-    (EvictionPolicy::VolatileLrm, Policy { order: Some(Order::Lrm), volatile: true }),
-    (EvictionPolicy::VolatileLfu, Policy { order: Some(Order::Lfu), volatile: true }),
-    (EvictionPolicy::VolatileRandom, Policy { order: Some(Order::Random), volatile: true }),
-    (EvictionPolicy::VolatileTtl, Policy { order: Some(Order::Ttl), volatile: true }),
+pub(crate) const POLICIES: [(EvictionPolicy, EvictionRule); 10] = [
+    (EvictionPolicy::NoEviction, EvictionRule { order: None, volatile: false }),
+    (EvictionPolicy::AllKeysLru, EvictionRule { order: Some(EvictionOrder::Lru), volatile: false }),
+    (EvictionPolicy::AllKeysLrm, EvictionRule { order: Some(EvictionOrder::Lrm), volatile: false }),
+    (EvictionPolicy::AllKeysLfu, EvictionRule { order: Some(EvictionOrder::Lfu), volatile: false }),
+    (EvictionPolicy::AllKeysRandom, EvictionRule { order: Some(EvictionOrder::Random), volatile: false }),
+    (EvictionPolicy::VolatileLru, EvictionRule { order: Some(EvictionOrder::Lru), volatile: true }),
+    (EvictionPolicy::VolatileLrm, EvictionRule { order: Some(EvictionOrder::Lrm), volatile: true }),
+    (EvictionPolicy::VolatileLfu, EvictionRule { order: Some(EvictionOrder::Lfu), volatile: true }),
+    (EvictionPolicy::VolatileRandom, EvictionRule { order: Some(EvictionOrder::Random), volatile: true }),
+    (EvictionPolicy::VolatileTtl, EvictionRule { order: Some(EvictionOrder::Ttl), volatile: true }),
 ];
 
 /// Memory state relative to `maxmemory`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Room {
+pub enum MemoryState {
     /// Below the limit.
-    Enough,
+    BelowLimit,
     /// Above the limit, with eviction in progress.
     Evicting,
     /// Above the limit, and nothing can be evicted.
-    None,
+    Exhausted,
 }
 
 /// A sampled key that may be evicted.
@@ -107,26 +107,26 @@ pub(crate) struct Candidate {
 pub(crate) struct Evictor {
     /// In ascending order of rank.
     candidates: Vec<Candidate>,
-    policy: Option<Policy>,
-    slots: Slots,
+    policy: Option<EvictionRule>,
+    slots: SlotSampler,
 }
 
 /// Samples slots in proportion to their key counts. The cached counts take one kilobyte, since even the smallest cache
 /// pays for them.
 #[derive(Debug)]
-struct Slots {
+struct SlotSampler {
     /// Cumulative key counts by block of slots.
     sums: [u64; SLOTS / BLOCK],
     chosen: usize,
 }
 
-impl Default for Slots {
+impl Default for SlotSampler {
     fn default() -> Self {
         Self { sums: [0; SLOTS / BLOCK], chosen: 0 }
     }
 }
 
-impl Slots {
+impl SlotSampler {
     /// Chooses a slot at random, weighted by its keys; `None` if all slots are empty.
     fn choose(&mut self, keyspace: &Keyspace, volatile: bool, random: u64) -> Option<Slot> {
         let keys_in = |number: usize| {
@@ -163,10 +163,10 @@ fn keys_of(keyspace: &Keyspace, slot: Slot, volatile: bool) -> usize {
 
 impl Evictor {
     /// Switches to a policy; candidates of another policy are dropped.
-    pub(crate) fn follow(&mut self, policy: Policy) {
+    pub(crate) fn follow(&mut self, policy: EvictionRule) {
         if self.policy.replace(policy) != Some(policy) {
             self.candidates.clear();
-            self.slots = Slots::default();
+            self.slots = SlotSampler::default();
         }
     }
 
@@ -227,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_evicts_for_as_long_as_its_tenacity_lets_it() {
+    fn eviction_time_limit_grows_with_tenacity() {
         assert_eq!([0, 5, 10].map(time_limit), [0, 250_000, 500_000]);
         assert!((120_000_000_000..130_000_000_000).contains(&time_limit(99)), "two minutes");
         assert_eq!(time_limit(100), u64::MAX);

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_time_lies_in_its_bucket_and_is_known_to_a_sixteenth() {
+    fn buckets_have_relative_error_of_one_sixteenth() {
         for nanos in (0..5000).chain([1 << 20, (1 << 30) + 12345, (1 << 35) + 7]) {
             let last = last_of(bucket(nanos));
             assert!(last >= nanos && last - nanos <= nanos / 16, "{nanos}: {last}");
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn percentiles_and_powers_of_two() {
+    fn percentiles_and_cumulative_counts_are_computed() {
         let histogram = Histogram::default();
         let mut all = Distribution::default();
         all.add(&histogram);

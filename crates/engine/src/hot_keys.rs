@@ -95,16 +95,16 @@ impl KeyCost {
 }
 
 /// A key's name, shared between the summaries.
-type Name = Arc<[u8]>;
+type KeyName = Arc<[u8]>;
 
 /// A session started by HOTKEYS START.
 #[derive(Debug)]
-struct Session {
+struct HotKeysSession {
     request: HotKeysRequest,
     begun: Millis,
     ended: Option<Millis>,
-    by_nanos: SpaceSaving<Name>,
-    by_bytes: SpaceSaving<Name>,
+    by_nanos: SpaceSaving<KeyName>,
+    by_bytes: SpaceSaving<KeyName>,
     seen: u64,
     all: KeyCost,
     selected: KeyCost,
@@ -134,7 +134,7 @@ pub struct HotKeysReport {
     pub by_bytes: Vec<(Arc<[u8]>, u64)>,
 }
 
-impl Session {
+impl HotKeysSession {
     /// Ends the session if its duration is over.
     fn expire(&mut self, now: Millis) {
         let until = self.begun.0.saturating_add_unsigned(self.request.seconds.saturating_mul(1000));
@@ -159,7 +159,7 @@ impl Session {
         self.sampled.add(cost);
         let shares = keys.len() as u64;
         for key in selected {
-            let name = Name::from(*key);
+            let name = KeyName::from(*key);
             if self.request.cpu {
                 self.by_nanos.add(name.clone(), cost.nanos / shares);
             }
@@ -198,11 +198,11 @@ pub struct HotKeyWindows {
 
 /// The current window and the last complete one.
 #[derive(Debug, Default)]
-struct Windows {
+struct HotKeyWindowState {
     settings: HotKeyWindows,
     begun: Millis,
     seen: u64,
-    live: SpaceSaving<(u16, Name)>,
+    live: SpaceSaving<(u16, KeyName)>,
     samples: u64,
     last: Option<HotKeyWindow>,
 }
@@ -218,7 +218,7 @@ pub struct HotKeyWindow {
     pub keys: Vec<(u16, Arc<[u8]>, u64)>,
 }
 
-impl Windows {
+impl HotKeyWindowState {
     fn new(settings: HotKeyWindows) -> Self {
         Self { settings, live: SpaceSaving::new(settings.top), ..Self::default() }
     }
@@ -256,7 +256,7 @@ impl Windows {
             // Deterministic sampling, evenly spread: no randomness needed.
             if (self.seen % 100) * self.settings.percent % 100 < self.settings.percent {
                 self.samples += 1;
-                self.live.add((db, Name::from(*key)), 1);
+                self.live.add((db, KeyName::from(*key)), 1);
             }
         }
     }
@@ -265,8 +265,8 @@ impl Windows {
 /// State of both forms of HOTKEYS.
 #[derive(Debug, Default)]
 pub struct HotKeys {
-    session: Mutex<Option<Session>>,
-    windows: Mutex<Windows>,
+    session: Mutex<Option<HotKeysSession>>,
+    windows: Mutex<HotKeyWindowState>,
 }
 
 /// Errors of HOTKEYS.
@@ -292,7 +292,7 @@ impl HotKeys {
             return Err(HotKeysError::Active);
         }
         let top = request.top;
-        *session = Some(Session {
+        *session = Some(HotKeysSession {
             request,
             begun: now,
             ended: None,
@@ -340,7 +340,7 @@ impl HotKeys {
     /// Discards the windows' counts after the data set was emptied.
     pub fn forget_windows(&self) {
         let mut windows = self.windows.lock();
-        *windows = Windows::new(windows.settings);
+        *windows = HotKeyWindowState::new(windows.settings);
     }
 
     /// Returns the session's results, if there is one.
@@ -366,7 +366,7 @@ impl HotKeys {
         let mut windows = self.windows.lock();
         if windows.settings != wanted {
             let last = windows.last.take().filter(|_| wanted.top > 0);
-            *windows = Windows { last, ..Windows::new(wanted) };
+            *windows = HotKeyWindowState { last, ..HotKeyWindowState::new(wanted) };
         }
         let is_active = session.as_ref().is_some_and(|session| session.ended.is_none());
         settings.set_measures(Measures::KEYS, is_active || wanted.top > 0);
@@ -389,7 +389,7 @@ impl HotKeys {
 }
 
 /// Returns whether a session is running, after ending it if its duration is over.
-fn is_active(session: &mut Option<Session>, now: Millis) -> bool {
+fn is_active(session: &mut Option<HotKeysSession>, now: Millis) -> bool {
     session.as_mut().is_some_and(|session| {
         session.expire(now);
         session.ended.is_none()
@@ -413,8 +413,8 @@ mod tests {
     }
 
     #[test]
-    fn window_is_told_when_it_is_complete_and_until_the_next() {
-        let mut windows = Windows::new(HotKeyWindows { top: 2, percent: 100, seconds: 2 });
+    fn last_complete_window_is_reported() {
+        let mut windows = HotKeyWindowState::new(HotKeyWindows { top: 2, percent: 100, seconds: 2 });
         for _ in 0..10 {
             windows.count(3, &[b"a", b"b", b"a"], Millis(1000));
         }
@@ -432,9 +432,9 @@ mod tests {
     }
 
     #[test]
-    fn share_of_accesses_is_counted() {
+    fn sampling_percentage_is_applied() {
         for percent in [1, 7, 50, 99, 100] {
-            let mut windows = Windows::new(HotKeyWindows { top: 2, percent, seconds: 1 });
+            let mut windows = HotKeyWindowState::new(HotKeyWindows { top: 2, percent, seconds: 1 });
             for _ in 0..1000 {
                 windows.count(0, &[b"a"], Millis(1));
             }

@@ -37,7 +37,7 @@ bitflags! {
 
 /// Where the search for keys starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Begin {
+pub enum BeginSearch {
     /// At this argument index.
     Index(u8),
     /// After a keyword, searched from argument `from` (backwards from the end if negative).
@@ -54,7 +54,7 @@ pub enum Begin {
 
 /// Which arguments after the start are keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Find {
+pub enum FindKeys {
     /// Every `step`-th argument from the start to `last` after it (from the end if negative); a `limit` above 1
     /// restricts it to the first 1/limit of the remaining arguments.
     Range {
@@ -80,9 +80,9 @@ pub enum Find {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeySpec {
     /// Where the search starts.
-    pub begin: Begin,
+    pub begin: BeginSearch,
     /// Which arguments are keys from there.
-    pub find: Find,
+    pub find: FindKeys,
     /// How the command uses these keys.
     pub flags: KeyFlags,
 }
@@ -97,32 +97,44 @@ impl KeySpec {
     /// Specifies every `step`-th argument from `index` to `last` after it.
     #[must_use]
     pub const fn range(index: u8, last: i8, step: u8, flags: KeyFlags) -> Self {
-        Self { begin: Begin::Index(index), find: Find::Range { last, step, limit: 0 }, flags }
+        Self { begin: BeginSearch::Index(index), find: FindKeys::Range { last, step, limit: 0 }, flags }
     }
 
     /// Specifies keys that follow their count at argument `index`.
     #[must_use]
     pub const fn counted(index: u8, flags: KeyFlags) -> Self {
-        Self { begin: Begin::Index(index), find: Find::KeyNum { count_at: 0, first: 1, step: 1 }, flags }
+        Self {
+            begin: BeginSearch::Index(index),
+            find: FindKeys::KeyNum { count_at: 0, first: 1, step: 1 },
+            flags,
+        }
     }
 
     /// Specifies one key after a keyword, searched from argument `from`.
     #[must_use]
     pub const fn behind(word: &'static str, from: i8, flags: KeyFlags) -> Self {
-        Self { begin: Begin::Keyword { word, from }, find: Find::Range { last: 0, step: 1, limit: 0 }, flags }
+        Self {
+            begin: BeginSearch::Keyword { word, from },
+            find: FindKeys::Range { last: 0, step: 1, limit: 0 },
+            flags,
+        }
     }
 
     /// Specifies all arguments after a keyword, or the first half of them if `limit` is 2.
     #[must_use]
     pub const fn all_behind(word: &'static str, from: i8, limit: u8, flags: KeyFlags) -> Self {
-        Self { begin: Begin::Keyword { word, from }, find: Find::Range { last: -1, step: 1, limit }, flags }
+        Self {
+            begin: BeginSearch::Keyword { word, from },
+            find: FindKeys::Range { last: -1, step: 1, limit },
+            flags,
+        }
     }
 
     /// Returns the argument index if this is a single key at a fixed position.
     #[must_use]
     pub const fn single(&self) -> Option<usize> {
         match (self.begin, self.find) {
-            (Begin::Index(index), Find::Range { last: 0, .. }) => Some(index as usize),
+            (BeginSearch::Index(index), FindKeys::Range { last: 0, .. }) => Some(index as usize),
             _ => None,
         }
     }
@@ -132,7 +144,7 @@ impl KeySpec {
     pub fn visit(&self, args: Args<'_>, visit: &mut impl FnMut(usize)) {
         let Some(begin) = self.begin(args) else { return };
         let (first, count, step) = match self.find {
-            Find::Range { last, step, limit } => {
+            FindKeys::Range { last, step, limit } => {
                 let left = args.len().saturating_sub(begin);
                 let end = match (last, limit) {
                     (0.., _) => begin + last as usize,
@@ -145,7 +157,7 @@ impl KeySpec {
                 let step = usize::from(step);
                 ((begin), (end + 1).saturating_sub(begin).div_ceil(step), step)
             }
-            Find::KeyNum { count_at, first, step } => {
+            FindKeys::KeyNum { count_at, first, step } => {
                 let count = args.get(begin + usize::from(count_at)).and_then(resp::parse_i64);
                 let Some(count) = count.and_then(|count| usize::try_from(count).ok()) else { return };
                 let (first, step) = (begin + usize::from(first), usize::from(step));
@@ -162,9 +174,9 @@ impl KeySpec {
 
     fn begin(&self, args: Args<'_>) -> Option<usize> {
         match self.begin {
-            Begin::Unknown => None,
-            Begin::Index(index) => Some(usize::from(index)),
-            Begin::Keyword { word, from } => {
+            BeginSearch::Unknown => None,
+            BeginSearch::Index(index) => Some(usize::from(index)),
+            BeginSearch::Keyword { word, from } => {
                 let is_word = |index: &usize| args[*index].eq_ignore_ascii_case(word.as_bytes());
                 let found = if from >= 0 {
                     (from as usize..args.len()).find(is_word)
@@ -229,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_found_by_every_kind_of_spec() {
+    fn every_kind_of_key_spec_finds_keys() {
         let range = |last, step| KeySpec::range(1, last, step, KeyFlags::RO);
         let streams = |limit| KeySpec::all_behind("STREAMS", 1, limit, KeyFlags::RO);
         let numkeys = KeySpec::counted(1, KeyFlags::RO);

@@ -17,12 +17,12 @@ const NANOS_A_MILLISECOND: u64 = 1_000_000;
 pub struct LatencyMonitor {
     /// In nanoseconds; the maximum value disables the monitor.
     threshold: AtomicU64,
-    events: Mutex<BTreeMap<&'static str, Event>>,
+    events: Mutex<BTreeMap<&'static str, LatencyEvent>>,
 }
 
 /// The samples of one kind of event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Event {
+pub struct LatencyEvent {
     /// Time in seconds since the epoch and duration in milliseconds, oldest first.
     pub samples: VecDeque<(i64, u64)>,
     /// Maximum duration in milliseconds.
@@ -82,12 +82,12 @@ impl LatencyMonitor {
     }
 
     /// Returns the samples of all events.
-    pub fn events(&self) -> BTreeMap<&'static str, Event> {
+    pub fn events(&self) -> BTreeMap<&'static str, LatencyEvent> {
         self.events.lock().clone()
     }
 
     /// Finds an event by name, ignoring case.
-    pub fn event(&self, name: &[u8]) -> Option<Event> {
+    pub fn event(&self, name: &[u8]) -> Option<LatencyEvent> {
         let events = self.events.lock();
         events
             .iter()
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_of_each_second_is_kept() {
+    fn worst_sample_per_second_is_kept() {
         let monitor = LatencyMonitor::default();
         monitor.sample("command", Millis(1000), u64::MAX - 1);
         assert!(!monitor.is_on() && monitor.events().is_empty());

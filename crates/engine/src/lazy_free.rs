@@ -14,12 +14,12 @@ const LARGE: usize = 64 << 10;
 const LARGE_TABLES: usize = 16 * LARGE;
 
 #[derive(Debug)]
-enum Waste {
+enum Garbage {
     Value(RemovedValue),
     Tables(Vec<Table>),
 }
 
-impl Waste {
+impl Garbage {
     /// Returns the approximate memory that freeing it releases, in bytes.
     fn bytes(&self) -> usize {
         match self {
@@ -38,16 +38,16 @@ impl Waste {
 }
 
 /// The callback that schedules [`LazyFreeQueue::empty`].
-type Ring = Box<dyn Fn() + Send + Sync>;
+type FilledCallback = Box<dyn Fn() + Send + Sync>;
 
 /// Values and tables waiting to be freed in the background.
 #[derive(Default)]
 pub struct LazyFreeQueue {
-    waiting: Mutex<Vec<Waste>>,
+    waiting: Mutex<Vec<Garbage>>,
     pending: AtomicUsize,
     pending_bytes: AtomicUsize,
     freed: AtomicU64,
-    ring: OnceLock<Ring>,
+    ring: OnceLock<FilledCallback>,
 }
 
 impl fmt::Debug for LazyFreeQueue {
@@ -60,7 +60,7 @@ impl LazyFreeQueue {
     /// Frees a removed value, in the background if it is large and `lazy` is set.
     pub(crate) fn discard(&self, dropped: RemovedValue, lazy: bool) {
         if lazy && Self::is_large(&dropped) {
-            self.throw(Waste::Value(dropped));
+            self.throw(Garbage::Value(dropped));
         }
     }
 
@@ -75,11 +75,11 @@ impl LazyFreeQueue {
         if tables.iter().map(Table::estimated_bytes).sum::<usize>() < LARGE_TABLES {
             return tables;
         }
-        self.throw(Waste::Tables(tables));
+        self.throw(Garbage::Tables(tables));
         Vec::new()
     }
 
-    fn throw(&self, waste: Waste) {
+    fn throw(&self, waste: Garbage) {
         self.pending.fetch_add(waste.values(), Ordering::Relaxed);
         self.pending_bytes.fetch_add(waste.bytes(), Ordering::Relaxed);
         let mut waiting = self.waiting.lock();

@@ -47,31 +47,31 @@ mod undeclared_keys;
 mod waiting;
 mod watch;
 
-pub use access::Denied;
-pub use budget::{Budget, Heap, Turnover};
+pub use access::AccessDenied;
+pub use budget::{AllocatorStats, Budget, ThreadAllocations};
 pub use clients::{
-    ChannelKind, Client, ClientFlags, ClientKind, Clients, Link, Mode as TrackingMode, Names, Tracking,
-    Unblock, Wake,
+    ChannelKind, Client, ClientFlags, ClientKind, ClientNames, Clients, ConnectionInfo, Tracking,
+    TrackingMode, UnblockReason, Wake,
 };
 pub use command::{
-    Categories, Channels, Command, Commands, Context, Databases, Estimated, FEW_KEYS, Flags, Group,
-    PinnedValues, Reach, Registered, Registry, RenameError, Run, Shell,
+    Categories, Channels, Command, CommandRunner, Commands, Context, Databases, Estimated, FEW_KEYS, Flags,
+    Group, LockScope, PinnedValues, Registered, Registry, RenameError, Shell,
 };
-pub use command_log::{CommandLog, CommandLogs, Entry as CommandLogEntry};
+pub use command_log::{CommandLog, CommandLogEntry, CommandLogs};
 pub use debugging::DebuggedScript;
-pub use dispatch::{Dispatcher, Flow, Ran, Requests, Resumed};
+pub use dispatch::{DispatchStatus, Dispatcher, ExecutedCommand, PipelinedRequests, WaitEnd};
 pub use effects::{EffectLog, NoLog};
-pub use engine::{Engine, Rerouting, Worker};
+pub use engine::{Engine, TopologyChange, Worker};
 pub use error::{CommandError, NO_EFFECT, misused, quoted, until_nul};
-pub use eviction::{Order, Policy, Room};
+pub use eviction::{EvictionOrder, EvictionRule, MemoryState};
 pub use histogram::Distribution;
 pub use hot_keys::{
     HotKeyWindow, HotKeyWindows, HotKeys, HotKeysError, HotKeysReport, HotKeysRequest, KeyCost,
 };
-pub use keys::{Begin, Find, KeyFlags, KeySpec, ParseKeys, RequestKeys};
-pub use latency::{Event as LatencyEvent, LatencyMonitor};
+pub use keys::{BeginSearch, FindKeys, KeyFlags, KeySpec, ParseKeys, RequestKeys};
+pub use latency::{LatencyEvent, LatencyMonitor};
 pub use lazy_free::LazyFreeQueue;
-pub use migration::{CapturedKey, Left, Release};
+pub use migration::{CapturedKey, ReleaseResult, RemainingKeys};
 pub use monitors::Monitors;
 pub use notifications::Class;
 pub use pause::{PauseMode, PausePurpose, Pauses};
@@ -79,12 +79,14 @@ pub use pubsub::{Bus, PubSub};
 pub use random::Random;
 pub use sampling::KeySample;
 pub use scripting::{Runnable, ScriptCall, ScriptHooks, sha_of};
-pub use session::{Background, DebugMode, Mute, Origin, Session};
-pub use settings::{Evicting, Gate, Lazy, Measures, Permission, Settings, Watched};
+pub use session::{BackgroundMode, CommandOrigin, DebugMode, ReplySuppression, Session};
+pub use settings::{
+    EvictionSettings, LazyFreeReason, Measures, NodeFlags, Permission, SentinelState, Settings,
+};
 pub use shell_commands::{AclCommand, ClusterCommand, DebugCommand, NodeCommand, ShellCommand};
 pub use slot_costs::SlotCost;
 pub use slot_waits::SlotWaits;
 pub use stats::{CommandStats, WorkerStats};
 pub use tracking::TrackingTable;
 pub use undeclared_keys::UndeclaredKeys;
-pub use waiting::{Outcome, Wait, Waiter};
+pub use waiting::{HandlerOutcome, KeyWait, Waiter};

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slot_is_held_as_long_as_one_of_its_commands_runs() {
+    fn slot_is_registered_while_slow_command_runs() {
         let (all, slot) = (LongCommands::default(), |number| Slot::new(number).unwrap());
         assert!(!all.hold_any(&[slot(1)]) && !all.hold_any(&[]));
         let first = all.begin(vec![slot(1), slot(1), slot(2)]);

@@ -7,7 +7,7 @@
 //!
 //! Keys left over in a slot with a new owner are deleted in small batches.
 //!
-//! [`Order`] is the parsed command, and [`Migration`] the state machine that decides what to capture, send and release.
+//! [`MigrateArgs`] is the parsed command, and [`Migration`] the state machine that decides what to capture, send and release.
 
 mod machine;
 mod order;
@@ -19,11 +19,11 @@ use slot_routing::{ClientTransport, Ownership, ReplOffset, RouteRequest, Slot};
 
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
-use crate::settings::Gate;
+use crate::settings::NodeFlags;
 use crate::stats::add;
 
-pub use machine::{Failure, Input, Migration, Step};
-pub use order::{Destination, Order, keys_of_migrate};
+pub use machine::{MigrateError, MigrateStep, MigrateStepResult, Migration};
+pub use order::{Destination, MigrateArgs, keys_of_migrate};
 
 /// Number of keys deleted per lock of a slot: some tens of microseconds of work.
 const KEYS_PER_LOCK: usize = 64;
@@ -41,7 +41,7 @@ pub struct CapturedKey {
 
 /// The result of releasing a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Release {
+pub enum ReleaseResult {
     /// Deleted; the log offset after the deletion if the log has a reader.
     Gone(Option<ReplOffset>),
     /// The key differs from the captured value.
@@ -52,9 +52,9 @@ pub enum Release {
 
 /// What remains in a slot that this node gives up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Left {
+pub enum RemainingKeys {
     /// Nothing that this node may delete.
-    Nothing,
+    None,
     /// Possibly more keys.
     Some,
     /// Keys that cannot be deleted before a pause ends.
@@ -80,7 +80,7 @@ impl Engine {
 
     fn may_release(&self, locked: &mut LockedSlots<'_>, slot: Option<Slot>) -> Result<(), CommandError> {
         let (Some(topology), Some(slot)) = (&self.topology, slot) else {
-            let replica = self.settings.gate().contains(Gate::READ_ONLY_REPLICA);
+            let replica = self.settings.node_flags().contains(NodeFlags::READ_ONLY_REPLICA);
             return if replica { Err(CommandError::ReadOnlyReplica) } else { Ok(()) };
         };
         match locked.slot(slot).ownership() {
@@ -114,28 +114,28 @@ impl Engine {
         key: &[u8],
         now: Millis,
         captured: &CapturedKey,
-    ) -> Result<Release, CommandError> {
+    ) -> Result<ReleaseResult, CommandError> {
         let handle = self.keyspace.key(key);
         let mut locked = self.keyspace.lock_many(&[handle.slot()]);
-        let gate = self.settings.gate();
-        if gate.intersects(Gate::PAUSED) {
-            return Ok(Release::Paused);
+        let gate = self.settings.node_flags();
+        if gate.intersects(NodeFlags::PAUSED) {
+            return Ok(ReleaseResult::Paused);
         }
-        if gate.contains(Gate::LOADING) {
+        if gate.contains(NodeFlags::LOADING) {
             return Err(CommandError::Loading);
         }
         self.may_release(&mut locked, self.topology.as_ref().map(|_| handle.slot()))?;
         if self.captured(&mut locked, db, key, now, captured.dialect).as_ref() != Some(captured) {
-            return Ok(Release::Changed);
+            return Ok(ReleaseResult::Changed);
         }
         let table = locked.slot_mut(handle.slot()).table(db);
-        let KeyLookup::Live(place) = table.find(&handle, now) else { return Ok(Release::Changed) };
+        let KeyLookup::Live(place) = table.find(&handle, now) else { return Ok(ReleaseResult::Changed) };
         let dropped = table.remove(place, &handle);
         add(&worker.stats.changes, 1);
-        let end = self.key_gone(db, handle.slot(), key, b"DEL");
+        let end = self.log_removed_key(db, handle.slot(), key, b"DEL");
         drop(locked);
         self.lazy_free.discard(dropped, true);
-        Ok(Release::Gone(end))
+        Ok(ReleaseResult::Gone(end))
     }
 
     /// Pauses clients' writes to `slot` until [`Engine::free_slot`]; returns `false` if that is impossible.
@@ -162,25 +162,25 @@ impl Engine {
 
     /// Deletes and logs some keys of a slot that another node serves now. Slots that this node serves, imports or
     /// replicates keep their keys, and so do hidden slots, which are being imported.
-    pub fn leave_slot(&self, slot: Slot) -> Left {
+    pub fn leave_slot(&self, slot: Slot) -> RemainingKeys {
         self.delete_some(slot, false)
     }
 
     /// Deletes some keys of a hidden slot whose import has failed.
-    pub fn drop_imported(&self, slot: Slot) -> Left {
+    pub fn delete_imported_keys(&self, slot: Slot) -> RemainingKeys {
         self.delete_some(slot, true)
     }
 
-    fn delete_some(&self, slot: Slot, is_hidden: bool) -> Left {
+    fn delete_some(&self, slot: Slot, is_hidden: bool) -> RemainingKeys {
         let mut dropped = Vec::new();
         let mut guard = self.keyspace.lock(slot);
-        let gate = self.settings.gate();
+        let gate = self.settings.node_flags();
         let elsewhere = matches!(guard.ownership(), Ownership::Elsewhere | Ownership::Unassigned);
-        if gate.contains(Gate::REPLICA) || !elsewhere || guard.is_hidden() != is_hidden {
-            return Left::Nothing;
+        if gate.contains(NodeFlags::REPLICA) || !elsewhere || guard.is_hidden() != is_hidden {
+            return RemainingKeys::None;
         }
-        if gate.intersects(Gate::PAUSED) {
-            return Left::Paused;
+        if gate.intersects(NodeFlags::PAUSED) {
+            return RemainingKeys::Paused;
         }
         let mut keys: Vec<Vec<u8>> = Vec::new();
         for db in guard.databases() {
@@ -190,7 +190,7 @@ impl Engine {
                 // Delete the key whether it is expired or not.
                 if let KeyLookup::Live(place) = guard.table(db).find(&handle, Millis(i64::MIN)) {
                     dropped.push(guard.table(db).remove(place, &handle));
-                    self.key_gone(db, slot, key, b"DEL");
+                    self.log_removed_key(db, slot, key, b"DEL");
                 }
             }
             if !keys.is_empty() {
@@ -199,7 +199,7 @@ impl Engine {
         }
         drop(guard);
         dropped.into_iter().for_each(|value| self.lazy_free.discard(value, true));
-        if keys.is_empty() { Left::Nothing } else { Left::Some }
+        if keys.is_empty() { RemainingKeys::None } else { RemainingKeys::Some }
     }
 
     /// Deletes all keys of a slot without logging, because the master already did.
@@ -220,7 +220,7 @@ impl Engine {
             }
         }
         drop(self.lazy_free.discard_tables(tables));
-        self.touch_all_watched();
+        self.invalidate_all_watches();
     }
 
     fn captured(

@@ -1,6 +1,6 @@
 //! MONITOR: streams every command to the monitoring clients before it runs.
 //!
-//! Without monitors this costs nothing: [`Gate::MONITORED`] takes commands off the fast path. The same flag is set
+//! Without monitors this costs nothing: [`NodeFlags::MONITORED`] takes commands off the fast path. The same flag is set
 //! while the keys of commands are sampled ([`crate::sampling`]). Administrative commands and passwords are not shown. A
 //! monitor that does not read is disconnected at the output limit of its class, like any other client.
 
@@ -13,7 +13,7 @@ use resp::SharedBytes;
 
 use crate::clients::{Client, ClientFlags};
 use crate::sampling::{KeySample, KeySampler};
-use crate::settings::{Gate, Settings};
+use crate::settings::{NodeFlags, Settings};
 
 /// The clients that run MONITOR.
 #[derive(Debug, Default)]
@@ -28,10 +28,10 @@ impl Monitors {
     /// Starts MONITOR for a client.
     pub(crate) fn start(&self, settings: &Settings, client: &Arc<Client>) {
         client.set_flag(ClientFlags::MONITOR, true);
-        client.keep_inbox_for_monitor(true);
+        client.set_monitoring(true);
         let mut clients = self.clients.write();
         clients.insert(client.id, client.clone());
-        settings.set_gate(Gate::MONITORED, true);
+        settings.set_node_flag(NodeFlags::MONITORED, true);
     }
 
     /// Stops MONITOR for a client: on RESET, or when it disconnects.
@@ -40,10 +40,10 @@ impl Monitors {
             return;
         }
         client.set_flag(ClientFlags::MONITOR, false);
-        client.keep_inbox_for_monitor(false);
+        client.set_monitoring(false);
         let mut clients = self.clients.write();
         clients.remove(&client.id);
-        settings.set_gate(Gate::MONITORED, !clients.is_empty() || self.sampler.is_on());
+        settings.set_node_flag(NodeFlags::MONITORED, !clients.is_empty() || self.sampler.is_on());
     }
 
     /// Starts to count how often clients and scripts name each key, until [`Self::end_key_sample`].
@@ -51,13 +51,13 @@ impl Monitors {
         // The flag is only changed under this lock.
         let _clients = self.clients.write();
         self.sampler.begin();
-        settings.set_gate(Gate::MONITORED, true);
+        settings.set_node_flag(NodeFlags::MONITORED, true);
     }
 
     /// Ends the sampling and returns its counts.
     pub fn end_key_sample(&self, settings: &Settings) -> KeySample {
         let clients = self.clients.write();
-        settings.set_gate(Gate::MONITORED, !clients.is_empty());
+        settings.set_node_flag(NodeFlags::MONITORED, !clients.is_empty());
         self.sampler.end()
     }
 

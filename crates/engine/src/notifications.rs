@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_name_classes() {
+    fn letters_map_to_event_classes() {
         for (letters, classes) in [
             ("", Some(Class::empty())),
             ("KEA", Some(Class::KEYSPACE | Class::KEYEVENT | Class::ALL)),

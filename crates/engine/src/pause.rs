@@ -1,7 +1,7 @@
 //! Pauses of commands: CLIENT PAUSE, manual failover, shutdown, and after a process suspension.
 //!
 //! Each purpose has its own pause and ends it independently; the strictest active pause applies. The node flags
-//! ([`crate::Settings::gate`]) show the result, so commands pay nothing while there is no pause. An expired pause ends
+//! ([`crate::Settings::node_flags`]) show the result, so commands pay nothing while there is no pause. An expired pause ends
 //! when someone checks it ([`Pauses::end_overdue`]): every command that would wait does, and so should a shell with
 //! waiting connections, at [`Pauses::until`].
 //!
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use clock::Millis;
 use parking_lot::Mutex;
 
-use crate::settings::{Gate, Settings};
+use crate::settings::{NodeFlags, Settings};
 
 /// The purpose of a pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,7 +30,7 @@ pub enum PausePurpose {
     /// DEBUG SLEEP.
     Sleep,
     /// The process was suspended and does not know yet whether it was failed over.
-    Standstill,
+    ProcessSuspended,
 }
 
 const PURPOSES: [PausePurpose; 5] = [
@@ -38,7 +38,7 @@ const PURPOSES: [PausePurpose; 5] = [
     PausePurpose::Failover,
     PausePurpose::Shutdown,
     PausePurpose::Sleep,
-    PausePurpose::Standstill,
+    PausePurpose::ProcessSuspended,
 ];
 
 /// Indexed by [`PausePurpose`].
@@ -87,7 +87,7 @@ impl Pauses {
         show(settings, &held);
         drop(held);
         if weaker {
-            self.tell_end();
+            self.report_end();
         }
     }
 
@@ -98,7 +98,7 @@ impl Pauses {
         show(settings, &held);
         drop(held);
         if ended {
-            self.tell_end();
+            self.report_end();
         }
     }
 
@@ -114,7 +114,7 @@ impl Pauses {
         let next = held.iter().flatten().map(|pause| pause.until).min();
         drop(held);
         if ended {
-            self.tell_end();
+            self.report_end();
         }
         next
     }
@@ -134,7 +134,7 @@ impl Pauses {
         assert!(self.ring.set(Box::new(ring)).is_ok(), "one shell lets commands wait");
     }
 
-    fn tell_end(&self) {
+    fn report_end(&self) {
         self.ends.fetch_add(1, Ordering::Release);
         if let Some(ring) = self.ring.get() {
             ring();
@@ -145,20 +145,20 @@ impl Pauses {
     pub(crate) fn hold_slot(&self, settings: &Settings) {
         let mut slots = self.slots.lock();
         *slots += 1;
-        settings.set_gate(Gate::SLOTS_HELD, true);
+        settings.set_node_flag(NodeFlags::SLOT_WRITES_PAUSED, true);
     }
 
     /// Counts one slot fewer with paused writes.
     pub(crate) fn free_slot(&self, settings: &Settings) {
         let mut slots = self.slots.lock();
         *slots -= 1;
-        settings.set_gate(Gate::SLOTS_HELD, *slots > 0);
+        settings.set_node_flag(NodeFlags::SLOT_WRITES_PAUSED, *slots > 0);
         drop(slots);
-        self.tell_end();
+        self.report_end();
     }
 
     /// Returns whether writes are paused on any slot.
-    pub fn holds_slots(&self) -> bool {
+    pub fn has_paused_slots(&self) -> bool {
         *self.slots.lock() > 0
     }
 
@@ -188,8 +188,8 @@ impl Pauses {
 
 fn show(settings: &Settings, held: &ByPurpose) {
     let holds = |mode| held.iter().flatten().any(|pause| pause.mode == mode);
-    settings.set_gate(Gate::WRITES_PAUSED, holds(PauseMode::Writes));
-    settings.set_gate(Gate::ALL_PAUSED, holds(PauseMode::All));
+    settings.set_node_flag(NodeFlags::WRITES_PAUSED, holds(PauseMode::Writes));
+    settings.set_node_flag(NodeFlags::ALL_PAUSED, holds(PauseMode::All));
 }
 
 #[cfg(test)]
@@ -199,29 +199,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_strictest_pause_counts_and_each_ends_by_itself() {
+    fn strictest_pause_applies_and_pauses_end_independently() {
         let (settings, pauses) = (Settings::default(), Pauses::default());
         pauses.pause(&settings, PausePurpose::Failover, PauseMode::Writes, Millis(50));
         pauses.pause(&settings, PausePurpose::Client, PauseMode::All, Millis(30));
-        assert_eq!(settings.gate(), Gate::WRITES_PAUSED | Gate::ALL_PAUSED);
+        assert_eq!(settings.node_flags(), NodeFlags::WRITES_PAUSED | NodeFlags::ALL_PAUSED);
         assert_eq!(pauses.until(), Some((PauseMode::All, Millis(50))));
         assert_eq!(pauses.end_overdue(&settings, Millis(30)), Some(Millis(50)));
-        assert_eq!(settings.gate(), Gate::WRITES_PAUSED);
+        assert_eq!(settings.node_flags(), NodeFlags::WRITES_PAUSED);
         pauses.unpause(&settings, PausePurpose::Client);
-        assert_eq!(settings.gate(), Gate::WRITES_PAUSED);
+        assert_eq!(settings.node_flags(), NodeFlags::WRITES_PAUSED);
         pauses.pause(&settings, PausePurpose::Failover, PauseMode::Writes, Millis(40));
         assert_eq!(pauses.end_overdue(&settings, Millis(49)), Some(Millis(50)), "not shortened");
         assert_eq!(pauses.end_overdue(&settings, Millis(50)), None);
-        assert!(settings.gate().is_empty());
+        assert!(settings.node_flags().is_empty());
     }
 
     /// Regression: a client kept waiting for a pause that had ended, until the next clock check.
     #[test]
-    fn each_end_is_counted_and_told_after_the_gate_shows_it() {
+    fn pause_end_is_reported_after_flags_are_cleared() {
         let (settings, pauses) = (Arc::new(Settings::default()), Arc::new(Pauses::default()));
-        let told = Arc::<Mutex<Vec<Gate>>>::default();
+        let told = Arc::<Mutex<Vec<NodeFlags>>>::default();
         let (gates, seen) = (settings.clone(), told.clone());
-        pauses.call_at_end(move || seen.lock().push(gates.gate()));
+        pauses.call_at_end(move || seen.lock().push(gates.node_flags()));
         let pause = |purpose, mode, until| pauses.pause(&settings, purpose, mode, Millis(until));
         pause(PausePurpose::Client, PauseMode::All, 30);
         pause(PausePurpose::Failover, PauseMode::Writes, 50);
@@ -229,13 +229,18 @@ mod tests {
         pauses.hold_slot(&settings);
         pauses.end_overdue(&settings, Millis(29));
         assert_eq!((told.lock().len(), pauses.ends()), (0, 0), "nothing has ended");
-        let both = Gate::SLOTS_HELD | Gate::ALL_PAUSED;
+        let both = NodeFlags::SLOT_WRITES_PAUSED | NodeFlags::ALL_PAUSED;
         pauses.unpause(&settings, PausePurpose::Client);
         pauses.unpause(&settings, PausePurpose::Client);
         pause(PausePurpose::Failover, PauseMode::Writes, 40);
         pauses.end_overdue(&settings, Millis(50));
         pauses.free_slot(&settings);
-        let expected = [both, Gate::SLOTS_HELD | Gate::WRITES_PAUSED, Gate::SLOTS_HELD, Gate::empty()];
+        let expected = [
+            both,
+            NodeFlags::SLOT_WRITES_PAUSED | NodeFlags::WRITES_PAUSED,
+            NodeFlags::SLOT_WRITES_PAUSED,
+            NodeFlags::empty(),
+        ];
         assert_eq!(*told.lock(), expected);
         assert_eq!(pauses.ends(), 4);
     }

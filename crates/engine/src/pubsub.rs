@@ -39,13 +39,13 @@ type Shard = RwLock<BTreeMap<Vec<u8>, Subscribers>>;
 
 /// Names of one kind with their subscribers.
 #[derive(Debug)]
-struct Table {
+struct SubscriptionTable {
     shards: Vec<Shard>,
     /// Number of names.
     names: AtomicUsize,
 }
 
-impl Table {
+impl SubscriptionTable {
     fn new(shards: usize) -> Self {
         Self { shards: (0..shards).map(|_| Shard::default()).collect(), names: AtomicUsize::new(0) }
     }
@@ -65,9 +65,9 @@ impl Table {
 /// All subscriptions of a server.
 #[derive(Debug)]
 pub struct PubSub {
-    channels: Table,
-    patterns: Table,
-    shard_channels: Table,
+    channels: SubscriptionTable,
+    patterns: SubscriptionTable,
+    shard_channels: SubscriptionTable,
     /// Number of clients with subscriptions.
     clients: AtomicUsize,
     /// Maximum queued bytes per subscriber before it is closed; 0 means unlimited (`client-output-buffer-limit
@@ -79,10 +79,10 @@ pub struct PubSub {
 impl Default for PubSub {
     fn default() -> Self {
         Self {
-            channels: Table::new(SHARDS),
+            channels: SubscriptionTable::new(SHARDS),
             // Every message is matched against all patterns, so sharding would not help.
-            patterns: Table::new(1),
-            shard_channels: Table::new(SHARDS),
+            patterns: SubscriptionTable::new(1),
+            shard_channels: SubscriptionTable::new(SHARDS),
             clients: AtomicUsize::new(0),
             output_limit: AtomicUsize::new(0),
             bus: OnceLock::new(),
@@ -91,7 +91,7 @@ impl Default for PubSub {
 }
 
 impl PubSub {
-    fn table(&self, kind: ChannelKind) -> &Table {
+    fn table(&self, kind: ChannelKind) -> &SubscriptionTable {
         match kind {
             ChannelKind::Channel => &self.channels,
             ChannelKind::Pattern => &self.patterns,

@@ -1,7 +1,7 @@
 //! Short-term sampling of the keys used by commands, to show hot keys on demand.
 //!
 //! Sampling is on for a few milliseconds at a time. Otherwise it costs nothing: commands reach it through
-//! [`crate::settings::Gate::MONITORED`], like MONITOR. Memory is bounded: keys beyond the maximum are counted together.
+//! [`crate::settings::NodeFlags::MONITORED`], like MONITOR. Memory is bounded: keys beyond the maximum are counted together.
 
 use std::collections::BTreeMap;
 
@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_counted_between_beginning_and_end() {
+    fn keys_are_counted_only_while_sampling() {
         let sampler = KeySampler::default();
         sampler.count(b"before", 1);
         sampler.begin();
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_bounded_and_what_is_known_is_counted_on() {
+    fn number_of_sampled_keys_is_bounded() {
         let sampler = KeySampler::default();
         sampler.begin();
         for number in 0..MOST_KEYS as u32 + 10 {

@@ -62,7 +62,7 @@ impl Runnable {
     }
 
     /// Records the duration of a long run.
-    pub(crate) fn note_nanos(&self, nanos: u64) {
+    pub(crate) fn record_run(&self, nanos: u64) {
         let mean = match self.mean_nanos() {
             0 => nanos,
             before => before - before / 4 + nanos / 4,
@@ -71,7 +71,7 @@ impl Runnable {
     }
 
     /// Decays the mean while the script runs in the background, so that a script that became fast leaves it again.
-    pub(crate) fn forget_some(&self) {
+    pub(crate) fn decay_mean(&self) {
         let before = self.mean_nanos();
         self.mean().store(before - before / 8, Ordering::Relaxed);
     }

@@ -7,13 +7,13 @@ use clock::Millis;
 use resp::{ByteQueue, Protocol};
 use slot_routing::ReplOffset;
 
-use crate::clients::{Client, ClientFlags, Link};
-use crate::transaction::{Transaction, Unfinished, Watching};
+use crate::clients::{Client, ClientFlags, ConnectionInfo};
+use crate::transaction::{DeferredExec, Transaction, Watching};
 use crate::waiting::Waiter;
 
 /// The origin of a session's commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Origin {
+pub enum CommandOrigin {
     /// An ordinary client.
     #[default]
     Client,
@@ -25,7 +25,7 @@ pub enum Origin {
     Source,
 }
 
-impl Origin {
+impl CommandOrigin {
     /// Returns whether the commands come from another node's log and apply without checks.
     #[must_use]
     pub fn is_stream(self) -> bool {
@@ -46,30 +46,30 @@ impl Origin {
 
 /// Where the slow commands of a session run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Background {
+pub enum BackgroundMode {
     /// On the same worker as all others.
     #[default]
     Unavailable,
-    /// On a background worker: [`crate::Flow::Long`] moves the connection.
-    Elsewhere,
+    /// On a background worker: [`crate::DispatchStatus::Long`] moves the connection.
+    Offloadable,
     /// Here: the connection is on a background worker.
-    Here,
+    OnBackgroundWorker,
     /// The connection is on the background worker reserved for waiting for locked slots.
-    Waiting,
+    OnWaitWorker,
 }
 
 /// Which replies are suppressed (CLIENT REPLY).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Mute {
+pub enum ReplySuppression {
     /// None; replies are sent.
     #[default]
-    Nothing,
+    None,
     /// The reply of the next command.
     Next,
     /// The reply of the running command.
-    This,
+    Current,
     /// All replies.
-    Everything,
+    All,
 }
 
 /// The mode of SCRIPT DEBUG for the next script.
@@ -87,7 +87,7 @@ pub struct Session {
     /// Id of the client.
     pub id: u64,
     /// The origin of the commands.
-    pub origin: Origin,
+    pub origin: CommandOrigin,
     /// The selected database.
     pub db: u16,
     /// The negotiated protocol.
@@ -109,15 +109,15 @@ pub struct Session {
     /// Whether the connection closes after its pending replies.
     pub closing: bool,
     /// Which replies are suppressed. The engine drops its own; the shell must do the same.
-    pub mute: Mute,
+    pub mute: ReplySuppression,
     /// Maximum size of pending replies in bytes; beyond it the client is closed.
     pub reply_limit: usize,
     /// Length of the reply buffer at the start of the batch.
     pub(crate) replied_from: usize,
     /// End of the session's time slice on the worker's clock, after which other sessions run first.
-    pub turn_ends: u64,
+    pub time_slice_ends: u64,
     /// Where slow commands run.
-    pub background: Background,
+    pub background: BackgroundMode,
     /// Replication offset after the client's last write (WAIT).
     pub last_write: ReplOffset,
     /// Replication offset after the last change of data, for which the reply may have to wait; excludes published
@@ -133,10 +133,10 @@ pub struct Session {
     /// Whether the keys that it reads are recorded for tracking.
     pub(crate) tracks: bool,
     /// An EXEC whose deferred commands are still running.
-    pub(crate) unfinished: Option<Box<Unfinished>>,
+    pub(crate) unfinished: Option<Box<DeferredExec>>,
     /// Set by SCRIPT DEBUG: the next EVAL runs in a debugging session.
     pub(crate) debug_mode: Option<DebugMode>,
-    /// The client's waiter, between [`crate::Flow::Blocked`] and [`crate::Dispatcher::end_wait`].
+    /// The client's waiter, between [`crate::DispatchStatus::Blocked`] and [`crate::Dispatcher::end_wait`].
     pub(crate) waiting: Option<Arc<Waiter>>,
     /// Deadline of a blocking command that is run again (`Some(None)` means no timeout).
     pub(crate) resumes: Option<Option<Millis>>,
@@ -147,15 +147,15 @@ pub struct Session {
 impl Session {
     /// Creates a session without a registered client, for replication streams and tests.
     #[must_use]
-    pub fn new(id: u64, origin: Origin, authenticated: bool) -> Self {
-        let client = Client::new(id, Link::default(), Millis(0), Box::new(|| {}));
+    pub fn new(id: u64, origin: CommandOrigin, authenticated: bool) -> Self {
+        let client = Client::new(id, ConnectionInfo::default(), Millis(0), Box::new(|| {}));
         Self::of(Arc::new(client), origin, authenticated)
     }
 
     /// Creates the session of a registered client ([`crate::Clients::connect`]).
     #[must_use]
-    pub fn of(client: Arc<Client>, origin: Origin, authenticated: bool) -> Self {
-        client.set_flag(ClientFlags::MASTER, origin == Origin::Master);
+    pub fn of(client: Arc<Client>, origin: CommandOrigin, authenticated: bool) -> Self {
+        client.set_flag(ClientFlags::MASTER, origin == CommandOrigin::Master);
         Self {
             id: client.id,
             origin,
@@ -169,11 +169,11 @@ impl Session {
             readonly: false,
             knows_redirect: false,
             closing: false,
-            mute: Mute::default(),
+            mute: ReplySuppression::default(),
             reply_limit: usize::MAX,
             replied_from: 0,
-            turn_ends: u64::MAX,
-            background: Background::default(),
+            time_slice_ends: u64::MAX,
+            background: BackgroundMode::default(),
             last_write: ReplOffset(0),
             last_change: ReplOffset(0),
             transaction: None,
@@ -190,9 +190,9 @@ impl Session {
     }
 
     /// Sets the address shown in MONITOR, for sessions without a registered client.
-    pub fn show_as(&mut self, link: Link) {
+    pub fn show_as(&mut self, link: ConnectionInfo) {
         self.client = Arc::new(Client::new(self.id, link, Millis(0), Box::new(|| {})));
-        self.client.set_flag(ClientFlags::MASTER, self.origin == Origin::Master);
+        self.client.set_flag(ClientFlags::MASTER, self.origin == CommandOrigin::Master);
     }
 
     /// Appends the queued messages to `out`.
@@ -219,7 +219,7 @@ impl Session {
 
     /// Returns whether the running command's reply is suppressed.
     pub(crate) fn is_mute(&self) -> bool {
-        matches!(self.mute, Mute::This | Mute::Everything)
+        matches!(self.mute, ReplySuppression::Current | ReplySuppression::All)
     }
 
     /// Returns the waiter of the blocked command, if any.
@@ -231,15 +231,15 @@ impl Session {
     /// Returns whether no special handling is needed between commands. Only commands without keys change that.
     pub(crate) fn is_plain(&self) -> bool {
         self.unrestricted
-            && self.background != Background::Here
+            && self.background != BackgroundMode::OnBackgroundWorker
             && !(self.asking || self.closing || self.subscriber || self.tracks)
-            && self.mute == Mute::Nothing
+            && self.mute == ReplySuppression::None
             && self.transaction.is_none()
     }
 
     /// Returns whether only subscription commands are allowed: in RESP2 messages cannot be told from other replies.
     #[must_use]
-    pub fn only_listens(&self) -> bool {
+    pub fn is_subscriber_only(&self) -> bool {
         self.subscriber
             && self.protocol == Protocol::Resp2
             && self.client.flags().contains(ClientFlags::PUBSUB)

@@ -16,7 +16,7 @@ use keyspace::{
 use slot_routing::EndpointType;
 
 use crate::clients::Client;
-use crate::eviction::{Order, POLICIES, Policy, time_limit};
+use crate::eviction::{EvictionOrder, EvictionRule, POLICIES, time_limit};
 use crate::notifications::Class;
 
 bitflags! {
@@ -24,7 +24,7 @@ bitflags! {
     /// which each command reads at admission and again under its slot locks. A new value is therefore in force once
     /// each slot was unlocked ([`Engine::drain`](crate::Engine::drain)).
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct Gate: u32 {
+    pub struct NodeFlags: u32 {
         /// The data set is being loaded.
         const LOADING = 1;
         /// This is a read-only replica.
@@ -48,7 +48,7 @@ bitflags! {
         /// A replica: expired keys are hidden, not deleted, and clients' writes, if permitted, are not logged.
         const REPLICA = 1 << 10;
         /// Writes to some slots are paused (MIGRATE of a frequently written key).
-        const SLOTS_HELD = 1 << 11;
+        const SLOT_WRITES_PAUSED = 1 << 11;
         /// The AOF cannot be written.
         const AOF_FAILED = 1 << 12;
         /// A script has exceeded `busy-reply-threshold`.
@@ -69,13 +69,13 @@ bitflags! {
     }
 }
 
-impl Gate {
+impl NodeFlags {
     /// States in which the data may be stale.
     pub const STALE: Self = Self::MASTER_DOWN.union(Self::EMPTY_MASTER);
     /// Any pause: only the master's stream may be appended to the log.
     pub const PAUSED: Self = Self::WRITES_PAUSED.union(Self::ALL_PAUSED);
     /// States in which the node must not change data on its own.
-    pub const NOT_BY_ITSELF: Self =
+    pub const NO_OWN_CHANGES: Self =
         Self::PAUSED.union(Self::REPLICA).union(Self::LOADING).union(Self::IMPORTING);
 }
 
@@ -167,7 +167,7 @@ bitflags! {
     /// Reasons for which values are removed. For each reason a parameter such as `lazyfree-lazy-expire` decides whether
     /// large values are freed in the background or immediately by the removing thread.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub struct Lazy: u8 {
+    pub struct LazyFreeReason: u8 {
         /// The key expired.
         const EXPIRE = 1;
         /// The key was evicted.
@@ -181,9 +181,9 @@ bitflags! {
 
 /// The parameters of key eviction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Evicting {
+pub struct EvictionSettings {
     /// Which keys are evicted first.
-    pub policy: Policy,
+    pub policy: EvictionRule,
     /// Number of keys sampled per eviction (`maxmemory-samples`).
     pub samples: usize,
     /// Maximum eviction time per command in nanoseconds.
@@ -265,11 +265,11 @@ pub struct Settings {
     samples: AtomicUsize,
     time_limit: AtomicU64,
     replica_ignores: AtomicBool,
-    /// Reasons for freeing in the background, as bits of `Lazy`.
+    /// Reasons for freeing in the background, as bits of `LazyFreeReason`.
     lazy: AtomicU8,
     /// Published event classes and channel kinds ([`Class`]).
     notified: AtomicU32,
-    /// Why the AOF cannot be written, while [`Gate::AOF_FAILED`] is set.
+    /// Why the AOF cannot be written, while [`NodeFlags::AOF_FAILED`] is set.
     pub aof_error: ArcSwap<String>,
     /// Number of FLUSHALL calls: a save of the data before one is useless.
     pub flushes: AtomicU64,
@@ -277,12 +277,12 @@ pub struct Settings {
     pub clears: AtomicU64,
     /// `cluster-preferred-endpoint-type`
     endpoint: AtomicU8,
-    /// The master's `host:port`, while [`Gate::REDIRECTS`] is set.
+    /// The master's `host:port`, while [`NodeFlags::REDIRECTS`] is set.
     pub redirect_to: ArcSwap<String>,
     /// The availability zone of this server, for clients that prefer nearby nodes.
     pub availability_zone: ArcSwap<String>,
     /// State shared with the sentinels that monitor this server.
-    pub watched: Watched,
+    pub watched: SentinelState,
 }
 
 /// The channel for hello messages of sentinels.
@@ -292,16 +292,16 @@ const SENTINEL_NAME: &[u8] = b"sentinel-";
 
 /// State about the sentinels that monitor this server.
 #[derive(Debug, Default)]
-pub struct Watched {
+pub struct SentinelState {
     /// Whether a hello message has arrived since startup.
     pub seen: AtomicBool,
-    /// Whether sentinels' pings get an error, while [`Gate::EMPTY_MASTER`] is set.
+    /// Whether sentinels' pings get an error, while [`NodeFlags::EMPTY_MASTER`] is set.
     pub hidden: AtomicBool,
     /// The last hello message, until it is processed.
     pub greeting: ArcSwapOption<Vec<u8>>,
 }
 
-impl Watched {
+impl SentinelState {
     /// Returns whether a ping of this client gets an error.
     #[inline]
     #[must_use]
@@ -366,7 +366,7 @@ impl Default for Settings {
             samples: AtomicUsize::new(5),
             time_limit: AtomicU64::new(time_limit(10)),
             replica_ignores: AtomicBool::new(true),
-            lazy: AtomicU8::new(Lazy::all().bits()),
+            lazy: AtomicU8::new(LazyFreeReason::all().bits()),
             notified: AtomicU32::new(0),
             aof_error: ArcSwap::default(),
             flushes: AtomicU64::new(0),
@@ -374,7 +374,7 @@ impl Default for Settings {
             endpoint: AtomicU8::new(EndpointType::Ip as u8),
             redirect_to: ArcSwap::default(),
             availability_zone: ArcSwap::default(),
-            watched: Watched::default(),
+            watched: SentinelState::default(),
         }
     }
 }
@@ -418,8 +418,8 @@ impl Settings {
 
     /// Returns the current node state flags.
     #[must_use]
-    pub fn gate(&self) -> Gate {
-        Gate::from_bits_truncate(self.gate.load(Ordering::Acquire))
+    pub fn node_flags(&self) -> NodeFlags {
+        NodeFlags::from_bits_truncate(self.gate.load(Ordering::Acquire))
     }
 
     /// Returns the enabled optional measurements.
@@ -437,7 +437,7 @@ impl Settings {
     }
 
     /// Sets or clears a node state flag.
-    pub fn set_gate(&self, state: Gate, holds: bool) {
+    pub fn set_node_flag(&self, state: NodeFlags, holds: bool) {
         if holds {
             self.gate.fetch_or(state.bits(), Ordering::AcqRel);
         } else {
@@ -446,7 +446,7 @@ impl Settings {
     }
 
     /// Sets the flags in `among` to their values in `holding`, atomically.
-    pub fn set_gates(&self, among: Gate, holding: Gate) {
+    pub fn set_node_flags(&self, among: NodeFlags, holding: NodeFlags) {
         let holding = holding.intersection(among).bits();
         // An unchanged value is not written, to spare other cores' caches; `Err` just means that.
         let _ = self.gate.fetch_update(Ordering::AcqRel, Ordering::Acquire, |before| {
@@ -469,8 +469,8 @@ impl Settings {
 
     /// Returns the eviction parameters.
     #[must_use]
-    pub fn evicting(&self) -> Evicting {
-        Evicting {
+    pub fn evicting(&self) -> EvictionSettings {
+        EvictionSettings {
             policy: POLICIES[usize::from(self.policy.load(Ordering::Relaxed))].1,
             samples: self.samples.load(Ordering::Relaxed).max(1),
             nanos: self.time_limit.load(Ordering::Relaxed),
@@ -484,8 +484,8 @@ impl Settings {
         let place = POLICIES.iter().position(|(known, _)| *known == policy);
         let place = place.expect("all policies are there");
         let kind = match POLICIES[place].1.order {
-            Some(Order::Lfu) => UsageMeaning::Counts,
-            Some(Order::Lrm) => UsageMeaning::Changes,
+            Some(EvictionOrder::Lfu) => UsageMeaning::Counts,
+            Some(EvictionOrder::Lrm) => UsageMeaning::Changes,
             _ => UsageMeaning::Accesses,
         };
         self.policy.store(place as u8, Ordering::Relaxed);
@@ -497,26 +497,26 @@ impl Settings {
 
     /// Returns whether large values removed for this reason are freed in the background.
     #[must_use]
-    pub fn is_lazy(&self, reason: Lazy) -> bool {
-        Lazy::from_bits_truncate(self.lazy.load(Ordering::Relaxed)).contains(reason)
+    pub fn is_lazy(&self, reason: LazyFreeReason) -> bool {
+        LazyFreeReason::from_bits_truncate(self.lazy.load(Ordering::Relaxed)).contains(reason)
     }
 
     /// Returns the command that replicates a removal for this reason: UNLINK if values are freed in the background, so
     /// that replicas do the same, otherwise DEL.
     #[must_use]
-    pub fn deletion(&self, reason: Lazy) -> &'static [u8] {
+    pub fn deletion(&self, reason: LazyFreeReason) -> &'static [u8] {
         if self.is_lazy(reason) { b"UNLINK" } else { b"DEL" }
     }
 
     /// Sets the reasons for which values are freed in the background.
-    pub fn set_lazy(&self, reasons: Lazy) {
+    pub fn set_lazy(&self, reasons: LazyFreeReason) {
         self.lazy.store(reasons.bits(), Ordering::Relaxed);
     }
 
     /// Returns whether this node is a replica.
     #[must_use]
     pub fn is_replica(&self) -> bool {
-        self.gate().contains(Gate::REPLICA)
+        self.node_flags().contains(NodeFlags::REPLICA)
     }
 
     /// Returns the maximum size of the `listpack` encoding of lists.

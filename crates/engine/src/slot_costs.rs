@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_and_a_worker_that_ends_change_only_what_they_should() {
+    fn reset_and_ended_workers_keep_other_costs() {
         let (one, two, off) = (CountedSlots::default(), CountedSlots::default(), TakenOff::default());
         let slots: Vec<Slot> = Slot::all().take(2).collect();
         one.add(slots[0], cost(1));

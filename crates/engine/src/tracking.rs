@@ -6,7 +6,7 @@
 //! recorded. Messages go to the client itself (RESP3) or, as pub/sub messages, to another client that it named.
 //!
 //! In broadcast mode changes are batched: changed keys wait, each once, until the end of the batch of commands
-//! ([`crate::Engine::tell_of_changes`]).
+//! ([`crate::Engine::send_invalidations`]).
 //!
 //! Without tracking clients a write costs one load.
 
@@ -17,14 +17,14 @@ use parking_lot::{Mutex, RwLock};
 use resp::{Protocol, SharedBytes, Writer};
 use slot_routing::Slot;
 
-use crate::clients::{Client, ClientFlags, Clients, Mode, Tracking};
+use crate::clients::{Client, ClientFlags, Clients, Tracking, TrackingMode};
 
 const SHARDS: usize = 64;
 /// The channel on which RESP2 clients receive invalidations.
 const CHANNEL: &[u8] = b"__redis__:invalidate";
 
 /// Changed keys; the value is the client that changed the key, if it was only one.
-type Pending = BTreeMap<Vec<u8>, Option<u64>>;
+type PendingInvalidations = BTreeMap<Vec<u8>, Option<u64>>;
 
 /// The ids of clients that have read a key.
 type Readers = BTreeSet<u64>;
@@ -39,7 +39,7 @@ pub struct TrackingTable {
     /// Ids of the clients by prefix.
     prefixes: RwLock<BTreeMap<Vec<u8>, BTreeSet<u64>>>,
     /// Changed keys with tracked prefixes, not yet sent.
-    pending: Mutex<Pending>,
+    pending: Mutex<PendingInvalidations>,
     any_pending: AtomicBool,
     /// Maximum number of recorded keys; beyond it, other keys are invalidated early (`tracking-table-max-keys`).
     pub max_keys: AtomicUsize,
@@ -92,7 +92,7 @@ impl TrackingTable {
         }
         client.set_flag(ClientFlags::TRACKING, true);
         client.set_flag(ClientFlags::BROKEN_REDIRECT, false);
-        client.set_flag(ClientFlags::BROADCAST, tracking.mode == Mode::Broadcast);
+        client.set_flag(ClientFlags::BROADCAST, tracking.mode == TrackingMode::Broadcast);
         client.keep_inbox(true);
         client.count_prefixes(&tracking.prefixes);
         let before = client.tracking.lock().replace(tracking);
@@ -162,7 +162,7 @@ impl TrackingTable {
             }
         };
         if let Some(other) = given_up {
-            self.tell_readers(clients, Slot::of_key(&other), &other, None);
+            self.invalidate_readers(clients, Slot::of_key(&other), &other, None);
         }
     }
 
@@ -170,17 +170,17 @@ impl TrackingTable {
     #[inline]
     pub(crate) fn changed(&self, clients: &Clients, slot: Slot, key: &[u8], by: Option<u64>) {
         if self.clients.load(Ordering::Relaxed) > 0 {
-            self.tell_readers(clients, slot, key, by);
+            self.invalidate_readers(clients, slot, key, by);
             self.note_change(key, by);
         }
     }
 
     #[cold]
-    fn tell_readers(&self, clients: &Clients, slot: Slot, key: &[u8], by: Option<u64>) {
+    fn invalidate_readers(&self, clients: &Clients, slot: Slot, key: &[u8], by: Option<u64>) {
         let Some(readers) = self.shard(slot).lock().remove(key) else { return };
         self.keys.fetch_sub(1, Ordering::Relaxed);
         self.items.fetch_sub(readers.len(), Ordering::Relaxed);
-        let mut told = Encoded::default();
+        let mut told = EncodedMessage::default();
         for id in readers {
             self.tell(clients, id, false, &mut |protocol, own| {
                 let is_own = by.is_some() && by == own;
@@ -206,15 +206,15 @@ impl TrackingTable {
 
     /// Sends the queued invalidations to clients in broadcast mode.
     #[inline]
-    pub(crate) fn tell_of_changes(&self, clients: &Clients) {
+    pub(crate) fn send_invalidations(&self, clients: &Clients) {
         if self.any_pending.load(Ordering::Acquire) {
-            self.tell_listeners(clients);
+            self.invalidate_by_prefix(clients);
         }
     }
 
     /// Sends the queued invalidations, if any.
     #[cold]
-    fn tell_listeners(&self, clients: &Clients) {
+    fn invalidate_by_prefix(&self, clients: &Clients) {
         let pending = {
             let mut pending = self.pending.lock();
             self.any_pending.store(false, Ordering::Release);
@@ -223,7 +223,7 @@ impl TrackingTable {
         for (prefix, ids) in self.prefixes.read().iter() {
             let with_prefix =
                 || pending.range(prefix.clone()..).take_while(|(key, _)| key.starts_with(prefix));
-            let mut to_all = Encoded::default();
+            let mut to_all = EncodedMessage::default();
             for id in ids {
                 self.tell(clients, *id, true, &mut |protocol, own| {
                     let is_own = |by: &Option<u64>| by.is_some() && *by == own;
@@ -265,7 +265,7 @@ impl TrackingTable {
         let Some(client) = clients.find(id) else { return };
         let limit = self.output_limit.load(Ordering::Relaxed);
         let (redirect, own) = match &*client.tracking.lock() {
-            Some(tracking) if (tracking.mode == Mode::Broadcast) == broadcast => {
+            Some(tracking) if (tracking.mode == TrackingMode::Broadcast) == broadcast => {
                 (tracking.redirect, tracking.noloop.then_some(id))
             }
             _ => return,
@@ -307,9 +307,9 @@ impl TrackingTable {
 
 /// A message encoded once per protocol.
 #[derive(Default)]
-struct Encoded([Option<SharedBytes>; 2]);
+struct EncodedMessage([Option<SharedBytes>; 2]);
 
-impl Encoded {
+impl EncodedMessage {
     fn get(&mut self, protocol: Protocol, keys: Option<&[&[u8]]>) -> SharedBytes {
         let slot = &mut self.0[usize::from(protocol == Protocol::Resp3)];
         slot.get_or_insert_with(|| message(protocol, keys)).clone()

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use resp::{Args, Request};
 
-use crate::watch::{Dirty, Watched};
+use crate::watch::{DirtyFlag, WatchedKey};
 
 /// Maximum size of a transaction queue; clients that exceed it are disconnected.
 pub(crate) const MAX_QUEUED_BYTES: usize = 1024 * 1024 * 1024;
@@ -39,13 +39,13 @@ impl Transaction {
 
 /// An EXEC with commands that must wait for more than keys: they run after all others, without slot locks.
 #[derive(Debug)]
-pub(crate) struct Unfinished {
+pub(crate) struct DeferredExec {
     pub(crate) transaction: Box<Transaction>,
     /// The replies in queue order; `None` where a command has not run yet.
     pub(crate) replies: Vec<Option<Vec<u8>>>,
 }
 
-impl Unfinished {
+impl DeferredExec {
     /// Returns the first command without a reply.
     pub(crate) fn next(&self) -> Option<usize> {
         self.replies.iter().position(Option::is_none)
@@ -55,8 +55,8 @@ impl Unfinished {
 /// The keys that a session watches.
 #[derive(Debug, Default)]
 pub(crate) struct Watching {
-    pub(crate) keys: BTreeSet<Watched>,
-    pub(crate) dirty: Dirty,
+    pub(crate) keys: BTreeSet<WatchedKey>,
+    pub(crate) dirty: DirtyFlag,
 }
 
 impl Watching {
@@ -65,7 +65,7 @@ impl Watching {
     }
 
     /// Unwatches all keys and returns them. Invalidations that arrive later have no effect.
-    pub(crate) fn take(&mut self) -> BTreeSet<Watched> {
+    pub(crate) fn take(&mut self) -> BTreeSet<WatchedKey> {
         self.dirty = Arc::new(AtomicBool::new(false));
         std::mem::take(&mut self.keys)
     }

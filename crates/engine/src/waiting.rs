@@ -1,6 +1,6 @@
 //! Blocking commands (BLPOP and others) and the per-key queues of waiting clients.
 //!
-//! A handler that cannot reply yet returns [`Outcome::Block`]. Its client joins the queue of each awaited key before
+//! A handler that cannot reply yet returns [`HandlerOutcome::Block`]. Its client joins the queue of each awaited key before
 //! the slot locks are released. A command that changes such a key serves the queue in arrival order before it releases
 //! the slot lock: it runs each waiter's command on the waiter's behalf, stores the reply in the [`Waiter`] and wakes
 //! the connection. A waiter whose command still cannot reply keeps its position.
@@ -25,40 +25,40 @@ use resp::{Protocol, Request, Writer};
 use slot_routing::{ReplOffset, Slot};
 use smallvec::SmallVec;
 
-use crate::clients::{Client, Unblock};
+use crate::clients::{Client, UnblockReason};
 use crate::shell_commands::NodeCommand;
 
 const SHARDS: usize = 64;
 /// Maximum number of waiters fetched from a queue at once.
-pub(crate) const AT_ONCE: usize = 64;
+pub(crate) const FETCH_BATCH: usize = 64;
 
 /// The result of a command. `A` is the data for a retry; most commands cannot be retried.
 #[derive(Debug)]
-pub enum Outcome<A = Infallible> {
+pub enum HandlerOutcome<A = Infallible> {
     /// The reply is written.
     Done,
     /// The client must wait; nothing was written or changed.
-    Block(Wait),
+    Block(KeyWait),
     /// Nothing was done: the command waits for more than keys, and the client's connection must run it.
-    HandOver(NodeCommand),
+    Defer(NodeCommand),
     /// Nothing was done: the command must restart with permission to lock undeclared slots.
-    Again(A),
+    Retry(A),
 }
 
-impl Outcome {
+impl HandlerOutcome {
     /// Converts to a result type that allows retries.
-    pub(crate) fn widen<A>(self) -> Outcome<A> {
+    pub(crate) fn widen<A>(self) -> HandlerOutcome<A> {
         match self {
-            Self::Done => Outcome::Done,
-            Self::Block(wait) => Outcome::Block(wait),
-            Self::HandOver(command) => Outcome::HandOver(command),
+            Self::Done => HandlerOutcome::Done,
+            Self::Block(wait) => HandlerOutcome::Block(wait),
+            Self::Defer(command) => HandlerOutcome::Defer(command),
         }
     }
 }
 
 /// The keys that a command waits for, and when it stops waiting.
 #[derive(Debug, Clone)]
-pub struct Wait {
+pub struct KeyWait {
     /// Argument indexes of the keys.
     pub keys: Range<usize>,
     /// The type that the value must have for the command to run again.
@@ -66,27 +66,35 @@ pub struct Wait {
     /// The deadline; `None` means no timeout.
     pub until: Option<Millis>,
     /// Whether the command runs again at the deadline, instead of timing out.
-    pub tries_at_end: bool,
+    pub retries_at_deadline: bool,
     /// Writes the reply for a timeout.
     pub nothing: fn(&mut Writer<'_>),
     /// The request to run on retries in place of the client's, if an argument referred to the state on arrival (such as
     /// `$`).
     pub resolved: Option<Request>,
     /// Whether the command also runs again when a key is removed or changes its type, in order to report that.
-    pub also_if_gone: bool,
+    pub wakes_on_removal: bool,
 }
 
-impl Wait {
+impl KeyWait {
     /// Creates a wait for a value of this type at any of these keys; retries run the original request.
     #[must_use]
     pub fn new(keys: Range<usize>, kind: Kind, until: Option<Millis>, nothing: fn(&mut Writer<'_>)) -> Self {
-        Self { keys, kind, until, tries_at_end: false, nothing, resolved: None, also_if_gone: false }
+        Self {
+            keys,
+            kind,
+            until,
+            retries_at_deadline: false,
+            nothing,
+            resolved: None,
+            wakes_on_removal: false,
+        }
     }
 }
 
 /// The reply written on behalf of a waiter.
 #[derive(Debug, Default)]
-pub(crate) struct Served {
+pub(crate) struct ServedReply {
     pub(crate) reply: Vec<u8>,
     /// Log offset at the end of its changes.
     pub(crate) last_write: ReplOffset,
@@ -95,7 +103,7 @@ pub(crate) struct Served {
 
 /// A blocked command, ready to run again.
 #[derive(Debug)]
-pub(crate) struct WaitingCall {
+pub(crate) struct BlockedCommand {
     /// The command's number.
     pub(crate) command: usize,
     pub(crate) request: Request,
@@ -116,16 +124,16 @@ pub(crate) struct WaitingCall {
 pub struct Waiter {
     /// Increases in order of arrival.
     number: u64,
-    pub(crate) call: WaitingCall,
-    pub(crate) wait: Wait,
+    pub(crate) call: BlockedCommand,
+    pub(crate) wait: KeyWait,
     pub(crate) client: Arc<Client>,
     /// The reply, once served. Locked while the command is being tried.
-    pub(crate) served: Mutex<Option<Served>>,
+    pub(crate) served: Mutex<Option<ServedReply>>,
 }
 
 /// A changed key with waiters.
 #[derive(Debug)]
-pub(crate) struct Ready {
+pub(crate) struct ReadyKey {
     pub(crate) db: u16,
     pub(crate) key: Vec<u8>,
     /// The last waiter that was tried.
@@ -134,7 +142,7 @@ pub(crate) struct Ready {
     pub(crate) is_gone: bool,
 }
 
-impl Ready {
+impl ReadyKey {
     pub(crate) fn new(db: u16, key: &[u8]) -> Self {
         Self { db, key: key.to_vec(), after: None, is_gone: false }
     }
@@ -142,32 +150,32 @@ impl Ready {
 
 /// The waiters of one key.
 #[derive(Debug, Default)]
-struct Queue {
+struct WaitQueue {
     /// By arrival number.
     waiters: BTreeMap<u64, Arc<Waiter>>,
     /// Number of waiters that also wait for the key's removal.
     of_loss: usize,
 }
 
-impl Queue {
+impl WaitQueue {
     /// Returns whether the waiter was new.
     fn insert(&mut self, waiter: &Arc<Waiter>) -> bool {
         let is_new = self.waiters.insert(waiter.number, waiter.clone()).is_none();
-        self.of_loss += usize::from(is_new && waiter.wait.also_if_gone);
+        self.of_loss += usize::from(is_new && waiter.wait.wakes_on_removal);
         is_new
     }
 
     /// Returns whether the waiter was present.
     fn remove(&mut self, waiter: &Waiter) -> bool {
         let was_there = self.waiters.remove(&waiter.number).is_some();
-        self.of_loss -= usize::from(was_there && waiter.wait.also_if_gone);
+        self.of_loss -= usize::from(was_there && waiter.wait.wakes_on_removal);
         was_there
     }
 
     /// Returns the waiters that also wait for the key's removal.
     fn of_loss(&self) -> impl Iterator<Item = &Arc<Waiter>> {
         let all = if self.of_loss > 0 { 0.. } else { u64::MAX.. };
-        self.waiters.range(all).map(|(_, waiter)| waiter).filter(|waiter| waiter.wait.also_if_gone)
+        self.waiters.range(all).map(|(_, waiter)| waiter).filter(|waiter| waiter.wait.wakes_on_removal)
     }
 }
 
@@ -175,17 +183,17 @@ impl Queue {
 struct Shard {
     /// Number of waiters, counted once for each key they wait for.
     count: AtomicUsize,
-    by_db: Mutex<BTreeMap<u16, BTreeMap<Vec<u8>, Queue>>>,
+    by_db: Mutex<BTreeMap<u16, BTreeMap<Vec<u8>, WaitQueue>>>,
 }
 
 /// All blocked clients, by key.
 #[derive(Debug)]
-pub(crate) struct Waits {
+pub(crate) struct WaitQueues {
     shards: [Shard; SHARDS],
     next: AtomicU64,
 }
 
-impl Default for Waits {
+impl Default for WaitQueues {
     fn default() -> Self {
         Self { shards: std::array::from_fn(|_| Shard::default()), next: AtomicU64::new(0) }
     }
@@ -206,12 +214,12 @@ impl Waiter {
 
     /// Returns how the wait ends at its deadline.
     #[must_use]
-    pub fn at_end(&self) -> Unblock {
-        if self.wait.tries_at_end { Unblock::RunAgain } else { Unblock::Timeout }
+    pub fn at_end(&self) -> UnblockReason {
+        if self.wait.retries_at_deadline { UnblockReason::Retry } else { UnblockReason::Timeout }
     }
 
     /// Returns whether the waiter can still be served. Called with `served` locked.
-    pub(crate) fn is_waiting(&self, served: Option<&Served>) -> bool {
+    pub(crate) fn is_waiting(&self, served: Option<&ServedReply>) -> bool {
         served.is_none() && self.client.is_blocked() && !self.client.is_killed()
     }
 
@@ -223,7 +231,7 @@ impl Waiter {
 
     /// Unblocks the client so that its connection runs the command again.
     pub(crate) fn run_again(&self) {
-        self.client.unblock(Unblock::RunAgain);
+        self.client.unblock(UnblockReason::Retry);
     }
 
     /// Returns the blocked command's request.
@@ -242,9 +250,9 @@ impl Waiter {
     }
 }
 
-impl Waits {
+impl WaitQueues {
     /// Returns whether the waiter counts match the queues.
-    pub(crate) fn are_counted(&self) -> bool {
+    pub(crate) fn counts_match(&self) -> bool {
         self.shards.iter().all(|shard| {
             let by_db = shard.by_db.lock();
             let queues = by_db.values().flat_map(BTreeMap::values);
@@ -269,15 +277,15 @@ impl Waits {
     }
 
     /// Returns the number of keys whose waiters also wait for removal.
-    pub(crate) fn keys_that_may_go(&self) -> usize {
+    pub(crate) fn keys_with_removal_waiters(&self) -> usize {
         let of_loss =
-            |keys: &BTreeMap<Vec<u8>, Queue>| keys.values().filter(|queue| queue.of_loss > 0).count();
+            |keys: &BTreeMap<Vec<u8>, WaitQueue>| keys.values().filter(|queue| queue.of_loss > 0).count();
         let keys = |shard: &Shard| shard.by_db.lock().values().map(of_loss).sum::<usize>();
         self.shards.iter().filter(|shard| shard.count.load(Ordering::Relaxed) > 0).map(keys).sum()
     }
 
     /// Blocks a client. The caller has locked the command's slots.
-    pub(crate) fn add(&self, client: &Arc<Client>, call: WaitingCall, wait: Wait) -> Arc<Waiter> {
+    pub(crate) fn add(&self, client: &Arc<Client>, call: BlockedCommand, wait: KeyWait) -> Arc<Waiter> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let waiter =
             Arc::new(Waiter { number, call, wait, client: client.clone(), served: Mutex::new(None) });
@@ -327,15 +335,15 @@ impl Waits {
         let from = after.map_or(0, |after| after + 1);
         if is_gone {
             let told = queue.of_loss().filter(|waiter| waiter.number >= from);
-            return told.take(AT_ONCE).cloned().collect();
+            return told.take(FETCH_BATCH).cloned().collect();
         }
-        queue.waiters.range(from..).take(AT_ONCE).map(|(_, waiter)| waiter.clone()).collect()
+        queue.waiters.range(from..).take(FETCH_BATCH).map(|(_, waiter)| waiter.clone()).collect()
     }
 
     /// Reports a key that was removed outside of a command: waiters for removals run their commands again. The caller
     /// has locked its slot.
     #[cold]
-    pub(crate) fn tell_loss(&self, db: u16, slot: Slot, key: &[u8]) {
+    pub(crate) fn report_removal(&self, db: u16, slot: Slot, key: &[u8]) {
         let by_db = self.shard(slot).by_db.lock();
         if let Some(queue) = by_db.get(&db).and_then(|keys| keys.get(key)) {
             queue.of_loss().for_each(|waiter| waiter.run_again());

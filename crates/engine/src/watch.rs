@@ -14,16 +14,16 @@ use slot_routing::Slot;
 const SHARDS: usize = 64;
 
 /// Set once a watched key has changed.
-pub(crate) type Dirty = Arc<AtomicBool>;
+pub(crate) type DirtyFlag = Arc<AtomicBool>;
 /// The watchers of a database's keys.
-type Keys = BTreeMap<Vec<u8>, Vec<Watcher>>;
+type WatchersByKey = BTreeMap<Vec<u8>, Vec<Watcher>>;
 
 /// A session that watches a key.
 #[derive(Debug)]
 pub(crate) struct Watcher {
     /// Id of the session.
     pub(crate) session: u64,
-    pub(crate) dirty: Dirty,
+    pub(crate) dirty: DirtyFlag,
     /// Whether the key was already expired when it was watched, or has become so while absent: its removal is no change
     /// then.
     pub(crate) was_expired: bool,
@@ -64,17 +64,17 @@ impl Watcher {
 struct Shard {
     /// Number of watched keys, counting each watcher.
     count: AtomicUsize,
-    by_db: Mutex<BTreeMap<u16, Keys>>,
+    by_db: Mutex<BTreeMap<u16, WatchersByKey>>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Watches {
+pub(crate) struct WatchTable {
     shards: [Shard; SHARDS],
     /// Number of sessions that watch keys.
     clients: AtomicUsize,
 }
 
-impl Default for Watches {
+impl Default for WatchTable {
     fn default() -> Self {
         Self { shards: std::array::from_fn(|_| Shard::default()), clients: AtomicUsize::new(0) }
     }
@@ -82,19 +82,19 @@ impl Default for Watches {
 
 /// A key that a session watches.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Watched {
+pub(crate) struct WatchedKey {
     pub(crate) db: u16,
     pub(crate) key: Vec<u8>,
 }
 
-impl Watched {
+impl WatchedKey {
     /// Returns the approximate memory of a watch, in the session and in the table.
     pub(crate) fn bytes(&self) -> usize {
         2 * (self.key.len() + size_of::<Self>()) + size_of::<Watcher>()
     }
 }
 
-impl Watches {
+impl WatchTable {
     fn shard(&self, slot: Slot) -> &Shard {
         &self.shards[slot.index() % SHARDS]
     }
@@ -126,7 +126,7 @@ impl Watches {
         shard.count.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn unwatch(&self, watched: &Watched, session: u64) {
+    pub(crate) fn unwatch(&self, watched: &WatchedKey, session: u64) {
         let shard = self.shard(Slot::of_key(&watched.key));
         let mut by_db = shard.by_db.lock();
         let Some(keys) = by_db.get_mut(&watched.db) else { return };
@@ -166,7 +166,7 @@ impl Watches {
     }
 
     /// Returns whether the key was already expired when this session watched it.
-    pub(crate) fn was_expired(&self, watched: &Watched, session: u64) -> bool {
+    pub(crate) fn was_expired(&self, watched: &WatchedKey, session: u64) -> bool {
         let by_db = self.shard(Slot::of_key(&watched.key)).by_db.lock();
         let watchers = by_db.get(&watched.db).and_then(|keys| keys.get(watched.key.as_slice()));
         watchers.into_iter().flatten().any(|watcher| watcher.session == session && watcher.was_expired)

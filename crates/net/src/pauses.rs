@@ -31,7 +31,7 @@ impl PauseGate {
     /// [`Pauses::ends`]: engine::Pauses::ends
     pub async fn wait_for_end_after(&self, ends: u64) {
         let pauses = &self.engine.pauses;
-        self.wait_until(|next| pauses.ends() != ends || next.is_none() && !pauses.holds_slots()).await;
+        self.wait_until(|next| pauses.ends() != ends || next.is_none() && !pauses.has_paused_slots()).await;
     }
 
     /// Waits until no pause is active. Slots may still be held.
@@ -118,7 +118,7 @@ mod tests {
     /// Regression test: paused commands used to poll every 20 ms, because CLIENT UNPAUSE did not wake them.
     #[tokio::test]
     async fn waiters_wake_only_when_a_pause_ends() {
-        let engine = Arc::new(Engine::of_sentinel(commands::of_sentinel().catalogue(), 1));
+        let engine = Arc::new(Engine::for_sentinel(commands::for_sentinel().catalogue(), 1));
         let gate = PauseGate::new(engine.clone());
         for purpose in [PausePurpose::Client, PausePurpose::Failover] {
             engine.pauses.pause(&engine.settings, purpose, PauseMode::Writes, Millis(i64::MAX));

@@ -39,7 +39,7 @@ pub fn with_scratch<R>(f: impl FnOnce(&mut Scratch) -> R) -> R {
 /// Sets up the calling thread for running commands.
 pub fn install_scratch(engine: &Engine, network: &NetworkContext) {
     SCRATCH.set(Some(Scratch {
-        worker: engine.worker(process::time::nanos).counting_heap(process::memory::HEAP),
+        worker: engine.worker(process::time::nanos).with_allocator_stats(process::memory::HEAP),
         traffic: network.new_traffic(),
         read: vec![0; READ_SIZE].into_boxed_slice(),
         batch: Batch::default(),

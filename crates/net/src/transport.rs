@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use config::{Config, TlsUserField, keys};
-use engine::Link;
+use engine::ConnectionInfo;
 use slot_routing::ClientTransport;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
@@ -153,7 +153,7 @@ impl Stream {
     ///
     /// # Errors
     /// The stream is closed or detached.
-    pub fn link(&self) -> io::Result<Link> {
+    pub fn link(&self) -> io::Result<ConnectionInfo> {
         let descriptor = match self {
             Self::Tcp(stream) => stream.as_raw_fd(),
             Self::Tls(stream) => stream.tcp.as_raw_fd(),
@@ -163,13 +163,13 @@ impl Stream {
                 let address = format!("{path}:0");
                 let local_address = address.clone();
                 let descriptor = stream.as_raw_fd();
-                let link = Link { address, local_address, descriptor, ..Link::default() };
-                return Ok(Link { unix_socket: true, local: true, ..link });
+                let link = ConnectionInfo { address, local_address, descriptor, ..ConnectionInfo::default() };
+                return Ok(ConnectionInfo { unix_socket: true, local: true, ..link });
             }
             Self::Detached => -1,
         };
         let (peer, local) = self.addresses()?.ok_or(io::ErrorKind::NotConnected)?;
-        Ok(Link {
+        Ok(ConnectionInfo {
             address: peer.to_string(),
             local_address: local.to_string(),
             descriptor,

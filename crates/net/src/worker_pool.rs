@@ -13,7 +13,7 @@ mod placement;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use engine::{Engine, Gate};
+use engine::{Engine, NodeFlags};
 use parking_lot::Mutex;
 use process::stall_detector::{StallDetector, StallState, ThreadActivity};
 use tokio::sync::mpsc::UnboundedSender;
@@ -277,7 +277,7 @@ impl WorkerPool {
         let idlest = || running.iter().min_by_key(|worker| Arc::strong_count(&worker.in_flight));
         let Some(worker) = (if waits { Some(waiting) } else { idlest() }) else { return };
         client.enter_background(worker.in_flight.clone(), waits);
-        if engine.settings.gate().contains(Gate::BUSY) {
+        if engine.settings.node_flags().contains(NodeFlags::BUSY) {
             // A stalled background worker may already have sent its connections away, and would not do so again. Back
             // at its owner the client gets the BUSY error.
             client.leave_background();

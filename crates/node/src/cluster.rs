@@ -3,7 +3,7 @@
 //! [`prepare`] reads `nodes.conf` before anything is served, because the topology determines what this node may serve.
 //! [`Driver`](driver::Driver) is a task of the control thread. It owns the state machine and passes it packets
 //! ([`links`]), time and commands. It performs the resulting actions: sends packets (after persisting state where
-//! required), publishes the topology ([`engine::Engine::route_by`]), and starts and stops replication. Slow work runs
+//! required), publishes the topology ([`engine::Engine::apply_topology`]), and starts and stops replication. Slow work runs
 //! on other threads ([`background`]): writing `nodes.conf` ([`store`]) and deleting keys of lost slots. Worker threads
 //! use [`Cluster`].
 

@@ -16,7 +16,8 @@ mod wait;
 use std::pin::Pin;
 
 use engine::{
-    AclCommand, CommandError, Context, Flags, NodeCommand, Outcome as Done, Ran, Shell, ShellCommand,
+    AclCommand, CommandError, Context, ExecutedCommand, Flags, HandlerOutcome as Done, NodeCommand, Shell,
+    ShellCommand,
 };
 use net::output::OutputMark;
 use net::scratch::with_scratch;
@@ -104,10 +105,10 @@ impl Shell for Server {
                 self.reset_statistics();
                 Ok(())
             }
-            ShellCommand::MemoryPurge if waits => return Ok(Done::HandOver(NodeCommand::MemoryPurge)),
+            ShellCommand::MemoryPurge if waits => return Ok(Done::Defer(NodeCommand::MemoryPurge)),
             ShellCommand::MemoryPurge => memory::purge_aside(self.engine.keyspace.clone()),
-            ShellCommand::Wait if waits => return Ok(Done::HandOver(NodeCommand::Wait)),
-            ShellCommand::WaitAof if waits => return Ok(Done::HandOver(NodeCommand::WaitAof)),
+            ShellCommand::Wait if waits => return Ok(Done::Defer(NodeCommand::Wait)),
+            ShellCommand::WaitAof if waits => return Ok(Done::Defer(NodeCommand::WaitAof)),
             ShellCommand::Wait => {
                 return replied(wait::count(self, context, wait::wait_asks(&self.replication, args)));
             }
@@ -172,7 +173,7 @@ fn count(connection: &mut Connection, args: Args<'_>, nanos: u64, mark: OutputMa
     // The time that a client chose to wait does not count.
     let nanos = if entry.command.flags.contains(Flags::BLOCKING) { 0 } else { nanos };
     with_scratch(|scratch| {
-        let (stats, ran) = (&scratch.worker.stats, Ran { entry, args, nanos, reply_len });
+        let (stats, ran) = (&scratch.worker.stats, ExecutedCommand { entry, args, nanos, reply_len });
         connection.server.engine.account(stats, &connection.session, process::time::now(), &ran);
         if let Some(text) = error {
             stats.count_failure(entry.index, &text);

@@ -19,8 +19,8 @@ use std::time::Duration;
 use config::keys;
 use durability::stream::commit_point::CommitPoint;
 use engine::{
-    Background, Client, ClientFlags, Flow, Mute, NodeCommand, Origin, Requests, Resumed, Session, Unblock,
-    Waiter,
+    BackgroundMode, Client, ClientFlags, CommandOrigin, DispatchStatus, NodeCommand, PipelinedRequests,
+    ReplySuppression, Session, UnblockReason, WaitEnd, Waiter,
 };
 use net::context::OutputLimit;
 use net::detached_connection::DetachedConnection;
@@ -115,7 +115,7 @@ pub(crate) type RunInShell =
 pub(crate) enum Waited<T> {
     Done(T),
     /// Ended by CLIENT UNBLOCK or by a role change.
-    Unblocked(Unblock),
+    Unblocked(UnblockReason),
     /// The client has disconnected; nothing more of its input is executed.
     Gone,
 }
@@ -132,11 +132,11 @@ impl Connection {
             }
         };
         let client = server.engine.clients.connect(link, process::time::now(), Box::new(wake));
-        let mut session = Session::of(client, Origin::Client, authenticated);
+        let mut session = Session::of(client, CommandOrigin::Client, authenticated);
         let names = stream.peer_names(server.config.get(keys::TLS_AUTH_CLIENTS_USER));
         server.engine.log_in_by_certificate(&mut session, process::time::now(), &names);
         if server.config.get(keys::LONG_COMMAND_THREADS) > 0 {
-            session.background = Background::Elsewhere;
+            session.background = BackgroundMode::Offloadable;
         }
         Ok(Self {
             server,
@@ -187,7 +187,7 @@ impl Connection {
     /// Stops serving the client.
     pub(crate) fn end(&self) {
         let client = &self.session.client;
-        if client.is_overflown() {
+        if client.exceeded_output_limit() {
             self.server.network.stats.output_limit_disconnections.fetch_add(1, Ordering::Relaxed);
             tracing::warn!("Client id={} closed for overcoming of output buffer limits.", client.id);
         } else if client.is_evicted() {
@@ -209,7 +209,8 @@ impl Connection {
     /// Moves the connection to a background worker, where it executes a slow command or waits.
     pub(crate) fn enter_background(&mut self, in_flight: InFlightCount, waits: bool) {
         self.in_flight = Some(in_flight);
-        self.session.background = if waits { Background::Waiting } else { Background::Here };
+        self.session.background =
+            if waits { BackgroundMode::OnWaitWorker } else { BackgroundMode::OnBackgroundWorker };
         self.session.client.set_in_background(true, process::time::now());
         self.unrun = true;
         // The current time slice may be nearly used up.
@@ -218,7 +219,7 @@ impl Connection {
 
     /// Marks the connection as no longer on a background worker.
     pub(crate) fn leave_background(&mut self) {
-        self.session.background = Background::Elsewhere;
+        self.session.background = BackgroundMode::Offloadable;
         self.session.client.set_in_background(false, process::time::now());
         self.turn.end();
         self.in_flight = None;
@@ -369,7 +370,7 @@ impl Connection {
     }
 
     /// Ends the wait of a blocking command.
-    fn end_wait(&mut self, how: Unblock) {
+    fn end_wait(&mut self, how: UnblockReason) {
         let Server { engine, commands, .. } = &*self.server;
         let (now, mark) = (process::time::now(), self.output.mark());
         let resumed = with_scratch(|scratch| {
@@ -377,12 +378,12 @@ impl Connection {
             dispatcher.end_wait(&mut scratch.worker, &mut self.session, now, how, self.output.buffer())
         });
         match resumed {
-            Resumed::Replied => {
+            WaitEnd::Replied => {
                 self.keep_reply_from(mark);
                 self.session.queue_messages(self.output.queue());
                 self.hold_uncommitted(mark);
             }
-            Resumed::RunAgain(request) => {
+            WaitEnd::RunAgain(request) => {
                 let mut wire = Vec::new();
                 encode_request(&mut wire, request.args().iter());
                 self.input.prepend(wire);
@@ -392,11 +393,11 @@ impl Connection {
 
     /// Removes the reply that starts at `mark` if the client has disabled replies (CLIENT REPLY).
     pub(crate) fn keep_reply_from(&mut self, mark: OutputMark) {
-        if matches!(self.session.mute, Mute::This | Mute::Everything) {
+        if matches!(self.session.mute, ReplySuppression::Current | ReplySuppression::All) {
             self.output.discard_since(mark);
         }
-        if self.session.mute == Mute::This {
-            self.session.mute = Mute::Nothing;
+        if self.session.mute == ReplySuppression::Current {
+            self.session.mute = ReplySuppression::None;
         }
     }
 
@@ -622,7 +623,7 @@ impl Connection {
                 worker,
                 &mut self.session,
                 now,
-                Requests { buffer, batch, from: 0 },
+                PipelinedRequests { buffer, batch, from: 0 },
                 &mut out,
             )
         });
@@ -633,13 +634,13 @@ impl Connection {
         };
         // The consumed requests, and the event to handle before the rest.
         let stopped = match flow {
-            Flow::Done | Flow::Close => None,
-            Flow::TurnOver => Some((ran, None)),
-            Flow::Paused => Some((ran, Some(Event::Paused(ends)))),
-            Flow::Blocked => Some((ran + 1, Some(Event::Blocked))),
-            Flow::Long => Some((ran, Some(Event::Long))),
-            Flow::Held => Some((ran, Some(Event::Held))),
-            Flow::Node(command) => {
+            DispatchStatus::Done | DispatchStatus::Close => None,
+            DispatchStatus::TimeSliceOver => Some((ran, None)),
+            DispatchStatus::Paused => Some((ran, Some(Event::Paused(ends)))),
+            DispatchStatus::Blocked => Some((ran + 1, Some(Event::Blocked))),
+            DispatchStatus::Long => Some((ran, Some(Event::Long))),
+            DispatchStatus::SlotsLocked => Some((ran, Some(Event::Held))),
+            DispatchStatus::Node(command) => {
                 let request = Request::from(scratch.batch.args(ran, buffer));
                 Some((ran + 1, Some(Event::Node(command, request))))
             }
@@ -678,7 +679,7 @@ impl Connection {
 
     /// Sends the replies of a batch with one write, and keeps what the socket does not accept.
     fn send_now(&mut self, out: &mut Vec<u8>, scratch: &mut Scratch) {
-        if self.session.client.is_cut_off() {
+        if self.session.client.discards_output() {
             out.clear();
         }
         if !out.is_empty() {
@@ -702,7 +703,7 @@ impl Connection {
     /// Keeps the replies of a batch, which start at `mark`, behind pending output or until they may be sent.
     fn keep(&mut self, out: Vec<u8>, mark: OutputMark) {
         self.output.restore_buffer(out);
-        if self.session.client.is_cut_off() {
+        if self.session.client.discards_output() {
             self.output.discard_since(mark);
         }
         self.hold_uncommitted(mark);

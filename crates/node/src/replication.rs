@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
 use arc_swap::ArcSwap;
-use engine::{Commands, Engine, Gate};
+use engine::{Commands, Engine, NodeFlags};
 use gossip::ReplicaAdmission;
 use parking_lot::Mutex;
 use replication::master::PeerId;
@@ -492,15 +492,15 @@ impl Replication {
             && !replica
             && self.serving.lock().master().good_replicas(process::time::instant()) < wanted;
         let states = [
-            (Gate::REPLICA, replica),
-            (Gate::REDIRECTS, replica && self.engine.topology.is_none()),
-            (Gate::READ_ONLY_REPLICA, replica && values[keys::REPLICA_READ_ONLY]),
-            (Gate::MASTER_DOWN, replica && !up && !values[keys::REPLICA_SERVE_STALE_DATA]),
-            (Gate::NO_REPLICAS, short),
-            (Gate::EMPTY_MASTER, !replica && self.empty.lock().is_some()),
+            (NodeFlags::REPLICA, replica),
+            (NodeFlags::REDIRECTS, replica && self.engine.topology.is_none()),
+            (NodeFlags::READ_ONLY_REPLICA, replica && values[keys::REPLICA_READ_ONLY]),
+            (NodeFlags::MASTER_DOWN, replica && !up && !values[keys::REPLICA_SERVE_STALE_DATA]),
+            (NodeFlags::NO_REPLICAS, short),
+            (NodeFlags::EMPTY_MASTER, !replica && self.empty.lock().is_some()),
         ];
         let holding = states.iter().filter(|(_, holds)| *holds).map(|(gate, _)| *gate).collect();
-        settings.set_gates(states.iter().map(|(gate, _)| *gate).collect(), holding);
+        settings.set_node_flags(states.iter().map(|(gate, _)| *gate).collect(), holding);
     }
 
     /// Returns the replicas, and whether each is online.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, Result, anyhow, bail};
 use durability::stream::{EngineLogHandle, SharedLog};
 use durability::{append_only, saving};
-use engine::{Commands, Engine, Gate, Registry, RenameError, ScriptHooks};
+use engine::{Commands, Engine, NodeFlags, Registry, RenameError, ScriptHooks};
 use keyspace::{Keyspace, keep_chunk_ready};
 use net::listener::{self, ListenPorts};
 use net::scratch::install_scratch;
@@ -82,7 +82,7 @@ fn configure(arguments: &[String]) -> Result<Configured, ConfigError> {
     };
     config.load_text(&lines_of_arguments(options), &Source::CommandLine)?;
     let commands = commands(&config)?;
-    let users = users(&config, commands.unwrap_or(::commands::of_server()))?;
+    let users = users(&config, commands.unwrap_or(::commands::for_server()))?;
     Ok(Configured { config, file, file_argument, stdin, commands, users })
 }
 
@@ -92,7 +92,7 @@ fn commands(config: &Config) -> Result<Option<&'static Registry>, ConfigError> {
     if renames.is_empty() {
         return Ok(None);
     }
-    let mut commands = ::commands::of_server().clone();
+    let mut commands = ::commands::for_server().clone();
     for rename in renames {
         commands
             .rename(&rename.from, &rename.to)
@@ -142,13 +142,13 @@ fn start(configured: Configured) -> Result<()> {
     let cluster = if clustered { Some(cluster::prepare(&config, random::random_u64()?)?) } else { None };
     let topology = cluster.as_ref().map(|(_, prepared)| prepared.topology());
     let shared_log = SharedLog::new(config.get(keys::REPL_BACKLOG_SIZE));
-    let own_names = Commands::new(::commands::of_server());
+    let own_names = Commands::new(::commands::for_server());
     let commands = match commands {
         Some(renamed) => own_names.called(renamed),
         None => own_names,
     };
     let engine = Engine::new(
-        ::commands::of_server().catalogue(),
+        ::commands::for_server().catalogue(),
         new_keyspace(&config)?,
         topology,
         Box::new(EngineLogHandle(shared_log.clone())),
@@ -275,7 +275,7 @@ async fn control(
     let driven = server.cluster.clone().zip(cluster);
     let mut cluster = driven.map(|(own, prepared)| driver(server, own, prepared)).transpose()?;
     // Clients that connect before the data is loaded get the LOADING error.
-    server.engine.settings.set_gate(Gate::LOADING, true);
+    server.engine.settings.set_node_flag(NodeFlags::LOADING, true);
     web::start(server)?;
     listen(server).await?;
     daemon::write_pid_file(&server.config);
@@ -297,7 +297,7 @@ async fn control(
         server.migrations.drop_imports();
     }
     server.replication.wait_if_empty();
-    server.engine.settings.set_gate(Gate::LOADING, false);
+    server.engine.settings.set_node_flag(NodeFlags::LOADING, false);
     // An append-only file also contains keys that have expired.
     cron::expire_some(&server.housekeeping);
     drop(loads_later);

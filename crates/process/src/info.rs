@@ -106,7 +106,7 @@ pub fn write_pause_state(engine: &Engine, text: &mut InfoText) {
         Some(PausePurpose::Failover) => "failover_in_progress",
         Some(PausePurpose::Shutdown) => "shutdown_in_progress",
         Some(PausePurpose::Sleep) => "debug_sleep",
-        Some(PausePurpose::Standstill) => "standstill",
+        Some(PausePurpose::ProcessSuspended) => "standstill",
         None => "none",
     };
     text.line("paused_reason", reason);

@@ -2,13 +2,13 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use engine::{Heap, Turnover};
+use engine::{AllocatorStats, ThreadAllocations};
 use keyspace::{pool_usage, pool_used_bytes};
 use tikv_jemalloc_ctl::thread::{self, ThreadLocal};
 use tikv_jemalloc_ctl::{Access as _, AsName as _, epoch, stats};
 
 /// Lets workers query the allocator.
-pub const HEAP: Heap = Heap { of_thread: thread_heap_turnover, of_all: heap_bytes };
+pub const HEAP: AllocatorStats = AllocatorStats { of_thread: thread_heap_turnover, of_all: heap_bytes };
 
 /// Memory usage at one time, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -53,14 +53,14 @@ fn heap_bytes() -> usize {
 const THREAD_CACHE_BYTES: &[u8] = b"stats.arenas.4096.tcache_bytes\0";
 
 /// Bytes that this thread has allocated and freed so far.
-fn thread_heap_turnover() -> Turnover {
+fn thread_heap_turnover() -> ThreadAllocations {
     thread_local! {
         static COUNTERS: Option<(ThreadLocal<u64>, ThreadLocal<u64>)> =
             thread::allocatedp::read().ok().zip(thread::deallocatedp::read().ok());
     }
     COUNTERS.with(|counters| {
         let counters = counters.as_ref();
-        counters.map_or_else(Turnover::default, |(taken, returned)| Turnover {
+        counters.map_or_else(ThreadAllocations::default, |(taken, returned)| ThreadAllocations {
             taken: taken.get(),
             returned: returned.get(),
         })

@@ -82,7 +82,7 @@ impl Center {
             links: BTreeMap::new(),
             lives: 0,
             clients: BTreeMap::new(),
-            engine_commands: Commands::new(::commands::of_sentinel()),
+            engine_commands: Commands::new(::commands::for_sentinel()),
             worker: engine.worker(process::time::nanos),
             engine,
             users_changed: false,

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use engine::{Mute, Session};
+use engine::{ReplySuppression, Session};
 use resp::Writer;
 
 use super::connection::{Opened, Output};
@@ -89,23 +89,23 @@ impl Client {
 
     /// Starts a request. Returns whether its reply is suppressed (CLIENT REPLY).
     pub(super) fn begin_muted(&mut self) -> bool {
-        if self.session.mute == Mute::Next {
-            self.session.mute = Mute::This;
+        if self.session.mute == ReplySuppression::Next {
+            self.session.mute = ReplySuppression::Current;
         }
-        matches!(self.session.mute, Mute::This | Mute::Everything)
+        matches!(self.session.mute, ReplySuppression::Current | ReplySuppression::All)
     }
 
     /// Reverts [`Client::begin_muted`], so that the engine can do the same.
     pub(super) fn unmute(&mut self) {
-        if self.session.mute == Mute::This {
-            self.session.mute = Mute::Next;
+        if self.session.mute == ReplySuppression::Current {
+            self.session.mute = ReplySuppression::Next;
         }
     }
 
     /// Ends the request.
     pub(super) fn end_muted(&mut self) {
-        if self.session.mute == Mute::This {
-            self.session.mute = Mute::Nothing;
+        if self.session.mute == ReplySuppression::Current {
+            self.session.mute = ReplySuppression::None;
         }
     }
 }

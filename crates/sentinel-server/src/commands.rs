@@ -1,6 +1,6 @@
 //! Commands that do not involve the state machine: connections, subscriptions and process information.
 
-use engine::{CommandError, Flags, Gate, Registered, Requests, Run};
+use engine::{CommandError, CommandRunner, Flags, NodeFlags, PipelinedRequests, Registered};
 use process::access::genpass;
 use resp::{Batch, ParseLimits, Parser, Protocol, Request, Writer, encode_request};
 
@@ -54,7 +54,7 @@ pub(super) fn answer(center: &mut Center, client: &mut Client, args: &[Vec<u8>])
     let mut out = Vec::new();
     let mut call = Call { center, client, args, out: &mut out };
     let subscriber = call.client.subscriptions() > 0 && call.client.session.protocol == Protocol::Resp2;
-    if subscriber && !entry.command.flags.contains(Flags::WHILE_LISTENING) {
+    if subscriber && !entry.command.flags.contains(Flags::WHILE_SUBSCRIBED) {
         let name = &entry.full_name;
         return refusal(&format!(
             "ERR Can't execute '{name}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are \
@@ -65,7 +65,7 @@ pub(super) fn answer(center: &mut Center, client: &mut Client, args: &[Vec<u8>])
         return Answer::Wait;
     }
     match entry.full_name.split('|').next().unwrap_or_default() {
-        "acl" if matches!(entry.command.run, Run::Shell(_)) => acl(&mut call),
+        "acl" if matches!(entry.command.run, CommandRunner::Shell(_)) => acl(&mut call),
         "acl" | "auth" | "client" | "hello" => return run_by_engine(call.center, call.client, args),
         "command" => command(&mut call),
         "info" => info(&mut call),
@@ -91,7 +91,7 @@ fn admit(
     args: &[Vec<u8>],
 ) -> Result<&'static Registered, CommandError> {
     let request: Request = args.iter().collect();
-    let entry = ::commands::of_sentinel().resolve(request.args())?;
+    let entry = ::commands::for_sentinel().resolve(request.args())?;
     if !entry.command.accepts(args.len()) {
         return Err(CommandError::WrongArity(entry.full_name.clone()));
     }
@@ -110,9 +110,9 @@ fn admit(
 fn is_paused(center: &Center, entry: &Registered) -> bool {
     let settings = &center.engine.settings;
     center.engine.pauses.end_overdue(settings, process::time::now());
-    let gate = settings.gate();
-    gate.contains(Gate::ALL_PAUSED)
-        || gate.contains(Gate::WRITES_PAUSED) && entry.command.flags.contains(Flags::MAY_REPLICATE)
+    let gate = settings.node_flags();
+    gate.contains(NodeFlags::ALL_PAUSED)
+        || gate.contains(NodeFlags::WRITES_PAUSED) && entry.command.flags.contains(Flags::MAY_REPLICATE)
 }
 
 /// Runs CLIENT, AUTH, HELLO and ACL in the engine, which manages connections and users.
@@ -129,7 +129,8 @@ fn run_by_engine(center: &mut Center, client: &mut Client, args: &[Vec<u8>]) -> 
     client.unmute();
     let users = center.engine.users_version();
     let mut out = Vec::new();
-    let (now, requests) = (process::time::now(), Requests { buffer: &buffer, batch: &batch, from: 0 });
+    let (now, requests) =
+        (process::time::now(), PipelinedRequests { buffer: &buffer, batch: &batch, from: 0 });
     let dispatcher = center.engine_commands.on(&center.engine);
     dispatcher.run(&mut center.worker, &mut client.session, now, requests, &mut out);
     client.note_login();
@@ -187,7 +188,7 @@ fn acl(call: &mut Call<'_>) {
 fn command(call: &mut Call<'_>) {
     let request: Request = call.args.iter().collect();
     let mut reply = Writer::new(call.out, call.client.session.protocol);
-    if let Err(error) = ::commands::answer_command(::commands::of_sentinel(), request.args(), &mut reply) {
+    if let Err(error) = ::commands::answer_command(::commands::for_sentinel(), request.args(), &mut reply) {
         reply.error(&error.to_string());
     }
 }
@@ -239,7 +240,7 @@ mod tests {
     /// COMMAND must list exactly the subcommands of SENTINEL that the state machine implements.
     #[test]
     fn command_table_and_state_machine_have_the_same_subcommands() {
-        let container = ::commands::of_sentinel().find(b"sentinel").unwrap();
+        let container = ::commands::for_sentinel().find(b"sentinel").unwrap();
         let shown: Vec<&str> = container.subcommands().iter().map(|entry| entry.command.name).collect();
         let mut own: Vec<&str> = sentinel::subcommands().collect();
         own.sort_unstable();

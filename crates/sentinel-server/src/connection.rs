@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use engine::{Engine, Link};
+use engine::{ConnectionInfo, Engine};
 use net::tls::HANDSHAKE_TIMEOUT;
 use net::transport::{Listener, SocketOptions, Stream};
 use resp::{Batch, ParseLimits, Parser, ProtocolError};
@@ -23,7 +23,7 @@ const MAX_OUTPUT: usize = 32 * 1024 * 1024;
 /// An accepted connection.
 pub(super) struct Opened {
     pub(super) client: u64,
-    pub(super) link: Link,
+    pub(super) link: ConnectionInfo,
     pub(super) output: Output,
     /// Whether the client has authenticated; shared with the task that reads its requests.
     pub(super) known: Arc<AtomicBool>,
@@ -240,7 +240,7 @@ mod tests {
     /// authenticated, are subject to the current state.
     #[test]
     fn protected_mode_follows_the_current_default_user() {
-        let engine = Arc::new(Engine::of_sentinel(::commands::of_sentinel().catalogue(), 1));
+        let engine = Arc::new(Engine::for_sentinel(::commands::for_sentinel().catalogue(), 1));
         let options = SocketOptions { nodelay: true, keepalive: None };
         let door = Door {
             protected: true,

@@ -111,7 +111,7 @@ fn run(arguments: &[String]) -> Result<()> {
     let config = server_config(&own, &place)?;
     let started_in = paths::enter_working_directory(&config)?;
     check_scripts(&own, &place)?;
-    let engine = engine::Engine::of_sentinel(::commands::of_sentinel().catalogue(), random_u64()?);
+    let engine = engine::Engine::for_sentinel(::commands::for_sentinel().catalogue(), random_u64()?);
     set_users(&engine, &mut own, &config, &place)?;
     // The values from the command line are not written to the file, because the next start has a command line of its
     // own.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, anyhow};
 use config::{Config, Replaced, keys};
 use consensus::{GroupRecord, SavedGroup};
-use engine::{Engine, Gate, Origin, Session};
+use engine::{CommandOrigin, Engine, NodeFlags, Session};
 use net::dialer::Dialer;
 use net::listener;
 use net::tls::{Tls, TlsPeers};
@@ -212,7 +212,7 @@ impl Center {
                 let open = opened.known.load(Ordering::Relaxed);
                 let client =
                     self.engine.clients.connect(opened.link.clone(), process::time::now(), Box::new(|| {}));
-                let session = Session::of(client, Origin::Client, open);
+                let session = Session::of(client, CommandOrigin::Client, open);
                 self.clients.insert(opened.client, Client::new(opened, session));
                 return;
             }
@@ -342,7 +342,7 @@ impl Center {
     /// Executes the deferred requests after the end of a pause.
     fn resume(&mut self, out: &mut SentinelOutput) {
         self.engine.pauses.end_overdue(&self.engine.settings, process::time::now());
-        let all = self.engine.settings.gate().contains(Gate::ALL_PAUSED);
+        let all = self.engine.settings.node_flags().contains(NodeFlags::ALL_PAUSED);
         let waiting = |(&id, client): (&u64, &Client)| client.has_deferred().then_some(id);
         let waiting: Vec<u64> = self.clients.iter().filter_map(waiting).filter(|_| !all).collect();
         for id in waiting {

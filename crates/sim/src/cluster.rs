@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clock::{Instant, Millis};
-use engine::{PausePurpose, Rerouting};
+use engine::{PausePurpose, TopologyChange};
 use gossip::wire::{Header, MessageBody, Packet};
 use gossip::{ClusterAction, ClusterDriver, ClusterInput, ElectionEvent, Gossip, LinkId, StepInputs};
 use slot_routing::{ClientTransport, NodeId, ReplOffset, Slot, Topology};
@@ -122,7 +122,7 @@ struct Host {
     accepted: u64,
     topology: Option<Arc<Topology>>,
     /// The topology being published, and the writes that must end first.
-    publishing: Option<(Rerouting, BTreeSet<u64>)>,
+    publishing: Option<(TopologyChange, BTreeSet<u64>)>,
     /// The machine is notified when this offset is processed.
     watched: Option<ReplOffset>,
     /// The latest information received from each node.
@@ -464,16 +464,16 @@ impl World {
     /// all later actions wait.
     fn take_steps(&mut self, host: usize) {
         while self.hosts[host].publishing.is_none() {
-            let Some(action) = self.hosts[host].decided.pop_front() else { return self.extend_lease(host) };
+            let Some(action) = self.hosts[host].decided.pop_front() else { return self.renew_lease(host) };
             self.carry_out(host, action);
         }
     }
 
     /// Extends the lease for the state published so far.
-    fn extend_lease(&mut self, host: usize) {
+    fn renew_lease(&mut self, host: usize) {
         let Host { gossip: Some(gossip), fed_at, .. } = &self.hosts[host] else { return };
         let until = gossip.lease().map_or(u64::MAX, |lease| nanos(*fed_at + lease));
-        self.stage.data.stores[host].engine().extend_lease(until);
+        self.stage.data.stores[host].engine().renew_lease(until);
     }
 
     fn carry_out(&mut self, host: usize, action: ClusterAction) {

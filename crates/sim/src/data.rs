@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use append_only::FsyncPolicy;
 use clock::{Instant, Millis};
-use engine::{Gate, PauseMode, PausePurpose};
+use engine::{NodeFlags, PauseMode, PausePurpose};
 use migration::Establish;
 use replication::master::{PeerId, TransferId};
 use replication::{ReplId, StreamEpoch};
@@ -370,7 +370,7 @@ impl<E: Debug> Stage<E> {
         self.publish_role(host);
         let own = self.new_history();
         let store = &mut self.data.stores[host];
-        store.set_gate(Gate::LOADING, store.load.is_some());
+        store.set_node_flag(NodeFlags::LOADING, store.load.is_some());
         if store.upstream().is_none() && store.log.is_open() {
             store.log.rename(own);
         }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use clock::Millis;
 use config::EvictionPolicy;
 use engine::{
-    Background, CapturedKey, CommandError, Commands, EffectLog, Engine, Flow, Origin, Release, Requests,
-    Resumed, Session, Unblock, Worker,
+    BackgroundMode, CapturedKey, CommandError, CommandOrigin, Commands, DispatchStatus, EffectLog, Engine,
+    PipelinedRequests, ReleaseResult, Session, UnblockReason, WaitEnd, Worker,
 };
 use keyspace::Keyspace;
 use persistence::{Dialect, RdbInfo, UsageFormat, WriteOptions};
@@ -30,7 +30,7 @@ impl Executor {
         topology: Option<Topology>,
         log: Box<dyn EffectLog>,
     ) -> Self {
-        let commands = Commands::new(::commands::of_server());
+        let commands = Commands::new(::commands::for_server());
         let catalogue = commands.registry().catalogue();
         let engine = Engine::new(catalogue, Keyspace::restricted_to(1, databases, slots), topology, log);
         engine.begin_routing();
@@ -48,10 +48,10 @@ impl Executor {
     /// complete before any other client's.
     pub(crate) fn run(&mut self, session: &mut Session, wall: Millis, buffer: Vec<u8>) -> (Running, Stop) {
         let mut running = Running::of(buffer);
-        session.turn_ends = u64::MAX;
+        session.time_slice_ends = u64::MAX;
         let stop = loop {
             match self.go_on(session, wall, &mut running) {
-                Stop::Long => session.background = Background::Here,
+                Stop::Long => session.background = BackgroundMode::OnBackgroundWorker,
                 stop => break stop,
             }
         };
@@ -63,17 +63,17 @@ impl Executor {
     pub(crate) fn go_on(&mut self, session: &mut Session, wall: Millis, running: &mut Running) -> Stop {
         while running.next < running.batch.len() {
             let Running { buffer, batch, next, replies, unanswered, .. } = running;
-            let requests = Requests { buffer, batch, from: *next };
+            let requests = PipelinedRequests { buffer, batch, from: *next };
             let dispatcher = self.commands.on(&self.engine);
             let (after, flow) = dispatcher.run(&mut self.worker, session, wall, requests, replies);
             *next = after;
             match flow {
-                Flow::Node(_) => (*next, *unanswered) = (after + 1, *unanswered + 1),
-                Flow::Paused => return Stop::Paused,
-                Flow::Blocked => break,
-                Flow::Long | Flow::Held => return Stop::Long,
-                Flow::TurnOver => return Stop::TurnOver,
-                Flow::Done | Flow::Close => {}
+                DispatchStatus::Node(_) => (*next, *unanswered) = (after + 1, *unanswered + 1),
+                DispatchStatus::Paused => return Stop::Paused,
+                DispatchStatus::Blocked => break,
+                DispatchStatus::Long | DispatchStatus::SlotsLocked => return Stop::Long,
+                DispatchStatus::TimeSliceOver => return Stop::TurnOver,
+                DispatchStatus::Done | DispatchStatus::Close => {}
             }
         }
         Stop::Ended
@@ -81,7 +81,7 @@ impl Executor {
 
     /// Executes one command without a client.
     pub(crate) fn ask(&mut self, db: u16, wall: Millis, words: &[impl AsRef<str>]) -> Vec<u8> {
-        let mut session = Session::new(0, Origin::Client, true);
+        let mut session = Session::new(0, CommandOrigin::Client, true);
         session.db = db;
         self.call(&mut session, wall, words)
     }
@@ -94,12 +94,12 @@ impl Executor {
     }
 
     /// Ends the wait of a client that is ready or timed out; returns the reply.
-    pub(crate) fn end_wait(&mut self, session: &mut Session, wall: Millis, how: Unblock) -> Vec<u8> {
+    pub(crate) fn end_wait(&mut self, session: &mut Session, wall: Millis, how: UnblockReason) -> Vec<u8> {
         let mut reply = Vec::new();
         let dispatcher = self.commands.on(&self.engine);
         match dispatcher.end_wait(&mut self.worker, session, wall, how, &mut reply) {
-            Resumed::Replied => reply,
-            Resumed::RunAgain(request) => {
+            WaitEnd::Replied => reply,
+            WaitEnd::RunAgain(request) => {
                 let mut again = Vec::new();
                 resp::encode_request(&mut again, request.args().iter());
                 self.run(session, wall, again).0.replies
@@ -128,7 +128,7 @@ impl Executor {
         name: &[u8],
         wall: Millis,
         captured: &CapturedKey,
-    ) -> Result<Release, CommandError> {
+    ) -> Result<ReleaseResult, CommandError> {
         self.engine.release(&self.worker, 0, name, wall, captured)
     }
 
@@ -240,7 +240,7 @@ impl Running {
 
 /// Returns a session from the background, if it is there.
 pub(crate) fn leave_background(session: &mut Session) {
-    if session.background == Background::Here {
-        session.background = Background::Elsewhere;
+    if session.background == BackgroundMode::OnBackgroundWorker {
+        session.background = BackgroundMode::Offloadable;
     }
 }

@@ -195,7 +195,7 @@ impl World {
                 self.note("there is no base");
                 return None;
             }
-            life.data.engine.settings.set_gate(engine::Gate::LOADING, false);
+            life.data.engine.settings.set_node_flag(engine::NodeFlags::LOADING, false);
         }
         Some(life)
     }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use append_only::{AofDirectory, AofFilesError, AofStorage, FileToLoad};
-use engine::{CommandError, Flow, Origin, Requests, Session, Worker};
+use engine::{CommandError, CommandOrigin, DispatchStatus, PipelinedRequests, Session, Worker};
 use persistence::Disk;
 use persistence::aof::{Manifest, ReplAnnotation};
 use replication::{Position, ReplId, last_multi_offset};
@@ -167,7 +167,7 @@ impl Loader<'_> {
         let mut base = LoadResult::default();
         let mut replay = ReplayState::default();
         clear(self.engine);
-        let mut session = Session::new(0, Origin::Master, true);
+        let mut session = Session::new(0, CommandOrigin::Master, true);
         for file in &folder.files_to_load(manifest) {
             self.host.tell(LoadEvent::FileBegins);
             let event = LoadEvent::FileLoaded { name: &file.name, is_base: file.is_base };
@@ -407,7 +407,7 @@ impl<'a, R: Read> Reader<'a, R> {
                 &mut self.worker,
                 session,
                 now,
-                Requests { buffer: &self.input, batch: &self.batch, from: next },
+                PipelinedRequests { buffer: &self.input, batch: &self.batch, from: next },
                 &mut replies,
             );
             if let Some(error) = first_error(&replies) {
@@ -418,11 +418,15 @@ impl<'a, R: Read> Reader<'a, R> {
                 host.tell(LoadEvent::CommandFailed(&error));
             }
             replies.clear();
-            if matches!(flow, Flow::Node(_)) {
+            if matches!(flow, DispatchStatus::Node(_)) {
                 host.on_command(self.batch.args(after, &self.input));
             }
             // Commands executed outside the engine (like PING and REPLCONF) change no data.
-            next = if matches!(flow, Flow::Node(_) | Flow::Paused) { after + 1 } else { after };
+            next = if matches!(flow, DispatchStatus::Node(_) | DispatchStatus::Paused) {
+                after + 1
+            } else {
+                after
+            };
         }
         Ok(())
     }

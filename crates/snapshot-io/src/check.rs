@@ -78,7 +78,7 @@ mod tests {
     }
 
     fn with_loader(work: impl FnOnce(&Loader<'_>)) {
-        let commands = Commands::new(::commands::of_server());
+        let commands = Commands::new(::commands::for_server());
         let catalogue = commands.registry().catalogue();
         let engine = Engine::new(catalogue, Keyspace::new(1, 2), None, Box::new(NoLog));
         engine.begin_routing();

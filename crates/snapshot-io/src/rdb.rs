@@ -8,7 +8,7 @@ use std::io::Read;
 use std::sync::atomic::Ordering;
 
 use clock::Millis;
-use engine::{Commands, Engine, Gate, Lazy};
+use engine::{Commands, Engine, LazyFreeReason, NodeFlags};
 use keyspace::{Keyspace, LockedSlots, Usage};
 use persistence::{RdbEntry, RdbError, RdbErrorReason, RdbItem, RdbLoader, ReadLimits};
 use slot_routing::{SLOT_COUNT, Slot};
@@ -155,7 +155,7 @@ impl Loader<'_> {
             // Half a file is not a valid dataset.
             flush(self.engine);
         }
-        self.engine.touch_all_watched();
+        self.engine.invalidate_all_watches();
         outcome
     }
 
@@ -176,7 +176,9 @@ impl Loader<'_> {
         let rdb = self.open(input)?;
         self.host.begin(len);
         let engine = self.engine;
-        engine.settings.set_gate(if served { Gate::ASYNC_LOADING } else { Gate::LOADING }, true);
+        engine
+            .settings
+            .set_node_flag(if served { NodeFlags::ASYNC_LOADING } else { NodeFlags::LOADING }, true);
         // Hashes equal those of the first keyspace of the process, whatever the seed.
         let aside = engine.keyspace.empty_like(0);
         let loaded = self.load_into(&aside, rdb, len, false)?;
@@ -186,7 +188,7 @@ impl Loader<'_> {
         engine.replace_libraries(&loaded.libraries, self.host.nanos())?;
         before();
         exchange(engine, &aside);
-        engine.touch_all_watched();
+        engine.invalidate_all_watches();
         Ok(loaded)
     }
 
@@ -198,9 +200,9 @@ impl Loader<'_> {
     pub fn add(&self, input: impl Read, len: u64, drop_expired: bool) -> Result<LoadResult, LoadError> {
         let rdb = self.open(input)?;
         self.host.begin(len);
-        self.engine.settings.set_gate(Gate::LOADING, true);
+        self.engine.settings.set_node_flag(NodeFlags::LOADING, true);
         let outcome = self.load(rdb, len, drop_expired);
-        self.engine.touch_all_watched();
+        self.engine.invalidate_all_watches();
         outcome
     }
 
@@ -267,7 +269,7 @@ impl Loader<'_> {
         let settings = &self.engine.settings;
         let databases = self.engine.keyspace.databases();
         let (now, by_frequency) = (self.host.now(), settings.lfu().is_some());
-        let deletion = settings.deletion(Lazy::EXPIRE);
+        let deletion = settings.deletion(LazyFreeReason::EXPIRE);
         let (mut loaded, mut store_queue, mut items) = (LoadResult::default(), None, 0);
         loop {
             let offset = loader.offset();
@@ -357,7 +359,7 @@ fn exchange(engine: &Engine, aside: &Keyspace) {
 
 /// Removes all data; commands get LOADING from now on.
 pub fn clear(engine: &Engine) {
-    engine.settings.set_gate(Gate::LOADING, true);
+    engine.settings.set_node_flag(NodeFlags::LOADING, true);
     flush(engine);
 }
 

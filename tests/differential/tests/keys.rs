@@ -8,9 +8,12 @@
 use std::cell::Cell;
 
 use clock::Millis;
-use commands::of_server;
+use commands::for_server;
 use differential::{Command, Generator, Grammar, Protocol, Way, setting, show};
-use engine::{Background, Begin, Commands, Engine, Find, Flow, KeySpec, NoLog, Origin, Requests, Session};
+use engine::{
+    BackgroundMode, BeginSearch, CommandOrigin, Commands, DispatchStatus, Engine, FindKeys, KeySpec, NoLog,
+    PipelinedRequests, Session,
+};
 use keyspace::Keyspace;
 use resp::{Batch, ParseLimits, Parser};
 use slot_routing::{Endpoint, Epoch, Member, NodeId, ReplOffset, Role, Slot, Topology};
@@ -59,12 +62,12 @@ struct Client {
 impl Client {
     fn of(engine: Engine) -> Self {
         let worker = engine.worker(|| 0);
-        let session = Session::new(1, Origin::Client, true);
-        Self { engine, commands: Commands::new(of_server()), worker, session, next_id: 2 }
+        let session = Session::new(1, CommandOrigin::Client, true);
+        Self { engine, commands: Commands::new(for_server()), worker, session, next_id: 2 }
     }
 
     fn alone() -> Self {
-        Self::of(Engine::new(of_server().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog)))
+        Self::of(Engine::new(for_server().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog)))
     }
 
     /// A client of a node that serves every slot of a cluster, with several databases.
@@ -83,7 +86,7 @@ impl Client {
         let mut topology = Topology::new(me, Epoch(1), true, vec![member]);
         topology.assign(Slot::all(), me);
         let keyspace = Keyspace::new(1, 16);
-        Self::of(Engine::new(of_server().catalogue(), keyspace, Some(topology), Box::new(NoLog)))
+        Self::of(Engine::new(for_server().catalogue(), keyspace, Some(topology), Box::new(NoLog)))
     }
 
     /// Runs commands one after another. One that waits, or that its connection would carry out, is left.
@@ -93,14 +96,14 @@ impl Client {
             resp::encode_request(&mut buffer, command.iter().map(Vec::as_slice));
             let parsed = Parser::new().parse(&mut buffer, &mut batch, &ParseLimits::default());
             assert_eq!(parsed.error, None);
-            let requests = Requests { buffer: &buffer, batch: &batch, from: 0 };
+            let requests = PipelinedRequests { buffer: &buffer, batch: &batch, from: 0 };
             let dispatcher = self.commands.on(&self.engine);
             let now = Millis(1_700_000_000_000);
             let (_, flow) = dispatcher.run(&mut self.worker, &mut self.session, now, requests, &mut out);
-            if flow != Flow::Done {
+            if flow != DispatchStatus::Done {
                 self.engine.disconnect(&mut self.session);
-                self.session = Session::new(self.next_id, Origin::Client, true);
-                self.session.background = Background::Unavailable;
+                self.session = Session::new(self.next_id, CommandOrigin::Client, true);
+                self.session.background = BackgroundMode::Unavailable;
                 self.next_id += 1;
             }
         }
@@ -122,7 +125,7 @@ impl Drop for Witness<'_> {
 /// Whether a command has keys and may run in this process.
 fn has_keys(command: &Command) -> bool {
     let name = command.first().map(Vec::as_slice).unwrap_or_default();
-    of_server().find(name).is_some_and(|entry| {
+    for_server().find(name).is_some_and(|entry| {
         let of_it = !entry.command.keys.is_empty();
         of_it || entry.subcommands().iter().any(|sub| !sub.command.keys.is_empty())
     })
@@ -131,8 +134,9 @@ fn has_keys(command: &Command) -> bool {
 /// Whether the places of its keys depend on its other words.
 fn has_moving_keys(command: &Command) -> bool {
     let name = command.first().map(Vec::as_slice).unwrap_or_default();
-    let moves = |spec: &KeySpec| !matches!((spec.begin, spec.find), (Begin::Index(_), Find::Range { .. }));
-    of_server()
+    let moves =
+        |spec: &KeySpec| !matches!((spec.begin, spec.find), (BeginSearch::Index(_), FindKeys::Range { .. }));
+    for_server()
         .find(name)
         .is_some_and(|entry| entry.command.has_key_parser() || entry.command.keys.iter().any(moves))
 }

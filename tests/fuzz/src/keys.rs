@@ -4,8 +4,11 @@
 use std::cell::RefCell;
 
 use clock::Millis;
-use commands::of_server;
-use engine::{Begin, Commands, Engine, Find, Flow, KeySpec, NoLog, Origin, Requests, Run, Session, Worker};
+use commands::for_server;
+use engine::{
+    BeginSearch, CommandOrigin, CommandRunner, Commands, DispatchStatus, Engine, FindKeys, KeySpec, NoLog,
+    PipelinedRequests, Session, Worker,
+};
 use keyspace::Keyspace;
 use resp::{Batch, ParseLimits, Parser};
 
@@ -41,10 +44,12 @@ pub fn run(bytes: &[u8]) {
 
 /// Whether a command is among those that are looked at. Scripts might never end.
 fn is_meant(name: &[u8]) -> bool {
-    let moves = |spec: &KeySpec| !matches!((spec.begin, spec.find), (Begin::Index(_), Find::Range { .. }));
-    let found = of_server().find(name).map(|entry| entry.command);
+    let moves =
+        |spec: &KeySpec| !matches!((spec.begin, spec.find), (BeginSearch::Index(_), FindKeys::Range { .. }));
+    let found = for_server().find(name).map(|entry| entry.command);
     let has_moving_keys = found.is_some_and(|command| {
-        !matches!(command.run, Run::Script(_)) && (command.has_key_parser() || command.keys.iter().any(moves))
+        !matches!(command.run, CommandRunner::Script(_))
+            && (command.has_key_parser() || command.keys.iter().any(moves))
     });
     has_moving_keys || MAKERS.iter().any(|maker| maker.eq_ignore_ascii_case(name))
 }
@@ -59,10 +64,10 @@ struct Client {
 
 impl Client {
     fn new() -> Self {
-        let engine = Engine::new(of_server().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog));
+        let engine = Engine::new(for_server().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog));
         let worker = engine.worker(|| 0);
-        let session = Session::new(1, Origin::Client, true);
-        Self { engine, commands: Commands::new(of_server()), worker, session }
+        let session = Session::new(1, CommandOrigin::Client, true);
+        Self { engine, commands: Commands::new(for_server()), worker, session }
     }
 
     fn call(&mut self, words: &[&[u8]]) {
@@ -70,13 +75,13 @@ impl Client {
         resp::encode_request(&mut buffer, words.iter().copied());
         let parsed = Parser::new().parse(&mut buffer, &mut batch, &ParseLimits::default());
         assert_eq!(parsed.error, None);
-        let requests = Requests { buffer: &buffer, batch: &batch, from: 0 };
+        let requests = PipelinedRequests { buffer: &buffer, batch: &batch, from: 0 };
         let dispatcher = self.commands.on(&self.engine);
         let now = Millis(1_700_000_000_000);
         let (_, flow) = dispatcher.run(&mut self.worker, &mut self.session, now, requests, &mut out);
-        if flow != Flow::Done {
+        if flow != DispatchStatus::Done {
             self.engine.disconnect(&mut self.session);
-            self.session = Session::new(self.session.id + 1, Origin::Client, true);
+            self.session = Session::new(self.session.id + 1, CommandOrigin::Client, true);
         }
     }
 }

@@ -143,7 +143,7 @@ fn rows(context: &mut Context<'_>, wanted: impl Fn(Slot) -> bool) -> Vec<Row> {
 mod tests {
     use std::sync::atomic::Ordering;
 
-    use engine::{Flow, Gate, Link, Measures, Origin, Session, SlotCost};
+    use engine::{CommandOrigin, ConnectionInfo, DispatchStatus, Measures, NodeFlags, Session, SlotCost};
     use slot_routing::Slot;
 
     use crate::testing::Client;
@@ -273,8 +273,9 @@ mod tests {
     #[test]
     fn a_message_on_a_shard_channel_counts_once_for_each_subscriber() {
         let mut client = counting();
-        let seen = client.engine.clients.connect(Link::default(), client.now, Box::new(|| ()));
-        let publisher = std::mem::replace(&mut client.session, Session::of(seen, Origin::Client, true));
+        let seen = client.engine.clients.connect(ConnectionInfo::default(), client.now, Box::new(|| ()));
+        let publisher =
+            std::mem::replace(&mut client.session, Session::of(seen, CommandOrigin::Client, true));
         client.wire("ssubscribe {460}a");
         let subscribed = cost(&client, 5);
         assert_eq!((subscribed.bytes_in, subscribed.bytes_out), (19, 37));
@@ -286,7 +287,7 @@ mod tests {
     #[test]
     fn a_client_that_waits_counts_when_it_is_served() {
         let mut client = counting();
-        assert_eq!(client.flow("blpop {460}q 0"), Flow::Blocked);
+        assert_eq!(client.flow("blpop {460}q 0"), DispatchStatus::Blocked);
         let _waiter = client.leave_waiting();
         assert_eq!(cost(&client, 5), SlotCost::default());
         client.wire("rpush {460}q x");
@@ -307,11 +308,11 @@ mod tests {
     #[test]
     fn what_a_replica_applies_counts_without_its_replies() {
         let mut client = counting();
-        let link = client.engine.clients.connect(Link::default(), client.now, Box::new(|| ()));
-        client.session = Session::of(link, Origin::Master, true);
+        let link = client.engine.clients.connect(ConnectionInfo::default(), client.now, Box::new(|| ()));
+        client.session = Session::of(link, CommandOrigin::Master, true);
         client.call(&["set", "{460}a", "1"]);
         assert_eq!(cost(&client, 5), SlotCost::default(), "a file that is read");
-        client.engine.settings.set_gate(Gate::REPLICA, true);
+        client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
         client.call(&["set", "{460}a", "1"]);
         let SlotCost { bytes_in, bytes_out, .. } = cost(&client, 5);
         assert_eq!((bytes_in, bytes_out), (32, 0));

@@ -1,6 +1,6 @@
 //! CLIENT subcommands that concern only the client's own connection.
 
-use engine::{CommandError, Context, Gate, Mute, quoted, until_nul};
+use engine::{CommandError, Context, NodeFlags, ReplySuppression, quoted, until_nul};
 
 use crate::help::reply_help;
 
@@ -102,7 +102,7 @@ pub(super) fn no_evict(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 /// CLIENT IMPORT-SOURCE ON|OFF
 pub(super) fn import_source(context: &mut Context<'_>) -> Result<(), CommandError> {
-    if !context.engine.settings.gate().contains(Gate::IMPORTING) && !is(context.arg(2), b"off") {
+    if !context.engine.settings.node_flags().contains(NodeFlags::IMPORTING) && !is(context.arg(2), b"off") {
         return Err(CommandError::text("ERR Server is not in import mode"));
     }
     let on = switch(context)?;
@@ -121,13 +121,13 @@ pub(super) fn no_touch(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn reply(context: &mut Context<'_>) -> Result<(), CommandError> {
     let word = context.arg(2);
     if is(word, b"on") {
-        context.session.mute = Mute::Nothing;
+        context.session.mute = ReplySuppression::None;
         context.reply.ok();
     } else if is(word, b"off") {
-        context.session.mute = Mute::Everything;
+        context.session.mute = ReplySuppression::All;
     } else if is(word, b"skip") {
-        if context.session.mute != Mute::Everything {
-            context.session.mute = Mute::Next;
+        if context.session.mute != ReplySuppression::All {
+            context.session.mute = ReplySuppression::Next;
         }
     } else {
         return Err(CommandError::Syntax);
@@ -226,7 +226,7 @@ const CLIENT_HELP: &[&str] = &[
 
 #[cfg(test)]
 mod tests {
-    use engine::Gate;
+    use engine::NodeFlags;
 
     use crate::testing::Client;
 
@@ -240,7 +240,7 @@ mod tests {
             ("hset {k}h a 1 b 2", ":2"),
             ("hpexpire {k}h 100 fields 1 a", "*1|:1"),
         ]);
-        client.engine.settings.set_gate(Gate::IMPORTING, true);
+        client.engine.settings.set_node_flag(NodeFlags::IMPORTING, true);
         client.now.0 += 200;
         client.table(&[
             ("get k", "$-1"),
@@ -262,7 +262,7 @@ mod tests {
             ("randomkey", "$-1"),
             ("dbsize", ":1"),
         ]);
-        client.engine.settings.set_gate(Gate::IMPORTING, false);
+        client.engine.settings.set_node_flag(NodeFlags::IMPORTING, false);
         client.table(&[("get k", "$-1"), ("dbsize", ":0")]);
     }
 
@@ -271,7 +271,7 @@ mod tests {
         let mut client = Client::new();
         let settings = &client.engine.settings;
         settings.redirect_to.store(std::sync::Arc::new("10.0.0.1:6379".to_owned()));
-        settings.set_gate(Gate::REDIRECTS | Gate::READ_ONLY_REPLICA, true);
+        settings.set_node_flag(NodeFlags::REDIRECTS | NodeFlags::READ_ONLY_REPLICA, true);
         client.table(&[
             ("get k", "$-1"),
             ("set k v", "-READONLY You can't write against a read only replica."),

@@ -226,7 +226,7 @@ fn parse_flags<'a>(letters: &[u8], fits: bool) -> Result<Fact<'a>, CommandError>
 
 #[cfg(test)]
 mod tests {
-    use engine::Link;
+    use engine::ConnectionInfo;
 
     use crate::testing::Client;
 
@@ -235,9 +235,9 @@ mod tests {
     fn last_of_a_repeated_filter_counts_and_numbers_add_up() {
         let mut client = Client::new();
         // Takes client id 1, so that the test client gets another.
-        drop(client.engine.clients.connect(Link::default(), client.now, Box::new(|| ())));
+        drop(client.engine.clients.connect(ConnectionInfo::default(), client.now, Box::new(|| ())));
         for name in ["x", "y", "z"] {
-            let other = client.engine.clients.connect(Link::default(), client.now, Box::new(|| ()));
+            let other = client.engine.clients.connect(ConnectionInfo::default(), client.now, Box::new(|| ()));
             other.names.lock().name = name.as_bytes().to_vec();
             other.names.lock().library = b"lib".to_vec();
         }

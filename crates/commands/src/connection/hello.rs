@@ -73,7 +73,7 @@ pub(super) fn hello(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 fn introduce(context: &mut Context<'_>) {
     let settings = &context.engine.settings;
-    let (mode, role) = match (context.commands.registry().is_of_sentinel(), &context.engine.topology) {
+    let (mode, role) = match (context.commands.registry().is_sentinel_registry(), &context.engine.topology) {
         (true, _) => ("sentinel", None),
         (false, Some(_)) => ("cluster", Some(settings.is_replica())),
         (false, None) => ("standalone", Some(settings.is_replica())),

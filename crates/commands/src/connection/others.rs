@@ -1,7 +1,7 @@
 //! CLIENT subcommands that act on other connections.
 
 use clock::Millis;
-use engine::{CommandError, Context, PauseMode, PausePurpose, Unblock};
+use engine::{CommandError, Context, PauseMode, PausePurpose, UnblockReason};
 
 use super::client::is;
 use super::filter::Filter;
@@ -51,9 +51,9 @@ pub(super) fn kill(context: &mut Context<'_>) -> Result<(), CommandError> {
 pub(super) fn unblock(context: &mut Context<'_>) -> Result<(), CommandError> {
     // As in Valkey, the mode is ignored if more arguments follow.
     let how = match context.args.get(3).filter(|_| context.args.len() == 4) {
-        None => Unblock::Timeout,
-        Some(word) if is(word, b"timeout") => Unblock::Timeout,
-        Some(word) if is(word, b"error") => Unblock::Error,
+        None => UnblockReason::Timeout,
+        Some(word) if is(word, b"timeout") => UnblockReason::Timeout,
+        Some(word) if is(word, b"error") => UnblockReason::Error,
         Some(_) => {
             return Err(CommandError::text("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR"));
         }
@@ -99,16 +99,16 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use clock::Millis;
-    use engine::{Link, Origin, Session, Unblock};
+    use engine::{CommandOrigin, ConnectionInfo, Session, UnblockReason};
 
     use crate::testing::Client;
 
     /// A client registered with id 1, and its address.
     fn connected() -> Client {
         let mut client = Client::new();
-        let link = Link { address: "127.0.0.1:1".to_owned(), ..Link::default() };
+        let link = ConnectionInfo { address: "127.0.0.1:1".to_owned(), ..ConnectionInfo::default() };
         let shared = client.engine.clients.connect(link, client.now, Box::new(|| {}));
-        client.session = Session::of(shared, Origin::Client, true);
+        client.session = Session::of(shared, CommandOrigin::Client, true);
         client
     }
 
@@ -207,7 +207,7 @@ mod tests {
         let wake = Box::new(move || {
             count.fetch_add(1, Ordering::Relaxed);
         });
-        let link = Link { address: "10.0.0.1:2".to_owned(), ..Link::default() };
+        let link = ConnectionInfo { address: "10.0.0.1:2".to_owned(), ..ConnectionInfo::default() };
         let other = client.engine.clients.connect(link, client.now, wake);
         client.table(&[
             ("client kill 10.0.0.1:3", "-ERR No such client"),
@@ -229,7 +229,7 @@ mod tests {
     #[test]
     fn a_blocked_connection_is_unblocked() {
         let mut client = connected();
-        let other = client.engine.clients.connect(Link::default(), client.now, Box::new(|| {}));
+        let other = client.engine.clients.connect(ConnectionInfo::default(), client.now, Box::new(|| {}));
         client.table(&[("client unblock 2", ":0")]);
         other.set_blocked(true);
         client.table(&[
@@ -238,7 +238,7 @@ mod tests {
             ("client unblock 2 error", ":1"),
             ("client unblock 9", ":0"),
         ]);
-        assert_eq!(other.take_unblock(), Some(Unblock::Error));
+        assert_eq!(other.take_unblock(), Some(UnblockReason::Error));
     }
 
     #[test]
@@ -251,10 +251,10 @@ mod tests {
             ("client pause 10 write", "+OK"),
             ("get k", "$-1"),
         ]);
-        assert_eq!(client.flow("set k v"), engine::Flow::Paused);
+        assert_eq!(client.flow("set k v"), engine::DispatchStatus::Paused);
         client.now.0 += 10;
         client.table(&[("set k v", "+OK"), ("client pause 10 write", "+OK"), ("client unpause", "+OK")]);
         client.table(&[("set k v", "+OK"), ("client pause 10", "+OK")]);
-        assert_eq!(client.flow("get k"), engine::Flow::Paused);
+        assert_eq!(client.flow("get k"), engine::DispatchStatus::Paused);
     }
 }

@@ -1,7 +1,7 @@
 //! DUMP and RESTORE: values in serialized form.
 
 use clock::Millis;
-use engine::{Class, CommandError, Context, Lazy, Origin};
+use engine::{Class, CommandError, CommandOrigin, Context, LazyFreeReason};
 use keyspace::Usage;
 use persistence::{Dialect, RestoreError, RestoredValue, ValueBuffer};
 use std::sync::atomic::Ordering;
@@ -76,8 +76,8 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
     let unchecked = context.engine.settings.skip_checksums.load(Ordering::Relaxed);
     let sealed = if unchecked { persistence::with_corrected_checksum(payload) } else { None };
     let checks = match context.session.origin {
-        Origin::Client => context.engine.settings.payload_checks(),
-        Origin::Master | Origin::Source => context.engine.settings.file_checks(),
+        CommandOrigin::Client => context.engine.settings.payload_checks(),
+        CommandOrigin::Master | CommandOrigin::Source => context.engine.settings.file_checks(),
     };
     let payload_or_sealed = sealed.as_deref().unwrap_or(payload);
     let value = persistence::restore(payload_or_sealed, longest, limits, checks, &mut buffer)
@@ -91,14 +91,14 @@ pub(super) fn restore(context: &mut Context<'_>) -> Result<(), CommandError> {
         if let Some(place) = found {
             context.delete(&key, place);
             context.notify(Class::GENERIC, "del", &key);
-            context.effect(&[context.engine.settings.deletion(Lazy::SERVER_DEL), key.bytes()]);
+            context.effect(&[context.engine.settings.deletion(LazyFreeReason::SERVER_DEL), key.bytes()]);
         }
         context.reply.ok();
         return Ok(());
     }
     match value {
         RestoredValue::Whole(value) => context.put(&key, found, value, expiry),
-        RestoredValue::Large(hash) => context.put_made(&key, found, hash, expiry),
+        RestoredValue::Large(hash) => context.put_value(&key, found, hash, expiry),
     }
     context.announce_new(context.session.db, &key);
     context.notify(Class::GENERIC, "restore", &key);

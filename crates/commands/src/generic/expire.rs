@@ -46,7 +46,7 @@ pub(super) fn persist(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 #[cfg(test)]
 mod tests {
-    use engine::Gate;
+    use engine::NodeFlags;
 
     use crate::testing::Client;
 
@@ -113,7 +113,7 @@ mod tests {
     fn a_replica_hides_what_its_master_has_not_deleted_yet() {
         let mut client = Client::logged();
         client.table(&[("set k v px 10", "+OK")]);
-        client.engine.settings.set_gate(Gate::REPLICA, true);
+        client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
         client.now.0 += 10;
         client.table(&[("get k", "$-1"), ("ttl k", ":-2"), ("exists k", ":0"), ("dbsize", ":1")]);
         assert_eq!(client.log(), ["0 SET k v PXAT 1700000000010"]);

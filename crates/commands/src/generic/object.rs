@@ -135,11 +135,11 @@ mod tests {
         let mut client = Client::new();
         for hour in 0..24 {
             client.now.0 += 3_600_000;
-            client.engine.set_usage_of_new(client.now);
+            client.engine.set_initial_usage(client.now);
             client.table(&[("flushall", "+OK"), ("mset a 1 {b}b 2", "+OK")]);
             for (policy, object) in [(AllKeysLfu, "freq"), (AllKeysLru, "idletime"), (AllKeysLfu, "freq")] {
                 client.engine.settings.set_evicting(policy, 5, 10, true);
-                client.engine.adopt_usage_kind(client.now);
+                client.engine.reset_usage_of_other_kind(client.now);
                 let fresh = if object == "freq" { ":5" } else { ":0" };
                 client.table(&[
                     (&format!("object {object} a"), fresh),
@@ -153,11 +153,11 @@ mod tests {
             let policies = [AllKeysRandom, AllKeysLru];
             client.now.0 += 7_000;
             client.engine.settings.set_evicting(policies[hour % 2], 5, 10, true);
-            client.engine.adopt_usage_kind(client.now);
+            client.engine.reset_usage_of_other_kind(client.now);
             client.now.0 += 2_000;
             client.table(&[("object idletime a", ":2")]);
             client.engine.settings.set_evicting(AllKeysLru, 5, 10, true);
-            client.engine.adopt_usage_kind(client.now);
+            client.engine.reset_usage_of_other_kind(client.now);
             client.table(&[("object idletime a", ":2")]);
         }
     }

@@ -64,7 +64,7 @@ fn transfer(
 ) {
     let table = context.view(from);
     let (expiry, value) = (table.expiry(place), table.copy(place));
-    context.put_made_in(db, to, there, value, expiry);
+    context.put_value_in(db, to, there, value, expiry);
 }
 
 pub(super) fn move_key(context: &mut Context<'_>) -> Result<(), CommandError> {
@@ -286,7 +286,7 @@ mod tests {
         let mut client = Client::new();
         client.table(&[("set a 1 px 10", "+OK"), ("set b 2", "+OK")]);
         client.now.0 += 10;
-        client.engine.settings.set_gate(engine::Gate::REPLICA, true);
+        client.engine.settings.set_node_flag(engine::NodeFlags::REPLICA, true);
         client.table(&[("get a", "$-1"), ("dbsize", ":2"), ("rename b a", "+OK"), ("dbsize", ":1")]);
         client.table(&[("get a", "$1|2")]);
     }

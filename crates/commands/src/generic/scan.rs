@@ -132,7 +132,7 @@ mod tests {
     use resp::Value;
 
     use crate::testing::Client;
-    use engine::Gate;
+    use engine::NodeFlags;
 
     fn text(value: &Value) -> String {
         String::from_utf8_lossy(value.as_bytes().expect("text")).into_owned()
@@ -199,7 +199,7 @@ mod tests {
             client.now.0 += 1;
             before(&mut client);
             let events = client.heard_of(|client| drop(client.wire(line)));
-            client.engine.settings.set_gate(Gate::REPLICA, false);
+            client.engine.settings.set_node_flag(NodeFlags::REPLICA, false);
             let gone = client.wire("dbsize").starts_with(":0");
             assert_eq!(client.worker.stats.expired_keys.load(Ordering::Relaxed), u64::from(gone), "{line}");
             assert_eq!(client.log().last().is_some_and(|last| last == "0 UNLINK a"), gone, "{line}");
@@ -222,7 +222,10 @@ mod tests {
                 is_script || !gone(line, &|client| drop(client.wire("client pause 1000 write"))),
                 "{line}"
             );
-            assert!(!gone(line, &|client| client.engine.settings.set_gate(Gate::REPLICA, true)), "{line}");
+            assert!(
+                !gone(line, &|client| client.engine.settings.set_node_flag(NodeFlags::REPLICA, true)),
+                "{line}"
+            );
         }
     }
 

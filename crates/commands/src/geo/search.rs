@@ -49,7 +49,7 @@ fn search(context: &mut Context<'_>, form: Form, storing: Storing) -> Result<(),
     let key = context.key(source_of(form))?;
     let place = context.read_sorted_set(&key)?;
     let source = place.map(|place| context.sorted_set(&key, place));
-    let double = |text: &[u8]| context.double_of(text);
+    let double = |text: &[u8]| context.parse_double(text);
     let query = Query::parse(&Given { args: context.args, double: &double, source }, form, storing)?;
     let mut found = source.map_or_else(Vec::new, |places| find(&places, &query));
     match query.sort {

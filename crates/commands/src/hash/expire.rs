@@ -232,7 +232,7 @@ mod tests {
     use std::sync::atomic::Ordering;
     use std::time::Duration;
 
-    use engine::{Gate, Origin};
+    use engine::{CommandOrigin, NodeFlags};
 
     use crate::testing::Client;
 
@@ -421,10 +421,10 @@ mod tests {
     fn a_replica_hides_and_does_what_its_master_says() {
         let mut client = Client::logged();
         half_expired(&mut client, "h", 0);
-        client.engine.settings.set_gate(Gate::REPLICA, true);
+        client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
         client.engine.expire_cycle(&mut client.worker, client.now, Duration::from_secs(1));
         client.table(&[("hget h a", "$-1"), ("hlen h", ":2")]);
-        client.session = engine::Session::new(2, Origin::Master, true);
+        client.session = engine::Session::new(2, CommandOrigin::Master, true);
         // On the master the field had not expired yet.
         client.table(&[("hincrby h a 1", ":2"), ("hpexpireat h 1 FIELDS 1 b", "*1|:1"), ("hlen h", ":2")]);
         client.table(&[("hdel h a b", ":2"), ("exists h", ":0")]);

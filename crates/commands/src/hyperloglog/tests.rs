@@ -1,4 +1,4 @@
-use engine::{Gate, Origin, Session};
+use engine::{CommandOrigin, NodeFlags, Session};
 
 use crate::testing::Client;
 
@@ -123,10 +123,10 @@ fn a_replica_counts_without_writing_and_does_what_its_master_says() {
     let mut client = Client::logged();
     client.table(&[("pfadd h a", ":1")]);
     let stale = client.wire("get h");
-    client.engine.settings.set_gate(Gate::REPLICA, true);
+    client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
     client.table(&[("pfcount h", ":1")]);
     assert_eq!(client.wire("get h"), stale);
-    client.session = Session::new(2, Origin::Master, true);
+    client.session = Session::new(2, CommandOrigin::Master, true);
     client.table(&[("pfcount h", ":1")]);
     assert_ne!(client.wire("get h"), stale);
 }

@@ -3,7 +3,7 @@
 //! Each is replicated as its non-blocking form, since a replica or the AOF loader must neither block nor take another
 //! element.
 
-use engine::{CommandError, Context, Outcome, Wait};
+use engine::{CommandError, Context, HandlerOutcome, KeyWait};
 use keyspace::{Kind, ListEnd};
 
 use super::elements::ListAccess;
@@ -12,16 +12,16 @@ use super::moving::move_one;
 use super::options::{Mpop, end};
 use crate::time_arg::timeout;
 
-pub(super) fn blpop(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+pub(super) fn blpop(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
     pop(context, ListEnd::Head)
 }
 
-pub(super) fn brpop(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+pub(super) fn brpop(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
     pop(context, ListEnd::Tail)
 }
 
 /// BLPOP key [key ...] timeout
-fn pop(context: &mut Context<'_>, end: ListEnd) -> Result<Outcome, CommandError> {
+fn pop(context: &mut Context<'_>, end: ListEnd) -> Result<HandlerOutcome, CommandError> {
     let keys = 1..context.args.len() - 1;
     let until = timeout(context, keys.end)?;
     for index in keys.clone() {
@@ -35,31 +35,31 @@ fn pop(context: &mut Context<'_>, end: ListEnd) -> Result<Outcome, CommandError>
         reply_item(reply, list.get(index).expect("no list is empty"));
         context.pop(&key, place, end, 1);
         context.effect(&[pop_command(end), key.bytes()]);
-        return Ok(Outcome::Done);
+        return Ok(HandlerOutcome::Done);
     }
-    Ok(Outcome::Block(Wait::new(keys, Kind::List, until, |reply| reply.null_array())))
+    Ok(HandlerOutcome::Block(KeyWait::new(keys, Kind::List, until, |reply| reply.null_array())))
 }
 
 /// BLMPOP timeout numkeys key [key ...] LEFT | RIGHT [COUNT count]
-pub(super) fn blmpop(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+pub(super) fn blmpop(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
     let options = Mpop::parse(context, 2)?;
     let until = timeout(context, 1)?;
     if super::ends::pop_first(context, &options)? {
-        return Ok(Outcome::Done);
+        return Ok(HandlerOutcome::Done);
     }
     let keys = options.keys;
-    Ok(Outcome::Block(Wait::new(keys, Kind::List, until, |reply| reply.null_array())))
+    Ok(HandlerOutcome::Block(KeyWait::new(keys, Kind::List, until, |reply| reply.null_array())))
 }
 
 /// BLMOVE source destination LEFT | RIGHT LEFT | RIGHT timeout
-pub(super) fn blmove(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+pub(super) fn blmove(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
     let (from, to) = (context.arg(3), context.arg(4));
     let ends = (end(from)?, end(to)?);
     move_or_wait(context, ends, 5, &[b"LMOVE", context.arg(1), context.arg(2), from, to])
 }
 
 /// BRPOPLPUSH source destination timeout
-pub(super) fn brpoplpush(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+pub(super) fn brpoplpush(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
     let ends = (ListEnd::Tail, ListEnd::Head);
     move_or_wait(context, ends, 3, &[b"RPOPLPUSH", context.arg(1), context.arg(2)])
 }
@@ -69,25 +69,25 @@ fn move_or_wait(
     ends: (ListEnd, ListEnd),
     timeout_at: usize,
     logged: &[&[u8]],
-) -> Result<Outcome, CommandError> {
+) -> Result<HandlerOutcome, CommandError> {
     let until = timeout(context, timeout_at)?;
     if move_one(context, ends)? {
         context.effect(logged);
-        return Ok(Outcome::Done);
+        return Ok(HandlerOutcome::Done);
     }
     if !context.may_wait() {
         // Where blocking is not allowed (in a transaction), the reply is null as from LMOVE. Only a timeout gives a
         // null array.
         context.reply.null();
-        return Ok(Outcome::Done);
+        return Ok(HandlerOutcome::Done);
     }
     let nothing = |reply: &mut resp::Writer<'_>| reply.null_array();
-    Ok(Outcome::Block(Wait::new(1..2, Kind::List, until, nothing)))
+    Ok(HandlerOutcome::Block(KeyWait::new(1..2, Kind::List, until, nothing)))
 }
 
 #[cfg(test)]
 mod tests {
-    use engine::Flow;
+    use engine::DispatchStatus;
 
     use crate::testing::Client;
 
@@ -164,7 +164,7 @@ mod tests {
     #[test]
     fn a_key_that_expires_in_its_transaction_is_not_served() {
         let mut client = Client::new();
-        assert_eq!(client.flow("blpop l 0"), Flow::Blocked);
+        assert_eq!(client.flow("blpop l 0"), DispatchStatus::Blocked);
         let waiter = client.leave_waiting();
         client.table(&[("multi\nrpush l a\npexpire l 100", "+OK|+QUEUED|+QUEUED")]);
         client.engine.set_wall_clock(0, (client.now.0 + 200) * 1000);

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use engine::{Link, Origin, Session};
+use engine::{CommandOrigin, ConnectionInfo, Session};
 
 use crate::testing::Client;
 
@@ -12,8 +12,8 @@ fn join(client: &Client) -> (Session, Arc<AtomicUsize>) {
     let wake = Box::new(move || {
         count.fetch_add(1, Ordering::Relaxed);
     });
-    let seen = client.engine.clients.connect(Link::default(), client.now, wake);
-    (Session::of(seen, Origin::Client, true), woken)
+    let seen = client.engine.clients.connect(ConnectionInfo::default(), client.now, wake);
+    (Session::of(seen, CommandOrigin::Client, true), woken)
 }
 
 /// Runs a line as the second client.
@@ -124,7 +124,7 @@ fn who_does_not_read_is_cut_off() {
     client.table(&[(&format!("publish a {message}"), ":1")]);
     assert!(!slow.client.is_killed());
     client.table(&[(&format!("publish a {message}"), ":1")]);
-    assert!(slow.client.is_killed() && slow.client.is_overflown());
+    assert!(slow.client.is_killed() && slow.client.exceeded_output_limit());
     assert_eq!(messages(&slow), "");
 }
 

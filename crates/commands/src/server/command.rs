@@ -1,7 +1,7 @@
 //! COMMAND: introspection of the command table.
 
 use engine::{
-    Begin, Categories, CommandError, Context, Find, Flags, KeyFlags, KeySpec, Registered, Registry,
+    BeginSearch, Categories, CommandError, Context, FindKeys, Flags, KeyFlags, KeySpec, Registered, Registry,
 };
 use resp::{Args, Writer};
 
@@ -151,7 +151,8 @@ impl LegacyRange {
     fn of(specs: &[KeySpec]) -> Self {
         let mut range = Self::default();
         for spec in specs {
-            let (Begin::Index(begin), Find::Range { last, step, .. }) = (spec.begin, spec.find) else {
+            let (BeginSearch::Index(begin), FindKeys::Range { last, step, .. }) = (spec.begin, spec.find)
+            else {
                 range.movable = true;
                 continue;
             };
@@ -172,14 +173,14 @@ fn describe_spec(reply: &mut Writer<'_>, spec: &KeySpec) {
     reply.bulk(b"flags");
     names(reply, KEY_FLAGS, "", |flag| spec.flags.contains(flag), &[]);
     reply.bulk(b"begin_search");
-    let is_unknown = spec.begin == Begin::Unknown;
+    let is_unknown = spec.begin == BeginSearch::Unknown;
     match spec.begin {
-        Begin::Unknown => typed(reply, "unknown", 0),
-        Begin::Index(index) => {
+        BeginSearch::Unknown => typed(reply, "unknown", 0),
+        BeginSearch::Index(index) => {
             typed(reply, "index", 1);
             number(reply, "index", index.into());
         }
-        Begin::Keyword { word, from } => {
+        BeginSearch::Keyword { word, from } => {
             typed(reply, "keyword", 2);
             reply.bulk(b"keyword");
             reply.bulk(word.as_bytes());
@@ -191,13 +192,13 @@ fn describe_spec(reply: &mut Writer<'_>, spec: &KeySpec) {
         return typed(reply, "unknown", 0);
     }
     match spec.find {
-        Find::Range { last, step, limit } => {
+        FindKeys::Range { last, step, limit } => {
             typed(reply, "range", 3);
             number(reply, "lastkey", last.into());
             number(reply, "keystep", step.into());
             number(reply, "limit", limit.into());
         }
-        Find::KeyNum { count_at, first, step } => {
+        FindKeys::KeyNum { count_at, first, step } => {
             typed(reply, "keynum", 3);
             number(reply, "keynumidx", count_at.into());
             number(reply, "firstkey", first.into());
@@ -333,7 +334,7 @@ mod tests {
             ("command info get|x", "*1|$-1"),
             ("command info debug|digest debug|nosuch", "*2|$-1|$-1"),
             ("command docs debug|digest", "*0"),
-            ("command count", &format!(":{}", crate::of_server().top().len())),
+            ("command count", &format!(":{}", crate::for_server().top().len())),
             ("command foo", "-ERR unknown subcommand 'foo'. Try COMMAND HELP."),
             ("command docs nosuch", "*0"),
         ]);
@@ -347,7 +348,7 @@ mod tests {
         client.table(&[("hello 3", &client_hello())]);
         client.table(&[("command info get", &format!("*1|{resp3}"))]);
         let whole = client.wire("command");
-        assert!(whole.starts_with(&format!("*{}\r\n*10\r\n", crate::of_server().top().len())));
+        assert!(whole.starts_with(&format!("*{}\r\n*10\r\n", crate::for_server().top().len())));
     }
 
     fn client_hello() -> String {
@@ -400,18 +401,18 @@ mod tests {
         ]);
         assert!(client.wire("command list filterby aclcat string").contains("incrbyfloat"));
         let all = client.wire("command list");
-        assert!(all.starts_with(&format!("*{}\r\n", crate::of_server().shown().count())));
+        assert!(all.starts_with(&format!("*{}\r\n", crate::for_server().shown().count())));
         assert!(all.contains("\r\nconfig|get\r\n") && !all.contains("debug|"), "DEBUG is one command");
     }
 
     #[test]
     fn the_table_contradicts_itself_nowhere() {
-        for entry in crate::of_server().all() {
+        for entry in crate::for_server().all() {
             let command = entry.command;
             assert_eq!(command.name, command.name.to_ascii_lowercase());
             assert!(command.arity != 0, "{}", entry.full_name);
             assert!(!command.summary.is_empty() && command.summary.ends_with('.'), "{}", entry.full_name);
-            let found = crate::of_server().find_full(entry.full_name.as_bytes()).expect("found by its name");
+            let found = crate::for_server().find_full(entry.full_name.as_bytes()).expect("found by its name");
             assert_eq!(found.index, entry.index);
         }
     }

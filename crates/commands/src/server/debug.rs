@@ -410,7 +410,7 @@ fn help(context: &mut Context<'_>) -> Result<(), CommandError> {
 
 #[cfg(test)]
 mod tests {
-    use engine::Gate;
+    use engine::NodeFlags;
 
     use crate::testing::Client;
 
@@ -418,7 +418,7 @@ mod tests {
     fn a_replica_shows_keys_whose_time_is_past_to_debug_alone() {
         let mut client = Client::new();
         client.table(&[("set k v px 100", "+OK")]);
-        client.engine.settings.set_gate(Gate::REPLICA, true);
+        client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
         client.now.0 += 200;
         client.table(&[("get k", "$-1"), ("object encoding k", "$-1")]);
         assert!(client.wire("debug object k").contains("encoding:embstr"));

@@ -69,7 +69,7 @@ fn store(context: &mut Context<'_>, operation: Operation, event: &str) -> Result
     let (key, len) = (context.key(1)?, made.view().len());
     let found = context.find(&key);
     if len > 0 {
-        context.put_made(&key, found, made.into_value(), None);
+        context.put_value(&key, found, made.into_value(), None);
         context.notify(Class::SET, event, &key);
     } else if let Some(place) = found {
         context.delete(&key, place);
@@ -135,7 +135,7 @@ impl Operation {
 /// Computes a union while other clients may use the slots of the large sets, which are pinned. `None` if pinning is not
 /// possible.
 fn pinned_union(context: &mut Context<'_>, sources: &Sources<'_>) -> Option<Found> {
-    if !context.may_let_go() {
+    if !context.may_release_slots() {
         return None;
     }
     let (mut seen, mut found) = (SetBuilder::new(context.engine.settings.set_bounds()), Found::default());

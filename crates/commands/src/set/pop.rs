@@ -2,7 +2,7 @@
 //!
 //! Replicated as SREM of the popped members, or as a deletion of the key if no member is left.
 
-use engine::{Class, CommandError, Context, Lazy, Random};
+use engine::{Class, CommandError, Context, LazyFreeReason, Random};
 use keyspace::{EntryRef, Key, SetBuilder, SetRef};
 
 use super::change::drop_if_no_members;
@@ -79,7 +79,7 @@ fn pop_all(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, len: usize
     context.delete(key, place);
     context.changed((len as u64).saturating_sub(1));
     context.notify(Class::GENERIC, "del", key);
-    context.effect(&[context.engine.settings.deletion(Lazy::SERVER_DEL), key.bytes()]);
+    context.effect(&[context.engine.settings.deletion(LazyFreeReason::SERVER_DEL), key.bytes()]);
 }
 
 fn pop_singly(context: &mut Context<'_>, key: &Key<'_>, mut place: EntryRef, count: usize) -> Vec<Vec<u8>> {
@@ -111,7 +111,7 @@ fn keep_few(context: &mut Context<'_>, key: &Key<'_>, place: EntryRef, kept: usi
             left -= 1;
         });
     }
-    context.put_made(key, Some(place), new.into_value(), expiry);
+    context.put_value(key, Some(place), new.into_value(), expiry);
     popped
 }
 

@@ -2,7 +2,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use clock::Millis;
-use engine::{Commands, Engine, Flow, Origin, Session};
+use engine::{CommandOrigin, Commands, DispatchStatus, Engine, Session};
 
 use crate::testing::{Client, Connection};
 
@@ -206,7 +206,7 @@ fn who_waits_for_what_is_stored_is_served() {
     for line in ["sort s store d", "sort s by w* store d", "multi\nsort s by w* store d\nexec"] {
         let mut client = Client::new();
         client.table(&[("sadd s 2 1", ":2")]);
-        assert!(matches!(client.flow("blmove d e left left 0"), Flow::Blocked));
+        assert!(matches!(client.flow("blmove d e left left 0"), DispatchStatus::Blocked));
         let waiter = client.leave_waiting();
         client.wire(line);
         assert!(waiter.is_served(), "{line}");
@@ -314,7 +314,7 @@ fn whoever_sorts_by_other_keys_waits_for_no_one_who_waits() {
 
 /// Connects another client to the same server; the closure executes one line and returns the reply.
 fn client_of<'e>(engine: &'e Engine, commands: &'e Commands, id: u64) -> impl FnMut(&str) -> String {
-    let session = Session::new(id + 10, Origin::Client, true);
+    let session = Session::new(id + 10, CommandOrigin::Client, true);
     let mut connection = Connection::new(engine, commands, session, Millis(1_700_000_000_000));
     move |line| connection.run(&format!("{line}\n")).2.trim_end().replace("\r\n", "|")
 }

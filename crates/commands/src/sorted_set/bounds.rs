@@ -86,7 +86,7 @@ impl<'a> NameEnd<'a> {
 impl<'a> Bounds<'a> {
     /// Parses the bounds at the arguments `min` and `max`.
     pub(super) fn parse(context: &Context<'a>, by: By, min: usize, max: usize) -> Result<Self, CommandError> {
-        Self::of(by, (context.arg(min), context.arg(max)), |text| context.double_of(text))
+        Self::of(by, (context.arg(min), context.arg(max)), |text| context.parse_double(text))
     }
 
     /// Parses bounds from text; `double` parses scores.

@@ -210,7 +210,7 @@ impl<'k> Query<'k> {
     /// Computes a union while other clients may use the slots of the large sources, which are pinned. `None` if pinning
     /// is not possible.
     fn pinned_union(&self, context: &mut Context<'_>) -> Option<Members<'static>> {
-        if !context.may_let_go() {
+        if !context.may_release_slots() {
             return None;
         }
         let (mut found, mut large) = (HashMap::<Vec<u8>, Scores>::new(), Vec::new());

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use engine::{CommandError, Context, Outcome, Wait};
+use engine::{CommandError, Context, HandlerOutcome, KeyWait};
 use keyspace::{EntryRef, Key, Kind, ScoredMember};
 use resp::Protocol;
 
@@ -157,26 +157,26 @@ fn take_first(context: &mut Context<'_>, options: &Mpop) -> Result<bool, Command
 }
 
 /// BZMPOP timeout numkeys key [key ...] MIN | MAX [COUNT count]
-pub(super) fn bzmpop(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+pub(super) fn bzmpop(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
     let until = timeout(context, 1)?;
     let options = Mpop::parse(context, 2)?;
     if take_first(context, &options)? {
-        return Ok(Outcome::Done);
+        return Ok(HandlerOutcome::Done);
     }
     let nothing = |reply: &mut resp::Writer<'_>| reply.null_array();
-    Ok(Outcome::Block(Wait::new(options.keys, Kind::SortedSet, until, nothing)))
+    Ok(HandlerOutcome::Block(KeyWait::new(options.keys, Kind::SortedSet, until, nothing)))
 }
 
-pub(super) fn bzpopmin(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+pub(super) fn bzpopmin(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
     pop_or_wait(context, End::Min)
 }
 
-pub(super) fn bzpopmax(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+pub(super) fn bzpopmax(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
     pop_or_wait(context, End::Max)
 }
 
 /// BZPOPMIN key [key ...] timeout
-fn pop_or_wait(context: &mut Context<'_>, end: End) -> Result<Outcome, CommandError> {
+fn pop_or_wait(context: &mut Context<'_>, end: End) -> Result<HandlerOutcome, CommandError> {
     let keys = 1..context.args.len() - 1;
     let until = timeout(context, keys.end)?;
     for index in keys.clone() {
@@ -193,10 +193,10 @@ fn pop_or_wait(context: &mut Context<'_>, end: End) -> Result<Outcome, CommandEr
         let place = context.table(&key).sorted_set_remove_ranks(place, &key, rank..rank + 1, &mut |_| ());
         context.members_gone(&key, place, end.event());
         context.effect(&[end.command(), key.bytes()]);
-        return Ok(Outcome::Done);
+        return Ok(HandlerOutcome::Done);
     }
     let nothing = |reply: &mut resp::Writer<'_>| reply.null_array();
-    Ok(Outcome::Block(Wait::new(keys, Kind::SortedSet, until, nothing)))
+    Ok(HandlerOutcome::Block(KeyWait::new(keys, Kind::SortedSet, until, nothing)))
 }
 
 #[cfg(test)]

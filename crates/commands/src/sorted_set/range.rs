@@ -138,7 +138,7 @@ pub(super) fn long<const NANOS: u64>(request: &Estimated<'_>, fixed: Fixed) -> u
 }
 
 fn reply(context: &mut Context<'_>, fixed: Fixed) -> Result<(), CommandError> {
-    let query = Query::parse(context.args, fixed, |text| context.double_of(text))?;
+    let query = Query::parse(context.args, fixed, |text| context.parse_double(text))?;
     let key = context.key(fixed.key)?;
     let found = context.read_sorted_set(&key)?;
     let form = Form::of(&context.reply, query.scores);
@@ -166,7 +166,7 @@ fn reply(context: &mut Context<'_>, fixed: Fixed) -> Result<(), CommandError> {
 
 /// ZRANGESTORE destination source min max [BYSCORE | BYLEX] [REV] [LIMIT offset count]
 pub(super) fn zrangestore(context: &mut Context<'_>) -> Result<(), CommandError> {
-    let query = Query::parse(context.args, STORES, |text| context.double_of(text))?;
+    let query = Query::parse(context.args, STORES, |text| context.parse_double(text))?;
     let (target, source) = (context.key(1)?, context.key(2)?);
     let mut members = Vec::new();
     if let Some(place) = context.read_sorted_set(&source)? {

@@ -1,6 +1,6 @@
 //! XADD and XSETID.
 
-use engine::{Class, CommandError, Context, Origin};
+use engine::{Class, CommandError, CommandOrigin, Context};
 use keyspace::{Key, StreamHead, StreamId};
 use smallvec::SmallVec;
 
@@ -49,7 +49,8 @@ impl<'a> Adding<'a> {
         if count < 2 || !count.is_multiple_of(2) {
             return Err(CommandError::WrongArity("xadd".to_owned()));
         }
-        if idempotence.is_some() && wanted != Wanted::Next && context.session.origin == Origin::Client {
+        if idempotence.is_some() && wanted != Wanted::Next && context.session.origin == CommandOrigin::Client
+        {
             return Err(CommandError::text(
                 "ERR syntax error, IDMP/IDMPAUTO can be used only with auto-generated IDs",
             ));
@@ -201,7 +202,7 @@ pub(super) fn xsetid(context: &mut Context<'_>) -> Result<(), CommandError> {
     let before = head(context, &key, place);
     let refusal = match () {
         // Only clients are refused: a Redis 7.0 master may send this.
-        () if last < before.max_deleted && context.session.origin == Origin::Client => {
+        () if last < before.max_deleted && context.session.origin == CommandOrigin::Client => {
             Some("ERR The ID specified in XSETID is smaller than current max_deleted_entry_id")
         }
         () if before.len > 0 && last < context.stream(&key, place).last_entry_id() => {

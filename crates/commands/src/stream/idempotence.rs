@@ -2,7 +2,7 @@
 //!
 //! A producer that repeats a message receives the id of the entry it added before. The behaviour follows Redis 8.6.
 
-use engine::{CommandError, Context, Origin};
+use engine::{CommandError, CommandOrigin, Context};
 use keyspace::{EntryRef, Key, StreamId};
 use smallvec::SmallVec;
 
@@ -175,7 +175,7 @@ pub(super) fn xidmprecord(context: &mut Context<'_>) -> Result<(), CommandError>
     let place = context.find_stream(&key)?.ok_or(CommandError::NoSuchKey)?;
     let stream = context.stream(&key, place);
     // An AOF also contains iids of entries that were trimmed later.
-    if stream.get(id).is_none() && context.session.origin == Origin::Client {
+    if stream.get(id).is_none() && context.session.origin == CommandOrigin::Client {
         return Err(CommandError::text("ERR No such message in stream"));
     }
     let known = stream.producers().and_then(|producers| producers.find(producer, iid));

@@ -54,7 +54,7 @@ fn range(context: &mut Context<'_>, first: usize, last: usize, backward: bool) -
             reply_entries(reply, stream.range(from, to), count);
         }
     };
-    if context.may_let_go() {
+    if context.may_release_slots() {
         let copy = context.stream(&key, place).into_owned();
         context.let_go();
         reply_range(&copy, &mut context.reply);

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use clock::Millis;
-use engine::{CommandError, Context, Outcome, RequestKeys, Wait};
+use engine::{CommandError, Context, HandlerOutcome, KeyWait, RequestKeys};
 use keyspace::{EntryRef, Group, Key, Kind, PendingEntry, StreamEntry, StreamId};
 use resp::{Args, Protocol, Request, Writer};
 use smallvec::SmallVec;
@@ -206,14 +206,20 @@ impl<'a> Reading<'a> {
     }
 
     /// Finishes the reply, which begins at byte `start`. Without results, replies with null or blocks.
-    fn outcome(&self, context: &mut Context<'a>, start: usize, streams: usize, found: &Found<'a>) -> Outcome {
+    fn outcome(
+        &self,
+        context: &mut Context<'a>,
+        start: usize,
+        streams: usize,
+        found: &Found<'a>,
+    ) -> HandlerOutcome {
         if streams > 0 {
             finish_reply(&mut context.reply, start, streams);
-            return Outcome::Done;
+            return HandlerOutcome::Done;
         }
         let Some(until) = self.waits else {
             context.reply.null_array();
-            return Outcome::Done;
+            return HandlerOutcome::Done;
         };
         let early = self.reader.and_then(|reader| reader.overdue_at(context, found));
         let early = early.filter(|early| until.is_none_or(|until| *early < until));
@@ -229,14 +235,14 @@ impl<'a> Reading<'a> {
                 },
             };
         let request: Request = (0..context.args.len()).map(resolved).collect();
-        Outcome::Block(Wait {
+        HandlerOutcome::Block(KeyWait {
             keys: self.keys.clone(),
             kind: Kind::Stream,
             until: early.or(until),
-            tries_at_end: early.is_some(),
+            retries_at_deadline: early.is_some(),
             nothing: |reply| reply.null_array(),
             resolved: Some(request),
-            also_if_gone: self.reader.is_some(),
+            wakes_on_removal: self.reader.is_some(),
         })
     }
 }
@@ -288,7 +294,7 @@ fn begin_stream(reply: &mut Writer<'_>, key: &Key<'_>) {
     reply.bulk(key.bytes());
 }
 
-pub(super) fn xread(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+pub(super) fn xread(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
     let reading = Reading::parse(context, false)?;
     let found = reading.resolve(context)?;
     let (start, mut streams) = (context.reply.len(), 0);
@@ -310,7 +316,7 @@ pub(super) fn xread(context: &mut Context<'_>) -> Result<Outcome, CommandError> 
     Ok(reading.outcome(context, start, streams, &found))
 }
 
-pub(super) fn xreadgroup(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+pub(super) fn xreadgroup(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
     let reading = Reading::parse(context, true)?;
     let found = reading.resolve(context)?;
     let Some(reader) = reading.reader else { return Err(CommandError::Syntax) };
@@ -447,7 +453,7 @@ fn give_again(
         (group.last, given)
     });
     // Counts as one change whether or not there were entries, as in Valkey.
-    context.changed_apart(1);
+    context.changed_unlogged(1);
     for (id, pending) in given {
         let count = pending.count.saturating_add(1);
         context.log_pending(

@@ -1,7 +1,7 @@
 //! Tests of the stream commands: replies, errors and replication.
 
 use clock::Millis;
-use engine::Flow;
+use engine::DispatchStatus;
 
 use crate::testing::Client;
 
@@ -255,7 +255,7 @@ fn who_waits_gets_what_is_added_behind_the_last() {
         ("xadd s 1 a 1", "$3|1-0"),
         ("xread block 10 streams s 0", "*1|*2|$1|s|*1|*2|$3|1-0|*2|$1|a|$1|1"),
     ]);
-    assert!(matches!(client.flow("xread block 0 streams s $"), Flow::Blocked));
+    assert!(matches!(client.flow("xread block 0 streams s $"), DispatchStatus::Blocked));
     let waiter = client.leave_waiting();
     assert_eq!(&waiter.request().args()[5], b"1-0", "what was the last is kept");
     client.table(&[("xadd t 1 a 1", "$3|1-0")]);
@@ -269,7 +269,10 @@ fn who_waits_for_a_group_hears_that_it_is_gone() {
     for line in ["xgroup destroy s g", "del s", "set s 1"] {
         let mut client = Client::new();
         client.table(&[("xgroup create s g $ mkstream", "+OK")]);
-        assert!(matches!(client.flow("xreadgroup group g alice block 0 streams s >"), Flow::Blocked));
+        assert!(matches!(
+            client.flow("xreadgroup group g alice block 0 streams s >"),
+            DispatchStatus::Blocked
+        ));
         let waiter = client.leave_waiting();
         client.wire(line);
         assert!(waiter.is_served(), "{line}");
@@ -326,12 +329,21 @@ fn who_waits_looks_again_when_something_is_overdue() {
         ("xreadgroup group g alice streams s >", "*1|*2|$1|s|*1|*2|$3|1-0|*2|$1|a|$1|1"),
     ]);
     let begin = client.now;
-    assert!(matches!(client.flow("xreadgroup group g bob block 5000 claim 300 streams s >"), Flow::Blocked));
+    assert!(matches!(
+        client.flow("xreadgroup group g bob block 5000 claim 300 streams s >"),
+        DispatchStatus::Blocked
+    ));
     let waiter = client.leave_waiting();
     assert_eq!(waiter.until(), Some(Millis(begin.0 + 300)));
-    assert_eq!(waiter.at_end(), engine::Unblock::RunAgain);
+    assert_eq!(waiter.at_end(), engine::UnblockReason::Retry);
     assert_eq!(&waiter.request().args()[5], b"4700", "the time that is left then");
-    assert!(matches!(client.flow("xreadgroup group g bob block 200 claim 300 streams s >"), Flow::Blocked));
+    assert!(matches!(
+        client.flow("xreadgroup group g bob block 200 claim 300 streams s >"),
+        DispatchStatus::Blocked
+    ));
     let waiter = client.leave_waiting();
-    assert_eq!((waiter.until(), waiter.at_end()), (Some(Millis(begin.0 + 200)), engine::Unblock::Timeout));
+    assert_eq!(
+        (waiter.until(), waiter.at_end()),
+        (Some(Millis(begin.0 + 200)), engine::UnblockReason::Timeout)
+    );
 }

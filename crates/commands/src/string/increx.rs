@@ -2,7 +2,7 @@
 //! 8.8.
 
 use clock::Millis;
-use engine::{Class, CommandError, Context, Lazy};
+use engine::{Class, CommandError, Context, LazyFreeReason};
 use keyspace::{EncodingHint, EntryRef, Key, PackedValue};
 use resp::Protocol;
 
@@ -276,7 +276,7 @@ impl Change<'_> {
             if let Some(place) = self.found {
                 context.delete(key, place);
                 context.notify(Class::GENERIC, "del", key);
-                context.effect(&[context.engine.settings.deletion(Lazy::EXPIRE), key.bytes()]);
+                context.effect(&[context.engine.settings.deletion(LazyFreeReason::EXPIRE), key.bytes()]);
             }
             return;
         }

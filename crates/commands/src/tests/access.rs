@@ -1,6 +1,6 @@
 //! Tests of ACL checks.
 
-use engine::{ChannelKind, Flow, Origin, Session};
+use engine::{ChannelKind, CommandOrigin, DispatchStatus, Session};
 
 use crate::testing::Client;
 
@@ -48,7 +48,7 @@ fn commands_are_refused_by_name_subcommand_and_first_argument() {
         ("acl whoami", "$7|default"),
         ("ping", "+PONG"),
     ]);
-    assert_eq!(client.flow("config set port 1"), Flow::Node(engine::NodeCommand::ConfigSet));
+    assert_eq!(client.flow("config set port 1"), DispatchStatus::Node(engine::NodeCommand::ConfigSet));
 }
 
 #[test]
@@ -242,11 +242,12 @@ fn a_stranger_can_only_log_in() {
 fn who_listens_to_what_is_closed_now_must_go() {
     let mut client = Client::new();
     change(&client, "u", "on nopass +@all ~* &a &b");
-    let connect = || client.engine.clients.connect(engine::Link::default(), client.now, Box::new(|| {}));
+    let connect =
+        || client.engine.clients.connect(engine::ConnectionInfo::default(), client.now, Box::new(|| {}));
     let (_, other) = (connect(), connect());
     *other.user.lock() = b"u".to_vec();
     client.engine.subscribe(
-        &mut Session::of(other.clone(), Origin::Client, true),
+        &mut Session::of(other.clone(), CommandOrigin::Client, true),
         ChannelKind::Channel,
         b"a",
     );
@@ -261,7 +262,7 @@ fn who_listens_to_what_is_closed_now_must_go() {
 fn a_master_may_do_everything() {
     let mut client = Client::new();
     change(&client, "default", "off -@all resetkeys");
-    client.session = Session::new(1, Origin::Master, true);
+    client.session = Session::new(1, CommandOrigin::Master, true);
     client.table(&[("set k v", "+OK")]);
 }
 
@@ -270,7 +271,7 @@ fn a_master_may_do_everything() {
 #[test]
 fn a_master_says_nothing_that_is_for_operators() {
     let mut client = Client::new();
-    client.session = Session::new(1, Origin::Master, true);
+    client.session = Session::new(1, CommandOrigin::Master, true);
     for line in ["debug sleep 0", "config set maxmemory 1", "acl deluser u", "client kill id 1", "shutdown"] {
         let name = &line[..line.find(' ').unwrap_or(line.len())];
         let refusal = client.wire(line);

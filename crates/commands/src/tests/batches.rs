@@ -3,7 +3,10 @@
 use std::sync::atomic::Ordering;
 
 use clock::Millis;
-use engine::{Commands, Engine, Flow, Gate, Origin, PauseMode, PausePurpose, Requests, Session};
+use engine::{
+    CommandOrigin, Commands, DispatchStatus, Engine, NodeFlags, PauseMode, PausePurpose, PipelinedRequests,
+    Session,
+};
 use keyspace::LockedSlots;
 use resp::Batch;
 
@@ -15,7 +18,7 @@ fn a_pipeline_runs_in_order_and_refusals_do_not_stop_it() {
     client.table(&[
         ("set k v\nget k\nnosuch a b\nget\nping", "+OK|$1|v|-ERR unknown command 'nosuch', with args beginning with: 'a' 'b' |-ERR wrong number of arguments for 'get' command|+PONG"),
     ]);
-    let stats = &client.worker.stats.commands[crate::of_server().find(b"get").unwrap().index];
+    let stats = &client.worker.stats.commands[crate::for_server().find(b"get").unwrap().index];
     assert_eq!(stats.calls.load(Ordering::Relaxed), 1);
     assert_eq!(stats.rejected.load(Ordering::Relaxed), 1);
 }
@@ -24,28 +27,28 @@ fn a_pipeline_runs_in_order_and_refusals_do_not_stop_it() {
 fn states_of_the_node_refuse_what_they_must() {
     let mut client = Client::new();
     let table = [
-        (Gate::LOADING, "get k", "-LOADING Valkey is loading the dataset in memory"),
-        (Gate::READ_ONLY_REPLICA, "set k v", "-READONLY You can't write against a read only replica."),
-        (Gate::READ_ONLY_REPLICA, "get k", "$-1"),
-        (Gate::NO_REPLICAS, "set k v", "-NOREPLICAS Not enough good replicas to write."),
-        (Gate::OUT_OF_MEMORY, "set k v", "-OOM command not allowed when used memory > 'maxmemory'."),
-        (Gate::OUT_OF_MEMORY, "get k", "$-1"),
-        (Gate::CLUSTER_DOWN, "get k", "-CLUSTERDOWN The cluster is down"),
-        (Gate::CLUSTER_DOWN, "ping", "+PONG"),
+        (NodeFlags::LOADING, "get k", "-LOADING Valkey is loading the dataset in memory"),
+        (NodeFlags::READ_ONLY_REPLICA, "set k v", "-READONLY You can't write against a read only replica."),
+        (NodeFlags::READ_ONLY_REPLICA, "get k", "$-1"),
+        (NodeFlags::NO_REPLICAS, "set k v", "-NOREPLICAS Not enough good replicas to write."),
+        (NodeFlags::OUT_OF_MEMORY, "set k v", "-OOM command not allowed when used memory > 'maxmemory'."),
+        (NodeFlags::OUT_OF_MEMORY, "get k", "$-1"),
+        (NodeFlags::CLUSTER_DOWN, "get k", "-CLUSTERDOWN The cluster is down"),
+        (NodeFlags::CLUSTER_DOWN, "ping", "+PONG"),
         (
-            Gate::EMPTY_MASTER,
+            NodeFlags::EMPTY_MASTER,
             "get k",
             "-MASTERDOWN This master started without its data and waits until a replica has taken its place.",
         ),
-        (Gate::EMPTY_MASTER, "ping", "+PONG"),
-        (Gate::EMPTY_MASTER, "publish channel text", ":0"),
-        (Gate::ASYNC_LOADING, "get k", "$-1"),
-        (Gate::ASYNC_LOADING, "bgsave", "-LOADING Valkey is loading the dataset in memory"),
+        (NodeFlags::EMPTY_MASTER, "ping", "+PONG"),
+        (NodeFlags::EMPTY_MASTER, "publish channel text", ":0"),
+        (NodeFlags::ASYNC_LOADING, "get k", "$-1"),
+        (NodeFlags::ASYNC_LOADING, "bgsave", "-LOADING Valkey is loading the dataset in memory"),
     ];
     for (state, line, reply) in table {
-        client.engine.settings.set_gate(state, true);
+        client.engine.settings.set_node_flag(state, true);
         client.table(&[(line, reply)]);
-        client.engine.settings.set_gate(state, false);
+        client.engine.settings.set_node_flag(state, false);
     }
     client.require(b"secret");
     client.table(&[("get k", "-NOAUTH Authentication required.")]);
@@ -55,7 +58,7 @@ fn states_of_the_node_refuse_what_they_must() {
 #[test]
 fn a_master_without_its_data_is_down_to_sentinels_alone() {
     let mut client = Client::new();
-    client.engine.settings.set_gate(Gate::EMPTY_MASTER, true);
+    client.engine.settings.set_node_flag(NodeFlags::EMPTY_MASTER, true);
     client.engine.settings.watched.hidden.store(true, Ordering::Relaxed);
     let down =
         "-EMPTYMASTER This master started without its data and waits until a replica has taken its place.";
@@ -73,7 +76,7 @@ fn a_master_without_its_data_is_down_to_sentinels_alone() {
 fn a_request_of_http_closes_the_link() {
     for line in ["POST / HTTP/1.1", "Host: localhost", "hOSt: a"] {
         let mut client = Client::new();
-        assert_eq!(client.flow(line), Flow::Close, "{line}");
+        assert_eq!(client.flow(line), DispatchStatus::Close, "{line}");
         assert!(client.session.closing, "{line}");
     }
 }
@@ -103,14 +106,14 @@ fn a_client_is_cut_off_while_its_reply_is_made() {
         client.call(&["set", "large", &value.repeat(1000)]);
         client.session.reply_limit = 50_000;
         let (flow, out) = client.run_lines(text);
-        assert_eq!(flow, Flow::Close, "{text}");
+        assert_eq!(flow, DispatchStatus::Close, "{text}");
         assert!(
-            client.session.client.is_overflown() && out.capacity() <= 51_000,
+            client.session.client.exceeded_output_limit() && out.capacity() <= 51_000,
             "{text}: {}",
             out.capacity()
         );
         // A disconnected client executes nothing more, so another client checks that.
-        client.session = Session::new(2, engine::Origin::Client, true);
+        client.session = Session::new(2, engine::CommandOrigin::Client, true);
         client.table(&[("exists after", ":0")]);
     }
 }
@@ -132,7 +135,7 @@ fn what_clients_write_on_a_replica_is_not_logged() {
     client.table(&[("set gone v px 10", "+OK"), ("set k v", "+OK")]);
     let before = client.log();
     client.now.0 += 10;
-    client.engine.settings.set_gate(Gate::REPLICA, true);
+    client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
     client.table(&[
         ("set k 2", "+OK"),
         ("incr k", ":3"),
@@ -154,7 +157,7 @@ fn what_clients_write_on_a_replica_is_not_logged() {
 #[test]
 fn a_slot_that_is_its_own_is_not_written_to_by_a_replica_of_a_cluster() {
     let mut client = Client::clustered();
-    client.engine.settings.set_gate(Gate::REPLICA, true);
+    client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
     assert!(client.wire("set k v").starts_with("-READONLY"));
     client.wire("multi\nset k v");
     assert!(client.wire("exec").starts_with("-EXECABORT"));
@@ -203,13 +206,13 @@ fn write_from_threads(
         for thread in 0..THREADS {
             let request = &request;
             scope.spawn(move || {
-                let session = Session::new(thread + 2, Origin::Client, true);
+                let session = Session::new(thread + 2, CommandOrigin::Client, true);
                 let mut connection = Connection::new(engine, commands, session, Millis(1));
                 let mut random = engine::Random::new(thread);
                 for read in 0..reads {
                     let lines: String = (0..40).map(|_| request(thread, read, random.number())).collect();
                     let (stopped, flow, _) = connection.run(&lines);
-                    assert_eq!((stopped, flow), (lines.lines().count(), Flow::Done));
+                    assert_eq!((stopped, flow), (lines.lines().count(), DispatchStatus::Done));
                 }
             });
         }
@@ -230,7 +233,7 @@ fn batches_of_threads_that_want_the_same_slots_end_and_count_right() {
         }
     });
     for (command, made) in [("get key", "incr"), ("hget hash", "hincrby")] {
-        let entry = crate::of_server().find(made.as_bytes()).unwrap();
+        let entry = crate::for_server().find(made.as_bytes()).unwrap();
         let stats = client.engine.worker_stats();
         let calls: u64 =
             stats.iter().map(|worker| worker.commands[entry.index].calls.load(Ordering::Relaxed)).sum();
@@ -313,17 +316,17 @@ fn a_batch_stops_when_the_turn_is_over_and_goes_on_where_it_stopped() {
     let mut batch = Batch::default();
     resp::Parser::new().parse(&mut buffer, &mut batch, &resp::ParseLimits::default());
     let mut out = Vec::new();
-    client.session.turn_ends = 0;
+    client.session.time_slice_ends = 0;
     let (mut from, mut turns) = (0, 0);
-    let mut flow = Flow::TurnOver;
-    while flow == Flow::TurnOver {
-        let requests = Requests { buffer: &buffer, batch: &batch, from };
+    let mut flow = DispatchStatus::TimeSliceOver;
+    while flow == DispatchStatus::TimeSliceOver {
+        let requests = PipelinedRequests { buffer: &buffer, batch: &batch, from };
         let dispatcher = client.commands.on(&client.engine);
         (from, flow) =
             dispatcher.run(&mut client.worker, &mut client.session, client.now, requests, &mut out);
         turns += 1;
     }
-    assert_eq!((from, flow), (4, Flow::Done));
+    assert_eq!((from, flow), (4, DispatchStatus::Done));
     // A refused command does not advance the clock of the time slice until the next part of the batch.
     assert!((3..=4).contains(&turns), "{turns}");
     let said = String::from_utf8_lossy(&out).replace("\r\n", "|");
@@ -359,7 +362,7 @@ fn the_commands_of_a_client_are_those_that_ran() {
 #[test]
 fn what_is_for_operators_is_not_for_a_master() {
     let mut client = Client::new();
-    client.session = Session::new(1, Origin::Master, true);
+    client.session = Session::new(1, CommandOrigin::Master, true);
     for line in [
         "debug panic",
         "acl setuser me on nopass ~* +@all",

@@ -4,8 +4,8 @@
 use std::sync::{Arc, Weak};
 
 use engine::{
-    CommandError, Context, Flow, Gate, NodeCommand, Origin, Outcome, PauseMode, PausePurpose, Session, Shell,
-    ShellCommand, Unblock,
+    CommandError, CommandOrigin, Context, DispatchStatus, HandlerOutcome, NodeCommand, NodeFlags, PauseMode,
+    PausePurpose, Session, Shell, ShellCommand, UnblockReason,
 };
 use keyspace::LockedSlots;
 use resp::Value;
@@ -17,20 +17,24 @@ use crate::testing::Client;
 struct Quick;
 
 impl Shell for Quick {
-    fn carry_out(&self, command: ShellCommand, context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+    fn carry_out(
+        &self,
+        command: ShellCommand,
+        context: &mut Context<'_>,
+    ) -> Result<HandlerOutcome, CommandError> {
         match command {
             ShellCommand::Info => {
                 let mut keys = 0;
                 context.each_slot(|_, data| keys += data.table_if(0).map_or(0, |table| table.len()));
                 context.reply.integer(keys as i64);
-                Ok(Outcome::Done)
+                Ok(HandlerOutcome::Done)
             }
             ShellCommand::Role => {
                 context.reply.simple("master");
-                Ok(Outcome::Done)
+                Ok(HandlerOutcome::Done)
             }
             ShellCommand::Lastsave => Err(CommandError::text("ERR never")),
-            _ => Ok(Outcome::HandOver(NodeCommand::Wait)),
+            _ => Ok(HandlerOutcome::Defer(NodeCommand::Wait)),
         }
     }
 }
@@ -111,7 +115,7 @@ fn what_must_wait_is_carried_out_when_the_rest_of_the_transaction_has_run() {
     let mut client = Client::logged();
     let _shell = with_shell(&client);
     client.wire("multi\nset k v\nreplicaof no one\nget k\nconfig set a b\nrole");
-    assert_eq!(client.flow("exec"), Flow::Node(NodeCommand::Exec));
+    assert_eq!(client.flow("exec"), DispatchStatus::Node(NodeCommand::Exec));
     assert_eq!(client.log(), ["0 set k v"]);
     let mut carried_out = Vec::new();
     let reply = finish(&mut client, "+DONE\r\n", &mut carried_out);
@@ -119,7 +123,7 @@ fn what_must_wait_is_carried_out_when_the_rest_of_the_transaction_has_run() {
     assert_eq!(carried_out, [NodeCommand::Replicaof, NodeCommand::ConfigSet]);
     // Without slots to hold, all run in order: the role has changed by the last ROLE.
     client.wire("multi\nrole\nreplicaof no one\necho a\nrole\nselect 3\nconfig set a b");
-    assert_eq!(client.flow("exec"), Flow::Node(NodeCommand::Exec));
+    assert_eq!(client.flow("exec"), DispatchStatus::Node(NodeCommand::Exec));
     assert_eq!(client.session.db, 0, "that comes behind what waits");
     let reply = finish(&mut client, "+DONE\r\n", &mut carried_out);
     assert_eq!(reply, "*6|+master|+DONE|$1|a|+master|+OK|+DONE|");
@@ -145,17 +149,17 @@ fn a_script_calls_commands_of_the_shell_that_do_not_wait() {
 #[test]
 fn a_scripts_write_is_refused_where_a_clients_is() {
     let states = [
-        (Gate::AOF_FAILED, "MISCONF Errors writing to the AOF file: No space left on device"),
-        (Gate::MISCONF, "MISCONF Valkey is configured to save RDB snapshots"),
-        (Gate::NO_REPLICAS, "NOREPLICAS Not enough good replicas to write."),
-        (Gate::READ_ONLY_REPLICA, "READONLY You can't write against a read only replica."),
-        (Gate::OUT_OF_MEMORY, "OOM command not allowed when used memory > 'maxmemory'."),
+        (NodeFlags::AOF_FAILED, "MISCONF Errors writing to the AOF file: No space left on device"),
+        (NodeFlags::MISCONF, "MISCONF Valkey is configured to save RDB snapshots"),
+        (NodeFlags::NO_REPLICAS, "NOREPLICAS Not enough good replicas to write."),
+        (NodeFlags::READ_ONLY_REPLICA, "READONLY You can't write against a read only replica."),
+        (NodeFlags::OUT_OF_MEMORY, "OOM command not allowed when used memory > 'maxmemory'."),
     ];
     let mut client = Client::logged();
     client.engine.settings.aof_error.store(Arc::new("No space left on device".to_owned()));
     client.wire("function load \"#!lua name=l\\nredis.register_function('f', function(k) return redis.call('set',k[1],'v') end)\"");
     for (state, text) in states {
-        client.engine.settings.set_gate(state, true);
+        client.engine.settings.set_node_flag(state, true);
         let error = |reply: Value| match reply {
             Value::Error(error) => error,
             reply => panic!("{state:?}: {reply:?}"),
@@ -165,14 +169,14 @@ fn a_scripts_write_is_refused_where_a_clients_is() {
         let declared = format!("#!lua\n{script}");
         assert!(error(client.call(&["eval", &declared, "1", "k"])).starts_with(text), "{state:?}");
         assert!(error(client.call(&["fcall", "f", "1", "k"])).starts_with(text), "{state:?}");
-        client.engine.settings.set_gate(state, false);
+        client.engine.settings.set_node_flag(state, false);
         client.wire("multi");
         client.call(&["eval", script, "1", "k"]);
-        client.engine.settings.set_gate(state, true);
+        client.engine.settings.set_node_flag(state, true);
         let replies = client.call(&["exec"]);
         let [Value::Error(error)] = replies.as_array().expect("it is let in") else { panic!("{replies:?}") };
         assert!(error.starts_with(text), "{state:?}: {error}");
-        client.engine.settings.set_gate(state, false);
+        client.engine.settings.set_node_flag(state, false);
     }
     client.table(&[("exists k", ":0")]);
 }
@@ -197,22 +201,22 @@ fn what_a_script_says_of_itself_counts_as_a_commands_flags_do() {
     assert_eq!(client.call(&["eval", "#!lua flags=no-writes\nreturn 5", "0"]), Value::Integer(5));
     assert_eq!(client.call(&["evalsha", &sha, "0"]), Value::Integer(7));
     assert_eq!(client.call(&["fcall", "reads", "1", "k"]), Value::Null);
-    assert_eq!(client.flow("fcall writes 1 k"), Flow::Paused);
-    assert_eq!(client.flow("eval \"return 1\" 0"), Flow::Paused);
-    assert_eq!(client.flow("eval \"#!lua\\nreturn 1\" 0"), Flow::Paused);
+    assert_eq!(client.flow("fcall writes 1 k"), DispatchStatus::Paused);
+    assert_eq!(client.flow("eval \"return 1\" 0"), DispatchStatus::Paused);
+    assert_eq!(client.flow("eval \"#!lua\\nreturn 1\" 0"), DispatchStatus::Paused);
     client.wire("multi\nfcall reads 1 k");
     client.table(&[("exec", "*1|$-1")]);
     client.wire("multi\nfcall writes 1 k");
-    assert_eq!(client.flow("exec"), Flow::Paused);
+    assert_eq!(client.flow("exec"), DispatchStatus::Paused);
     client.wire("discard");
     client.engine.pauses.unpause(&client.engine.settings, PausePurpose::Client);
     // Same for out of memory and for stale data.
-    client.engine.settings.set_gate(Gate::OUT_OF_MEMORY, true);
+    client.engine.settings.set_node_flag(NodeFlags::OUT_OF_MEMORY, true);
     assert_eq!(client.call(&["fcall", "reads", "1", "k"]), Value::Null);
     assert_eq!(client.call(&["eval", "#!lua flags=allow-oom\nreturn 1", "0"]), Value::Integer(1));
     assert!(matches!(client.call(&["fcall", "writes", "1", "k"]), Value::Error(_)));
-    client.engine.settings.set_gate(Gate::OUT_OF_MEMORY, false);
-    client.engine.settings.set_gate(Gate::MASTER_DOWN, true);
+    client.engine.settings.set_node_flag(NodeFlags::OUT_OF_MEMORY, false);
+    client.engine.settings.set_node_flag(NodeFlags::MASTER_DOWN, true);
     assert_eq!(client.call(&["eval", "#!lua flags=allow-stale\nreturn 1", "0"]), Value::Integer(1));
     for script in ["#!lua\nreturn 1", "return 1"] {
         assert!(matches!(client.call(&["eval", script, "0"]), Value::Error(_)), "{script}");
@@ -233,10 +237,10 @@ fn a_client_that_waits_and_loses_its_rights_is_not_served() {
         let mut client = Client::logged();
         client.wire("acl setuser blocked on nopass ~* +@all\nxgroup create s g $ mkstream");
         let connect = || client.engine.clients.connect(Default::default(), client.now, Box::new(|| ()));
-        let mut waiter = Session::of(connect(), Origin::Client, true);
+        let mut waiter = Session::of(connect(), CommandOrigin::Client, true);
         std::mem::swap(&mut client.session, &mut waiter);
         client.table(&[("auth blocked any", "+OK")]);
-        assert_eq!(client.flow(wait), Flow::Blocked, "{wait}");
+        assert_eq!(client.flow(wait), DispatchStatus::Blocked, "{wait}");
         std::mem::swap(&mut client.session, &mut waiter);
         // A change that does not affect the client's permissions leaves it blocked.
         client.wire("acl setuser another");
@@ -246,10 +250,10 @@ fn a_client_that_waits_and_loses_its_rights_is_not_served() {
         client.wire(give);
         assert_ne!(client.wire("debug digest-value k s"), before, "{wait}: what was given is there");
         assert!(!waiter.waiter().expect("it waits").is_served(), "{wait}");
-        assert_eq!(waiter.client.take_unblock(), Some(Unblock::RunAgain), "{wait}");
+        assert_eq!(waiter.client.take_unblock(), Some(UnblockReason::Retry), "{wait}");
         let mut out = Vec::new();
         let (dispatcher, worker) = (client.commands.on(&client.engine), &mut client.worker);
-        dispatcher.end_wait(worker, &mut waiter, client.now, Unblock::RunAgain, &mut out);
+        dispatcher.end_wait(worker, &mut waiter, client.now, UnblockReason::Retry, &mut out);
         std::mem::swap(&mut client.session, &mut waiter);
         assert!(client.wire(wait).starts_with("-NOPERM"), "{wait}");
     }
@@ -260,9 +264,9 @@ fn a_client_that_waits_and_loses_its_rights_is_not_served() {
 fn a_client_that_waits_is_served_when_others_rights_have_changed() {
     let mut client = Client::logged();
     let connect = || client.engine.clients.connect(Default::default(), client.now, Box::new(|| ()));
-    let mut waiter = Session::of(connect(), Origin::Client, true);
+    let mut waiter = Session::of(connect(), CommandOrigin::Client, true);
     std::mem::swap(&mut client.session, &mut waiter);
-    assert_eq!(client.flow("blpop k 0"), Flow::Blocked);
+    assert_eq!(client.flow("blpop k 0"), DispatchStatus::Blocked);
     std::mem::swap(&mut client.session, &mut waiter);
     client.wire("acl setuser another on nopass +@all");
     client.table(&[("rpush k v", ":1"), ("exists k", ":0")]);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
-use engine::{DebuggedScript, Flow, NodeCommand};
+use engine::{DebuggedScript, DispatchStatus, NodeCommand};
 use resp::Request;
 use scripting::Console;
 
@@ -39,7 +39,7 @@ fn debug(client: Client, mode: &str, script: &str, lines: &[&'static str]) -> (C
     client.table(&[(&format!("script debug {mode}"), "+OK")]);
     let (console, heard) = User::saying(lines);
     let words = ["eval", script, "1", "k", "5"];
-    assert_eq!(client.flow("eval \"return 1\" 0"), Flow::Node(NodeCommand::DebugScript));
+    assert_eq!(client.flow("eval \"return 1\" 0"), DispatchStatus::Node(NodeCommand::DebugScript));
     let mut request = Request::new();
     words.iter().for_each(|word| request.push(word.as_bytes()));
     let script = DebuggedScript::new(&mut client.session, request, console);

@@ -1,7 +1,7 @@
 //! Tests of `maxmemory` and eviction.
 
 use config::EvictionPolicy;
-use engine::Gate;
+use engine::NodeFlags;
 use keyspace::Usage;
 use resp::Value;
 
@@ -54,7 +54,7 @@ fn without_a_policy_what_needs_memory_is_refused_at_once() {
 #[test]
 fn nothing_is_evicted_in_import_mode() {
     let mut client = limited(EvictionPolicy::AllKeysRandom, 2000);
-    client.engine.settings.set_gate(Gate::IMPORTING, true);
+    client.engine.settings.set_node_flag(NodeFlags::IMPORTING, true);
     let value = "v".repeat(3000);
     client.table(&[
         (&format!("set a {value}"), "+OK"),
@@ -63,7 +63,7 @@ fn nothing_is_evicted_in_import_mode() {
         ("del a", ":1"),
         ("set b 1", "+OK"),
     ]);
-    client.engine.settings.set_gate(Gate::IMPORTING, false);
+    client.engine.settings.set_node_flag(NodeFlags::IMPORTING, false);
     client.table(&[(&format!("set a {value}"), "+OK"), ("set c 1", "+OK")]);
 }
 
@@ -151,9 +151,9 @@ fn other_databases_are_evicted_from_and_who_listens_hears_of_it() {
 #[test]
 fn a_replica_leaves_it_to_its_master() {
     let mut client = limited(EvictionPolicy::AllKeysRandom, 0);
-    client.engine.settings.set_gate(Gate::REPLICA, true);
+    client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
     (0..100).for_each(|n| drop(client.call(&["set", &format!("k{n}"), "v"])));
-    client.engine.settings.set_gate(Gate::REPLICA, false);
+    client.engine.settings.set_node_flag(NodeFlags::REPLICA, false);
     client.engine.limit_memory(0);
     assert_eq!(left(&mut client, "k", 100), 100);
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use engine::Gate;
+use engine::NodeFlags;
 
 use crate::testing::Client;
 
@@ -31,7 +31,7 @@ fn a_replica_and_a_server_told_not_to_leave_them() {
     client.engine.settings.active_expire.store(false, Ordering::Relaxed);
     client.engine.expire_cycle(&mut client.worker, client.now, SECOND);
     client.engine.settings.active_expire.store(true, Ordering::Relaxed);
-    client.engine.settings.set_gate(Gate::REPLICA, true);
+    client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
     client.engine.expire_cycle(&mut client.worker, client.now, SECOND);
     client.table(&[("dbsize", ":1")]);
 }
@@ -44,7 +44,7 @@ fn a_replica_that_takes_writes_deletes_what_its_clients_gave_a_time() {
     let cycle = |client: &mut Client| client.engine.expire_cycle(&mut client.worker, client.now, SECOND);
     client.table(&[("set master 1 px 10", "+OK"), ("set again 1 px 10", "+OK")]);
     let logged = client.log().len();
-    client.engine.settings.set_gate(Gate::REPLICA, true);
+    client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
     client.table(&[
         ("set a 1 px 10", "+OK"),
         ("set b 1", "+OK"),
@@ -58,9 +58,10 @@ fn a_replica_that_takes_writes_deletes_what_its_clients_gave_a_time() {
         ("append master x", ":2"),
         ("set later 1 px 10", "+OK"),
     ]);
-    assert_eq!(client.engine.local_expiries(), 6);
+    assert_eq!(client.engine.local_expiry_count(), 6);
     // The master changes the expiry of one of them.
-    let own = std::mem::replace(&mut client.session, engine::Session::new(2, engine::Origin::Master, true));
+    let own =
+        std::mem::replace(&mut client.session, engine::Session::new(2, engine::CommandOrigin::Master, true));
     client.table(&[("set later 2 px 500", "+OK")]);
     client.session = own;
     client.now.0 += 10;
@@ -70,18 +71,18 @@ fn a_replica_that_takes_writes_deletes_what_its_clients_gave_a_time() {
     assert_eq!(events, ["expired a", "expired b", "expired d", "expired script", "expired@1 e"]);
     client.table(&[("dbsize", ":4"), ("exists master again stays later", ":2")]);
     assert_eq!(client.worker.stats.expired_keys.load(Ordering::Relaxed), 5);
-    assert_eq!((client.engine.local_expiries(), client.log().len()), (0, logged), "no log is told");
+    assert_eq!((client.engine.local_expiry_count(), client.log().len()), (0, logged), "no log is told");
 }
 
 #[test]
 fn a_replica_that_is_promoted_deletes_and_logs_as_any_master() {
     let mut client = Client::logged();
-    client.engine.settings.set_gate(Gate::REPLICA, true);
+    client.engine.settings.set_node_flag(NodeFlags::REPLICA, true);
     client.table(&[("set a 1 px 10", "+OK")]);
-    client.engine.settings.set_gate(Gate::REPLICA, false);
+    client.engine.settings.set_node_flag(NodeFlags::REPLICA, false);
     client.now.0 += 10;
     assert!(!client.engine.expire_cycle(&mut client.worker, client.now, SECOND));
-    assert_eq!((client.log(), client.engine.local_expiries()), (vec!["0 UNLINK a".to_owned()], 0));
+    assert_eq!((client.log(), client.engine.local_expiry_count()), (vec!["0 UNLINK a".to_owned()], 0));
 }
 
 #[test]

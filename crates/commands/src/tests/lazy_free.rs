@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use engine::Lazy;
+use engine::LazyFreeReason;
 
 use crate::testing::Client;
 
@@ -45,23 +45,23 @@ fn the_bin_is_emptied_as_soon_as_something_lies_in_it() {
 fn who_drops_a_large_value_is_said_by_reason() {
     let value = "v".repeat(100_000);
     for (reason, commands) in [
-        (Lazy::USER_DEL, "del k"),
-        (Lazy::SERVER_DEL, "set k other"),
-        (Lazy::SERVER_DEL, "rename other k"),
-        (Lazy::EXPIRE, "get k"),
+        (LazyFreeReason::USER_DEL, "del k"),
+        (LazyFreeReason::SERVER_DEL, "set k other"),
+        (LazyFreeReason::SERVER_DEL, "rename other k"),
+        (LazyFreeReason::EXPIRE, "get k"),
     ] {
-        for (reasons, pending) in [(Lazy::all() - reason, 0), (reason, 1)] {
+        for (reasons, pending) in [(LazyFreeReason::all() - reason, 0), (reason, 1)] {
             let mut client = Client::new();
             client.engine.settings.set_lazy(reasons);
             client.call(&["set", "k", &value, "px", "100"]);
             client.call(&["set", "other", "v"]);
-            client.now.0 += if reason == Lazy::EXPIRE { 200 } else { 0 };
+            client.now.0 += if reason == LazyFreeReason::EXPIRE { 200 } else { 0 };
             client.wire(commands);
             assert_eq!(client.engine.lazy_free.pending(), pending, "{commands}, {reasons:?}");
         }
     }
     let mut client = Client::new();
-    client.engine.settings.set_lazy(Lazy::empty());
+    client.engine.settings.set_lazy(LazyFreeReason::empty());
     client.call(&["set", "k", &value]);
     client.wire("unlink k");
     assert_eq!(client.engine.lazy_free.pending(), 1, "UNLINK says what it wants");

@@ -1,18 +1,18 @@
 //! Tests of command lookup by name.
 
-use engine::{Group, Reach, RenameError};
+use engine::{Group, LockScope, RenameError};
 
 #[test]
 fn a_command_with_one_key_needs_its_slot_only() {
-    let registry = crate::of_server();
+    let registry = crate::for_server();
     let mut with_key = registry.all().iter().filter(|entry| entry.single_key.is_some());
-    assert!(with_key.all(|entry| entry.command.reach == Reach::Keys));
+    assert!(with_key.all(|entry| entry.command.reach == LockScope::Keys));
 }
 
 /// The engine re-reads the session's state only after keyless commands, so no other command may change it.
 #[test]
 fn no_command_with_one_key_changes_its_session() {
-    for entry in crate::of_server().all().iter().filter(|entry| entry.single_key.is_some()) {
+    for entry in crate::for_server().all().iter().filter(|entry| entry.single_key.is_some()) {
         let of_session = matches!(entry.command.group, Group::Connection | Group::Transactions);
         assert!(!of_session, "{}", entry.full_name);
     }
@@ -21,7 +21,7 @@ fn no_command_with_one_key_changes_its_session() {
 /// `rename-command`: a renamed command is found only by its new name and is otherwise unchanged.
 #[test]
 fn a_renamed_command_has_one_name_and_a_disabled_one_none() {
-    let mut registry = crate::of_server().clone();
+    let mut registry = crate::for_server().clone();
     let get = registry.find(b"get").unwrap();
     registry.rename("GET", "Take-It").unwrap();
     registry.rename("config", "").unwrap();
@@ -37,7 +37,7 @@ fn a_renamed_command_has_one_name_and_a_disabled_one_none() {
     assert_eq!(registry.find(b"get").unwrap().full_name, "hget");
     assert!(registry.find(b"config").is_none() && registry.find(b"client").is_none());
     assert_eq!(registry.find_full(b"kunde|list").unwrap().full_name, "client|list");
-    assert_eq!(registry.top().len(), crate::of_server().top().len() - 1);
+    assert_eq!(registry.top().len(), crate::for_server().top().len() - 1);
     let request: resp::Request = ["kunde", "nosuch"].into_iter().collect();
     let error = registry.resolve(request.args()).unwrap_err().to_string();
     assert_eq!(error, "ERR unknown subcommand 'nosuch'. Try KUNDE HELP.");
@@ -45,7 +45,7 @@ fn a_renamed_command_has_one_name_and_a_disabled_one_none() {
 
 #[test]
 fn every_command_is_found_in_any_case_and_nothing_else_is() {
-    let registry = crate::of_server();
+    let registry = crate::for_server();
     for entry in registry.top() {
         let name = entry.command.name;
         assert_eq!(registry.find(name.as_bytes()).unwrap().index, entry.index, "{name}");

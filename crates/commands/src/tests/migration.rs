@@ -1,6 +1,6 @@
 //! Tests of slot migration.
 
-use engine::{CapturedKey, CommandError, Flow, Gate, Left, Release};
+use engine::{CapturedKey, CommandError, DispatchStatus, NodeFlags, ReleaseResult, RemainingKeys};
 use persistence::Dialect;
 use slot_routing::{Ownership, ReplOffset, Slot};
 
@@ -15,15 +15,15 @@ fn while_a_slot_is_held_its_writes_wait_and_nothing_else_does() {
     client.table(&[("get a{t}", "$1|1"), ("set other 2", "+OK")]);
     client.table(&[("multi\nget a{t}\nexec", "+OK|+QUEUED|*1|$1|1")]);
     for write in ["incr a{t}", "flushall", "mset other 3 a{t} 3"] {
-        assert_eq!(client.flow(write), Flow::Paused, "{write}");
+        assert_eq!(client.flow(write), DispatchStatus::Paused, "{write}");
     }
     client.table(&[("multi\nset a{t} 3", "+OK|+QUEUED")]);
-    assert_eq!(client.flow("exec"), Flow::Paused);
+    assert_eq!(client.flow("exec"), DispatchStatus::Paused);
     client.table(&[("discard", "+OK")]);
     client.engine.free_slot(slot);
-    assert_eq!(client.flow("incr a{t}"), Flow::Paused);
+    assert_eq!(client.flow("incr a{t}"), DispatchStatus::Paused);
     client.engine.free_slot(slot);
-    assert!(client.engine.settings.gate().is_empty());
+    assert!(client.engine.settings.node_flags().is_empty());
     client.table(&[("incr a{t}", ":2")]);
 }
 
@@ -35,13 +35,13 @@ fn what_is_left_of_a_slot_goes_from_all_databases_and_is_logged() {
         client.table(&[(&format!("set {number}{{t}} v px 1"), "+OK")]);
     }
     client.now.0 += 5000;
-    assert_eq!(client.engine.leave_slot(slot), Left::Nothing, "it is served here");
+    assert_eq!(client.engine.leave_slot(slot), RemainingKeys::None, "it is served here");
     client.engine.keyspace.lock(slot).set_ownership(Ownership::Elsewhere);
-    client.engine.settings.set_gate(Gate::WRITES_PAUSED, true);
-    assert_eq!(client.engine.leave_slot(slot), Left::Paused);
-    client.engine.settings.set_gate(Gate::WRITES_PAUSED, false);
+    client.engine.settings.set_node_flag(NodeFlags::WRITES_PAUSED, true);
+    assert_eq!(client.engine.leave_slot(slot), RemainingKeys::Paused);
+    client.engine.settings.set_node_flag(NodeFlags::WRITES_PAUSED, false);
     let rounds = std::iter::repeat_with(|| client.engine.leave_slot(slot))
-        .take_while(|left| *left == Left::Some)
+        .take_while(|left| *left == RemainingKeys::Some)
         .count();
     assert!(rounds >= 3, "{rounds}");
     assert_eq!(client.engine.keyspace.keys_in_slot(slot), 0);
@@ -58,20 +58,20 @@ fn a_key_is_released_as_it_was_captured_and_not_otherwise() {
     let captured = client.engine.capture(0, b"k", now, Dialect::Redis).unwrap();
     assert_eq!(captured.expiry.unwrap().0, now.0 + 5000);
     client.table(&[("append k w", ":2")]);
-    assert_eq!(release(&client, &captured), Ok(Release::Changed));
+    assert_eq!(release(&client, &captured), Ok(ReleaseResult::Changed));
     let captured = client.engine.capture(0, b"k", now, Dialect::Redis).unwrap();
     client.table(&[("pexpire k 6000", ":1")]);
-    assert_eq!(release(&client, &captured), Ok(Release::Changed), "its time counts too");
+    assert_eq!(release(&client, &captured), Ok(ReleaseResult::Changed), "its time counts too");
     let captured = client.engine.capture(0, b"k", now, Dialect::Redis).unwrap();
-    client.engine.settings.set_gate(Gate::WRITES_PAUSED, true);
-    assert_eq!(release(&client, &captured), Ok(Release::Paused));
-    client.engine.settings.set_gate(Gate::WRITES_PAUSED, false);
-    client.engine.settings.set_gate(Gate::READ_ONLY_REPLICA, true);
+    client.engine.settings.set_node_flag(NodeFlags::WRITES_PAUSED, true);
+    assert_eq!(release(&client, &captured), Ok(ReleaseResult::Paused));
+    client.engine.settings.set_node_flag(NodeFlags::WRITES_PAUSED, false);
+    client.engine.settings.set_node_flag(NodeFlags::READ_ONLY_REPLICA, true);
     assert_eq!(release(&client, &captured), Err(CommandError::ReadOnlyReplica));
-    client.engine.settings.set_gate(Gate::READ_ONLY_REPLICA, false);
-    let Ok(Release::Gone(Some(end))) = release(&client, &captured) else { panic!("it is as captured") };
+    client.engine.settings.set_node_flag(NodeFlags::READ_ONLY_REPLICA, false);
+    let Ok(ReleaseResult::Gone(Some(end))) = release(&client, &captured) else { panic!("it is as captured") };
     assert!(end > client.session.last_write && end > ReplOffset(0));
-    assert_eq!(release(&client, &captured), Ok(Release::Changed));
+    assert_eq!(release(&client, &captured), Ok(ReleaseResult::Changed));
     client.table(&[("exists k", ":0")]);
     assert_eq!(client.log().last().map(String::as_str), Some("0 DEL k"));
     assert_eq!(client.engine.capture(0, b"k", now, Dialect::Redis), None);
@@ -147,7 +147,7 @@ fn a_queued_migrate_of_another_slot_is_not_looked_up_under_locks() {
     let mut client = migrating();
     client.table(&[("multi\nget {t}1", "+OK|+QUEUED")]);
     client.table(&[("migrate h 1 other 0 100", "+QUEUED")]);
-    assert!(matches!(client.flow("exec"), Flow::Node(_) | Flow::Done));
+    assert!(matches!(client.flow("exec"), DispatchStatus::Node(_) | DispatchStatus::Done));
 }
 
 #[test]

@@ -3,16 +3,16 @@
 use std::sync::atomic::Ordering;
 
 use clock::Millis;
-use engine::{Gate, Link, Origin, Session};
+use engine::{CommandOrigin, ConnectionInfo, NodeFlags, Session};
 
 use crate::testing::Client as Tester;
 
 /// Connects another client that runs MONITOR.
 fn monitor(client: &Tester) -> Session {
-    let connect = || client.engine.clients.connect(Link::default(), Millis(0), Box::new(|| ()));
+    let connect = || client.engine.clients.connect(ConnectionInfo::default(), Millis(0), Box::new(|| ()));
     // Takes client id 1, so that the monitor gets another.
     let (_, seen) = (connect(), connect());
-    let mut session = Session::of(seen, Origin::Client, true);
+    let mut session = Session::of(seen, CommandOrigin::Client, true);
     client.engine.start_monitor(&mut session);
     session
 }
@@ -72,9 +72,9 @@ fn nobody_is_shown_anything_once_the_last_has_left() {
     assert!(client.wire("monitor").starts_with("+OK\r\n"));
     assert_eq!(client.engine.monitors.clients(), 2);
     assert!(client.wire("reset").ends_with("+RESET\r\n"));
-    assert!(client.engine.settings.gate().contains(Gate::MONITORED));
+    assert!(client.engine.settings.node_flags().contains(NodeFlags::MONITORED));
     client.engine.disconnect(&mut first);
-    assert!(!client.engine.settings.gate().contains(Gate::MONITORED));
+    assert!(!client.engine.settings.node_flags().contains(NodeFlags::MONITORED));
     assert_eq!(client.wire("get a"), "$-1\r\n");
 }
 
@@ -86,5 +86,5 @@ fn who_does_not_read_is_cut_off() {
     for _ in 0..20 {
         client.wire("get some-key");
     }
-    assert!(monitor.client.is_overflown());
+    assert!(monitor.client.exceeded_output_limit());
 }

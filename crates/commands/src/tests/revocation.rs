@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use clock::Millis;
-use engine::{Commands, Engine, Flow, Link, NoLog, Origin, Session};
+use engine::{CommandOrigin, Commands, ConnectionInfo, DispatchStatus, Engine, NoLog, Session};
 use keyspace::Keyspace;
 
 use crate::testing::run_read;
@@ -17,14 +17,14 @@ struct Server {
 
 impl Server {
     fn new() -> Self {
-        let registry = crate::of_server();
+        let registry = crate::for_server();
         let engine = Engine::new(registry.catalogue(), Keyspace::new(1, 1), None, Box::new(NoLog));
         Self { engine, commands: Commands::new(registry) }
     }
 
     fn connect(&self) -> Connected<'_> {
-        let client = self.engine.clients.connect(Link::default(), Millis(1), Box::new(|| {}));
-        Connected { server: self, session: Session::of(client, Origin::Client, true) }
+        let client = self.engine.clients.connect(ConnectionInfo::default(), Millis(1), Box::new(|| {}));
+        Connected { server: self, session: Session::of(client, CommandOrigin::Client, true) }
     }
 }
 
@@ -36,7 +36,7 @@ struct Connected<'s> {
 
 impl Connected<'_> {
     /// Executes lines as one batch.
-    fn run(&mut self, lines: &str) -> (Flow, String) {
+    fn run(&mut self, lines: &str) -> (DispatchStatus, String) {
         let Server { engine, commands } = self.server;
         let (mut worker, buffer) = (engine.worker(|| 0), lines.as_bytes().to_vec());
         let (_, flow, out) = run_read(commands.on(engine), &mut worker, &mut self.session, Millis(1), buffer);
@@ -118,7 +118,7 @@ fn clients_that_kill_each_other_do_not_wait_for_each_other() {
         server.engine.disconnect(&mut one.session);
         server.engine.disconnect(&mut other.session);
     }
-    assert!(!server.engine.settings.gate().contains(engine::Gate::REVOKING));
+    assert!(!server.engine.settings.node_flags().contains(engine::NodeFlags::REVOKING));
 }
 
 #[test]
@@ -126,12 +126,12 @@ fn a_killed_client_is_seen_by_nobody() {
     let server = Server::new();
     let (mut victim, mut operator) = (server.connect(), server.connect());
     victim.run("subscribe c\n");
-    assert_eq!(victim.run("blpop list 0\n").0, Flow::Done, "a subscriber of version 2 may not");
+    assert_eq!(victim.run("blpop list 0\n").0, DispatchStatus::Done, "a subscriber of version 2 may not");
     let id = victim.session.id;
     assert_eq!(operator.run("pubsub numsub c\n").1, "*2\r\n$1\r\nc\r\n:1\r\n");
     let (_, said) = operator
         .run(&format!("multi\nclient kill id {id}\nclient list id {id}\nexec\nclient kill id {id}\n"));
     assert!(said.ends_with("*2\r\n:1\r\n$0\r\n\r\n:0\r\n"), "{said}");
     assert_eq!(operator.run("pubsub numsub c\n").1, "*2\r\n$1\r\nc\r\n:0\r\n");
-    assert_eq!(victim.run("incr k\n"), (Flow::Close, String::new()));
+    assert_eq!(victim.run("incr k\n"), (DispatchStatus::Close, String::new()));
 }

@@ -2,13 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
-use engine::{Link, Origin, Session};
+use engine::{CommandOrigin, ConnectionInfo, Session};
 
 use crate::testing::Client as Tester;
 
 fn join(client: &Tester) -> Session {
-    let seen = client.engine.clients.connect(Link::default(), client.now, Box::new(|| ()));
-    Session::of(seen, Origin::Client, true)
+    let seen = client.engine.clients.connect(ConnectionInfo::default(), client.now, Box::new(|| ()));
+    Session::of(seen, CommandOrigin::Client, true)
 }
 
 /// Runs lines as that client.

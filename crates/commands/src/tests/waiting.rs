@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use clock::Millis;
 use engine::{
-    ClientFlags, Command, CommandError, Commands, Context, Engine, Flags, Flow, Group, KeyFlags, KeySpec,
-    Link, Origin, Outcome, Registry, Resumed, Session, Unblock, Wait, Worker,
+    ClientFlags, Command, CommandError, CommandOrigin, Commands, ConnectionInfo, Context, DispatchStatus,
+    Engine, Flags, Group, HandlerOutcome, KeyFlags, KeySpec, KeyWait, Registry, Session, UnblockReason,
+    WaitEnd, Worker,
 };
 use keyspace::{Key, Keyspace, Kind, PackedValue};
 use proptest::prelude::*;
@@ -31,7 +32,7 @@ const COMMANDS: &[Command] = &[
 
 fn registry() -> &'static Registry {
     static REGISTRY: LazyLock<Registry> =
-        LazyLock::new(|| Registry::of_server(TABLE.iter().copied().chain([COMMANDS]).flatten()));
+        LazyLock::new(|| Registry::for_server(TABLE.iter().copied().chain([COMMANDS]).flatten()));
     &REGISTRY
 }
 
@@ -60,27 +61,27 @@ fn put(context: &mut Context<'_>, key: &Key<'_>, count: i64) {
     }
 }
 
-fn wait(context: &Context<'_>, keys: std::ops::Range<usize>) -> Result<Outcome, CommandError> {
+fn wait(context: &Context<'_>, keys: std::ops::Range<usize>) -> Result<HandlerOutcome, CommandError> {
     let seconds = context.integer(context.args.len() - 1)?;
     let until = (seconds > 0).then(|| Millis(context.now.0 + seconds * 1000));
-    Ok(Outcome::Block(Wait::new(keys, Kind::String, until, |reply| reply.null_array())))
+    Ok(HandlerOutcome::Block(KeyWait::new(keys, Kind::String, until, |reply| reply.null_array())))
 }
 
 /// TAKE key [key ...] seconds
-fn take(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+fn take(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
     let keys = 1..context.args.len() - 1;
     for index in keys.clone() {
         if take_from(context, index)? {
             let key = context.arg(index);
             context.reply.bulk(key);
-            return Ok(Outcome::Done);
+            return Ok(HandlerOutcome::Done);
         }
     }
     wait(context, keys)
 }
 
 /// PASS from to seconds
-fn pass(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
+fn pass(context: &mut Context<'_>) -> Result<HandlerOutcome, CommandError> {
     if !take_from(context, 1)? {
         return wait(context, 1..2);
     }
@@ -91,7 +92,7 @@ fn pass(context: &mut Context<'_>) -> Result<Outcome, CommandError> {
     };
     put(context, &key, before + 1);
     context.reply.ok();
-    Ok(Outcome::Done)
+    Ok(HandlerOutcome::Done)
 }
 
 /// A server with several clients.
@@ -109,12 +110,12 @@ impl Server {
         let log = Kept::default();
         let engine = Engine::new(registry().catalogue(), Keyspace::new(1, 4), None, Box::new(log.clone()));
         let worker = engine.worker(|| 0);
-        let connect = || engine.clients.connect(Link::default(), Millis(0), Box::new(|| {}));
-        let sessions = (0..clients).map(|_| Session::of(connect(), Origin::Client, true)).collect();
+        let connect = || engine.clients.connect(ConnectionInfo::default(), Millis(0), Box::new(|| {}));
+        let sessions = (0..clients).map(|_| Session::of(connect(), CommandOrigin::Client, true)).collect();
         Self { engine, commands: Commands::new(registry()), worker, sessions, now: Millis(1_000_000), log }
     }
 
-    fn run(&mut self, client: usize, text: &str) -> (Flow, String) {
+    fn run(&mut self, client: usize, text: &str) -> (DispatchStatus, String) {
         let (dispatcher, buffer) = (self.commands.on(&self.engine), format!("{text}\n").into_bytes());
         let session = &mut self.sessions[client];
         let (_, flow, out) = run_read(dispatcher, &mut self.worker, session, self.now, buffer);
@@ -124,12 +125,12 @@ impl Server {
     /// Runs a command that does not block.
     fn ask(&mut self, client: usize, text: &str) -> String {
         let (flow, said) = self.run(client, text);
-        assert_eq!(flow, Flow::Done, "{text}");
+        assert_eq!(flow, DispatchStatus::Done, "{text}");
         said
     }
 
     fn block(&mut self, client: usize, text: &str) {
-        assert_eq!(self.run(client, text), (Flow::Blocked, String::new()), "{text}");
+        assert_eq!(self.run(client, text), (DispatchStatus::Blocked, String::new()), "{text}");
         assert!(self.sessions[client].client.flags().contains(ClientFlags::BLOCKED));
     }
 
@@ -139,10 +140,10 @@ impl Server {
 
     /// The reply of a blocked client, if it was served.
     fn served(&mut self, client: usize) -> Option<String> {
-        self.is_served(client).then(|| self.end(client, Unblock::Timeout).1)
+        self.is_served(client).then(|| self.end(client, UnblockReason::Timeout).1)
     }
 
-    fn end(&mut self, client: usize, how: Unblock) -> (Resumed, String) {
+    fn end(&mut self, client: usize, how: UnblockReason) -> (WaitEnd, String) {
         let (session, mut out) = (&mut self.sessions[client], Vec::new());
         let dispatcher = self.commands.on(&self.engine);
         let resumed = dispatcher.end_wait(&mut self.worker, session, self.now, how, &mut out);
@@ -183,7 +184,7 @@ fn pushes_about_a_served_clients_own_changes_come_behind_its_reply() {
     assert!(!server.is_served(0));
     server.ask(1, "rpush dst c");
     assert!(messages(&server.sessions[0]).ends_with(&event("dst")));
-    server.end(0, Unblock::Timeout);
+    server.end(0, UnblockReason::Timeout);
 }
 
 /// Checks that no waiter is left over.
@@ -194,7 +195,7 @@ impl Drop for Server {
         }
         if !std::thread::panicking() {
             assert_eq!(self.engine.awaited_keys(), 0);
-            assert!(self.engine.waits_are_counted());
+            assert!(self.engine.waiter_counts_match());
         }
     }
 }
@@ -282,7 +283,7 @@ fn time_unblock_and_a_change_of_role_end_a_wait() {
     let mut server = Server::new(2);
     server.block(1, "take k 3");
     assert_eq!(server.sessions[1].waiter().unwrap().until(), Some(Millis(1_003_000)));
-    assert_eq!(server.end(1, Unblock::Timeout), (Resumed::Replied, "*-1|".to_owned()));
+    assert_eq!(server.end(1, UnblockReason::Timeout), (WaitEnd::Replied, "*-1|".to_owned()));
     server.block(1, "take k 0");
     let id = server.sessions[1].client.id;
     assert_eq!(server.ask(0, &format!("client unblock {id} error\nset k 1\nget k")), ":1|+OK|$1|1|");
@@ -327,14 +328,14 @@ fn a_slot_that_leaves_sends_its_waiters_to_ask_again() {
     }
     server.engine.set_ownership(slot, Ownership::Elsewhere);
     let how = server.sessions[1].client.take_unblock().unwrap();
-    let (Resumed::RunAgain(request), said) = server.end(1, how) else { panic!("{how:?}") };
+    let (WaitEnd::RunAgain(request), said) = server.end(1, how) else { panic!("{how:?}") };
     assert_eq!(
         (request.args().iter().collect::<Vec<_>>(), said.as_str()),
         (vec![&b"take"[..], b"k", b"0"], "")
     );
     assert_eq!(server.sessions[2].client.take_unblock(), None);
     server.engine.retry_waiters();
-    assert_eq!(server.sessions[2].client.take_unblock(), Some(Unblock::RunAgain));
+    assert_eq!(server.sessions[2].client.take_unblock(), Some(UnblockReason::Retry));
 }
 
 /// More clients wait for one key than are woken at once.
@@ -388,9 +389,11 @@ fn who_waits_for_a_group_asks_again_when_the_stream_goes_by_itself() {
         server.block(1, READ_GROUP);
         server.now.0 += 10;
         goes(&mut server);
-        assert_eq!(server.sessions[1].client.take_unblock(), Some(Unblock::RunAgain));
+        assert_eq!(server.sessions[1].client.take_unblock(), Some(UnblockReason::Retry));
         assert_eq!(server.sessions[2].client.take_unblock(), None, "it goes on waiting for the key to come");
-        let (Resumed::RunAgain(_), said) = server.end(1, Unblock::RunAgain) else { panic!("it asks again") };
+        let (WaitEnd::RunAgain(_), said) = server.end(1, UnblockReason::Retry) else {
+            panic!("it asks again")
+        };
         assert_eq!((said, server.ask(1, READ_GROUP)), (String::new(), NO_GROUP.to_owned()));
     }
 }
@@ -400,10 +403,10 @@ fn what_is_run_again_waits_no_longer_than_before() {
     let mut server = Server::new(1);
     server.block(0, "take k 3");
     server.now.0 += 2000;
-    let (Resumed::RunAgain(_), _) = server.end(0, Unblock::RunAgain) else { panic!("it asks again") };
+    let (WaitEnd::RunAgain(_), _) = server.end(0, UnblockReason::Retry) else { panic!("it asks again") };
     server.block(0, "take k 3");
     assert_eq!(server.sessions[0].waiter().unwrap().until(), Some(Millis(1_003_000)));
-    server.end(0, Unblock::RunAgain);
+    server.end(0, UnblockReason::Retry);
     server.ask(0, "set k 1\ntake k 3");
     server.block(0, "take k 3");
     assert_eq!(server.sessions[0].waiter().unwrap().until(), Some(Millis(1_005_000)), "another command");
@@ -421,8 +424,8 @@ fn whatever_threads_give_is_taken_once() {
         for number in 0..THREADS {
             scope.spawn(move || {
                 let mut worker = engine.worker(|| 0);
-                let client = engine.clients.connect(Link::default(), Millis(0), Box::new(|| {}));
-                let mut session = Session::of(client, Origin::Client, true);
+                let client = engine.clients.connect(ConnectionInfo::default(), Millis(0), Box::new(|| {}));
+                let mut session = Session::of(client, CommandOrigin::Client, true);
                 let mut random = engine::Random::new(number as u64);
                 for _ in 0..ROUNDS {
                     let (a, b) = (random.number() % 3, random.number() % 3);
@@ -433,11 +436,12 @@ fn whatever_threads_give_is_taken_once() {
                     };
                     let buffer = format!("{text}\n").into_bytes();
                     let (_, flow, _) = run_read(dispatcher, &mut worker, &mut session, Millis(1), buffer);
-                    while flow == Flow::Blocked && !session.waiter().is_some_and(|waiter| waiter.is_served())
+                    while flow == DispatchStatus::Blocked
+                        && !session.waiter().is_some_and(|waiter| waiter.is_served())
                     {
                         std::thread::yield_now();
                     }
-                    let how = Unblock::Timeout;
+                    let how = UnblockReason::Timeout;
                     dispatcher.end_wait(&mut worker, &mut session, Millis(1), how, &mut Vec::new());
                 }
                 engine.disconnect(&mut session);
@@ -533,9 +537,9 @@ proptest! {
                     let names: Vec<_> = keys.iter().map(|key| format!("k{key}")).collect();
                     let (flow, said) = server.run(client, &format!("take {} 0", names.join(" ")));
                     match model.take(&keys) {
-                        Some(key) => prop_assert_eq!((flow, said), (Flow::Done, format!("$2|k{key}|"))),
+                        Some(key) => prop_assert_eq!((flow, said), (DispatchStatus::Done, format!("$2|k{key}|"))),
                         None => {
-                            prop_assert_eq!(flow, Flow::Blocked);
+                            prop_assert_eq!(flow, DispatchStatus::Blocked);
                             waits[client] = true;
                             model.row.push_back((client, keys));
                         }
@@ -544,7 +548,7 @@ proptest! {
                 Step::End(client) if waits[client] => {
                     waits[client] = false;
                     model.row.retain(|(other, _)| *other != client);
-                    prop_assert_eq!(server.end(client, Unblock::Timeout).1, "*-1|");
+                    prop_assert_eq!(server.end(client, UnblockReason::Timeout).1, "*-1|");
                 }
                 Step::Take(..) | Step::End(_) => {}
             }

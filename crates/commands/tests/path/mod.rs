@@ -1,7 +1,7 @@
 //! The whole path of a command without sockets: parse from a read buffer, prepare in a batch, execute, write the reply.
 
 use clock::Millis;
-use engine::{Commands, Engine, Flow, NoLog, Origin, Requests, Session, Worker};
+use engine::{CommandOrigin, Commands, DispatchStatus, Engine, NoLog, PipelinedRequests, Session, Worker};
 use keyspace::Keyspace;
 use resp::{Batch, ParseLimits, Parser, encode_request};
 
@@ -22,11 +22,11 @@ pub(crate) struct Path {
 
 impl Path {
     pub(crate) fn new() -> Self {
-        let commands = Commands::new(commands::of_server());
+        let commands = Commands::new(commands::for_server());
         let engine =
             Engine::new(commands.registry().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog));
         let worker = engine.worker(|| 0);
-        let session = Session::new(1, Origin::Client, true);
+        let session = Session::new(1, CommandOrigin::Client, true);
         let (batch, parser, out) = (Batch::default(), Parser::new(), Vec::with_capacity(64 * 1024));
         Self { engine, commands, worker, session, batch, parser, out }
     }
@@ -39,8 +39,8 @@ impl Path {
         let parsed = parser.parse(buffer, batch, &ParseLimits::default());
         assert_eq!((parsed.consumed, parsed.error), (buffer.len(), None));
         let (_, flow) =
-            commands.on(engine).run(worker, session, NOW, Requests { buffer, batch, from: 0 }, out);
-        assert_eq!(flow, Flow::Done);
+            commands.on(engine).run(worker, session, NOW, PipelinedRequests { buffer, batch, from: 0 }, out);
+        assert_eq!(flow, DispatchStatus::Done);
         assert_ne!(out.first(), Some(&b'-'), "{}", String::from_utf8_lossy(out));
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use append_only::AofFilesError;
 use config::keys;
-use engine::Gate;
+use engine::NodeFlags;
 use persistence::aof::Manifest;
 use snapshot_io::{AofError, AofLoadResult, LoadResult};
 
@@ -37,15 +37,15 @@ pub fn reload(durability: &Arc<Durability>) -> Result<bool, AofError> {
     // A base being written now would belong to the old data.
     shared.wait_for_rewrite();
     let is_on = shared.is_on();
-    engine.settings.set_gate(Gate::LOADING, true);
+    engine.settings.set_node_flag(NodeFlags::LOADING, true);
     engine.drain();
     if is_on {
         shared.disable();
         durability.log.keep_open(true);
     }
     let outcome = load_and_continue(durability, is_on);
-    engine.touch_all_watched();
-    engine.settings.set_gate(Gate::LOADING, false);
+    engine.invalidate_all_watches();
+    engine.settings.set_node_flag(NodeFlags::LOADING, false);
     outcome
 }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context as _;
 use append_only::{AofEvent, AofState, AppendOnly as Machine, RewriteId, RewriteThresholds, RunningError};
 use config::keys;
-use engine::Gate;
+use engine::NodeFlags;
 use persistence::Dialect;
 use persistence::aof::Manifest;
 use process::adaptive_tick::AdaptiveTick;
@@ -61,7 +61,7 @@ impl AppendOnly {
 
     /// Whether the current data may become a base.
     fn has_valid_data(&self) -> bool {
-        if self.engine.settings.gate().contains(Gate::LOADING) {
+        if self.engine.settings.node_flags().contains(NodeFlags::LOADING) {
             return false;
         }
         // After a failed full resync a replica's data must not be kept.

@@ -127,7 +127,7 @@ mod tests {
     /// Found by the simulator (cluster of nine nodes, seed 21).
     #[test]
     fn import_of_served_slots_is_logged_as_success() {
-        let engine = Engine::of_sentinel(acl::CommandCatalogue::default(), 1);
+        let engine = Engine::for_sentinel(acl::CommandCatalogue::default(), 1);
         let slot = |number| Slot::new(number).unwrap();
         let import = Establish {
             source: NodeId::from_random([1; 20]),
@@ -142,7 +142,7 @@ mod tests {
             let words: Vec<&str> = text.split("\r\n").skip(2).step_by(2).collect();
             let request: Request = words.iter().map(|word| word.as_bytes()).collect();
             let (imports, replica) =
-                (Imports::default(), Engine::of_sentinel(acl::CommandCatalogue::default(), 1));
+                (Imports::default(), Engine::for_sentinel(acl::CommandCatalogue::default(), 1));
             imports.begin(&replica, import.clone());
             match imports.apply_command(&replica, request.args()) {
                 Some(ImportChange::Ended(end)) => end.is_success,

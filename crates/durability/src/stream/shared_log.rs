@@ -134,7 +134,7 @@ impl SharedLog {
         let log = self.log.lock();
         for (cursor, client) in readers.iter() {
             if let Ok(bytes) = log.pending(*cursor) {
-                client.show_unsent_log(bytes);
+                client.set_unsent_log_bytes(bytes);
             }
         }
     }

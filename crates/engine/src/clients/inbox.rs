@@ -50,7 +50,7 @@ pub(crate) struct Inbox {
     messages: ByteQueue,
     /// Messages to send after the reply, collected from when another thread runs the client's blocked command until the
     /// reply is written.
-    behind_reply: Option<ByteQueue>,
+    held_for_reply: Option<ByteQueue>,
     /// Whether the client receives invalidations.
     tracks: bool,
     /// Whether the client runs MONITOR.
@@ -78,16 +78,16 @@ impl Inbox {
 
     /// Returns whether the inbox is empty and can receive nothing more.
     fn is_done(&self) -> bool {
-        let empty = self.messages.is_empty() && self.behind_reply.is_none();
+        let empty = self.messages.is_empty() && self.held_for_reply.is_none();
         empty && self.has_no_names() && !self.tracks && !self.monitors
     }
 
     fn memory(&self) -> usize {
-        self.messages.memory() + self.behind_reply.as_ref().map_or(0, ByteQueue::memory)
+        self.messages.memory() + self.held_for_reply.as_ref().map_or(0, ByteQueue::memory)
     }
 
     fn charged(&self) -> usize {
-        self.messages.charged_bytes() + self.behind_reply.as_ref().map_or(0, ByteQueue::charged_bytes)
+        self.messages.charged_bytes() + self.held_for_reply.as_ref().map_or(0, ByteQueue::charged_bytes)
     }
 }
 
@@ -151,14 +151,14 @@ impl Client {
         }
         let unsent = inbox.charged() + self.charged_output();
         if limit > 0 && unsent + message.len() > limit {
-            (inbox.messages, inbox.behind_reply) = (ByteQueue::default(), None);
+            (inbox.messages, inbox.held_for_reply) = (ByteQueue::default(), None);
             self.footprint.inbox.store(0, Ordering::Relaxed);
             drop(guard);
             self.overflow();
             return;
         }
         let first = inbox.messages.is_empty();
-        inbox.behind_reply.as_mut().unwrap_or(&mut inbox.messages).push_message(message);
+        inbox.held_for_reply.as_mut().unwrap_or(&mut inbox.messages).push_message(message);
         self.footprint.inbox.store(inbox.memory(), Ordering::Relaxed);
         drop(guard);
         if first {
@@ -179,16 +179,16 @@ impl Client {
     }
 
     /// Starts to hold back messages until the pending reply of a blocked command is written.
-    pub(crate) fn put_messages_behind_reply(&self) {
+    pub(crate) fn hold_messages_for_reply(&self) {
         if let Some(inbox) = self.inbox.lock().as_mut() {
-            inbox.behind_reply.get_or_insert_default();
+            inbox.held_for_reply.get_or_insert_default();
         }
     }
 
     /// Releases the messages held back for a reply that is written or will not come.
     pub(crate) fn release_messages(&self) {
         if let Some(inbox) = self.inbox.lock().as_mut()
-            && let Some(mut behind) = inbox.behind_reply.take()
+            && let Some(mut behind) = inbox.held_for_reply.take()
         {
             inbox.messages.append(&mut behind);
         }
@@ -215,7 +215,7 @@ impl Client {
     }
 
     /// Sets whether the client runs MONITOR.
-    pub(crate) fn keep_inbox_for_monitor(&self, monitors: bool) {
+    pub(crate) fn set_monitoring(&self, monitors: bool) {
         let mut guard = self.inbox.lock();
         if monitors {
             guard.get_or_insert_default().monitors = true;

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use super::{Client, ClientFlags, ClientKind, Clients, CutOff};
+use super::{Client, ClientFlags, ClientKind, Clients, ForcedClose};
 
 /// Memory of all clients and its limit. The sums may wrap around temporarily, since changes are added in any order.
 #[derive(Debug, Default)]
@@ -148,7 +148,7 @@ impl Clients {
             client.footprint.closing.store(bytes, Ordering::Release);
             self.memory.closing.fetch_add(bytes, Ordering::AcqRel);
             self.memory.evicted.fetch_add(1, Ordering::Relaxed);
-            client.cut_off(CutOff::Evicted);
+            client.cut_off(ForcedClose::Evicted);
             if client.footprint.gone.load(Ordering::Acquire) {
                 self.forget_memory(client);
             }
@@ -161,17 +161,17 @@ mod tests {
     use clock::Millis;
 
     use super::*;
-    use crate::clients::Link;
+    use crate::clients::ConnectionInfo;
 
     fn connect(clients: &Clients, output: usize) -> Arc<Client> {
-        let client = clients.connect(Link::default(), Millis(0), Box::new(|| {}));
+        let client = clients.connect(ConnectionInfo::default(), Millis(0), Box::new(|| {}));
         client.output_bytes.store(output, Ordering::Relaxed);
         clients.recount(&client);
         client
     }
 
     #[test]
-    fn largest_clients_are_evicted_until_the_rest_fits() {
+    fn largest_clients_are_evicted_until_below_limit() {
         let clients = Clients::default();
         let early = connect(&clients, 70_000);
         clients.limit_memory(100_000);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_may_not_be_evicted_count_and_stay() {
+    fn no_evict_clients_count_but_are_not_evicted() {
         let clients = Clients::default();
         clients.limit_memory(50_000);
         let (kept, other) = (connect(&clients, 60_000), connect(&clients, 100));

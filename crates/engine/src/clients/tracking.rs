@@ -8,7 +8,7 @@ use super::inbox::bytes_of;
 
 /// Which keys a client receives invalidations for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub enum TrackingMode {
     /// All keys that it has read.
     Default,
     /// Keys read by the command after CLIENT CACHING YES.
@@ -23,31 +23,31 @@ pub enum Mode {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tracking {
     /// The tracking mode.
-    pub mode: Mode,
+    pub mode: TrackingMode,
     /// Whether its own changes are left out.
     pub noloop: bool,
     /// Id of the client that receives the invalidations instead.
     pub redirect: Option<u64>,
-    /// Key prefixes for [`Mode::Broadcast`].
+    /// Key prefixes for [`TrackingMode::Broadcast`].
     pub prefixes: BTreeSet<Vec<u8>>,
     /// Whether CLIENT CACHING makes the next command an exception.
     pub caching: bool,
 }
 
 /// Returns the memory of prefixes, here and in the prefix table.
-fn bytes_of_all(prefixes: &BTreeSet<Vec<u8>>) -> usize {
+fn prefix_bytes(prefixes: &BTreeSet<Vec<u8>>) -> usize {
     prefixes.iter().map(|prefix| bytes_of(prefix)).sum()
 }
 
 impl Client {
     /// Adds the memory of tracked prefixes to the client.
     pub(crate) fn count_prefixes(&self, prefixes: &BTreeSet<Vec<u8>>) {
-        self.subscription_bytes.fetch_add(bytes_of_all(prefixes), Ordering::Relaxed);
+        self.subscription_bytes.fetch_add(prefix_bytes(prefixes), Ordering::Relaxed);
     }
 
     /// Subtracts the memory of tracked prefixes from the client.
     pub(crate) fn uncount_prefixes(&self, prefixes: &BTreeSet<Vec<u8>>) {
-        self.subscription_bytes.fetch_sub(bytes_of_all(prefixes), Ordering::Relaxed);
+        self.subscription_bytes.fetch_sub(prefix_bytes(prefixes), Ordering::Relaxed);
     }
 
     /// Returns whether the keys read now are recorded.
@@ -55,10 +55,10 @@ impl Client {
         match &*self.tracking.lock() {
             None => false,
             Some(Tracking { mode, caching, .. }) => match mode {
-                Mode::Default => true,
-                Mode::OptIn => *caching,
-                Mode::OptOut => !*caching,
-                Mode::Broadcast => false,
+                TrackingMode::Default => true,
+                TrackingMode::OptIn => *caching,
+                TrackingMode::OptOut => !*caching,
+                TrackingMode::Broadcast => false,
             },
         }
     }

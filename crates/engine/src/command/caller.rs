@@ -1,6 +1,6 @@
 //! Who a command runs for: a client, a transaction, a script, or replication.
 
-use crate::session::{Origin, Session};
+use crate::session::{CommandOrigin, Session};
 
 /// Who a command runs for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,18 +23,18 @@ impl Caller {
     /// Returns the caller of the session's own commands.
     pub(crate) fn of(session: &Session) -> Self {
         match session.origin {
-            Origin::Client => Self::Client,
-            Origin::Master => Self::Master,
-            Origin::Source => Self::Source,
+            CommandOrigin::Client => Self::Client,
+            CommandOrigin::Master => Self::Master,
+            CommandOrigin::Source => Self::Source,
         }
     }
 
     /// Returns the caller of commands inside EXEC or a script; a master stays a master.
     pub(crate) fn within(self, session: &Session) -> Self {
         match session.origin {
-            Origin::Client => self,
-            Origin::Master => Self::Master,
-            Origin::Source => Self::Source,
+            CommandOrigin::Client => self,
+            CommandOrigin::Master => Self::Master,
+            CommandOrigin::Source => Self::Source,
         }
     }
 }

@@ -6,7 +6,7 @@ use resp::Args;
 use slot_routing::Slot;
 use smallvec::SmallVec;
 
-use super::Reach;
+use super::LockScope;
 use super::registry::{Registered, Registry};
 use super::shell::Shell;
 
@@ -63,7 +63,7 @@ impl Commands {
         let entry = self.own_names.lookup(args)?;
         let mut slots = SmallVec::new();
         entry.command.visit_keys(args, &mut |index, _| slots.extend(args.get(index).map(Slot::of_key)));
-        if entry.command.reach == Reach::NamedSlot {
+        if entry.command.reach == LockScope::NamedSlot {
             let number = args.get(2).and_then(resp::parse_i64).and_then(|number| u16::try_from(number).ok());
             slots.extend(number.and_then(Slot::new));
         }

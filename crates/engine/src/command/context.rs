@@ -25,9 +25,9 @@ use crate::error::CommandError;
 use crate::keys::KeyFlags;
 use crate::long_commands::LongSlots;
 use crate::notifications::Class;
-use crate::session::{Origin, Session};
+use crate::session::{CommandOrigin, Session};
 use crate::stats::add;
-use crate::waiting::Ready;
+use crate::waiting::ReadyKey;
 
 /// The context of a running command.
 pub struct Context<'a> {
@@ -182,14 +182,14 @@ impl<'a> Context<'a> {
 
     /// Parses argument `index` as a double.
     pub fn double(&self, index: usize) -> Option<f64> {
-        self.double_of(self.arg(index))
+        self.parse_double(self.arg(index))
     }
 
     /// Parses a double. A master may be a Redis 7.0, which accepts more formats than clients may use here.
-    pub fn double_of(&self, text: &[u8]) -> Option<f64> {
+    pub fn parse_double(&self, text: &[u8]) -> Option<f64> {
         match self.session.origin {
-            Origin::Client => resp::parse_double(text),
-            Origin::Master | Origin::Source => resp::parse_strtod(text),
+            CommandOrigin::Client => resp::parse_double(text),
+            CommandOrigin::Master | CommandOrigin::Source => resp::parse_strtod(text),
         }
     }
 
@@ -242,7 +242,7 @@ impl<'a> Context<'a> {
         // Duplicates are harmless; only repeats of the last key are skipped.
         let noted = ready.last().is_some_and(|last| last.db == db && last.key == key);
         if !noted && self.engine.waits.has(db, slot, key) {
-            ready.push(Ready::new(db, key));
+            ready.push(ReadyKey::new(db, key));
         }
     }
 
@@ -254,7 +254,7 @@ impl<'a> Context<'a> {
     }
 
     /// Counts changes that are logged only through [`Context::effect`], if at all.
-    pub fn changed_apart(&mut self, count: u64) {
+    pub fn changed_unlogged(&mut self, count: u64) {
         self.changed(count);
         self.worker.effects.rewritten = true;
     }
@@ -299,7 +299,7 @@ impl<'a> Context<'a> {
     pub(crate) fn note_reads(&mut self, command: &'static Command) {
         let client = &self.session.client;
         // Commands called by a script record their own keys; the script need not read all keys that it declares.
-        let is_script = matches!(command.run, crate::command::Run::Script(_));
+        let is_script = matches!(command.run, crate::command::CommandRunner::Script(_));
         if !command.flags.contains(Flags::READONLY) || is_script || !client.notes_reads() {
             return;
         }
@@ -349,7 +349,7 @@ impl<'a> Context<'a> {
     }
 
     /// Returns the time for TIME, which is frozen during a transaction or script.
-    pub fn told_micros(&mut self) -> i64 {
+    pub fn frozen_wall_micros(&mut self) -> i64 {
         let micros = self.wall_micros();
         match self.caller {
             Caller::Exec | Caller::Script => *self.worker.time_of_several.get_or_insert(micros),

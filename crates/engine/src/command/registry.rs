@@ -4,7 +4,7 @@ use std::ops::RangeInclusive;
 
 use resp::Args;
 
-use super::{Command, Flags, Handler, Reach, Run};
+use super::{Command, CommandRunner, Flags, Handler, LockScope};
 use crate::error::{CommandError, until_nul};
 
 /// A command with properties derived from its table row.
@@ -21,7 +21,7 @@ pub struct Registered {
     /// Argument index of the key, if the command has one key at a fixed position.
     pub single_key: Option<usize>,
     /// Whether the engine runs the command without any slot lock.
-    pub(crate) is_free: bool,
+    pub(crate) is_lock_free: bool,
     /// Argument index of the word that probably names an element of the key's value; used for prefetching.
     pub(crate) part: Option<usize>,
     /// The handler, if it belongs to the engine and no configuration restricts the command.
@@ -65,20 +65,20 @@ impl std::fmt::Display for RenameError {
 impl Registry {
     /// Builds the registry of a server, with all subcommands of these rows.
     #[must_use]
-    pub fn of_server(rows: impl IntoIterator<Item = &'static Command>) -> Self {
+    pub fn for_server(rows: impl IntoIterator<Item = &'static Command>) -> Self {
         Self::build(rows, Flags::empty())
     }
 
     /// Builds the registry of a sentinel, with those subcommands that are available in a sentinel
     /// ([`Flags::SENTINEL`]).
     #[must_use]
-    pub fn of_sentinel(rows: impl IntoIterator<Item = &'static Command>) -> Self {
+    pub fn for_sentinel(rows: impl IntoIterator<Item = &'static Command>) -> Self {
         Self::build(rows, Flags::SENTINEL)
     }
 
     /// Returns whether this is a sentinel's registry.
     #[must_use]
-    pub fn is_of_sentinel(&self) -> bool {
+    pub fn is_sentinel_registry(&self) -> bool {
         self.wanted.contains(Flags::SENTINEL)
     }
 
@@ -143,19 +143,21 @@ impl Registry {
         };
         // Commands that visit slots one by one lock each themselves; their routing argument is not a key.
         let single_key = match command.keys {
-            [only] if command.reach != Reach::EachSlot => only.single(),
+            [only] if command.reach != LockScope::EachSlot => only.single(),
             _ => None,
         };
         let part = single_key.zip(command.part).map(|(key, behind)| key + usize::from(behind));
         let plain = match command.run {
-            Run::Here(handler) if !command.flags.intersects(Flags::PROTECTED.union(Flags::ADMIN)) => {
+            CommandRunner::Engine(handler)
+                if !command.flags.intersects(Flags::PROTECTED.union(Flags::ADMIN)) =>
+            {
                 Some(handler)
             }
             _ => None,
         };
-        let is_free = matches!(command.run, Run::Here(_) | Run::MayBlock(_))
+        let is_lock_free = matches!(command.run, CommandRunner::Engine(_) | CommandRunner::MayBlock(_))
             && command.keys.is_empty()
-            && matches!(command.reach, Reach::Keys | Reach::EachSlot);
+            && matches!(command.reach, LockScope::Keys | LockScope::EachSlot);
         let words = command.words();
         let name = Folded::of_command(command.name);
         let index = one.map_or(self.all.len(), |one| one.index);
@@ -168,7 +170,7 @@ impl Registry {
             index,
             full_name,
             single_key,
-            is_free,
+            is_lock_free,
             part,
             plain,
             words,
@@ -272,7 +274,7 @@ impl Registry {
     /// The error reply for the client.
     pub fn check(&self, args: Args<'_>) -> Result<&'static Registered, CommandError> {
         let entry = self.resolve(args)?;
-        if !entry.command.accepts(args.len()) || matches!(entry.command.run, Run::Container) {
+        if !entry.command.accepts(args.len()) || matches!(entry.command.run, CommandRunner::Container) {
             return Err(CommandError::WrongArity(entry.full_name.clone()));
         }
         Ok(entry)

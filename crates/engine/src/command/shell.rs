@@ -3,12 +3,12 @@
 //! Most of them need a file, process statistics or the role, and do not wait. They run like the engine's own commands,
 //! under the caller's slot locks, so that a transaction with INFO or ROLE is still atomic and scripts may call them.
 //! The rest waits (for a disk, a replica or another node): the shell defers those to the client's connection
-//! ([`Outcome::HandOver`]), which holds no slot lock while it waits.
+//! ([`HandlerOutcome::Defer`]), which holds no slot lock while it waits.
 
 use super::Context;
 use crate::error::CommandError;
 use crate::shell_commands::ShellCommand;
-use crate::waiting::Outcome;
+use crate::waiting::HandlerOutcome;
 
 /// Runs the shell's commands.
 pub trait Shell: Send + Sync + std::fmt::Debug {
@@ -20,5 +20,9 @@ pub trait Shell: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// The error reply for the client.
-    fn carry_out(&self, command: ShellCommand, context: &mut Context<'_>) -> Result<Outcome, CommandError>;
+    fn carry_out(
+        &self,
+        command: ShellCommand,
+        context: &mut Context<'_>,
+    ) -> Result<HandlerOutcome, CommandError>;
 }

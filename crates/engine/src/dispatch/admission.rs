@@ -12,18 +12,18 @@ use keyspace::LockedSlots;
 use slot_routing::Topology;
 
 use super::transaction::queued;
-use super::{Flow, Prepared, is_http};
+use super::{DispatchStatus, PrefetchedRequest, is_http};
 use crate::clients::ClientFlags;
-use crate::command::{Caller, Context, Flags, Registered, Run};
+use crate::command::{Caller, CommandRunner, Context, Flags, Registered};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
-use crate::session::{Origin, Session};
-use crate::settings::Gate;
+use crate::session::{CommandOrigin, Session};
+use crate::settings::NodeFlags;
 use crate::transaction::Transaction;
 
 /// The properties of a command that decide admission.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Need {
+pub(super) struct CommandNeeds {
     /// The flags returned by [`Engine::nature`].
     pub(super) flags: Flags,
     /// Whether it accesses keys, or channels that have a slot.
@@ -40,11 +40,11 @@ pub(super) struct Need {
     pub(super) reads_when_down: bool,
     /// Whether its slots are locked.
     pub(super) is_locked: bool,
-    /// Whether one of its slots is paused for writes ([`Gate::SLOTS_HELD`]).
+    /// Whether one of its slots is paused for writes ([`NodeFlags::SLOT_WRITES_PAUSED`]).
     pub(super) is_slot_held: bool,
 }
 
-impl Need {
+impl CommandNeeds {
     fn writes(&self) -> bool {
         self.flags.contains(Flags::WRITE) && !self.has_written
     }
@@ -70,24 +70,24 @@ pub(super) enum Verdict {
     /// The blocked client runs it again and gets the error itself.
     Again,
     /// The command is refused because of this flag.
-    Refuse(Gate),
+    Refuse(NodeFlags),
 }
 
 /// A node state flag and the commands that it stops.
-struct Rule {
-    state: Gate,
-    concerns: fn(&Need) -> bool,
+struct AdmissionRule {
+    state: NodeFlags,
+    concerns: fn(&CommandNeeds) -> bool,
     /// Whether the commands wait for the flag to clear instead of being refused.
     waits: bool,
     /// Whether it also applies to commands of a script that was admitted before.
     for_scripts: bool,
 }
 
-const fn refused(state: Gate, concerns: fn(&Need) -> bool) -> Rule {
-    Rule { state, concerns, waits: false, for_scripts: false }
+const fn refused(state: NodeFlags, concerns: fn(&CommandNeeds) -> bool) -> AdmissionRule {
+    AdmissionRule { state, concerns, waits: false, for_scripts: false }
 }
 
-impl Rule {
+impl AdmissionRule {
     const fn waits(self) -> Self {
         Self { waits: true, ..self }
     }
@@ -98,36 +98,36 @@ impl Rule {
 }
 
 /// PING has its own reply on a master without data.
-const EVEN_EMPTY: Flags = Flags::STALE.union(Flags::WHILE_LISTENING);
+const EVEN_EMPTY: Flags = Flags::STALE.union(Flags::WHILE_SUBSCRIBED);
 
-const RULES: &[Rule] = &[
-    refused(Gate::ALL_PAUSED, |need| !need.is_queued).waits(),
-    refused(Gate::WRITES_PAUSED, |need| !need.is_queued && need.may_write()).waits(),
-    refused(Gate::SLOTS_HELD, |need| need.is_slot_held && need.may_write()).waits(),
-    refused(Gate::REDIRECTS, |need| need.follows_master),
-    refused(Gate::CLUSTER_DOWN, |need| {
+const RULES: &[AdmissionRule] = &[
+    refused(NodeFlags::ALL_PAUSED, |need| !need.is_queued).waits(),
+    refused(NodeFlags::WRITES_PAUSED, |need| !need.is_queued && need.may_write()).waits(),
+    refused(NodeFlags::SLOT_WRITES_PAUSED, |need| need.is_slot_held && need.may_write()).waits(),
+    refused(NodeFlags::REDIRECTS, |need| need.follows_master),
+    refused(NodeFlags::CLUSTER_DOWN, |need| {
         need.keys && (!need.reads_when_down || need.flags.contains(Flags::WRITE))
     })
     .for_scripts(),
-    refused(Gate::OUT_OF_MEMORY, |need| need.flags.contains(Flags::DENYOOM) && !need.has_written)
+    refused(NodeFlags::OUT_OF_MEMORY, |need| need.flags.contains(Flags::DENYOOM) && !need.has_written)
         .for_scripts(),
-    refused(Gate::AOF_FAILED, Need::writes).for_scripts(),
-    refused(Gate::MISCONF, Need::writes).for_scripts(),
-    refused(Gate::NO_REPLICAS, Need::writes).for_scripts(),
+    refused(NodeFlags::AOF_FAILED, CommandNeeds::writes).for_scripts(),
+    refused(NodeFlags::MISCONF, CommandNeeds::writes).for_scripts(),
+    refused(NodeFlags::NO_REPLICAS, CommandNeeds::writes).for_scripts(),
     // In cluster mode writes are redirected by the key's slot (MOVED) instead.
-    refused(Gate::READ_ONLY_REPLICA, |need| need.writes() && !need.is_routed).for_scripts(),
-    refused(Gate::MASTER_DOWN, |need| !need.flags.contains(Flags::STALE)).for_scripts(),
-    refused(Gate::EMPTY_MASTER, |need| !need.flags.intersects(EVEN_EMPTY)).for_scripts(),
-    refused(Gate::BUSY, |need| !need.flags.contains(Flags::ALLOW_BUSY)),
-    refused(Gate::ASYNC_LOADING, |need| need.flags.contains(Flags::NO_ASYNC_LOADING)),
-    refused(Gate::LOADING, |need| !need.flags.contains(Flags::LOADING)),
+    refused(NodeFlags::READ_ONLY_REPLICA, |need| need.writes() && !need.is_routed).for_scripts(),
+    refused(NodeFlags::MASTER_DOWN, |need| !need.flags.contains(Flags::STALE)).for_scripts(),
+    refused(NodeFlags::EMPTY_MASTER, |need| !need.flags.intersects(EVEN_EMPTY)).for_scripts(),
+    refused(NodeFlags::BUSY, |need| !need.flags.contains(Flags::ALLOW_BUSY)),
+    refused(NodeFlags::ASYNC_LOADING, |need| need.flags.contains(Flags::NO_ASYNC_LOADING)),
+    refused(NodeFlags::LOADING, |need| !need.flags.contains(Flags::LOADING)),
     // The slot still belongs to this node but the role has changed: slots are being given up or not taken over yet.
-    refused(Gate::REPLICA, |need| need.is_locked && need.is_routed && need.may_change_slots()),
+    refused(NodeFlags::REPLICA, |need| need.is_locked && need.is_routed && need.may_change_slots()),
 ];
 
 /// Returns whether a command may run for `caller` while the flags in `gate` are set.
-pub(super) fn admit(gate: Gate, caller: Caller, need: &Need) -> Verdict {
-    let in_force = |rule: &&Rule| gate.contains(rule.state) && (rule.concerns)(need);
+pub(super) fn admit(gate: NodeFlags, caller: Caller, need: &CommandNeeds) -> Verdict {
+    let in_force = |rule: &&AdmissionRule| gate.contains(rule.state) && (rule.concerns)(need);
     let of = |for_scripts: bool| RULES.iter().filter(|rule| rule.for_scripts || !for_scripts).find(in_force);
     match caller {
         Caller::Exec | Caller::Master => Verdict::Run,
@@ -138,7 +138,7 @@ pub(super) fn admit(gate: Gate, caller: Caller, need: &Need) -> Verdict {
         },
         Caller::Source => match of(false) {
             Some(rule) if rule.waits => Verdict::Wait,
-            _ if gate.contains(Gate::REPLICA) => Verdict::Refuse(Gate::REPLICA),
+            _ if gate.contains(NodeFlags::REPLICA) => Verdict::Refuse(NodeFlags::REPLICA),
             _ => Verdict::Run,
         },
         Caller::Script => of(true).map_or(Verdict::Run, |rule| Verdict::Refuse(rule.state)),
@@ -151,8 +151,8 @@ impl Engine {
     pub(super) fn admit(
         &self,
         context: &Context<'_>,
-        request: &Prepared<'_>,
-    ) -> Result<(&'static Registered, Flow), CommandError> {
+        request: &PrefetchedRequest<'_>,
+    ) -> Result<(&'static Registered, DispatchStatus), CommandError> {
         let session = &*context.session;
         let is_open = |entry: &Registered| entry.command.flags.contains(Flags::NO_AUTH);
         if !session.authenticated && !request.found.is_some_and(is_open) {
@@ -160,16 +160,17 @@ impl Engine {
         }
         let entry = self.find_callable(context, request)?;
         self.check_access(session, entry, request.args, context.now)?;
-        let mut gate = self.settings.gate();
-        if gate.intersects(Gate::PAUSED) {
+        let mut gate = self.settings.node_flags();
+        if gate.intersects(NodeFlags::PAUSED) {
             self.pauses.end_overdue(&self.settings, context.now);
-            gate = self.settings.gate();
+            gate = self.settings.node_flags();
         }
         let flow = match gate.is_empty() {
-            true => Flow::Done,
+            true => DispatchStatus::Done,
             false => {
                 let need = self.need(context, entry, request);
-                self.pass(gate, session, &need).map_err(|error| self.name_hole(error, entry, request))?
+                self.pass(gate, session, &need)
+                    .map_err(|error| self.refine_cluster_down(error, entry, request))?
             }
         };
         self.check_listener(session, entry)?;
@@ -178,7 +179,7 @@ impl Engine {
 
     /// Checks whether a RESP2 client with subscriptions may run this command.
     fn check_listener(&self, session: &Session, entry: &Registered) -> Result<(), CommandError> {
-        if session.only_listens() && !entry.command.flags.contains(Flags::WHILE_LISTENING) {
+        if session.is_subscriber_only() && !entry.command.flags.contains(Flags::WHILE_SUBSCRIBED) {
             let name = &entry.full_name;
             return Err(CommandError::Text(
                 format!(
@@ -197,25 +198,30 @@ impl Engine {
     }
 
     /// Collects the properties of a request.
-    fn need(&self, context: &Context<'_>, entry: &Registered, request: &Prepared<'_>) -> Need {
+    fn need(
+        &self,
+        context: &Context<'_>,
+        entry: &Registered,
+        request: &PrefetchedRequest<'_>,
+    ) -> CommandNeeds {
         let (session, worker) = (&*context.session, &*context.worker);
         let queue = session.transaction.as_deref();
         let (flags, keys) = match (entry.command.run, queue) {
-            (Run::Exec, Some(queue)) => self.nature_of_exec(context, entry.command.flags, queue),
+            (CommandRunner::Exec, Some(queue)) => self.nature_of_exec(context, entry.command.flags, queue),
             _ => self.nature(worker, entry, request.args),
         };
-        let is_queued = queue.is_some() && !matches!(entry.command.run, Run::Exec);
-        Need { is_queued, ..self.need_of(session, flags, keys) }
+        let is_queued = queue.is_some() && !matches!(entry.command.run, CommandRunner::Exec);
+        CommandNeeds { is_queued, ..self.need_of(session, flags, keys) }
     }
 
     /// Collects the properties of a command with these flags.
-    pub(super) fn need_of(&self, session: &Session, flags: Flags, keys: bool) -> Need {
+    pub(super) fn need_of(&self, session: &Session, flags: Flags, keys: bool) -> CommandNeeds {
         let settings = &self.settings;
         // `cluster-allow-pubsubshard-when-down` applies to shard channels.
         let exempt = flags.contains(Flags::PUBSUB)
             && settings.cluster_allow_pubsubshard_when_down.load(Ordering::Relaxed);
         let moves = flags.contains(Flags::WRITE) || flags.contains(Flags::READONLY) && !session.readonly;
-        Need {
+        CommandNeeds {
             flags,
             keys: keys && !exempt,
             is_routed: keys && self.topology.is_some(),
@@ -231,10 +237,13 @@ impl Engine {
     /// Returns a command's flags and whether it accesses keys. A script's declared flags replace its command's.
     pub(super) fn nature(&self, worker: &Worker, entry: &Registered, args: resp::Args<'_>) -> (Flags, bool) {
         let flags = match entry.command.run {
-            Run::Script(_) => self.flags_of_script(worker, entry, args),
-            Run::Here(_) | Run::MayBlock(_) | Run::Shell(_) | Run::Node(_) | Run::Exec | Run::Container => {
-                entry.command.flags
-            }
+            CommandRunner::Script(_) => self.flags_of_script(worker, entry, args),
+            CommandRunner::Engine(_)
+            | CommandRunner::MayBlock(_)
+            | CommandRunner::Shell(_)
+            | CommandRunner::Node(_)
+            | CommandRunner::Exec
+            | CommandRunner::Container => entry.command.flags,
         };
         (flags, !entry.command.keys.is_empty())
     }
@@ -256,10 +265,15 @@ impl Engine {
     }
 
     /// Checks a client's command: `Done` if it may run, `Paused`, or an error.
-    fn pass(&self, gate: Gate, session: &Session, need: &Need) -> Result<Flow, CommandError> {
+    fn pass(
+        &self,
+        gate: NodeFlags,
+        session: &Session,
+        need: &CommandNeeds,
+    ) -> Result<DispatchStatus, CommandError> {
         match admit(gate, Caller::of(session), need) {
-            Verdict::Run => Ok(Flow::Done),
-            Verdict::Wait | Verdict::Again => Ok(Flow::Paused),
+            Verdict::Run => Ok(DispatchStatus::Done),
+            Verdict::Wait | Verdict::Again => Ok(DispatchStatus::Paused),
             Verdict::Refuse(state) => Err(self.refusal(state, need.flags)),
         }
     }
@@ -270,34 +284,35 @@ impl Engine {
     pub(super) fn pass_locked(
         &self,
         session: &Session,
-        gate: Gate,
+        gate: NodeFlags,
         (flags, keys): (Flags, bool),
         slots: &mut LockedSlots<'_>,
-    ) -> Result<Flow, CommandError> {
+    ) -> Result<DispatchStatus, CommandError> {
         let need = self.need_of(session, flags, keys);
-        let is_slot_held = gate.contains(Gate::SLOTS_HELD) && slots.iter_mut().any(|slot| slot.is_held());
+        let is_slot_held =
+            gate.contains(NodeFlags::SLOT_WRITES_PAUSED) && slots.iter_mut().any(|slot| slot.is_held());
         // A command that its connection runs (MIGRATE) locks no slots here.
         let is_locked = slots.iter_mut().next().is_some();
-        self.pass(gate, session, &Need { is_locked, is_slot_held, ..need })
+        self.pass(gate, session, &CommandNeeds { is_locked, is_slot_held, ..need })
     }
 
     /// Returns the error for a command refused by a flag.
-    pub(super) fn refusal(&self, state: Gate, flags: Flags) -> CommandError {
+    pub(super) fn refusal(&self, state: NodeFlags, flags: Flags) -> CommandError {
         let settings = &self.settings;
         let reasons = [
-            (Gate::REDIRECTS, CommandError::ToMaster(settings.redirect_to.load().to_string())),
-            (Gate::OUT_OF_MEMORY, CommandError::OutOfMemory),
-            (Gate::MISCONF, CommandError::MisConf),
-            (Gate::NO_REPLICAS, CommandError::NoReplicas),
-            (Gate::READ_ONLY_REPLICA | Gate::REPLICA, CommandError::ReadOnlyReplica),
-            (Gate::MASTER_DOWN, CommandError::MasterDown),
-            (Gate::EMPTY_MASTER, CommandError::EmptyMaster),
-            (Gate::BUSY, self.busy()),
+            (NodeFlags::REDIRECTS, CommandError::ToMaster(settings.redirect_to.load().to_string())),
+            (NodeFlags::OUT_OF_MEMORY, CommandError::OutOfMemory),
+            (NodeFlags::MISCONF, CommandError::MisConf),
+            (NodeFlags::NO_REPLICAS, CommandError::NoReplicas),
+            (NodeFlags::READ_ONLY_REPLICA | NodeFlags::REPLICA, CommandError::ReadOnlyReplica),
+            (NodeFlags::MASTER_DOWN, CommandError::MasterDown),
+            (NodeFlags::EMPTY_MASTER, CommandError::EmptyMaster),
+            (NodeFlags::BUSY, self.busy()),
         ];
-        if state == Gate::AOF_FAILED {
+        if state == NodeFlags::AOF_FAILED {
             return CommandError::AofFailed(settings.aof_error.load().to_string());
         }
-        if state == Gate::CLUSTER_DOWN {
+        if state == NodeFlags::CLUSTER_DOWN {
             let reads = settings.cluster_allow_reads_when_down.load(Ordering::Relaxed);
             let writes = flags.contains(Flags::WRITE);
             return if reads && writes {
@@ -307,11 +322,11 @@ impl Engine {
             };
         }
         let found = reasons.into_iter().find(|(states, _)| states.contains(state));
-        self.in_redis_words(found.map_or(CommandError::Loading, |(_, error)| error))
+        self.with_redis_name(found.map_or(CommandError::Loading, |(_, error)| error))
     }
 
     /// With `extended-redis-compatibility`, replaces the server's name by Redis, for clients that compare error texts.
-    fn in_redis_words(&self, error: CommandError) -> CommandError {
+    fn with_redis_name(&self, error: CommandError) -> CommandError {
         let names_server = matches!(
             error,
             CommandError::Loading | CommandError::MisConf | CommandError::Busy | CommandError::BusyFunction
@@ -326,7 +341,7 @@ impl Engine {
     #[cold]
     pub(super) fn busy(&self) -> CommandError {
         let is_function = |running: &Arc<scripting::Running>| running.is_busy() && running.is_function();
-        self.in_redis_words(match self.scripts.running().iter().any(is_function) {
+        self.with_redis_name(match self.scripts.running().iter().any(is_function) {
             true => CommandError::BusyFunction,
             false => CommandError::Busy,
         })
@@ -336,13 +351,14 @@ impl Engine {
     fn find_callable(
         &self,
         context: &Context<'_>,
-        request: &Prepared<'_>,
+        request: &PrefetchedRequest<'_>,
     ) -> Result<&'static Registered, CommandError> {
         let session = &*context.session;
         let found = request.found.ok_or(()).or_else(|()| context.commands.registry().resolve(request.args));
         let entry = found?;
         check_effect(session, entry)?;
-        if !entry.command.accepts(request.args.len()) || matches!(entry.command.run, Run::Container) {
+        if !entry.command.accepts(request.args.len()) || matches!(entry.command.run, CommandRunner::Container)
+        {
             return Err(CommandError::WrongArity(entry.full_name.clone()));
         }
         if entry.command.flags.contains(Flags::PROTECTED) {
@@ -366,7 +382,12 @@ impl Engine {
     }
 
     /// Replaces the generic cluster-down error if one of the command's slots has no owner.
-    fn name_hole(&self, error: CommandError, entry: &Registered, request: &Prepared<'_>) -> CommandError {
+    fn refine_cluster_down(
+        &self,
+        error: CommandError,
+        entry: &Registered,
+        request: &PrefetchedRequest<'_>,
+    ) -> CommandError {
         let down = matches!(error, CommandError::ClusterDown | CommandError::ClusterDownReadsOnly);
         let hole = |topology: &Topology| {
             self.slots_of(entry, request.args).iter().any(|slot| topology.owner(*slot).is_none())
@@ -379,8 +400,8 @@ impl Engine {
 
     /// Returns whether changes of a client's command are logged under these flags. The flags at admission decide for
     /// the whole command: until its slots are unlocked, no thread relies on changed flags.
-    pub(super) fn logs_under(&self, gate: Gate) -> bool {
-        !gate.contains(Gate::REPLICA) && self.log.wanted()
+    pub(super) fn logs_under(&self, gate: NodeFlags) -> bool {
+        !gate.contains(NodeFlags::REPLICA) && self.log.wanted()
     }
 }
 
@@ -389,17 +410,18 @@ impl Engine {
 fn check_effect(session: &Session, entry: &Registered) -> Result<(), CommandError> {
     let flags = entry.command.flags;
     let may_change_data = flags.intersects(Flags::WRITE | Flags::MAY_REPLICATE);
-    let is_for_operators = flags.contains(Flags::ADMIN) && !may_change_data && !flags.contains(Flags::LINK);
+    let is_for_operators =
+        flags.contains(Flags::ADMIN) && !may_change_data && !flags.contains(Flags::MASTER_TO_REPLICA);
     match session.origin {
-        Origin::Master | Origin::Source if is_for_operators => {
+        CommandOrigin::Master | CommandOrigin::Source if is_for_operators => {
             Err(CommandError::NoEffect(entry.full_name.clone()))
         }
-        Origin::Master | Origin::Source | Origin::Client => Ok(()),
+        CommandOrigin::Master | CommandOrigin::Source | CommandOrigin::Client => Ok(()),
     }
 }
 
 /// Detects a browser tricked into sending HTTP to this port: the following lines may be attacker-controlled commands.
-pub(super) fn is_cross_protocol(request: &Prepared<'_>) -> bool {
+pub(super) fn is_cross_protocol(request: &PrefetchedRequest<'_>) -> bool {
     request.found.is_none() && request.args.get(0).is_some_and(is_http)
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The decision is made under the command's slot locks: by its estimate ([`crate::Command::long`]), for scripts by the
 //! duration of earlier runs, and for EXEC by the sum of its commands. A slow request does not run here: its connection
-//! moves to a background worker ([`Flow::Long`]) and runs it there like any other request. Everything that can happen
+//! moves to a background worker ([`DispatchStatus::Long`]) and runs it there like any other request. Everything that can happen
 //! to a waiting connection can therefore also happen during the move.
 
 use std::cell::Cell;
@@ -13,14 +13,14 @@ use resp::Args;
 use slot_routing::Slot;
 
 use super::transaction::queued;
-use super::{Flow, Prepared};
-use crate::command::{Context, Estimated, Reach, Registered, Run};
+use super::{DispatchStatus, PrefetchedRequest};
+use crate::command::{CommandRunner, Context, Estimated, LockScope, Registered};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
 use crate::long_commands::LongSlots;
 use crate::scripting::Runnable;
-use crate::session::{Background, Origin};
-use crate::settings::Gate;
+use crate::session::{BackgroundMode, CommandOrigin};
+use crate::settings::NodeFlags;
 use crate::transaction::Transaction;
 use keyspace::LockedSlots;
 
@@ -38,16 +38,16 @@ impl Engine {
         context: &Context<'_>,
         entry: &Registered,
         args: Args<'_>,
-        gate: Gate,
+        gate: NodeFlags,
     ) -> bool {
         let may_be_long = entry.command.estimate.is_some()
-            || matches!(entry.command.run, Run::Script(_))
-            || entry.command.reach == Reach::EachSlot
-            || gate.contains(Gate::BACKGROUND);
+            || matches!(entry.command.run, CommandRunner::Script(_))
+            || entry.command.reach == LockScope::EachSlot
+            || gate.contains(NodeFlags::BACKGROUND);
         may_be_long
-            && matches!(context.session.background, Background::Elsewhere | Background::Waiting)
+            && matches!(context.session.background, BackgroundMode::Offloadable | BackgroundMode::OnWaitWorker)
             // While a script blocks the server, clients get an error instead of waiting behind it.
-            && !gate.contains(Gate::BUSY)
+            && !gate.contains(NodeFlags::BUSY)
             && self.is_long(context, entry, args)
     }
 
@@ -55,7 +55,9 @@ impl Engine {
     fn is_long(&self, context: &Context<'_>, entry: &Registered, args: Args<'_>) -> bool {
         let threshold = self.long_commands.threshold();
         let estimate = match entry.command.run {
-            Run::Script(_) => context.worker.scripting.found.as_ref().map_or(0, Runnable::mean_nanos),
+            CommandRunner::Script(_) => {
+                context.worker.scripting.found.as_ref().map_or(0, Runnable::mean_nanos)
+            }
             _ => self.estimate(context, &context.slots, entry, args),
         };
         estimate >= threshold
@@ -84,12 +86,13 @@ impl Engine {
         slots: &LockedSlots<'_>,
         queue: &Transaction,
     ) -> bool {
-        let may_leave = matches!(context.session.background, Background::Elsewhere | Background::Waiting);
-        if !may_leave || self.settings.gate().contains(Gate::BUSY) {
+        let may_leave =
+            matches!(context.session.background, BackgroundMode::Offloadable | BackgroundMode::OnWaitWorker);
+        if !may_leave || self.settings.node_flags().contains(NodeFlags::BUSY) {
             return false;
         }
         let of_one = |(entry, request): (&Registered, &resp::Request)| match entry.command.run {
-            Run::Script(_) => {
+            CommandRunner::Script(_) => {
                 let found = self.runnable(&context.worker.scripting, entry.command.name, request.args());
                 found.map_or(0, |found| found.mean_nanos())
             }
@@ -102,16 +105,20 @@ impl Engine {
     /// Registers a request that runs on a background worker, so that others do not wait for its slots on their own
     /// workers.
     #[cold]
-    pub(super) fn begin_in_background(&self, context: &Context<'_>, request: &Prepared<'_>) -> LongSlots<'_> {
+    pub(super) fn begin_in_background(
+        &self,
+        context: &Context<'_>,
+        request: &PrefetchedRequest<'_>,
+    ) -> LongSlots<'_> {
         let Some(entry) = request.found.filter(|entry| entry.command.accepts(request.args.len())) else {
             return self.long_commands.begin(Vec::new());
         };
         let mut slots = Vec::new();
         match (entry.command.run, &context.session.transaction) {
             (_, None)
-                if entry.command.gives_way.is_some_and(|does| does(request.args)) && context.may_let_go() => {
-            }
-            (Run::Exec, Some(queue)) => {
+                if entry.command.releases_locks.is_some_and(|does| does(request.args))
+                    && context.may_release_slots() => {}
+            (CommandRunner::Exec, Some(queue)) => {
                 for (entry, request) in queued(context.commands, queue) {
                     slots.extend(self.slots_of(entry, request.args()));
                 }
@@ -119,10 +126,10 @@ impl Engine {
             (_, Some(_)) => {}
             (_, None) => slots.extend(self.slots_of(entry, request.args)),
         }
-        if let Run::Script(_) = entry.command.run
+        if let CommandRunner::Script(_) = entry.command.run
             && let Some(found) = self.runnable(&context.worker.scripting, entry.command.name, request.args)
         {
-            found.forget_some();
+            found.decay_mean();
         }
         self.long_commands.begin(slots)
     }
@@ -138,10 +145,10 @@ impl Engine {
         end: u64,
         nanos: u64,
     ) {
-        if let Run::Script(_) = entry.command.run
+        if let CommandRunner::Script(_) = entry.command.run
             && let Some(found) = self.runnable(&worker.scripting, entry.command.name, args)
         {
-            found.note_nanos(nanos.min(end.saturating_sub(worker.scripting.began)));
+            found.record_run(nanos.min(end.saturating_sub(worker.scripting.began)));
         }
     }
 
@@ -150,31 +157,31 @@ impl Engine {
         SlotWait {
             engine: self,
             slots,
-            from_client: context.session.origin == Origin::Client,
+            from_client: context.session.origin == CommandOrigin::Client,
             background: context.session.background,
             clock: context.worker.nanos,
             now: context.now,
             began: Cell::new(None),
-            has_made_way: Cell::new(false),
+            has_offloaded_clients: Cell::new(false),
         }
     }
 }
 
 impl CommandError {
     /// Returns where a deferred request that has not run continues, if this error defers it.
-    pub(super) fn put_off(&self) -> Option<Flow> {
+    pub(super) fn deferral(&self) -> Option<DispatchStatus> {
         match self {
-            Self::HeldForLong => Some(Flow::Long),
-            Self::Held => Some(Flow::Held),
+            Self::SlowCommandHoldsSlots => Some(DispatchStatus::Long),
+            Self::SlotsLocked => Some(DispatchStatus::SlotsLocked),
             _ => None,
         }
     }
 }
 
-impl Flow {
+impl DispatchStatus {
     /// Returns whether the request has not run and will start again.
-    pub(super) fn is_put_off(self) -> bool {
-        matches!(self, Self::Paused | Self::Long | Self::Held)
+    pub(super) fn is_deferred(self) -> bool {
+        matches!(self, Self::Paused | Self::Long | Self::SlotsLocked)
     }
 }
 
@@ -183,48 +190,49 @@ pub(crate) struct SlotWait<'s> {
     engine: &'s Engine,
     slots: &'s [Slot],
     from_client: bool,
-    background: Background,
+    background: BackgroundMode,
     clock: fn() -> u64,
     now: Millis,
     began: Cell<Option<u64>>,
-    has_made_way: Cell<bool>,
+    has_offloaded_clients: Cell<bool>,
 }
 
 impl SlotWait<'_> {
     /// Returns whether to keep waiting. Clients never wait for a busy script, and not on their own worker for a slow
     /// command, whether it is known as slow or not. Commands of a master always wait.
-    pub(crate) fn goes_on(&self, waited: Duration) -> bool {
+    pub(crate) fn keeps_waiting(&self, waited: Duration) -> bool {
         if self.began.get().is_none() {
             self.began.set(Some((self.clock)()));
         }
-        self.end_of_patience(waited).is_none()
+        self.give_up_error(waited).is_none()
     }
 
     /// Returns the error for a wait that was given up.
     #[cold]
     pub(crate) fn refusal(&self) -> CommandError {
         // The reason may have disappeared meanwhile.
-        self.end_of_patience(LONG_WAIT).unwrap_or_else(|| match self.background {
-            Background::Elsewhere | Background::Waiting => CommandError::Held,
-            Background::Here | Background::Unavailable => self.engine.busy(),
+        self.give_up_error(LONG_WAIT).unwrap_or_else(|| match self.background {
+            BackgroundMode::Offloadable | BackgroundMode::OnWaitWorker => CommandError::SlotsLocked,
+            BackgroundMode::OnBackgroundWorker | BackgroundMode::Unavailable => self.engine.busy(),
         })
     }
 
-    fn end_of_patience(&self, waited: Duration) -> Option<CommandError> {
-        if self.from_client && self.engine.settings.gate().contains(Gate::BUSY) {
+    fn give_up_error(&self, waited: Duration) -> Option<CommandError> {
+        if self.from_client && self.engine.settings.node_flags().contains(NodeFlags::BUSY) {
             return Some(self.engine.busy());
         }
-        let can_leave = matches!(self.background, Background::Elsewhere | Background::Waiting);
+        let can_leave = matches!(self.background, BackgroundMode::Offloadable | BackgroundMode::OnWaitWorker);
         if can_leave && self.engine.long_commands.hold_any(self.slots) {
-            return Some(CommandError::HeldForLong);
+            return Some(CommandError::SlowCommandHoldsSlots);
         }
-        (self.background == Background::Elsewhere && waited >= LONG_WAIT).then_some(CommandError::Held)
+        (self.background == BackgroundMode::Offloadable && waited >= LONG_WAIT)
+            .then_some(CommandError::SlotsLocked)
     }
 
     /// Keeps waiting for a command that has started and needs the lock; if others would give up, the thread's other
     /// clients are moved to another worker.
-    pub(crate) fn makes_way(&self, waited: Duration) -> bool {
-        if !self.goes_on(waited) && !self.has_made_way.replace(true) {
+    pub(crate) fn wait_or_offload(&self, waited: Duration) -> bool {
+        if !self.keeps_waiting(waited) && !self.has_offloaded_clients.replace(true) {
             (self.engine.script_hooks.busy)();
         }
         true

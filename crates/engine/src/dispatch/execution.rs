@@ -9,17 +9,17 @@ use std::convert::Infallible;
 use keyspace::Key;
 use resp::Args;
 
-use super::Ran;
+use super::ExecutedCommand;
 use super::background::NOTED_NANOS;
 use super::slots::handle;
-use crate::command::{Caller, Context, Registered, Run};
+use crate::command::{Caller, CommandRunner, Context, Registered};
 use crate::engine::Engine;
 use crate::error::CommandError;
-use crate::session::Origin;
+use crate::session::CommandOrigin;
 use crate::settings::Measures;
 use crate::shell_commands::{NodeCommand, ShellCommand};
 use crate::stats::add;
-use crate::waiting::Outcome;
+use crate::waiting::HandlerOutcome;
 
 /// A command whose slots are locked.
 #[derive(Clone, Copy)]
@@ -36,55 +36,55 @@ pub(super) struct Call<'a> {
 /// everything they hold support this.
 pub(super) trait Restart {
     /// The restart request; an uninhabited type if restarts are impossible.
-    type Again;
+    type Retry;
     /// The restart request, or `None` if restarts are impossible.
-    const AGAIN: Option<Self::Again>;
+    const RETRY: Option<Self::Retry>;
 }
 
 /// For commands of a client, which can restart.
 pub(super) struct Restartable;
 /// For commands inside EXEC or a script, which cannot restart.
-pub(super) struct Final;
+pub(super) struct NoRestart;
 
 /// Request to restart the command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Again;
+pub(crate) struct Retry;
 
 impl Restart for Restartable {
-    type Again = Again;
-    const AGAIN: Option<Again> = Some(Again);
+    type Retry = Retry;
+    const RETRY: Option<Retry> = Some(Retry);
 }
 
-impl Restart for Final {
-    type Again = Infallible;
-    const AGAIN: Option<Infallible> = None;
+impl Restart for NoRestart {
+    type Retry = Infallible;
+    const RETRY: Option<Infallible> = None;
 }
 
 /// Result of a handler. Most commands can only complete, and their result is zero-sized.
-pub(super) trait Ending {
+pub(super) trait HandlerResult {
     /// The restart request.
-    type Again;
+    type Retry;
     /// Returns whether the command has completed.
     fn is_done(&self) -> bool;
     /// Converts to the general outcome.
-    fn into_outcome(self) -> Outcome<Self::Again>;
+    fn into_outcome(self) -> HandlerOutcome<Self::Retry>;
 }
 
-impl Ending for () {
-    type Again = Infallible;
+impl HandlerResult for () {
+    type Retry = Infallible;
 
     #[inline(always)]
     fn is_done(&self) -> bool {
         true
     }
 
-    fn into_outcome(self) -> Outcome<Infallible> {
-        Outcome::Done
+    fn into_outcome(self) -> HandlerOutcome<Infallible> {
+        HandlerOutcome::Done
     }
 }
 
-impl<A> Ending for Outcome<A> {
-    type Again = A;
+impl<A> HandlerResult for HandlerOutcome<A> {
+    type Retry = A;
 
     #[inline(always)]
     fn is_done(&self) -> bool {
@@ -97,13 +97,13 @@ impl<A> Ending for Outcome<A> {
 }
 
 /// Result of a command inside EXEC or a script.
-pub(super) enum Part {
+pub(super) enum NestedOutcome {
     /// Its reply or error is written.
     Replied,
     /// It would block a client, and has written nothing.
-    Nothing(fn(&mut resp::Writer<'_>)),
+    WouldBlock(fn(&mut resp::Writer<'_>)),
     /// It must wait on the connection, and has done nothing.
-    HandOver(NodeCommand),
+    Defer(NodeCommand),
 }
 
 /// Runs a command under its slot locks and collects its effects.
@@ -127,18 +127,18 @@ impl Context<'_> {
     pub(super) fn invoke<R: Restart>(
         &mut self,
         entry: &'static Registered,
-    ) -> Result<Outcome<R::Again>, CommandError> {
+    ) -> Result<HandlerOutcome<R::Retry>, CommandError> {
         match entry.command.run {
-            Run::Here(handler) => handler(self).map(|()| Outcome::Done),
-            Run::MayBlock(handler) => handler(self).map(Outcome::widen),
-            Run::Script(find) => {
+            CommandRunner::Engine(handler) => handler(self).map(|()| HandlerOutcome::Done),
+            CommandRunner::MayBlock(handler) => handler(self).map(HandlerOutcome::widen),
+            CommandRunner::Script(find) => {
                 let script = find(self)?;
                 self.run_script::<R>(&script)
             }
-            Run::Shell(command) => self.carry_out(command).map(Outcome::widen),
-            Run::Node(command) => Ok(Outcome::HandOver(command)),
-            Run::Exec => Err(CommandError::WrongArity(entry.full_name.clone())),
-            Run::Container => {
+            CommandRunner::Shell(command) => self.carry_out(command).map(HandlerOutcome::widen),
+            CommandRunner::Node(command) => Ok(HandlerOutcome::Defer(command)),
+            CommandRunner::Exec => Err(CommandError::WrongArity(entry.full_name.clone())),
+            CommandRunner::Container => {
                 let name = self.args.get(1).unwrap_or_default().to_vec();
                 Err(CommandError::UnknownSubcommand { container: entry.command.name, name })
             }
@@ -146,11 +146,11 @@ impl Context<'_> {
     }
 
     /// Lets the shell run a command. A master's stream refers to commands by their original names.
-    fn carry_out(&mut self, command: ShellCommand) -> Result<Outcome, CommandError> {
+    fn carry_out(&mut self, command: ShellCommand) -> Result<HandlerOutcome, CommandError> {
         match (self.session.origin, self.commands.shell()) {
-            (Origin::Client, Some(shell)) => shell.carry_out(command, self),
-            (Origin::Client, None) => Err(CommandError::text("ERR This server has no shell")),
-            (Origin::Master | Origin::Source, _) => Ok(Outcome::Done),
+            (CommandOrigin::Client, Some(shell)) => shell.carry_out(command, self),
+            (CommandOrigin::Client, None) => Err(CommandError::text("ERR This server has no shell")),
+            (CommandOrigin::Master | CommandOrigin::Source, _) => Ok(HandlerOutcome::Done),
         }
     }
 }
@@ -158,13 +158,13 @@ impl Context<'_> {
 impl Engine {
     /// Runs a command inside EXEC or a script, counts it, and replies its error if it fails. The client never waits for
     /// it.
-    pub(super) fn execute_part<'r>(&self, context: &mut Context<'r>, call: Call<'r>) -> Part {
+    pub(super) fn execute_nested<'r>(&self, context: &mut Context<'r>, call: Call<'r>) -> NestedOutcome {
         let (start, begin) = (context.reply.len(), context.nanos());
-        let outcome = execute(context, call, |context| context.invoke::<Final>(call.entry));
+        let outcome = execute(context, call, |context| context.invoke::<NoRestart>(call.entry));
         match outcome {
-            Ok(Outcome::HandOver(command)) => return Part::HandOver(command),
-            Ok(Outcome::Block(wait)) => return Part::Nothing(wait.nothing),
-            Ok(Outcome::Done) | Err(_) => {}
+            Ok(HandlerOutcome::Defer(command)) => return NestedOutcome::Defer(command),
+            Ok(HandlerOutcome::Block(wait)) => return NestedOutcome::WouldBlock(wait.nothing),
+            Ok(HandlerOutcome::Done) | Err(_) => {}
         }
         let nanos = context.nanos().saturating_sub(begin);
         let measures = self.count(context, (call.entry, call.args), start, nanos);
@@ -178,7 +178,7 @@ impl Engine {
         if measures.contains(Measures::SLOTS) && context.caller == Caller::Waiter {
             self.count_slot(context, (call.entry, call.args), start, nanos);
         }
-        Part::Replied
+        NestedOutcome::Replied
     }
 
     /// Counts a command whose reply begins at `start`; returns the enabled optional measurements.
@@ -190,7 +190,8 @@ impl Engine {
         start: usize,
         nanos: u64,
     ) -> Measures {
-        let ran = Ran { entry, args, nanos, reply_len: context.reply.len().saturating_sub(start) };
+        let ran =
+            ExecutedCommand { entry, args, nanos, reply_len: context.reply.len().saturating_sub(start) };
         self.account(&context.worker.stats, context.session, context.now, &ran)
     }
 }

@@ -5,7 +5,7 @@ use keyspace::KeyLookup;
 use smallvec::SmallVec;
 
 use crate::command::{Command, Context, Flags};
-use crate::session::Origin;
+use crate::session::CommandOrigin;
 
 /// Database, name and expiry of a command's keys.
 pub(super) type KeyTimes = SmallVec<[(u16, Vec<u8>, Option<Millis>); 2]>;
@@ -15,7 +15,7 @@ impl Context<'_> {
     #[inline(always)]
     pub(super) fn writes_on_replica(&self, command: &Command) -> bool {
         self.engine.settings.is_replica()
-            && self.session.origin == Origin::Client
+            && self.session.origin == CommandOrigin::Client
             && command.flags.contains(Flags::WRITE)
     }
 

@@ -6,22 +6,22 @@ use resp::Args;
 
 use crate::command::{Context, Flags, Registered};
 use crate::command_log::is_secret;
-use crate::session::Origin;
-use crate::settings::Gate;
+use crate::session::CommandOrigin;
+use crate::settings::NodeFlags;
 
 impl Context<'_> {
     /// Shows a command to monitors before it runs; `from_script` marks calls of scripts.
     #[inline]
     pub(crate) fn show(&self, entry: &Registered, args: Args<'_>, from_script: bool) {
-        if self.engine.settings.gate().contains(Gate::MONITORED) {
-            self.show_to_monitors(entry, args, from_script);
+        if self.engine.settings.node_flags().contains(NodeFlags::MONITORED) {
+            self.send_to_monitors(entry, args, from_script);
         }
     }
 
     #[cold]
-    fn show_to_monitors(&self, entry: &Registered, args: Args<'_>, from_script: bool) {
+    fn send_to_monitors(&self, entry: &Registered, args: Args<'_>, from_script: bool) {
         // Imported slots arrive like a replication stream.
-        let imported = self.session.origin == Origin::Source && !from_script;
+        let imported = self.session.origin == CommandOrigin::Source && !from_script;
         if entry.command.flags.contains(Flags::ADMIN) || imported {
             return;
         }

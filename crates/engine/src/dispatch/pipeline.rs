@@ -8,9 +8,9 @@ use keyspace::SlotGuard;
 use slot_routing::Slot;
 use smallvec::SmallVec;
 
-use super::{AHEAD, Ahead, LONG};
+use super::{AHEAD, LONG, LockedAhead};
 use crate::command::Context;
-use crate::session::Mute;
+use crate::session::ReplySuppression;
 
 /// Maximum capacity that an empty push message buffer keeps.
 const KEEP_PUSHES: usize = 16 * 1024;
@@ -20,7 +20,7 @@ pub(super) struct Pipeline<'a> {
     /// The handlers' context.
     pub(super) context: Context<'a>,
     /// Slots locked ahead for later commands.
-    pub(super) ahead: Ahead<'a>,
+    pub(super) ahead: LockedAhead<'a>,
     /// When the previous command finished, on the worker's clock.
     pub(super) clock: u64,
     /// Slots changed by commands whose effects are not appended yet.
@@ -70,7 +70,7 @@ impl<'a> Pipeline<'a> {
 
     /// Reuses a slot that is still locked for an earlier command; returns whether there was one.
     #[cold]
-    pub(super) fn take_held(&mut self, slot: Slot) -> bool {
+    pub(super) fn take_held_slot(&mut self, slot: Slot) -> bool {
         let Some(place) = self.held.iter().position(|guard| guard.slot() == slot) else { return false };
         self.context.slots.put_single(self.held.swap_remove(place));
         self.changed = true;
@@ -105,8 +105,8 @@ impl<'a> Pipeline<'a> {
 
     /// Returns whether the time slice was over when the last counted command finished.
     #[inline(always)]
-    pub(super) fn is_turn_over(&self) -> bool {
-        self.clock >= self.context.session.turn_ends
+    pub(super) fn is_time_slice_over(&self) -> bool {
+        self.clock >= self.context.session.time_slice_ends
     }
 
     /// Waits, without locks, until clients affected by the command have stopped running under old rules. Returns
@@ -120,7 +120,7 @@ impl<'a> Pipeline<'a> {
         session.end_turn();
         engine.await_revoked(&revoked);
         session.begin_turn();
-        engine.may_go_on(session)
+        engine.check_session(session)
     }
 
     /// Drops the reply that begins at `start` if the client suppressed it (CLIENT REPLY), but keeps push messages.
@@ -132,8 +132,8 @@ impl<'a> Pipeline<'a> {
         reply.raw(&worker.pushes);
         worker.pushes.clear();
         worker.pushes.shrink_to(KEEP_PUSHES);
-        if session.mute == Mute::This {
-            session.mute = Mute::Nothing;
+        if session.mute == ReplySuppression::Current {
+            session.mute = ReplySuppression::None;
         }
     }
 }

@@ -19,17 +19,17 @@ use scripting::{Failure, Host, Interpreter, Library, Script, ScriptFlags, Stop};
 use slot_routing::{Ownership, SLOT_COUNT, Slot};
 
 use super::Invocation;
-use super::admission::{Need, Verdict, admit};
-use super::execution::{Call, Part, Restart};
+use super::admission::{CommandNeeds, Verdict, admit};
+use super::execution::{Call, NestedOutcome, Restart};
 use super::slots::Slots;
-use crate::command::{Caller, Command, Context, Flags, Reach, Registered, Run};
-use crate::engine::{Engine, Staged, Worker};
+use crate::command::{Caller, Command, CommandRunner, Context, Flags, LockScope, Registered};
+use crate::engine::{CopyOnAccess, Engine, Worker};
 use crate::error::CommandError;
 use crate::scripting::{Runnable, ScriptCall};
-use crate::session::Origin;
-use crate::settings::Gate;
+use crate::session::CommandOrigin;
+use crate::settings::NodeFlags;
 use crate::stats::add;
-use crate::waiting::Outcome;
+use crate::waiting::HandlerOutcome;
 
 /// Rounds for which a call waits for a locked slot or for the script lock.
 const ATTEMPTS: u32 = 1000;
@@ -39,7 +39,7 @@ const NOT_FOR_SCRIPTS: CommandError =
     CommandError::text("ERR This Valkey command is not allowed from script");
 
 /// Why a call of a script was refused.
-enum Denied {
+enum CallError {
     /// The call returns this error.
     Error(CommandError),
     /// The client lacks permission. The script gets an error with another code than the one counted.
@@ -48,26 +48,26 @@ enum Denied {
     Stop(Stop),
 }
 
-impl From<CommandError> for Denied {
+impl From<CommandError> for CallError {
     fn from(error: CommandError) -> Self {
         Self::Error(error)
     }
 }
 
-fn denied(text: &'static str) -> Denied {
-    Denied::Error(CommandError::text(text))
+fn denied(text: &'static str) -> CallError {
+    CallError::Error(CommandError::text(text))
 }
 
 /// Converts the error of an unknown subcommand, which reads the same in scripts as for clients.
-fn unknown_in_script(error: CommandError) -> Denied {
+fn unknown_in_script(error: CommandError) -> CallError {
     match error {
         CommandError::UnknownCommand { .. } => denied("ERR Unknown command called from script"),
-        error => Denied::Error(error),
+        error => CallError::Error(error),
     }
 }
 
 /// The server as seen by a running script.
-struct Reached<'c, 'a> {
+struct ScriptHost<'c, 'a> {
     context: &'c mut Context<'a>,
     what: &'c Runnable,
     /// The first declared key, which most calls use.
@@ -75,7 +75,7 @@ struct Reached<'c, 'a> {
     /// Whether writes are refused.
     read_only: bool,
     /// Whether the script can release everything and restart.
-    can_begin_again: bool,
+    can_restart: bool,
     flags: ScriptFlags,
     /// The reply of the last call.
     reply: Vec<u8>,
@@ -88,13 +88,13 @@ struct Reached<'c, 'a> {
     /// The database of the last logged effect.
     logged_db: u16,
     /// The slots that its calls may access.
-    reach: SlotReach,
+    reach: AllowedSlots,
     running: Arc<scripting::Running>,
 }
 
 /// The slots that a script's calls may access.
 #[derive(Debug, Clone, Copy)]
-enum SlotReach {
+enum AllowedSlots {
     /// All slots served here: without cluster mode, with `allow-cross-slot-keys`, and for scripts without a shebang
     /// line, which predate flags.
     Any,
@@ -104,7 +104,7 @@ enum SlotReach {
     One(Slot),
 }
 
-impl SlotReach {
+impl AllowedSlots {
     fn new(engine: &Engine, flags: ScriptFlags, declared: Option<Key<'_>>) -> Self {
         match declared {
             _ if engine.topology.is_none() || !flags.declared || flags.allow_cross_slot => Self::Any,
@@ -115,14 +115,14 @@ impl SlotReach {
 }
 
 /// A key with its argument index.
-type Hashed<'w> = (usize, Key<'w>);
+type HashedKey<'w> = (usize, Key<'w>);
 
 /// A call whose slots are locked.
-struct Locked<'w> {
+struct LockedCall<'w> {
     entry: &'static Registered,
     args: Args<'w>,
     /// The call's first key.
-    key: Option<Hashed<'w>>,
+    key: Option<HashedKey<'w>>,
     slots: &'w [Slot],
 }
 
@@ -152,7 +152,12 @@ impl Engine {
     }
 
     /// Returns whether the command's script is known to access undeclared keys.
-    pub(super) fn is_known_to_roam(&self, worker: &Worker, entry: &Registered, args: Args<'_>) -> bool {
+    pub(super) fn touches_undeclared_keys(
+        &self,
+        worker: &Worker,
+        entry: &Registered,
+        args: Args<'_>,
+    ) -> bool {
         let found = self.runnable(&worker.scripting, entry.command.name, args);
         found.is_some_and(|found| found.has_undeclared_keys() || found.flags().allow_cross_slot)
     }
@@ -170,7 +175,7 @@ impl Engine {
         let has_undeclared_keys = found.as_ref().is_some_and(Runnable::has_undeclared_keys);
         context.worker.scripting.found = found;
         if !has_undeclared_keys {
-            return self.lock_found(context, entry, args);
+            return self.lock_key_slots(context, entry, args);
         }
         let slots = self.slots_of(entry, args);
         // Applies even with `allow-cross-slot-keys`, which is about undeclared keys.
@@ -178,7 +183,7 @@ impl Engine {
             return Err(CommandError::CrossSlot);
         }
         let mut locked = LockedSlots::default();
-        context.turn = Some(self.lock_under_turn(context, &mut locked, &slots)?);
+        context.turn = Some(self.lock_with_global_lock(context, &mut locked, &slots)?);
         context.slots = locked;
         Ok(slots.first().copied())
     }
@@ -208,13 +213,13 @@ impl<'a> Context<'a> {
                 "ERR Can not execute a script with write flag using *_ro command.",
             ));
         }
-        if self.session.origin != Origin::Client {
+        if self.session.origin != CommandOrigin::Client {
             return Ok(());
         }
         if flags.no_cluster && self.engine.topology.is_some() {
             return Err(CommandError::text("ERR Can not run script on cluster, 'no-cluster' flag is set."));
         }
-        let stale = self.engine.settings.gate() & Gate::STALE;
+        let stale = self.engine.settings.node_flags() & NodeFlags::STALE;
         if !flags.declared && !stale.is_empty() {
             return Err(self.engine.refusal(stale, Flags::empty()));
         }
@@ -246,7 +251,7 @@ impl<'a> Context<'a> {
     pub fn load_library(&mut self, code: &[u8]) -> Result<Library, CommandError> {
         let (engine, nanos) = (self.engine, self.worker.nanos);
         // A library that another node accepted must be loaded, regardless of the time limit.
-        let hurried = self.session.origin == Origin::Client;
+        let hurried = self.session.origin == CommandOrigin::Client;
         let mut interpreter = engine.take_interpreter(&mut self.worker.scripting, nanos);
         let library = interpreter.load_library(code, hurried);
         self.worker.scripting.put_back(interpreter);
@@ -257,7 +262,7 @@ impl<'a> Context<'a> {
     pub(super) fn run_script<R: Restart>(
         &mut self,
         script: &ScriptCall,
-    ) -> Result<Outcome<R::Again>, CommandError> {
+    ) -> Result<HandlerOutcome<R::Retry>, CommandError> {
         let ScriptCall { ref what, keys, read_only } = *script;
         let (engine, db) = (self.engine, self.session.db);
         let named = (keys > 0).then(|| self.key(3)).transpose()?;
@@ -276,18 +281,18 @@ impl<'a> Context<'a> {
                 .map_err(|error| Failure::Error { text: error.to_string().into_bytes(), counted: false }),
         };
         let flags = what.flags();
-        let mut reached = Reached {
+        let mut reached = ScriptHost {
             what,
             named,
             read_only: read_only || flags.no_writes,
-            can_begin_again: R::AGAIN.is_some(),
+            can_restart: R::RETRY.is_some(),
             flags,
             reply: std::mem::take(&mut self.worker.scripting.reply),
             dirty: false,
             has_acted: false,
             logged: self.worker.effects.wanted,
             logged_db: db,
-            reach: SlotReach::new(engine, flags, named),
+            reach: AllowedSlots::new(engine, flags, named),
             running: interpreter.running().clone(),
             context: self,
         };
@@ -295,9 +300,9 @@ impl<'a> Context<'a> {
             (Runnable::Script(script), Some(console)) => {
                 interpreter.debug(script, &call, &mut reached, console)
             }
-            _ => run_again_without_garbage(&mut interpreter, &call, &mut reached),
+            _ => run_with_gc_retry(&mut interpreter, &call, &mut reached),
         });
-        let Reached { mut reply, logged, logged_db, .. } = reached;
+        let ScriptHost { mut reply, logged, logged_db, .. } = reached;
         reply.clear();
         if reply.capacity() > super::LONG {
             reply = Vec::new();
@@ -338,16 +343,16 @@ impl<'a> Context<'a> {
         &mut self,
         ran: Result<(), Failure>,
         what: &Runnable,
-    ) -> Result<Outcome<R::Again>, CommandError> {
+    ) -> Result<HandlerOutcome<R::Retry>, CommandError> {
         let engine = self.engine;
-        if engine.settings.gate().contains(Gate::BUSY) && !engine.scripts.any_busy() {
-            engine.settings.set_gate(Gate::BUSY, false);
+        if engine.settings.node_flags().contains(NodeFlags::BUSY) && !engine.scripts.any_busy() {
+            engine.settings.set_node_flag(NodeFlags::BUSY, false);
         }
         match ran {
-            Ok(()) => Ok(Outcome::Done),
+            Ok(()) => Ok(HandlerOutcome::Done),
             Err(Failure::Again) => {
                 what.note_undeclared_keys();
-                R::AGAIN.map(Outcome::Again).ok_or_else(|| described(Failure::Again))
+                R::RETRY.map(HandlerOutcome::Retry).ok_or_else(|| described(Failure::Again))
             }
             Err(Failure::Error { text, counted }) => {
                 if !counted {
@@ -355,7 +360,7 @@ impl<'a> Context<'a> {
                 }
                 add(&self.worker.stats.commands[self.index].failed, 1);
                 self.reply.error_bytes(&text);
-                Ok(Outcome::Done)
+                Ok(HandlerOutcome::Done)
             }
             Err(failure @ (Failure::Syntax(_) | Failure::Memory)) => Err(described(failure)),
         }
@@ -363,13 +368,13 @@ impl<'a> Context<'a> {
 }
 
 /// Runs a script or function; if it ran out of memory before any effect, collects all garbage and runs it again.
-fn run_again_without_garbage(
+fn run_with_gc_retry(
     interpreter: &mut Interpreter,
     call: &scripting::Call<'_>,
-    reached: &mut Reached<'_, '_>,
+    reached: &mut ScriptHost<'_, '_>,
 ) -> Result<scripting::Outcome, Failure> {
     let what = reached.what;
-    let run = |interpreter: &mut Interpreter, reached: &mut Reached<'_, '_>| match what {
+    let run = |interpreter: &mut Interpreter, reached: &mut ScriptHost<'_, '_>| match what {
         Runnable::Script(script) => interpreter.run(script, call, reached),
         Runnable::Function(library, place) => {
             interpreter.run_function(library, &library.functions[*place].name, call, reached)
@@ -379,7 +384,7 @@ fn run_again_without_garbage(
     match run(interpreter, reached) {
         Err(Failure::Memory) if !reached.has_acted => {
             reached.context.session.db = db;
-            reached.reach = SlotReach::new(reached.context.engine, reached.flags, reached.named);
+            reached.reach = AllowedSlots::new(reached.context.engine, reached.flags, reached.named);
             reached.context.worker.effects.wanted = reached.logged;
             interpreter.collecting_all(|interpreter| run(interpreter, reached))
         }
@@ -396,14 +401,14 @@ fn described(failure: Failure) -> CommandError {
     })
 }
 
-impl Host for Reached<'_, '_> {
+impl Host for ScriptHost<'_, '_> {
     fn call(&mut self, request: &Request, protocol: Protocol) -> Result<&[u8], Stop> {
         self.reply.clear();
         let (error, counted) = match self.run(request.args(), protocol) {
             Ok(()) => return Ok(&self.reply),
-            Err(Denied::Stop(stop)) => return Err(stop),
-            Err(Denied::Error(error)) => (error.to_string(), None),
-            Err(Denied::Forbidden(error)) => (error.to_string(), Some("NOPERM ")),
+            Err(CallError::Stop(stop)) => return Err(stop),
+            Err(CallError::Error(error)) => (error.to_string(), None),
+            Err(CallError::Forbidden(error)) => (error.to_string(), Some("NOPERM ")),
         };
         let stats = &self.context.worker.stats;
         stats.count_error(counted.unwrap_or(&error));
@@ -424,8 +429,8 @@ impl Host for Reached<'_, '_> {
     }
 }
 
-impl Reached<'_, '_> {
-    fn run(&mut self, args: Args<'_>, protocol: Protocol) -> Result<(), Denied> {
+impl ScriptHost<'_, '_> {
+    fn run(&mut self, args: Args<'_>, protocol: Protocol) -> Result<(), CallError> {
         let engine = self.context.engine;
         let entry = self.context.commands.registry().resolve(args).map_err(unknown_in_script)?;
         self.admit(entry, args)?;
@@ -434,56 +439,56 @@ impl Reached<'_, '_> {
             self.bring(staged, entry, args)?;
         }
         self.check_cluster(entry, args, &slots)?;
-        let call = Locked { entry, args, key, slots: &slots };
+        let call = LockedCall { entry, args, key, slots: &slots };
         self.perform(&call, protocol)
     }
 
     /// Makes all checks of a call that do not depend on its slots, including the client's permissions.
-    fn admit(&mut self, entry: &'static Registered, args: Args<'_>) -> Result<(), Denied> {
+    fn admit(&mut self, entry: &'static Registered, args: Args<'_>) -> Result<(), CallError> {
         let command = entry.command;
-        if !command.accepts(args.len()) || matches!(command.run, Run::Container) {
+        if !command.accepts(args.len()) || matches!(command.run, CommandRunner::Container) {
             return Err(denied("ERR Wrong number of args calling command from script"));
         }
         let (context, flags) = (&*self.context, command.flags);
         let engine = context.engine;
         let for_scripts = !flags.contains(Flags::NOSCRIPT)
             || engine.settings.scripts_call_all.load(std::sync::atomic::Ordering::Relaxed);
-        if !for_scripts || matches!(command.run, Run::Script(_) | Run::Exec) {
+        if !for_scripts || matches!(command.run, CommandRunner::Script(_) | CommandRunner::Exec) {
             return Err(NOT_FOR_SCRIPTS.into());
         }
         // Memory is checked first and the other flags last, as in Valkey.
-        self.pass(command, Gate::OUT_OF_MEMORY)?;
+        self.pass(command, NodeFlags::OUT_OF_MEMORY)?;
         engine.permits(context.session, entry, args).map_err(|refused| {
             context.publish();
             engine.note_denial(context.session, context.now, "lua", &refused);
-            Denied::Forbidden(refused.error_in_script())
+            CallError::Forbidden(refused.error_in_script())
         })?;
         if self.read_only && flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE)) {
             return Err(denied("ERR Write commands are not allowed from read-only scripts."));
         }
-        self.pass(command, Gate::all())
+        self.pass(command, NodeFlags::all())
     }
 
     /// Checks a call against those of `states` that are set.
-    fn pass(&self, command: &Command, states: Gate) -> Result<(), Denied> {
+    fn pass(&self, command: &Command, states: NodeFlags) -> Result<(), CallError> {
         let (context, flags) = (&*self.context, command.flags);
         let engine = context.engine;
-        let gate = engine.settings.gate() & states;
+        let gate = engine.settings.node_flags() & states;
         if gate.is_empty() {
             return Ok(());
         }
         let needs_memory = if self.flags.allow_oom { Flags::DENYOOM } else { Flags::empty() };
         let need = engine.need_of(context.session, flags - needs_memory, !command.keys.is_empty());
         // Refused regardless of its slot: the script was admitted on this node.
-        let need = Need { has_written: self.dirty, is_routed: false, ..need };
+        let need = CommandNeeds { has_written: self.dirty, is_routed: false, ..need };
         match admit(gate, Caller::Script.within(context.session), &need) {
-            Verdict::Refuse(state) => Err(Denied::Error(self.refusal(state, flags))),
+            Verdict::Refuse(state) => Err(CallError::Error(self.refusal(state, flags))),
             _ => Ok(()),
         }
     }
 
     /// Returns the error for a script, which may differ from a client's.
-    fn refusal(&self, state: Gate, flags: Flags) -> CommandError {
+    fn refusal(&self, state: NodeFlags, flags: Flags) -> CommandError {
         let error = self.context.engine.refusal(state, flags);
         match error {
             CommandError::MasterDown | CommandError::EmptyMaster => {
@@ -500,8 +505,8 @@ impl Reached<'_, '_> {
     }
 
     /// Returns whether the call accesses undeclared keys. In a cluster those are in the slot of its declared keys.
-    fn names_keys_later(&self, entry: &Registered, args: Args<'_>) -> bool {
-        self.context.engine.topology.is_none() && entry.command.names_keys_later(args)
+    fn has_key_patterns(&self, entry: &Registered, args: Args<'_>) -> bool {
+        self.context.engine.topology.is_none() && entry.command.has_key_patterns(args)
     }
 
     /// Locks the slots of a call and returns them with its first key; the list is empty for a command that visits all
@@ -510,9 +515,9 @@ impl Reached<'_, '_> {
         &mut self,
         entry: &Registered,
         args: Args<'w>,
-    ) -> Result<(Slots, Option<Hashed<'w>>), Denied> {
+    ) -> Result<(Slots, Option<HashedKey<'w>>), CallError> {
         match entry.command.reach {
-            Reach::Keys | Reach::Patterns if !self.names_keys_later(entry, args) => {
+            LockScope::Keys | LockScope::Patterns if !self.has_key_patterns(entry, args) => {
                 let (mut slots, mut first) = (Slots::new(), None);
                 entry.command.visit_keys(args, &mut |index, _| {
                     let key = self.key_of(args.get(index).expect("a key is one of the words"));
@@ -520,21 +525,25 @@ impl Reached<'_, '_> {
                     first.get_or_insert((index, key));
                 });
                 if !slots.iter().all(|slot| self.context.slots.has(*slot)) {
-                    self.go_beyond(&slots)?;
+                    self.lock_undeclared_slots(&slots)?;
                 }
                 Ok((slots, first))
             }
             // Its log position is that of the script.
-            Reach::FirstArgument => Ok((Slots::new(), None)),
+            LockScope::FirstArgument => Ok((Slots::new(), None)),
             // A pattern may match a key in any slot.
-            Reach::Keys | Reach::Patterns | Reach::EachSlot | Reach::AllSlots | Reach::NamedSlot => {
+            LockScope::Keys
+            | LockScope::Patterns
+            | LockScope::EachSlot
+            | LockScope::AllSlots
+            | LockScope::NamedSlot => {
                 if !self.context.holds_all {
                     let all: Vec<Slot> = Slot::all().collect();
-                    self.go_beyond(&all)?;
+                    self.lock_undeclared_slots(&all)?;
                     self.context.holds_all = true;
                 }
                 let mut routed = Slots::new();
-                if entry.command.reach == Reach::EachSlot {
+                if entry.command.reach == LockScope::EachSlot {
                     routed = self.context.engine.slots_of(entry, args);
                 }
                 Ok((routed, None))
@@ -549,12 +558,12 @@ impl Reached<'_, '_> {
     }
 
     /// In a debugging session on copied data, copies the keys that a call will access.
-    fn bring(&mut self, staged: &Staged, entry: &Registered, args: Args<'_>) -> Result<(), Denied> {
+    fn bring(&mut self, staged: &CopyOnAccess, entry: &Registered, args: Args<'_>) -> Result<(), CallError> {
         let context = &mut *self.context;
         let (keyspace, slots) = (&context.engine.keyspace, &mut context.slots);
         if !context.holds_all {
             entry.command.visit_keys(args, &mut |index, _| staged.bring(keyspace, slots, &args[index]));
-        } else if !staged.bring_all(keyspace, slots) {
+        } else if !staged.copy_all(keyspace, slots) {
             return Err(denied(
                 "ERR This command is about all keys, and there are too many for a debugger that works on copies. \
                  SCRIPT DEBUG SYNC works on the data itself.",
@@ -565,38 +574,42 @@ impl Reached<'_, '_> {
 
     /// Locks slots of undeclared keys.
     #[cold]
-    fn go_beyond(&mut self, slots: &[Slot]) -> Result<(), Denied> {
+    fn lock_undeclared_slots(&mut self, slots: &[Slot]) -> Result<(), CallError> {
         let engine = self.context.engine;
         if self.context.turn.is_none() && self.context.slots.is_empty() {
             self.what.note_undeclared_keys();
             let wait = engine.slot_wait(self.context, &[]);
-            self.context.turn = engine.keyspace.acquire_global_lock_while(&|waited| wait.makes_way(waited));
+            self.context.turn =
+                engine.keyspace.acquire_global_lock_while(&|waited| wait.wait_or_offload(waited));
         }
-        if self.context.turn.is_none() && !self.has_acted && self.can_begin_again {
-            return Err(Denied::Stop(Stop::Again));
+        if self.context.turn.is_none() && !self.has_acted && self.can_restart {
+            return Err(CallError::Stop(Stop::Again));
         }
         let wait = engine.slot_wait(self.context, &[]);
         match &self.context.turn {
             Some(turn) if slots.len() == SLOT_COUNT => {
-                self.context.slots.add_all(turn, &|waited| wait.makes_way(waited));
+                self.context.slots.add_all(turn, &|waited| wait.wait_or_offload(waited));
             }
             _ => slots.iter().try_for_each(|slot| self.add(*slot))?,
         }
         // Newly locked slots may have moved or the state may have changed, as for any command.
-        let gate = engine.settings.gate();
-        if self.context.session.origin == Origin::Client && gate.intersects(Gate::PAUSED) && !self.dirty {
+        let gate = engine.settings.node_flags();
+        if self.context.session.origin == CommandOrigin::Client
+            && gate.intersects(NodeFlags::PAUSED)
+            && !self.dirty
+        {
             return Err(denied("ERR Writes are paused, and the script touches keys that it does not name"));
         }
         Ok(())
     }
 
-    fn add(&mut self, slot: Slot) -> Result<(), Denied> {
+    fn add(&mut self, slot: Slot) -> Result<(), CallError> {
         let context = &mut *self.context;
         let (engine, wanted) = (context.engine, [slot]);
         let keyspace = &engine.keyspace;
         let wait = engine.slot_wait(context, &wanted);
         if let Some(turn) = &context.turn {
-            context.slots.add(turn, slot, &|waited| wait.makes_way(waited));
+            context.slots.add(turn, slot, &|waited| wait.wait_or_offload(waited));
             return Ok(());
         }
         self.what.note_undeclared_keys();
@@ -605,7 +618,7 @@ impl Reached<'_, '_> {
                 return Ok(());
             }
             if let Some(turn) = keyspace.acquire_global_lock_within(ROUND) {
-                context.slots.add(&turn, slot, &|waited| wait.makes_way(waited));
+                context.slots.add(&turn, slot, &|waited| wait.wait_or_offload(waited));
                 context.turn = Some(turn);
                 return Ok(());
             }
@@ -619,9 +632,9 @@ impl Reached<'_, '_> {
         entry: &'static Registered,
         args: Args<'_>,
         slots: &[Slot],
-    ) -> Result<(), Denied> {
+    ) -> Result<(), CallError> {
         let engine = self.context.engine;
-        let (Some(topology), Origin::Client, Some(first)) =
+        let (Some(topology), CommandOrigin::Client, Some(first)) =
             (&engine.topology, self.context.session.origin, slots.first())
         else {
             return Ok(());
@@ -643,20 +656,20 @@ impl Reached<'_, '_> {
             }
         }
         match self.reach {
-            SlotReach::One(slot) if slot != *first => {
+            AllowedSlots::One(slot) if slot != *first => {
                 Err(denied("ERR Script attempted to access keys that do not hash to the same slot"))
             }
-            SlotReach::Any | SlotReach::One(_) => Ok(()),
-            SlotReach::OfFirstKey => {
-                self.reach = SlotReach::One(*first);
+            AllowedSlots::Any | AllowedSlots::One(_) => Ok(()),
+            AllowedSlots::OfFirstKey => {
+                self.reach = AllowedSlots::One(*first);
                 Ok(())
             }
         }
     }
 
     /// Runs a call under the locked slots.
-    fn perform(&mut self, call: &Locked<'_>, protocol: Protocol) -> Result<(), Denied> {
-        let Locked { entry, args, slots, .. } = *call;
+    fn perform(&mut self, call: &LockedCall<'_>, protocol: Protocol) -> Result<(), CallError> {
+        let LockedCall { entry, args, slots, .. } = *call;
         let outer = &mut *self.context;
         let (engine, holds_all) = (outer.engine, outer.holds_all);
         self.has_acted |= entry.command.flags.intersects(Flags::WRITE.union(Flags::MAY_REPLICATE));
@@ -666,9 +679,9 @@ impl Reached<'_, '_> {
         }
         outer.show(entry, args, true);
         let lent: LockedSlots<'_> = match entry.command.reach {
-            Reach::EachSlot | Reach::AllSlots | Reach::NamedSlot => outer.slots.lend_all(),
-            Reach::Patterns if slots.is_empty() => outer.slots.lend_all(),
-            Reach::Keys | Reach::Patterns | Reach::FirstArgument => outer.slots.lend(slots),
+            LockScope::EachSlot | LockScope::AllSlots | LockScope::NamedSlot => outer.slots.lend_all(),
+            LockScope::Patterns if slots.is_empty() => outer.slots.lend_all(),
+            LockScope::Keys | LockScope::Patterns | LockScope::FirstArgument => outer.slots.lend(slots),
         };
         let reply = Writer::new(&mut self.reply, protocol);
         let mut context = Context::new(engine, outer.commands, outer.worker, outer.session, outer.now, reply);
@@ -679,14 +692,14 @@ impl Reached<'_, '_> {
             context.worker.effects.select(db);
         }
         let call = Call { entry, args, key: call.key.as_ref(), holds_all };
-        match engine.execute_part(&mut context, call) {
-            Part::Replied => Ok(()),
-            Part::Nothing(nothing) => {
+        match engine.execute_nested(&mut context, call) {
+            NestedOutcome::Replied => Ok(()),
+            NestedOutcome::WouldBlock(nothing) => {
                 nothing(&mut context.reply);
                 engine.count(&mut context, (entry, args), 0, 0);
                 Ok(())
             }
-            Part::HandOver(_) => Err(NOT_FOR_SCRIPTS.into()),
+            NestedOutcome::Defer(_) => Err(NOT_FOR_SCRIPTS.into()),
         }
     }
 }

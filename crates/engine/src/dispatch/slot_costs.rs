@@ -4,12 +4,12 @@ use clock::Millis;
 use resp::{Args, Protocol, Writer};
 use slot_routing::Slot;
 
-use super::Ran;
+use super::ExecutedCommand;
 use super::transaction::queued;
-use crate::command::{Caller, Context, Registered, Run};
+use crate::command::{Caller, CommandRunner, Context, Registered};
 use crate::engine::Engine;
 use crate::hot_keys::KeyCost;
-use crate::session::Origin;
+use crate::session::CommandOrigin;
 use crate::settings::Measures;
 use crate::slot_costs::{MULTI_LEN, SlotCost, request_len, wire_len};
 
@@ -23,16 +23,16 @@ impl Engine {
         start: usize,
         nanos: u64,
     ) {
-        if matches!(entry.command.run, Run::Exec) {
+        if matches!(entry.command.run, CommandRunner::Exec) {
             // Charged to the queue's slot in `count_exec`.
             return;
         }
         let logged = self.sent_to_replicas(context);
         let replied = match context.session.origin {
-            Origin::Client => context.reply.len().saturating_sub(start) as u64,
+            CommandOrigin::Client => context.reply.len().saturating_sub(start) as u64,
             // Applied replication commands cost a replica time and input bytes, but no replies.
-            Origin::Master if self.settings.is_replica() => 0,
-            Origin::Master | Origin::Source => return,
+            CommandOrigin::Master if self.settings.is_replica() => 0,
+            CommandOrigin::Master | CommandOrigin::Source => return,
         };
         if self.topology.is_none() {
             return;
@@ -48,8 +48,8 @@ impl Engine {
 
     /// Charges a command to its keys. Commands of scripts and transactions are charged individually.
     #[cold]
-    pub(super) fn count_keys(&self, db: u16, now: Millis, ran: &Ran<'_>) {
-        if matches!(ran.entry.command.run, Run::Exec | Run::Script(_)) {
+    pub(super) fn count_keys(&self, db: u16, now: Millis, ran: &ExecutedCommand<'_>) {
+        if matches!(ran.entry.command.run, CommandRunner::Exec | CommandRunner::Script(_)) {
             return;
         }
         let mut keys: Vec<&[u8]> = Vec::new();

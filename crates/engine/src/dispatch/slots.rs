@@ -7,13 +7,13 @@ use slot_routing::{ClientTransport, Member, Ownership, RouteDecision, RouteReque
 use smallvec::SmallVec;
 
 use super::pipeline::Pipeline;
-use super::{Invocation, Prepared};
-use crate::command::{Command, Context, Flags, Reach, Registered, Run};
+use super::{Invocation, PrefetchedRequest};
+use crate::command::{Command, CommandRunner, Context, Flags, LockScope, Registered};
 use crate::engine::Engine;
 use crate::error::CommandError;
 use crate::keys::KeyFlags;
 use crate::notifications::Class;
-use crate::session::{Origin, Session};
+use crate::session::{CommandOrigin, Session};
 
 /// The slots of a command's keys.
 pub(super) type Slots = SmallVec<[Slot; 16]>;
@@ -59,7 +59,7 @@ fn handle_new<'r, T>(
 #[cold]
 fn check_room(context: &Context<'_>, command: &Command) -> Result<(), CommandError> {
     const GROWS: KeyFlags = KeyFlags::OW.union(KeyFlags::INSERT).union(KeyFlags::UPDATE);
-    if context.session.origin != Origin::Client || !command.flags.contains(Flags::WRITE) {
+    if context.session.origin != CommandOrigin::Client || !command.flags.contains(Flags::WRITE) {
         return Ok(());
     }
     let (args, mut fill_level, mut grows) = (context.args, FillLevel::Free, false);
@@ -86,7 +86,7 @@ impl Engine {
         pipeline.release_ended();
         let wanted = [slot];
         let wait = self.slot_wait(&pipeline.context, &wanted);
-        match pipeline.context.slots.wait_for(&self.keyspace, slot, &|waited| wait.goes_on(waited)) {
+        match pipeline.context.slots.wait_for(&self.keyspace, slot, &|waited| wait.keeps_waiting(waited)) {
             true => Ok(()),
             false => Err(wait.refusal()),
         }
@@ -97,7 +97,7 @@ impl Engine {
     pub(super) fn lock<'r>(
         &'r self,
         pipeline: &mut Pipeline<'r>,
-        request: &Prepared<'r>,
+        request: &PrefetchedRequest<'r>,
         entry: &'static Registered,
         asked: bool,
     ) -> Result<(), CommandError> {
@@ -105,13 +105,13 @@ impl Engine {
             Some(slot) => {
                 let touched = pipeline.ahead.get_mut(request.number).and_then(Option::take);
                 if !pipeline.context.slots.try_lock_only(&self.keyspace, slot, touched)
-                    && !pipeline.take_held(slot)
+                    && !pipeline.take_held_slot(slot)
                 {
                     self.wait_for(pipeline, slot)?;
                 }
                 Some(slot)
             }
-            None if entry.is_free => {
+            None if entry.is_lock_free => {
                 pipeline.ahead.clear();
                 pipeline.release_ended();
                 pipeline.context.slots.release();
@@ -120,24 +120,29 @@ impl Engine {
             None => {
                 pipeline.ahead.clear();
                 pipeline.release_ended();
-                if self.topology.is_none() && entry.command.names_keys_later(request.args) {
+                if self.topology.is_none() && entry.command.has_key_patterns(request.args) {
                     pipeline.context.slots.release();
-                    pipeline.context.turn = Some(self.turn_of(&pipeline.context)?);
+                    pipeline.context.turn = Some(self.take_global_lock(&pipeline.context)?);
                 }
                 match entry.command.run {
-                    Run::Here(_) if entry.command.reach == Reach::EachSlot => {
+                    CommandRunner::Engine(_) if entry.command.reach == LockScope::EachSlot => {
                         return self.check_walk(&mut pipeline.context, request.args, entry, asked);
                     }
-                    Run::Script(_) => self.lock_script(&mut pipeline.context, entry, request.args)?,
+                    CommandRunner::Script(_) => {
+                        self.lock_script(&mut pipeline.context, entry, request.args)?
+                    }
                     // The shell locks slots itself.
-                    Run::Shell(_) | Run::Node(_) => None,
-                    Run::Here(_) | Run::MayBlock(_) | Run::Exec | Run::Container => {
-                        self.lock_found(&mut pipeline.context, entry, request.args)?
+                    CommandRunner::Shell(_) | CommandRunner::Node(_) => None,
+                    CommandRunner::Engine(_)
+                    | CommandRunner::MayBlock(_)
+                    | CommandRunner::Exec
+                    | CommandRunner::Container => {
+                        self.lock_key_slots(&mut pipeline.context, entry, request.args)?
                     }
                 }
             }
         };
-        if let (Some(topology), Some(slot), Origin::Client) =
+        if let (Some(topology), Some(slot), CommandOrigin::Client) =
             (&self.topology, first, pipeline.context.session.origin)
             && pipeline.context.slots.slot(slot).ownership() != Ownership::Mine
         {
@@ -157,12 +162,12 @@ impl Engine {
         asked: bool,
     ) -> Result<(), CommandError> {
         context.slots.release();
-        let (Some(topology), Origin::Client) = (&self.topology, context.session.origin) else {
+        let (Some(topology), CommandOrigin::Client) = (&self.topology, context.session.origin) else {
             return Ok(());
         };
         let slots = self.slots_of(entry, args);
         let Some(first) = slots.first() else { return Ok(()) };
-        context.slots = self.lock_these(context, &slots)?;
+        context.slots = self.lock_slots(context, &slots)?;
         let call = Invocation { entry, args, asked, db: context.session.db_of_next() };
         let served = self.check_served(context, call, *first, &topology.load());
         context.slots.release();
@@ -189,26 +194,26 @@ impl Engine {
     }
 
     /// Locks the slots of a command without a single key at a fixed position; returns the slot used for routing.
-    pub(super) fn lock_found<'r>(
+    pub(super) fn lock_key_slots<'r>(
         &'r self,
         context: &mut Context<'r>,
         entry: &Registered,
         args: Args<'r>,
     ) -> Result<Option<Slot>, CommandError> {
         context.slots.release();
-        if entry.command.reach == Reach::AllSlots {
+        if entry.command.reach == LockScope::AllSlots {
             context.slots = self.lock_all(context)?;
             return Ok(None);
         }
-        if entry.command.reach == Reach::NamedSlot {
+        if entry.command.reach == LockScope::NamedSlot {
             let named = args.get(2).and_then(resp::parse_i64).and_then(|number| u16::try_from(number).ok());
             // With an invalid slot number the command fails by itself.
             if let Some(slot) = named.and_then(Slot::new) {
-                context.slots = self.lock_these(context, &[slot])?;
+                context.slots = self.lock_slots(context, &[slot])?;
             }
             return Ok(None);
         }
-        if entry.command.keys.is_empty() && entry.command.reach != Reach::FirstArgument {
+        if entry.command.keys.is_empty() && entry.command.reach != LockScope::FirstArgument {
             return Ok(None);
         }
         let slots = self.hash_keys(context, entry, args);
@@ -216,7 +221,7 @@ impl Engine {
             return Err(CommandError::CrossSlot);
         }
         let wait = self.slot_wait(context, &slots);
-        if !context.slots.lock_while(&self.keyspace, &slots, &|waited| wait.goes_on(waited)) {
+        if !context.slots.lock_while(&self.keyspace, &slots, &|waited| wait.keeps_waiting(waited)) {
             return Err(wait.refusal());
         }
         if context.keys.len() > 1 {
@@ -238,46 +243,46 @@ impl Engine {
     }
 
     /// Locks the given slots.
-    pub(super) fn lock_these(
+    pub(super) fn lock_slots(
         &self,
         context: &Context<'_>,
         slots: &[Slot],
     ) -> Result<LockedSlots<'_>, CommandError> {
         let (mut locked, wait) = (LockedSlots::default(), self.slot_wait(context, slots));
-        let free = locked.lock_while(&self.keyspace, slots, &|waited| wait.goes_on(waited));
+        let free = locked.lock_while(&self.keyspace, slots, &|waited| wait.keeps_waiting(waited));
         free.then_some(locked).ok_or_else(|| wait.refusal())
     }
 
     /// Acquires the global script lock.
-    pub(crate) fn turn_of(&self, context: &Context<'_>) -> Result<GlobalLock<'_>, CommandError> {
+    pub(crate) fn take_global_lock(&self, context: &Context<'_>) -> Result<GlobalLock<'_>, CommandError> {
         let wait = self.slot_wait(context, &[]);
-        let turn = self.keyspace.acquire_global_lock_while(&|waited| wait.goes_on(waited));
+        let turn = self.keyspace.acquire_global_lock_while(&|waited| wait.keeps_waiting(waited));
         turn.ok_or_else(|| wait.refusal())
     }
 
     /// Locks slots together with the script lock, for a command that may need further slots.
-    pub(super) fn lock_under_turn<'s>(
+    pub(super) fn lock_with_global_lock<'s>(
         &'s self,
         context: &Context<'_>,
         locked: &mut LockedSlots<'s>,
         slots: &[Slot],
     ) -> Result<GlobalLock<'s>, CommandError> {
-        let (turn, wait) = (self.turn_of(context)?, self.slot_wait(context, slots));
-        let all = slots.iter().all(|slot| locked.add(&turn, *slot, &|waited| wait.goes_on(waited)));
+        let (turn, wait) = (self.take_global_lock(context)?, self.slot_wait(context, slots));
+        let all = slots.iter().all(|slot| locked.add(&turn, *slot, &|waited| wait.keeps_waiting(waited)));
         if all { Ok(turn) } else { Err(wait.refusal()) }
     }
 
     /// Locks every slot.
     pub(super) fn lock_all(&self, context: &Context<'_>) -> Result<LockedSlots<'_>, CommandError> {
-        let (turn, wait) = (self.turn_of(context)?, self.slot_wait(context, &[]));
-        let locked = LockedSlots::all_while(&turn, &|waited| wait.goes_on(waited));
+        let (turn, wait) = (self.take_global_lock(context)?, self.slot_wait(context, &[]));
+        let locked = LockedSlots::all_while(&turn, &|waited| wait.keeps_waiting(waited));
         locked.ok_or_else(|| wait.refusal())
     }
 
     pub(super) fn slots_of(&self, entry: &Registered, args: Args<'_>) -> Slots {
         let mut slots = Slots::new();
         entry.command.visit_keys(args, &mut |index, _| slots.push(Slot::of_key(&args[index])));
-        if entry.command.reach == Reach::FirstArgument && self.topology.is_none() {
+        if entry.command.reach == LockScope::FirstArgument && self.topology.is_none() {
             slots.extend(args.get(1).map(Slot::of_key));
         }
         slots

@@ -14,7 +14,7 @@ use super::*;
 use crate::command::{Command, Group, Registry};
 use crate::effects::EffectLog;
 use crate::keys::{KeyFlags, KeySpec};
-use crate::settings::Gate;
+use crate::settings::NodeFlags;
 
 const KEY: &[KeySpec] = &[KeySpec::one(1, KeyFlags::RW)];
 
@@ -31,7 +31,7 @@ const COMMANDS: &[Command] = &[
 ];
 
 fn registry() -> &'static Registry {
-    static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::of_server(COMMANDS));
+    static REGISTRY: LazyLock<Registry> = LazyLock::new(|| Registry::for_server(COMMANDS));
     &REGISTRY
 }
 
@@ -107,7 +107,7 @@ impl Client {
             engine,
             commands: Commands::new(registry()),
             worker,
-            session: Session::new(1, Origin::Client, true),
+            session: Session::new(1, CommandOrigin::Client, true),
             log,
         }
     }
@@ -119,7 +119,7 @@ impl Client {
     fn say(&mut self, lines: &str) -> String {
         let (buffer, batch) = parsed(lines);
         let (worker, session, mut out) = (&mut self.worker, &mut self.session, Vec::new());
-        let requests = Requests { buffer: &buffer, batch: &batch, from: 0 };
+        let requests = PipelinedRequests { buffer: &buffer, batch: &batch, from: 0 };
         self.commands.on(&self.engine).run(worker, session, NOW, requests, &mut out);
         String::from_utf8(out).expect("text")
     }
@@ -135,7 +135,11 @@ fn parsed(lines: &str) -> (Vec<u8>, Batch) {
 
 /// A pause, demotion or load proceeds once each slot was unlocked: a command admitted before must not write when it
 /// locks its slot later. This helper changes the flags between the two steps.
-fn between_admission_and_slot(client: &mut Client, line: &str, gate: Gate) -> (Flow, String) {
+fn run_with_flag_set_after_admission(
+    client: &mut Client,
+    line: &str,
+    gate: NodeFlags,
+) -> (DispatchStatus, String) {
     let (buffer, batch) = parsed(line);
     let engine = &client.engine;
     let mut prepared = SmallVec::new();
@@ -146,54 +150,62 @@ fn between_admission_and_slot(client: &mut Client, line: &str, gate: Gate) -> (F
     engine.prepare(&mut pipeline, batch.requests(0..1, &buffer), &mut prepared);
     let request = &prepared[0];
     let (entry, admitted) = engine.admit(&pipeline.context, request).unwrap();
-    assert_eq!(admitted, Flow::Done, "nothing holds yet");
-    engine.settings.set_gate(gate, true);
+    assert_eq!(admitted, DispatchStatus::Done, "nothing holds yet");
+    engine.settings.set_node_flag(gate, true);
     let flow = engine.run_admitted(&mut pipeline, request, entry, false);
     drop(pipeline);
-    engine.settings.set_gate(gate, false);
+    engine.settings.set_node_flag(gate, false);
     (flow, String::from_utf8(out).unwrap())
 }
 
 #[test]
-fn a_command_admitted_before_a_pause_stops_at_its_slot() {
+fn command_admitted_before_pause_waits_at_its_slot() {
     let mut client = Client::new(None);
-    for (line, flow) in [("set k v", Flow::Paused), ("get k", Flow::Done), ("flushall", Flow::Paused)] {
-        assert_eq!(between_admission_and_slot(&mut client, line, Gate::WRITES_PAUSED).0, flow, "{line}");
+    for (line, flow) in [
+        ("set k v", DispatchStatus::Paused),
+        ("get k", DispatchStatus::Done),
+        ("flushall", DispatchStatus::Paused),
+    ] {
+        assert_eq!(
+            run_with_flag_set_after_admission(&mut client, line, NodeFlags::WRITES_PAUSED).0,
+            flow,
+            "{line}"
+        );
     }
     assert!(!client.is_logged());
 }
 
 #[test]
-fn a_command_admitted_on_a_master_is_refused_at_its_slot_on_a_replica_and_while_loading() {
+fn command_admitted_before_demotion_or_loading_is_refused_at_its_slot() {
     let mut client = Client::new(None);
-    let replica = Gate::REPLICA | Gate::READ_ONLY_REPLICA;
+    let replica = NodeFlags::REPLICA | NodeFlags::READ_ONLY_REPLICA;
     let readonly = "-READONLY You can't write against a read only replica.\r\n";
     let table = [
         ("set k v", replica, readonly),
         ("flushall", replica, readonly),
         ("get k", replica, "$-1\r\n"),
-        ("set k v", Gate::LOADING, "-LOADING Valkey is loading the dataset in memory\r\n"),
-        ("get k", Gate::LOADING, "-LOADING Valkey is loading the dataset in memory\r\n"),
+        ("set k v", NodeFlags::LOADING, "-LOADING Valkey is loading the dataset in memory\r\n"),
+        ("get k", NodeFlags::LOADING, "-LOADING Valkey is loading the dataset in memory\r\n"),
     ];
     for (line, gate, reply) in table {
-        let outcome = between_admission_and_slot(&mut client, line, gate);
-        assert_eq!(outcome, (Flow::Done, reply.to_owned()), "{line}");
+        let outcome = run_with_flag_set_after_admission(&mut client, line, gate);
+        assert_eq!(outcome, (DispatchStatus::Done, reply.to_owned()), "{line}");
     }
     assert_eq!(client.engine.keyspace.len(0), 0);
     assert!(!client.is_logged());
     client.engine.settings.extended_redis_compatibility.store(true, Ordering::Relaxed);
-    let (_, reply) = between_admission_and_slot(&mut client, "get k", Gate::LOADING);
+    let (_, reply) = run_with_flag_set_after_admission(&mut client, "get k", NodeFlags::LOADING);
     assert_eq!(reply, "-LOADING Redis is loading the dataset in memory\r\n");
-    let (_, reply) = between_admission_and_slot(&mut client, "set k v", Gate::MISCONF);
+    let (_, reply) = run_with_flag_set_after_admission(&mut client, "set k v", NodeFlags::MISCONF);
     assert!(reply.starts_with("-MISCONF Redis is configured to save RDB snapshots"), "{reply}");
     assert!(reply.contains("check the Redis logs"), "{reply}");
 }
 
 /// With `replica-read-only no` a replica accepts writes but does not propagate them.
 #[test]
-fn a_write_that_comes_to_its_slot_on_a_replica_is_not_logged() {
+fn write_on_writable_replica_is_not_logged() {
     let mut client = Client::new(None);
-    assert_eq!(between_admission_and_slot(&mut client, "set k v", Gate::REPLICA).1, "+OK\r\n");
+    assert_eq!(run_with_flag_set_after_admission(&mut client, "set k v", NodeFlags::REPLICA).1, "+OK\r\n");
     assert_eq!(client.say("get k"), "$1\r\nv\r\n");
     assert!(!client.is_logged());
     client.say("set k w");
@@ -216,7 +228,7 @@ fn master(byte: u8, endpoint: Endpoint) -> Member {
 
 /// Regression: clients got `MOVED 0 :0`.
 #[test]
-fn nobody_is_redirected_to_a_node_without_an_address() {
+fn no_redirect_to_node_without_address() {
     let known = Endpoint { ip: "127.0.0.1".to_owned(), port: 7001, ..Endpoint::default() };
     let unserved = Err(CommandError::SlotNotServed);
     let slot = Slot::new(0).unwrap();
@@ -240,41 +252,42 @@ fn nobody_is_redirected_to_a_node_without_an_address() {
 /// A topology is published slot by slot: during a role change a slot may belong to the node although the role does not
 /// permit writes.
 #[test]
-fn a_slot_that_is_its_own_is_not_written_to_by_a_replica_of_a_cluster() {
+fn replica_does_not_write_to_slots_it_still_owns() {
     let member = master(1, Endpoint::default());
     let me = member.id;
     let mut topology = Topology::new(me, Epoch(1), true, vec![member]);
     topology.assign(Slot::all(), me);
     let mut client = Client::new(Some(topology));
     for line in ["set k v", "get k"] {
-        let (_, reply) = between_admission_and_slot(&mut client, line, Gate::REPLICA);
+        let (_, reply) = run_with_flag_set_after_admission(&mut client, line, NodeFlags::REPLICA);
         assert_eq!(reply.starts_with("-READONLY"), line.starts_with("set"), "{line}: {reply}");
     }
 }
 
 #[test]
-fn a_transaction_admitted_before_a_pause_stops_too_and_runs_after_it() {
+fn transaction_admitted_before_pause_runs_after_it() {
     let mut client = Client::new(None);
     client.session.begin_transaction();
     assert_eq!(client.say("set k v\nget k"), "+QUEUED\r\n+QUEUED\r\n");
     let engine = &client.engine;
     let (worker, session) = (&mut client.worker, &mut client.session);
-    for (gate, flow, replied) in
-        [(Gate::WRITES_PAUSED, Flow::Paused, ""), (Gate::empty(), Flow::Done, "*2\r\n+OK\r\n$1\r\nv\r\n")]
-    {
-        engine.settings.set_gate(gate, true);
+    for (gate, flow, replied) in [
+        (NodeFlags::WRITES_PAUSED, DispatchStatus::Paused, ""),
+        (NodeFlags::empty(), DispatchStatus::Done, "*2\r\n+OK\r\n$1\r\nv\r\n"),
+    ] {
+        engine.settings.set_node_flag(gate, true);
         let mut out = Vec::new();
         let reply = Writer::new(&mut out, Protocol::Resp2);
         let ran =
             engine.exec(&mut Context::new(engine, &client.commands, worker, session, NOW, reply), false);
-        engine.settings.set_gate(gate, false);
+        engine.settings.set_node_flag(gate, false);
         assert_eq!((ran, out.as_slice()), (Ok(flow), replied.as_bytes()));
     }
 }
 
 /// Slots locked ahead for later commands are released before a command that may be slow.
 #[test]
-fn no_slot_is_locked_ahead_behind_a_command_that_may_take_long() {
+fn slow_command_releases_slots_locked_ahead() {
     let mut client = Client::new(None);
     client.say("set a 1\nset b 2\nset c 3\nset d 4");
     let (buffer, batch) = parsed("get a\nset b 5\nslow-get c\nget d");
@@ -286,7 +299,7 @@ fn no_slot_is_locked_ahead_behind_a_command_that_may_take_long() {
     let held = |pipeline: &Pipeline<'_>| pipeline.ahead.iter().filter(|touched| touched.is_some()).count();
     assert_eq!(held(&pipeline), 4);
     for (request, held_after) in prepared.iter().zip([3, 2, 0, 0]) {
-        assert_eq!(engine.step(&mut pipeline, request, true), Flow::Done);
+        assert_eq!(engine.step(&mut pipeline, request, true), DispatchStatus::Done);
         assert_eq!(held(&pipeline), held_after);
     }
     drop(pipeline);
@@ -294,7 +307,7 @@ fn no_slot_is_locked_ahead_behind_a_command_that_may_take_long() {
 }
 
 #[test]
-fn a_key_that_was_not_declared_is_an_error_to_its_client_alone() {
+fn undeclared_key_access_is_error_for_that_client_only() {
     const REFUSED: &str = "-ERR internal error: 'faulty' asked for a key that it did not declare\r\n";
     let mut client = Client::new(None);
     assert_eq!(client.say("set other v"), "+OK\r\n");

@@ -17,16 +17,16 @@ use keyspace::{GlobalLock, KeyLookup, LockedSlots};
 use resp::{Args, Request, Writer};
 use slot_routing::{Ownership, RouteRequest, Slot};
 
-use super::execution::{Call, Part};
+use super::execution::{Call, NestedOutcome};
 use super::pipeline::Pipeline;
-use super::{Dispatcher, Flow, Invocation, Prepared};
-use crate::command::{Caller, Commands, Context, Flags, Reach, Registered, Run};
+use super::{DispatchStatus, Dispatcher, Invocation, PrefetchedRequest};
+use crate::command::{Caller, CommandRunner, Commands, Context, Flags, LockScope, Registered};
 use crate::engine::{Engine, Worker};
 use crate::error::CommandError;
-use crate::session::{Origin, Session};
+use crate::session::{CommandOrigin, Session};
 use crate::shell_commands::NodeCommand;
 use crate::stats::add;
-use crate::transaction::{MAX_QUEUED_BYTES, Transaction, Unfinished};
+use crate::transaction::{DeferredExec, MAX_QUEUED_BYTES, Transaction};
 
 /// The locks of a running EXEC.
 #[derive(Default)]
@@ -39,7 +39,7 @@ struct HeldLocks<'a> {
 }
 
 /// Result of running a queue.
-enum Queue {
+enum QueueResult {
     /// All commands have replied.
     Answered,
     /// The total reply exceeds the client's limit.
@@ -59,10 +59,10 @@ impl Engine {
     pub(super) fn queue<'r>(
         &'r self,
         pipeline: &mut Pipeline<'r>,
-        request: &'r Prepared<'r>,
+        request: &'r PrefetchedRequest<'r>,
         asked: bool,
     ) -> Option<Result<(), CommandError>> {
-        if request.found.is_some_and(|entry| entry.command.flags.contains(Flags::AT_ONCE)) {
+        if request.found.is_some_and(|entry| entry.command.flags.contains(Flags::NOT_QUEUED)) {
             return None;
         }
         let admitted = self.admit(&pipeline.context, request);
@@ -74,7 +74,7 @@ impl Engine {
                 transaction.push(entry.index, request.args);
                 let selected = entry.command.selects(request.args, self.keyspace.databases());
                 transaction.db = selected.unwrap_or(transaction.db);
-                if transaction.bytes > MAX_QUEUED_BYTES && session.origin == Origin::Client {
+                if transaction.bytes > MAX_QUEUED_BYTES && session.origin == CommandOrigin::Client {
                     session.closing = true;
                 }
                 let queued = transaction.queue.len() as i32;
@@ -83,7 +83,7 @@ impl Engine {
                 Ok(())
             }
             // The request will start again elsewhere.
-            Err(error) if error.put_off().is_some() => Err(error),
+            Err(error) if error.deferral().is_some() => Err(error),
             Err(error) => {
                 transaction.failed = true;
                 Err(error)
@@ -95,7 +95,7 @@ impl Engine {
     fn check_queued<'r>(
         &'r self,
         pipeline: &mut Pipeline<'r>,
-        request: &'r Prepared<'r>,
+        request: &'r PrefetchedRequest<'r>,
         asked: bool,
         entry: &'static Registered,
     ) -> Result<&'static Registered, CommandError> {
@@ -112,7 +112,11 @@ impl Engine {
     }
 
     /// Runs the queue; commands that must wait are left for the connection.
-    pub(super) fn exec(&self, context: &mut Context<'_>, asked: bool) -> Result<Flow, CommandError> {
+    pub(super) fn exec(
+        &self,
+        context: &mut Context<'_>,
+        asked: bool,
+    ) -> Result<DispatchStatus, CommandError> {
         let none = CommandError::text("ERR EXEC without MULTI");
         let transaction = context.session.transaction.take().ok_or(none)?;
         if transaction.failed {
@@ -122,27 +126,28 @@ impl Engine {
         }
         let mut held = self.lock_transaction(context, &transaction, asked);
         let long = |held: &HeldLocks<'_>| self.queue_goes_to_background(context, &held.slots, &transaction);
-        let put_off =
-            held.as_ref().map_or_else(CommandError::put_off, |held| long(held).then_some(Flow::Long));
-        if let Some(flow) = put_off {
+        let deferral = held
+            .as_ref()
+            .map_or_else(CommandError::deferral, |held| long(held).then_some(DispatchStatus::Long));
+        if let Some(flow) = deferral {
             drop(held);
             context.session.transaction = Some(transaction);
             return Ok(flow);
         }
         // The flags may have changed since admission, as for any command.
-        let gate = self.settings.gate();
+        let gate = self.settings.node_flags();
         let passed = match (context.session.origin, &mut held) {
             (origin, Ok(held)) if origin.is_logged() && !gate.is_empty() => {
                 let nature = self.nature_of_exec(context, Flags::LOADING | Flags::STALE, &transaction);
                 self.pass_locked(context.session, gate, nature, &mut held.slots)
             }
-            _ => Ok(Flow::Done),
+            _ => Ok(DispatchStatus::Done),
         };
         let Context { session, reply, now, .. } = context;
-        if passed == Ok(Flow::Paused) {
+        if passed == Ok(DispatchStatus::Paused) {
             drop(held);
             session.transaction = Some(transaction);
-            return Ok(Flow::Paused);
+            return Ok(DispatchStatus::Paused);
         }
         session.leave_transaction();
         let held = passed.map_err(aborted).and(held).map(|mut held| {
@@ -153,7 +158,7 @@ impl Engine {
         self.unwatch(session);
         let Some(held) = held? else {
             reply.null_array();
-            return Ok(Flow::Done);
+            return Ok(DispatchStatus::Done);
         };
         let logged = context.session.origin.is_logged() && self.logs_under(gate);
         let start = context.reply.len();
@@ -162,15 +167,15 @@ impl Engine {
         // A queued HELLO changes the protocol of later replies.
         context.reply.set_protocol(context.session.protocol);
         match ran {
-            Queue::Answered => Ok(Flow::Done),
-            Queue::TooLong => {
+            QueueResult::Answered => Ok(DispatchStatus::Done),
+            QueueResult::TooLong => {
                 context.session.client.overflow();
-                Ok(Flow::Close)
+                Ok(DispatchStatus::Close)
             }
-            Queue::Unanswered(replies) => {
+            QueueResult::Unanswered(replies) => {
                 context.reply.truncate(start);
-                context.session.unfinished = Some(Box::new(Unfinished { transaction, replies }));
-                Ok(Flow::Node(NodeCommand::Exec))
+                context.session.unfinished = Some(Box::new(DeferredExec { transaction, replies }));
+                Ok(DispatchStatus::Node(NodeCommand::Exec))
             }
         }
     }
@@ -182,7 +187,7 @@ impl Engine {
         transaction: &'a Transaction,
         held: HeldLocks<'a>,
         logged: bool,
-    ) -> Queue {
+    ) -> QueueResult {
         let reply = outer.reply.reborrow();
         let mut context = Context::new(self, outer.commands, outer.worker, outer.session, outer.now, reply);
         let (holds_all, in_order) = (held.is_all, held.is_nothing());
@@ -198,7 +203,7 @@ impl Engine {
                 context.worker.effects.select(logged_db);
             }
             // Commands of the shell keep their order.
-            let follows = waits && is_shells(entry);
+            let follows = waits && is_shell_command(entry);
             if follows || waits && in_order {
                 places.push(None);
                 continue;
@@ -216,12 +221,12 @@ impl Engine {
         context.seal_effects();
         context.append_effects(first_db);
         let ran = match (waits, context.reply.is_over_limit()) {
-            (_, true) => Queue::TooLong,
-            (false, false) => Queue::Answered,
+            (_, true) => QueueResult::TooLong,
+            (false, false) => QueueResult::Answered,
             (true, false) => {
                 let reply = context.reply.buffer();
                 let replies = places.into_iter().map(|place| place.map(|place| reply[place].to_vec()));
-                Queue::Unanswered(replies.collect())
+                QueueResult::Unanswered(replies.collect())
             }
         };
         if !context.worker.ready.is_empty() {
@@ -237,24 +242,24 @@ impl Engine {
             return None;
         }
         // A command that may be deferred is shown to monitors only when it runs.
-        let is_shells = is_shells(call.entry);
-        if !is_shells {
+        let is_shell_command = is_shell_command(call.entry);
+        if !is_shell_command {
             context.show(call.entry, call.args, false);
         }
-        match self.execute_part(context, call) {
-            Part::Replied => {
-                if is_shells {
+        match self.execute_nested(context, call) {
+            NestedOutcome::Replied => {
+                if is_shell_command {
                     context.show(call.entry, call.args, false);
                 }
                 None
             }
-            Part::Nothing(nothing) => {
+            NestedOutcome::WouldBlock(nothing) => {
                 nothing(&mut context.reply);
                 self.count(context, (call.entry, call.args), context.reply.len(), 0);
                 None
             }
-            Part::HandOver(command) if context.session.origin == Origin::Client => Some(command),
-            Part::HandOver(_) => {
+            NestedOutcome::Defer(command) if context.session.origin == CommandOrigin::Client => Some(command),
+            NestedOutcome::Defer(_) => {
                 context.refuse(&CommandError::text("ERR Command not allowed inside a transaction"));
                 None
             }
@@ -287,13 +292,13 @@ impl Engine {
         let mut goes_beyond = false;
         for (entry, request) in queued(context.commands, transaction) {
             // The shell locks slots itself.
-            if !is_shells(entry) {
+            if !is_shell_command(entry) {
                 let of_one = self.slots_of(entry, request.args());
-                goes_beyond |= self.may_go_beyond(worker, entry, request.args(), &of_one);
+                goes_beyond |= self.may_touch_undeclared_keys(worker, entry, request.args(), &of_one);
                 slots.extend(of_one);
             }
         }
-        let routes = self.topology.is_some() && session.origin == Origin::Client;
+        let routes = self.topology.is_some() && session.origin == CommandOrigin::Client;
         if routes && slots.iter().any(|slot| *slot != slots[0]) {
             return Err(CommandError::CrossSlot);
         }
@@ -316,15 +321,17 @@ impl Engine {
         goes_beyond: bool,
     ) -> Result<HeldLocks<'s>, CommandError> {
         let mut held = HeldLocks::default();
-        let walks = |by: fn(Run) -> bool| walks_all(queued(context.commands, transaction), by);
-        let shell_walks = walks(|run| matches!(run, Run::Shell(_)));
-        if walks(|run| !matches!(run, Run::Shell(_))) || shell_walks && (goes_beyond || !slots.is_empty()) {
+        let walks = |by: fn(CommandRunner) -> bool| walks_all(queued(context.commands, transaction), by);
+        let shell_walks = walks(|run| matches!(run, CommandRunner::Shell(_)));
+        if walks(|run| !matches!(run, CommandRunner::Shell(_)))
+            || shell_walks && (goes_beyond || !slots.is_empty())
+        {
             held.slots = self.lock_all(context)?;
             held.is_all = true;
         } else if goes_beyond {
-            held.turn = Some(self.lock_under_turn(context, &mut held.slots, slots)?);
+            held.turn = Some(self.lock_with_global_lock(context, &mut held.slots, slots)?);
         } else {
-            held.slots = self.lock_these(context, slots)?;
+            held.slots = self.lock_slots(context, slots)?;
         }
         Ok(held)
     }
@@ -357,11 +364,19 @@ impl Engine {
 
     /// Returns whether a command may access undeclared keys. In a cluster the undeclared keys of a script with declared
     /// keys are in the same slot.
-    fn may_go_beyond(&self, worker: &Worker, entry: &Registered, args: Args<'_>, slots: &[Slot]) -> bool {
+    fn may_touch_undeclared_keys(
+        &self,
+        worker: &Worker,
+        entry: &Registered,
+        args: Args<'_>,
+        slots: &[Slot],
+    ) -> bool {
         match (entry.command.run, &self.topology) {
-            (Run::Script(_), None) => true,
-            (Run::Script(_), Some(_)) => slots.is_empty() || self.is_known_to_roam(worker, entry, args),
-            (_, None) => entry.command.names_keys_later(args),
+            (CommandRunner::Script(_), None) => true,
+            (CommandRunner::Script(_), Some(_)) => {
+                slots.is_empty() || self.touches_undeclared_keys(worker, entry, args)
+            }
+            (_, None) => entry.command.has_key_patterns(args),
             (_, Some(_)) => false,
         }
     }
@@ -380,10 +395,10 @@ impl Engine {
     pub(super) fn refused_exec(
         &self,
         session: &mut Session,
-        request: &Prepared<'_>,
+        request: &PrefetchedRequest<'_>,
         error: CommandError,
     ) -> CommandError {
-        let is_exec = request.found.is_some_and(|entry| matches!(entry.command.run, Run::Exec));
+        let is_exec = request.found.is_some_and(|entry| matches!(entry.command.run, CommandRunner::Exec));
         if !is_exec {
             if let Some(transaction) = &mut session.transaction {
                 transaction.failed = true;
@@ -440,7 +455,7 @@ impl Dispatcher<'_> {
         let (reply, db) = (Writer::new(reply, session.protocol), session.db);
         let mut context = Context::new(engine, self.commands, worker, session, now, reply);
         context.caller = Caller::Exec;
-        context.worker.effects.start(engine.logs_under(engine.settings.gate()));
+        context.worker.effects.start(engine.logs_under(engine.settings.node_flags()));
         let handed_over = engine.run_queued(&mut context, call);
         if handed_over.is_some() {
             context.show(call.entry, call.args, false);
@@ -469,16 +484,17 @@ fn queued_at<'t>(
 /// Returns whether any of the commands selected by their caller visits all slots.
 fn walks_all<'t>(
     queue: impl Iterator<Item = (&'static Registered, &'t Request)>,
-    by: impl Fn(Run) -> bool,
+    by: impl Fn(CommandRunner) -> bool,
 ) -> bool {
-    let through_them = |reach| matches!(reach, Reach::EachSlot | Reach::AllSlots | Reach::NamedSlot);
+    let through_them =
+        |reach| matches!(reach, LockScope::EachSlot | LockScope::AllSlots | LockScope::NamedSlot);
     let mut commands = queue.map(|(entry, _)| entry.command);
     commands.any(|command| through_them(command.reach) && by(command.run))
 }
 
 /// Returns whether the shell or the connection runs the command.
-fn is_shells(entry: &Registered) -> bool {
-    matches!(entry.command.run, Run::Shell(_) | Run::Node(_))
+fn is_shell_command(entry: &Registered) -> bool {
+    matches!(entry.command.run, CommandRunner::Shell(_) | CommandRunner::Node(_))
 }
 
 /// Returns EXEC's error when it is refused as a whole.

@@ -8,18 +8,18 @@ use resp::{Request, Writer};
 use slot_routing::{Ownership, Slot};
 
 use super::admission::{Verdict, admit};
-use super::execution::{Call, Part};
-use super::{Dispatcher, Flow, Invocation, Ran};
-use crate::clients::Unblock;
+use super::execution::{Call, NestedOutcome};
+use super::{DispatchStatus, Dispatcher, ExecutedCommand, Invocation};
+use crate::clients::UnblockReason;
 use crate::command::{Caller, Commands, Context, Flags};
 use crate::engine::{Engine, Worker};
-use crate::session::{Origin, Session};
-use crate::settings::Gate;
-use crate::waiting::{AT_ONCE, Ready, Served, Wait, Waiter, WaitingCall};
+use crate::session::{CommandOrigin, Session};
+use crate::settings::NodeFlags;
+use crate::waiting::{BlockedCommand, FETCH_BATCH, KeyWait, ReadyKey, ServedReply, Waiter};
 
 /// What follows the end of a wait, besides sending the reply.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Resumed {
+pub enum WaitEnd {
     /// Continue with the next request.
     Replied,
     /// Run this request again before the next one, since its keys may have moved.
@@ -27,7 +27,7 @@ pub enum Resumed {
 }
 
 /// A waiter that may be served now.
-struct Candidate {
+struct WaiterCandidate {
     /// Index of its key among the ready keys.
     ready: usize,
     waiter: Arc<Waiter>,
@@ -35,12 +35,17 @@ struct Candidate {
 
 impl Engine {
     /// Blocks the client, or replies like after a timeout if the caller may not block. The command's slots are locked.
-    pub(super) fn block(&self, context: &mut Context<'_>, call: Invocation<'_>, mut wait: Wait) -> Flow {
+    pub(super) fn block(
+        &self,
+        context: &mut Context<'_>,
+        call: Invocation<'_>,
+        mut wait: KeyWait,
+    ) -> DispatchStatus {
         let session = &mut *context.session;
         if let Some(until) = session.resumes {
             wait.until = until;
         }
-        let waiting = WaitingCall {
+        let waiting = BlockedCommand {
             command: call.entry.index,
             request: wait.resolved.take().unwrap_or_else(|| Request::from(call.args)),
             slots: self.slots_of(call.entry, call.args).into_iter().collect(),
@@ -53,10 +58,10 @@ impl Engine {
         session.waiting = Some(self.waits.add(&session.client, waiting, wait));
         // A thread that sets the flag makes the existing waiters run their commands again; this one may have been added
         // after that.
-        if self.settings.gate().contains(Gate::CLUSTER_DOWN) {
-            session.client.unblock(Unblock::RunAgain);
+        if self.settings.node_flags().contains(NodeFlags::CLUSTER_DOWN) {
+            session.client.unblock(UnblockReason::Retry);
         }
-        Flow::Blocked
+        DispatchStatus::Blocked
     }
 
     /// Serves the waiters of changed keys as far as possible, under the locks under which the keys were changed. A
@@ -75,11 +80,12 @@ impl Engine {
             for (number, key) in ready.iter_mut().enumerate() {
                 let slot = Slot::of_key(&key.key);
                 let waiters = self.waits.next(key.db, slot, &key.key, key.after, key.is_gone);
-                more.push(waiters.len() == AT_ONCE);
+                more.push(waiters.len() == FETCH_BATCH);
                 key.after = waiters.last().map(|waiter| waiter.number());
-                candidates.extend(waiters.into_iter().map(|waiter| Candidate { ready: number, waiter }));
+                candidates
+                    .extend(waiters.into_iter().map(|waiter| WaiterCandidate { ready: number, waiter }));
             }
-            let round = Round {
+            let round = ServingRound {
                 engine: self,
                 commands: context.commands,
                 now,
@@ -107,12 +113,12 @@ impl Dispatcher<'_> {
         worker: &mut Worker,
         session: &mut Session,
         now: Millis,
-        how: Unblock,
+        how: UnblockReason,
         out: &mut Vec<u8>,
-    ) -> Resumed {
-        let Some(waiter) = session.waiting.take() else { return Resumed::Replied };
+    ) -> WaitEnd {
+        let Some(waiter) = session.waiting.take() else { return WaitEnd::Replied };
         let engine = self.engine;
-        let served = engine.take_out(&waiter);
+        let served = engine.remove_waiter(&waiter);
         session.client.set_blocked(false);
         if session.subscriber {
             session.client.release_messages();
@@ -123,48 +129,48 @@ impl Dispatcher<'_> {
                 out.extend_from_slice(&served.reply);
                 session.last_write = session.last_write.max(served.last_write);
                 session.last_change = session.last_change.max(served.last_change);
-                return Resumed::Replied;
+                return WaitEnd::Replied;
             }
-            (None, Unblock::RunAgain) => {
+            (None, UnblockReason::Retry) => {
                 session.asking |= waiter.call.asked;
                 session.resumes = Some(waiter.wait.until);
-                return Resumed::RunAgain(waiter.call.request.clone());
+                return WaitEnd::RunAgain(waiter.call.request.clone());
             }
-            (None, Unblock::Timeout) => (waiter.wait.nothing)(&mut Writer::new(out, session.protocol)),
-            (None, Unblock::Error | Unblock::RoleChanged) => {
+            (None, UnblockReason::Timeout) => (waiter.wait.nothing)(&mut Writer::new(out, session.protocol)),
+            (None, UnblockReason::Error | UnblockReason::RoleChanged) => {
                 let text = how.error().unwrap_or_default();
                 worker.stats.count_rejection(waiter.call.command, text);
                 Writer::new(out, session.protocol).error(text);
-                session.closing |= how == Unblock::RoleChanged;
+                session.closing |= how == UnblockReason::RoleChanged;
             }
         }
         let (args, reply_len) = (waiter.call.request.args(), out.len() - start);
         let entry = self.commands.entry(waiter.call.command);
-        engine.account(&worker.stats, session, now, &Ran { entry, args, nanos: 0, reply_len });
-        Resumed::Replied
+        engine.account(&worker.stats, session, now, &ExecutedCommand { entry, args, nanos: 0, reply_len });
+        WaitEnd::Replied
     }
 }
 
 /// Creates a copy of the client's session in which its command runs.
 fn stand_in(waiter: &Waiter) -> Session {
-    let mut session = Session::of(waiter.client.clone(), Origin::Client, true);
+    let mut session = Session::of(waiter.client.clone(), CommandOrigin::Client, true);
     session.db = waiter.call.db;
     session.protocol = waiter.call.protocol;
     session
 }
 
 /// A round of serving waiters, one after another.
-struct Round<'a> {
+struct ServingRound<'a> {
     engine: &'a Engine,
     commands: &'a Commands,
     now: Millis,
     /// Whether changes under the already locked slots are logged.
     logged: bool,
-    ready: &'a [Ready],
-    candidates: &'a [Candidate],
+    ready: &'a [ReadyKey],
+    candidates: &'a [WaiterCandidate],
 }
 
-impl<'a> Round<'a> {
+impl<'a> ServingRound<'a> {
     /// Serves all waiters that can be served; `slots` are locked already. Returns for each key whether it still exists.
     fn serve(&self, worker: &'a mut Worker, slots: LockedSlots<'a>) -> Vec<bool> {
         let mut is_there = vec![true; self.ready.len()];
@@ -176,7 +182,7 @@ impl<'a> Round<'a> {
         let mut logged = self.logged;
         for candidate in self.candidates {
             let (waiter, there) = (&*candidate.waiter, &mut is_there[candidate.ready]);
-            if (*there || waiter.wait.also_if_gone) && self.may_serve(&mut context, waiter, &mut logged) {
+            if (*there || waiter.wait.wakes_on_removal) && self.may_serve(&mut context, waiter, &mut logged) {
                 context.worker.effects.start(logged);
                 *there = self.try_one(&mut context, waiter, &self.ready[candidate.ready]);
             }
@@ -190,7 +196,7 @@ impl<'a> Round<'a> {
             context.slots.release();
             context.slots = self.engine.keyspace.lock_many(&waiter.call.slots);
             // The flags and slot ownership may have changed since the key was changed.
-            *logged = self.engine.logs_under(self.engine.settings.gate());
+            *logged = self.engine.logs_under(self.engine.settings.node_flags());
             if !context.slots.iter_mut().all(|data| data.ownership() == Ownership::Mine) {
                 waiter.run_again();
                 return false;
@@ -206,7 +212,7 @@ impl<'a> Round<'a> {
 
     /// Returns whether a waiter's command may run now, by node state and permissions.
     fn is_admitted(&self, context: &Context<'_>, waiter: &Waiter) -> bool {
-        let (engine, gate) = (self.engine, self.engine.settings.gate());
+        let (engine, gate) = (self.engine, self.engine.settings.node_flags());
         let entry = self.commands.entry(waiter.call.command);
         let session = stand_in(waiter);
         if !gate.is_empty() {
@@ -221,7 +227,7 @@ impl<'a> Round<'a> {
     }
 
     /// Runs a waiter's command if it can complete; returns whether the key still exists.
-    fn try_one(&self, context: &mut Context<'a>, waiter: &'a Waiter, ready: &Ready) -> bool {
+    fn try_one(&self, context: &mut Context<'a>, waiter: &'a Waiter, ready: &ReadyKey) -> bool {
         let engine = self.engine;
         let key = engine.keyspace.key(&ready.key);
         if !context.slots.has(key.slot()) {
@@ -232,7 +238,7 @@ impl<'a> Round<'a> {
             KeyLookup::Live(place) => Some(table.kind(place)),
             KeyLookup::Missing | KeyLookup::Expired(_) => None,
         };
-        if kind != Some(waiter.wait.kind) && !waiter.wait.also_if_gone {
+        if kind != Some(waiter.wait.kind) && !waiter.wait.wakes_on_removal {
             return kind.is_some();
         }
         let mut served = waiter.served.lock();
@@ -243,13 +249,13 @@ impl<'a> Round<'a> {
         context.reply.set_protocol(context.session.protocol);
         let entry = self.commands.entry(waiter.call.command);
         let call = Call { entry, args: waiter.call.request.args(), key: None, holds_all: false };
-        waiter.client.put_messages_behind_reply();
-        let part = engine.execute_part(context, call);
+        waiter.client.hold_messages_for_reply();
+        let part = engine.execute_nested(context, call);
         context.seal_effects();
         context.append_effects(waiter.call.db);
         match part {
-            Part::Replied => {}
-            Part::Nothing(_) | Part::HandOver(_) => {
+            NestedOutcome::Replied => {}
+            NestedOutcome::WouldBlock(_) | NestedOutcome::Defer(_) => {
                 context.reply.truncate(0);
                 waiter.client.release_messages();
                 return true;
@@ -257,7 +263,7 @@ impl<'a> Round<'a> {
         }
         let reply = std::mem::take(context.reply.buffer());
         let Session { last_write, last_change, .. } = *context.session;
-        *served = Some(Served { reply, last_write, last_change });
+        *served = Some(ServedReply { reply, last_write, last_change });
         engine.waits.remove(waiter);
         drop(served);
         waiter.let_go();

@@ -6,7 +6,7 @@ use config::{PubsubDefault, Values, keys};
 
 use super::Engine;
 use crate::hot_keys::HotKeyWindows;
-use crate::settings::Gate;
+use crate::settings::NodeFlags;
 
 impl Engine {
     /// Applies the current configuration.
@@ -23,11 +23,11 @@ impl Engine {
         let open_channels = values[keys::ACL_PUBSUB_DEFAULT] == PubsubDefault::AllChannels;
         self.users.write().set_all_channels_by_default(open_channels);
         self.limit_memory(values[keys::MAXMEMORY]);
-        self.limit_client_memory(values[keys::MAXMEMORY_CLIENTS].of(values[keys::MAXMEMORY]));
+        self.set_client_memory_limit(values[keys::MAXMEMORY_CLIENTS].of(values[keys::MAXMEMORY]));
         let (threads, micros) = (values[keys::LONG_COMMAND_THREADS], values[keys::LONG_COMMAND_THRESHOLD]);
         let nanos = if threads == 0 { u64::MAX } else { micros.saturating_mul(1000) };
         self.long_commands.set_threshold(nanos);
-        self.settings.set_gate(Gate::BACKGROUND, nanos == 0);
+        self.settings.set_node_flag(NodeFlags::BACKGROUND, nanos == 0);
     }
 
     /// Configures the slow log, the command log and the ACL log.

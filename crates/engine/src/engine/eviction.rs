@@ -3,7 +3,7 @@
 //! Before each command the worker checks the memory use ([`crate::budget`]). Above the limit it evicts keys, without
 //! holding a slot lock, until memory use is below the limit or the time allowed by `maxmemory-eviction-tenacity` is
 //! over. Then the command proceeds; eviction goes on before the next command and on the shell's timer. If nothing can
-//! be evicted, commands that need memory are refused ([`Gate::OUT_OF_MEMORY`]). [`crate::eviction`] chooses the keys.
+//! be evicted, commands that need memory are refused ([`NodeFlags::OUT_OF_MEMORY`]). [`crate::eviction`] chooses the keys.
 //!
 //! The deletion of an evicted key is logged before the command that needed the memory.
 
@@ -12,10 +12,10 @@ use keyspace::{KeyLookup, ScanItem, Table};
 use smallvec::SmallVec;
 
 use super::{Engine, Worker};
-use crate::eviction::{Candidate, Evictor, Policy, Room};
+use crate::eviction::{Candidate, EvictionRule, Evictor, MemoryState};
 use crate::notifications::Class;
 use crate::random::Random;
-use crate::settings::{Evicting, Gate, Lazy};
+use crate::settings::{EvictionSettings, LazyFreeReason, NodeFlags};
 use crate::stats::add;
 
 /// Inspects one of this many keys before it moves on to another slot.
@@ -26,24 +26,24 @@ const ROUNDS: usize = 64;
 impl Engine {
     /// Returns whether this node may evict: replicas leave eviction to the master, and paused writes and loading forbid
     /// it.
-    fn may_evict(&self, gate: Gate) -> bool {
-        let replica = gate.contains(Gate::REPLICA) && self.settings.evicting().replica_ignores;
-        !replica && !gate.intersects(Gate::PAUSED | Gate::LOADING)
+    fn may_evict(&self, gate: NodeFlags) -> bool {
+        let replica = gate.contains(NodeFlags::REPLICA) && self.settings.evicting().replica_ignores;
+        !replica && !gate.intersects(NodeFlags::PAUSED | NodeFlags::LOADING)
     }
 
     /// Sets the memory limit in bytes; 0 means unlimited. It takes effect before the next command.
     pub fn limit_memory(&self, bytes: usize) {
         self.budget.set_limit(bytes);
-        self.settings.set_gate(Gate::OUT_OF_MEMORY, false);
+        self.settings.set_node_flag(NodeFlags::OUT_OF_MEMORY, false);
     }
 
     /// Sets the limit on the memory of all clients in bytes; 0 means unlimited. As in Valkey, the minimum is 128 KB:
     /// below that no client could stay connected to raise it.
-    pub(crate) fn limit_client_memory(&self, bytes: usize) {
+    pub(crate) fn set_client_memory_limit(&self, bytes: usize) {
         const LEAST_CLIENT_LIMIT: usize = 128 * 1024;
         let bytes = if bytes == 0 { 0 } else { bytes.max(LEAST_CLIENT_LIMIT) };
         self.clients.limit_memory(bytes);
-        self.budget.watch_clients(bytes > 0);
+        self.budget.set_clients_limited(bytes > 0);
     }
 
     /// Returns the bytes by which memory use exceeds the limit.
@@ -60,7 +60,7 @@ impl Engine {
 
     /// Updates the memory account with the calling thread's allocations, for threads that run no commands but free much
     /// memory allocated by others.
-    pub fn tell_memory(&self, worker: &mut Worker) {
+    pub fn report_allocations(&self, worker: &mut Worker) {
         if self.budget.is_limited() {
             self.budget.tell(&mut worker.told);
         }
@@ -73,46 +73,46 @@ impl Engine {
     }
 
     /// Evicts keys if memory use exceeds the limit. The caller must not hold a slot lock.
-    pub fn make_room(&self, worker: &mut Worker, now: Millis) -> Room {
+    pub fn make_room(&self, worker: &mut Worker, now: Millis) -> MemoryState {
         self.budget.tell(&mut worker.told);
         let room = match self.excess() {
-            0 => Room::Enough,
-            _ => self.evict_for_a_while(worker, now),
+            0 => MemoryState::BelowLimit,
+            _ => self.evict_until_deadline(worker, now),
         };
-        self.budget.note_over(room != Room::Enough, worker.nanos);
-        self.settings.set_gates(
-            Gate::OUT_OF_MEMORY,
-            if room == Room::None { Gate::OUT_OF_MEMORY } else { Gate::empty() },
+        self.budget.record_over_limit(room != MemoryState::BelowLimit, worker.nanos);
+        self.settings.set_node_flags(
+            NodeFlags::OUT_OF_MEMORY,
+            if room == MemoryState::Exhausted { NodeFlags::OUT_OF_MEMORY } else { NodeFlags::empty() },
         );
         room
     }
 
     #[cold]
-    fn evict_for_a_while(&self, worker: &mut Worker, now: Millis) -> Room {
+    fn evict_until_deadline(&self, worker: &mut Worker, now: Millis) -> MemoryState {
         // Evict clients before keys.
         self.evict_clients();
         if self.excess() == 0 {
-            return Room::Enough;
+            return MemoryState::BelowLimit;
         }
         let evicting = self.settings.evicting();
-        if !self.may_evict(self.settings.gate()) {
-            return Room::Enough;
+        if !self.may_evict(self.settings.node_flags()) {
+            return MemoryState::BelowLimit;
         }
         // In import mode the source decides which keys to keep.
-        if evicting.policy.order.is_none() || self.settings.gate().contains(Gate::IMPORTING) {
-            return Room::None;
+        if evicting.policy.order.is_none() || self.settings.node_flags().contains(NodeFlags::IMPORTING) {
+            return MemoryState::Exhausted;
         }
         let begun = (worker.nanos)();
         let mut evictor = std::mem::take(&mut worker.evictor);
-        let mut room = Room::Enough;
+        let mut room = MemoryState::BelowLimit;
         while self.excess() > 0 {
             if !self.evict_one(worker, &mut evictor, evicting, now) {
-                room = Room::None;
+                room = MemoryState::Exhausted;
                 break;
             }
             self.budget.tell(&mut worker.told);
             if (worker.nanos)().saturating_sub(begun) > evicting.nanos {
-                room = Room::Evicting;
+                room = MemoryState::Evicting;
                 break;
             }
         }
@@ -122,14 +122,20 @@ impl Engine {
     }
 
     /// Evicts one key; returns whether there was a candidate.
-    fn evict_one(&self, worker: &mut Worker, evictor: &mut Evictor, evicting: Evicting, now: Millis) -> bool {
+    fn evict_one(
+        &self,
+        worker: &mut Worker,
+        evictor: &mut Evictor,
+        evicting: EvictionSettings,
+        now: Millis,
+    ) -> bool {
         evictor.follow(evicting.policy);
         for _ in 0..ROUNDS {
             // A sampled key may still turn out to be a better candidate.
             if let Some(best) = evictor.best() {
                 self.keyspace.prefetch_slot(&self.keyspace.key_in(best.slot, &best.key));
             }
-            if !self.look_at_some(worker, evictor, evicting, now) {
+            if !self.sample_candidates(worker, evictor, evicting, now) {
                 return false;
             }
             while let Some(best) = evictor.pop() {
@@ -142,14 +148,14 @@ impl Engine {
     }
 
     /// Samples random keys as candidates; returns whether there are any.
-    fn look_at_some(
+    fn sample_candidates(
         &self,
         worker: &mut Worker,
         evictor: &mut Evictor,
-        evicting: Evicting,
+        evicting: EvictionSettings,
         now: Millis,
     ) -> bool {
-        let Evicting { policy, samples, .. } = evicting;
+        let EvictionSettings { policy, samples, .. } = evicting;
         let (mut seen, lfu) = (0, self.settings.lfu());
         while seen < samples {
             let random = worker.random.number();
@@ -177,12 +183,12 @@ impl Engine {
     }
 
     /// Removes a key unless it is gone or was used since it was sampled.
-    fn evict(&self, worker: &mut Worker, candidate: &Candidate, policy: Policy, now: Millis) -> bool {
+    fn evict(&self, worker: &mut Worker, candidate: &Candidate, policy: EvictionRule, now: Millis) -> bool {
         let Candidate { merit, slot, db, ref key } = *candidate;
         let begun = (worker.nanos)();
         let mut guard = self.keyspace.lock(slot);
         // Checked under the slot lock: pausing and becoming a replica lock each slot once after they set their flag.
-        if !self.may_evict(self.settings.gate()) {
+        if !self.may_evict(self.settings.node_flags()) {
             return false;
         }
         let hashed = self.keyspace.key_in(slot, key);
@@ -197,10 +203,10 @@ impl Engine {
             return false;
         }
         let dropped = guard.table(db).evict(place, &hashed);
-        self.key_gone(db, slot, key, self.settings.deletion(Lazy::EVICTION));
+        self.log_removed_key(db, slot, key, self.settings.deletion(LazyFreeReason::EVICTION));
         self.notify(Class::EVICTED, "evicted", db, key);
         drop(guard);
-        self.lazy_free.discard(dropped, self.settings.is_lazy(Lazy::EVICTION));
+        self.lazy_free.discard(dropped, self.settings.is_lazy(LazyFreeReason::EVICTION));
         add(&worker.stats.evicted_keys, 1);
         self.latency.sample("eviction-del", now, (worker.nanos)().saturating_sub(begun));
         true

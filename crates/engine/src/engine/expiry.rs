@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 
 use super::{Engine, Worker};
 use crate::notifications::Class;
-use crate::settings::{Gate, Lazy};
+use crate::settings::{LazyFreeReason, NodeFlags};
 use crate::stats::add;
 
 /// Keys and fields removed per lock of a slot: about ten microseconds of work.
@@ -33,14 +33,14 @@ impl Engine {
     /// whose expiry its own clients set ([`super::local_expiry`]).
     pub fn expire_cycle(&self, worker: &mut Worker, now: Millis, budget: Duration) -> bool {
         let active = self.settings.active_expire.load(Ordering::Relaxed);
-        let stopped = self.settings.gate().intersection(Gate::NOT_BY_ITSELF);
-        if !active || !Gate::REPLICA.contains(stopped) {
+        let stopped = self.settings.node_flags().intersection(NodeFlags::NO_OWN_CHANGES);
+        if !active || !NodeFlags::REPLICA.contains(stopped) {
             return false;
         }
         let end = (worker.nanos)().saturating_add(u64::try_from(budget.as_nanos()).unwrap_or(u64::MAX));
         let more = self.expire_local(worker, now, |worker| (worker.nanos)() >= end);
-        if more || stopped == Gate::REPLICA {
-            self.tell_of_changes();
+        if more || stopped == NodeFlags::REPLICA {
+            self.send_invalidations();
             return more;
         }
         let mut due = self.keyspace.due_slots(now);
@@ -52,7 +52,7 @@ impl Engine {
                 let more = self.expire_some(worker, slot, now);
                 // Checked after every slot, even if few of its keys were due, since there may be many slots.
                 if (worker.nanos)() >= end {
-                    self.tell_of_changes();
+                    self.send_invalidations();
                     self.expiry_cursor.0.store(slot.index() + usize::from(!more), Ordering::Relaxed);
                     return true;
                 }
@@ -61,7 +61,7 @@ impl Engine {
                 }
             }
         }
-        self.tell_of_changes();
+        self.send_invalidations();
         false
     }
 
@@ -77,9 +77,9 @@ impl Engine {
         };
         // Checked again under the slot lock: pausing and becoming a replica lock each slot once after they set their
         // flag.
-        let stopped = self.settings.gate().intersects(Gate::NOT_BY_ITSELF);
+        let stopped = self.settings.node_flags().intersects(NodeFlags::NO_OWN_CHANGES);
         let wanted = self.log.wanted();
-        let deletion = self.settings.deletion(Lazy::EXPIRE);
+        let deletion = self.settings.deletion(LazyFreeReason::EXPIRE);
         for (db, table) in guard.tables().filter(|_| !stopped) {
             worker.effects.start(wanted);
             while dropped.len() < KEYS_PER_LOCK {
@@ -118,7 +118,7 @@ impl Engine {
         let full = dropped.len() == KEYS_PER_LOCK;
         add(&worker.stats.expired_keys, (dropped.len() - fields) as u64);
         add(&worker.stats.expired_fields, fields as u64);
-        let lazy = self.settings.is_lazy(Lazy::EXPIRE);
+        let lazy = self.settings.is_lazy(LazyFreeReason::EXPIRE);
         dropped.into_iter().for_each(|value| self.lazy_free.discard(value, lazy));
         full
     }

@@ -25,43 +25,43 @@ impl Default for Lease {
 
 impl Engine {
     /// Renews the lease until `until`, in nanoseconds of the workers' clock. Other reasons not to serve stay in force.
-    pub fn extend_lease(&self, until: u64) {
+    pub fn renew_lease(&self, until: u64) {
         self.lease.0.store(until, Ordering::Release);
-        self.pauses.unpause(&self.settings, PausePurpose::Standstill);
+        self.pauses.unpause(&self.settings, PausePurpose::ProcessSuspended);
     }
 
     /// Checked by a worker before it runs commands; an expired lease pauses all commands until it is renewed.
     #[inline(always)]
-    pub fn mind_lease(&self, now: u64) {
+    pub fn check_lease(&self, now: u64) {
         if now > self.lease.0.load(Ordering::Acquire) {
-            self.stand_by();
+            self.pause_until_renewed();
         }
     }
 
     #[cold]
-    fn stand_by(&self) {
-        self.pauses.pause(&self.settings, PausePurpose::Standstill, PauseMode::All, Millis(i64::MAX));
+    fn pause_until_renewed(&self) {
+        self.pauses.pause(&self.settings, PausePurpose::ProcessSuspended, PauseMode::All, Millis(i64::MAX));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::Gate;
+    use crate::settings::NodeFlags;
 
     #[test]
-    fn commands_wait_from_the_end_of_a_lease_until_it_is_extended() {
-        let engine = Engine::of_sentinel(acl::CommandCatalogue::default(), 1);
+    fn commands_wait_while_lease_is_expired() {
+        let engine = Engine::for_sentinel(acl::CommandCatalogue::default(), 1);
         let is_open_at = |now| {
-            engine.mind_lease(now);
-            !engine.settings.gate().contains(Gate::ALL_PAUSED)
+            engine.check_lease(now);
+            !engine.settings.node_flags().contains(NodeFlags::ALL_PAUSED)
         };
         assert!(is_open_at(u64::MAX), "without others there is no lease");
-        engine.extend_lease(100);
+        engine.renew_lease(100);
         assert!(is_open_at(100));
         let ends = engine.pauses.ends();
         assert!(!is_open_at(101));
-        engine.extend_lease(200);
+        engine.renew_lease(200);
         assert!(is_open_at(101));
         assert_eq!(engine.pauses.ends(), ends + 1, "they are woken");
     }

@@ -8,7 +8,7 @@
 //! The deletion is reported to this node's clients but not logged, just like the write itself. A replica that becomes a
 //! master drops these records: all keys expire in the usual way then ([`super::expiry`]).
 //!
-//! At most [`MOST`] keys are recorded. Further keys are hidden when they expire and removed when they are next written.
+//! At most [`MAX_RECORDED_KEYS`] keys are recorded. Further keys are hidden when they expire and removed when they are next written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,34 +20,34 @@ use parking_lot::Mutex;
 
 use super::{Engine, Worker};
 use crate::notifications::Class;
-use crate::settings::{Gate, Lazy};
+use crate::settings::{LazyFreeReason, NodeFlags};
 use crate::stats::add;
 
 /// Maximum number of recorded keys: about 50 MB with names of 50 bytes.
-const MOST: usize = 1 << 18;
+const MAX_RECORDED_KEYS: usize = 1 << 18;
 
 /// Database and name of a key.
-type Name = (u16, Arc<[u8]>);
+type DbKey = (u16, Arc<[u8]>);
 
 /// The recorded keys, indexed by name and by time.
 #[derive(Debug, Default)]
-struct Times {
-    by_name: BTreeMap<Name, Millis>,
-    by_time: BTreeSet<(Millis, Name)>,
+struct RecordedExpiries {
+    by_name: BTreeMap<DbKey, Millis>,
+    by_time: BTreeSet<(Millis, DbKey)>,
 }
 
-impl Times {
-    fn set(&mut self, name: Name, time: Option<Millis>) {
+impl RecordedExpiries {
+    fn set(&mut self, name: DbKey, time: Option<Millis>) {
         if let Some(before) = self.by_name.remove(&name) {
             self.by_time.remove(&(before, name.clone()));
         }
-        if let Some(time) = time.filter(|_| self.by_name.len() < MOST) {
+        if let Some(time) = time.filter(|_| self.by_name.len() < MAX_RECORDED_KEYS) {
             self.by_time.insert((time, name.clone()));
             self.by_name.insert(name, time);
         }
     }
 
-    fn pop_due(&mut self, now: Millis) -> Option<(Millis, Name)> {
+    fn pop_due(&mut self, now: Millis) -> Option<(Millis, DbKey)> {
         if self.by_time.first()?.0 > now {
             return None;
         }
@@ -63,11 +63,11 @@ pub(crate) struct LocalExpiry {
     /// Number of recorded keys; makes the empty case one atomic load.
     count: AtomicUsize,
     /// Lock order: after the slot lock.
-    times: Mutex<Times>,
+    times: Mutex<RecordedExpiries>,
 }
 
 impl LocalExpiry {
-    fn change<R>(&self, change: impl FnOnce(&mut Times) -> R) -> R {
+    fn change<R>(&self, change: impl FnOnce(&mut RecordedExpiries) -> R) -> R {
         let mut times = self.times.lock();
         let outcome = change(&mut times);
         self.count.store(times.by_name.len(), Ordering::Relaxed);
@@ -87,7 +87,7 @@ impl Engine {
 
     /// Returns the number of recorded keys.
     #[must_use]
-    pub fn local_expiries(&self) -> usize {
+    pub fn local_expiry_count(&self) -> usize {
         self.local_expiry.len()
     }
 
@@ -102,7 +102,7 @@ impl Engine {
             return false;
         }
         if !self.settings.is_replica() {
-            self.local_expiry.change(|times| *times = Times::default());
+            self.local_expiry.change(|times| *times = RecordedExpiries::default());
             return false;
         }
         while let Some((time, (db, name))) = self.local_expiry.change(|times| times.pop_due(now)) {
@@ -124,7 +124,7 @@ impl Engine {
         // Skip locked slots: a script may hold one for long, and this thread must not block.
         let mut guard = self.keyspace.try_lock(key.slot())?;
         // Checked again under the slot lock: a role change locks each slot once after it sets its flag.
-        if self.settings.gate().intersection(Gate::NOT_BY_ITSELF) != Gate::REPLICA {
+        if self.settings.node_flags().intersection(NodeFlags::NO_OWN_CHANGES) != NodeFlags::REPLICA {
             return None;
         }
         let table = guard.table(db);
@@ -139,7 +139,7 @@ impl Engine {
         self.notify(Class::EXPIRED, "expired", db, name);
         drop(guard);
         add(&worker.stats.expired_keys, 1);
-        self.lazy_free.discard(dropped, self.settings.is_lazy(Lazy::EXPIRE));
+        self.lazy_free.discard(dropped, self.settings.is_lazy(LazyFreeReason::EXPIRE));
         Some(())
     }
 }
@@ -148,13 +148,13 @@ impl Engine {
 mod tests {
     use super::*;
 
-    fn name(name: &str) -> Name {
+    fn name(name: &str) -> DbKey {
         (0, name.as_bytes().into())
     }
 
     #[test]
-    fn keys_come_in_the_order_of_their_times_and_each_once() {
-        let mut times = Times::default();
+    fn recorded_keys_are_popped_once_in_expiry_order() {
+        let mut times = RecordedExpiries::default();
         for (key, time) in [("a", 30), ("b", 20), ("a", 10), ("c", 40)] {
             times.set(name(key), Some(Millis(time)));
         }
@@ -167,12 +167,12 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_remembered_than_there_is_room_for() {
-        let mut times = Times::default();
-        for number in 0..=MOST {
+    fn number_of_recorded_keys_is_limited() {
+        let mut times = RecordedExpiries::default();
+        for number in 0..=MAX_RECORDED_KEYS {
             times.set(name(&number.to_string()), Some(Millis(1)));
         }
-        assert_eq!((times.by_name.len(), times.by_time.len()), (MOST, MOST));
+        assert_eq!((times.by_name.len(), times.by_time.len()), (MAX_RECORDED_KEYS, MAX_RECORDED_KEYS));
         times.set(name("0"), Some(Millis(2)));
         assert_eq!(times.by_name.get(&name("0")), Some(&Millis(2)), "one that is known keeps its place");
     }

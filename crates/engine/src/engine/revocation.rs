@@ -4,7 +4,7 @@
 //! connections, must reply OK only when no request of an affected client still runs under the old rules. Each client
 //! therefore has a counter that is odd while its requests run and that changes at every point where the client has
 //! checked for revocations. The client checks before the first request of a batch, and before each further request
-//! while [`Gate::REVOKING`] is set; otherwise the check is a single load. The revoker publishes its change, sets the
+//! while [`NodeFlags::REVOKING`] is set; otherwise the check is a single load. The revoker publishes its change, sets the
 //! flag, and waits until each affected client's counter is even or has changed ([`Engine::await_revoked`]).
 //!
 //! Invariants: the revoker holds no slot lock while it waits, since a client may wait for that slot; and the revoker
@@ -20,7 +20,7 @@ use parking_lot::{Condvar, Mutex};
 use super::Engine;
 use crate::clients::Client;
 use crate::session::Session;
-use crate::settings::{Gate, Settings};
+use crate::settings::{NodeFlags, Settings};
 
 /// Most commands finish within this many spins.
 const SPINS: u32 = 200;
@@ -39,14 +39,14 @@ impl Revocations {
     fn change(&self, settings: &Settings, change: impl FnOnce(&mut usize)) {
         let mut revokers = self.revokers.lock();
         change(&mut revokers);
-        settings.set_gate(Gate::REVOKING, *revokers > 0);
+        settings.set_node_flag(NodeFlags::REVOKING, *revokers > 0);
     }
 }
 
 impl Engine {
     /// Checks for revocations before the session's next request; returns whether the session may continue.
     #[inline]
-    pub(crate) fn may_go_on(&self, session: &mut Session) -> bool {
+    pub(crate) fn check_session(&self, session: &mut Session) -> bool {
         let gone = session.client.is_killed()
             || session.users_version != self.users_version() && !self.refresh_user(session);
         session.closing |= gone;
@@ -55,9 +55,9 @@ impl Engine {
 
     /// The check between two requests of a batch, which a revoker is waiting for.
     #[cold]
-    pub(crate) fn look_up_from_work(&self, session: &mut Session) -> bool {
+    pub(crate) fn check_revocation(&self, session: &mut Session) -> bool {
         session.client.running.renew();
-        self.may_go_on(session)
+        self.check_session(session)
     }
 
     /// Waits until no request of these clients is running that began before the change. The caller holds no slot lock
@@ -65,13 +65,13 @@ impl Engine {
     pub fn await_revoked(&self, clients: &[Arc<Client>]) {
         fence(Ordering::SeqCst);
         if clients.iter().any(|client| client.running.are_on()) {
-            self.wait_for_turns(clients);
+            self.wait_for_request_end(clients);
         }
-        clients.iter().filter(|client| client.is_killed()).for_each(|client| self.stop_telling(client));
+        clients.iter().filter(|client| client.is_killed()).for_each(|client| self.stop_notifications(client));
     }
 
     #[cold]
-    fn wait_for_turns(&self, clients: &[Arc<Client>]) {
+    fn wait_for_request_end(&self, clients: &[Arc<Client>]) {
         self.revocations.change(&self.settings, |revokers| *revokers += 1);
         fence(Ordering::SeqCst);
         for turns in clients.iter().map(|client| &client.running) {
@@ -80,7 +80,7 @@ impl Engine {
                 spins += 1;
                 if spins < SPINS {
                     std::hint::spin_loop();
-                } else if self.settings.gate().contains(Gate::BUSY) {
+                } else if self.settings.node_flags().contains(NodeFlags::BUSY) {
                     break;
                 } else {
                     let mut revokers = self.revocations.revokers.lock();

@@ -9,12 +9,12 @@ use std::sync::Arc;
 use slot_routing::{Ownership, Slot, Topology};
 
 use super::Engine;
-use crate::settings::Gate;
+use crate::settings::NodeFlags;
 
 /// A published topology whose lost slots have not been updated yet.
 #[derive(Debug)]
 #[must_use]
-pub struct Rerouting {
+pub struct TopologyChange {
     before: Arc<Topology>,
     topology: Arc<Topology>,
     others: Vec<Slot>,
@@ -22,14 +22,14 @@ pub struct Rerouting {
 
 impl Engine {
     /// Switches to a topology in one call.
-    pub fn route_by(&self, topology: Topology) {
-        if let Some(rerouting) = self.begin_routing_by(topology) {
-            self.end_routing(rerouting);
+    pub fn apply_topology(&self, topology: Topology) {
+        if let Some(rerouting) = self.begin_topology_change(topology) {
+            self.end_topology_change(rerouting);
         }
     }
 
     /// First half of a switch: takes over gained slots and publishes the topology. Returns `None` without cluster mode.
-    pub fn begin_routing_by(&self, topology: impl Into<Arc<Topology>>) -> Option<Rerouting> {
+    pub fn begin_topology_change(&self, topology: impl Into<Arc<Topology>>) -> Option<TopologyChange> {
         let (published, topology) = (self.topology.as_ref()?, topology.into());
         let before = published.load_full();
         let is_ours =
@@ -39,18 +39,18 @@ impl Engine {
             changed.filter(|slot| self.keyspace.is_in_use(*slot)).partition(is_ours);
         self.flip(&topology, ours);
         published.store(topology.clone());
-        Some(Rerouting { before, topology, others })
+        Some(TopologyChange { before, topology, others })
     }
 
     /// Second half of a switch: updates all other changed slots.
-    pub fn end_routing(&self, rerouting: Rerouting) {
-        let Rerouting { before, topology, others } = rerouting;
+    pub fn end_topology_change(&self, rerouting: TopologyChange) {
+        let TopologyChange { before, topology, others } = rerouting;
         self.flip(&topology, others);
         let (served, serves) = (before.slots_of_my_shard(), topology.slots_of_my_shard());
         let left = |slot: Slot| served.contains(slot) && !serves.contains(slot);
         self.pubsub.leave_slots(left);
         self.reset_slot_costs(self.keyspace.slots().filter(|slot| left(*slot)));
-        self.settings.set_gate(Gate::CLUSTER_DOWN, !topology.serving);
+        self.settings.set_node_flag(NodeFlags::CLUSTER_DOWN, !topology.serving);
         if !topology.serving {
             self.retry_waiters();
         }
@@ -60,7 +60,7 @@ impl Engine {
     pub fn begin_routing(&self) {
         if let Some(published) = &self.topology {
             let topology = published.load();
-            self.settings.set_gate(Gate::CLUSTER_DOWN, !topology.serving);
+            self.settings.set_node_flag(NodeFlags::CLUSTER_DOWN, !topology.serving);
             self.flip(&topology, self.keyspace.slots());
         }
     }

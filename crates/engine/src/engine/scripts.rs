@@ -7,7 +7,7 @@ use scripting::{FunctionError, Interpreter, Options, Restore};
 
 use super::{Engine, Worker};
 use crate::scripting::{Runnable, ScriptHooks, Scripting, sha_of};
-use crate::settings::Gate;
+use crate::settings::NodeFlags;
 
 /// The Redis version that scripts see in `redis.REDIS_VERSION`.
 const VERSION: &str = "7.2.4";
@@ -47,7 +47,8 @@ impl Engine {
     /// `busy-reply-threshold`. Called periodically by a thread that never waits for a slot.
     pub fn watch_scripts(&self) -> bool {
         let busy = self.scripts.any_busy();
-        self.settings.set_gates(Gate::BUSY, if busy { Gate::BUSY } else { Gate::empty() });
+        self.settings
+            .set_node_flags(NodeFlags::BUSY, if busy { NodeFlags::BUSY } else { NodeFlags::empty() });
         busy
     }
 

@@ -6,15 +6,15 @@ use keyspace::Key;
 use resp::Protocol;
 
 use super::Engine;
-use crate::session::{Mute, Session};
-use crate::watch::{Watched, Watcher};
+use crate::session::{ReplySuppression, Session};
+use crate::watch::{WatchedKey, Watcher};
 
 impl Engine {
     /// Watches one key, with its slot locked. If `was_expired`, removal of the key does not count as a change.
     pub fn watch(&self, session: &mut Session, key: &Key<'_>, was_expired: bool) {
         let watching = &mut session.watching;
         let first = watching.keys.is_empty();
-        let watched = Watched { db: session.db, key: key.bytes().to_vec() };
+        let watched = WatchedKey { db: session.db, key: key.bytes().to_vec() };
         let bytes = watched.bytes();
         if !watching.keys.insert(watched) {
             return;
@@ -63,21 +63,21 @@ impl Engine {
     pub fn disconnect(&self, session: &mut Session) {
         self.discard(session);
         self.forget_wait(session);
-        self.stop_telling(&session.client);
+        self.stop_notifications(&session.client);
         self.clients.disconnect(session.id);
     }
 
     /// Resets the session to its initial state (RESET). Queued messages are appended to `out`.
     pub fn reset(&self, session: &mut Session, out: &mut Vec<u8>) {
         self.discard(session);
-        self.stop_telling(&session.client);
+        self.stop_notifications(&session.client);
         session.take_messages(out);
         self.log_out(session);
         session.subscriber = false;
         session.tracks = false;
         session.db = 0;
         session.asking = false;
-        session.mute = Mute::Nothing;
+        session.mute = ReplySuppression::None;
         session.set_readonly(false);
         session.set_knows_redirect(false);
         session.set_protocol(Protocol::Resp2);

@@ -17,13 +17,13 @@ const MOST_COPIED: usize = 100_000;
 
 /// Copies keys from another engine when they are first accessed.
 #[derive(Debug)]
-pub(crate) struct Staged {
+pub(crate) struct CopyOnAccess {
     source: Arc<Engine>,
     copied: Mutex<HashSet<Vec<u8>>>,
     whole: AtomicBool,
 }
 
-impl Staged {
+impl CopyOnAccess {
     /// Copies a key from all databases, unless it was copied before. The caller has locked its slot.
     pub(crate) fn bring(&self, keyspace: &Keyspace, slots: &mut LockedSlots<'_>, name: &[u8]) {
         if self.whole.load(Ordering::Relaxed) || !self.copied.lock().insert(name.to_vec()) {
@@ -46,7 +46,7 @@ impl Staged {
     }
 
     /// Copies the whole data set; returns `false` if it is too large. The caller has locked all slots.
-    pub(crate) fn bring_all(&self, keyspace: &Keyspace, slots: &mut LockedSlots<'_>) -> bool {
+    pub(crate) fn copy_all(&self, keyspace: &Keyspace, slots: &mut LockedSlots<'_>) -> bool {
         let source = &self.source.keyspace;
         if self.whole.load(Ordering::Relaxed) {
             return true;
@@ -81,7 +81,8 @@ impl Engine {
         to.hll_sparse_bytes.store(from.hll_sparse_bytes.load(Ordering::Relaxed), Ordering::Relaxed);
         engine.wall_base.store(self.wall_base.load(Ordering::Relaxed), Ordering::Relaxed);
         let source = self.clone();
-        engine.staged = Some(Staged { source, copied: Mutex::default(), whole: AtomicBool::new(false) });
+        engine.staged =
+            Some(CopyOnAccess { source, copied: Mutex::default(), whole: AtomicBool::new(false) });
         engine
     }
 }

@@ -4,7 +4,7 @@
 use slot_routing::{ReplOffset, Slot};
 
 use super::Engine;
-use crate::clients::{ChannelKind, Client, Mode, Tracking};
+use crate::clients::{ChannelKind, Client, Tracking, TrackingMode};
 use crate::notifications::Class;
 use crate::session::Session;
 use crate::watch::Presence;
@@ -18,7 +18,7 @@ impl Engine {
 
     /// Starts tracking, or changes its mode (CLIENT TRACKING ON).
     pub fn start_tracking(&self, session: &mut Session, tracking: Tracking) {
-        session.tracks = tracking.mode != Mode::Broadcast;
+        session.tracks = tracking.mode != TrackingMode::Broadcast;
         session.subscriber = true;
         self.tracking.start(&session.client, tracking);
     }
@@ -36,7 +36,7 @@ impl Engine {
     }
 
     /// Removes all subscriptions, tracking and monitoring of a disconnected client.
-    pub(crate) fn stop_telling(&self, client: &Client) {
+    pub(crate) fn stop_notifications(&self, client: &Client) {
         self.pubsub.unsubscribe_all(client);
         self.tracking.stop(client);
         self.monitors.stop(&self.settings, client);
@@ -45,8 +45,8 @@ impl Engine {
     /// Sends pending invalidations to clients in broadcast mode. Called after each change of keys, once the slot locks
     /// are released.
     #[inline]
-    pub fn tell_of_changes(&self) {
-        self.tracking.tell_of_changes(&self.clients);
+    pub fn send_invalidations(&self) {
+        self.tracking.send_invalidations(&self.clients);
     }
 
     /// Publishes a keyspace event if anyone may be subscribed. The caller holds the key's slot lock.
@@ -85,14 +85,14 @@ impl Engine {
         self.watches.lost(db, slot, key);
         self.tracking.changed(&self.clients, slot, key, None);
         if self.waits.any(slot) {
-            self.waits.tell_loss(db, slot, key);
+            self.waits.report_removal(db, slot, key);
         }
     }
 
     /// Logs the removal of a key outside of a command (expired, or migrated away) with `deletion` (DEL or UNLINK), and
     /// notifies clients. The caller holds the slot lock and has checked under it that this node may delete. Returns the
     /// log offset after the entry if the log has a reader.
-    pub fn key_gone(&self, db: u16, slot: Slot, key: &[u8], deletion: &[u8]) -> Option<ReplOffset> {
+    pub fn log_removed_key(&self, db: u16, slot: Slot, key: &[u8], deletion: &[u8]) -> Option<ReplOffset> {
         self.lost(db, slot, key);
         if !self.log.wanted() {
             return None;
@@ -103,7 +103,7 @@ impl Engine {
     }
 
     /// Invalidates all watches and tracked keys, when a full resync replaces the data set without running commands.
-    pub fn touch_all_watched(&self) {
+    pub fn invalidate_all_watches(&self) {
         self.tracking.all_changed(&self.clients);
         for db in 0..self.keyspace.databases() {
             self.watches.replaced(db, |_| (Presence::Live, Presence::Live));

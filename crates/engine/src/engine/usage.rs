@@ -28,19 +28,19 @@ impl Default for UsageKind {
 
 impl Engine {
     /// Sets the initial usage of new keys.
-    pub fn set_usage_of_new(&self, now: Millis) {
+    pub fn set_initial_usage(&self, now: Millis) {
         let usage = if self.settings.lfu().is_some() { Usage::lfu(now) } else { Usage::lru(now) };
         usage.set_for_new_keys();
     }
 
     /// Resets the usage of all keys if the policy changed its kind. Called after a settings change, by one thread at a
     /// time.
-    pub fn adopt_usage_kind(&self, now: Millis) {
+    pub fn reset_usage_of_other_kind(&self, now: Millis) {
         let counts_uses = self.settings.lfu().is_some();
         if self.usage_kind.counts_uses.swap(counts_uses, Ordering::Relaxed) == counts_uses {
             return;
         }
-        self.set_usage_of_new(now);
+        self.set_initial_usage(now);
         self.usage_kind.reset_below.store(0, Ordering::Relaxed);
         for slot in self.keyspace.slots() {
             self.keyspace.reset_usage(slot, Usage::for_new_keys());

@@ -124,11 +124,11 @@ impl Engine {
     /// Closes the connections of deleted users and of subscribers that lost access to their channels. `own` is closed
     /// after its reply. Returns the other clients, which may still be running commands ([`Engine::await_revoked`]).
     #[must_use]
-    pub fn end_clients(&self, own: Option<&mut Session>) -> Vec<Arc<Client>> {
+    pub fn close_unauthorized_clients(&self, own: Option<&mut Session>) -> Vec<Arc<Client>> {
         let users = self.users.read();
         let is_to_go = |client: &Client| match users.find(&client.user.lock()) {
             None => true,
-            Some(user) => hears_too_much(client, user),
+            Some(user) => has_forbidden_subscription(client, user),
         };
         let own_id = own.as_ref().map(|session| session.id);
         let mut others = self.clients.all();
@@ -144,7 +144,7 @@ impl Engine {
 }
 
 /// Returns whether a client is subscribed to a channel that its user may no longer access.
-fn hears_too_much(client: &Client, user: &User) -> bool {
+fn has_forbidden_subscription(client: &Client, user: &User) -> bool {
     ChannelKind::ALL.into_iter().any(|kind| {
         let is_pattern = kind == ChannelKind::Pattern;
         client.names_of(kind).iter().any(|name| !user.may_subscribe(ChannelUse { name, is_pattern }))

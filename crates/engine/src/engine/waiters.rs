@@ -3,27 +3,27 @@
 use slot_routing::{Ownership, Slot};
 
 use super::Engine;
-use crate::clients::Unblock;
+use crate::clients::UnblockReason;
 use crate::session::Session;
-use crate::settings::Gate;
-use crate::waiting::{Served, Waiter};
+use crate::settings::NodeFlags;
+use crate::waiting::{ServedReply, Waiter};
 
 impl Engine {
     /// Removes the wait of a disconnected client.
     pub(super) fn forget_wait(&self, session: &mut Session) {
         if let Some(waiter) = session.waiting.take() {
-            self.take_out(&waiter);
+            self.remove_waiter(&waiter);
         }
     }
 
     /// Removes a waiter from its queues, so that it is not served any more.
-    pub(crate) fn take_out(&self, waiter: &Waiter) -> Option<Served> {
+    pub(crate) fn remove_waiter(&self, waiter: &Waiter) -> Option<ServedReply> {
         let mut served = waiter.served.lock();
         match served.take() {
             Some(served) => Some(served),
             None => {
                 // A thread that still holds a reference to the waiter sees it as served.
-                *served = Some(Served::default());
+                *served = Some(ServedReply::default());
                 self.waits.remove(waiter);
                 None
             }
@@ -36,19 +36,19 @@ impl Engine {
         data.set_ownership(ownership);
         let served = matches!(ownership, Ownership::Mine | Ownership::Migrating | Ownership::Importing);
         if !served {
-            self.retry_waiters_of(slot);
+            self.retry_slot_waiters(slot);
         }
     }
 
     /// Makes all waiting clients run their commands again, since the commands may be refused now.
     pub fn retry_waiters(&self) {
-        self.keyspace.slots().for_each(|slot| self.retry_waiters_of(slot));
+        self.keyspace.slots().for_each(|slot| self.retry_slot_waiters(slot));
     }
 
-    fn retry_waiters_of(&self, slot: Slot) {
+    fn retry_slot_waiters(&self, slot: Slot) {
         if self.waits.any(slot) {
             for client in self.waits.of_slot(slot) {
-                client.unblock(Unblock::RunAgain);
+                client.unblock(UnblockReason::Retry);
             }
         }
     }
@@ -57,14 +57,14 @@ impl Engine {
     /// still start to wait. As in Valkey, clients in READONLY mode keep waiting for the replication stream, and clients
     /// with the REDIRECT capability are redirected to the master.
     pub fn unblock_all(&self) {
-        let redirects = self.settings.gate().contains(Gate::REDIRECTS);
+        let redirects = self.settings.node_flags().contains(NodeFlags::REDIRECTS);
         let waiting = self.waits.served_by_replicas();
         for client in self.clients.all() {
             let how = match waiting.get(&client.id) {
                 Some(true) => continue,
                 // Its command runs again and replies with a redirection.
-                Some(_) if redirects && client.knows_redirect() => Unblock::RunAgain,
-                Some(_) | None => Unblock::RoleChanged,
+                Some(_) if redirects && client.knows_redirect() => UnblockReason::Retry,
+                Some(_) | None => UnblockReason::RoleChanged,
             };
             client.unblock(how);
         }
@@ -78,13 +78,13 @@ impl Engine {
 
     /// Returns the number of awaited keys whose waiters also end when the key is removed.
     #[must_use]
-    pub fn awaited_keys_that_may_go(&self) -> usize {
-        self.waits.keys_that_may_go()
+    pub fn awaited_keys_with_removal(&self) -> usize {
+        self.waits.keys_with_removal_waiters()
     }
 
     /// Returns whether all waiters that were counted on entry were counted on exit; for tests.
     #[must_use]
-    pub fn waits_are_counted(&self) -> bool {
-        self.waits.are_counted()
+    pub fn waiter_counts_match(&self) -> bool {
+        self.waits.counts_match()
     }
 }

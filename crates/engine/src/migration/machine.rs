@@ -25,7 +25,7 @@ use persistence::Dialect;
 use resp::{Value, encode_request};
 use slot_routing::Slot;
 
-use super::{CapturedKey, Order, Release};
+use super::{CapturedKey, MigrateArgs, ReleaseResult};
 use crate::error::CommandError;
 
 /// Number of rounds in which changed keys are sent again before writes are paused.
@@ -35,7 +35,7 @@ const UNREADABLE: &str = "ERR Bad data format";
 
 /// Why MIGRATE failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
+pub enum MigrateError {
     /// No connection to the target within the timeout.
     #[error("IOERR error or timeout connecting to the client")]
     Connecting,
@@ -53,14 +53,14 @@ pub enum Failure {
     NotOurs(CommandError),
 }
 
-/// The next step of the driver. Each step except the last is answered by one [`Input`].
+/// The next step of the driver. Each step except the last is answered by one [`MigrateStepResult`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub enum MigrateStep {
     /// Pause writes to the given slots until the end, then capture the keys in the given formats.
     Capture {
         /// Slots to pause; may include already paused ones.
         hold: Vec<Slot>,
-        /// Indexes in [`Order::keys`] with the payload format.
+        /// Indexes in [`MigrateArgs::keys`] with the payload format.
         keys: Vec<(usize, Dialect)>,
     },
     /// Connect to the target, or reuse a cached connection.
@@ -74,7 +74,7 @@ pub enum Step {
     Read,
     /// Delete this key if it still has the captured value.
     Release {
-        /// Index in [`Order::keys`].
+        /// Index in [`MigrateArgs::keys`].
         key: usize,
         /// The value that the target has.
         captured: CapturedKey,
@@ -84,7 +84,7 @@ pub enum Step {
     /// Reply to the client with `NOKEY`, `OK` or an error, and end all slot pauses.
     Reply {
         /// The reply.
-        result: Result<&'static str, Failure>,
+        result: Result<&'static str, MigrateError>,
         /// Whether the connection may be cached for reuse.
         keep_link: bool,
     },
@@ -92,7 +92,7 @@ pub enum Step {
 
 /// The result of a step.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Input {
+pub enum MigrateStepResult {
     /// The captured keys in the order of the step; `None` for missing ones.
     Captured(Vec<Option<CapturedKey>>),
     /// Connected to the target.
@@ -103,7 +103,7 @@ pub enum Input {
         to_self: bool,
     },
     /// Connecting failed.
-    NotLinked(Failure),
+    NotLinked(MigrateError),
     /// All bytes were sent.
     Sent,
     /// The connection broke while sending.
@@ -113,7 +113,7 @@ pub enum Input {
     /// The connection broke or sent malformed data.
     NotAnswered,
     /// The result of releasing the key.
-    Released(Result<Release, CommandError>),
+    Released(Result<ReleaseResult, CommandError>),
     /// No pause is active any more.
     Unpaused,
     /// The step did not complete before [`Migration::deadline`].
@@ -122,7 +122,7 @@ pub enum Input {
 
 /// A key in transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Parcel {
+struct KeyTransfer {
     key: usize,
     dialect: Dialect,
     /// `None` if the key was deleted here after it was restored on the target.
@@ -131,7 +131,7 @@ struct Parcel {
 
 /// The connection to the target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Link {
+enum TargetLink {
     None,
     Up {
         /// Whether it is a cached connection without a reply since its reuse.
@@ -142,39 +142,39 @@ enum Link {
 /// The state of a running MIGRATE.
 #[derive(Debug)]
 pub struct Migration {
-    order: Order,
+    order: MigrateArgs,
     asking: bool,
     deadline: Instant,
-    link: Link,
+    link: TargetLink,
     round: u32,
     /// The keys of this round, in the order of their replies.
-    parcels: Vec<Parcel>,
+    parcels: Vec<KeyTransfer>,
     /// Index of the key whose reply is next.
     next: usize,
     /// Whether the next reply is that of ASKING before a DEL.
-    answers_asking: bool,
+    expects_asking_reply: bool,
     /// Keys to send again.
-    again: Vec<Parcel>,
-    failure: Option<Failure>,
+    again: Vec<KeyTransfer>,
+    failure: Option<MigrateError>,
     /// The error if the deadline passes in the current step.
-    at_deadline: Failure,
+    timeout_error: MigrateError,
 }
 
 impl Migration {
     /// Starts a migration. In cluster mode (`asking`) the target is importing the slot and does not own it yet.
     #[must_use]
-    pub fn new(now: Instant, order: Order, asking: bool) -> (Self, Step) {
-        let parcel = |key| Parcel { key, dialect: Dialect::Redis, captured: None };
+    pub fn new(now: Instant, order: MigrateArgs, asking: bool) -> (Self, MigrateStep) {
+        let parcel = |key| KeyTransfer { key, dialect: Dialect::Redis, captured: None };
         let mut migration = Self {
             deadline: now + order.timeout,
-            link: Link::None,
+            link: TargetLink::None,
             round: 0,
             parcels: Vec::new(),
             next: 0,
-            answers_asking: false,
+            expects_asking_reply: false,
             again: (0..order.keys.len()).map(parcel).collect(),
             failure: None,
-            at_deadline: Failure::Reading,
+            timeout_error: MigrateError::Reading,
             order,
             asking,
         };
@@ -193,30 +193,30 @@ impl Migration {
     /// # Panics
     ///
     /// If the result does not belong to the last step.
-    pub fn handle(&mut self, wall: Millis, outcome: Input) -> Step {
+    pub fn handle(&mut self, wall: Millis, outcome: MigrateStepResult) -> MigrateStep {
         match outcome {
-            Input::Captured(captured) => self.on_captured(wall, captured),
-            Input::Linked { to_self: true, .. } => reply(Err(Failure::Reading)),
-            Input::Linked { kept, to_self: false } => {
-                self.link = Link::Up { untried: kept };
+            MigrateStepResult::Captured(captured) => self.on_captured(wall, captured),
+            MigrateStepResult::Linked { to_self: true, .. } => reply(Err(MigrateError::Reading)),
+            MigrateStepResult::Linked { kept, to_self: false } => {
+                self.link = TargetLink::Up { untried: kept };
                 self.send(wall)
             }
-            Input::NotLinked(failure) => reply(Err(failure)),
-            Input::Sent => self.read(),
-            Input::NotSent => self.on_link_lost(Failure::Writing),
-            Input::Answered(answer) => {
-                self.link = Link::Up { untried: false };
+            MigrateStepResult::NotLinked(failure) => reply(Err(failure)),
+            MigrateStepResult::Sent => self.read(),
+            MigrateStepResult::NotSent => self.on_connection_lost(MigrateError::Writing),
+            MigrateStepResult::Answered(answer) => {
+                self.link = TargetLink::Up { untried: false };
                 self.on_answer(answer)
             }
-            Input::NotAnswered => self.on_link_lost(Failure::Reading),
-            Input::Released(outcome) => self.on_released(outcome),
-            Input::Unpaused => self.release(),
+            MigrateStepResult::NotAnswered => self.on_connection_lost(MigrateError::Reading),
+            MigrateStepResult::Released(outcome) => self.on_released(outcome),
+            MigrateStepResult::Unpaused => self.release(),
             // A timeout does not mean failure: the target may still execute what was sent.
-            Input::Deadline => reply(Err(self.at_deadline.clone())),
+            MigrateStepResult::Deadline => reply(Err(self.timeout_error.clone())),
         }
     }
 
-    fn begin_round(&mut self) -> Step {
+    fn begin_round(&mut self) -> MigrateStep {
         self.round += 1;
         (self.parcels, self.next) = (take(&mut self.again), 0);
         let slots: BTreeSet<Slot> = match self.round > TRIES {
@@ -224,10 +224,10 @@ impl Migration {
             false => BTreeSet::new(),
         };
         let keys = self.parcels.iter().map(|parcel| (parcel.key, parcel.dialect)).collect();
-        Step::Capture { hold: slots.into_iter().collect(), keys }
+        MigrateStep::Capture { hold: slots.into_iter().collect(), keys }
     }
 
-    fn on_captured(&mut self, wall: Millis, captured: Vec<Option<CapturedKey>>) -> Step {
+    fn on_captured(&mut self, wall: Millis, captured: Vec<Option<CapturedKey>>) -> MigrateStep {
         assert_eq!(captured.len(), self.parcels.len(), "each key is looked for");
         for (parcel, captured) in self.parcels.iter_mut().zip(captured) {
             parcel.captured = captured;
@@ -237,18 +237,18 @@ impl Migration {
         }
         match self.link {
             _ if self.parcels.is_empty() => reply(Ok("NOKEY")),
-            Link::None => self.reach(false),
-            Link::Up { .. } => self.send(wall),
+            TargetLink::None => self.reach(false),
+            TargetLink::Up { .. } => self.send(wall),
         }
     }
 
-    fn reach(&mut self, anew: bool) -> Step {
-        (self.link, self.at_deadline) = (Link::None, Failure::Connecting);
-        Step::Link { anew }
+    fn reach(&mut self, anew: bool) -> MigrateStep {
+        (self.link, self.timeout_error) = (TargetLink::None, MigrateError::Connecting);
+        MigrateStep::Link { anew }
     }
 
-    fn send(&mut self, wall: Millis) -> Step {
-        self.at_deadline = Failure::Writing;
+    fn send(&mut self, wall: Millis) -> MigrateStep {
+        self.timeout_error = MigrateError::Writing;
         // Keys that are sent again replace their earlier values.
         let replace = self.order.replace || self.round > 1;
         let mut wire = Vec::new();
@@ -264,82 +264,82 @@ impl Migration {
                 }
             }
         }
-        Step::Send(wire)
+        MigrateStep::Send(wire)
     }
 
     /// Waits for the next key's reply, or ends the round.
-    fn read(&mut self) -> Step {
-        self.at_deadline = Failure::Reading;
+    fn read(&mut self) -> MigrateStep {
+        self.timeout_error = MigrateError::Reading;
         match self.parcels.get(self.next) {
             Some(parcel) => {
-                self.answers_asking = parcel.captured.is_none() && self.asking;
-                Step::Read
+                self.expects_asking_reply = parcel.captured.is_none() && self.asking;
+                MigrateStep::Read
             }
             None => match self.failure.take() {
                 Some(failure) => reply(Err(failure)),
-                None if self.again.is_empty() => Step::Reply { result: Ok("OK"), keep_link: true },
+                None if self.again.is_empty() => MigrateStep::Reply { result: Ok("OK"), keep_link: true },
                 None => self.begin_round(),
             },
         }
     }
 
-    fn read_next(&mut self) -> Step {
+    fn read_next(&mut self) -> MigrateStep {
         self.next += 1;
         self.read()
     }
 
-    fn on_answer(&mut self, answer: Value) -> Step {
-        if take(&mut self.answers_asking) {
-            return Step::Read;
+    fn on_answer(&mut self, answer: Value) -> MigrateStep {
+        if take(&mut self.expects_asking_reply) {
+            return MigrateStep::Read;
         }
         let parcel = &self.parcels[self.next];
         match answer {
             Value::Error(text) if text == UNREADABLE && parcel.dialect == Dialect::Redis => {
-                self.again.push(Parcel { dialect: Dialect::Valkey, ..parcel.clone() });
+                self.again.push(KeyTransfer { dialect: Dialect::Valkey, ..parcel.clone() });
                 self.read_next()
             }
-            Value::Error(text) => self.fail(Failure::Refused(text)),
+            Value::Error(text) => self.fail(MigrateError::Refused(text)),
             _ if self.order.copy => self.read_next(),
             _ => self.release(),
         }
     }
 
-    fn release(&mut self) -> Step {
+    fn release(&mut self) -> MigrateStep {
         let parcel = &self.parcels[self.next];
         match &parcel.captured {
-            Some(captured) => Step::Release { key: parcel.key, captured: captured.clone() },
+            Some(captured) => MigrateStep::Release { key: parcel.key, captured: captured.clone() },
             None => self.read_next(),
         }
     }
 
-    fn on_released(&mut self, outcome: Result<Release, CommandError>) -> Step {
+    fn on_released(&mut self, outcome: Result<ReleaseResult, CommandError>) -> MigrateStep {
         match outcome {
-            Ok(Release::Gone(_)) => self.read_next(),
-            Ok(Release::Changed) => {
+            Ok(ReleaseResult::Gone(_)) => self.read_next(),
+            Ok(ReleaseResult::Changed) => {
                 self.again.push(self.parcels[self.next].clone());
                 self.read_next()
             }
-            Ok(Release::Paused) => Step::AwaitUnpause,
-            Err(error) => self.fail(Failure::NotOurs(error)),
+            Ok(ReleaseResult::Paused) => MigrateStep::AwaitUnpause,
+            Err(error) => self.fail(MigrateError::NotOurs(error)),
         }
     }
 
     /// Records the first error, which is returned once all replies have been read.
-    fn fail(&mut self, failure: Failure) -> Step {
+    fn fail(&mut self, failure: MigrateError) -> MigrateStep {
         self.failure.get_or_insert(failure);
         self.read_next()
     }
 
-    fn on_link_lost(&mut self, failure: Failure) -> Step {
+    fn on_connection_lost(&mut self, failure: MigrateError) -> MigrateStep {
         match self.link {
-            Link::Up { untried: true } => self.reach(true),
-            Link::Up { untried: false } | Link::None => reply(Err(failure)),
+            TargetLink::Up { untried: true } => self.reach(true),
+            TargetLink::Up { untried: false } | TargetLink::None => reply(Err(failure)),
         }
     }
 }
 
-fn reply(result: Result<&'static str, Failure>) -> Step {
-    Step::Reply { result, keep_link: false }
+fn reply(result: Result<&'static str, MigrateError>) -> MigrateStep {
+    MigrateStep::Reply { result, keep_link: false }
 }
 
 fn restore(

@@ -26,7 +26,7 @@ pub struct Destination {
 /// The parsed arguments: MIGRATE host port key|"" db timeout [COPY] [REPLACE] [AUTH password | AUTH2 user password]
 /// [KEYS key ...]
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Order {
+pub struct MigrateArgs {
     /// The target.
     pub destination: Destination,
     /// The keys to move.
@@ -50,7 +50,7 @@ enum MigrateOption {
     Unknown,
 }
 
-/// Parses the option at `index` and returns the index of the next one. Shared by [`Order::parse`] and
+/// Parses the option at `index` and returns the index of the next one. Shared by [`MigrateArgs::parse`] and
 /// [`keys_of_migrate`].
 fn option_at(args: Args<'_>, index: usize) -> (MigrateOption, usize) {
     let word = args.get(index).unwrap_or_default();
@@ -83,7 +83,7 @@ pub fn keys_of_migrate(args: Args<'_>) -> Range<usize> {
     3..4
 }
 
-impl Order {
+impl MigrateArgs {
     /// Parses the arguments, whose arity was checked.
     ///
     /// # Errors
@@ -132,14 +132,20 @@ mod tests {
 
     use super::*;
 
-    fn order(keys: &[&str], db: i64, millis: u64, auth: &[&str], (copy, replace): (bool, bool)) -> Order {
+    fn order(
+        keys: &[&str],
+        db: i64,
+        millis: u64,
+        auth: &[&str],
+        (copy, replace): (bool, bool),
+    ) -> MigrateArgs {
         let words = |words: &[&str]| words.iter().map(|word| word.as_bytes().to_vec()).collect();
         let destination = Destination { host: "h".into(), port: "1".into(), db, auth: words(auth) };
-        Order { destination, keys: words(keys), timeout: Duration::from_millis(millis), copy, replace }
+        MigrateArgs { destination, keys: words(keys), timeout: Duration::from_millis(millis), copy, replace }
     }
 
     #[test]
-    fn the_words_of_migrate() {
+    fn migrate_arguments_are_parsed() {
         let no = (false, false);
         let table = [
             ("k 0 5", Ok(order(&["k"], 0, 5, &[], no))),
@@ -161,9 +167,9 @@ mod tests {
             // A dash stands for an empty argument.
             let words = ["migrate", "h", "1"].into_iter().chain(line.split(' '));
             let request: Request = words.map(|word| if word == "-" { "" } else { word }.as_bytes()).collect();
-            assert_eq!(Order::parse(request.args()), expected, "{line}");
+            assert_eq!(MigrateArgs::parse(request.args()), expected, "{line}");
         }
         let request: Request = "migrate h 1 k 0 5 keys a".split(' ').map(str::as_bytes).collect();
-        assert!(Order::parse(request.args()).is_err_and(|error| error.contains("the empty string")));
+        assert!(MigrateArgs::parse(request.args()).is_err_and(|error| error.contains("the empty string")));
     }
 }

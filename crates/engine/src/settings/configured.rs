@@ -11,7 +11,7 @@ use keyspace::{EncodingLimits, IdempotenceBounds, ListLimit, ListpackBounds, Set
 use persistence::{Checks, Depth, Versions};
 
 use crate::notifications::Class;
-use crate::settings::{Gate, Lazy, Measures, Settings};
+use crate::settings::{LazyFreeReason, Measures, NodeFlags, Settings};
 
 impl Settings {
     /// Applies the current configuration.
@@ -34,7 +34,7 @@ impl Settings {
         ] {
             permission.set(values[key]);
         }
-        self.set_gate(Gate::IMPORTING, values[keys::IMPORT_MODE]);
+        self.set_node_flag(NodeFlags::IMPORTING, values[keys::IMPORT_MODE]);
         self.set_endpoint(values[keys::CLUSTER_PREFERRED_ENDPOINT_TYPE]);
         self.set_notified(Class::of_letters(&values[keys::NOTIFY_KEYSPACE_EVENTS]).unwrap_or_default());
         self.availability_zone.store(Arc::new(values[keys::AVAILABILITY_ZONE].to_string()));
@@ -94,10 +94,10 @@ impl Settings {
             values[keys::REPLICA_IGNORE_MAXMEMORY],
         );
         let reasons = [
-            (keys::LAZYFREE_LAZY_EXPIRE, Lazy::EXPIRE),
-            (keys::LAZYFREE_LAZY_EVICTION, Lazy::EVICTION),
-            (keys::LAZYFREE_LAZY_SERVER_DEL, Lazy::SERVER_DEL),
-            (keys::LAZYFREE_LAZY_USER_DEL, Lazy::USER_DEL),
+            (keys::LAZYFREE_LAZY_EXPIRE, LazyFreeReason::EXPIRE),
+            (keys::LAZYFREE_LAZY_EVICTION, LazyFreeReason::EVICTION),
+            (keys::LAZYFREE_LAZY_SERVER_DEL, LazyFreeReason::SERVER_DEL),
+            (keys::LAZYFREE_LAZY_USER_DEL, LazyFreeReason::USER_DEL),
         ];
         let lazy = reasons.into_iter().filter(|(key, _)| values[*key]).map(|(_, reason)| reason);
         self.set_lazy(lazy.collect());
@@ -138,7 +138,7 @@ mod tests {
 
     /// Tests of commands run without a configuration and should see the default values.
     #[test]
-    fn settings_begin_as_the_configuration_has_them() {
+    fn initial_settings_match_configuration_defaults() {
         let settings = Settings::default();
         let before = format!("{settings:#?}");
         settings.configure(&Config::default().values());
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_parameter_reaches_the_commands() {
+    fn changed_parameters_reach_settings() {
         let (settings, config) = (Settings::default(), Config::default());
         let change = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         let changes = [
@@ -163,7 +163,7 @@ mod tests {
         settings.configure(&config.values());
         assert!(settings.debug_command.allows(true) && !settings.debug_command.allows(false));
         assert!(settings.lfu().is_some());
-        assert!(!settings.is_lazy(Lazy::EXPIRE) && settings.is_lazy(Lazy::USER_DEL));
+        assert!(!settings.is_lazy(LazyFreeReason::EXPIRE) && settings.is_lazy(LazyFreeReason::USER_DEL));
         assert_eq!(settings.limits().hash.entries, 7);
         assert_eq!(settings.busy_reply_threshold.load(Ordering::Relaxed), 70);
         assert_eq!(settings.notified(), Class::KEYSPACE | Class::KEYEVENT | Class::EXPIRED);

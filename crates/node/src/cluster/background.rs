@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use config::{Config, keys};
-use engine::{Engine, Left};
+use engine::{Engine, RemainingKeys};
 use net::pauses::PauseGate;
 use parking_lot::Mutex;
 use slot_routing::{Slot, SlotSet, SlotsToEmpty, Topology, is_owned_elsewhere};
@@ -151,7 +151,7 @@ impl BackgroundWorkers {
         let Some(before) = self.engine.topology.as_ref().map(|before| before.load_full()) else { return };
         let back = self.leaving.lock().update(&before, topology);
         for slot in back {
-            while self.engine.leave_slot(slot) == Left::Some {}
+            while self.engine.leave_slot(slot) == RemainingKeys::Some {}
             self.leaving.lock().remove(slot);
         }
     }
@@ -240,7 +240,7 @@ fn work(engine: &Engine, leaving: &Mutex<SlotsToEmpty>, jobs: &Receiver<Job>, do
     while let Ok(job) = jobs.recv() {
         match job {
             Job::Leave => {
-                if leave(engine, leaving) == Left::Paused {
+                if leave(engine, leaving) == RemainingKeys::Paused {
                     let _ = done.send(Done::LeavingPaused);
                 }
             }
@@ -259,19 +259,19 @@ fn work(engine: &Engine, leaving: &Mutex<SlotsToEmpty>, jobs: &Receiver<Job>, do
 }
 
 /// Deletes keys until none are left or a pause forbids it.
-fn leave(engine: &Engine, leaving: &Mutex<SlotsToEmpty>) -> Left {
+fn leave(engine: &Engine, leaving: &Mutex<SlotsToEmpty>) -> RemainingKeys {
     loop {
-        let Some(slot) = leaving.lock().first() else { return Left::Nothing };
+        let Some(slot) = leaving.lock().first() else { return RemainingKeys::None };
         let mut is_told = false;
         while leaving.lock().contains(slot) {
             match engine.leave_slot(slot) {
-                Left::Some if !is_told => {
+                RemainingKeys::Some if !is_told => {
                     is_told = true;
                     log_deletion(engine, slot);
                 }
-                Left::Some => {}
-                Left::Paused => return Left::Paused,
-                Left::Nothing => leaving.lock().remove(slot),
+                RemainingKeys::Some => {}
+                RemainingKeys::Paused => return RemainingKeys::Paused,
+                RemainingKeys::None => leaving.lock().remove(slot),
             }
         }
     }

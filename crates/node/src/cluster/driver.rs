@@ -356,7 +356,7 @@ impl Driver {
         self.carry_out(actions)?;
         // Everything it has found is published by now.
         let until = lease.map_or(u64::MAX, |lease| (now + lease).as_micros() * 1000);
-        self.node.engine.extend_lease(until);
+        self.node.engine.renew_lease(until);
         Ok(())
     }
 
@@ -414,7 +414,7 @@ impl Driver {
             }
             ClusterAction::Publish(topology) => {
                 self.background.leave_returning(&topology);
-                self.node.engine.route_by(*topology);
+                self.node.engine.apply_topology(*topology);
                 self.node.watcher.republished();
             }
             ClusterAction::AllowReplicas(copies) => self.node.replication.copies.store(Arc::new(copies)),

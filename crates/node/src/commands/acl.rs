@@ -11,7 +11,7 @@ use crate::server::Server;
 pub(super) fn load(server: &Server, session: &mut Session) -> Outcome {
     let path = server.config.get(keys::ACLFILE).ok_or(acl::NO_FILE)?;
     access::load_acl_file(&server.engine, &path).map_err(|error| format!("ERR {error}"))?;
-    let others = server.engine.end_clients(Some(session));
+    let others = server.engine.close_unauthorized_clients(Some(session));
     server.engine.await_revoked(&others);
     Ok(())
 }

@@ -5,7 +5,7 @@ mod parse;
 mod topology;
 
 use config::keys;
-use engine::{ClusterCommand, CommandError, Context, NodeCommand, Outcome};
+use engine::{ClusterCommand, CommandError, Context, HandlerOutcome, NodeCommand};
 use gossip::{LinkId, OperatorCommand, OperatorReply};
 use resp::{Args, Writer};
 use slot_routing::ClientTransport;
@@ -23,17 +23,17 @@ pub(super) fn at_once(
     server: &Server,
     command: ClusterCommand,
     context: &mut Context<'_>,
-) -> Result<Outcome, CommandError> {
+) -> Result<HandlerOutcome, CommandError> {
     let Some(cluster) = &server.cluster else { return Err(CommandError::text(DISABLED)) };
     let question = match Wish::of(command) {
         Wish::Look(question) if !context.may_wait() => question,
         Wish::Look(_) | Wish::Links | Wish::Change(_) | Wish::Move(_) => {
-            return Ok(Outcome::HandOver(NodeCommand::Cluster(command)));
+            return Ok(HandlerOutcome::Defer(NodeCommand::Cluster(command)));
         }
     };
     let via = context.session.client.link.via;
     read(server, &cluster.machine, question, context.args, via, &mut context.reply)
-        .map(|()| Outcome::Done)
+        .map(|()| HandlerOutcome::Done)
         .map_err(|text| CommandError::Text(text.into()))
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use engine::{CommandError, Gate};
+use engine::{CommandError, NodeFlags};
 use resp::{Args, Writer};
 
 use crate::server::Server;
@@ -44,7 +44,9 @@ pub(crate) async fn set(server: &Arc<Server>, args: Args<'_>, local: bool) -> Re
     let is_bound_to_data = |(name, _): &(String, String)| {
         [keys::DIR.name(), keys::APPENDONLY.name()].iter().any(|fixed| fixed.eq_ignore_ascii_case(name))
     };
-    if server.engine.settings.gate().contains(Gate::LOADING) && changes.iter().any(is_bound_to_data) {
+    if server.engine.settings.node_flags().contains(NodeFlags::LOADING)
+        && changes.iter().any(is_bound_to_data)
+    {
         return Err(CommandError::Loading.to_string());
     }
     let trusted = server.engine.settings.protected_configs.allows(local);

@@ -8,8 +8,8 @@ mod target;
 use std::time::Duration;
 
 use config::keys;
-use engine::migration::{Failure, Input, Migration, Order, Step};
-use engine::{CapturedKey, Release};
+use engine::migration::{MigrateArgs, MigrateError, MigrateStep, MigrateStepResult, Migration};
+use engine::{CapturedKey, ReleaseResult};
 use net::dialer::Dialer;
 use net::pauses::PauseGate;
 use net::scratch::with_scratch;
@@ -26,7 +26,7 @@ use target::Target;
 /// Executes MIGRATE and writes the reply.
 pub(super) async fn migrate(connection: &mut Connection, args: Args<'_>) {
     let server = connection.server.clone();
-    let order = match Order::parse(args) {
+    let order = match MigrateArgs::parse(args) {
         Ok(order) => order,
         Err(text) => return connection.reply().error(text),
     };
@@ -46,7 +46,7 @@ pub(super) async fn migrate(connection: &mut Connection, args: Args<'_>) {
 struct Source<'a> {
     server: &'a Server,
     db: u16,
-    order: Order,
+    order: MigrateArgs,
     dialer: Dialer,
     target: Option<Target>,
     held: HeldSlots<'a>,
@@ -55,35 +55,35 @@ struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    fn new(server: &'a Server, db: u16, order: Order) -> Self {
+    fn new(server: &'a Server, db: u16, order: MigrateArgs) -> Self {
         let dialer = Dialer::for_links(&server.config, &server.network.tls, keys::TLS_CLUSTER);
         let held = HeldSlots { pauses: &server.pauses, slots: Vec::new() };
         Self { server, db, order, dialer, target: None, held, released: None }
     }
 
-    async fn run(&mut self) -> Result<&'static str, Failure> {
+    async fn run(&mut self) -> Result<&'static str, MigrateError> {
         let engine = &self.server.engine;
-        engine.may_migrate(&self.order.keys).map_err(Failure::NotOurs)?;
+        engine.may_migrate(&self.order.keys).map_err(MigrateError::NotOurs)?;
         let asking = engine.topology.is_some();
         let (mut machine, mut step) = Migration::new(time::instant(), self.order.clone(), asking);
         loop {
             let left = machine.deadline().since(time::instant());
             let outcome = match step {
-                Step::Reply { result, keep_link } => {
+                MigrateStep::Reply { result, keep_link } => {
                     if let Some(target) = self.target.take().filter(|_| keep_link) {
                         target.keep(&self.server.migration_targets, &self.order.destination);
                     }
                     return result;
                 }
-                Step::Capture { hold, keys } => self.capture(&hold, &keys),
-                Step::Release { key, captured } => self.release(key, &captured),
-                Step::Link { anew } => timely(left, self.link(anew)).await,
-                Step::Send(bytes) => timely(left, self.send(&bytes)).await,
-                Step::Read => timely(left, self.read()).await,
-                Step::AwaitUnpause => {
+                MigrateStep::Capture { hold, keys } => self.capture(&hold, &keys),
+                MigrateStep::Release { key, captured } => self.release(key, &captured),
+                MigrateStep::Link { anew } => timely(left, self.link(anew)).await,
+                MigrateStep::Send(bytes) => timely(left, self.send(&bytes)).await,
+                MigrateStep::Read => timely(left, self.read()).await,
+                MigrateStep::AwaitUnpause => {
                     timely(left, async {
                         self.server.pauses.wait_until_unpaused().await;
-                        Input::Unpaused
+                        MigrateStepResult::Unpaused
                     })
                     .await
                 }
@@ -92,27 +92,27 @@ impl<'a> Source<'a> {
         }
     }
 
-    fn capture(&mut self, hold: &[Slot], keys: &[(usize, Dialect)]) -> Input {
+    fn capture(&mut self, hold: &[Slot], keys: &[(usize, Dialect)]) -> MigrateStepResult {
         self.held.hold(hold);
         let now = time::now();
         let engine = &self.server.engine;
         let capture = |(key, dialect): &(usize, Dialect)| {
             engine.capture(self.db, &self.order.keys[*key], now, *dialect)
         };
-        Input::Captured(keys.iter().map(capture).collect())
+        MigrateStepResult::Captured(keys.iter().map(capture).collect())
     }
 
-    fn release(&mut self, key: usize, captured: &CapturedKey) -> Input {
+    fn release(&mut self, key: usize, captured: &CapturedKey) -> MigrateStepResult {
         let (engine, key) = (&self.server.engine, &self.order.keys[key]);
         let outcome =
             with_scratch(|scratch| engine.release(&scratch.worker, self.db, key, time::now(), captured));
-        if let Ok(Release::Gone(end)) = outcome {
+        if let Ok(ReleaseResult::Gone(end)) = outcome {
             self.released = end.or(self.released);
         }
-        Input::Released(outcome)
+        MigrateStepResult::Released(outcome)
     }
 
-    async fn link(&mut self, anew: bool) -> Input {
+    async fn link(&mut self, anew: bool) -> MigrateStepResult {
         let (destination, timeout) = (&self.order.destination, self.order.timeout);
         let target = match anew {
             true => Target::connect(&self.dialer, destination, timeout).await,
@@ -122,32 +122,32 @@ impl<'a> Source<'a> {
             Ok(target) => {
                 let (kept, to_self) = (target.is_kept(), target.is_at(&self.server.network.listeners));
                 self.target = Some(target);
-                Input::Linked { kept, to_self }
+                MigrateStepResult::Linked { kept, to_self }
             }
-            Err(failure) => Input::NotLinked(failure),
+            Err(failure) => MigrateStepResult::NotLinked(failure),
         }
     }
 
-    async fn send(&mut self, bytes: &[u8]) -> Input {
+    async fn send(&mut self, bytes: &[u8]) -> MigrateStepResult {
         let sent = match &mut self.target {
             Some(target) => target.write(bytes).await.is_ok(),
             None => false,
         };
-        if sent { Input::Sent } else { Input::NotSent }
+        if sent { MigrateStepResult::Sent } else { MigrateStepResult::NotSent }
     }
 
-    async fn read(&mut self) -> Input {
+    async fn read(&mut self) -> MigrateStepResult {
         let answer = match &mut self.target {
             Some(target) => target.read().await.ok(),
             None => None,
         };
-        answer.map_or(Input::NotAnswered, Input::Answered)
+        answer.map_or(MigrateStepResult::NotAnswered, MigrateStepResult::Answered)
     }
 }
 
 /// Waits for the result of a step within the remaining time.
-async fn timely(left: Duration, outcome: impl Future<Output = Input>) -> Input {
-    tokio::time::timeout(left, outcome).await.unwrap_or(Input::Deadline)
+async fn timely(left: Duration, outcome: impl Future<Output = MigrateStepResult>) -> MigrateStepResult {
+    tokio::time::timeout(left, outcome).await.unwrap_or(MigrateStepResult::Deadline)
 }
 
 /// Slots whose writes are paused while this value exists.

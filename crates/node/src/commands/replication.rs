@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use config::{MasterAddress, keys};
-use engine::{Client, Gate, Watched};
+use engine::{Client, NodeFlags, SentinelState};
 use replication::{PsyncRequest, ReplconfAction};
 use resp::{Args, Writer};
 
@@ -126,7 +126,9 @@ pub(super) fn replicaof(server: &Server, client: &Client, args: Args<'_>, reply:
     }
     let (host, port) = (&args[1], &args[2]);
     if host.eq_ignore_ascii_case(b"no") && port.eq_ignore_ascii_case(b"one") {
-        if Watched::is_sentinel(client) && server.engine.settings.gate().contains(Gate::EMPTY_MASTER) {
+        if SentinelState::is_sentinel(client)
+            && server.engine.settings.node_flags().contains(NodeFlags::EMPTY_MASTER)
+        {
             // Otherwise it would replace a server that has the data and is only unreachable.
             return reply
                 .error("EMPTYMASTER This master started without its data and has nothing to lead with.");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::{Context, Unblock};
+use engine::{Context, UnblockReason};
 use process::time;
 use replication::wait::{AppendOnlyOff, Copies, RequiredCopies};
 use resp::{Args, Writer};
@@ -99,16 +99,16 @@ async fn copies_in_time(
     connection.session.client.set_blocked(true);
     if replication.is_replica() {
         // The role may have changed after the request, and the event that ended all waits may have missed this one.
-        connection.session.client.unblock(Unblock::RoleChanged);
+        connection.session.client.unblock(UnblockReason::RoleChanged);
     }
     let waited = connection.wait(in_time).await;
     replication.stop_waiting(token, offset);
     let how = match waited {
         Waited::Done(Some(copies)) => return copies.map_err(no_file),
-        Waited::Done(None) | Waited::Gone => Unblock::Timeout,
+        Waited::Done(None) | Waited::Gone => UnblockReason::Timeout,
         Waited::Unblocked(how) => how,
     };
-    connection.session.closing |= how == Unblock::RoleChanged;
+    connection.session.closing |= how == UnblockReason::RoleChanged;
     match how.error() {
         Some(error) => Err(error),
         None => replication.copies(offset, wanted).map_err(no_file),

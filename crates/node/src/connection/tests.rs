@@ -33,7 +33,7 @@ impl Fixture {
             config.load(name, &words).unwrap();
         }
         let log = SharedLog::new(1 << 20);
-        let commands = Commands::new(::commands::of_server());
+        let commands = Commands::new(::commands::for_server());
         let catalogue = commands.registry().catalogue();
         let engine =
             Engine::new(catalogue, Keyspace::new(7, 1), None, Box::new(EngineLogHandle(log.clone())));

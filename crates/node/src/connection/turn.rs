@@ -2,7 +2,7 @@
 //!
 //! A client that sends without pause always has one more request. So a connection that is polled has a turn: when that
 //! is over it lets the others of its thread go first, also those that become ready meanwhile. It is asked between
-//! reads, between the steps of the shell for it, and by the engine between requests ([`Session::turn_ends`]); so a turn
+//! reads, between the steps of the shell for it, and by the engine between requests ([`Session::time_slice_ends`]); so a turn
 //! is longer by one request at most. The time is told in CLIENT LIST and INFO.
 
 use std::future::poll_fn;
@@ -29,14 +29,14 @@ impl Turn {
     pub(super) fn is_over(&mut self, engine: &Engine, session: &mut Session) -> bool {
         let now = process::time::nanos();
         stall_detector::begin_task(now);
-        engine.mind_lease(now);
+        engine.check_lease(now);
         if !std::mem::replace(&mut self.is_on, true) {
-            session.turn_ends = now + LENGTH_NANOS;
+            session.time_slice_ends = now + LENGTH_NANOS;
         }
         if let Some(since) = self.since.replace(now) {
             session.client.count_work(now.saturating_sub(since));
         }
-        now >= session.turn_ends
+        now >= session.time_slice_ends
     }
 
     /// The shell goes on with the connection's turn, and counts for itself ([`count_work`]).

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clock::Millis;
 use config::{Config, keys};
-use engine::{Client, ClientFlags, ClientKind, Engine, Gate, Room, WorkerStats};
+use engine::{Client, ClientFlags, ClientKind, Engine, MemoryState, NodeFlags, WorkerStats};
 use keyspace::{Keyspace, pool_used_bytes};
 use net::context::ClientLimits;
 use net::link_pool::LinkPool;
@@ -56,8 +56,8 @@ pub(crate) async fn run(house: Arc<Housekeeping>, targets: Arc<LinkPool>) {
             tick.drive_tick(last).await;
         }
         house.engine.set_wall_clock(time::nanos(), time::unix_micros());
-        house.engine.set_usage_of_new(time::now());
-        house.engine.tell_of_changes();
+        house.engine.set_initial_usage(time::now());
+        house.engine.send_invalidations();
         if house.cron_paused.load(Ordering::Relaxed) {
             continue;
         }
@@ -120,8 +120,8 @@ impl FaultLog {
 /// Returns whether no deadline must be checked at the next tick.
 fn may_rest(house: &Housekeeping) -> bool {
     let pauses = house.engine.pauses.end_overdue(&house.engine.settings, time::now());
-    let busy =
-        house.engine.settings.gate().contains(Gate::BUSY) || house.network.worker_pool.has_stalled_worker();
+    let busy = house.engine.settings.node_flags().contains(NodeFlags::BUSY)
+        || house.network.worker_pool.has_stalled_worker();
     pauses.is_none() && !busy && house.is_purged.load(Ordering::Relaxed)
 }
 
@@ -337,7 +337,7 @@ pub(crate) fn check_memory(house: &Housekeeping) {
 /// Evicts keys for a short time if memory exceeds the limit. Returns whether more must be evicted.
 fn evict_some(house: &Housekeeping) -> bool {
     let now = time::now();
-    with_scratch(|scratch| house.engine.make_room(&mut scratch.worker, now)) == Room::Evicting
+    with_scratch(|scratch| house.engine.make_room(&mut scratch.worker, now)) == MemoryState::Evicting
 }
 
 #[cfg(test)]

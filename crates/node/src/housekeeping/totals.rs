@@ -67,7 +67,7 @@ impl Totals {
     /// Sums the counters since startup.
     pub(crate) fn sum(engine: &Engine, network: &NetworkContext) -> Self {
         let mut totals = Self::of_traffic(network);
-        totals.commands.resize(::commands::of_server().all().len(), CommandTotals::default());
+        totals.commands.resize(::commands::for_server().all().len(), CommandTotals::default());
         let mut add = |count: Count, value: &AtomicU64| {
             totals.counts[count as usize] += value.load(Ordering::Relaxed);
         };
@@ -153,7 +153,7 @@ impl Housekeeping {
         self.engine.worker_stats().iter().for_each(|worker| worker.reset());
         self.engine.slot_waits.reset();
         self.engine.scripts.evicted.store(0, Ordering::Relaxed);
-        self.engine.budget.reset_over(process::time::nanos());
+        self.engine.budget.reset_over_limit(process::time::nanos());
         self.rates.reset();
         self.expiry.nanos.store(0, Ordering::Relaxed);
         self.expiry.capped.store(0, Ordering::Relaxed);

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     fn filter() -> Filter {
-        let commands = Commands::new(::commands::of_server());
+        let commands = Commands::new(::commands::for_server());
         Filter::new([Slot::of_key(b"{a}")].into_iter().collect(), Arc::new(commands))
     }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use config::keys;
 use durability::stream::imports;
-use engine::{Flow, Left, Origin, Requests, Session, Worker};
+use engine::{CommandOrigin, DispatchStatus, PipelinedRequests, RemainingKeys, Session, Worker};
 use gossip::OperatorCommand;
 use migration::import::{CLAIM_TIMEOUT, ImportAction, ImportConditions, ImportEvent, is_allowed_in_import};
 use migration::{Establish, Finish, Import, Message, encode_ack, encode_finish};
@@ -64,11 +64,11 @@ pub(super) async fn drop_keys(migrations: &Migrations, import: &Establish, outco
     if outcome.is_err() {
         for slot in import.slots().iter() {
             loop {
-                match migrations.engine.drop_imported(slot) {
-                    Left::Nothing => break,
+                match migrations.engine.delete_imported_keys(slot) {
+                    RemainingKeys::None => break,
                     // Other tasks run on this thread too.
-                    Left::Some => tokio::task::yield_now().await,
-                    Left::Paused => migrations.pauses.wait_until_unpaused().await,
+                    RemainingKeys::Some => tokio::task::yield_now().await,
+                    RemainingKeys::Paused => migrations.pauses.wait_until_unpaused().await,
                 }
             }
         }
@@ -118,9 +118,9 @@ impl<'a> Target<'a> {
         for slot in slots.iter() {
             loop {
                 match migrations.engine.leave_slot(slot) {
-                    Left::Nothing => break,
-                    Left::Some => {}
-                    Left::Paused => migrations.pauses.wait_until_unpaused().await,
+                    RemainingKeys::None => break,
+                    RemainingKeys::Some => {}
+                    RemainingKeys::Paused => migrations.pauses.wait_until_unpaused().await,
                 }
             }
         }
@@ -138,7 +138,7 @@ impl<'a> Target<'a> {
                 migrations.config.get(keys::REPL_TIMEOUT),
                 import.resumable,
             ),
-            session: Session::new(NO_CLIENT, Origin::Source, true),
+            session: Session::new(NO_CLIENT, CommandOrigin::Source, true),
             parser: Parser::new(),
             received: connection.input,
             resumes,
@@ -355,7 +355,7 @@ impl<'a> Target<'a> {
             let (after, flow, failed) = with_scratch(|scratch| {
                 let errors = |worker: &Worker| worker.stats.error_replies.load(Ordering::Relaxed);
                 let before = errors(&scratch.worker);
-                let requests = Requests { buffer: input, batch, from: next };
+                let requests = PipelinedRequests { buffer: input, batch, from: next };
                 let dispatcher = self.migrations.commands.on(&self.migrations.engine);
                 let (after, flow) = dispatcher.run(
                     &mut scratch.worker,
@@ -372,17 +372,21 @@ impl<'a> Target<'a> {
             replies.clear();
             next = after;
             match flow {
-                Flow::Node(_) => {
+                DispatchStatus::Node(_) => {
                     let word = batch.args(after, input).get(2).unwrap_or_default();
                     let is_end = word.eq_ignore_ascii_case(b"finish");
                     self.inputs.extend(is_end.then_some(ImportEvent::EndedByPeer));
                     self.inputs.extend(Message::parse(word).map(ImportEvent::Received));
                     next += 1;
                 }
-                Flow::Paused => self.migrations.pauses.wait_for_end_after(ends).await,
+                DispatchStatus::Paused => self.migrations.pauses.wait_for_end_after(ends).await,
                 // The session cannot use background workers (`Background::Unavailable`), so no command is deferred.
-                Flow::Done | Flow::TurnOver | Flow::Blocked | Flow::Long | Flow::Held => {}
-                Flow::Close => return Err("The source sent what ends its connection".to_owned()),
+                DispatchStatus::Done
+                | DispatchStatus::TimeSliceOver
+                | DispatchStatus::Blocked
+                | DispatchStatus::Long
+                | DispatchStatus::SlotsLocked => {}
+                DispatchStatus::Close => return Err("The source sent what ends its connection".to_owned()),
             }
         }
         Ok(())

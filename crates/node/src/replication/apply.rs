@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use config::keys;
-use engine::{Flow, Link, NO_EFFECT, Origin, Requests, Session, Worker};
+use engine::{CommandOrigin, ConnectionInfo, DispatchStatus, NO_EFFECT, PipelinedRequests, Session, Worker};
 use net::scratch::with_scratch;
 use replication::{IncomingStream, StreamBatch, StreamEpoch, StreamSuperseded};
 use resp::{Batch, ProtocolError, Value};
@@ -47,14 +47,14 @@ pub(super) struct Applier {
 
 impl Applier {
     pub(super) fn new(replication: Arc<Replication>, stream: StreamEpoch) -> Self {
-        let mut session = Session::new(NO_CLIENT, Origin::Master, true);
+        let mut session = Session::new(NO_CLIENT, CommandOrigin::Master, true);
         session.db = replication.applied.db();
         Self { replication, stream, session, incoming: IncomingStream::default() }
     }
 
     /// Prepares for a new connection. After a reconnect the stream continues at a command boundary, outside of a
     /// transaction; the selected database stays.
-    pub(super) fn reconnected(&mut self, link: Link) {
+    pub(super) fn reconnected(&mut self, link: ConnectionInfo) {
         self.restart();
         self.session.show_as(link);
     }
@@ -108,7 +108,7 @@ impl Applier {
                     worker,
                     &mut self.session,
                     now,
-                    Requests { buffer: input, batch, from: next },
+                    PipelinedRequests { buffer: input, batch, from: next },
                     &mut replies,
                 );
                 (next, ran, errors(worker) - before)
@@ -118,7 +118,7 @@ impl Applier {
                 let passed_over = log_failed_commands(&replies, first, input, batch);
                 self.replication.count_unapplied(failed - passed_over.min(failed));
             }
-            if matches!(flow, Flow::Node(_) | Flow::Paused) {
+            if matches!(flow, DispatchStatus::Node(_) | DispatchStatus::Paused) {
                 let args = batch.args(next, input);
                 let is = |index: usize, word: &[u8]| {
                     args.get(index).is_some_and(|arg| arg.eq_ignore_ascii_case(word))
@@ -192,7 +192,7 @@ mod tests {
     use net::scratch::install_scratch;
 
     fn commands() -> Commands {
-        Commands::new(::commands::of_server())
+        Commands::new(::commands::for_server())
     }
 
     fn run(engine: &Engine, session: &mut Session, line: &str) {
@@ -208,7 +208,7 @@ mod tests {
                 &mut scratch.worker,
                 session,
                 Millis(1),
-                Requests { buffer: &input, batch: &batch, from: 0 },
+                PipelinedRequests { buffer: &input, batch: &batch, from: 0 },
                 &mut out,
             )
         });
@@ -220,7 +220,7 @@ mod tests {
         let config = Arc::new(Config::default());
         let log = SharedLog::new(1 << 20);
         let engine = Engine::new(
-            ::commands::of_server().catalogue(),
+            ::commands::for_server().catalogue(),
             Keyspace::new(7, 1),
             None,
             Box::new(EngineLogHandle(log.clone())),
@@ -236,13 +236,14 @@ mod tests {
     #[test]
     fn monitor_on_a_replica_shows_the_masters_stream() {
         let (engine, replication, log) = node();
-        let client = engine.clients.connect(Link::default(), Millis(1), Box::new(|| {}));
-        let mut monitor = Session::of(client, Origin::Client, true);
+        let client = engine.clients.connect(ConnectionInfo::default(), Millis(1), Box::new(|| {}));
+        let mut monitor = Session::of(client, CommandOrigin::Client, true);
         run(&engine, &mut monitor, "MONITOR");
         let stream = log.lock().demote();
         log.lock().follow(stream).unwrap();
         let mut applier = Applier::new(replication, stream);
-        applier.reconnected(Link { address: "10.0.0.1:6379".to_owned(), ..Link::default() });
+        applier
+            .reconnected(ConnectionInfo { address: "10.0.0.1:6379".to_owned(), ..ConnectionInfo::default() });
         applier
             .apply(b"SELECT 0\r\nMULTI\r\nSET k v\r\nEXEC\r\nREPLCONF GETACK *\r\nPING\r\n".to_vec())
             .unwrap();
@@ -275,8 +276,8 @@ mod tests {
     #[test]
     fn tracking_client_with_noloop_is_told_of_the_masters_changes() {
         let (engine, replication, log) = node();
-        let client = engine.clients.connect(Link::default(), Millis(1), Box::new(|| {}));
-        let mut reader = Session::of(client, Origin::Client, true);
+        let client = engine.clients.connect(ConnectionInfo::default(), Millis(1), Box::new(|| {}));
+        let mut reader = Session::of(client, CommandOrigin::Client, true);
         for line in ["HELLO 3", "CLIENT TRACKING ON NOLOOP", "GET k"] {
             run(&engine, &mut reader, line);
         }

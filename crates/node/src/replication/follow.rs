@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use config::{MasterAddress, keys};
 use durability::Durability;
-use engine::{ClientFlags, Engine, Gate, PausePurpose};
+use engine::{ClientFlags, Engine, NodeFlags, PausePurpose};
 use net::dialer::{DialError, Dialer};
 use net::transport::Stream;
 use replication::replica::{LinkError, RdbChannelAction, RdbChannelEvent, ReplicaAction, ReplicaEvent};
@@ -149,8 +149,8 @@ async fn loaded(loading: &mut Option<JoinHandle<LoadOutcome>>) -> ReplicaEvent {
 
 /// Returns whether the disk fails and the replica must not continue without it (`replica-ignore-disk-write-errors no`).
 fn cannot_keep_what_comes(replication: &Replication) -> bool {
-    let failed = Gate::MISCONF.union(Gate::AOF_FAILED);
-    replication.engine.settings.gate().intersects(failed)
+    let failed = NodeFlags::MISCONF.union(NodeFlags::AOF_FAILED);
+    replication.engine.settings.node_flags().intersects(failed)
         && !replication.config.get(keys::REPLICA_IGNORE_DISK_WRITE_ERRORS)
 }
 
@@ -474,7 +474,7 @@ impl Follower {
     /// Returns whether client writes are paused on this node.
     fn is_paused(&self) -> bool {
         let engine = &self.replication.engine;
-        engine.settings.gate().intersects(Gate::PAUSED)
+        engine.settings.node_flags().intersects(NodeFlags::PAUSED)
             && engine.pauses.holds(PausePurpose::Client, process::time::now())
     }
 

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use config::{DisklessLoad, keys};
 use durability::loading;
 use durability::{Durability, saving};
-use engine::Gate;
+use engine::NodeFlags;
 use replication::Position;
 use replication::master_driver;
 use snapshot_io::{LoadError, LoadResult};
@@ -357,8 +357,8 @@ fn adopt_position(replication: &Replication, loaded: &Result<LoadResult, LoadErr
 }
 
 fn open_gates(replication: &Replication) {
-    let loading = Gate::LOADING.union(Gate::ASYNC_LOADING);
-    replication.engine.settings.set_gates(loading, Gate::empty());
+    let loading = NodeFlags::LOADING.union(NodeFlags::ASYNC_LOADING);
+    replication.engine.settings.set_node_flags(loading, NodeFlags::empty());
     // Blocked readers of streams may find entries now.
     replication.engine.retry_waiters();
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use config::{Config, keys};
-use engine::{Client, ClientFlags, Engine, Link as ClientLink};
+use engine::{Client, ClientFlags, ConnectionInfo as ClientLink, Engine};
 use net::scratch::with_scratch;
 use net::transport::{Socket, SocketOptions, Stream};
 use replication::master::PeerId;
@@ -179,14 +179,14 @@ impl Sender<'_> {
             let read = log
                 .wait_for_growth(|| match log.lock().read(cursor, CHUNK, &mut chunk) {
                     Ok(()) if chunk.is_empty() => {
-                        self.client.show_unsent_log(0);
+                        self.client.set_unsent_log_bytes(0);
                         None
                     }
                     outcome => Some(outcome),
                 })
                 .await;
             // The log no longer keeps these bytes: this thread has freed memory that other threads allocated.
-            with_scratch(|scratch| self.replication.engine.tell_memory(&mut scratch.worker));
+            with_scratch(|scratch| self.replication.engine.report_allocations(&mut scratch.worker));
             // The cursor still belongs to this history, so the replica was too slow.
             if read.is_err() && log.lock().position_of(cursor).is_some() {
                 self.client.overflow();

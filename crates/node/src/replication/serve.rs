@@ -10,7 +10,7 @@ use std::time::Duration;
 use config::keys;
 use durability::Durability;
 use durability::stream::SharedLog;
-use engine::{Client, ClientFlags, Link};
+use engine::{Client, ClientFlags, ConnectionInfo};
 use net::context::NetworkContext;
 use net::transport::Socket;
 use persistence::Dialect;
@@ -35,7 +35,7 @@ const LOOK_PERIOD: Duration = Duration::from_secs(1);
 pub(crate) struct Newcomer {
     pub(crate) id: u64,
     /// The connection's entry in CLIENT LIST.
-    pub(crate) link: Link,
+    pub(crate) link: ConnectionInfo,
     pub(crate) socket: Socket,
     /// The source address of the connection.
     pub(crate) address: String,
@@ -291,7 +291,7 @@ impl Thread {
         let delay = replication.serving.lock().check_pending(now, &mut &*replication.log, &mut orders);
         for (id, replica) in replication.serving.lock().master().peers() {
             if let Some(peer) = self.peers.get(&id) {
-                peer.client.show_unsent_log(replica.pending());
+                peer.client.set_unsent_log_bytes(replica.pending());
             }
         }
         self.carry_out(orders);
@@ -418,7 +418,7 @@ impl Thread {
             if reason == CloseReason::Silent {
                 tracing::warn!("Disconnecting timedout replica (streaming sync): {}", gone.address);
             }
-            if reason == CloseReason::TooFarBehind && !gone.client.is_overflown() {
+            if reason == CloseReason::TooFarBehind && !gone.client.exceeded_output_limit() {
                 self.network.stats.output_limit_disconnections.fetch_add(1, Ordering::Relaxed);
             }
             tracing::warn!("Closing the connection with replica {}: {reason}", gone.address);
@@ -430,7 +430,7 @@ impl Thread {
         let peer = self.peers.remove(&id)?;
         self.replication.addresses.lock().remove(&id);
         self.replication.engine.clients.disconnect(peer.client.id);
-        if peer.client.is_overflown() {
+        if peer.client.exceeded_output_limit() {
             self.network.stats.output_limit_disconnections.fetch_add(1, Ordering::Relaxed);
         }
         Some(peer)

@@ -18,8 +18,8 @@ pub(crate) fn apply(server: &Server) {
     log::set_level(values[keys::LOGLEVEL]);
     log::set_format(&values);
     server.engine.configure(&values);
-    server.engine.set_usage_of_new(process::time::now());
-    server.engine.adopt_usage_kind(process::time::now());
+    server.engine.set_initial_usage(process::time::now());
+    server.engine.reset_usage_of_other_kind(process::time::now());
     server.network.limits.configure(&values);
     server.replication.apply_config();
     durability::saving::update_gate(&server.durability);

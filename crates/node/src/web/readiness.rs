@@ -1,7 +1,7 @@
 //! Readiness: whether clients may be routed to this node, and whether a rolling update may continue with the next one.
 //! The node must have its data, be in sync with its master, and the cluster must be up.
 
-use engine::Gate;
+use engine::NodeFlags;
 
 use crate::server::Server;
 
@@ -35,11 +35,11 @@ impl Hindrance {
     }
 
     pub(super) fn holds(self, server: &Server) -> bool {
-        let gate = server.engine.settings.gate();
+        let gate = server.engine.settings.node_flags();
         match self {
-            Self::Loading => gate.contains(Gate::LOADING),
+            Self::Loading => gate.contains(NodeFlags::LOADING),
             Self::NotInSync => !server.replication.is_in_sync(),
-            Self::WithoutData => gate.contains(Gate::EMPTY_MASTER),
+            Self::WithoutData => gate.contains(NodeFlags::EMPTY_MASTER),
             Self::ClusterDown => {
                 server.engine.topology.as_ref().is_some_and(|topology| !topology.load().serving)
             }

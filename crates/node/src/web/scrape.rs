@@ -74,7 +74,7 @@ fn limits(server: &Server) -> Limits {
 pub(super) fn commands(server: &Server) -> Vec<CommandLatency> {
     let percents = server.config.get(keys::LATENCY_TRACKING_INFO_PERCENTILES);
     let totals = server.housekeeping.totals();
-    let all = ::commands::of_server().all().iter().zip(&totals.commands);
+    let all = ::commands::for_server().all().iter().zip(&totals.commands);
     let called = all.filter(|(_, total)| total.calls > 0);
     called
         .map(|(entry, total)| {

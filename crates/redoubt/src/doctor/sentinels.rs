@@ -43,7 +43,7 @@ pub(super) struct Watched {
 /// Runs all checks of these sentinels.
 pub(super) fn check(sentinels: &[Sentinel]) -> Vec<Finding> {
     let nodes: Vec<Node> = sentinels.iter().map(|sentinel| sentinel.node.clone()).collect();
-    let mut findings: Vec<Finding> = sentinels.iter().flat_map(of_sentinel).collect();
+    let mut findings: Vec<Finding> = sentinels.iter().flat_map(for_sentinel).collect();
     findings.extend(nodes::versions(&nodes));
     findings.extend(nodes::clocks(&nodes));
     let mut masters: BTreeMap<&str, Vec<(&str, &Watched)>> = BTreeMap::new();
@@ -56,7 +56,7 @@ pub(super) fn check(sentinels: &[Sentinel]) -> Vec<Finding> {
     findings
 }
 
-fn of_sentinel(sentinel: &Sentinel) -> Vec<Finding> {
+fn for_sentinel(sentinel: &Sentinel) -> Vec<Finding> {
     let about = sentinel.node.address.as_str();
     if let Some(reason) = &sentinel.node.refusal {
         return vec![nodes::unreachable(about, reason)];

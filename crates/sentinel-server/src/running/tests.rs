@@ -20,11 +20,12 @@ fn center(folder: &std::path::Path) -> (Center, UnboundedReceiver<Vec<u8>>) {
     let own = sentinel::SentinelConfig::parse(CONFIG).unwrap();
     let began = std::time::Instant::now();
     let sentinel = Sentinel::new(time_since(began), own, groups, 1, &mut sentinel::SentinelOutput::default());
-    let engine = Arc::new(Engine::of_sentinel(::commands::of_sentinel().catalogue(), 1));
+    let engine = Arc::new(Engine::for_sentinel(::commands::for_sentinel().catalogue(), 1));
     let parts = (Config::default(), Arc::default(), files);
     let mut center = Center::new(sentinel, parts, (engine, false), channel(16).0, Arc::default(), began);
     let (output, replies) = Output::channel(Arc::default());
-    let opened = Opened { client: 1, link: engine::Link::default(), output, known: Arc::new(true.into()) };
+    let opened =
+        Opened { client: 1, link: engine::ConnectionInfo::default(), output, known: Arc::new(true.into()) };
     center.take(Event::ClientOpened(opened), &mut sentinel::SentinelOutput::default());
     (center, replies)
 }
@@ -95,7 +96,7 @@ fn users_are_saved_before_acl_setuser_is_answered() {
     let line = format!("user alice on #{hash} resetchannels +@all -sentinel|set");
     assert!(text.lines().any(|found| found == line), "{text}");
     assert!(!text.contains("user default"), "{text}");
-    let again = Engine::of_sentinel(::commands::of_sentinel().catalogue(), 2);
+    let again = Engine::for_sentinel(::commands::for_sentinel().catalogue(), 2);
     access::load(&again, "", &sentinel::SentinelConfig::parse(&text).unwrap().users).unwrap();
     assert!(again.users.read().admits(b"alice", b"p"));
     assert_eq!(talk(&mut center, &mut replies, "AUTH alice p"), "+OK");
@@ -118,7 +119,7 @@ fn users_with_non_utf8_names_survive_a_restart() {
         assert_eq!(received(&mut replies).as_deref(), Some("+OK\r\n"));
     }
     let text = fs::read(folder.path().join("sentinel.conf")).unwrap();
-    let again = Engine::of_sentinel(::commands::of_sentinel().catalogue(), 2);
+    let again = Engine::for_sentinel(::commands::for_sentinel().catalogue(), 2);
     access::load(&again, "", &sentinel::SentinelConfig::parse(&text).unwrap().users).unwrap();
     for name in [&b"\xff\xfe"[..], b"\xff"] {
         assert!(again.users.read().admits(name, b"p"));

@@ -109,7 +109,7 @@ impl World {
         self.stage.leave_returning(host, &topology);
         let (store, topology) = (&self.stage.data.stores[host], Arc::new(topology));
         self.hosts[host].topology = Some(topology.clone());
-        let rerouting = store.engine().begin_routing_by(topology).expect("it is a node of a cluster");
+        let rerouting = store.engine().begin_topology_change(topology).expect("it is a node of a cluster");
         self.hosts[host].publishing = Some((rerouting, store.under_way()));
         let (life, time) = (self.stage.processes[host].life, self.stage.chance.millis(0, 1));
         self.stage.after(time, Event::Published { host, life });
@@ -124,7 +124,7 @@ impl World {
             let life = self.stage.processes[host].life;
             return self.stage.after(DRAINING, Event::Published { host, life });
         }
-        store.engine().end_routing(rerouting);
+        store.engine().end_topology_change(rerouting);
         self.take_steps(host);
     }
 

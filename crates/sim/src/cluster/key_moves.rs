@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use clock::Instant;
-use engine::Release;
-use engine::migration::{Destination, Failure, Input, Migration, Order, Step};
+use engine::ReleaseResult;
+use engine::migration::{Destination, MigrateArgs, MigrateError, MigrateStep, MigrateStepResult, Migration};
 use resp::Value;
 use slot_routing::Slot;
 
@@ -28,7 +28,7 @@ pub(super) struct KeyMove {
     /// The process incarnations at both ends of the link.
     lives: [u64; 2],
     machine: Migration,
-    step: Step,
+    step: MigrateStep,
     keys: Vec<Vec<u8>>,
     held: Vec<Slot>,
     /// Bytes in flight to the target, with their arrival time.
@@ -53,7 +53,8 @@ impl World {
             return;
         }
         let destination = Destination { host: String::new(), port: String::new(), db: 0, auth: Vec::new() };
-        let order = Order { destination, keys: keys.clone(), timeout: TIMEOUT, copy: false, replace: false };
+        let order =
+            MigrateArgs { destination, keys: keys.clone(), timeout: TIMEOUT, copy: false, replace: false };
         let (machine, step) = Migration::new(self.stage.clock_of(it.from), order, true);
         let lives = [it.from, it.to].map(|host| self.stage.processes[host].life);
         self.moved_keys += 1;
@@ -76,7 +77,7 @@ impl World {
             if let Some(until) = self.stage.frozen_until(from) {
                 return self.stage.at(until, Event::MoveKeys(number));
             }
-            if let Step::Reply { result, .. } = &one.step {
+            if let MigrateStep::Reply { result, .. } = &one.step {
                 let result = result.clone();
                 return self.end_key_move(number, &result);
             }
@@ -90,7 +91,7 @@ impl World {
         }
     }
 
-    fn end_key_move(&mut self, number: u64, result: &Result<&'static str, Failure>) {
+    fn end_key_move(&mut self, number: u64, result: &Result<&'static str, MigrateError>) {
         let Some(one) = self.key_moves.remove(&number) else { return };
         let it = one.it;
         self.stage.note(|| format!("MIGRATE of slot {} ends: {result:?}", it.slot));
@@ -103,7 +104,7 @@ impl World {
     }
 
     /// Returns the result of the due step, or `None` if it needs more time.
-    fn outcome_of_step(&mut self, number: u64) -> Option<Input> {
+    fn outcome_of_step(&mut self, number: u64) -> Option<MigrateStepResult> {
         let reached = self.reaches_target(number);
         let one = self.key_moves.get_mut(&number)?;
         let (from, slot) = (one.it.from, one.it.slot);
@@ -112,42 +113,48 @@ impl World {
         let store = &mut self.stage.data.stores[from];
         match &one.step {
             // Another command holds the slot.
-            Step::Capture { .. } | Step::Release { .. } if store.is_locked(slot.number()) => None,
-            Step::Capture { hold, keys } => {
+            MigrateStep::Capture { .. } | MigrateStep::Release { .. } if store.is_locked(slot.number()) => {
+                None
+            }
+            MigrateStep::Capture { hold, keys } => {
                 one.held.extend(hold.iter().filter(|slot| store.engine().hold_slot(**slot)));
                 let engine = store.engine();
                 let name = |key: &usize| one.keys[*key].as_slice();
                 let capture = |(key, dialect): &_| engine.capture(0, name(key), wall, *dialect);
-                Some(Input::Captured(keys.iter().map(capture).collect()))
+                Some(MigrateStepResult::Captured(keys.iter().map(capture).collect()))
             }
-            _ if late => Some(Input::Deadline),
-            Step::Link { .. } if reached => Some(Input::Linked { kept: false, to_self: false }),
-            Step::Link { .. } => Some(Input::NotLinked(Failure::Connecting)),
-            Step::Send(bytes) => {
+            _ if late => Some(MigrateStepResult::Deadline),
+            MigrateStep::Link { .. } if reached => {
+                Some(MigrateStepResult::Linked { kept: false, to_self: false })
+            }
+            MigrateStep::Link { .. } => Some(MigrateStepResult::NotLinked(MigrateError::Connecting)),
+            MigrateStep::Send(bytes) => {
                 let (bytes, time) = (bytes.clone(), self.stage.latency(from, one.it.to));
                 one.sent = Some((self.stage.now + time, bytes));
-                Some(Input::Sent)
+                Some(MigrateStepResult::Sent)
             }
-            Step::Read if self.stage.plan.plant == Some(Plant::EarlyRelease) => {
-                Some(Input::Answered(Value::Simple("OK".to_owned())))
+            MigrateStep::Read if self.stage.plan.plant == Some(Plant::EarlyRelease) => {
+                Some(MigrateStepResult::Answered(Value::Simple("OK".to_owned())))
             }
-            Step::Read => {
+            MigrateStep::Read => {
                 let is_there = one.answers.front().is_some_and(|(at, _)| *at <= self.stage.now);
                 let answer = one.answers.pop_front_if(|_| is_there);
-                answer.map(|(_, answer)| Input::Answered(answer)).or((!reached).then_some(Input::NotAnswered))
+                answer
+                    .map(|(_, answer)| MigrateStepResult::Answered(answer))
+                    .or((!reached).then_some(MigrateStepResult::NotAnswered))
             }
-            Step::Release { key, captured } => {
+            MigrateStep::Release { key, captured } => {
                 let name = one.keys[*key].clone();
                 let (outcome, effects) = store.release(&name, wall, captured);
-                let is_gone = matches!(outcome, Ok(Release::Gone(_)));
+                let is_gone = matches!(outcome, Ok(ReleaseResult::Gone(_)));
                 self.stage.log_effects(from, &effects);
                 if is_gone {
                     self.check_moved_key(number, &name);
                 }
-                Some(Input::Released(outcome))
+                Some(MigrateStepResult::Released(outcome))
             }
-            Step::AwaitUnpause => (!store.is_paused(wall)).then_some(Input::Unpaused),
-            Step::Reply { .. } => None,
+            MigrateStep::AwaitUnpause => (!store.is_paused(wall)).then_some(MigrateStepResult::Unpaused),
+            MigrateStep::Reply { .. } => None,
         }
     }
 

@@ -8,7 +8,7 @@ use append_only::{
     AofEffect, AofEvent, AofSettings, AofState, AppendOnly, FsyncPolicy, LogEnd, RewriteId, RewriteThresholds,
 };
 use clock::{Instant, Millis};
-use engine::Gate;
+use engine::NodeFlags;
 use persistence::aof::Manifest;
 use slot_routing::ReplOffset;
 
@@ -264,7 +264,9 @@ impl<E: Debug> Stage<E> {
             match effect {
                 AofEffect::PublishCommitPoint(offset) => data_file.committed = offset,
                 AofEffect::HoldReplies(holds) => data_file.holds = holds,
-                AofEffect::WriteErrorChanged(error) => store.set_gate(Gate::AOF_FAILED, error.is_some()),
+                AofEffect::WriteErrorChanged(error) => {
+                    store.set_node_flag(NodeFlags::AOF_FAILED, error.is_some())
+                }
                 AofEffect::BaseNeeded => data_file.file.rewrites.scheduled = true,
                 AofEffect::RewriteEnded { rewrite, outcome } => {
                     data_file.file.end_rewrite(now, rewrite, outcome.is_ok());

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Debug;
 
-use engine::{Gate, Origin, Session};
+use engine::{CommandOrigin, NodeFlags, Session};
 use gossip::SlotChange;
 use replication::replica::{RdbChannelAction, RdbChannelEvent, ReplicaAction, ReplicaEvent};
 use replication::replica_driver::{self, ReplicaDriverAction};
@@ -255,7 +255,7 @@ impl<E: Debug> Stage<E> {
         let store = &mut self.data.stores[host];
         store.load = Some(Load { stream, position, snapshot });
         store.log.close();
-        store.set_gate(Gate::LOADING, true);
+        store.set_node_flag(NodeFlags::LOADING, true);
         store.held.clear();
         self.see(host, What::Replaced);
         let at = self.process(host);
@@ -275,7 +275,7 @@ impl<E: Debug> Stage<E> {
             store.moves.hear(gossip::ClusterInput::MovesLoaded(moves));
             store.log.adopt_loaded(position, own);
         }
-        store.set_gate(Gate::LOADING, false);
+        store.set_node_flag(NodeFlags::LOADING, false);
         let awaited = store.follower.as_ref().is_some_and(|follower| follower.stream == stream);
         let outcome = if failed { "could not load" } else { "has loaded" };
         self.note_data(host, |store| format!("{outcome} {position:?} and stands at {:?}", store.position()));
@@ -411,7 +411,7 @@ impl<E: Debug> Stage<E> {
 
 /// Creates a session for a master's stream.
 fn session_of_stream() -> Session {
-    Session::new(0, Origin::Master, true)
+    Session::new(0, CommandOrigin::Master, true)
 }
 
 fn encoded(args: Args<'_>) -> Vec<u8> {

@@ -7,7 +7,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 use append_only::AofDirectory;
 use clock::Millis;
 use durability::stream::imports::Imports;
-use engine::{CapturedKey, CommandError, EffectLog, Engine, Gate, Left, Link, Origin, Release, Session};
+use engine::{
+    CapturedKey, CommandError, CommandOrigin, ConnectionInfo, EffectLog, Engine, NodeFlags, ReleaseResult,
+    RemainingKeys, Session,
+};
 use persistence::aof::Manifest;
 use replication::Position;
 use resp::{Args, Value};
@@ -23,11 +26,11 @@ use crate::executor::{self, Executor, Quiet, Stop};
 use crate::waiting::WaitingClient;
 
 /// Client writes are rejected or blocked while one of these holds.
-const CLOSED: Gate = Gate::PAUSED
-    .union(Gate::LOADING)
-    .union(Gate::REPLICA)
-    .union(Gate::CLUSTER_DOWN)
-    .union(Gate::EMPTY_MASTER);
+const CLOSED: NodeFlags = NodeFlags::PAUSED
+    .union(NodeFlags::LOADING)
+    .union(NodeFlags::REPLICA)
+    .union(NodeFlags::CLUSTER_DOWN)
+    .union(NodeFlags::EMPTY_MASTER);
 /// At time zero no key is expired.
 const NO_TIME: Millis = Millis(0);
 
@@ -92,7 +95,7 @@ impl Held {
         let effects = Effects::default();
         let topology = clustered.then(alone);
         let executor = Executor::new((slots, 1), topology, Box::new(effects.clone()));
-        executor.engine.settings.set_gate(Gate::LOADING, true);
+        executor.engine.settings.set_node_flag(NodeFlags::LOADING, true);
         Self { executor: RefCell::new(executor), effects }
     }
 
@@ -107,7 +110,7 @@ impl Held {
         engine.pauses.end_overdue(&engine.settings, wall);
         let slot = engine.keyspace.lock(slot_of(key));
         let is_ours = matches!(slot.ownership(), Ownership::Mine | Ownership::Migrating);
-        is_ours && !slot.is_held() && !engine.settings.gate().intersects(CLOSED)
+        is_ours && !slot.is_held() && !engine.settings.node_flags().intersects(CLOSED)
     }
 
     /// Returns the number of the last write to this slot.
@@ -121,7 +124,7 @@ impl Held {
 
     /// Executes a command with all permissions and without checks.
     fn ask(&self, words: &[&str]) -> Vec<u8> {
-        let mut session = Session::new(0, Origin::Master, true);
+        let mut session = Session::new(0, CommandOrigin::Master, true);
         self.executor.borrow_mut().call(&mut session, NO_TIME, words)
     }
 
@@ -143,8 +146,8 @@ impl Held {
 
     /// Opens a client session.
     pub(super) fn connect(&self) -> Session {
-        let client = self.engine().clients.connect(Link::default(), NO_TIME, Box::new(|| {}));
-        Session::of(client, Origin::Client, true)
+        let client = self.engine().clients.connect(ConnectionInfo::default(), NO_TIME, Box::new(|| {}));
+        Session::of(client, CommandOrigin::Client, true)
     }
 
     pub(super) fn disconnect(&self, client: &WaitingClient) {
@@ -163,7 +166,7 @@ impl Held {
     /// # Panics
     /// If a pause is active, because a blocked command would be lost.
     pub(super) fn import(&mut self, wall: Millis, requests: Vec<u8>) -> (Result<(), String>, Vec<u8>) {
-        let mut session = Session::new(0, Origin::Source, true);
+        let mut session = Session::new(0, CommandOrigin::Source, true);
         let (ran, stop) = self.executor.get_mut().run(&mut session, wall, requests);
         assert_eq!(stop, Stop::Ended, "the commands of a source wait for the end of a pause");
         let replies = values(&ran.replies);
@@ -202,14 +205,14 @@ impl Held {
     }
 
     /// Deletes some keys of a slot that another node serves; returns the effects.
-    pub(super) fn leave(&mut self, key: Key) -> (Left, Vec<u8>) {
+    pub(super) fn leave(&mut self, key: Key) -> (RemainingKeys, Vec<u8>) {
         let left = self.engine().leave_slot(slot_of(key));
         (left, self.effects.take())
     }
 
     /// Deletes some keys of a slot whose import failed; returns the effects.
-    pub(super) fn drop_imported(&mut self, slot: Slot) -> (Left, Vec<u8>) {
-        let left = self.engine().drop_imported(slot);
+    pub(super) fn delete_imported_keys(&mut self, slot: Slot) -> (RemainingKeys, Vec<u8>) {
+        let left = self.engine().delete_imported_keys(slot);
         (left, self.effects.take())
     }
 
@@ -220,14 +223,14 @@ impl Held {
         name: &[u8],
         wall: Millis,
         captured: &CapturedKey,
-    ) -> (Result<Release, CommandError>, Vec<u8>) {
+    ) -> (Result<ReleaseResult, CommandError>, Vec<u8>) {
         let outcome = self.executor.get_mut().release(name, wall, captured);
         (outcome, self.effects.take())
     }
 
     /// Executes a client's encoded requests; returns the replies and the effects.
     pub(super) fn receive(&mut self, wall: Millis, requests: Vec<u8>) -> (Vec<Value>, Vec<u8>) {
-        let mut session = Session::new(0, Origin::Client, true);
+        let mut session = Session::new(0, CommandOrigin::Client, true);
         let (ran, _) = self.executor.get_mut().run(&mut session, wall, requests);
         (values(&ran.replies), self.effects.take())
     }
@@ -372,7 +375,12 @@ mod tests {
         assert_eq!(held.import(Millis(1), request.clone()).0, Ok(()));
         assert_eq!(held.get(1), Some(7));
         let engine = held.engine();
-        engine.pauses.pause(&engine.settings, PausePurpose::Standstill, PauseMode::All, Millis(i64::MAX));
+        engine.pauses.pause(
+            &engine.settings,
+            PausePurpose::ProcessSuspended,
+            PauseMode::All,
+            Millis(i64::MAX),
+        );
         drop(engine);
         drop(held.import(Millis(1), request));
     }

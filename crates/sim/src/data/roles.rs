@@ -7,7 +7,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use engine::Gate;
+use engine::NodeFlags;
 use replication::{PsyncRequest, replica};
 
 use super::serving::Message;
@@ -118,8 +118,8 @@ impl<E: Debug> Stage<E> {
         let store = &mut self.data.stores[host];
         let Some(message) = store.changing.take() else { return };
         let replica = store.upstream().is_some();
-        store.set_gate(Gate::READ_ONLY_REPLICA, replica && !self.data.settings.writable_replicas);
-        store.set_gate(Gate::REPLICA, replica);
+        store.set_node_flag(NodeFlags::READ_ONLY_REPLICA, replica && !self.data.settings.writable_replicas);
+        store.set_node_flag(NodeFlags::REPLICA, replica);
         self.note_data(host, |store| format!("is published as a replica of {:?}", store.upstream()));
         self.tell(host, message);
         if replica {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clock::{Instant, Millis};
 use durability::stream::imports::Imports;
-use engine::{CapturedKey, CommandError, Engine, Gate, Release, Session};
+use engine::{CapturedKey, CommandError, Engine, NodeFlags, ReleaseResult, Session};
 use gossip::ReplicaAdmission;
 use replication::master::{self, OutputLimit, PeerId};
 use replication::master_driver::NextPendingCheck;
@@ -240,19 +240,21 @@ impl Store {
     }
 
     /// Sets or clears a gate of the node.
-    pub(crate) fn set_gate(&self, state: Gate, holds: bool) {
-        self.engine().settings.set_gate(state, holds);
+    pub(crate) fn set_node_flag(&self, state: NodeFlags, holds: bool) {
+        self.engine().settings.set_node_flag(state, holds);
     }
 
     pub(super) fn is_loading(&self) -> bool {
-        self.engine().settings.gate().contains(Gate::LOADING)
+        self.engine().settings.node_flags().contains(NodeFlags::LOADING)
     }
 
     /// Returns whether it is a standalone replica that accepts client writes.
     pub(super) fn writes_for_itself(&self) -> bool {
         let engine = self.engine();
-        let gate = engine.settings.gate();
-        engine.topology.is_none() && gate.contains(Gate::REPLICA) && !gate.contains(Gate::READ_ONLY_REPLICA)
+        let gate = engine.settings.node_flags();
+        engine.topology.is_none()
+            && gate.contains(NodeFlags::REPLICA)
+            && !gate.contains(NodeFlags::READ_ONLY_REPLICA)
     }
 
     /// Executes a client's pipeline, after ASKING if `asking` is set. Returns the client's next
@@ -295,7 +297,7 @@ impl Store {
         name: &[u8],
         wall: Millis,
         captured: &CapturedKey,
-    ) -> (Result<Release, CommandError>, Vec<u8>) {
+    ) -> (Result<ReleaseResult, CommandError>, Vec<u8>) {
         self.held.release(name, wall, captured)
     }
 

@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 
 use durability::stream::imports;
-use engine::Left;
+use engine::RemainingKeys;
 use migration::Establish;
 use replication::{CursorId, IncomingStream};
 
@@ -76,7 +76,7 @@ impl<E: Debug> Stage<E> {
     pub(crate) fn begin_import(&mut self, host: usize, import: &Establish) -> bool {
         let are_free = import.slots().iter().all(|slot| {
             !self.data.stores[host].is_locked(slot.number())
-                && self.leave_at_once(host, slot) == Left::Nothing
+                && self.leave_at_once(host, slot) == RemainingKeys::None
         });
         if are_free {
             let mut command = Vec::new();
@@ -109,12 +109,12 @@ impl<E: Debug> Stage<E> {
         let at = self.process(host);
         for slot in slots.into_iter().filter(|_| outcome.is_err()) {
             loop {
-                let (left, effects) = self.data.stores[host].held.drop_imported(slot);
+                let (left, effects) = self.data.stores[host].held.delete_imported_keys(slot);
                 self.log_effects(host, &effects);
                 match left {
-                    Left::Some => {}
-                    Left::Nothing => break,
-                    Left::Paused => {
+                    RemainingKeys::Some => {}
+                    RemainingKeys::None => break,
+                    RemainingKeys::Paused => {
                         let import = Box::new(import.clone());
                         let event = Event::Imported { at, import, outcome };
                         return self.data_at(self.now + LOCKED * 10, event);

@@ -2,7 +2,7 @@
 
 use std::fmt::Debug;
 
-use engine::{Left, Origin, Session};
+use engine::{CommandOrigin, RemainingKeys, Session};
 use slot_routing::{Slot, Topology};
 
 use super::held::{name_of, slot_of};
@@ -48,14 +48,14 @@ impl<E: Debug> Stage<E> {
             return self.data_at(self.now + LOCKED, Event::Begin { at, request });
         }
         // As at the beginning of each event loop iteration.
-        store.engine().mind_lease(nanos(clock));
+        store.engine().check_lease(nanos(clock));
         let number = self.data.writes + 1;
         let mut last = vec![["SET", name_of(key), &number.to_string()].map(str::to_owned).to_vec()];
         if store.writes_for_itself() {
             request.units.clear();
             last = own_write(name_of(key));
         }
-        let mut session = Session::new(0, Origin::Client, true);
+        let mut session = Session::new(0, CommandOrigin::Client, true);
         let mut effects = [Vec::new(), Vec::new()];
         let mut stopped = None;
         while stopped.is_none() && !request.units.is_empty() {
@@ -169,18 +169,18 @@ impl<E: Debug> Stage<E> {
         if !self.data.stores[host].leaving.contains(slot) {
             return;
         }
-        if self.data.stores[host].is_locked(key) || self.leave_at_once(host, slot) == Left::Paused {
+        if self.data.stores[host].is_locked(key) || self.leave_at_once(host, slot) == RemainingKeys::Paused {
             return self.data_at(now + LOCKED * 10, Event::Leave { at, key });
         }
         self.data.stores[host].leaving.remove(slot);
     }
 
     /// Deletes the keys of another node's slot.
-    pub(super) fn leave_at_once(&mut self, host: usize, slot: Slot) -> Left {
+    pub(super) fn leave_at_once(&mut self, host: usize, slot: Slot) -> RemainingKeys {
         loop {
             let (left, effects) = self.data.stores[host].held.leave(slot.number());
             self.log_effects(host, &effects);
-            if left != Left::Some {
+            if left != RemainingKeys::Some {
                 return left;
             }
             self.drop_key(host, slot.number());

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use append_only::{AofEffect, AofSettings, AppendOnly, FsyncPolicy, LogEnd};
 use clock::{Instant, Millis};
-use engine::{Background, EffectLog, Gate, Origin, Session};
+use engine::{BackgroundMode, CommandOrigin, EffectLog, NodeFlags, Session};
 use replication::{Log, Position};
 use slot_routing::ReplOffset;
 use snapshot_io::SnapshotState;
@@ -95,7 +95,7 @@ impl Life {
     ) -> Result<(Self, Found), String> {
         let log = SharedLog::new(Log::new(chance.history(), BACKLOG), Vec::new());
         let data = clients::executor(Box::new(log.clone()));
-        let background = chance.pick(&[Background::Unavailable, Background::Elsewhere]);
+        let background = chance.pick(&[BackgroundMode::Unavailable, BackgroundMode::Offloadable]);
         let folder = folder(disk);
         let settings = AofSettings {
             policy,
@@ -132,7 +132,7 @@ impl Life {
         // Writes after the end of the file may be lost, so the history continues under a new
         // replication id.
         life.log.lock().log.rename(chance.history());
-        life.data.engine.settings.set_gate(Gate::LOADING, false);
+        life.data.engine.settings.set_node_flag(NodeFlags::LOADING, false);
         Ok((life, Found::Data(loaded.position)))
     }
 
@@ -141,12 +141,12 @@ impl Life {
         log: SharedLog,
         mut file: AppendFile,
         wall: Millis,
-        background: Background,
+        background: BackgroundMode,
     ) -> Self {
-        if background == Background::Elsewhere {
+        if background == BackgroundMode::Offloadable {
             // Threshold zero makes every command count as slow.
             data.engine.long_commands.set_threshold(0);
-            data.engine.settings.set_gate(Gate::BACKGROUND, true);
+            data.engine.settings.set_node_flag(NodeFlags::BACKGROUND, true);
         }
         let mut effects = Vec::new();
         file.tell(&mut log.lock().log, wall, None, &mut effects);
@@ -173,7 +173,7 @@ impl Life {
             AofEffect::PublishCommitPoint(offset) => self.committed = offset.0,
             AofEffect::HoldReplies(holds) => self.holds = *holds,
             AofEffect::WriteErrorChanged(error) => {
-                self.data.engine.settings.set_gate(Gate::AOF_FAILED, error.is_some());
+                self.data.engine.settings.set_node_flag(NodeFlags::AOF_FAILED, error.is_some());
             }
             AofEffect::BaseNeeded => self.file.rewrites.scheduled = true,
             AofEffect::RewriteEnded { .. } => {}
@@ -191,8 +191,8 @@ impl Life {
     }
 }
 
-fn session(id: u64, background: Background) -> Session {
-    let mut session = Session::new(id, Origin::Client, true);
+fn session(id: u64, background: BackgroundMode) -> Session {
+    let mut session = Session::new(id, CommandOrigin::Client, true);
     session.background = background;
     session
 }

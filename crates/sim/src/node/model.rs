@@ -1,7 +1,7 @@
 //! A reference model: an engine that replays the log and has no files.
 
 use clock::Millis;
-use engine::{NoLog, Origin, Session};
+use engine::{CommandOrigin, NoLog, Session};
 
 use crate::clients;
 use crate::executor::Executor;
@@ -17,7 +17,7 @@ impl Model {
     pub(super) fn new() -> Self {
         Self {
             data: clients::executor(Box::new(NoLog)),
-            session: Session::new(0, Origin::Master, true),
+            session: Session::new(0, CommandOrigin::Master, true),
             applied: Vec::new(),
         }
     }

@@ -1,7 +1,7 @@
 //! Simulates a client whose requests run in the foreground or background.
 
 use clock::Millis;
-use engine::{Background, Origin, Session};
+use engine::{BackgroundMode, CommandOrigin, Session};
 
 use crate::clients::Words;
 use crate::executor::{Executor, Running, Stop, leave_background};
@@ -20,8 +20,8 @@ pub(super) struct Answered {
 }
 
 impl RunningClient {
-    pub(super) fn new(id: u64, background: Background) -> Self {
-        let mut session = Session::new(id, Origin::Client, true);
+    pub(super) fn new(id: u64, background: BackgroundMode) -> Self {
+        let mut session = Session::new(id, CommandOrigin::Client, true);
         session.background = background;
         Self { session, running: None }
     }
@@ -48,7 +48,7 @@ impl RunningClient {
         (alone, loses): (bool, bool),
     ) -> Option<Answered> {
         let mut running = self.running.take()?;
-        self.session.turn_ends = if alone { 0 } else { u64::MAX };
+        self.session.time_slice_ends = if alone { 0 } else { u64::MAX };
         let stop = data.go_on(&mut self.session, wall, &mut running);
         match stop {
             Stop::Ended => {
@@ -57,7 +57,7 @@ impl RunningClient {
                 return Some(Answered { requests, replies: count(&running.replies) });
             }
             Stop::Long => {
-                self.session.background = Background::Here;
+                self.session.background = BackgroundMode::OnBackgroundWorker;
                 running.next += usize::from(loses);
             }
             Stop::TurnOver | Stop::Paused => leave_background(&mut self.session),

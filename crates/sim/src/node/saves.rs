@@ -4,7 +4,7 @@
 
 use std::io::{self, Write as _};
 
-use engine::{Gate, NoLog};
+use engine::{NoLog, NodeFlags};
 use persistence::{Disk, SnapshotFile};
 use replication::Position;
 use snapshot_io::SnapshotState;
@@ -82,7 +82,7 @@ impl World {
             let host = Quiet::at(wall);
             let loaded = data.loader(&host).replace(input, len, false, || true);
             let position = snapshot_io::position_of(&loaded.map_err(|error| error.to_string())?);
-            data.engine.settings.set_gate(Gate::LOADING, false);
+            data.engine.settings.set_node_flag(NodeFlags::LOADING, false);
             let offset = position.map_or(0, |position| position.offset.0);
             Ok((offset, data.digest(wall)))
         });

@@ -1,7 +1,7 @@
 //! Simulates a client that watches a key and then executes a transaction.
 
 use clock::Millis;
-use engine::{Background, Origin, Session};
+use engine::{BackgroundMode, CommandOrigin, Session};
 
 use crate::Chance;
 use crate::clients::{self, DATABASES};
@@ -33,8 +33,8 @@ pub(super) struct Executed {
 }
 
 impl Watcher {
-    pub(super) fn new(id: u64, background: Background) -> Self {
-        let mut session = Session::new(id, Origin::Client, true);
+    pub(super) fn new(id: u64, background: BackgroundMode) -> Self {
+        let mut session = Session::new(id, CommandOrigin::Client, true);
         session.background = background;
         Self { session, watched: None }
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::Gate;
+use engine::NodeFlags;
 use gossip::ReplicaAdmission;
 use replication::{EmptyMaster, RecordedReplicas};
 use resp::Protocol;
@@ -137,7 +137,7 @@ impl World {
         server.empty = Some(EmptyMaster::new(followers, now, TIMEOUT));
         let store = &mut self.stage.data.stores[host];
         store.copies = ReplicaAdmission::None;
-        store.set_gate(Gate::EMPTY_MASTER, true);
+        store.set_node_flag(NodeFlags::EMPTY_MASTER, true);
         self.stage.note(|| format!("server {host} has lost its data and waits"));
     }
 
@@ -146,7 +146,7 @@ impl World {
             self.stage.note(|| format!("server {host} waits no longer"));
             let store = &mut self.stage.data.stores[host];
             store.copies = ReplicaAdmission::All;
-            store.set_gate(Gate::EMPTY_MASTER, false);
+            store.set_node_flag(NodeFlags::EMPTY_MASTER, false);
         }
     }
 

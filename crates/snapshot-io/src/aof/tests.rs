@@ -66,7 +66,7 @@ impl LoadHost for IgnoringHost {
 
 impl Fixture {
     fn new() -> Self {
-        let commands = Commands::new(::commands::of_server());
+        let commands = Commands::new(::commands::for_server());
         let catalogue = commands.registry().catalogue();
         let engine = Engine::new(catalogue, Keyspace::new(7, 1), None, Box::new(NoLog));
         Self { engine, commands }
@@ -86,7 +86,7 @@ impl Fixture {
         let loader =
             Loader { engine, commands, threads: 1, verify_checksum: true, max_deletion_bytes: 0, host };
         clear(engine);
-        let mut session = Session::new(0, Origin::Master, true);
+        let mut session = Session::new(0, CommandOrigin::Master, true);
         let mut replay = ReplayState::default();
         let outcome = loader.run_commands(&mut session, bytes, 0, &mut replay);
         (outcome, replay.position)

@@ -12,8 +12,8 @@ use crate::command::Flags;
 use crate::error::CommandError;
 use crate::lazy_free::LazyFreeQueue;
 use crate::notifications::Class;
-use crate::session::Origin;
-use crate::settings::{Gate, Lazy, UsageMeaning};
+use crate::session::CommandOrigin;
+use crate::settings::{LazyFreeReason, NodeFlags, UsageMeaning};
 use crate::stats::add;
 
 impl<'a> Context<'a> {
@@ -86,7 +86,7 @@ impl<'a> Context<'a> {
             (KeyLookup::Missing, _) => None,
             (KeyLookup::Live(place), usage) => Some((place, usage)),
             (KeyLookup::Expired(place), usage) => {
-                self.look_at_expired(db, key, place).then_some((place, usage))
+                self.handle_expired(db, key, place).then_some((place, usage))
             }
         }
     }
@@ -96,7 +96,8 @@ impl<'a> Context<'a> {
     #[inline]
     pub fn sees_expired(&self) -> bool {
         let session = &self.session;
-        session.origin.is_stream() || session.imports && self.engine.settings.gate().contains(Gate::IMPORTING)
+        session.origin.is_stream()
+            || session.imports && self.engine.settings.node_flags().contains(NodeFlags::IMPORTING)
     }
 
     /// Returns the time up to which expired entries are hidden from the client.
@@ -112,22 +113,27 @@ impl<'a> Context<'a> {
 
     /// Handles an expired key; returns whether the command sees it nevertheless.
     #[cold]
-    fn look_at_expired(&mut self, db: u16, key: &Key<'_>, place: EntryRef) -> bool {
+    fn handle_expired(&mut self, db: u16, key: &Key<'_>, place: EntryRef) -> bool {
         let settings = &self.engine.settings;
-        let gate = settings.gate();
+        let gate = settings.node_flags();
         if self.sees_expired() {
             return true;
         }
-        let hides = gate.intersects(Gate::REPLICA | Gate::PAUSED | Gate::IMPORTING);
+        let hides = gate.intersects(NodeFlags::REPLICA | NodeFlags::PAUSED | NodeFlags::IMPORTING);
         // A writable replica must delete the expired key before it writes the new one.
         if !hides || self.writes() {
             let dropped = self.slots.slot_mut(key.slot()).table(db).remove(place, key);
-            self.engine.lazy_free.discard(dropped, settings.is_lazy(Lazy::EXPIRE));
+            self.engine.lazy_free.discard(dropped, settings.is_lazy(LazyFreeReason::EXPIRE));
         }
         if !hides {
             // Keep the log in execution order: append what earlier commands did to the slot first.
             self.append_effects(self.session.db);
-            self.engine.key_gone(db, key.slot(), key.bytes(), settings.deletion(Lazy::EXPIRE));
+            self.engine.log_removed_key(
+                db,
+                key.slot(),
+                key.bytes(),
+                settings.deletion(LazyFreeReason::EXPIRE),
+            );
             self.engine.notify(Class::EXPIRED, "expired", db, key.bytes());
             add(&self.worker.stats.expired_keys, 1);
         }
@@ -252,18 +258,18 @@ impl<'a> Context<'a> {
     }
 
     /// Like [`Context::put`], with an already allocated value.
-    pub fn put_made(
+    pub fn put_value(
         &mut self,
         key: &Key<'_>,
         found: Option<EntryRef>,
         value: DetachedValue,
         expiry: Option<Millis>,
     ) {
-        self.put_made_in(self.session.db, key, found, value, expiry);
+        self.put_value_in(self.session.db, key, found, value, expiry);
     }
 
-    /// Like [`Context::put_made`], in another database.
-    pub fn put_made_in(
+    /// Like [`Context::put_value`], in another database.
+    pub fn put_value_in(
         &mut self,
         db: u16,
         key: &Key<'_>,
@@ -304,7 +310,7 @@ impl<'a> Context<'a> {
         self.delete(key, place);
         self.notify(Class::EXPIRED, "expired", key);
         add(&self.worker.stats.expired_keys, 1);
-        self.effect(&[self.engine.settings.deletion(Lazy::EXPIRE), key.bytes()]);
+        self.effect(&[self.engine.settings.deletion(LazyFreeReason::EXPIRE), key.bytes()]);
     }
 
     /// Removes the expiry of the key at `place` and logs it; returns whether there was one.
@@ -323,8 +329,8 @@ impl<'a> Context<'a> {
     /// Returns whether expired keys are deleted here, which replicas do not do.
     #[inline]
     pub fn deletes_expired(&self) -> bool {
-        let stays = Gate::REPLICA | Gate::IMPORTING;
-        self.session.origin == Origin::Client && !self.engine.settings.gate().intersects(stays)
+        let stays = NodeFlags::REPLICA | NodeFlags::IMPORTING;
+        self.session.origin == CommandOrigin::Client && !self.engine.settings.node_flags().intersects(stays)
     }
 
     /// Frees a removed value; large ones are freed in the background.
@@ -338,8 +344,8 @@ impl<'a> Context<'a> {
     fn discard_large(&self, dropped: RemovedValue) {
         let lazy = match self.commands.entry(self.index).command.name {
             "unlink" => true,
-            "del" => self.engine.settings.is_lazy(Lazy::USER_DEL),
-            _ => self.engine.settings.is_lazy(Lazy::SERVER_DEL),
+            "del" => self.engine.settings.is_lazy(LazyFreeReason::USER_DEL),
+            _ => self.engine.settings.is_lazy(LazyFreeReason::SERVER_DEL),
         };
         self.engine.lazy_free.discard(dropped, lazy);
     }

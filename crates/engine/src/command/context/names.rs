@@ -28,14 +28,14 @@ impl Context<'_> {
             return Ok(());
         }
         let keyspace = &engine.keyspace;
-        let (turn, wait) = (engine.turn_of(self)?, engine.slot_wait(self, &[]));
+        let (turn, wait) = (engine.take_global_lock(self)?, engine.slot_wait(self, &[]));
         for _ in 0..ATTEMPTS {
             let changes = keyspace.filled_changes();
             if keyspace.keys() > FEW_KEYS {
                 break;
             }
             let mut locked = LockedSlots::default();
-            if !locked.add_each(&turn, keyspace.filled_slots(), &|waited| wait.goes_on(waited)) {
+            if !locked.add_each(&turn, keyspace.filled_slots(), &|waited| wait.keeps_waiting(waited)) {
                 return Err(wait.refusal());
             }
             // No unlocked slot got its first key meanwhile.

@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::Context;
 use crate::command::Caller;
-use crate::session::Background;
+use crate::session::BackgroundMode;
 
 /// Consistent views of the values of some keys.
 #[derive(Debug)]
@@ -21,9 +21,9 @@ pub struct PinnedValues {
 impl Context<'_> {
     /// Returns whether a read-only command may release its slot locks early, which requires that it runs in the
     /// background.
-    pub fn may_let_go(&self) -> bool {
+    pub fn may_release_slots(&self) -> bool {
         // Tracked keys are recorded when the command ends, and no change may come before that.
-        self.session.background == Background::Here
+        self.session.background == BackgroundMode::OnBackgroundWorker
             && self.caller == Caller::Client
             && !self.session.tracks
             && self.turn.is_none()
@@ -37,9 +37,9 @@ impl Context<'_> {
     }
 
     /// Pins the values of some keys and releases the slot locks, if all values are large and the command [may release
-    /// its locks](Self::may_let_go).
+    /// its locks](Self::may_release_slots).
     pub fn pin(&mut self, values: &[(Key<'_>, EntryRef)]) -> Option<PinnedValues> {
-        if !self.may_let_go() {
+        if !self.may_release_slots() {
             return None;
         }
         let values: SmallVec<[_; 4]> = values.iter().map(|(key, place)| (key.slot(), *place)).collect();
@@ -60,7 +60,7 @@ impl Context<'_> {
         ranks: Range<usize>,
         reversed: bool,
     ) -> Option<PinnedMembers> {
-        if !self.may_let_go() {
+        if !self.may_release_slots() {
             return None;
         }
         let (keyspace, db) = (&self.engine.keyspace, self.session.db);
@@ -74,13 +74,13 @@ impl PinnedValues {
     /// Visits the elements in chunks, each with its key, in the order of the value if it is ordered, until `visit`
     /// returns false.
     pub fn visit(mut self, mut visit: impl FnMut(&[u8], PartElements<'_>) -> bool) {
-        let mut goes_on = true;
+        let mut keeps_waiting = true;
         for slot in self.slots {
             let mut more = true;
-            while goes_on && more {
+            while keeps_waiting && more {
                 more = self.snapshot.walk_part(slot, &mut |entry| {
                     if let SnapshotValue::Part(part) = entry.value {
-                        goes_on = goes_on && visit(entry.key, part.elements);
+                        keeps_waiting = keeps_waiting && visit(entry.key, part.elements);
                     }
                 });
             }

@@ -6,7 +6,7 @@ use slot_routing::Slot;
 use super::Context;
 use crate::error::CommandError;
 use crate::notifications::Class;
-use crate::settings::{Gate, Lazy};
+use crate::settings::{LazyFreeReason, NodeFlags};
 use crate::stats::add;
 use crate::watch::Presence;
 
@@ -43,11 +43,11 @@ impl<'a> Context<'a> {
         let wait = engine.slot_wait(self, &slots);
         engine
             .keyspace
-            .lock_while(slot, &|waited| wait.makes_way(waited))
+            .lock_while(slot, &|waited| wait.wait_or_offload(waited))
             .expect("it waits for as long as it takes")
     }
 
-    /// Locks the slot of a key that the command did not declare ([`crate::command::Reach::Patterns`]).
+    /// Locks the slot of a key that the command did not declare ([`crate::command::LockScope::Patterns`]).
     ///
     /// # Errors
     /// The command may not lock further slots now.
@@ -59,9 +59,9 @@ impl<'a> Context<'a> {
         let wanted = [slot];
         let wait = self.engine.slot_wait(self, &wanted);
         if self.slots.len() < FEW_SLOTS {
-            self.slots.add(turn, slot, &|waited| wait.makes_way(waited));
+            self.slots.add(turn, slot, &|waited| wait.wait_or_offload(waited));
         } else {
-            self.slots.add_all(turn, &|waited| wait.makes_way(waited));
+            self.slots.add_all(turn, &|waited| wait.wait_or_offload(waited));
         }
         Ok(())
     }
@@ -70,17 +70,17 @@ impl<'a> Context<'a> {
     /// commands without keys.
     pub fn expire_in(&mut self, slot: Slot, keys: &[Vec<u8>]) {
         let (engine, db, now) = (self.engine, self.session.db, self.now);
-        let hides = Gate::REPLICA | Gate::PAUSED | Gate::IMPORTING;
+        let hides = NodeFlags::REPLICA | NodeFlags::PAUSED | NodeFlags::IMPORTING;
         if keys.is_empty() || self.session.origin.is_stream() {
             return;
         }
         // Keep the log in execution order: append what earlier commands did to the slot first.
         self.append_effects(db);
-        let deletion = engine.settings.deletion(Lazy::EXPIRE);
+        let deletion = engine.settings.deletion(LazyFreeReason::EXPIRE);
         let dropped: Vec<RemovedValue> = self.with_slot(slot, |data| {
             // Checked under the slot lock: pausing and becoming a replica lock each slot once after they set their
             // flag.
-            if engine.settings.gate().intersects(hides) {
+            if engine.settings.node_flags().intersects(hides) {
                 return Vec::new();
             }
             let table = data.table(db);
@@ -88,14 +88,14 @@ impl<'a> Context<'a> {
                 let key = engine.keyspace.key_in(slot, bytes);
                 let KeyLookup::Expired(place) = table.find(&key, now) else { return None };
                 let dropped = table.remove(place, &key);
-                engine.key_gone(db, slot, bytes, deletion);
+                engine.log_removed_key(db, slot, bytes, deletion);
                 engine.notify(Class::EXPIRED, "expired", db, bytes);
                 Some(dropped)
             };
             keys.iter().filter_map(expire).collect()
         });
         add(&self.worker.stats.expired_keys, dropped.len() as u64);
-        let lazy = engine.settings.is_lazy(Lazy::EXPIRE);
+        let lazy = engine.settings.is_lazy(LazyFreeReason::EXPIRE);
         dropped.into_iter().for_each(|value| engine.lazy_free.discard(value, lazy));
     }
 

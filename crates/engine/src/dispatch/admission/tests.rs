@@ -32,7 +32,7 @@ const CLASSES: Flags = Flags::WRITE
     .union(Flags::DENYOOM)
     .union(Flags::NO_ASYNC_LOADING)
     .union(Flags::STALE)
-    .union(Flags::WHILE_LISTENING)
+    .union(Flags::WHILE_SUBSCRIBED)
     .union(Flags::ALLOW_BUSY)
     .union(Flags::LOADING)
     .union(Flags::PUBSUB);
@@ -57,7 +57,7 @@ fn is_one(class: &str, flags: Flags, keys: bool) -> bool {
         "denyoom" => flags.contains(Flags::DENYOOM),
         "no-async-loading" => flags.contains(Flags::NO_ASYNC_LOADING),
         "not-stale" => !flags.contains(Flags::STALE),
-        "not-stale-nor-ping" => !flags.intersects(Flags::STALE | Flags::WHILE_LISTENING),
+        "not-stale-nor-ping" => !flags.intersects(Flags::STALE | Flags::WHILE_SUBSCRIBED),
         "not-allow-busy" => !flags.contains(Flags::ALLOW_BUSY),
         "not-loading" => !flags.contains(Flags::LOADING),
         _ => panic!("{class}"),
@@ -69,20 +69,20 @@ fn engine() -> Engine {
 }
 
 /// Returns the admission properties for a client's command.
-fn need(engine: &Engine, flags: Flags, keys: bool) -> Need {
-    let need = engine.need_of(&Session::new(1, Origin::Client, true), flags, keys);
-    Need { is_slot_held: true, is_locked: true, ..need }
+fn need(engine: &Engine, flags: Flags, keys: bool) -> CommandNeeds {
+    let need = engine.need_of(&Session::new(1, CommandOrigin::Client, true), flags, keys);
+    CommandNeeds { is_slot_held: true, is_locked: true, ..need }
 }
 
 #[test]
-fn every_state_says_of_every_command_what_becomes_of_it_for_every_caller() {
+fn admission_rules_match_table_for_every_caller() {
     let engine = engine();
     // Revocation is checked per client, and background execution decides nothing about admission.
-    let mut states = Gate::all() - Gate::REVOKING - Gate::BACKGROUND;
+    let mut states = NodeFlags::all() - NodeFlags::REVOKING - NodeFlags::BACKGROUND;
     for line in STATES.lines().filter(|line| !line.trim().is_empty()) {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         let [name, becomes, asks, classes @ ..] = words.as_slice() else { panic!("{line}") };
-        let state = Gate::from_name(name).expect("a state of the gate");
+        let state = NodeFlags::from_name(name).expect("a state of the gate");
         states.remove(state);
         for (flags, keys) in commands() {
             let need = need(&engine, flags, keys);
@@ -91,7 +91,7 @@ fn every_state_says_of_every_command_what_becomes_of_it_for_every_caller() {
             let expected = |caller| match caller {
                 Caller::Exec | Caller::Master => Verdict::Run,
                 Caller::Source if concerned && *becomes == "waits" => Verdict::Wait,
-                Caller::Source if state == Gate::REPLICA => refused,
+                Caller::Source if state == NodeFlags::REPLICA => refused,
                 Caller::Source => Verdict::Run,
                 _ if !concerned => Verdict::Run,
                 Caller::Client if *becomes == "waits" => Verdict::Wait,
@@ -105,38 +105,50 @@ fn every_state_says_of_every_command_what_becomes_of_it_for_every_caller() {
             {
                 let verdict = admit(state, caller, &need);
                 assert_eq!(verdict, expected(caller), "{state:?} {caller:?} {flags:?} {keys}");
-                assert_eq!(admit(Gate::empty(), caller, &need), Verdict::Run, "{caller:?} {flags:?} {keys}");
+                assert_eq!(
+                    admit(NodeFlags::empty(), caller, &need),
+                    Verdict::Run,
+                    "{caller:?} {flags:?} {keys}"
+                );
             }
         }
     }
-    assert_eq!(states, Gate::empty(), "each state is told of");
+    assert_eq!(states, NodeFlags::empty(), "each state is told of");
 }
 
 #[test]
-fn what_is_more_than_a_flag_counts_too() {
+fn admission_depends_on_more_than_flags() {
     let engine = engine();
     let set = need(&engine, Flags::WRITE | Flags::DENYOOM | Flags::FAST, true);
-    let writes = Gate::MISCONF | Gate::AOF_FAILED | Gate::READ_ONLY_REPLICA;
-    let admitted = |gate, caller, need: Need| admit(gate, caller, &need) == Verdict::Run;
+    let writes = NodeFlags::MISCONF | NodeFlags::AOF_FAILED | NodeFlags::READ_ONLY_REPLICA;
+    let admitted = |gate, caller, need: CommandNeeds| admit(gate, caller, &need) == Verdict::Run;
     // A script that has written must continue, or its changes would be half done.
-    for gate in writes | Gate::OUT_OF_MEMORY | Gate::NO_REPLICAS {
+    for gate in writes | NodeFlags::OUT_OF_MEMORY | NodeFlags::NO_REPLICAS {
         assert!(!admitted(gate, Caller::Script, set), "{gate:?}");
-        assert!(admitted(gate, Caller::Script, Need { has_written: true, ..set }), "{gate:?}");
+        assert!(admitted(gate, Caller::Script, CommandNeeds { has_written: true, ..set }), "{gate:?}");
     }
     // A queued command does not wait for a pause, but needs memory.
     let get = need(&engine, Flags::READONLY | Flags::FAST, true);
-    assert!(admitted(Gate::PAUSED, Caller::Client, Need { is_queued: true, ..get }));
-    assert!(admitted(Gate::OUT_OF_MEMORY, Caller::Client, Need { is_queued: true, ..get }));
+    assert!(admitted(NodeFlags::PAUSED, Caller::Client, CommandNeeds { is_queued: true, ..get }));
+    assert!(admitted(NodeFlags::OUT_OF_MEMORY, Caller::Client, CommandNeeds { is_queued: true, ..get }));
     // In a cluster a key's slot decides where it is written; once the slot is locked, the role does.
-    let routed = Need { is_routed: true, ..set };
-    assert!(admitted(Gate::READ_ONLY_REPLICA, Caller::Client, routed));
-    assert!(!admitted(Gate::REPLICA, Caller::Client, routed));
-    assert!(admitted(Gate::REPLICA, Caller::Client, Need { is_locked: false, ..routed }));
+    let routed = CommandNeeds { is_routed: true, ..set };
+    assert!(admitted(NodeFlags::READ_ONLY_REPLICA, Caller::Client, routed));
+    assert!(!admitted(NodeFlags::REPLICA, Caller::Client, routed));
+    assert!(admitted(NodeFlags::REPLICA, Caller::Client, CommandNeeds { is_locked: false, ..routed }));
     let spublish = need(&engine, Flags::PUBSUB | Flags::MAY_REPLICATE | Flags::FAST, true);
-    assert!(admitted(Gate::REPLICA, Caller::Client, Need { is_routed: true, ..spublish }));
+    assert!(admitted(NodeFlags::REPLICA, Caller::Client, CommandNeeds { is_routed: true, ..spublish }));
     let beside_a_write = need(&engine, Flags::PUBSUB | Flags::MAY_REPLICATE | Flags::WRITE, true);
-    assert!(!admitted(Gate::REPLICA, Caller::Client, Need { is_routed: true, ..beside_a_write }));
-    assert!(!admitted(Gate::REDIRECTS, Caller::Client, Need { follows_master: true, ..set }));
-    assert!(admitted(Gate::CLUSTER_DOWN, Caller::Client, Need { reads_when_down: true, ..get }));
-    assert!(!admitted(Gate::CLUSTER_DOWN, Caller::Client, Need { reads_when_down: true, ..set }));
+    assert!(!admitted(
+        NodeFlags::REPLICA,
+        Caller::Client,
+        CommandNeeds { is_routed: true, ..beside_a_write }
+    ));
+    assert!(!admitted(NodeFlags::REDIRECTS, Caller::Client, CommandNeeds { follows_master: true, ..set }));
+    assert!(admitted(NodeFlags::CLUSTER_DOWN, Caller::Client, CommandNeeds { reads_when_down: true, ..get }));
+    assert!(!admitted(
+        NodeFlags::CLUSTER_DOWN,
+        Caller::Client,
+        CommandNeeds { reads_when_down: true, ..set }
+    ));
 }

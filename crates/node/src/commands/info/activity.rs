@@ -52,7 +52,7 @@ fn keys(server: &Server, totals: &Totals, text: &mut InfoText) {
     text.line("evicted_keys", totals[Count::EvictedKeys]);
     text.line("evicted_clients", totals[Count::EvictedClients]);
     text.line("evicted_scripts", server.engine.scripts.evicted.load(Ordering::Relaxed));
-    let (total, current) = server.engine.budget.over_millis(process::time::nanos());
+    let (total, current) = server.engine.budget.millis_over_limit(process::time::nanos());
     text.line("total_eviction_exceeded_time", total);
     text.line("current_eviction_exceeded_time", current);
     text.line("keyspace_hits", totals[Count::KeyspaceHits]);
@@ -63,7 +63,7 @@ fn keys(server: &Server, totals: &Totals, text: &mut InfoText) {
     text.line("latest_fork_usec", micros);
     text.line("total_forks", cuts);
     text.line("migrate_cached_sockets", server.migration_targets.count());
-    text.line("slave_expires_tracked_keys", server.engine.local_expiries());
+    text.line("slave_expires_tracked_keys", server.engine.local_expiry_count());
     // Slots are defragmented as they change, so there is no pass over the data to count.
     for name in ["hits", "misses", "key_hits", "key_misses"] {
         text.line(&format!("active_defrag_{name}"), 0);
@@ -121,7 +121,7 @@ fn stale_percent(server: &Server) -> f64 {
 
 pub(super) fn commandstats(server: &Server, text: &mut InfoText) {
     let totals = server.housekeeping.totals();
-    for (entry, command) in ::commands::of_server().all().iter().zip(&totals.commands) {
+    for (entry, command) in ::commands::for_server().all().iter().zip(&totals.commands) {
         if command.calls + command.rejected > 0 {
             let micros = command.nanos / 1000;
             let each =
@@ -148,7 +148,7 @@ pub(super) fn latencystats(server: &Server, text: &mut InfoText) {
     if percents.is_empty() || !server.config.get(keys::LATENCY_TRACKING) {
         return;
     }
-    for entry in ::commands::of_server().all() {
+    for entry in ::commands::for_server().all() {
         let times = server.engine.latency_of(entry.index);
         if times.calls() == 0 {
             continue;

@@ -59,7 +59,7 @@ pub(super) fn clients(server: &Server, text: &mut InfoText) {
     text.line("clients_in_timeout_table", 0);
     text.line("total_watched_keys", server.engine.watched_keys());
     text.line("total_blocking_keys", server.engine.awaited_keys());
-    text.line("total_blocking_keys_on_nokey", server.engine.awaited_keys_that_may_go());
+    text.line("total_blocking_keys_on_nokey", server.engine.awaited_keys_with_removal());
     write_pause_state(&server.engine, text);
 }
 

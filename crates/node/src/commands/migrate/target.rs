@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::migration::{Destination, Failure};
+use engine::migration::{Destination, MigrateError};
 use net::dialer::{DialError, Dialer};
 use net::link_pool::LinkPool;
 use net::listener::Listeners;
@@ -24,7 +24,7 @@ impl Target {
         dialer: &Dialer,
         destination: &Destination,
         timeout: Duration,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, MigrateError> {
         match pool.take(destination).map(Stream::open) {
             Some(Ok(stream)) => Ok(Self { stream, input: Vec::new(), kept: true }),
             _ => Self::connect(dialer, destination, timeout).await,
@@ -36,12 +36,12 @@ impl Target {
         dialer: &Dialer,
         destination: &Destination,
         timeout: Duration,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Self, MigrateError> {
         let address = format!("{}:{}", destination.host, destination.port);
         let stream = dialer.dial(address, timeout).await.map_err(|error| match error {
-            DialError::TimedOut => Failure::Connecting,
+            DialError::TimedOut => MigrateError::Connecting,
             // Redis notices a refused connection only when it writes, and reports that.
-            DialError::Refused | DialError::Failed(_) => Failure::Writing,
+            DialError::Refused | DialError::Failed(_) => MigrateError::Writing,
         })?;
         let mut target = Self { stream, input: Vec::new(), kept: false };
         if !destination.auth.is_empty() {
@@ -73,21 +73,21 @@ impl Target {
         self.kept
     }
 
-    async fn ask(&mut self, request: Request) -> Result<(), Failure> {
+    async fn ask(&mut self, request: Request) -> Result<(), MigrateError> {
         let mut wire = Vec::new();
         encode_request(&mut wire, request.args().iter());
         self.write(&wire).await?;
         match self.read().await? {
-            Value::Error(text) => Err(Failure::Refused(text)),
+            Value::Error(text) => Err(MigrateError::Refused(text)),
             _ => Ok(()),
         }
     }
 
-    pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        self.stream.write_all(bytes).await.map_err(|_| Failure::Writing)
+    pub(super) async fn write(&mut self, bytes: &[u8]) -> Result<(), MigrateError> {
+        self.stream.write_all(bytes).await.map_err(|_| MigrateError::Writing)
     }
 
-    pub(super) async fn read(&mut self) -> Result<Value, Failure> {
+    pub(super) async fn read(&mut self) -> Result<Value, MigrateError> {
         loop {
             match parse_value(&self.input) {
                 Ok(Some((value, length))) => {
@@ -95,11 +95,11 @@ impl Target {
                     return Ok(value);
                 }
                 Ok(None) => {}
-                Err(_) => return Err(Failure::Reading),
+                Err(_) => return Err(MigrateError::Reading),
             }
             match self.stream.read_buf(&mut self.input).await {
                 Ok(read) if read > 0 => {}
-                Ok(_) | Err(_) => return Err(Failure::Reading),
+                Ok(_) | Err(_) => return Err(MigrateError::Reading),
             }
         }
     }

@@ -5,7 +5,7 @@
 
 use std::fmt::Debug;
 
-use engine::Gate;
+use engine::NodeFlags;
 
 use crate::Rule;
 use crate::stage::Stage;
@@ -17,7 +17,7 @@ impl<E: Debug> Stage<E> {
         let is_held = {
             let engine = self.data.stores[master].engine();
             engine.pauses.end_overdue(&engine.settings, wall);
-            engine.settings.gate().intersects(Gate::PAUSED)
+            engine.settings.node_flags().intersects(NodeFlags::PAUSED)
         };
         if !self.processes[master].up || !is_held {
             return;

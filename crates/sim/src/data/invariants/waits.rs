@@ -3,7 +3,7 @@
 
 use std::fmt::Debug;
 
-use engine::Gate;
+use engine::NodeFlags;
 use slot_routing::Ownership;
 
 use crate::Rule;
@@ -25,7 +25,7 @@ impl<E: Debug> Stage<E> {
             let engine = store.held.engine();
             let ownership = engine.keyspace.lock(slot_of(key)).ownership();
             let serves = matches!(ownership, Ownership::Mine | Ownership::Migrating | Ownership::Importing);
-            !serves || engine.settings.gate().contains(Gate::CLUSTER_DOWN)
+            !serves || engine.settings.node_flags().contains(NodeFlags::CLUSTER_DOWN)
         };
         let stuck = store.held.with(|data| waits.client.stuck(data, wall)).0;
         let stuck = stuck.filter(|stuck| takes_writes || stuck.is_late);
