@@ -82,7 +82,7 @@ fn every_event_is_covered() {
 
 #[test]
 fn every_flag_is_covered() {
-    let shown = stories().flat_map(|story| scenario.expected_flags);
+    let shown = stories().flat_map(|story| story.expected_flags);
     let shown: BTreeSet<&str> = shown.flat_map(|(_, flags)| flags.split(',')).collect();
     assert_eq!(shown, FLAGS.iter().copied().collect());
 }
