@@ -1,5 +1,5 @@
-//! Acknowledged writes are kept, and one history is not mixed with another: a server is stopped, promoted or demoted
-//! while clients write as fast as they can.
+//! Acknowledged writes survive and two replication histories never mix: a server is shut down, promoted or demoted
+//! while clients write at full speed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -27,8 +27,8 @@ fn follow(replica: &Node, master: &Node) {
     });
 }
 
-/// Waits until both have the same offset, and asserts that they have the same data then.
-fn assert_same(replica: &Node, master: &Node) {
+/// Waits until both have the same offset, and asserts that their data is equal.
+fn wait_until_same(replica: &Node, master: &Node) {
     let offset = |node: &Node| node.info("replication", "master_repl_offset");
     eventually("the replica has the master's offset", || {
         (replica.info("replication", "master_link_status")? == "up" && offset(replica) == offset(master))
@@ -42,7 +42,7 @@ const QUICK: &str = "--repl-diskless-sync-delay 0";
 const REPLICATING: &str = "--save  --repl-diskless-sync-delay 0 --enable-debug-command yes";
 
 #[test]
-fn who_is_acknowledged_before_a_stop_is_in_the_file() {
+fn writes_acknowledged_before_shutdown_are_saved() {
     for how in ["SIGTERM", "SHUTDOWN", "SHUTDOWN SAVE", "SHUTDOWN NOW"] {
         let mut node = Node::start(&Program::redoubt(), SAVING);
         let counters = Counters::start(&node, 4);
@@ -53,7 +53,7 @@ fn who_is_acknowledged_before_a_stop_is_in_the_file() {
     }
 }
 
-/// Stops the server and waits for its end.
+/// Shuts the server down with `how` and waits for the process to exit.
 fn stop(node: &mut Node, how: &str) {
     if how == "SIGTERM" {
         assert!(node.terminate().success());
@@ -66,9 +66,9 @@ fn stop(node: &mut Node, how: &str) {
     }
 }
 
-/// The save that is under way holds what was before its cut only.
+/// The running save contains only the writes before its start.
 #[test]
-fn a_stop_while_a_save_is_under_way_keeps_what_came_after_its_cut() {
+fn shutdown_during_bgsave_keeps_writes_made_after_its_start() {
     let mut node = Node::start(&Program::redoubt(), SAVING);
     fill(&node, 20_000);
     let counters = Counters::start(&node, 4);
@@ -80,9 +80,9 @@ fn a_stop_while_a_save_is_under_way_keeps_what_came_after_its_cut() {
     assert_kept(&node, &acknowledged, "during BGSAVE");
 }
 
-/// A frozen replica is waited for as long as the configuration says, and then no more.
+/// The shutdown waits for a frozen replica as long as the configuration says, and then exits.
 #[test]
-fn a_stop_that_waits_in_vain_for_a_replica_acknowledges_nothing_more() {
+fn shutdown_acknowledges_no_writes_after_waiting_for_frozen_replica() {
     let mut node = Node::start(&Program::redoubt(), &format!("{SAVING} {QUICK} --shutdown-timeout 1"));
     let replica = Node::start(&Program::redoubt(), "--save ");
     follow(&replica, &node);
@@ -94,9 +94,9 @@ fn a_stop_that_waits_in_vain_for_a_replica_acknowledges_nothing_more() {
     assert_kept(&node, &acknowledged, "with a frozen replica");
 }
 
-/// A stop that is called off lets the waiting clients go on.
+/// An aborted shutdown releases the waiting clients.
 #[test]
-fn writes_go_on_after_a_stop_that_was_called_off_or_failed() {
+fn writes_resume_after_aborted_or_failed_shutdown() {
     let node = Node::start(&Program::redoubt(), &format!("{SAVING} {QUICK}"));
     let replica = Node::start(&Program::redoubt(), "--save ");
     follow(&replica, &node);
@@ -112,20 +112,20 @@ fn writes_go_on_after_a_stop_that_was_called_off_or_failed() {
     assert_eq!(node.run("GET a").text(), "1", "reads are answered");
     node.run("SHUTDOWN ABORT").expect_ok();
     assert!(stopping.read().expect("it is told").is_error("ERR Errors trying to SHUTDOWN"));
-    held.read().expect("it goes on").expect_ok();
+    held.read().expect("writing continues").expect_ok();
 
     replica.thaw();
     std::fs::create_dir_all(node.folder().join("dump.rdb").join("in-the-way")).expect("a folder");
     assert!(node.run("SHUTDOWN SAVE").is_error("ERR Errors trying to SHUTDOWN"));
     node.run("CONFIG SET stop-writes-on-bgsave-error no").expect_ok();
     node.run("SET a 3").expect_ok();
-    eventually("the replica goes on too", || (replica.run("GET a") == Value::Bulk("3".into())).then_some(()));
+    eventually("the replica continues too", || (replica.run("GET a") == Value::Bulk("3".into())).then_some(()));
 }
 
-/// Writes that the new master has acknowledged are not overwritten by those that the old one had still on their way,
-/// and they are in the database that they were written to, here and on the new master's own replica.
+/// Writes that the new master acknowledged are not overwritten by writes of the old master still in the stream, and
+/// they are in the database they were written to, on the new master and its own replica.
 #[test]
-fn a_promoted_replica_hears_no_more_of_its_old_master() {
+fn promoted_replica_ignores_pending_writes_of_old_master() {
     let master = Node::start(&Program::redoubt(), REPLICATING);
     let middle = Node::start(&Program::redoubt(), REPLICATING);
     let last = Node::start(&Program::redoubt(), REPLICATING);
@@ -138,7 +138,7 @@ fn a_promoted_replica_hears_no_more_of_its_old_master() {
                 let (master, stop) = (&master, &stop);
                 scope.spawn(move || overwrite(master, database, stop));
             }
-            eventually("the stream flows", || (middle.run("EXISTS k:0") == Value::Int(1)).then_some(()));
+            eventually("the stream is applied", || (middle.run("EXISTS k:0") == Value::Int(1)).then_some(()));
             let mut client = middle.connect();
             client.run("REPLICAOF NO ONE").expect_ok();
             for key in 0..KEYS {
@@ -151,7 +151,7 @@ fn a_promoted_replica_hears_no_more_of_its_old_master() {
                     assert_eq!(value.text(), "new", "round {round}: overwritten by the old master");
                 }
             }
-            assert_same(&last, &middle);
+            wait_until_same(&last, &middle);
             stop.store(true, Ordering::Relaxed);
         });
         master.run("FLUSHALL").expect_ok();
@@ -162,7 +162,7 @@ fn a_promoted_replica_hears_no_more_of_its_old_master() {
 const KEYS: usize = 20;
 const ROUNDS_AT_ONCE: usize = 100;
 
-/// Writes to the same keys over and over, much at a time.
+/// Overwrites the same keys again and again with large pipelines.
 fn overwrite(node: &Node, database: &str, stop: &AtomicBool) {
     let mut connection = node.connect();
     connection.run(&format!("SELECT {database}")).expect_ok();
@@ -174,38 +174,38 @@ fn overwrite(node: &Node, database: &str, stop: &AtomicBool) {
     }
 }
 
-/// A master that is told to follow another while clients write: where it says that it stands is where its data stands.
+/// A master that becomes a replica while clients write: the offset that it reports must match its data.
 #[test]
-fn a_master_that_is_demoted_under_load_has_its_new_masters_data() {
+fn demoted_master_matches_new_master_under_load() {
     let nodes: Vec<Node> = (0..2).map(|_| Node::start(&Program::redoubt(), REPLICATING)).collect();
     follow(&nodes[1], &nodes[0]);
     for round in 0..10 {
         let (old, new) = (&nodes[round % 2], &nodes[(round + 1) % 2]);
         let counters = Counters::start(old, 4);
         if round < 5 {
-            // The old master goes on behind the new one's back, and must forget that.
+            // The old master gets writes that the new one does not have, and must discard them.
             new.run("REPLICAOF NO ONE").expect_ok();
             old.run(&format!("REPLICAOF 127.0.0.1 {}", new.port)).expect_ok();
         } else {
             old.run("FAILOVER").expect_ok();
-            eventually("the place is handed over", || {
+            eventually("the failover completes", || {
                 (new.info("replication", "role")? == "master").then_some(())
             });
         }
         let acknowledged = counters.stop();
         new.run("SET round x").expect_ok();
-        assert_same(old, new);
+        wait_until_same(old, new);
         if round >= 5 {
             assert_kept(new, &acknowledged, "after FAILOVER");
         }
         new.run("FLUSHALL").expect_ok();
-        assert_same(old, new);
+        wait_until_same(old, new);
     }
 }
 
-/// The same by the cluster: a replica that takes over with and without its master's consent.
+/// The same in a cluster: a replica takes over with and without its master's consent.
 #[test]
-fn a_master_of_a_cluster_that_is_demoted_under_load_has_its_successors_data() {
+fn demoted_cluster_master_matches_successor_under_load() {
     let nodes: Vec<Node> = (0..2)
         .map(|_| {
             let options = format!("--cluster-enabled yes --cluster-node-timeout 2000 {REPLICATING}");
@@ -222,26 +222,26 @@ fn a_master_of_a_cluster_that_is_demoted_under_load_has_its_successors_data() {
         eventually("the cluster serves", || {
             (new.run("SET round x") == Value::Simple("OK".into())).then_some(())
         });
-        assert_same(old, new);
+        wait_until_same(old, new);
         if how.is_empty() {
             assert_kept(new, &acknowledged, "after CLUSTER FAILOVER");
         }
         new.run("FLUSHALL").expect_ok();
-        assert_same(old, new);
+        wait_until_same(old, new);
         cluster.wait_until_all_see_replica(round % 2, (round + 1) % 2);
     }
 }
 
-/// Writes of clients on a replica that takes writes are its own: they move no offset and reach no other node.
+/// Client writes on a writable replica are local: they do not change the offset and reach no other node.
 #[test]
-fn what_is_written_on_a_replica_stays_there() {
+fn local_writes_on_replica_are_not_replicated() {
     let master = Node::start(&Program::redoubt(), REPLICATING);
     let replica = Node::start(&Program::redoubt(), &format!("{REPLICATING} --replica-read-only no"));
     let last = Node::start(&Program::redoubt(), REPLICATING);
     follow(&replica, &master);
     follow(&last, &replica);
     master.run("SET a 1").expect_ok();
-    assert_same(&last, &master);
+    wait_until_same(&last, &master);
     let offset = |node: &Node| node.info("replication", "master_repl_offset");
     let before = offset(&replica);
     for line in ["SET own 1", "INCR own", "SET brief x PX 1", "PUBLISH channel x", "DEL a"] {
@@ -251,7 +251,7 @@ fn what_is_written_on_a_replica_stays_there() {
     assert!(replica.run("WAIT 1 0").is_error("ERR WAIT cannot be used with replica instances"));
     assert_eq!(offset(&replica), before);
     master.run("SET b 2").expect_ok();
-    assert_same(&last, &master);
+    wait_until_same(&last, &master);
     assert_eq!(replica.run("GET own").text(), "2");
     assert_eq!(last.run("EXISTS own"), Value::Int(0));
     assert_eq!(offset(&replica), offset(&master));

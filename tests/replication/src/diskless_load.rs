@@ -1,4 +1,4 @@
-//! A replica that loads its master's snapshot as it comes (`repl-diskless-load`).
+//! A replica that loads its master's snapshot directly from the socket (`repl-diskless-load`).
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -30,9 +30,10 @@ fn wait_for_link(replica: &Node) {
     });
 }
 
-/// Data of every way ends up the same, whatever was here before, and whatever the master sends its snapshot as.
+/// The replica ends with the master's data in every mode, with or without old data, and for both snapshot transfer
+/// formats.
 #[test]
-fn every_way_takes_over_the_masters_data() {
+fn every_diskless_load_mode_replaces_data_with_masters_data() {
     for diskless in ["yes", "no"] {
         let master = start(&format!("--repl-diskless-sync {diskless}"));
         fill(&master, "new");
@@ -43,32 +44,32 @@ fn every_way_takes_over_the_masters_data() {
             assert_eq!(replica.run("DBSIZE"), Value::Int(500), "{way}");
             assert_eq!(replica.run("GET key:7").text(), "new", "{way}");
             master.run("SET later value").expect_ok();
-            eventually("the stream follows", || (replica.run("DBSIZE") == Value::Int(501)).then_some(()));
+            eventually("the stream is applied", || (replica.run("DBSIZE") == Value::Int(501)).then_some(()));
             master.run("DEL later");
         }
     }
 }
 
-/// Cuts the replica off until its master's backlog has lost what it needs.
+/// Freezes the replica until the master's backlog no longer covers its offset.
 fn fall_behind(replica: &Node, master: &Node, value: &str) {
     replica.freeze();
     master.run("CLIENT KILL TYPE replica");
     fill(master, value);
-    // More than the backlog holds.
+    // More than the backlog size.
     master.connect().call(&["SET", "large", &"x".repeat(100_000)]).expect_ok();
     master.run("DEL large");
     replica.thaw();
 }
 
-/// The replica's old data is an older state of the same data, and is served until the newer one is there.
+/// The replica's old data has the same history as the master's, so it is served until the new data has loaded.
 #[test]
-fn the_old_data_is_served_while_the_new_is_loaded_beside_it() {
+fn old_data_is_served_while_new_snapshot_loads() {
     let master = start("--repl-backlog-size 16kb");
     fill(&master, "old");
     let replica = start("--repl-diskless-load swapdb --key-load-delay 10000");
     follow(&replica, &master);
     fall_behind(&replica, &master, "new");
-    eventually("the snapshot is loaded beside", || {
+    eventually("the snapshot is loading", || {
         (info(&replica, "persistence", "async_loading") == "1").then_some(())
     });
     assert_eq!(info(&replica, "persistence", "loading"), "0");
@@ -82,13 +83,13 @@ fn the_old_data_is_served_while_the_new_is_loaded_beside_it() {
     assert_eq!(info(&master, "stats", "sync_full"), "2");
 }
 
-/// A link that breaks on the way takes the old data only where it had to go first.
+/// A link that breaks during the transfer loses the old data only in the mode that flushes first.
 #[test]
-fn a_broken_transfer_leaves_the_old_data_unless_that_was_dropped_first() {
+fn broken_transfer_keeps_old_data_unless_it_was_flushed_first() {
     for (way, left) in [("disabled", 1000), ("swapdb", 1000), ("flush-before-load", 0)] {
         let mut master = start("--repl-backlog-size 16kb --rdbcompression no --rdb-key-save-delay 10000");
         fill(&master, "old");
-        // So much that the beginning of a snapshot is sent long before its end.
+        // Enough data that the start of the snapshot is sent long before its end.
         let script = "for i = 1, 500 do redis.call('set', 'more:' .. i, ARGV[1]) end return 500";
         assert_eq!(master.connect().call(&["EVAL", script, "0", &"x".repeat(2000)]), Value::Int(500));
         let replica = start(&format!("--repl-diskless-load {way}"));
@@ -105,7 +106,7 @@ fn a_broken_transfer_leaves_the_old_data_unless_that_was_dropped_first() {
             });
         }
         master.kill();
-        eventually("the replica has noticed", || {
+        eventually("the replica has detected it", || {
             (info(&replica, "replication", "master_sync_in_progress") == "0"
                 && info(&replica, "persistence", "loading") == "0"
                 && info(&replica, "persistence", "async_loading") == "0")
@@ -122,7 +123,7 @@ fn a_broken_transfer_leaves_the_old_data_unless_that_was_dropped_first() {
     }
 }
 
-/// A master that answers each PSYNC by this snapshot. It ends with the process of the test.
+/// A fake master that answers each PSYNC with `snapshot`. It ends with the test process.
 fn scripted_master(snapshot: Vec<u8>) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let port = listener.local_addr().expect("it is bound").port();
@@ -138,7 +139,7 @@ fn scripted_master(snapshot: Vec<u8>) -> u16 {
 fn answer(mut stream: TcpStream, snapshot: &[u8]) -> Option<()> {
     let mut lines = BufReader::new(stream.try_clone().ok()?).lines().map_while(Result::ok);
     while let Some(count) = lines.next()?.strip_prefix('*').and_then(|count| count.parse::<usize>().ok()) {
-        // Each word follows a line with its length.
+        // Each argument follows a line with its length.
         let words: Vec<String> = lines.by_ref().take(2 * count).skip(1).step_by(2).collect();
         let reply = match words.first()?.to_ascii_uppercase().as_str() {
             "PING" => b"+PONG\r\n".to_vec(),
@@ -153,9 +154,9 @@ fn answer(mut stream: TcpStream, snapshot: &[u8]) -> Option<()> {
     None
 }
 
-/// The story: one vector set at a master of Redis 8 cost its replica all its data, again and again.
+/// The bug: one vector set on a Redis 8 master made its replica flush all its data repeatedly.
 #[test]
-fn snapshot_that_cannot_be_loaded_costs_no_data() {
+fn unloadable_snapshot_keeps_old_data() {
     let vector_set = [b"REDIS0012\xfe\x00\x00\x01k\x01v\x07\x01s".as_slice(), &[0; 200]].concat();
     let snapshots = [
         ("a vector set", vector_set),
@@ -189,9 +190,9 @@ fn snapshot_that_cannot_be_loaded_costs_no_data() {
     assert_eq!(replica.run("GET key:7").text(), "new");
 }
 
-/// A master of Redis sends both forms of a snapshot.
+/// A Redis master can send both snapshot transfer formats.
 #[test]
-fn a_snapshot_of_redis_is_loaded_as_it_comes() {
+fn diskless_load_accepts_snapshots_of_redis() {
     for diskless in ["yes", "no"] {
         let options = format!("--repl-diskless-sync {diskless} --repl-diskless-sync-delay 0");
         let master = Node::start(&Program::redis(), &options);

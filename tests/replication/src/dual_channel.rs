@@ -1,15 +1,15 @@
-//! Full synchronisations over two connections (`dual-channel-replication-enabled`): of ours by Valkey 9.1, of Valkey by
-//! ours, and among ours. Valkey is left out where it is not installed.
+//! Full synchronisation over two connections (`dual-channel-replication-enabled`): Redoubt with Redoubt, and Redoubt
+//! with Valkey 9.1 on either side. Tests with Valkey are skipped where it is not installed.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use harness::{Node, Program, Value, eventually};
 
-/// Two channels, no delay, DEBUG DIGEST everywhere, nothing saved by itself.
+/// Dual channel, no delay, DEBUG DIGEST enabled, no automatic saves.
 const OPTIONS: &str = "--dual-channel-replication-enabled yes --repl-diskless-sync-delay 0 \
                        --enable-debug-command yes --save ";
 
-/// The pairs of a master's and a replica's program, with at least one of ours in each.
+/// Pairs of master and replica programs, at least one of them Redoubt.
 fn pairs() -> Vec<(Program, Program)> {
     let ours = Program::redoubt;
     let mut pairs = vec![(ours(), ours())];
@@ -24,7 +24,7 @@ fn fill(node: &Node) {
     assert_eq!(node.connect().call(&["EVAL", script, "0"]), Value::Int(2000));
 }
 
-/// From now on a snapshot takes some seconds.
+/// Makes each snapshot take some seconds.
 fn send_slowly(node: &Node) {
     node.run("CONFIG SET rdb-key-save-delay 1000").expect_ok();
 }
@@ -45,14 +45,14 @@ fn wait_for_link(replica: &Node) {
     eventually("the link is up", || (replication(replica, "master_link_status") == "up").then_some(()));
 }
 
-fn same_data(replica: &Node, master: &Node) {
+fn assert_same_data(replica: &Node, master: &Node) {
     let offset = |node: &Node| replication(node, "master_repl_offset");
-    eventually("both are as far", || (offset(replica) == offset(master)).then_some(()));
+    eventually("both have the same offset", || (offset(replica) == offset(master)).then_some(()));
     assert_eq!(replica.run("DEBUG DIGEST"), master.run("DEBUG DIGEST"));
 }
 
-/// The numbers of the clients that are the RDB channel and the main channel of the master's only replica, once both are
-/// there and neither is lost.
+/// The client ids of the RDB channel and the main channel of the master's only replica, once both are connected and
+/// neither is marked as lost.
 fn channels(master: &Node) -> [String; 2] {
     eventually("the replica has two channels", || {
         let each = [replication(master, "slave0"), replication(master, "slave1")];
@@ -62,7 +62,7 @@ fn channels(master: &Node) -> [String; 2] {
         }
         let clients = master.run("CLIENT LIST TYPE replica").text();
         let mut lines: Vec<&str> = clients.lines().collect();
-        // Ours are listed as they became replicas, Valkey's as they connected.
+        // Redoubt lists them in the order in which they became replicas, Valkey in the order of connection.
         lines.sort_by_key(|line| !line.contains("cmd=sync "));
         let id = |line: &&str| Some(line.split_once("id=")?.1.split_once(' ')?.0.to_owned());
         let ids: Vec<String> = lines.iter().filter_map(id).collect();
@@ -70,7 +70,7 @@ fn channels(master: &Node) -> [String; 2] {
     })
 }
 
-/// Writes to two databases, so that it matters which one the stream has selected.
+/// Writes to two databases, so that a wrong SELECT in the stream is detected.
 fn write_until(stop: &AtomicBool, master: &Node) {
     let mut connection = master.connect();
     let mut round = 0;
@@ -84,7 +84,7 @@ fn write_until(stop: &AtomicBool, master: &Node) {
     }
 }
 
-/// Ends the load also when the test fails.
+/// Stops the load on drop, also when the test fails.
 struct StopAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
@@ -93,8 +93,9 @@ impl Drop for StopAtEnd<'_> {
     }
 }
 
-/// Under load the snapshot and the stream come at the same time. Each channel is cut once on the way: all begins anew.
-fn synchronises(master: &Program, replica: &Program) {
+/// Under load, snapshot and stream are transferred at the same time. Each channel is killed once on the way, which
+/// restarts the synchronisation.
+fn assert_dual_channel_sync(master: &Program, replica: &Program) {
     let (master, replica) = (Node::start(master, OPTIONS), Node::start(replica, OPTIONS));
     fill(&master);
     send_slowly(&master);
@@ -110,7 +111,7 @@ fn synchronises(master: &Program, replica: &Program) {
             eventually("it begins anew", || (counter(&master, "sync_full") > before).then_some(()));
         }
         channels(&master);
-        eventually("the stream waits at the replica", || {
+        eventually("the replica buffers the stream", || {
             (replication(&replica, "replicas_repl_buffer_size").parse::<u64>().ok()? > 1000).then_some(())
         });
         assert_eq!(replication(&replica, "master_link_status"), "down");
@@ -118,7 +119,7 @@ fn synchronises(master: &Program, replica: &Program) {
         drop(stopped);
         writer.join().expect("the writer does not fail");
     });
-    same_data(&replica, &master);
+    assert_same_data(&replica, &master);
     let slave = replication(&master, "slave0");
     assert!(slave.contains("state=online") && slave.ends_with("type=replica"), "{slave}");
     assert_eq!(replication(&master, "replicas_waiting_psync"), "0");
@@ -127,23 +128,24 @@ fn synchronises(master: &Program, replica: &Program) {
     let (full, partial) = (counter(&master, "sync_full"), counter(&master, "sync_partial_ok"));
     assert_eq!(full, 3);
     master.run("CLIENT KILL TYPE replica");
-    eventually("it goes on", || (counter(&master, "sync_partial_ok") > partial).then_some(()));
+    eventually("writing continues", || (counter(&master, "sync_partial_ok") > partial).then_some(()));
     wait_for_link(&replica);
     assert_eq!(counter(&master, "sync_full"), full);
-    same_data(&replica, &master);
+    assert_same_data(&replica, &master);
 }
 
 #[test]
-fn the_stream_comes_beside_the_snapshot_and_a_cut_of_either_begins_anew() {
+fn losing_either_channel_restarts_dual_channel_sync() {
     for (master, replica) in pairs() {
         println!("{} of {}", replica.name(), master.name());
-        synchronises(&master, &replica);
+        assert_dual_channel_sync(&master, &replica);
     }
 }
 
-/// More is written during the snapshot than the replica may hold: the rest waits at the master, and nothing is lost.
+/// More is written during the snapshot than the replica may buffer: the rest stays in the master's buffer, and nothing
+/// is lost.
 #[test]
-fn a_replica_of_ours_holds_no_more_than_its_limit() {
+fn replica_buffers_no_more_than_its_limit_during_dual_channel_sync() {
     let ours = Program::redoubt();
     for master in std::iter::once(Program::redoubt()).chain(Program::valkey()) {
         let master = Node::start(&master, OPTIONS);
@@ -163,14 +165,14 @@ fn a_replica_of_ours_holds_no_more_than_its_limit() {
         wait_for_link(&replica);
         let peak = replication(&replica, "replicas_repl_buffer_peak").parse::<u64>().unwrap_or_default();
         assert!(peak >= full && peak < (1 << 20) + 100_000, "{peak}");
-        same_data(&replica, &master);
+        assert_same_data(&replica, &master);
         assert_eq!(counter(&master, "sync_full"), 1);
     }
 }
 
-/// A replica of a replica gets its stream in the database that its master's master has selected.
+/// The stream to a chained replica starts in the database that the top master has selected.
 #[test]
-fn a_chain_of_replicas_fetches_over_two_channels_too() {
+fn chained_replica_uses_dual_channel_replication() {
     let ours = Program::redoubt();
     let [master, middle, last] = [0; 3].map(|_| Node::start(&ours, OPTIONS));
     fill(&master);
@@ -179,19 +181,20 @@ fn a_chain_of_replicas_fetches_over_two_channels_too() {
     let mut connection = master.connect();
     connection.run("SELECT 3").expect_ok();
     connection.run("SET before x").expect_ok();
-    same_data(&middle, &master);
+    assert_same_data(&middle, &master);
     send_slowly(&middle);
     begin_to_follow(&last, &middle);
     channels(&middle);
     connection.run("SET after x").expect_ok();
     wait_for_link(&last);
-    same_data(&last, &master);
+    assert_same_data(&last, &master);
     assert_eq!(counter(&middle, "sync_full"), 1);
 }
 
-/// Without the switch on either side one connection does it, and an unknown number is refused in Valkey's words.
+/// If either side disables the option one connection is used, and an unknown RDB client id is refused with Valkey's
+/// error.
 #[test]
-fn one_channel_where_either_does_not_want_two() {
+fn single_channel_sync_if_either_side_disables_dual_channel() {
     let ours = Program::redoubt();
     for master_is_willing in [true, false] {
         let (master, replica) = (Node::start(&ours, OPTIONS), Node::start(&ours, OPTIONS));

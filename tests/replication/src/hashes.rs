@@ -1,4 +1,4 @@
-//! Hashes between servers: written while a replica synchronises and afterwards, reloaded from disk.
+//! Hashes on masters and replicas: written during a synchronisation and afterwards, and reloaded from disk.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -24,7 +24,7 @@ fn set_fields(connection: &mut Connection, key: &str, fields: std::ops::Range<us
     }
 }
 
-/// Small hashes, some of hundreds of fields, a large one, and all kinds of changes to them.
+/// Writes small hashes, hashes with hundreds of fields and a large one, and applies all kinds of changes to them.
 fn write(connection: &mut Connection, prefix: &str) {
     for number in 0..200 {
         let key = format!("{prefix}:small:{number}");
@@ -46,7 +46,7 @@ fn write(connection: &mut Connection, prefix: &str) {
     call(connection, &["DEL", &format!("{prefix}:small:7"), &format!("{prefix}:medium:3")]);
 }
 
-/// Times on fields: some in an hour, some within the test.
+/// Sets TTLs on fields: some of an hour, some that expire within the test.
 fn write_times(connection: &mut Connection, prefix: &str) {
     for key in [format!("{prefix}:renamed"), format!("{prefix}:medium:1"), format!("{prefix}:small:50")] {
         set_fields(connection, &key, 0..40, "a value that expires");
@@ -79,7 +79,7 @@ fn follow(replica: &Node, master: &Node) {
     });
 }
 
-fn replicates(master: &Program, replica: &Program, times: bool) -> (Node, Node) {
+fn assert_replicates(master: &Program, replica: &Program, times: bool) -> (Node, Node) {
     let (master, replica) = (Node::start(master, OPTIONS), Node::start(replica, OPTIONS));
     let mut connection = master.connect();
     write(&mut connection, "before");
@@ -88,7 +88,7 @@ fn replicates(master: &Program, replica: &Program, times: bool) -> (Node, Node) 
     }
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Writes from before the synchronisation begins until after it has ended.
+        // Writes before, during and after the synchronisation.
         scope.spawn(|| {
             let mut connection = master.connect();
             for round in 0..1000 {
@@ -114,12 +114,12 @@ fn replicates(master: &Program, replica: &Program, times: bool) -> (Node, Node) 
 }
 
 #[test]
-fn a_replica_gets_hashes_of_every_size_and_their_times() {
-    let (master, replica) = replicates(&Program::redoubt(), &Program::redoubt(), true);
+fn replica_has_hashes_of_every_size_with_field_ttls() {
+    let (master, replica) = assert_replicates(&Program::redoubt(), &Program::redoubt(), true);
     for key in ["before:renamed", "after:medium:1", "meanwhile:0:small:50"] {
-        // Those that had a short time are gone on both, the others have the same time on both.
+        // Fields with a short TTL are gone on both, the others have the same expiry time on both.
         let line = format!("HPEXPIRETIME {key} FIELDS 5 field:00000001 field:00000022 field:00000003 x y");
-        eventually("the fields go at their time", || {
+        eventually("the fields expire", || {
             let times: Vec<i64> = master.run(&line).items().iter().map(Value::int).collect();
             assert_eq!(times[4], -1, "y was made to stay");
             assert!(times[2] > 0 && times[3] > 0, "{key}: {times:?}");
@@ -127,15 +127,15 @@ fn a_replica_gets_hashes_of_every_size_and_their_times() {
         });
     }
     wait_until_equal(&replica, &master);
-    // Saved and loaded, on both sides.
+    // Save and reload on both sides.
     let before = digest(&master);
     master.run("DEBUG RELOAD").expect_ok();
     assert_eq!(digest(&master), before);
 }
 
 #[test]
-fn a_real_redis_gets_hashes_from_redoubt() {
-    let (master, replica) = replicates(&Program::redoubt(), &Program::redis(), false);
+fn redis_replicates_hashes_of_redoubt() {
+    let (master, replica) = assert_replicates(&Program::redoubt(), &Program::redis(), false);
     for key in ["before:small:3", "after:medium:9", "after:renamed"] {
         let line = format!("OBJECT ENCODING {key}");
         assert_eq!(replica.run(&line), master.run(&line), "{key}");
@@ -143,17 +143,17 @@ fn a_real_redis_gets_hashes_from_redoubt() {
 }
 
 #[test]
-fn redoubt_gets_hashes_from_a_real_redis() {
-    let (master, replica) = replicates(&Program::redis(), &Program::redoubt(), false);
+fn redoubt_replicates_hashes_of_redis() {
+    let (master, replica) = assert_replicates(&Program::redis(), &Program::redoubt(), false);
     for key in ["before:small:3", "after:medium:9", "after:renamed"] {
         let line = format!("OBJECT ENCODING {key}");
         assert_eq!(replica.run(&line), master.run(&line), "{key}");
     }
 }
 
-/// A key goes to another server and comes back as it was, whichever of the two is a real Redis.
+/// A key migrates to another server and back without changes, whichever of the two is a real Redis.
 #[test]
-fn hashes_migrate_there_and_back() {
+fn hashes_survive_migrate_to_another_server_and_back() {
     let (ours, theirs) = (Node::start(&Program::redoubt(), OPTIONS), Node::start(&Program::redis(), OPTIONS));
     write(&mut ours.connect(), "k");
     for key in ["k:small:40", "k:medium:9", "k:renamed"] {
@@ -167,9 +167,9 @@ fn hashes_migrate_there_and_back() {
     }
 }
 
-/// Times that are due together by the thousand, in one large hash.
+/// Thousands of fields of one large hash expire at the same time.
 #[test]
-fn a_large_hash_loses_its_fields_at_their_time() {
+fn large_hash_expires_many_fields_at_once() {
     let node = Node::start(&Program::redoubt(), OPTIONS);
     let mut connection = node.connect();
     set_fields(&mut connection, "h", 0..10_000, "v");
@@ -180,18 +180,18 @@ fn a_large_hash_loses_its_fields_at_their_time() {
         words.extend(names.iter().map(String::as_str));
         call(&mut connection, &words);
     }
-    eventually("the hash goes with its last field", || (node.run("EXISTS h").int() == 0).then_some(()));
+    eventually("the hash is deleted with its last field", || (node.run("EXISTS h").int() == 0).then_some(()));
     assert_eq!(node.info("stats", "expired_fields").as_deref(), Some("10000"));
     let pending = || node.info("memory", "lazyfree_pending_objects");
     set_fields(&mut connection, "h", 0..10_000, "v");
     call(&mut connection, &["UNLINK", "h"]);
-    harness::eventually_within(Duration::from_secs(10), "what was deleted is freed", || {
+    harness::eventually_within(Duration::from_secs(10), "deleted memory is freed", || {
         (pending().as_deref() == Some("0")).then_some(())
     });
     assert_ne!(node.info("memory", "lazyfreed_objects").as_deref(), Some("0"));
 }
 
-/// The words of the next request that a client sends.
+/// The arguments of the next request from a client.
 fn next_request(reader: &mut impl BufRead) -> Vec<Vec<u8>> {
     let number = |reader: &mut dyn BufRead| -> usize {
         let mut line = String::new();
@@ -208,10 +208,10 @@ fn next_request(reader: &mut impl BufRead) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Redis and Valkey write a hash with fields that expire differently. A target that says it cannot read the one gets
-/// the other, and the hash has moved.
+/// Redis and Valkey encode hashes with field TTLs differently. If the target refuses the Redis encoding, MIGRATE
+/// retries with Valkey's.
 #[test]
-fn a_target_that_cannot_read_a_hash_gets_it_as_valkey_writes_it() {
+fn migrate_falls_back_to_valkey_hash_encoding() {
     let node = Node::start(&Program::redoubt(), OPTIONS);
     assert_eq!(node.run("HSET h f v").int(), 1);
     node.run("HPEXPIREAT h 4102444800000 FIELDS 1 f");

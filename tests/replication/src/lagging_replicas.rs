@@ -1,4 +1,4 @@
-//! Replicas that cannot keep up: because too much is written, or because their disk takes nothing.
+//! Replicas that cannot keep up because the master writes too fast or because their own disk fails.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ fn wait_for_link(replica: &Node) {
     });
 }
 
-/// Writes until the master's log says so.
+/// Writes until `line` appears in the master's log.
 fn write_until(master: &Node, line: &str) {
     let (mut connection, value) = (master.connect(), "x".repeat(50_000));
     eventually(&format!("{line:?} is in the log"), || {
@@ -27,16 +27,17 @@ fn write_until(master: &Node, line: &str) {
     });
 }
 
-/// The first time no writer waits for it; when it comes back, writers leave it the time that it needs.
+/// The first time the replica falls behind it is disconnected; when it reconnects, writers are throttled so that it can
+/// catch up.
 #[test]
-fn writers_are_slowed_down_for_a_replica_that_was_given_up() {
+fn writers_are_throttled_for_reconnecting_slow_replica() {
     let (master, replica) = pair("--client-output-buffer-limit replica 16mb 0 0 --repl-backlog-size 1mb", "");
     let delayed = "Writers are slowed down";
     replica.freeze();
     write_until(&master, "it is too far behind");
     assert!(!master.log().contains(delayed));
     replica.thaw();
-    // Its link is up until it notices that the master has closed it.
+    // The replica reports its link as up until it notices that the master has closed it.
     eventually("it asks for everything", || (master.info("stats", "sync_full")? == "2").then_some(()));
     wait_for_link(&replica);
     replica.freeze();
@@ -48,7 +49,7 @@ fn writers_are_slowed_down_for_a_replica_that_was_given_up() {
     assert_eq!(master.info("stats", "sync_full").as_deref(), Some("2"));
 }
 
-fn fail_to_save(node: &Node) {
+fn make_saves_fail(node: &Node) {
     fs::create_dir_all(node.folder().join("dump.rdb/in-the-way")).expect("a folder");
     eventually("the save fails", || {
         node.run("BGSAVE");
@@ -56,21 +57,22 @@ fn fail_to_save(node: &Node) {
     });
 }
 
-/// With `no` a replica takes nothing that it cannot keep, and goes on by itself when its disk is well again.
+/// With `replica-ignore-disk-write-errors no` a replica stops applying writes that it cannot persist, and continues by
+/// itself when its disk works again.
 #[test]
-fn a_replica_whose_disk_fails_waits_unless_it_is_to_ignore_that() {
+fn replica_with_disk_errors_stops_applying_unless_configured_to_ignore_them() {
     let save = "--save 3600 1000000 --rdb-del-sync-files yes";
     let (master, replica) = pair("", save);
     let has = |value: &[u8]| replica.run("GET key") == Value::Bulk(value.to_vec());
     let _ = fs::remove_file(replica.folder().join("dump.rdb"));
-    fail_to_save(&replica);
+    make_saves_fail(&replica);
     eventually("it leaves its master", || {
         (replica.info("replication", "master_link_status")? == "down").then_some(())
     });
     master.run("SET key 1").expect_ok();
     replica.run("CONFIG SET replica-ignore-disk-write-errors yes").expect_ok();
     wait_for_link(&replica);
-    eventually("it goes on", || has(b"1").then_some(()));
+    eventually("writing continues", || has(b"1").then_some(()));
     replica.run("CONFIG SET replica-ignore-disk-write-errors no").expect_ok();
     eventually("it leaves again", || {
         (replica.info("replication", "master_link_status")? == "down").then_some(())

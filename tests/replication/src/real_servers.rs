@@ -1,5 +1,5 @@
-//! Redis 7.0 and Valkey 9.1 as replica and as master of ours, and with files that were written here and there: data of
-//! every type, under load, through links that break and a promotion. Valkey is left out where it is not installed.
+//! Redis 7.0 and Valkey 9.1 as replicas and masters of Redoubt, and exchanging files with it: data of every type, under
+//! load, through broken links and a promotion. Tests with Valkey are skipped where it is not installed.
 
 use std::fs;
 use std::path::Path;
@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use harness::{Connection, Node, Program, Value, eventually};
 
-/// No delay of ours, DEBUG DIGEST everywhere, nothing saved by itself.
+/// No diskless sync delay, DEBUG DIGEST enabled, no automatic saves.
 const OPTIONS: &str = "--repl-diskless-sync-delay 0 --enable-debug-command yes --save ";
 
-/// The peers that are here.
+/// The installed peer servers.
 fn peers() -> Vec<Program> {
     std::iter::once(Program::redis()).chain(Program::valkey()).collect()
 }
 
-/// A few keys of every type, in each of its forms.
+/// A few keys of every type, in each encoding.
 const SMALL: &[&str] = &[
     "SET number 12345",
     "SET text hello",
@@ -62,7 +62,7 @@ fn fill(node: &Node) {
     connection.run("SET elsewhere x").expect_ok();
 }
 
-/// A client of every type writes, until it is told to stop.
+/// Writes values of every type until `stop` is set.
 fn write_until(stop: &AtomicBool, mut connection: Connection) -> u64 {
     let mut rounds = 0;
     while !stop.load(Ordering::Relaxed) {
@@ -105,14 +105,14 @@ fn wait_for_link(replica: &Node) {
     });
 }
 
-fn same_data(one: &Node, other: &Node) {
+fn assert_same_data(one: &Node, other: &Node) {
     let offset = |node: &Node| node.info("replication", "master_repl_offset");
-    eventually("both are as far", || (offset(one) == offset(other)).then_some(()));
-    same_digest(one, other);
+    eventually("both have the same offset", || (offset(one) == offset(other)).then_some(()));
+    assert_same_digest(one, other);
 }
 
-/// The digest leaves out what groups of streams have pending, and functions.
-fn same_digest(one: &Node, other: &Node) {
+/// DEBUG DIGEST does not include pending entries of consumer groups, or functions.
+fn assert_same_digest(one: &Node, other: &Node) {
     for question in ["DBSIZE", "DEBUG DIGEST", "XPENDING events readers", "PEXPIRETIME timed", "FCALL f 0"] {
         assert_eq!(one.run(question), other.run(question), "{question}");
     }
@@ -124,9 +124,9 @@ fn same_digest(one: &Node, other: &Node) {
     assert_eq!(elsewhere(one), elsewhere(other));
 }
 
-/// A replica is synchronised under load, loses its link three times and goes on from where it was, has everything, is
-/// promoted, and the old master goes on from where it was, too.
-fn replicates(master: &Program, replica: &Program) {
+/// The replica synchronises under load, loses its link three times and resumes by partial resync, has all data, and is
+/// promoted; then the old master resumes from it by partial resync too.
+fn assert_replicates(master: &Program, replica: &Program) {
     let (master, replica) = (Node::start(master, OPTIONS), Node::start(replica, OPTIONS));
     fill(&master);
     let stop = AtomicBool::new(false);
@@ -146,18 +146,18 @@ fn replicates(master: &Program, replica: &Program) {
     });
     println!("{rounds} rounds of writes");
     assert!(rounds > 10);
-    same_data(&replica, &master);
+    assert_same_data(&replica, &master);
     assert_eq!(counter(&master, "sync_full"), 1);
 
     replica.run("REPLICAOF NO ONE").expect_ok();
     replica.run("SET promoted yes").expect_ok();
     follow(&master, &replica);
-    same_data(&master, &replica);
+    assert_same_data(&master, &replica);
     assert_eq!((counter(&replica, "sync_full"), counter(&replica, "sync_partial_ok")), (0, 1));
     assert_eq!(master.run("GET promoted").text(), "yes");
 }
 
-/// Ends the load also when the test fails.
+/// Stops the load on drop, also when the test fails.
 struct StopAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {
@@ -167,13 +167,13 @@ impl Drop for StopAtEnd<'_> {
 }
 
 #[test]
-fn others_replicate_from_ours_under_load() {
-    peers().iter().for_each(|peer| replicates(&Program::redoubt(), peer));
+fn other_servers_replicate_redoubt_under_load() {
+    peers().iter().for_each(|peer| assert_replicates(&Program::redoubt(), peer));
 }
 
 #[test]
-fn ours_replicates_from_others_under_load() {
-    peers().iter().for_each(|peer| replicates(peer, &Program::redoubt()));
+fn redoubt_replicates_other_servers_under_load() {
+    peers().iter().for_each(|peer| assert_replicates(peer, &Program::redoubt()));
 }
 
 fn copy_folder(from: &Path, to: &Path) {
@@ -183,9 +183,9 @@ fn copy_folder(from: &Path, to: &Path) {
     }
 }
 
-/// Valkey asks for a second connection for the snapshot, and does without where the other does not want that.
+/// Valkey requests a dual channel sync and falls back to one connection if the master does not support it.
 #[test]
-fn a_valkey_that_would_use_two_connections_does_with_one() {
+fn valkey_falls_back_to_single_channel_sync() {
     let (redoubt, Some(valkey)) = (Program::redoubt(), Program::valkey()) else { return };
     let dual = format!("--dual-channel-replication-enabled yes {OPTIONS}");
     for ours_is_master in [true, false] {
@@ -193,24 +193,24 @@ fn a_valkey_that_would_use_two_connections_does_with_one() {
         let (master, replica) = if ours_is_master { (&ours, &theirs) } else { (&theirs, &ours) };
         fill(master);
         follow(replica, master);
-        same_data(replica, master);
+        assert_same_data(replica, master);
         assert_eq!(counter(master, "sync_full"), 1);
     }
 }
 
-/// The RDB that one saves, the other loads.
-fn loads_the_rdb_of(writer: &Program, reader: &Program) {
+/// `reader` loads an RDB file that `writer` saved.
+fn assert_loads_rdb_of(writer: &Program, reader: &Program) {
     let written = Node::start(writer, OPTIONS);
     fill(&written);
     written.run("SAVE").expect_ok();
     let mut loaded = Node::prepare(reader, OPTIONS);
     fs::copy(written.folder().join("dump.rdb"), loaded.folder().join("dump.rdb")).expect("it was saved");
     loaded.launch();
-    same_digest(&loaded, &written);
+    assert_same_digest(&loaded, &written);
 }
 
-/// The same with an append-only file: its base has what was there when it was last rewritten, its increment the rest.
-fn loads_the_aof_of(writer: &Program, reader: &Program) {
+/// `reader` loads the AOF of `writer`: a base file from a rewrite, and an increment with later commands.
+fn assert_loads_aof_of(writer: &Program, reader: &Program) {
     let options = format!("--appendonly yes --appendfsync always {OPTIONS}");
     let mut written = Node::start(writer, &options);
     fill(&written);
@@ -238,29 +238,29 @@ fn loads_the_aof_of(writer: &Program, reader: &Program) {
     assert_eq!(loaded.run("DEBUG DIGEST"), digest);
     written.launch();
     eventually("it is loaded", || (written.info("persistence", "loading")? == "0").then_some(()));
-    same_digest(&loaded, &written);
+    assert_same_digest(&loaded, &written);
 }
 
 #[test]
-fn others_load_our_files() {
+fn other_servers_load_files_of_redoubt() {
     for peer in peers() {
-        loads_the_rdb_of(&Program::redoubt(), &peer);
-        loads_the_aof_of(&Program::redoubt(), &peer);
+        assert_loads_rdb_of(&Program::redoubt(), &peer);
+        assert_loads_aof_of(&Program::redoubt(), &peer);
     }
 }
 
 #[test]
-fn ours_loads_the_files_of_others() {
+fn redoubt_loads_files_of_other_servers() {
     for peer in peers() {
-        loads_the_rdb_of(&peer, &Program::redoubt());
-        loads_the_aof_of(&peer, &Program::redoubt());
+        assert_loads_rdb_of(&peer, &Program::redoubt());
+        assert_loads_aof_of(&peer, &Program::redoubt());
     }
 }
 
-/// The digest of Valkey leaves out the times of fields: they are compared one by one, through a full synchronisation, the
-/// stream, and a file.
+/// Valkey's digest does not include field TTLs, so they are compared one by one after a full synchronisation, in the
+/// stream, and in a file.
 #[test]
-fn times_of_fields_go_to_valkey_and_come_back() {
+fn hash_field_ttls_survive_transfer_to_valkey_and_back() {
     let (redoubt, Some(valkey)) = (Program::redoubt(), Program::valkey()) else { return };
     for (master, replica) in [(&redoubt, &valkey), (&valkey, &redoubt)] {
         let (master, replica) = (Node::start(master, OPTIONS), Node::start(replica, OPTIONS));
@@ -272,13 +272,13 @@ fn times_of_fields_go_to_valkey_and_come_back() {
         set("before");
         follow(&replica, &master);
         set("after");
-        same_data_of_fields(&replica, &master);
+        assert_same_field_ttls(&replica, &master);
     }
 }
 
-fn same_data_of_fields(replica: &Node, master: &Node) {
+fn assert_same_field_ttls(replica: &Node, master: &Node) {
     let offset = |node: &Node| node.info("replication", "master_repl_offset");
-    eventually("both are as far", || (offset(replica) == offset(master)).then_some(()));
+    eventually("both have the same offset", || (offset(replica) == offset(master)).then_some(()));
     for key in ["before", "after"] {
         let times = format!("HPEXPIRETIME {key} FIELDS 3 a b c");
         let expected = [Value::Int(4_102_444_800_123), Value::Int(-1), Value::Int(-1)];
@@ -287,7 +287,8 @@ fn same_data_of_fields(replica: &Node, master: &Node) {
     }
 }
 
-/// Redis 8.6 writes, and Redis 8.0 did not: version 13, streams that know their producers, offsets in the manifest.
+/// Writes data that Redis 8.6 supports and Redis 8.0 does not: RDB version 13, idempotent stream producers, offsets in
+/// the AOF manifest.
 fn fill_as_redis_86(node: &Node) {
     let mut connection = node.connect();
     for line in [
@@ -307,7 +308,7 @@ fn fill_as_redis_86(node: &Node) {
     }
 }
 
-fn has_what_redis_86_wrote(node: &Node) {
+fn assert_has_redis_86_data(node: &Node) {
     eventually("it is there", || (node.run("XLEN produced") == Value::Int(3)).then_some(()));
     let times = node.run("HPEXPIRETIME timed FIELDS 2 a b");
     assert_eq!(times.items(), [Value::Int(4_102_444_800_123), Value::Int(-1)]);
@@ -318,16 +319,16 @@ fn has_what_redis_86_wrote(node: &Node) {
 }
 
 #[test]
-fn ours_loads_the_files_of_redis_86_and_follows_it() {
+fn redoubt_loads_files_of_redis_86_and_replicates_it() {
     let Some(redis) = Program::redis86() else { return };
     let ours = Program::redoubt();
-    loads_the_rdb_of(&redis, &ours);
-    loads_the_aof_of(&redis, &ours);
+    assert_loads_rdb_of(&redis, &ours);
+    assert_loads_aof_of(&redis, &ours);
     let mut written = Node::start(&redis, &format!("--appendonly yes {OPTIONS}"));
     fill_as_redis_86(&written);
     let replica = Node::start(&ours, OPTIONS);
     follow(&replica, &written);
-    has_what_redis_86_wrote(&replica);
+    assert_has_redis_86_data(&replica);
     let mut payloads = written.connect();
     let Value::Bulk(payload) = payloads.run("DUMP produced") else { panic!("no payload") };
     let restored = Node::start(&ours, OPTIONS);
@@ -348,18 +349,18 @@ fn ours_loads_the_files_of_redis_86_and_follows_it() {
         fs::copy(written.folder().join("dump.rdb"), loaded.folder().join("dump.rdb")).expect("it was saved");
         copy_folder(&written.folder().join("appendonlydir"), &loaded.folder().join("appendonlydir"));
         loaded.launch();
-        has_what_redis_86_wrote(&loaded);
-        // When consumers were active survives a restart of ours, too.
+        assert_has_redis_86_data(&loaded);
+        // The active time of consumers survives a restart of Redoubt too.
         if options == "--appendonly no" {
             loaded.run("SAVE").expect_ok();
             loaded.kill();
             loaded.launch();
-            has_what_redis_86_wrote(&loaded);
+            assert_has_redis_86_data(&loaded);
         }
     }
 }
 
-/// The one type that there is not.
+/// Vector sets are the one type that Redoubt does not support.
 #[test]
 fn vector_sets_are_refused_by_name() {
     let Some(redis) = Program::redis86() else { return };

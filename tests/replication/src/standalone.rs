@@ -1,4 +1,4 @@
-//! Replication between standalone servers: ours, and a real Redis on either side.
+//! Replication between standalone servers, with Redoubt or a real Redis on either side.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,10 +8,10 @@ use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Far below the minute after which a master takes its place back from a target that does not answer.
-const AT_ONCE: Duration = Duration::from_secs(20);
+/// Far below the minute after which a master takes back its role from a target that does not reply.
+const FAST_FAILOVER: Duration = Duration::from_secs(20);
 
-/// Writes this many keys and gives the last reply's place in the log.
+/// Writes `count` keys and returns the replication offset afterwards.
 fn fill(master: &Node, prefix: &str, count: usize) {
     let mut connection = master.connect();
     for number in 0..count {
@@ -36,7 +36,7 @@ fn wait_until_linked(replica: &Node) {
     });
 }
 
-/// Every key and value is the same on both, as far as DBSIZE and a sample of values tell.
+/// Waits until both have equal data, judged by DBSIZE and a sample of values.
 fn wait_until_equal(replica: &Node, master: &Node, keys: &[String]) {
     let offset = |node: &Node| node.info("replication", "master_repl_offset");
     eventually("the replica has the master's offset", || (offset(replica) == offset(master)).then_some(()));
@@ -51,14 +51,14 @@ fn sample(prefix: &str, count: usize) -> Vec<String> {
     (0..count).step_by(7).map(|number| format!("{prefix}:{number}")).collect()
 }
 
-/// A full synchronisation of what is there, then the stream; an effect arrives as what it did, not as what was said.
-fn synchronises_and_streams(master: &Program, replica: &Program) {
+/// A full synchronisation followed by the stream, which carries the effects of commands rather than the commands.
+fn assert_syncs_and_streams(master: &Program, replica: &Program) {
     let master = Node::start(master, "--save ");
     let replica = Node::start(replica, "--save ");
     fill(&master, "before", 3000);
     master.run("SET expiring x PX 3600000").expect_ok();
     master.run("SET far x PXAT 9223372036854775807").expect_ok();
-    master.call_db(3, "SET elsewhere x");
+    master.run_in_database(3, "SET elsewhere x");
     follow(&replica, &master);
     fill(&master, "after", 2000);
     for line in ["INCRBYFLOAT float 0.1", "APPEND after:1 more", "GETDEL before:2", "RENAME before:3 renamed"]
@@ -76,12 +76,12 @@ fn synchronises_and_streams(master: &Program, replica: &Program) {
         let expires = |node: &Node| node.run(&format!("PEXPIRETIME {key}")).int();
         assert_eq!(expires(&replica), expires(&master), "{key} expires at the same time");
     }
-    assert_eq!(replica.call_db(3, "GET elsewhere").text(), "x");
-    assert_eq!(replica.call_db(2, "EXISTS before:9").int(), 1);
+    assert_eq!(replica.run_in_database(3, "GET elsewhere").text(), "x");
+    assert_eq!(replica.run_in_database(2, "EXISTS before:9").int(), 1);
     let refusal = replica.run("SET a 1");
     assert_eq!(refusal, Value::Error("READONLY You can't write against a read only replica.".into()));
 
-    // A key that expires on the master is removed on the replica, and only then.
+    // The replica removes an expired key only when the master does.
     master.run("SET brief x PX 300").expect_ok();
     eventually("the key expires on both", || {
         (master.run("EXISTS brief") == Value::Int(0) && replica.run("EXISTS brief") == Value::Int(0))
@@ -90,13 +90,13 @@ fn synchronises_and_streams(master: &Program, replica: &Program) {
     wait_until_equal(&replica, &master, &[]);
 }
 
-/// One command in another database, over a connection of its own.
-trait CallDb {
-    fn call_db(&self, database: u8, line: &str) -> Value;
+/// Runs one command in another database, on a separate connection.
+trait RunInDatabase {
+    fn run_in_database(&self, database: u8, line: &str) -> Value;
 }
 
-impl CallDb for Node {
-    fn call_db(&self, database: u8, line: &str) -> Value {
+impl RunInDatabase for Node {
+    fn run_in_database(&self, database: u8, line: &str) -> Value {
         let mut connection = self.connect();
         connection.run(&format!("SELECT {database}")).expect_ok();
         connection.run(line)
@@ -104,23 +104,23 @@ impl CallDb for Node {
 }
 
 #[test]
-fn a_replica_synchronises_and_follows_the_stream() {
-    synchronises_and_streams(&Program::redoubt(), &Program::redoubt());
+fn replica_full_syncs_and_applies_stream() {
+    assert_syncs_and_streams(&Program::redoubt(), &Program::redoubt());
 }
 
 #[test]
-fn a_real_redis_follows_redoubt() {
-    synchronises_and_streams(&Program::redoubt(), &Program::redis());
+fn redis_replicates_redoubt() {
+    assert_syncs_and_streams(&Program::redoubt(), &Program::redis());
 }
 
 #[test]
-fn redoubt_follows_a_real_redis() {
-    synchronises_and_streams(&Program::redis(), &Program::redoubt());
+fn redoubt_replicates_redis() {
+    assert_syncs_and_streams(&Program::redis(), &Program::redoubt());
 }
 
-/// A broken link is mended from the backlog: no second full synchronisation.
+/// A broken link resumes from the backlog, without a second full synchronisation.
 #[test]
-fn a_broken_link_resumes_from_the_backlog() {
+fn broken_link_resumes_with_partial_resync() {
     let master = Node::start(&Program::redoubt(), "--save ");
     let replica = Node::start(&Program::redoubt(), "--save ");
     fill(&master, "before", 1000);
@@ -140,9 +140,9 @@ fn a_broken_link_resumes_from_the_backlog() {
     assert_eq!(master.info("stats", "sync_full"), full);
 }
 
-/// A killed replica comes back with what its full synchronisation left, and catches up; the master does not care.
+/// A killed replica restarts with the data of its full synchronisation and catches up, without effect on the master.
 #[test]
-fn a_killed_replica_catches_up() {
+fn killed_replica_catches_up() {
     let master = Node::start(&Program::redoubt(), "--save ");
     let mut replica = Node::start(&Program::redoubt(), "--save ");
     replica.add_options(&format!("--replicaof 127.0.0.1 {}", master.port));
@@ -155,9 +155,9 @@ fn a_killed_replica_catches_up() {
     wait_until_equal(&replica, &master, &[sample("before", 2000), sample("meanwhile", 2000)].concat());
 }
 
-/// The link is not shown as up for as long as a silent master would be believed.
+/// After the load, the replica reports the link as down at once instead of waiting for the replication timeout.
 #[test]
-fn a_master_that_dies_while_its_snapshot_is_loaded_is_missed_when_that_is_done() {
+fn master_dying_during_load_is_detected_after_load() {
     let mut master = Node::start(&Program::redoubt(), "--save ");
     let replica = Node::start(&Program::redoubt(), "--save ");
     replica.run("CONFIG SET repl-timeout 600 key-load-delay 8000").expect_ok();
@@ -178,10 +178,9 @@ fn a_master_that_dies_while_its_snapshot_is_loaded_is_missed_when_that_is_done()
     wait_until_equal(&replica, &master, &sample("after", 500));
 }
 
-/// A chain: the last replica follows its master through the change of that one's master, without a full
-/// synchronisation.
+/// When the middle server of a chain is promoted, the last replica continues without a full synchronisation.
 #[test]
-fn a_promoted_replica_keeps_its_own_replicas() {
+fn promoted_replica_keeps_its_own_replicas() {
     let master = Node::start(&Program::redoubt(), "--save ");
     let middle = Node::start(&Program::redoubt(), "--save ");
     let last = Node::start(&Program::redoubt(), "--save ");
@@ -195,7 +194,7 @@ fn a_promoted_replica_keeps_its_own_replicas() {
     wait_until_linked(&last);
     wait_until_equal(&last, &middle, &sample("promoted", 500));
     assert_eq!(middle.info("stats", "sync_full"), full);
-    // The old master joins behind its successor by its old history.
+    // The old master becomes a replica of its successor by partial resync.
     follow(&master, &middle);
     wait_until_equal(&master, &middle, &sample("promoted", 500));
     assert_eq!(middle.info("stats", "sync_full"), full, "a partial resynchronisation was enough");
@@ -218,7 +217,7 @@ fn wait_counts_replicas_that_have_the_write() {
 }
 
 #[test]
-fn a_master_without_enough_replicas_refuses_writes() {
+fn master_without_enough_replicas_refuses_writes() {
     let master =
         Node::start(&Program::redoubt(), "--save  --min-replicas-to-write 1 --min-replicas-max-lag 2");
     let refusal = Value::Error("NOREPLICAS Not enough good replicas to write.".into());
@@ -226,16 +225,16 @@ fn a_master_without_enough_replicas_refuses_writes() {
     assert_eq!(master.run("GET a"), Value::NullBulk);
     let replica = Node::start(&Program::redoubt(), "--save ");
     follow(&replica, &master);
-    eventually("writes are taken", || (master.run("SET a 1") == Value::Simple("OK".into())).then_some(()));
+    eventually("writes are accepted", || (master.run("SET a 1") == Value::Simple("OK".into())).then_some(()));
     replica.freeze();
     eventually("writes are refused again", || (master.run("SET a 2") == refusal).then_some(()));
     replica.thaw();
     eventually("and taken again", || (master.run("SET a 3") == Value::Simple("OK".into())).then_some(()));
 }
 
-/// A replica hides what has expired and leaves the deletion to its master.
+/// A replica hides expired keys and leaves their deletion to its master.
 #[test]
-fn a_replica_hides_what_expired_and_does_not_delete_it() {
+fn replica_hides_expired_keys_without_deleting_them() {
     let master = Node::start(&Program::redoubt(), "--save  --enable-debug-command yes");
     let replica = Node::start(&Program::redoubt(), "--save ");
     follow(&replica, &master);
@@ -247,12 +246,12 @@ fn a_replica_hides_what_expired_and_does_not_delete_it() {
         replica.run("DBSIZE") == Value::Int(0)
     });
     assert_eq!(master.run("GET brief"), Value::NullBulk, "the master deletes it on access");
-    eventually("so does the replica", || (replica.run("DBSIZE") == Value::Int(0)).then_some(()));
+    eventually("the replica agrees too", || (replica.run("DBSIZE") == Value::Int(0)).then_some(()));
 }
 
-/// The log kept for a replica that reads nothing is bounded by its class's limit, and then the link is cut.
+/// The output buffer for a stalled replica is limited by its client class, and then the connection is closed.
 #[test]
-fn a_replica_that_does_not_read_is_cut_off() {
+fn stalled_replica_is_disconnected_at_output_buffer_limit() {
     let master = Node::start(&Program::redoubt(), "--save ");
     let mut client = master.connect();
     client.call(&["CONFIG", "SET", "client-output-buffer-limit", "replica 4mb 0 0"]).expect_ok();
@@ -262,7 +261,7 @@ fn a_replica_that_does_not_read_is_cut_off() {
     eventually("it is a replica", || (replicas()? == "1").then_some(()));
     let value = "v".repeat(200_000);
     let mut written = 0;
-    eventually("the link is cut", || {
+    eventually("the link is closed", || {
         client.call(&["SET", "k", &value]).expect_ok();
         written += 1;
         (replicas()? == "0").then_some(())
@@ -271,9 +270,9 @@ fn a_replica_that_does_not_read_is_cut_off() {
     drop(stuck);
 }
 
-/// The backlog is kept anyway, so it may wait for a replica, whatever its class's limit says.
+/// The backlog is in memory anyway, so a replica may lag that far whatever its client class limit.
 #[test]
-fn a_replica_is_not_cut_off_for_less_than_the_backlog() {
+fn replica_lag_within_backlog_size_is_never_disconnected() {
     let options = "--save  --client-output-buffer-limit replica 1mb 1mb 1 --repl-backlog-size 32mb";
     for program in std::iter::once(Program::redoubt()).chain(Program::valkey()) {
         let master = Node::start(&program, options);
@@ -297,9 +296,9 @@ fn a_replica_is_not_cut_off_for_less_than_the_backlog() {
     }
 }
 
-/// CLIENT PAUSE of a replica holds what its master does, too.
+/// CLIENT PAUSE on a replica also pauses the commands of its master.
 #[test]
-fn a_paused_replica_holds_its_masters_stream() {
+fn client_pause_on_replica_holds_replication_stream() {
     let master = Node::start(&Program::redoubt(), "--save ");
     for program in std::iter::once(Program::redoubt()).chain(Program::valkey()) {
         let replica = Node::start(&program, "--save ");
@@ -319,9 +318,9 @@ fn a_paused_replica_holds_its_masters_stream() {
     }
 }
 
-/// A client that says that it knows REDIRECT needs no list of servers to find the master.
+/// A client with the REDIRECT capability finds the master without a list of servers.
 #[test]
-fn a_replica_redirects_who_knows_it() {
+fn replica_redirects_clients_with_redirect_capability() {
     let master = Node::start(&Program::redoubt(), "--save ");
     let replica = Node::start(&Program::redoubt(), "--save ");
     follow(&replica, &master);
@@ -337,8 +336,8 @@ fn a_replica_redirects_who_knows_it() {
     client.run("SET a 1").expect_ok();
 }
 
-/// The replica takes over at its master's word, writes go on there, and neither copies all its data again.
-fn hands_over(master: &Program, replica: &Program) {
+/// FAILOVER promotes the replica, writes continue there, and no full synchronisation is needed.
+fn assert_failover_promotes_replica(master: &Program, replica: &Program) {
     let master = Node::start(master, "--save ");
     let replica = Node::start(replica, "--save ");
     fill(&master, "before", 500);
@@ -350,7 +349,7 @@ fn hands_over(master: &Program, replica: &Program) {
     assert!(nowhere.is_error("ERR FAILOVER target HOST and PORT is not a replica."), "{nowhere:?}");
     assert!(replica.run("FAILOVER").is_error("ERR FAILOVER is not valid when server is a replica."));
     master.run("SET k 1").expect_ok();
-    // The replica knows that it has all before the master, to which it has yet to say so.
+    // The replica has everything before the master has received the acknowledgement.
     eventually("the master knows that its replica is in sync", || {
         master.info("replication", "slave0")?.contains("state=online").then_some(())
     });
@@ -369,21 +368,21 @@ fn hands_over(master: &Program, replica: &Program) {
 }
 
 #[test]
-fn a_master_hands_its_place_to_its_replica() {
-    hands_over(&Program::redoubt(), &Program::redoubt());
+fn failover_command_promotes_replica() {
+    assert_failover_promotes_replica(&Program::redoubt(), &Program::redoubt());
     let lonely = Node::start(&Program::redoubt(), "--save ");
     assert!(lonely.run("FAILOVER").is_error("ERR FAILOVER requires connected replicas."));
 }
 
 #[test]
-fn places_are_handed_over_between_redoubt_and_redis() {
-    hands_over(&Program::redoubt(), &Program::redis());
-    hands_over(&Program::redis(), &Program::redoubt());
+fn failover_command_works_between_redoubt_and_redis() {
+    assert_failover_promotes_replica(&Program::redoubt(), &Program::redis());
+    assert_failover_promotes_replica(&Program::redis(), &Program::redoubt());
 }
 
-/// A silent replica keeps a failover from its end. Until an operator calls it off the master follows nobody else; then
-/// its writes go on.
-fn a_failover_is_called_off(program: &Program) {
+/// A frozen replica keeps a failover from completing. Until it is aborted, the master refuses REPLICAOF; afterwards its
+/// writes continue.
+fn assert_failover_can_be_aborted(program: &Program) {
     let master = Node::start(program, "--save ");
     let replica = Node::start(program, "--save ");
     follow(&replica, &master);
@@ -411,8 +410,8 @@ fn a_failover_is_called_off(program: &Program) {
     master.run("REPLICAOF NO ONE").expect_ok();
 }
 
-/// Clients that say this, and then wait.
-const BLOCKED: [(&[&str], &str); 4] = [
+/// Blocking commands.
+const BLOCKING_COMMANDS: [(&[&str], &str); 4] = [
     (&[], "BLPOP l 0"),
     (&["CLIENT CAPA redirect"], "BLPOP l 0"),
     (&["READWRITE"], "XREAD BLOCK 0 STREAMS s $"),
@@ -420,7 +419,7 @@ const BLOCKED: [(&[&str], &str); 4] = [
 ];
 
 fn block_clients(master: &Node) -> [Connection; 4] {
-    BLOCKED.map(|(says, waits)| {
+    BLOCKING_COMMANDS.map(|(says, waits)| {
         let mut client = master.connect();
         says.iter().for_each(|line| client.run(line).expect_ok());
         client.send(&waits.split(' ').collect::<Vec<_>>()).expect("it is sent");
@@ -432,8 +431,8 @@ fn wait_for_blocked(master: &Node) {
     eventually("they are blocked", || (master.info("clients", "blocked_clients")? == "4").then_some(()));
 }
 
-/// Blocked clients stay where they are until a failover has succeeded. Then each is told what Valkey tells it.
-fn failover_with_blocked_clients(program: &Program) {
+/// Blocked clients stay blocked until a failover succeeds. Then each one gets the reply that Valkey sends.
+fn assert_clients_stay_blocked_until_failover(program: &Program) {
     let master = Node::start(program, "--save ");
     let replica = Node::start(program, "--save ");
     follow(&replica, &master);
@@ -446,7 +445,7 @@ fn failover_with_blocked_clients(program: &Program) {
     eventually("the failover times out", || (state()? == "no-failover").then_some(()));
     wait_for_blocked(&master);
     master.run(&format!("FAILOVER TO 127.0.0.1 {} FORCE TIMEOUT 1", replica.port)).expect_ok();
-    eventually("the replica is asked", || (state()? == "failover-in-progress").then_some(()));
+    eventually("the replica receives the request", || (state()? == "failover-in-progress").then_some(()));
     wait_for_blocked(&master);
     master.run("FAILOVER ABORT").expect_ok();
     wait_for_blocked(&master);
@@ -471,16 +470,17 @@ fn failover_with_blocked_clients(program: &Program) {
 }
 
 #[test]
-fn blocked_clients_stay_until_a_failover_has_succeeded() {
-    failover_with_blocked_clients(&Program::redoubt());
+fn blocked_clients_stay_blocked_until_failover_succeeds() {
+    assert_clients_stay_blocked_until_failover(&Program::redoubt());
     if let Some(valkey) = Program::valkey() {
-        failover_with_blocked_clients(&valkey);
+        assert_clients_stay_blocked_until_failover(&valkey);
     }
 }
 
-/// The target names its history otherwise, so it does not take over. Its master's clients waited for a minute.
+/// The target has another replication id, so it refuses to take over. The bug: the master's clients were paused for a
+/// minute.
 #[test]
-fn a_target_that_says_no_ends_the_failover_at_once() {
+fn failover_refused_by_target_ends_immediately() {
     let Some(valkey) = Program::valkey() else { return };
     for program in [&Program::redoubt(), &valkey] {
         let master = Node::start(program, "--save  --repl-diskless-sync-delay 0");
@@ -492,22 +492,22 @@ fn a_target_that_says_no_ends_the_failover_at_once() {
             master.info("replication", "slave0")?.contains("state=online").then_some(())
         });
         master.run(&format!("FAILOVER TO 127.0.0.1 {} TIMEOUT 60000", replica.port)).expect_ok();
-        eventually_within(AT_ONCE, "the failover is over", || {
+        eventually_within(FAST_FAILOVER, "the failover is over", || {
             (master.info("replication", "master_failover_state")? == "no-failover").then_some(())
         });
         master.run("SET k 2").expect_ok();
         assert_eq!(master.info("replication", "role").as_deref(), Some("master"));
-        // The replica comes back under the history's new name, and goes on from where it was.
+        // The replica gets the new replication id and continues by partial resync.
         wait_until_linked(&replica);
         wait_until_equal(&replica, &master, &["k".to_owned()]);
         assert_eq!(replica.run("GET k").text(), "2");
     }
 }
 
-/// All commands wait for a moment, while writes wait for a failover that does not end: reads go on when that moment is
-/// over. They went on with the writes.
+/// All commands are paused for a short time while writes are paused for a failover that does not end: reads resume when
+/// the short pause ends. The bug: they resumed with the writes.
 #[test]
-fn a_read_waits_for_no_longer_than_what_holds_it_back() {
+fn reads_resume_when_full_pause_ends_during_failover() {
     for program in [Some(Program::redoubt()), Program::valkey()].into_iter().flatten() {
         let master = Node::start(&program, "--save ");
         let replica = Node::start(&program, "--save ");
@@ -526,21 +526,21 @@ fn a_read_waits_for_no_longer_than_what_holds_it_back() {
             "writes wait still"
         );
         master.run("FAILOVER ABORT").expect_ok();
-        writer.read().expect("it goes on").expect_ok();
+        writer.read().expect("writing continues").expect_ok();
         replica.thaw();
     }
 }
 
 #[test]
-fn a_failover_that_waits_is_called_off() {
-    a_failover_is_called_off(&Program::redoubt());
-    Program::valkey().iter().for_each(a_failover_is_called_off);
+fn waiting_failover_can_be_aborted() {
+    assert_failover_can_be_aborted(&Program::redoubt());
+    Program::valkey().iter().for_each(assert_failover_can_be_aborted);
 }
 
-/// A replica that does not answer holds the stop back, until an operator thinks better of it; then writes go on, and
-/// the next stop has the replica in sync.
+/// A frozen replica delays the shutdown until an operator aborts it; then writes continue, and for the next shutdown
+/// the replica is in sync.
 #[test]
-fn a_shutdown_waits_for_its_replicas_and_can_be_aborted() {
+fn shutdown_waits_for_replicas_and_can_be_aborted() {
     let mut master = Node::start(&Program::redoubt(), "--save  --shutdown-timeout 600");
     let replica = Node::start(&Program::redoubt(), "--save ");
     follow(&replica, &master);
@@ -570,9 +570,10 @@ fn a_shutdown_waits_for_its_replicas_and_can_be_aborted() {
     assert_eq!(replica.run("GET k"), Value::Bulk(b"2".to_vec()));
 }
 
-/// A master does what this replica cannot do. It says so, and does not take the master's place.
+/// The master executes commands that fail on this replica. The replica reports the error and does not accept a
+/// failover.
 #[test]
-fn a_replica_that_cannot_follow_its_master_says_so_and_does_not_replace_it() {
+fn inconsistent_replica_reports_error_and_refuses_failover() {
     let master = Node::start(&Program::redis(), "--save  --repl-diskless-sync-delay 0");
     let replica = Node::start(&Program::redoubt(), "--save  --replica-read-only no");
     follow(&replica, &master);
@@ -584,11 +585,11 @@ fn a_replica_that_cannot_follow_its_master_says_so_and_does_not_replace_it() {
     });
     assert_eq!((unexpected(&replica).as_deref(), priority(&replica).as_deref()), (Some("0"), Some("100")));
 
-    // A client wrote there a value that conflicts with the master's.
+    // A client wrote a value to the replica that conflicts with the master's.
     replica.run("RPUSH bits x");
     replica.run("SET list x").expect_ok();
     let mut client = master.connect();
-    // In one piece, in which others succeed, and in a transaction.
+    // In one pipeline with commands that succeed, and in a transaction.
     client.send_raw(b"SET k 2\r\nSETBIT bits 7 1\r\nSET k 3\r\nMULTI\r\nSET k 4\r\nRPUSH list a\r\nEXEC\r\nSET k 5\r\n").expect("it reads");
     (0..8).for_each(|_| drop(client.read().expect("a reply")));
     eventually("the replica has the last write", || {
@@ -603,13 +604,13 @@ fn a_replica_that_cannot_follow_its_master_says_so_and_does_not_replace_it() {
         assert!(log.lines().any(|line| line.contains("== CRITICAL ==") && line.contains(command)), "{log}");
     }
     master.run("FAILOVER").expect_ok();
-    eventually_within(AT_ONCE, "the failover is given up", || {
+    eventually_within(FAST_FAILOVER, "the failover is aborted", || {
         (master.info("replication", "master_failover_state")? == "no-failover").then_some(())
     });
     assert_eq!(master.info("replication", "role").as_deref(), Some("master"));
     assert_eq!(replica.info("replication", "role").as_deref(), Some("slave"));
 
-    // A full synchronisation makes them the same again, if it can be read.
+    // A full synchronisation makes the data equal again.
     master.run("DEL bits list");
     replica.run("REPLICAOF NO ONE").expect_ok();
     assert!(replica.log().contains("A master now, without"));
@@ -617,9 +618,9 @@ fn a_replica_that_cannot_follow_its_master_says_so_and_does_not_replace_it() {
     assert_eq!(priority(&replica).as_deref(), Some("100"));
 }
 
-/// With one `hash-seed`, what a client has begun to look through at one server it looks through to the end at another.
+/// With equal `hash-seed`s, a client can start SCAN on one server and finish it on another.
 #[test]
-fn a_scan_that_began_at_the_master_ends_at_the_replica() {
+fn scan_started_on_master_completes_on_replica() {
     let options = "--save --hash-seed ours";
     let (master, replica) =
         (Node::start(&Program::redoubt(), options), Node::start(&Program::redoubt(), options));
@@ -645,9 +646,9 @@ fn a_scan_that_began_at_the_master_ends_at_the_replica() {
     }
 }
 
-/// How many full synchronisations there are when five servers get another master and other places in the chain three
-/// times, while the master is written to.
-fn full_synchronisations_of_a_changing_chain(seed: u64) -> u64 {
+/// Rearranges a chain of five servers three times under writes, with a new master each time. Returns the number of full
+/// synchronisations.
+fn count_full_syncs_of_changing_chain(seed: u64) -> u64 {
     let mut chance = ChaCha8Rng::seed_from_u64(seed);
     let nodes: Vec<Node> = (0..5).map(|_| Node::start(&Program::redoubt(), "--save ")).collect();
     let mut order: Vec<usize> = (0..nodes.len()).collect();
@@ -672,18 +673,18 @@ fn full_synchronisations_of_a_changing_chain(seed: u64) -> u64 {
     nodes.iter().map(|node| count(node).expect("INFO counts them")).sum()
 }
 
-/// Each replica has everything once, and goes on from where it is ever after, whatever its place.
+/// Each replica needs one full synchronisation, and partial resyncs for every later position in the chain.
 #[test]
-fn a_chain_that_is_put_together_anew_needs_each_copy_once() {
+fn rearranged_replica_chain_needs_one_full_sync_per_replica() {
     for seed in 0..2 {
-        assert_eq!(full_synchronisations_of_a_changing_chain(seed), 4, "seed {seed}");
+        assert_eq!(count_full_syncs_of_changing_chain(seed), 4, "seed {seed}");
     }
 }
 
-/// A master is stopped, the time of some keys comes meanwhile, and it starts again with its file: the replica goes on, and
-/// hears that those keys are gone.
+/// A master is stopped, some of its keys expire meanwhile, and it restarts from its file: the replica continues by
+/// partial resync and receives the deletions.
 #[test]
-fn a_restarted_master_is_continued_and_says_what_expired_meanwhile() {
+fn restarted_master_allows_partial_resync_and_replicates_expirations() {
     let mut master = Node::start(&Program::redoubt(), "--save  --enable-debug-command yes");
     let replica = Node::start(&Program::redoubt(), "--save ");
     follow(&replica, &master);
@@ -692,19 +693,19 @@ fn a_restarted_master_is_continued_and_says_what_expired_meanwhile() {
         master.run(&format!("SET brief:{number} x PXAT {}", until.as_millis())).expect_ok();
         master.run(&format!("SET lasting:{number} x EX 1000")).expect_ok();
     }
-    master.call_db(3, &format!("SET elsewhere x PXAT {}", until.as_millis()));
+    master.run_in_database(3, &format!("SET elsewhere x PXAT {}", until.as_millis()));
     wait_until_equal(&replica, &master, &[]);
     master.connect().send(&["SHUTDOWN", "SAVE"]).expect("it is read");
     master.ended();
-    eventually("the time has come", || (SystemTime::now() > UNIX_EPOCH + until).then_some(()));
+    eventually("the keys have expired", || (SystemTime::now() > UNIX_EPOCH + until).then_some(()));
     master.launch();
     wait_until_linked(&replica);
     wait_until_equal(&replica, &master, &[]);
     assert_eq!(master.info("persistence", "rdb_last_load_keys_expired").as_deref(), Some("101"));
     assert_eq!(replica.run("DBSIZE"), Value::Int(100));
-    assert_eq!(replica.call_db(3, "DBSIZE"), Value::Int(0));
+    assert_eq!(replica.run_in_database(3, "DBSIZE"), Value::Int(0));
     assert_eq!(master.info("stats", "sync_full").as_deref(), Some("0"), "it went on");
-    // The same of a file that is loaded again while the server runs.
+    // The same when the file is reloaded while the server runs.
     master.run("DEBUG SET-ACTIVE-EXPIRE 0").expect_ok();
     master.run("SET brief x PX 1").expect_ok();
     master.run("DEBUG RELOAD").expect_ok();

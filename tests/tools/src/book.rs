@@ -1,8 +1,7 @@
-//! The book (docs/book): every command in it runs, page by page, in the order in which it stands there, and prints what the
-//! page says.
+//! Runs every command of the book (docs/book), page by page and in order, and checks the output that the page shows.
 //!
-//! A block of `sh` is run; a block of `text` behind it has lines of which each must be found in what it printed. The
-//! ports of a page are replaced by free ones.
+//! A block of `sh` is run. Each line of a following block of `text` must appear in its output. The ports of a page are
+//! replaced by free ones.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -11,23 +10,22 @@ use std::process::Command;
 use harness::{PortClaim, Program, claim_port, run_to_end};
 use tempfile::TempDir;
 
-/// The ports that pages name.
+/// The ports that pages use.
 const PORTS: &[&str] = &["6379", "6380", "7000", "7001", "7002", "7003", "7004", "7005", "26379"];
-/// Stands before what each block printed.
+/// Separates the outputs of the blocks.
 const MARK: &str = "@@ block";
 
 fn source() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/book/src")
 }
 
-/// A block of commands, and the lines that it must print.
+/// A block of commands, and the lines that its output must contain.
 #[derive(Debug, Default, PartialEq)]
 struct Block {
     commands: String,
     printed: Vec<String>,
 }
 
-/// The blocks of a page.
 fn blocks(page: &str) -> Vec<Block> {
     let mut blocks: Vec<Block> = Vec::new();
     let mut inside = "";
@@ -53,7 +51,7 @@ fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// The text with these numbers in place of those, where they stand alone.
+/// Replaces the ports of the pages by the claimed ones, where they stand as whole numbers.
 fn replace_ports(text: &str, claims: &[PortClaim]) -> String {
     let mut text = text.to_owned();
     for (port, claim) in PORTS.iter().zip(claims) {
@@ -73,10 +71,10 @@ fn replace_ports(text: &str, claims: &[PortClaim]) -> String {
     text
 }
 
-/// A folder whose servers, which say by a file who they are, end with it.
-struct Place(TempDir);
+/// A temporary folder. On drop it kills the servers that wrote a pid file there.
+struct BookFolder(TempDir);
 
-impl Place {
+impl BookFolder {
     fn end_servers(folder: &Path) {
         for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
             let path = entry.path();
@@ -85,26 +83,26 @@ impl Place {
             } else if path.extension().is_some_and(|end| end == "pid")
                 && let Ok(pid) = std::fs::read_to_string(&path)
             {
-                // It may have ended by itself.
+                // The process may have exited already.
                 let _ = run_to_end(Command::new("kill").args(["-KILL", pid.trim()]));
             }
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for BookFolder {
     fn drop(&mut self) {
         Self::end_servers(self.0.path());
     }
 }
 
-/// Runs the commands of a page and looks for what it says that they print.
-fn run(page: &str) {
+/// Runs the commands of a page and compares their output with the page.
+fn run_page(page: &str) {
     let text = std::fs::read_to_string(source().join(page)).unwrap_or_else(|error| panic!("{page}: {error}"));
     let claims: Vec<PortClaim> = PORTS.iter().map(|_| claim_port()).collect();
     let blocks = blocks(&replace_ports(&text, &claims));
     assert!(!blocks.is_empty(), "{page} has no commands");
-    let place = Place(tempfile::tempdir().expect("a folder"));
+    let place = BookFolder(tempfile::tempdir().expect("a folder"));
     let bin = place.0.path().join("bin");
     std::fs::create_dir(&bin).expect("a folder");
     std::os::unix::fs::symlink(Program::redoubt().binary(), bin.join("redoubt")).expect("a link");
@@ -127,48 +125,48 @@ fn run(page: &str) {
 }
 
 #[test]
-fn introduction() {
-    run("introduction.md");
+fn introduction_page() {
+    run_page("introduction.md");
 }
 
 #[test]
-fn a_cluster_from_nothing() {
-    run("cluster.md");
+fn first_cluster_page() {
+    run_page("cluster.md");
 }
 
 #[test]
-fn moving() {
-    run("moving.md");
+fn migration_from_redis_page() {
+    run_page("moving.md");
 }
 
 #[test]
-fn upgrade() {
-    run("upgrade.md");
+fn upgrade_page() {
+    run_page("upgrade.md");
 }
 
 #[test]
-fn authors_of_clients() {
-    run("authors.md");
+fn client_authors_page() {
+    run_page("authors.md");
 }
 
 #[test]
-fn backup() {
-    run("backup.md");
+fn backup_page() {
+    run_page("backup.md");
 }
 
 #[test]
-fn security() {
-    run("security.md");
+fn security_page() {
+    run_page("security.md");
 }
 
 #[test]
-fn troubleshooting() {
-    run("troubleshooting.md");
+fn troubleshooting_page() {
+    run_page("troubleshooting.md");
 }
 
-/// A page with commands has a test above, a page is in the table of contents, and what is included is there.
+/// Each page with commands has a test above, each page is in the table of contents, and included files exist.
 #[test]
-fn every_page_is_run_and_listed() {
+fn every_page_with_commands_is_tested_and_listed() {
     let summary = std::fs::read_to_string(source().join("SUMMARY.md")).expect("it is there");
     let tests = include_str!("book.rs");
     for entry in std::fs::read_dir(source()).expect("the folder is there").flatten() {
@@ -176,7 +174,7 @@ fn every_page_is_run_and_listed() {
         let text = std::fs::read_to_string(entry.path()).expect("text");
         assert!(name == "SUMMARY.md" || summary.contains(&format!("({name})")), "{name} is not listed");
         let has_commands = text.lines().any(|line| line == "```sh");
-        assert!(!has_commands || tests.contains(&format!("run(\"{name}\")")), "{name} is not run");
+        assert!(!has_commands || tests.contains(&format!("run_page(\"{name}\")")), "{name} is not run");
         for included in text.split("{{#include ").skip(1) {
             let path = included.split('}').next().expect("a path");
             assert!(source().join(path).is_file(), "{name}: {path} is not there");

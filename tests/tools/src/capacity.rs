@@ -1,4 +1,5 @@
-//! `redoubt capacity`: what it predicts of Redis is what a Redis uses, and what it says of a server is what is in it.
+//! `redoubt capacity`: its memory predictions match real Redis and Redoubt servers, and its reports match the data of a
+//! server.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -14,7 +15,7 @@ fn capacity(arguments: &[&str]) -> Json {
     serde_json::from_str(&said).expect("an object")
 }
 
-/// Keys of one make.
+/// Keys of one type and size.
 struct Row {
     kind: &'static str,
     keys: usize,
@@ -25,7 +26,7 @@ struct Row {
 impl Row {
     fn load(&self, connection: &mut Connection) {
         for number in 0..self.keys {
-            // By chance over the slots: numbers in their order would lie evenly.
+            // Random-looking numbers spread over the slots like real keys; sequential ones would spread too evenly.
             let chance = (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 25;
             let key = format!("key:{:012}", chance % 1_000_000_000_000);
             let width = self.value - 1;
@@ -105,9 +106,9 @@ fn used(node: &Node) -> f64 {
     node.info("memory", "used_memory").and_then(|text| text.parse().ok()).expect("used_memory")
 }
 
-/// For every type, small and large: within 5 %.
+/// The prediction for every type, with small and large values, is within 5 %.
 #[test]
-fn a_redis_uses_what_is_predicted() {
+fn capacity_predicts_redis_memory_use() {
     let row = |kind, keys, elements, value| Row { kind, keys, elements, value };
     let rows = [
         row("string", 20_000, 1, 32),
@@ -128,7 +129,7 @@ fn a_redis_uses_what_is_predicted() {
         let before = used(&node);
         row.load(&mut node.connect());
         let grown = used(&node) - before;
-        // How its allocator rounds shows in a string of one byte with a key of one.
+        // A one-byte key with a one-byte value shows how the allocator rounds sizes.
         node.run("SET k v").expect_ok();
         let build = if node.run("MEMORY USAGE k").int() > 56 { "distribution" } else { "bundled" };
         let ratio = row.predicted("Redis 7", build) / grown;
@@ -142,10 +143,10 @@ fn a_redis_uses_what_is_predicted() {
     }
 }
 
-/// The same here. The prediction is of resident memory, 2 % more than is in use; with so little data a process's own
-/// growth would be more than the difference, so `used_memory` is compared.
+/// The same for Redoubt. The prediction is of resident memory, 2 % more than the allocated memory; with so little data
+/// the growth of the process itself would exceed that, so `used_memory` is compared.
 #[test]
-fn a_node_uses_what_is_predicted() {
+fn capacity_predicts_redoubt_memory_use() {
     const RESIDENT: f64 = 1.02;
     let row = |kind, keys, elements, value| Row { kind, keys, elements, value };
     let rows = [
@@ -167,7 +168,7 @@ fn a_node_uses_what_is_predicted() {
         let node = Node::start(&Program::redoubt(), "--save ");
         let before = used(&node);
         row.load(&mut node.connect());
-        // A server does this by itself within a quarter of a minute.
+        // A server does this by itself within 15 seconds.
         node.run("MEMORY PURGE").expect_ok();
         let grown = used(&node) - before;
         let ratio = row.predicted("Redoubt", "bundled") / RESIDENT / grown;
@@ -179,7 +180,7 @@ fn a_node_uses_what_is_predicted() {
 }
 
 #[test]
-fn a_walk_counts_every_key_by_its_pattern_and_says_what_grew() {
+fn keyspace_scan_counts_keys_by_pattern_and_reports_growth() {
     let node = Node::start(&Program::redoubt(), "--save  --maxmemory-policy allkeys-lfu");
     let mut connection = node.connect();
     let mut fill = |from: usize, to: usize| {
@@ -219,7 +220,7 @@ fn a_walk_counts_every_key_by_its_pattern_and_says_what_grew() {
 }
 
 #[test]
-fn every_database_is_walked() {
+fn keyspace_scan_covers_every_database() {
     let node = Node::start(&Program::redoubt(), "--save ");
     let mut connection = node.connect();
     connection.run("SET first 1").expect_ok();
@@ -230,9 +231,9 @@ fn every_database_is_walked() {
     assert_eq!(told["keys"], 2);
 }
 
-/// Into a file, or to a program, there is no bar: a long walk says all the same how far it is.
+/// Without a terminal there is no progress bar, so a long scan prints its progress as lines.
 #[test]
-fn a_walk_without_a_terminal_says_how_far_it_is() {
+fn keyspace_scan_reports_progress_without_terminal() {
     let node = Node::start(&Program::redoubt(), "--save ");
     let script = "for i = 1, 2000 do redis.call('set', 'key:' .. i, 'value') end return 1";
     assert_eq!(node.connect().call(&["EVAL", script, "0"]).int(), 1);
@@ -241,15 +242,15 @@ fn a_walk_without_a_terminal_says_how_far_it_is() {
     command.args(["capacity", "sample", "--from", &url, "--rate", "100"]);
     let mut walk = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
     let mut line = String::new();
-    BufReader::new(walk.stderr.take().expect("a pipe")).read_line(&mut line).expect("it goes on");
+    BufReader::new(walk.stderr.take().expect("a pipe")).read_line(&mut line).expect("writing continues");
     walk.kill().expect("a child can be killed");
     walk.wait().expect("a child can be waited for");
     assert!(line.contains(" of 2,000 keys, ") && line.ends_with(" left\n"), "{line}");
 }
 
-/// A walk over a cluster is killed once it has one master behind it. The next goes on there, and counts every key once.
+/// A scan of a cluster is killed after its first master. The next run resumes there and counts every key once.
 #[test]
-fn a_walk_over_a_cluster_goes_on_where_it_was() {
+fn interrupted_cluster_scan_resumes() {
     let cluster = Cluster::start(&Program::redoubt(), 3, 0);
     let keys = fill(&cluster, "session", 1500).len();
     for key in ["{user}:1", "{user}:2"] {

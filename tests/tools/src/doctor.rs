@@ -1,17 +1,17 @@
-//! `redoubt doctor` on a real cluster, and `redoubt convert` with a file that Valkey wrote.
+//! `redoubt doctor` on a real cluster, and `redoubt convert` with a configuration file that Valkey wrote.
 
 use std::process::Command;
 
 use harness::{Cluster, Node, Program, eventually, run_to_end};
 use serde_json::Value;
 
-/// A command line of the program: its exit status and what it printed.
+/// Runs the program with these arguments. Returns its exit status and output.
 fn redoubt(arguments: &[&str]) -> (i32, String) {
     let (status, printed) = run_to_end(Command::new(Program::redoubt().binary()).args(arguments));
     (status.code().expect("it ends by itself"), printed)
 }
 
-/// The findings about the servers at this address that are not fine.
+/// The problems that doctor reports about the servers at `url`.
 fn findings(url: &str) -> (i32, Vec<String>) {
     let (status, printed) = redoubt(&["doctor", "--no-host", "--quiet", "--json", "--from", url]);
     let read: Value = serde_json::from_str(&printed).unwrap_or_else(|error| panic!("{error}: {printed}"));
@@ -26,15 +26,15 @@ fn findings(url: &str) -> (i32, Vec<String>) {
     (status, read.as_array().expect("a list").iter().map(text).collect())
 }
 
-/// A cluster is well; then a replica dies, and is missed until it is back.
+/// The cluster is healthy; then a replica dies, and doctor reports it until it is back.
 #[test]
-fn a_clusters_doctor_misses_a_node_that_died() {
+fn doctor_reports_dead_cluster_node() {
     let mut cluster = Cluster::start(&Program::redoubt(), 3, 1);
     let url = format!("redis://{}", cluster.nodes[0].address());
-    eventually("nothing is to be mended", || (findings(&url) == (0, Vec::new())).then_some(()));
+    eventually("nothing is left to repair", || (findings(&url) == (0, Vec::new())).then_some(()));
     let dead = cluster.nodes[3].address();
     cluster.nodes[3].kill();
-    eventually("the others know", || {
+    eventually("the other nodes have received the change", || {
         let (status, found) = findings(&url);
         let has = |text: &str| found.iter().any(|finding| finding.starts_with(text));
         let is_told = has(&format!("{dead}: cannot connect"))
@@ -45,7 +45,7 @@ fn a_clusters_doctor_misses_a_node_that_died() {
 }
 
 #[test]
-fn a_server_that_is_not_there_or_has_a_password_is_told() {
+fn doctor_reports_unreachable_and_password_protected_servers() {
     let node = Node::start(&Program::redoubt(), "--requirepass secret");
     let address = node.address();
     assert_eq!(findings(&format!("redis://:secret@{address}")), (0, Vec::new()));
@@ -54,9 +54,9 @@ fn a_server_that_is_not_there_or_has_a_password_is_told() {
     assert_eq!(findings("redis://127.0.0.1:1").0, 2);
 }
 
-/// The file that Valkey wrote for itself, with something in it that is not here.
+/// A configuration file written by Valkey, with a parameter that Redoubt does not support.
 #[test]
-fn a_file_of_valkeys_is_converted_and_starts_a_server() {
+fn converted_valkey_configuration_starts_server() {
     let Some(valkey) = Program::valkey() else { return };
     let folder = tempfile::tempdir().expect("a folder");
     let (old, new) = (folder.path().join("valkey.conf"), folder.path().join("redoubt.conf"));
@@ -92,9 +92,9 @@ fn a_file_of_valkeys_is_converted_and_starts_a_server() {
     assert!(kept.starts_with("# the shop's\n"), "{kept}");
 }
 
-/// The machine itself: nothing that can be looked at is left out, and the status is that of the worst.
+/// The checks of the machine: no check is skipped, and the exit status is that of the worst finding.
 #[test]
-fn the_machine_is_examined() {
+fn doctor_checks_the_machine() {
     let (status, printed) = redoubt(&["doctor"]);
     assert!((0..=2).contains(&status) && printed.contains("open files"), "{printed}");
     let worst = if printed.contains("FAULT ") { 2 } else { i32::from(printed.contains("WARNING ")) };
@@ -103,9 +103,9 @@ fn the_machine_is_examined() {
     assert!(status == 2 && printed.contains("can't open config file"), "{printed}");
 }
 
-/// A server lives as soon as it answers, even if that is a refusal; it is ready when clients can rely on it.
+/// A server is live as soon as it replies, even with an error; it is ready when clients can rely on it.
 #[test]
-fn a_server_lives_before_it_is_ready() {
+fn server_is_live_before_it_is_ready() {
     let ping = |node: &Node, options: &[&str]| {
         let url = format!("redis://{}", node.address());
         redoubt(&[&["ping", "--from", &url], options].concat()).0
@@ -126,9 +126,9 @@ fn a_server_lives_before_it_is_ready() {
     assert_eq!((ping(&clustered, &[]), ping(&clustered, &["--ready"])), (0, 1));
 }
 
-/// The client library's errors repeat their cause in their own text.
+/// Errors of the client library include their cause in their own text, so the cause must not be appended.
 #[test]
-fn error_of_a_server_is_printed_once() {
+fn server_error_is_printed_once() {
     let node = Node::start(&Program::redoubt(), "--save ");
     let url = format!("redis://{}", node.address());
     let (status, printed) = redoubt(&["cluster", "failovers", "--from", &url]);

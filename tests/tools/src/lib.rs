@@ -1,4 +1,4 @@
-//! Tests of the tools around the server: subcommands, scripts, the book, packages, metrics and the page.
+//! Tests of the tools around the server: subcommands, scripts, the book, packages, metrics and the dashboard.
 #![forbid(unsafe_code)]
 
 #[cfg(test)]

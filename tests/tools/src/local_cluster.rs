@@ -1,10 +1,10 @@
-//! `make up` and what follows it, as a user types it.
+//! `make up` and the related make targets, as a user runs them.
 
 use std::net::TcpListener;
 
 use harness::{LocalServers, LocalSetup};
 
-/// The row of a node in the table.
+/// The row of a node in the printed table.
 fn row(output: &str, port: u16) -> Vec<String> {
     let line = output.lines().find(|line| line.starts_with(&format!("{port} ")));
     line.unwrap_or_else(|| panic!("no row for {port}:\n{output}"))
@@ -33,7 +33,7 @@ fn up_kill_restart_down() {
     );
     assert!(output.contains(&format!("redis-cli -c -p {base}")), "it says what to try next:\n{output}");
 
-    // As in the README: a key is written through the first node, and is still there when its master is gone.
+    // As in the README: a key is written through the first node, and is still there after its master was killed.
     let mut first = place.connect(0);
     first.run("SET hello kept").expect_ok();
     first.run("CONFIG SET maxmemory 100mb").expect_ok();
@@ -68,9 +68,9 @@ fn up_kill_restart_down() {
     );
 }
 
-/// Each mistake gets a sentence that says what to do.
+/// The error for each mistake says what to do.
 #[test]
-fn mistakes_are_explained() {
+fn local_cluster_errors_explain_what_to_do() {
     let place = LocalServers::new(LocalSetup::Cluster);
     let base = place.base;
     let explains = |arguments: &[&str], words: &str| {
@@ -98,8 +98,8 @@ fn mistakes_are_explained() {
     place.make(&["kill", &format!("NODE={}", base + 5)]).expect("make kill works");
     explains(&["kill", &format!("NODE={}", base + 5)], "is not running");
 
-    // A killed node comes back by `make up` as well, and a cluster stopped whole comes back with its data.
-    let output = place.up().expect("make up mends");
+    // `make up` restarts a killed node, and a cluster that was stopped completely restarts with its data.
+    let output = place.up().expect("make up repairs the cluster");
     assert_eq!(row(&output, base + 5)[1], "replica");
     place.make(&["down", "KEEP=1"]).expect("make down works");
     explains(&["status"], "make up");

@@ -1,4 +1,4 @@
-//! `metrics-port`: figures over HTTP, and whether a node is ready.
+//! `metrics-port`: metrics over HTTP, and the liveness and readiness of a node.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use harness::{Cluster, Node, PortClaim, Program, claim_port, eventually};
 
-/// A node's port for figures, which it has from its start on.
-struct Web(PortClaim);
+/// The metrics port of a node, claimed before its start.
+struct MetricsPort(PortClaim);
 
-/// An answer: its status, its head and its body.
-struct Answer {
+/// An HTTP response.
+struct HttpResponse {
     status: u16,
     head: String,
     body: String,
 }
 
-impl Web {
-    /// GET of a path, with further lines of the head.
-    fn ask(&self, path: &str, lines: &str) -> std::io::Result<Answer> {
+impl MetricsPort {
+    /// Sends a GET request with additional header lines.
+    fn try_get(&self, path: &str, lines: &str) -> std::io::Result<HttpResponse> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.0.port))?;
         stream.set_read_timeout(Some(Duration::from_secs(30)))?;
         write!(stream, "GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n{lines}\r\n")?;
@@ -27,15 +27,15 @@ impl Web {
         stream.read_to_string(&mut text)?;
         let (head, body) = text.split_once("\r\n\r\n").unwrap_or((&text, ""));
         let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
-        Ok(Answer { status, head: head.to_owned(), body: body.to_owned() })
+        Ok(HttpResponse { status, head: head.to_owned(), body: body.to_owned() })
     }
 
-    fn get(&self, path: &str) -> Answer {
-        self.ask(path, "").unwrap_or_else(|error| panic!("{path}: {error}"))
+    fn get(&self, path: &str) -> HttpResponse {
+        self.try_get(path, "").unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
     /// The value of a sample, by its name with labels.
-    fn figure(&self, name: &str) -> Option<f64> {
+    fn sample(&self, name: &str) -> Option<f64> {
         let text = self.get("/metrics").body;
         let value = text.lines().filter_map(|line| line.rsplit_once(' ')).find(|(known, _)| *known == name);
         value.and_then(|(_, value)| value.parse().ok())
@@ -47,21 +47,21 @@ impl Web {
     }
 }
 
-/// A node that shows figures, not yet running.
-fn prepare(options: &str) -> (Node, Web) {
-    let web = Web(claim_port());
+/// A node with a metrics port that is not started yet.
+fn prepare(options: &str) -> (Node, MetricsPort) {
+    let web = MetricsPort(claim_port());
     let node = Node::prepare(&Program::redoubt(), &format!("--metrics-port {} {options}", web.0.port));
     (node, web)
 }
 
-fn start(options: &str) -> (Node, Web) {
+fn start(options: &str) -> (Node, MetricsPort) {
     let (mut node, web) = prepare(options);
     node.launch();
     (node, web)
 }
 
 #[test]
-fn a_scrape_has_what_info_says() {
+fn metrics_match_info() {
     let (node, web) = start("--appendonly no");
     for key in ["a", "b", "c"] {
         node.run(&format!("SET {key} 1 EX 1000"));
@@ -87,9 +87,9 @@ fn a_scrape_has_what_info_says() {
         ("redoubt_ready", 1.0),
     ];
     for (name, value) in table {
-        assert_eq!(web.figure(name), Some(value), "{name} in\n{}", answer.body);
+        assert_eq!(web.sample(name), Some(value), "{name} in\n{}", answer.body);
     }
-    let left = web.figure("redis_db_avg_ttl_seconds{db=\"db0\"}").unwrap();
+    let left = web.sample("redis_db_avg_ttl_seconds{db=\"db0\"}").unwrap();
     assert!((900.0..=1000.0).contains(&left), "{left}");
     assert_eq!(web.readiness(), (200, "ready".to_owned()));
     assert_eq!(web.get("/healthz").status, 200);
@@ -97,22 +97,22 @@ fn a_scrape_has_what_info_says() {
 }
 
 #[test]
-fn a_password_is_asked_for_figures_and_not_for_readiness() {
+fn metrics_require_password_but_readiness_does_not() {
     let (node, web) = start("--metrics-password secret");
     let refused = web.get("/metrics");
     assert_eq!(refused.status, 401);
     assert!(refused.head.contains("www-authenticate: Basic"), "{}", refused.head);
-    assert_eq!(web.ask("/metrics", "Authorization: Basic eDpzZWNyZXQ=\r\n").unwrap().status, 200);
+    assert_eq!(web.try_get("/metrics", "Authorization: Basic eDpzZWNyZXQ=\r\n").unwrap().status, 200);
     assert_eq!(web.get("/readyz").status, 200);
     node.run("CONFIG SET metrics-password other").expect_ok();
-    assert_eq!(web.ask("/metrics", "Authorization: Basic eDpzZWNyZXQ=\r\n").unwrap().status, 401);
-    assert_eq!(web.ask("/metrics", "Authorization: Bearer other\r\n").unwrap().status, 200);
+    assert_eq!(web.try_get("/metrics", "Authorization: Basic eDpzZWNyZXQ=\r\n").unwrap().status, 401);
+    assert_eq!(web.try_get("/metrics", "Authorization: Bearer other\r\n").unwrap().status, 200);
 }
 
 #[test]
-fn what_is_not_a_request_for_figures_is_refused_and_harms_nobody() {
+fn invalid_http_requests_are_refused_without_side_effects() {
     let (_node, web) = start("");
-    assert_eq!(web.ask("/metrics", "Host: evil.example\r\n").unwrap().status, 403, "a second name");
+    assert_eq!(web.try_get("/metrics", "Host: evil.example\r\n").unwrap().status, 403, "a second name");
     let send = |bytes: &[u8]| {
         let mut stream = TcpStream::connect(("127.0.0.1", web.0.port)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -132,49 +132,49 @@ fn what_is_not_a_request_for_figures_is_refused_and_harms_nobody() {
 }
 
 #[test]
-fn a_node_is_not_ready_while_it_loads() {
+fn node_is_not_ready_while_loading() {
     let (mut node, web) = prepare("--save --enable-debug-command yes");
     node.launch();
     node.run("DEBUG POPULATE 50000");
     node.run("SAVE").expect_ok();
     node.kill();
-    // Loading takes some seconds.
+    // The delay per key makes loading take some seconds.
     node.add_options("--key-load-delay 100");
     node.spawn();
     let loading = eventually("it loads", || {
-        let answer = web.ask("/readyz", "").ok()?;
+        let answer = web.try_get("/readyz", "").ok()?;
         (answer.body.contains("loading")).then_some(answer)
     });
     assert_eq!(loading.status, 503);
     assert_eq!(web.get("/healthz").status, 200, "it is well meanwhile");
-    assert_eq!(web.figure("redis_loading_dump_file"), Some(1.0));
-    assert_eq!(web.figure("redoubt_not_ready{reason=\"loading\"}"), Some(1.0));
+    assert_eq!(web.sample("redis_loading_dump_file"), Some(1.0));
+    assert_eq!(web.sample("redoubt_not_ready{reason=\"loading\"}"), Some(1.0));
     node.run("CONFIG SET key-load-delay 0").expect_ok();
     eventually("it has loaded", || (web.readiness().0 == 200).then_some(()));
-    assert_eq!(web.figure("redis_db_keys{db=\"db0\"}"), Some(50000.0));
+    assert_eq!(web.sample("redis_db_keys{db=\"db0\"}"), Some(50000.0));
 }
 
 #[test]
-fn a_replica_is_ready_once_it_is_in_sync_and_as_long_as_its_master_is_there() {
+fn replica_is_ready_while_in_sync_with_reachable_master() {
     let mut master = Node::start(&Program::redoubt(), "");
     master.run("SET a 1");
     let (replica, web) = start(&format!("--replicaof 127.0.0.1 {}", master.endpoint().port));
     eventually("it is in sync", || (web.readiness().0 == 200).then_some(()));
-    assert_eq!(web.figure("redis_db_keys{db=\"db0\"}"), Some(1.0));
+    assert_eq!(web.sample("redis_db_keys{db=\"db0\"}"), Some(1.0));
     let link = format!(
         "redis_master_link_up{{master_host=\"127.0.0.1\",master_port=\"{}\"}}",
         master.endpoint().port
     );
-    assert_eq!(web.figure(&link), Some(1.0));
+    assert_eq!(web.sample(&link), Some(1.0));
     master.kill();
     eventually("its master is missed", || (web.readiness() == (503, "not_in_sync".to_owned())).then_some(()));
-    assert_eq!(web.figure(&link), Some(0.0));
+    assert_eq!(web.sample(&link), Some(0.0));
     replica.run("REPLICAOF NO ONE").expect_ok();
     eventually("it is a master", || (web.readiness().0 == 200).then_some(()));
 }
 
 #[test]
-fn a_node_is_ready_while_the_cluster_serves_all_slots() {
+fn node_is_ready_while_cluster_serves_all_slots() {
     let mut webs = Vec::new();
     let nodes = (0..3)
         .map(|_| {
@@ -189,23 +189,23 @@ fn a_node_is_ready_while_the_cluster_serves_all_slots() {
     for web in &webs {
         eventually("all serve", || (web.readiness().0 == 200).then_some(()));
     }
-    let served: f64 = webs.iter().map(|web| web.figure("redoubt_slots_served").unwrap()).sum();
+    let served: f64 = webs.iter().map(|web| web.sample("redoubt_slots_served").unwrap()).sum();
     assert_eq!(served, 16384.0);
-    assert_eq!(webs[0].figure("redis_cluster_state"), Some(1.0));
+    assert_eq!(webs[0].sample("redis_cluster_state"), Some(1.0));
     cluster.nodes[2].kill();
     for web in &webs[..2] {
         eventually("slots are not served", || {
             (web.readiness() == (503, "cluster_down".to_owned())).then_some(())
         });
     }
-    assert_eq!(webs[0].figure("redis_cluster_state"), Some(0.0));
-    assert_eq!(webs[0].figure("redoubt_failures_remembered"), Some(1.0));
+    assert_eq!(webs[0].sample("redis_cluster_state"), Some(0.0));
+    assert_eq!(webs[0].sample("redoubt_failures_remembered"), Some(1.0));
 }
 
-/// How far a replica is behind is told from two offsets: what others announce, and the node's own, which nobody announces
-/// to it.
+/// The lag of a replica is computed from two offsets: those announced by other nodes, and the node's own, which it does
+/// not receive as an announcement.
 #[test]
-fn a_node_tells_its_own_offset_among_those_of_the_others() {
+fn metrics_include_own_offset_and_offsets_of_other_nodes() {
     let (master, web) = start("--cluster-enabled yes --cluster-node-timeout 2000");
     let cluster = Cluster::join(vec![master, Node::start_clustered(&Program::redoubt())], 1);
     cluster.replicate(1, 0);
@@ -219,9 +219,9 @@ fn a_node_tells_its_own_offset_among_those_of_the_others() {
     });
 }
 
-/// A script keeps the slot of a key, and a scrape, which counts the keys of its database, waits for that slot.
+/// A script locks the slot of a key, and a scrape waits for that slot because it counts the keys of the database.
 #[test]
-fn a_node_says_that_it_is_well_while_a_scrape_waits_for_a_script() {
+fn health_check_replies_while_scrape_waits_for_script() {
     let (node, web) = start("--busy-reply-threshold 100");
     let mut client = node.connect();
     client.run("SELECT 1").expect_ok();
@@ -239,14 +239,14 @@ fn a_node_says_that_it_is_well_while_a_scrape_waits_for_a_script() {
     assert!(text.contains("redis_db_keys{db=\"db1\"} 1"), "{text}");
 }
 
-fn json(web: &Web, path: &str) -> serde_json::Value {
+fn json(web: &MetricsPort, path: &str) -> serde_json::Value {
     let answer = web.get(path);
     assert!(answer.head.contains("content-type: application/json"), "{path}: {}", answer.head);
     serde_json::from_str(&answer.body).unwrap_or_else(|error| panic!("{path}: {error}: {}", answer.body))
 }
 
 #[test]
-fn slots_and_kinds_of_keys_are_told_to_the_page() {
+fn status_json_contains_slots_and_key_types() {
     let (node, web) = start("");
     for number in 0..10 {
         node.run(&format!("SET user:{number}:name {}", "x".repeat(1000))).expect_ok();
@@ -273,7 +273,7 @@ fn slots_and_kinds_of_keys_are_told_to_the_page() {
 }
 
 #[test]
-fn hot_keys_are_seen_and_monitors_go_on() {
+fn hot_keys_are_reported_without_ending_monitors() {
     let (node, web) = start("");
     let mut monitor = node.connect();
     monitor.run("MONITOR").expect_ok();
@@ -289,18 +289,18 @@ fn hot_keys_are_seen_and_monitors_go_on() {
             let load = json(&web, "/api/load");
             (load["keys"][0]["key"] == "hot").then(|| load["slots"][0][0].as_u64())
         };
-        let slot = eventually("the hot key is seen", seen);
+        let slot = eventually("the hot key is reported", seen);
         assert_eq!(slot, Some(u64::from(harness::slot_of("hot"))));
         stop.store(true, Ordering::Relaxed);
     });
     node.run("SET last 1").expect_ok();
-    eventually("the monitor is shown what came after the sample", || {
+    eventually("the monitor receives commands after the sample", || {
         monitor.read().unwrap().text().contains("\"last\"").then_some(())
     });
 }
 
-/// The figures that a text of Prometheus's queries names.
-fn named_figures(text: &str) -> std::collections::BTreeSet<String> {
+/// The names of metrics in a text with Prometheus queries.
+fn named_metrics(text: &str) -> std::collections::BTreeSet<String> {
     let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words
         .filter(|word| word.starts_with("redis_") || word.starts_with("redoubt_"))
@@ -309,7 +309,7 @@ fn named_figures(text: &str) -> std::collections::BTreeSet<String> {
 }
 
 #[test]
-fn the_dashboard_and_the_alerts_name_figures_that_there_are() {
+fn grafana_dashboard_and_alerts_use_existing_metrics() {
     let (replica, replica_web) = prepare("--cluster-enabled yes");
     let (mut nodes, mut webs) = (Vec::new(), vec![replica_web]);
     for _ in 0..3 {
@@ -328,7 +328,7 @@ fn the_dashboard_and_the_alerts_name_figures_that_there_are() {
         node.run("SET a 1");
         node.run("PING");
     }
-    // A node that has seen an error has the family of errors; each of them saw SET of another's slot.
+    // The error metrics appear only after an error; each node returned MOVED for a SET.
     let mut there = std::collections::BTreeSet::new();
     for web in &webs {
         let text = web.get("/metrics").body;
@@ -338,19 +338,19 @@ fn the_dashboard_and_the_alerts_name_figures_that_there_are() {
                 .filter_map(|line| line.split(['{', ' ']).next().map(str::to_owned)),
         );
     }
-    // Only a replica that differs from its master has this.
+    // Only present on a replica whose data differs from its master's.
     let seldom = ["redoubt_replica_unapplied_changes"];
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../ops");
     let mut named = 0;
     for file in ["grafana/redoubt.json", "prometheus/alerts.yml"] {
         let text = std::fs::read_to_string(folder.join(file)).unwrap();
-        for figure in named_figures(&text) {
+        for figure in named_metrics(&text) {
             named += 1;
             let known = there.contains(&figure) || seldom.contains(&figure.as_str());
-            assert!(known, "{file} names {figure}, which no node has");
+            assert!(known, "{file} uses {figure}, which no node exports");
         }
     }
-    assert!(named > 40, "{named} figures are named");
+    assert!(named > 40, "{named} metrics are used");
     let dashboard = std::fs::read_to_string(folder.join("grafana/redoubt.json")).unwrap();
     serde_json::from_str::<serde_json::Value>(&dashboard).unwrap();
 }

@@ -1,5 +1,5 @@
-//! The files of the packages: units that systemd takes, a configuration that the server takes, and both packages with
-//! the same files. `make packages` makes them, installs one and removes it again.
+//! The files of the packages: systemd accepts the units, the server accepts the configuration, and both packages have
+//! the same files. `make packages` builds them, installs one and removes it again.
 
 use std::collections::BTreeSet;
 use std::os::unix::net::UnixDatagram;
@@ -20,9 +20,9 @@ fn read(path: &str) -> String {
 
 const UNITS: &[&str] = &["redoubt.service", "redoubt@.service", "redoubt-sentinel.service"];
 
-/// The units with the program where it is on this machine.
+/// Checks the units with the path of the program replaced by the one on this machine.
 #[test]
-fn systemd_takes_the_units() {
+fn systemd_accepts_packaged_units() {
     if Command::new("systemd-analyze").arg("--version").output().is_err() {
         left_out("systemd's look at the units", "systemd-analyze is not installed");
         return;
@@ -37,24 +37,25 @@ fn systemd_takes_the_units() {
         let mut command = Command::new("systemd-analyze");
         command.args(["verify", "--man=no"]).arg(folder.path().join(unit));
         let (status, printed) = run_to_end(&mut command);
-        // Of other units it complains as well.
+        // It reports problems of other installed units too.
         let ours: Vec<_> = printed.lines().filter(|line| line.contains("redoubt")).collect();
         assert!(status.success() && ours.is_empty(), "{unit}: {printed}");
     }
 }
 
-/// A process that is ended with its test.
-struct Started(Child);
+/// A child process that is killed on drop.
+struct ChildGuard(Child);
 
-impl Drop for Started {
+impl Drop for ChildGuard {
     fn drop(&mut self) {
         self.0.kill().and_then(|()| self.0.wait()).expect("it was running");
     }
 }
 
-/// Each unit waits for the word that its program sends; the packaged configurations are used, in other folders.
+/// Each unit waits for the readiness notification that its program sends. The packaged configurations are used with
+/// other folders.
 #[test]
-fn a_unit_hears_that_its_program_is_ready() {
+fn systemd_units_receive_readiness_notification() {
     for (unit, configuration) in
         [("redoubt.service", "redoubt.conf"), ("redoubt-sentinel.service", "sentinel.conf")]
     {
@@ -76,7 +77,7 @@ fn a_unit_hears_that_its_program_is_ready() {
         });
         let mut command = Command::new(Program::redoubt().binary());
         command.args(words).env("NOTIFY_SOCKET", &socket).stdout(Stdio::null());
-        let _started = Started(command.spawn().expect("it starts"));
+        let _started = ChildGuard(command.spawn().expect("it starts"));
         let mut word = [0; 256];
         let len = ears.recv(&mut word).unwrap_or_else(|error| panic!("{unit}: {error}"));
         assert!(String::from_utf8_lossy(&word[..len]).contains("READY=1"), "{unit}");
@@ -84,14 +85,14 @@ fn a_unit_hears_that_its_program_is_ready() {
 }
 
 #[test]
-fn the_packaged_configuration_has_no_line_in_vain() {
+fn packaged_configuration_has_only_effective_lines() {
     let conf = root().join("packaging/redoubt.conf");
     let (status, printed) =
         run_to_end(Command::new(Program::redoubt().binary()).args(["convert", "--quiet"]).arg(conf));
     assert!(status.success() && printed.ends_with(" ok\n") && !printed.contains("NO EFFECT"), "{printed}");
 }
 
-/// The metadata of the program's package: what cargo-deb and cargo-generate-rpm read.
+/// The package metadata that cargo-deb and cargo-generate-rpm read.
 fn metadata() -> Value {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]).current_dir(root());
@@ -105,7 +106,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("{value}: no text")).to_owned()
 }
 
-/// The files that a source stands for, which must be there unless they are built.
+/// The files that match a source pattern. They must exist, except build artifacts.
 fn sources(source: &str) -> Vec<String> {
     let source = source.trim_start_matches("../");
     if source.starts_with("target/") {
@@ -123,7 +124,7 @@ fn sources(source: &str) -> Vec<String> {
 }
 
 #[test]
-fn both_packages_have_the_same_files_and_those_are_there() {
+fn deb_and_rpm_packages_contain_same_existing_files() {
     let metadata = metadata();
     let deb = metadata["deb"]["assets"].as_array().expect("assets");
     let deb: BTreeSet<String> = deb
@@ -145,7 +146,7 @@ fn both_packages_have_the_same_files_and_those_are_there() {
             sources(&source).into_iter().map(join)
         })
         .collect();
-    // Where documents and completions lie differs from one system to the other.
+    // The folders of documents and completions differ between the systems.
     let shared = |files: &BTreeSet<String>| -> BTreeSet<String> {
         let differs = ["/usr/share/doc/", "/usr/share/licenses/", "/usr/share/zsh/"];
         files.iter().filter(|file| differs.iter().all(|start| !file.starts_with(start))).cloned().collect()
@@ -159,11 +160,11 @@ fn both_packages_have_the_same_files_and_those_are_there() {
     }
 }
 
-/// The image is not built here: its lines are held against each other and against the program instead. What is copied from
-/// the first stage was made there, that stage has the Rust that the workspace asks for, and what the image starts with is
-/// known to the program.
+/// The image is not built here. Instead, its Dockerfile is checked against the program: files copied from the first
+/// stage are built there, that stage has the Rust version that the workspace requires, and the program knows the start
+/// command.
 #[test]
-fn the_image_copies_what_it_made_and_starts_what_is_there() {
+fn container_image_copies_built_files_and_starts_known_program() {
     let file = read("packaging/docker/Dockerfile").replace("\\\n", " ");
     let lines = |word: &str| -> Vec<String> {
         file.lines().filter_map(|line| line.strip_prefix(word)).map(|rest| rest.trim().to_owned()).collect()
@@ -189,10 +190,10 @@ fn the_image_copies_what_it_made_and_starts_what_is_there() {
     }
 }
 
-/// The library for locks can be packed for a registry: it uses nothing of this repository, and has all that a reader
-/// there needs.
+/// The lock library can be packed for a registry: it depends on no other crate of this repository and contains the
+/// documents that its readers need.
 #[test]
-fn the_library_for_locks_can_be_published() {
+fn lock_library_can_be_published() {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
         .args(["package", "--list", "--offline", "--allow-dirty", "--package", "redoubt-lock"])

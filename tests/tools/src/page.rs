@@ -1,5 +1,5 @@
-//! The page of `metrics-port`, in a headless Chromium that is driven as a person would: it shows a running cluster, and
-//! its keys work.
+//! The dashboard of `metrics-port` in a headless Chromium that is controlled by keyboard: it shows a running cluster,
+//! and its key bindings work.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -10,7 +10,7 @@ use harness::{Cluster, Node, PortClaim, Program, claim_port, eventually, left_ou
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// Chromium's options: no window, and no word to anybody outside.
+/// Chromium's options: headless, and no connections to outside services.
 const FLAGS: &[&str] = &[
     "--headless",
     "--no-sandbox",
@@ -21,12 +21,12 @@ const FLAGS: &[&str] = &[
     "--disable-component-update",
     "--disable-sync",
 ];
-/// The keys of WebDriver that have no character.
+/// WebDriver codes of the keys that have no character.
 const ARROW_RIGHT: &str = "\u{e014}";
 const ARROW_DOWN: &str = "\u{e015}";
 const ENTER: &str = "\u{e007}";
 
-/// A Chromium, driven by its chromedriver over HTTP. Both end with this.
+/// A Chromium that is driven by chromedriver over HTTP. Both processes end on drop.
 struct Browser {
     driver: Child,
     port: PortClaim,
@@ -35,7 +35,7 @@ struct Browser {
 }
 
 impl Browser {
-    /// Starts one with a folder of its own; `None` if this machine has none, which is counted.
+    /// Starts a browser with its own profile folder. `None` if this machine has none; the skipped test is counted.
     fn start() -> Option<Self> {
         let port = claim_port();
         let mut command = Command::new("chromedriver");
@@ -58,7 +58,7 @@ impl Browser {
         Some(browser)
     }
 
-    /// A request to the driver and the value that it answers.
+    /// Sends a request to the driver and returns the value of its response.
     fn try_call(&self, method: &str, path: &str, body: Option<&Value>) -> std::io::Result<Value> {
         let body = body.map(Value::to_string).unwrap_or_default();
         let mut stream = TcpStream::connect(("127.0.0.1", self.port.port))?;
@@ -68,7 +68,7 @@ impl Browser {
             "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
             body.len()
         )?;
-        // The driver keeps the connection: its answer ends where its head says.
+        // The driver keeps the connection open, so the end of the body is given by the Content-Length header.
         let (mut reader, mut len) = (BufReader::new(stream), 0);
         for line in reader.by_ref().lines() {
             let line = line?.to_ascii_lowercase();
@@ -97,7 +97,7 @@ impl Browser {
         self.post("/url", &json!({ "url": url }));
     }
 
-    /// The value of an expression on the page.
+    /// The value of a JavaScript expression on the page.
     fn value_of(&self, expression: &str) -> Value {
         self.post("/execute/sync", &json!({"script": format!("return {expression}"), "args": []}))
     }
@@ -107,7 +107,7 @@ impl Browser {
         text.as_str().unwrap_or_default().to_owned()
     }
 
-    /// Presses keys, one after another, wherever the focus is.
+    /// Presses keys one after another on the focused element.
     fn press(&self, keys: &str) {
         let strokes = keys.chars().flat_map(|key| {
             [
@@ -130,7 +130,7 @@ impl Drop for Browser {
     }
 }
 
-/// Three masters, of which the second has a replica, and the ports of their pages.
+/// Starts three masters, the second with a replica, and returns their metrics ports.
 fn start_cluster() -> (Cluster, Vec<PortClaim>) {
     let ports: Vec<PortClaim> = (0..4).map(|_| claim_port()).collect();
     let start = |port: &PortClaim| {
@@ -148,11 +148,11 @@ fn start_cluster() -> (Cluster, Vec<PortClaim>) {
 }
 
 #[test]
-fn the_page_shows_the_cluster_and_works_by_keys() {
+fn dashboard_shows_cluster_and_supports_keyboard() {
     let Some(browser) = Browser::start() else { return };
     let (cluster, ports) = start_cluster();
     let node = &cluster.nodes[0];
-    // Slot 0 is the first node's.
+    // Slot 0 belongs to the first node.
     for number in 0..50 {
         node.run(&format!("SET {{3560}}:user:{number} {}", "x".repeat(100)));
     }
@@ -160,7 +160,7 @@ fn the_page_shows_the_cluster_and_works_by_keys() {
     browser.open(&format!("http://127.0.0.1:{}/", ports[0].port));
     let drawn =
         || browser.value_of("Number(document.body.dataset.drawn ?? -1)").as_i64().filter(|turn| *turn > 1);
-    eventually("the page is drawn a few times", drawn);
+    eventually("the page is rendered a few times", drawn);
 
     assert_eq!(browser.text_of("#state"), "ready");
     let who = browser.text_of("#who");
@@ -177,7 +177,7 @@ fn the_page_shows_the_cluster_and_works_by_keys() {
     assert!(browser.text_of("#patterns").contains("{*}:user:*"), "{}", browser.text_of("#patterns"));
     assert!(browser.text_of("#failover-list").contains("None"));
 
-    // Keys alone: to the map, about in it, to a figure, and a pause.
+    // By keyboard only: focus the slot map, move in it, focus a chart, and pause.
     browser.press("2");
     assert_eq!(browser.value_of("document.activeElement.name"), "by");
     browser.value_of("document.getElementById('map').focus()");
@@ -186,7 +186,7 @@ fn the_page_shows_the_cluster_and_works_by_keys() {
     assert!(slot.starts_with("Slot 129: served by 127.0.0.1:"), "{slot}");
     browser.press("/");
     browser.press("used_memory_peak");
-    eventually("only that figure is left", || {
+    eventually("only that field is shown", || {
         let shown = browser.text_of("#info");
         (shown.contains("used_memory_peak") && !shown.contains("uptime")).then_some(())
     });
@@ -194,7 +194,7 @@ fn the_page_shows_the_cluster_and_works_by_keys() {
     browser.press("p");
     assert_eq!(browser.value_of("document.getElementById('pause').getAttribute('aria-pressed')"), "true");
     browser.press("p");
-    // Choosing a node by Enter leads to its slots.
+    // Selecting a node with Enter opens its slots.
     browser.press(&format!("1{ENTER}"));
     eventually("a node is chosen", || {
         browser
@@ -205,13 +205,13 @@ fn the_page_shows_the_cluster_and_works_by_keys() {
 }
 
 #[test]
-fn a_failover_is_told_and_a_server_that_is_gone_is_noticed() {
+fn dashboard_shows_failover_and_lost_server() {
     let Some(browser) = Browser::start() else { return };
     let (mut cluster, ports) = start_cluster();
     browser.open(&format!("http://127.0.0.1:{}/", ports[0].port));
-    eventually("the page is drawn", || (browser.text_of("#state") == "ready").then_some(()));
+    eventually("the page is rendered", || (browser.text_of("#state") == "ready").then_some(()));
     cluster.nodes[1].kill();
-    eventually("the failover is told", || {
+    eventually("the failover is reported", || {
         let told = browser.text_of("#failover-list");
         (told.contains("replaced") && told.contains("agreed to have failed") && told.contains("takes over"))
             .then_some(())

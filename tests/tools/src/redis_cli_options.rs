@@ -1,12 +1,12 @@
-//! The options of `redis-cli` for looking at a server work on this one: --bigkeys, --memkeys, --hotkeys, --stat,
-//! --latency, and what MEMORY DOCTOR says.
+//! The options of `redis-cli` that inspect a server: --bigkeys, --memkeys, --hotkeys, --stat and --latency, and MEMORY
+//! DOCTOR.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use harness::{Node, Program};
 
-/// A server with keys of every kind, some of them used often.
+/// A server with keys of every type, some of them accessed often.
 fn filled() -> (Node, String) {
     let node =
         Node::start(&Program::redoubt(), "--save  --maxmemory-policy allkeys-lfu --enable-debug-command yes");
@@ -34,7 +34,7 @@ fn cli(port: &str, options: &[&str]) -> String {
 }
 
 #[test]
-fn large_and_often_used_keys_are_found() {
+fn redis_cli_finds_large_and_hot_keys() {
     let (_node, port) = filled();
     let text = cli(&port, &["--bigkeys"]);
     for line in [
@@ -57,7 +57,7 @@ fn large_and_often_used_keys_are_found() {
 }
 
 #[test]
-fn figures_and_latency_are_shown_as_they_change() {
+fn redis_cli_shows_live_statistics_and_latency() {
     let (node, port) = filled();
     let mut cli = Command::new("redis-cli")
         .args(["-p", &port, "--stat", "-i", "0.05"])
@@ -80,7 +80,7 @@ fn figures_and_latency_are_shown_as_they_change() {
     assert!(advice.contains("Sam"), "{advice}");
 }
 
-/// The options by which redis-server examines the machine instead of serving.
+/// The options of redis-server that test the machine instead of serving.
 #[test]
 fn server_examines_system_and_memory_on_request() {
     let redoubt = |arguments: &[&str]| {

@@ -1,12 +1,12 @@
-//! Announcements of nodes beside their own address, compared with Valkey: the address for clients, by the family of
-//! addresses that a client comes over, the availability zone and the names. All of it is told on the bus, kept in
-//! `nodes.conf` and taken back, in clusters of both kinds.
+//! Compares the addresses and names that a node announces with Valkey: client ports, the IP address per address family,
+//! the availability zone and hostnames. Announcements travel over the bus, are saved in `nodes.conf` and can be removed
+//! again. Clusters of one kind and mixed clusters are tested.
 
 use harness::{Cluster, Connection, Node, Program, Value, eventually};
 
 const OPTIONS: &str = "--save  --cluster-enabled yes --cluster-node-timeout 2000";
 
-/// Parameters that are announced, a value of each, and how the file and the bus name it.
+/// Each announcing parameter, a value for it, and the text by which `nodes.conf` and CLUSTER NODES show it.
 const ANNOUNCED: [(&str, &str, &str); 7] = [
     ("cluster-announce-client-ipv4", "10.1.2.3", "client-ipv4=10.1.2.3"),
     ("cluster-announce-client-ipv6", "2001:db8::1", "client-ipv6=2001:db8::1"),
@@ -17,30 +17,30 @@ const ANNOUNCED: [(&str, &str, &str); 7] = [
     ("cluster-announce-human-nodename", "the-first", "nodename=the-first"),
 ];
 
-fn set(node: &Node, parameter: &str, value: &str) {
+fn set_parameter(node: &Node, parameter: &str, value: &str) {
     node.connect().call(&["CONFIG", "SET", parameter, value]).expect_ok();
 }
 
-/// The value that takes an announcement back.
-fn nothing(parameter: &str) -> &'static str {
+/// The value that removes an announcement.
+fn removed_value(parameter: &str) -> &'static str {
     if parameter.ends_with("port") { "0" } else { "" }
 }
 
-/// The line about `id` in a node's `nodes.conf`.
+/// The line of node `id` in the `nodes.conf` of `node`.
 fn saved_line(node: &Node, id: &str) -> String {
     let text = std::fs::read_to_string(node.folder().join("nodes.conf")).unwrap_or_default();
     text.lines().find(|line| line.starts_with(id)).unwrap_or_default().to_owned()
 }
 
-/// Waits until this stands in the line about `id`, or does not.
-fn keeps(node: &Node, id: &str, words: &str, there: bool) {
+/// Waits until `words` is present in (or absent from) the saved line of `id`.
+fn wait_for_saved(node: &Node, id: &str, words: &str, there: bool) {
     eventually(&format!("{} has {words:?} of {id} in its file: {there}", node.port), || {
         let line = saved_line(node, id);
         (!line.is_empty() && line.contains(words) == there).then_some(())
     });
 }
 
-/// Two masters with half of the slots each, the announcing one first, and a replica of it.
+/// Starts two masters with half of the slots each and a replica of the first, which is the announcing node.
 fn cluster(kinds: [&Program; 3]) -> Cluster {
     let started = kinds.map(|kind| {
         let mut node = Node::prepare(kind, OPTIONS);
@@ -51,8 +51,9 @@ fn cluster(kinds: [&Program; 3]) -> Cluster {
     Cluster::join(started.into(), 2)
 }
 
-/// All that clients get to see of the first node, with the names and numbers that differ from run to run replaced.
-fn seen(cluster: &Cluster, asked: usize, host: &str) -> Vec<String> {
+/// Everything that clients see of the first node. Ids and ports, which differ between runs, are replaced by
+/// placeholders.
+fn client_view(cluster: &Cluster, asked: usize, host: &str) -> Vec<String> {
     let mut client =
         Connection::open((host, cluster.nodes[asked].port)).expect("it listens on both families");
     let ids = [0, 1, 2].map(|node| cluster.id(node));
@@ -70,34 +71,37 @@ fn seen(cluster: &Cluster, asked: usize, host: &str) -> Vec<String> {
     let line = nodes.lines().find(|line| line.starts_with(&ids[0])).expect("it is known");
     lines.push(format!("NODES {}", plain(line.split(' ').nth(1).expect("an address").to_owned())));
     for kind in ["ip", "hostname", "unknown-endpoint"] {
-        set(&cluster.nodes[asked], "cluster-preferred-endpoint-type", kind);
+        set_parameter(&cluster.nodes[asked], "cluster-preferred-endpoint-type", kind);
         let slots = client.run("CLUSTER SLOTS");
         let run = slots.items().iter().find(|run| run.items()[2].items()[2].text() == ids[0]);
-        lines.push(format!("{kind}: SLOTS {}", plain(flat(&run.expect("it has slots").items()[2]))));
+        lines.push(format!("{kind}: SLOTS {}", plain(flatten(&run.expect("it has slots").items()[2]))));
         let shards = client.run("CLUSTER SHARDS");
-        let shard = shards.items().iter().find(|shard| flat(&shard.items()[3]).contains(&ids[0]));
+        let shard = shards.items().iter().find(|shard| flatten(&shard.items()[3]).contains(&ids[0]));
         let shard = shard.expect("it has a shard").items();
-        let node = shard[3].items().iter().find(|node| flat(node).contains(&ids[0])).expect("it is in it");
-        // Offsets differ.
-        let fields: Vec<String> =
-            node.items().chunks(2).map(|pair| pair.iter().map(flat).collect::<Vec<_>>().join("=")).collect();
+        let node = shard[3].items().iter().find(|node| flatten(node).contains(&ids[0])).expect("it is in it");
+        // Replication offsets differ between runs.
+        let fields: Vec<String> = node
+            .items()
+            .chunks(2)
+            .map(|pair| pair.iter().map(flatten).collect::<Vec<_>>().join("="))
+            .collect();
         let fields: Vec<&String> =
             fields.iter().filter(|field| !field.starts_with("replication-offset")).collect();
         lines.push(format!("{kind}: SHARDS {}", plain(format!("{fields:?}"))));
         assert_eq!(shard[4].text(), "id");
         assert_eq!(shard[5], cluster.nodes[0].run("CLUSTER MYSHARDID"));
         if asked != 0 {
-            // Its slot is the first node's.
-            lines.push(format!("{kind}: GET {}", plain(flat(&client.call(&["GET", "bar"])))));
+            // The slot of this key belongs to the first node.
+            lines.push(format!("{kind}: GET {}", plain(flatten(&client.call(&["GET", "bar"])))));
         }
     }
-    set(&cluster.nodes[asked], "cluster-preferred-endpoint-type", "ip");
+    set_parameter(&cluster.nodes[asked], "cluster-preferred-endpoint-type", "ip");
     lines
 }
 
-fn flat(value: &Value) -> String {
+fn flatten(value: &Value) -> String {
     match value {
-        Value::Array(items) => format!("[{}]", items.iter().map(flat).collect::<Vec<_>>().join(" ")),
+        Value::Array(items) => format!("[{}]", items.iter().map(flatten).collect::<Vec<_>>().join(" ")),
         Value::Int(number) => number.to_string(),
         Value::Error(text) => text.clone(),
         Value::NullBulk | Value::Null => "nil".to_owned(),
@@ -105,38 +109,41 @@ fn flat(value: &Value) -> String {
     }
 }
 
-/// Sets all, asks all nodes over both families, and takes it back one by one.
-fn story(kinds: [&Program; 3]) -> Vec<String> {
+/// Sets every announcement, queries all nodes over IPv4 and IPv6, and removes the announcements one by one.
+fn run_all_announcements(kinds: [&Program; 3]) -> Vec<String> {
     let cluster = cluster(kinds);
     let id = cluster.id(0);
     for (parameter, value, words) in ANNOUNCED {
-        set(&cluster.nodes[0], parameter, value);
+        set_parameter(&cluster.nodes[0], parameter, value);
         for node in &cluster.nodes {
-            keeps(node, &id, words, true);
+            wait_for_saved(node, &id, words, true);
         }
     }
     let mut lines = Vec::new();
     for asked in 0..3 {
         for host in ["127.0.0.1", "::1"] {
-            lines
-                .extend(seen(&cluster, asked, host).into_iter().map(|line| format!("{asked} {host} {line}")));
+            lines.extend(
+                client_view(&cluster, asked, host).into_iter().map(|line| format!("{asked} {host} {line}")),
+            );
         }
     }
     for (parameter, _, words) in ANNOUNCED {
-        set(&cluster.nodes[0], parameter, nothing(parameter));
+        set_parameter(&cluster.nodes[0], parameter, removed_value(parameter));
         for node in &cluster.nodes {
-            keeps(node, &id, words, false);
+            wait_for_saved(node, &id, words, false);
         }
-        lines.extend(seen(&cluster, 1, "127.0.0.1").into_iter().map(|line| format!("no {parameter} {line}")));
+        lines.extend(
+            client_view(&cluster, 1, "127.0.0.1").into_iter().map(|line| format!("no {parameter} {line}")),
+        );
     }
     lines
 }
 
 #[test]
-fn clients_see_of_a_node_what_they_see_in_valkeys_cluster() {
+fn clients_see_same_announcements_as_in_valkey_cluster() {
     let ours = Program::redoubt();
     let Some(valkey) = Program::valkey() else { return };
-    let wanted = story([&valkey; 3]);
+    let wanted = run_all_announcements([&valkey; 3]);
     for words in [
         "10.1.2.3:7777@BUS0,one.example",
         "2001:db8::1",
@@ -145,26 +152,26 @@ fn clients_see_of_a_node_what_they_see_in_valkeys_cluster() {
     ] {
         assert!(wanted.iter().any(|line| line.contains(words)), "not even Valkey says {words}: {wanted:#?}");
     }
-    assert_eq!(story([&ours; 3]), wanted);
-    // Ours announces and theirs hears it, and the other way round.
-    assert_eq!(story([&ours, &valkey, &valkey]), wanted);
-    assert_eq!(story([&valkey, &ours, &ours]), wanted);
+    assert_eq!(run_all_announcements([&ours; 3]), wanted);
+    // The announcing node is ours and the others are Valkey's, and the other way round.
+    assert_eq!(run_all_announcements([&ours, &valkey, &valkey]), wanted);
+    assert_eq!(run_all_announcements([&valkey, &ours, &ours]), wanted);
 }
 
-/// A node that is started again knows what others announced before it has heard of them, and its own file is read by
-/// the other kind.
+/// A restarted node knows the announcements of others before it receives a message. Redoubt and Valkey read each
+/// other's `nodes.conf`.
 #[test]
-fn announcements_are_known_after_a_restart_and_to_a_server_of_the_other_kind() {
+fn announcements_survive_restart_as_redoubt_or_valkey() {
     let Some(valkey) = Program::valkey() else { return };
     let ours = Program::redoubt();
     for (first, second) in [(&ours, &ours), (&ours, &valkey), (&valkey, &ours)] {
         let mut cluster = cluster([first; 3]);
         let id = cluster.id(0);
         for (parameter, value, _) in ANNOUNCED {
-            set(&cluster.nodes[0], parameter, value);
+            set_parameter(&cluster.nodes[0], parameter, value);
         }
         for (_, _, words) in ANNOUNCED {
-            keeps(&cluster.nodes[1], &id, words, true);
+            wait_for_saved(&cluster.nodes[1], &id, words, true);
         }
         let port = cluster.nodes[0].port;
         let told = |node: &Node| {
@@ -193,13 +200,13 @@ fn announcements_are_known_after_a_restart_and_to_a_server_of_the_other_kind() {
     }
 }
 
-/// The client port is for clients alone: nodes go on reaching each other, replicas their masters, and slots move.
+/// The announced client port is only for clients: bus links, replication and slot migration use the real address.
 #[test]
-fn nodes_do_not_go_where_clients_are_sent() {
+fn announced_client_port_is_not_used_between_nodes() {
     let cluster = cluster([&Program::redoubt(); 3]);
     for node in &cluster.nodes {
-        set(node, "cluster-announce-client-ipv4", "192.0.2.1");
-        set(node, "cluster-announce-client-port", "1");
+        set_parameter(node, "cluster-announce-client-ipv4", "192.0.2.1");
+        set_parameter(node, "cluster-announce-client-port", "1");
     }
     let address = |node: &Node| node.run("CLUSTER NODES").text().matches(" 192.0.2.1:1@").count();
     for node in &cluster.nodes {
@@ -208,7 +215,7 @@ fn nodes_do_not_go_where_clients_are_sent() {
     let mut replica = cluster.nodes[2].connect();
     cluster.nodes[0].run("CLIENT KILL TYPE replica");
     cluster.nodes[0].run("SET bar value").expect_ok();
-    eventually("the replica goes on", || {
+    eventually("the replica continues", || {
         replica.run("READONLY").expect_ok();
         (replica.run("GET bar") == Value::Bulk(b"value".to_vec())).then_some(())
     });

@@ -1,5 +1,5 @@
-//! The bus's counters in CLUSTER INFO, which exporters show by their names: each that Valkey's nodes have after the same
-//! traffic is there. And CLUSTER LINKS, where a peer does not read.
+//! Compares the bus counters in CLUSTER INFO with Valkey: after the same traffic, every counter that Valkey reports
+//! must be present, because exporters look them up by name. Also tests CLUSTER LINKS while a peer does not read.
 
 use std::collections::BTreeSet;
 
@@ -8,9 +8,9 @@ use harness::{Node, Program, Value, cluster_field, eventually};
 const SECOND_MASTER: usize = 1;
 const REPLICA: usize = 2;
 
-/// Two masters and a replica of the first, which has taken its place. Everything that a bus carries by itself, and what
-/// clients publish, has gone over it.
-fn after_the_same_traffic(program: &Program) -> [Node; 3] {
+/// Starts two masters and a replica of the first, fails over to the replica and publishes messages, so that every kind
+/// of bus message has been sent.
+fn start_and_send_traffic(program: &Program) -> [Node; 3] {
     let nodes = [(); 3].map(|()| Node::start_clustered(program));
     nodes[0].run("CLUSTER ADDSLOTSRANGE 0 8191").expect_ok();
     nodes[SECOND_MASTER].run("CLUSTER ADDSLOTSRANGE 8192 16383").expect_ok();
@@ -19,8 +19,8 @@ fn after_the_same_traffic(program: &Program) -> [Node; 3] {
         nodes[0].run(&format!("CLUSTER MEET 127.0.0.1 {}", node.port));
     }
     for node in &nodes {
-        shows(node, "cluster_known_nodes:3");
-        shows(node, "cluster_state:ok");
+        wait_for_info_line(node, "cluster_known_nodes:3");
+        wait_for_info_line(node, "cluster_state:ok");
     }
     let first = nodes[0].run("CLUSTER MYID").text();
     eventually("the replica knows its master", || {
@@ -35,10 +35,10 @@ fn after_the_same_traffic(program: &Program) -> [Node; 3] {
         });
     }
     nodes[0].run("PUBLISH channel message");
-    // A slot of the first: its replica hears of it.
+    // The slot belongs to the first node, so its replica receives the message.
     nodes[0].run("SPUBLISH {bar} message");
     for kind in ["publish", "publishshard"] {
-        shows(&nodes[REPLICA], &format!("cluster_stats_messages_{kind}_received:1"));
+        wait_for_info_line(&nodes[REPLICA], &format!("cluster_stats_messages_{kind}_received:1"));
     }
     nodes[REPLICA].run("CLUSTER FAILOVER").expect_ok();
     eventually("the replica is a master", || {
@@ -50,24 +50,24 @@ fn after_the_same_traffic(program: &Program) -> [Node; 3] {
     nodes
 }
 
-fn shows(node: &Node, line: &str) {
+fn wait_for_info_line(node: &Node, line: &str) {
     eventually(&format!("{} shows {line}", node.port), || {
         node.run("CLUSTER INFO").text().contains(line).then_some(())
     });
 }
 
-/// The names of the counters. An update is sent to whoever says something old, which is a matter of chance.
-fn names(node: &Node) -> BTreeSet<String> {
+/// The names of the counters. Those of UPDATE messages are left out: whether a node sends one depends on timing.
+fn counter_names(node: &Node) -> BTreeSet<String> {
     let text = node.run("CLUSTER INFO").text();
     let names = text.lines().filter_map(|line| line.split_once(':')).map(|(name, _)| name.to_owned());
     names.filter(|name| !name.starts_with("cluster_stats_messages_update_")).collect()
 }
 
 #[test]
-fn each_counter_of_valkeys_is_there_after_the_same_traffic() {
+fn cluster_info_has_all_bus_counters_of_valkey() {
     let Some(valkey) = Program::valkey() else { return };
-    let (theirs, ours) = (after_the_same_traffic(&valkey), after_the_same_traffic(&Program::redoubt()));
-    let wanted = theirs.each_ref().map(names);
+    let (theirs, ours) = (start_and_send_traffic(&valkey), start_and_send_traffic(&Program::redoubt()));
+    let wanted = theirs.each_ref().map(counter_names);
     for (node, kinds) in [
         (0, ["ping_sent", "pong_received", "publish_sent", "publishshard_sent", "mfstart_received"]),
         (
@@ -81,7 +81,7 @@ fn each_counter_of_valkeys_is_there_after_the_same_traffic() {
             assert!(wanted[node].contains(&name), "{node}: the story had no {name}: {:?}", wanted[node]);
         }
         eventually(&format!("node {node} has what Valkey's has: {:?}", wanted[node]), || {
-            wanted[node].is_subset(&names(&ours[node])).then_some(())
+            wanted[node].is_subset(&counter_names(&ours[node])).then_some(())
         });
     }
 }
@@ -99,13 +99,13 @@ fn field<'a>(link: &'a Link, name: &str) -> &'a Value {
     &found.unwrap_or_else(|| panic!("no {name} in {link:?}")).1
 }
 
-/// The link that a node has made, while there is one.
-fn outgoing(node: &Node) -> Option<Link> {
+/// The outgoing link of a node, while it exists.
+fn outgoing_link(node: &Node) -> Option<Link> {
     links(node).into_iter().find(|link| field(link, "direction").text() == "to")
 }
 
-/// The fields of a link to or from `other`, numbers as such.
-fn shown(link: &Link, other: &str) -> String {
+/// The fields of a link to or from `other`, with each number replaced by a placeholder.
+fn describe_link(link: &Link, other: &str) -> String {
     let kind = |value: &Value| match value {
         Value::Int(_) => "a number".to_owned(),
         text => text.text().replace(other, "the other"),
@@ -114,9 +114,9 @@ fn shown(link: &Link, other: &str) -> String {
     fields.join(", ")
 }
 
-/// Publishes for a node that reads nothing: bytes wait for it, which its link shows, until the limit ends the link. Tells
-/// how the links are shown before, and the one with bytes.
-fn of_a_peer_that_does_not_read(program: &Program) -> (Vec<String>, String) {
+/// Publishes to a node that does not read, until the send buffer limit closes the link. Returns the links before, and
+/// the outgoing link while its buffer was in use.
+fn links_to_stalled_peer(program: &Program) -> (Vec<String>, String) {
     let options = "--save  --cluster-enabled yes --cluster-node-timeout 60000";
     let nodes = [(); 2].map(|()| Node::start(program, options));
     let [first, frozen] = &nodes;
@@ -125,14 +125,14 @@ fn of_a_peer_that_does_not_read(program: &Program) -> (Vec<String>, String) {
     eventually("each has a link to the other and one from it", || {
         nodes.iter().all(|node| links(node).len() == 2).then_some(())
     });
-    let mut calm: Vec<String> = links(first).iter().map(|link| shown(link, &id)).collect();
-    calm.sort();
+    let mut idle_links: Vec<String> = links(first).iter().map(|link| describe_link(link, &id)).collect();
+    idle_links.sort();
     frozen.freeze();
     let mut client = first.connect();
     let message = "x".repeat(256 << 10);
-    let waiting = eventually("two megabytes wait", || {
+    let waiting = eventually("two megabytes are buffered", || {
         client.call(&["PUBLISH", "channel", &message]);
-        let link = outgoing(first)?;
+        let link = outgoing_link(first)?;
         let [used, allocated] =
             ["send-buffer-used", "send-buffer-allocated"].map(|name| field(&link, name).int());
         (used > 2 << 20 && allocated >= used).then_some(link)
@@ -143,35 +143,35 @@ fn of_a_peer_that_does_not_read(program: &Program) -> (Vec<String>, String) {
     };
     assert_eq!(ended(), 0);
     first.run("CONFIG SET cluster-link-sendbuf-limit 1mb").expect_ok();
-    eventually("the link is given up", || {
+    eventually("the link is closed", || {
         client.call(&["PUBLISH", "channel", &message]);
         (ended() > 0).then_some(())
     });
     frozen.thaw();
-    eventually("there is another", || {
-        let used = field(&outgoing(first)?, "send-buffer-used").int();
+    eventually("there is a new link", || {
+        let used = field(&outgoing_link(first)?, "send-buffer-used").int();
         (used < 1 << 20 && links(first).len() == 2).then_some(())
     });
-    (calm, shown(&waiting, &id))
+    (idle_links, describe_link(&waiting, &id))
 }
 
 #[test]
-fn links_show_what_waits_for_a_peer_and_end_at_their_limit_as_valkeys() {
+fn cluster_links_report_send_buffer_and_limit_like_valkey() {
     let Some(valkey) = Program::valkey() else { return };
-    let wanted = of_a_peer_that_does_not_read(&valkey);
+    let wanted = links_to_stalled_peer(&valkey);
     assert!(wanted.1.contains("direction: to") && wanted.1.contains("events: rw"), "{wanted:?}");
-    assert_eq!(of_a_peer_that_does_not_read(&Program::redoubt()), wanted);
+    assert_eq!(links_to_stalled_peer(&Program::redoubt()), wanted);
 }
 
-/// The value of a line of CLUSTER INFO.
-fn counted(node: &Node, field: &str) -> u64 {
+/// The value of a field of CLUSTER INFO.
+fn info_counter(node: &Node, field: &str) -> u64 {
     cluster_field(&mut node.connect(), field).and_then(|value| value.parse().ok()).unwrap_or(0)
 }
 
-/// With less than half a second of `cluster-node-timeout` no link was ever made. And what DEBUG and CONFIG RESETSTAT do to
-/// the bus of two such nodes.
+/// Nodes with a `cluster-node-timeout` below half a second once failed to connect. Also checks what DEBUG and CONFIG
+/// RESETSTAT do to the counters of two such nodes.
 #[test]
-fn nodes_with_a_short_timeout_join_and_count_what_they_drop() {
+fn nodes_with_short_timeout_join_and_count_dropped_packets() {
     let options = "--save  --cluster-enabled yes --cluster-node-timeout 100 --loglevel debug \
                    --enable-debug-command yes";
     let nodes = [(); 2].map(|()| Node::start(&Program::redoubt(), options));
@@ -184,19 +184,19 @@ fn nodes_with_a_short_timeout_join_and_count_what_they_drop() {
         });
     }
     let (received, sent) = ("cluster_stats_messages_received", "cluster_stats_messages_sent");
-    eventually("they talk", || {
-        (counted(&nodes[0], received).min(counted(&nodes[0], sent)) > 200).then_some(())
+    eventually("they exchange messages", || {
+        (info_counter(&nodes[0], received).min(info_counter(&nodes[0], sent)) > 200).then_some(())
     });
     nodes[0].run("DEBUG DROP-CLUSTER-PACKET-FILTER -2").expect_ok();
     nodes[0].run("CONFIG RESETSTAT").expect_ok();
-    assert!(counted(&nodes[0], received) < 200 && counted(&nodes[0], sent) < 200);
-    eventually("what is dropped counts", || (counted(&nodes[0], received) > 0).then_some(()));
+    assert!(info_counter(&nodes[0], received) < 200 && info_counter(&nodes[0], sent) < 200);
+    eventually("dropped packets are counted", || (info_counter(&nodes[0], received) > 0).then_some(()));
     let other = nodes[1].run("CLUSTER MYID").text();
     let log = nodes[0].log();
     assert!(log.contains(" that matches debug drop filter"), "{log}");
     assert!(log.contains(&format!("Sending ping packet to node {other} (127.0.0.1:")), "{log}");
     nodes[0].run("DEBUG DROP-CLUSTER-PACKET-FILTER -1").expect_ok();
-    // A node that is met has a name of our making until it answers.
+    // A node in handshake has a random id until it replies.
     nodes[0].run("CLUSTER MEET 127.0.0.1 1 2").expect_ok();
     let text = nodes[0].run("CLUSTER NODES").text();
     let stand_in =

@@ -1,5 +1,6 @@
-//! A hostile peer on the bus that has listened before: it sends members' own packets again, whole, cut, and with lengths
-//! that lie. The node lives and does not grow, the links of what is broken are closed, and the cluster keeps its state.
+//! A hostile peer on the bus that has recorded traffic: it replays the members' packets whole, truncated and with false
+//! lengths. The node survives, does not leak files or memory, closes the links of malformed packets, and the cluster
+//! state does not change.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,23 +13,23 @@ use harness::{Cluster, Node, Program, cluster_field, eventually, fill, lost, slo
 const HEADER: usize = 2256;
 const MOST_MEMORY_GROWTH: u64 = 64 << 20;
 const ENTRY: usize = 104;
-/// Places in a packet: its length, its gossip entries, its extensions.
+/// Byte offsets in a packet: its length, its gossip entries, its extensions.
 const LENGTH: usize = 4;
 const COUNT: usize = 14;
 const EXTENSIONS: usize = 2214;
 
-type Tape = Arc<Mutex<Vec<Vec<u8>>>>;
+type Recording = Arc<Mutex<Vec<Vec<u8>>>>;
 
-/// Forwards one direction of a connection and keeps each packet. Both end together.
-fn forward(mut from: TcpStream, mut to: TcpStream, tape: &Tape) {
+/// Forwards one direction of a connection and records each packet. Both directions end together.
+fn forward(mut from: TcpStream, mut to: TcpStream, packets: &Recording) {
     while let Some(packet) = next_packet(&mut from) {
         if to.write_all(&packet).is_err() {
             break;
         }
-        tape.lock().expect("no thread fails").push(packet);
+        packets.lock().expect("no thread fails").push(packet);
     }
     for end in [from, to] {
-        // It may be closed already.
+        // The socket may be closed already.
         let _ = end.shutdown(Shutdown::Both);
     }
 }
@@ -42,29 +43,29 @@ fn next_packet(from: &mut TcpStream) -> Option<Vec<u8>> {
     Some(packet)
 }
 
-/// Listens between the others and a node's bus from now on. It ends with the process of the test.
-fn listen_in(node: &Node) -> Tape {
-    let tape = Tape::default();
+/// Puts a recording proxy between the other nodes and a node's bus port. It ends with the test process.
+fn record_bus_traffic(node: &Node) -> Recording {
+    let packets = Recording::default();
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
     let (port, bus) = (listener.local_addr().expect("it is bound").port(), node.port + 10_000);
-    let kept = tape.clone();
+    let kept = packets.clone();
     thread::spawn(move || {
         for client in listener.incoming() {
             let (Ok(client), Ok(server)) = (client, TcpStream::connect(("127.0.0.1", bus))) else { continue };
             let ends = (client.try_clone().expect("a handle"), server.try_clone().expect("a handle"));
-            let tapes = (kept.clone(), kept.clone());
-            thread::spawn(move || forward(client, server, &tapes.0));
-            thread::spawn(move || forward(ends.1, ends.0, &tapes.1));
+            let recordings = (kept.clone(), kept.clone());
+            thread::spawn(move || forward(client, server, &recordings.0));
+            thread::spawn(move || forward(ends.1, ends.0, &recordings.1));
         }
     });
     node.run(&format!("CONFIG SET cluster-announce-bus-port {port}")).expect_ok();
-    tape
+    packets
 }
 
-/// Sends to a node's bus and nothing behind it; the node ends the connection.
-fn send(node: &Node, what: &str, bytes: &[u8]) {
+/// Sends bytes to a node's bus and closes the sending side; the node must close the connection.
+fn send_and_expect_close(node: &Node, what: &str, bytes: &[u8]) {
     let mut stream = node.connect_to_bus().unwrap_or_else(|error| panic!("{what}: {error}"));
-    // The node may have ended it in the middle.
+    // The node may close the connection before everything is sent.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(Shutdown::Write);
     stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout can be set");
@@ -73,8 +74,8 @@ fn send(node: &Node, what: &str, bytes: &[u8]) {
     assert!(!open, "{what}: the link stays open");
 }
 
-/// Where each extension of a packet begins.
-fn extensions(packet: &[u8]) -> Vec<usize> {
+/// The offset of each extension of a packet.
+fn extension_offsets(packet: &[u8]) -> Vec<usize> {
     let short = |at: usize| usize::from(u16::from_be_bytes([packet[at], packet[at + 1]]));
     let mut at = HEADER + short(COUNT) * ENTRY;
     let mut found = Vec::new();
@@ -82,12 +83,12 @@ fn extensions(packet: &[u8]) -> Vec<usize> {
         found.push(at);
         at += u32::from_be_bytes(packet[at..at + 4].try_into().expect("four bytes")) as usize;
     }
-    assert_eq!(at, packet.len(), "the tape has whole packets");
+    assert_eq!(at, packet.len(), "the recording has whole packets");
     found
 }
 
-/// The ways in which a packet can lie: each is refused, and ends its link.
-fn lies(packet: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
+/// Malformed variants of a packet. The node must refuse each one and close its link.
+fn malformed_variants(packet: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     let with = |at: usize, bytes: &[u8]| {
         let mut packet = packet.to_vec();
         packet[at..at + bytes.len()].copy_from_slice(bytes);
@@ -107,7 +108,7 @@ fn lies(packet: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
         ("65,535 extensions", with(EXTENSIONS, &[0xff; 2])),
         ("no extensions", with(EXTENSIONS, &[0; 2])),
     ];
-    for at in extensions(packet) {
+    for at in extension_offsets(packet) {
         lies.push(("a packet that ends before an extension", honest(packet[..at].to_vec())));
         lies.push(("a packet that ends in an extension's header", honest(packet[..at + 6].to_vec())));
         lies.push(("a packet that ends in an extension", honest(packet[..at + 9].to_vec())));
@@ -121,8 +122,8 @@ fn lies(packet: &[u8]) -> Vec<(&'static str, Vec<u8>)> {
     lies
 }
 
-/// The masters' claims, without what changes by itself.
-fn view(node: &Node) -> Vec<String> {
+/// The slot claims of the masters, without fields that change by themselves.
+fn slot_claims(node: &Node) -> Vec<String> {
     let nodes = node.run("CLUSTER NODES").text();
     let mut lines: Vec<String> = nodes
         .lines()
@@ -140,24 +141,25 @@ fn open_files(node: &Node) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", node.pid())).expect("the process runs").count()
 }
 
-/// Packets of all members from before a failover, and the cluster behind it. All of them are outdated: the first master's
-/// slots are another's, and nodes are elsewhere and have other names.
-fn overheard() -> (Cluster, Vec<Vec<u8>>, Vec<String>) {
+/// Records packets of all members, then fails over and moves nodes. Every recorded packet is now outdated: the slots of
+/// the first master have a new owner, and nodes have new addresses and ids.
+fn record_outdated_packets() -> (Cluster, Vec<Vec<u8>>, Vec<String>) {
     let cluster = Cluster::start(&Program::redoubt(), 3, 1);
     cluster.nodes[0].run("CONFIG SET cluster-announce-hostname one.example").expect_ok();
-    let tapes = [0, 3].map(|node| listen_in(&cluster.nodes[node]));
+    let recordings = [0, 3].map(|node| record_bus_traffic(&cluster.nodes[node]));
     let keys = fill(&cluster, "key", 500);
-    eventually("packets of all members were heard", || {
-        tapes.iter().all(|tape| tape.lock().expect("no thread fails").len() > 60).then_some(())
+    eventually("packets of all members were recorded", || {
+        recordings.iter().all(|packets| packets.lock().expect("no thread fails").len() > 60).then_some(())
     });
-    let tape = tapes.iter().flat_map(|tape| tape.lock().expect("no thread fails").clone()).collect();
+    let packets =
+        recordings.iter().flat_map(|packets| packets.lock().expect("no thread fails").clone()).collect();
     cluster.nodes[3].run("CLUSTER FAILOVER").expect_ok();
     cluster.wait_for_owner(0, |port| port == cluster.nodes[3].port);
     for node in [0, 3] {
         cluster.nodes[node].run("CONFIG SET cluster-announce-bus-port 0").expect_ok();
     }
     cluster.nodes[0].run("CONFIG SET cluster-announce-hostname uno.example").expect_ok();
-    // Two with each other node.
+    // Each pair of nodes has two links.
     let wanted = 2 * (cluster.nodes.len() - 1);
     for node in &cluster.nodes {
         eventually("all links stand", || (node.run("CLUSTER LINKS").items().len() == wanted).then_some(()));
@@ -165,13 +167,13 @@ fn overheard() -> (Cluster, Vec<Vec<u8>>, Vec<String>) {
     eventually("the old master is a replica", || {
         (cluster.nodes[0].info("replication", "master_link_status")? == "up").then_some(())
     });
-    (cluster, tape, keys)
+    (cluster, packets, keys)
 }
 
-/// Waits until all nodes have one view, with each node at its own address.
-fn settled(cluster: &Cluster) -> Vec<String> {
+/// Waits until all nodes agree on the slot owners, with each node at its own address.
+fn wait_for_agreement(cluster: &Cluster) -> Vec<String> {
     eventually("all have one view", || {
-        let mut views = cluster.nodes.iter().map(view);
+        let mut views = cluster.nodes.iter().map(slot_claims);
         let first = views.next()?;
         let bus = |node: &Node| first.iter().any(|line| line.contains(&format!("@{}", node.port + 10_000)));
         let whole = cluster.nodes.iter().all(bus) && first.iter().any(|line| line.contains("uno.example"));
@@ -180,32 +182,33 @@ fn settled(cluster: &Cluster) -> Vec<String> {
 }
 
 #[test]
-fn packets_of_members_sent_again_whole_or_broken_change_nothing() {
-    let (cluster, tape, keys) = overheard();
-    let expected = settled(&cluster);
+fn replayed_and_malformed_packets_do_not_change_cluster() {
+    let (cluster, packets, keys) = record_outdated_packets();
+    let expected = wait_for_agreement(&cluster);
     let before: Vec<(u64, usize)> =
         cluster.nodes.iter().map(|node| (node.resident_bytes(), open_files(node))).collect();
 
-    // Whole ones: every node gets all of them, twice, in one go, and in the reverse order.
+    // Whole packets: every node receives all of them twice, in recorded and in reverse order.
     for node in &cluster.nodes {
-        let (forth, back) = (tape.concat(), tape.iter().rev().flatten().copied().collect::<Vec<u8>>());
-        send(node, "packets sent again", &forth);
-        send(node, "packets sent again in reverse", &back);
+        let (forth, back) = (packets.concat(), packets.iter().rev().flatten().copied().collect::<Vec<u8>>());
+        send_and_expect_close(node, "replayed packets", &forth);
+        send_and_expect_close(node, "replayed packets in reverse", &back);
         let owner = slot_owner(&mut node.connect(), 0);
         assert_eq!(owner, Some(cluster.nodes[3].port), "an outdated claim counts for nothing");
     }
-    assert_eq!(settled(&cluster), expected, "after packets sent again");
+    assert_eq!(wait_for_agreement(&cluster), expected, "after replayed packets");
 
     // PING, PONG and MEET have extensions.
-    let rich = tape.iter().filter(|packet| packet[12..14] < [0, 3][..] && !extensions(packet).is_empty());
+    let rich =
+        packets.iter().filter(|packet| packet[12..14] < [0, 3][..] && !extension_offsets(packet).is_empty());
     let rich: Vec<&Vec<u8>> = rich.collect();
     assert!(!rich.is_empty(), "some packet has extensions");
     for packet in [rich[0], rich[rich.len() / 2], rich[rich.len() - 1]] {
-        for (what, bytes) in lies(packet) {
-            send(&cluster.nodes[1], what, &bytes);
+        for (what, bytes) in malformed_variants(packet) {
+            send_and_expect_close(&cluster.nodes[1], what, &bytes);
         }
     }
-    assert_eq!(settled(&cluster), expected, "after broken packets");
+    assert_eq!(wait_for_agreement(&cluster), expected, "after malformed packets");
     cluster.wait_until_ok();
     assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
     for (node, (resident, files)) in cluster.nodes.iter().zip(before) {

@@ -1,4 +1,4 @@
-//! Clients that wait for keys in a cluster: whose slot moves, whose master is replaced, whose cluster goes down.
+//! Clients blocked on keys of a cluster while the slot moves, the master is replaced, or the cluster goes down.
 
 use harness::{Cluster, Connection, Node, Program, Value, eventually, key_for_every_slot, slot_of};
 
@@ -12,7 +12,7 @@ fn wait_for_blocked(node: &Node, count: usize) {
     });
 }
 
-fn waiting(node: &Node, lines: &[String]) -> Vec<Connection> {
+fn block_clients(node: &Node, lines: &[String]) -> Vec<Connection> {
     let wait = |line: &String| {
         let mut connection = node.connect();
         connection.send(&line.split(' ').collect::<Vec<_>>()).expect("the node takes commands");
@@ -23,8 +23,8 @@ fn waiting(node: &Node, lines: &[String]) -> Vec<Connection> {
     clients
 }
 
-/// Commands that wait for this key, and one for a group of the stream `{key}s`, which is made.
-fn lines_about(node: &Node, key: &str) -> Vec<String> {
+/// Commands that block on `key`, and one that blocks on a consumer group of the stream `{key}s`, which this creates.
+fn blocking_commands(node: &Node, key: &str) -> Vec<String> {
     node.run(&format!("XGROUP CREATE s{{{key}}} g $ MKSTREAM")).expect_ok();
     [
         format!("BLPOP {key} 0"),
@@ -37,13 +37,13 @@ fn lines_about(node: &Node, key: &str) -> Vec<String> {
 }
 
 #[test]
-fn who_waits_for_a_slot_that_leaves_is_told_where_it_is() {
+fn blocked_clients_are_redirected_when_slot_moves() {
     let cluster = cluster(0);
     let key = &key_for_every_slot()[0];
     let slot = slot_of(key);
     let (from, to) = (&cluster.nodes[0], &cluster.nodes[1]);
-    let mut stays = waiting(from, &[format!("BLPOP {} 0", key_for_every_slot()[1])]);
-    let mut lines = lines_about(from, key);
+    let mut stays = block_clients(from, &[format!("BLPOP {} 0", key_for_every_slot()[1])]);
+    let mut lines = blocking_commands(from, key);
     from.run(&format!("DEL s{{{key}}}"));
     lines.pop();
     let mut clients = Vec::new();
@@ -69,12 +69,12 @@ fn who_waits_for_a_slot_that_leaves_is_told_where_it_is() {
 }
 
 #[test]
-fn who_waits_at_a_master_that_hands_over_is_let_go_of() {
+fn blocked_clients_are_released_when_master_is_demoted() {
     let cluster = cluster(1);
     let key = &key_for_every_slot()[0];
-    let lines = lines_about(&cluster.nodes[0], key);
-    let mut clients = waiting(&cluster.nodes[0], &lines);
-    // A reader of replicas goes on.
+    let lines = blocking_commands(&cluster.nodes[0], key);
+    let mut clients = block_clients(&cluster.nodes[0], &lines);
+    // A client in READONLY mode stays blocked: the demoted node still serves its reads.
     let mut reader = cluster.nodes[0].connect();
     reader.run("READONLY").expect_ok();
     let stream = format!("more{{{key}}}");
@@ -92,17 +92,17 @@ fn who_waits_at_a_master_that_hands_over_is_let_go_of() {
     assert_eq!(cluster.nodes[3].run(&format!("XADD {stream} 1-1 f v")).text(), "1-1");
     let entries = format!("{:?}", reader.read().expect("the stream brings it"));
     assert!(entries.contains("1-1"), "{entries}");
-    // At the new master it goes on.
-    let mut client = waiting(&cluster.nodes[3], &[format!("BLPOP {key} 0")]).remove(0);
+    // The client can block again on the new master.
+    let mut client = block_clients(&cluster.nodes[3], &[format!("BLPOP {key} 0")]).remove(0);
     assert_eq!(cluster.nodes[3].connect().call(&["RPUSH", key, "v"]).int(), 1);
     assert_eq!(client.read().expect("a reply").items()[1].text(), "v");
 }
 
 #[test]
-fn who_waits_in_a_cluster_that_goes_down_is_told_so() {
+fn blocked_clients_get_error_when_cluster_goes_down() {
     let mut cluster = cluster(0);
-    let lines = lines_about(&cluster.nodes[0], &key_for_every_slot()[0]);
-    let mut clients = waiting(&cluster.nodes[0], &lines);
+    let lines = blocking_commands(&cluster.nodes[0], &key_for_every_slot()[0]);
+    let mut clients = block_clients(&cluster.nodes[0], &lines);
     cluster.nodes[1].kill();
     cluster.nodes[2].kill();
     for (client, line) in clients.iter_mut().zip(&lines) {

@@ -1,27 +1,27 @@
-//! `redis-cli --cluster` as operators use it, with keys in place.
+//! `redis-cli --cluster` as operators use it, on clusters with keys.
 
 use harness::{Cluster, Connection, Node, Program, eventually, fill, lost, redis_cli, run_to_end};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Runs `redis-cli --cluster` and gives what it said.
+/// Runs `redis-cli --cluster` and returns its output.
 fn cluster_cli(arguments: &[&str]) -> String {
     redis_cli(&[&["--cluster"], arguments].concat()).unwrap_or_else(|output| {
-        // One line for each of thousands of slots says nothing.
+        // The tool prints one line for each of thousands of slots; leave them out.
         let lines: Vec<&str> = output.lines().filter(|line| !line.contains("Moving slot")).collect();
         panic!("redis-cli --cluster {}:\n{}", arguments.join(" "), lines.join("\n"))
     })
 }
 
-/// Nobody is to be failed over here: each slot that moves is synced, which a busy disk makes long.
-fn started(count: usize) -> Vec<Node> {
+/// Starts nodes with a long timeout: syncing each moved slot to a busy disk must not cause a failover.
+fn start_nodes(count: usize) -> Vec<Node> {
     let options = "--cluster-enabled yes --cluster-node-timeout 10000";
     (0..count).map(|_| Node::start(&Program::redoubt(), options)).collect()
 }
 
-/// Six empty nodes, joined by redis-cli; it decides which nodes are replicas of which.
-fn created() -> Cluster {
-    let nodes = started(6);
+/// Six empty nodes that redis-cli joins to a cluster; the tool chooses the replicas.
+fn create_cluster() -> Cluster {
+    let nodes = start_nodes(6);
     let addresses: Vec<String> = nodes.iter().map(Node::address).collect();
     let mut arguments = vec!["create"];
     arguments.extend(addresses.iter().map(String::as_str));
@@ -34,9 +34,9 @@ fn created() -> Cluster {
     cluster
 }
 
-fn check(cluster: &Cluster) {
-    // The last command's changes have to reach all nodes before they agree.
-    eventually("redis-cli --cluster check is content", || {
+fn wait_for_clean_check(cluster: &Cluster) {
+    // The changes of the last command must reach all nodes before the check succeeds.
+    eventually("redis-cli --cluster check reports no problem", || {
         let output = redis_cli(&["--cluster", "check", &cluster.nodes[0].address()]).ok()?;
         (output.contains("[OK] All nodes agree about slots configuration.")
             && output.contains("[OK] All 16384 slots covered."))
@@ -44,7 +44,7 @@ fn check(cluster: &Cluster) {
     });
 }
 
-fn slots_served(cluster: &Cluster, node: usize) -> usize {
+fn count_served_slots(cluster: &Cluster, node: usize) -> usize {
     let id = cluster.id(node);
     let nodes = cluster.nodes[0].run("CLUSTER NODES").text();
     let line = nodes.lines().find(|line| line.starts_with(&id)).expect("the node is known");
@@ -60,13 +60,13 @@ fn slots_served(cluster: &Cluster, node: usize) -> usize {
 
 #[test]
 fn create_check_reshard_and_rebalance_keep_every_key() {
-    let cluster = created();
-    check(&cluster);
+    let cluster = create_cluster();
+    wait_for_clean_check(&cluster);
     let keys = fill(&cluster, "key", 20_000);
     let address = cluster.nodes[0].address();
 
     let (from, to) = (cluster.id(0), cluster.id(1));
-    let before = slots_served(&cluster, 1);
+    let before = count_served_slots(&cluster, 1);
     cluster_cli(&[
         "reshard",
         &address,
@@ -78,15 +78,15 @@ fn create_check_reshard_and_rebalance_keep_every_key() {
         "400",
         "--cluster-yes",
     ]);
-    check(&cluster);
-    assert_eq!(slots_served(&cluster, 1), before + 400);
+    wait_for_clean_check(&cluster);
+    assert_eq!(count_served_slots(&cluster, 1), before + 400);
     assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
     assert_eq!(cluster.key_count(), keys.len() as i64);
 
     cluster_cli(&["rebalance", &address, "--cluster-threshold", "1"]);
-    check(&cluster);
+    wait_for_clean_check(&cluster);
     for master in 0..3 {
-        let slots = slots_served(&cluster, master);
+        let slots = count_served_slots(&cluster, master);
         assert!((5400..=5520).contains(&slots), "node {master} serves {slots} slots");
     }
     assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
@@ -98,11 +98,11 @@ fn create_check_reshard_and_rebalance_keep_every_key() {
 }
 
 #[test]
-fn nodes_are_added_filled_emptied_and_deleted() {
-    let mut cluster = created();
+fn redis_cli_adds_rebalances_and_deletes_nodes() {
+    let mut cluster = create_cluster();
     let keys = fill(&cluster, "key", 5000);
     let address = cluster.nodes[0].address();
-    cluster.nodes.extend(started(2));
+    cluster.nodes.extend(start_nodes(2));
     let (master, replica) = (cluster.nodes[6].address(), cluster.nodes[7].address());
 
     cluster_cli(&["add-node", &master, &address]);
@@ -111,7 +111,7 @@ fn nodes_are_added_filled_emptied_and_deleted() {
         let nodes = cluster.nodes[1].run("CLUSTER NODES").text();
         (nodes.lines().filter(|line| !line.contains("handshake")).count() == 7).then_some(())
     });
-    check(&cluster);
+    wait_for_clean_check(&cluster);
     let id = cluster.id(6);
     cluster_cli(&["add-node", &replica, &address, "--cluster-slave", "--cluster-master-id", &id]);
     cluster.wait_until_known();
@@ -119,18 +119,18 @@ fn nodes_are_added_filled_emptied_and_deleted() {
         (cluster.nodes[7].info("replication", "master_link_status")? == "up").then_some(())
     });
 
-    // A fifteenth of what the three others have together, to be quick.
+    // A small weight gives the node about a fifteenth of the slots, which keeps the test short.
     let weight = format!("{id}=0.2");
     cluster_cli(&["rebalance", &address, "--cluster-use-empty-masters", "--cluster-weight", &weight]);
-    check(&cluster);
-    assert_eq!(slots_served(&cluster, 6), 1024);
+    wait_for_clean_check(&cluster);
+    assert_eq!(count_served_slots(&cluster, 6), 1024);
     assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
 
     let replica_id = cluster.id(7);
     cluster_cli(&["del-node", &address, &replica_id]);
     let weight = format!("{id}=0");
     cluster_cli(&["rebalance", &address, "--cluster-weight", &weight]);
-    check(&cluster);
+    wait_for_clean_check(&cluster);
     cluster_cli(&["del-node", &address, &id]);
     eventually("the deleted nodes are forgotten", || {
         let nodes = cluster.nodes[2].run("CLUSTER NODES").text();
@@ -139,32 +139,32 @@ fn nodes_are_added_filled_emptied_and_deleted() {
     assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
 }
 
-/// Valkey's tool has slots moved by the nodes, each range in one piece.
+/// Valkey's tool lets the nodes move the slots: each range moves atomically.
 #[test]
-fn slots_are_resharded_in_one_piece() {
+fn valkey_cli_moves_each_slot_range_atomically() {
     let Some(valkey) = Program::valkey() else { return };
-    let cluster = created();
+    let cluster = create_cluster();
     let keys = fill(&cluster, "key", 5000);
     let (from, to) = (cluster.id(0), cluster.id(1));
-    let before = slots_served(&cluster, 1);
+    let before = count_served_slots(&cluster, 1);
     let mut reshard = Command::new(valkey.binary().with_file_name("valkey-cli"));
     reshard.args(["--cluster", "reshard", &cluster.nodes[0].address(), "--cluster-from", &from]);
     reshard.args(["--cluster-to", &to, "--cluster-slots", "400", "--cluster-yes"]);
     reshard.arg("--cluster-use-atomic-slot-migration");
     let (status, printed) = run_to_end(&mut reshard);
     assert!(status.success(), "{printed}");
-    check(&cluster);
-    assert_eq!(slots_served(&cluster, 1), before + 400);
+    wait_for_clean_check(&cluster);
+    assert_eq!(count_served_slots(&cluster, 1), before + 400);
     let moves = format!("{:?}", cluster.nodes[0].run("CLUSTER GETSLOTMIGRATIONS"));
     assert!(moves.contains("success"), "{moves}");
     assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
     assert_eq!(cluster.key_count(), keys.len() as i64);
 }
 
-/// `set-timeout` sets the parameter on every node and has it written into its file; `import` fetches what a server
-/// outside holds; `backup` saves the masters' data beside a description of the cluster.
+/// `set-timeout` sets the parameter on every node and rewrites its configuration file; `import` fetches the data of a
+/// server outside of the cluster; `backup` saves the masters' data and a description of the cluster.
 #[test]
-fn timeouts_are_set_and_data_is_imported_and_backed_up() {
+fn redis_cli_sets_timeouts_imports_and_backs_up() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let nodes: Vec<Node> = (0..3)
         .map(|number| {
@@ -203,10 +203,10 @@ fn timeouts_are_set_and_data_is_imported_and_backed_up() {
     assert_eq!(files, 4, "three masters and nodes.json");
 }
 
-/// A migration that was broken off half way is found by `check` and finished by `fix`.
+/// `check` finds a migration that was aborted half way, and `fix` finishes it.
 #[test]
 fn fix_closes_an_open_slot() {
-    let cluster = created();
+    let cluster = create_cluster();
     let keys = fill(&cluster, "key", 3000);
     let address = cluster.nodes[0].address();
     cluster.nodes[0].run(&format!("CLUSTER SETSLOT 100 MIGRATING {}", cluster.id(1))).expect_ok();
@@ -216,16 +216,16 @@ fn fix_closes_an_open_slot() {
     };
     assert!(found.contains("The following slots are open: 100"), "{found}");
     cluster_cli(&["fix", &address]);
-    check(&cluster);
+    wait_for_clean_check(&cluster);
     assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
 }
 
 const LIBRARY: &str = "#!lua name=steps\nredis.register_function('step', function() return 7 end)";
 
-/// An operator carries the functions from one server to another, without the keys: with Redis's tool and with Valkey's.
-/// A Valkey loads the functions that they fetch, too.
+/// Copies the functions of one server to another without the keys, with the tools of Redis and Valkey. A Valkey server
+/// must load the functions they fetch.
 #[test]
-fn the_functions_alone_are_fetched() {
+fn redis_cli_fetches_functions_without_keys() {
     let valkey = Program::valkey();
     let beside = |program: &Program| program.binary().with_file_name("valkey-cli");
     let tools = [Some(PathBuf::from("redis-cli")), valkey.as_ref().map(beside)];
@@ -245,7 +245,7 @@ fn the_functions_alone_are_fetched() {
             assert_eq!(target.run("DBSIZE").int(), 0);
         }
     }
-    // As Valkey: part of a snapshot is not given to a tool that could take it for the whole.
+    // As in Valkey, a tool that does not announce support gets no partial snapshot: it could take it for a full one.
     let mut old = Connection::open(("127.0.0.1", source.port)).expect("it listens");
     old.run("REPLCONF rdb-filter-only functions").expect_ok();
     assert!(old.run("SYNC").is_error("ERR Filtered replica requires EOF capability"));

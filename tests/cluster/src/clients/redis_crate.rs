@@ -1,4 +1,4 @@
-//! The cluster client of the `redis` crate, over all slots, while a master is killed and later comes back.
+//! The cluster client of the `redis` crate, reading and writing all slots while a master is killed and comes back.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,7 +13,7 @@ use redis::streams::StreamReadReply;
 use redis::{AsyncCommands, RedisResult};
 use tokio::runtime::{Builder, Runtime};
 
-/// The asynchronous client, driven from this thread: it is the one that looks for the new master by itself.
+/// The asynchronous client, driven from the test's thread: only this variant finds the new master by itself.
 struct Client {
     runtime: Runtime,
     connection: ClusterConnection,
@@ -52,7 +52,7 @@ fn connect(cluster: &Cluster) -> Client {
     Client::connect(ClusterClient::builder(cluster.urls()))
 }
 
-/// Tries again for as long as a failover may take on a slow machine.
+/// Retries until a failover must have completed, even on a slow machine.
 fn retry<T>(what: &str, mut attempt: impl FnMut() -> RedisResult<T>) -> T {
     let start = Instant::now();
     loop {
@@ -94,17 +94,17 @@ fn wait_until_replicated(cluster: &Cluster) {
     });
 }
 
-/// Every key of the first pass is replicated when the master dies, so none may be missing afterwards. While it is
-/// dead, all slots are written and read; when it is back, they are again.
+/// Every key of the first pass is replicated when the master dies, so none may be missing afterwards. All slots are
+/// written and read while the master is down and again after it has come back.
 #[test]
-fn the_redis_crate_works_through_the_loss_of_a_master() {
+fn redis_crate_keeps_working_when_master_dies() {
     let mut cluster = Cluster::start(&Program::redoubt(), 3, 1);
     let keys = key_for_every_slot();
     let mut client = connect(&cluster);
     write_all(&mut client, &keys, "first");
     wait_until_replicated(&cluster);
 
-    // A second client writes all the time, to the dying master's slots too.
+    // A second client writes all the time, also to the slots of the dead master.
     let other_keys: Vec<String> = keys.iter().step_by(16).map(|key| format!("{{{key}}}other")).collect();
     let over = AtomicBool::new(false);
     let mut other = connect(&cluster);
@@ -134,9 +134,9 @@ fn the_redis_crate_works_through_the_loss_of_a_master() {
     assert_eq!(cluster.key_count(), (keys.len() + other_keys.len()) as i64);
 }
 
-/// A client that reads from replicas finds what the masters have.
+/// A client that reads from replicas sees the data of the masters.
 #[test]
-fn reads_from_replicas_see_what_was_replicated() {
+fn reads_from_replicas_see_replicated_writes() {
     let cluster = Cluster::start(&Program::redoubt(), 3, 1);
     let keys = key_for_every_slot();
     write_all(&mut connect(&cluster), &keys[..2000], "value");
@@ -146,9 +146,10 @@ fn reads_from_replicas_see_what_was_replicated() {
     read_all(&mut reader, &keys[..2000], "value");
 }
 
-/// Consumers wait at a list and in a group of a stream; the master of both is killed, and they go on at its successor.
+/// Consumers block on a list and in a consumer group of a stream; the master of both keys is killed, and they continue
+/// on the new master.
 #[test]
-fn consumers_of_the_redis_crate_go_on_at_the_new_master() {
+fn redis_crate_consumers_continue_on_new_master() {
     let mut cluster = Cluster::start(&Program::redoubt(), 3, 1);
     let key = key_for_every_slot().swap_remove(0);
     let (jobs, events) = (format!("{{{key}}}jobs"), format!("{{{key}}}events"));
@@ -201,7 +202,7 @@ fn consumers_of_the_redis_crate_go_on_at_the_new_master() {
     });
 }
 
-/// Says that it is over, also if a test fails: its threads wait for that.
+/// Sets the flag on drop, also if a test fails, so that the threads waiting for it end.
 struct StopAtEnd<'a>(&'a AtomicBool);
 
 impl Drop for StopAtEnd<'_> {

@@ -1,14 +1,15 @@
-//! CLUSTER and its errors, and what commands say in cluster mode: compared with a real Redis in the same state.
+//! Compares CLUSTER subcommands, their errors, and the replies of other commands in cluster mode with a real Redis in
+//! the same state.
 //!
-//! Two nodes of each kind go through the same lines. Names and ports differ between the two kinds, so they stand as
-//! `<me>`, `<other>`, `<port>` in what is sent and in what is compared. Not here: what Redis 7.2 changed since 7.0
-//! (CLUSTER REPLICATE with more than a name, MYSHARDID, LINKS' and SHARDS' fields).
+//! Two nodes of each kind run the same lines. Ids and ports differ between the two kinds, so requests and compared
+//! replies use the placeholders `<me>`, `<other>` and `<port>`. Changes of Redis 7.2 over 7.0 are left out (CLUSTER
+//! REPLICATE with more than an id, MYSHARDID, new fields of LINKS and SHARDS).
 
 use std::fmt::Write as _;
 
 use harness::{Connection, Node, Program, Value, eventually};
 
-/// Two nodes of one kind. The first is `<me>`, the second `<other>`.
+/// Two nodes of one kind. `<me>` is the first, `<other>` the second.
 struct Side {
     nodes: [Node; 2],
     links: [Connection; 2],
@@ -23,7 +24,7 @@ impl Side {
             nodes.iter().zip([("<me>", "<mybus>", "<myport>"), ("<other>", "<bus>", "<port>")])
         {
             names.push((node.run("CLUSTER MYID").text(), id));
-            // The longer number first: it may contain the shorter one.
+            // The longer number first, because it may contain the shorter one.
             names.push(((u32::from(node.port) + 10_000).to_string(), bus));
             names.push((node.port.to_string(), port));
         }
@@ -31,7 +32,7 @@ impl Side {
         Self { nodes, links, names }
     }
 
-    /// The answer of node `index`. `""` is an empty word.
+    /// The reply of node `index`. `""` in a line is an empty argument.
     fn answer(&mut self, index: usize, line: &str) -> String {
         let line = self.names.iter().fold(line.to_owned(), |line, (name, sign)| line.replace(sign, name));
         let words: Vec<&str> = line.split(' ').map(|word| if word == "\"\"" { "" } else { word }).collect();
@@ -46,7 +47,7 @@ impl Side {
     }
 }
 
-/// Redoubt and Redis, and what was different so far.
+/// Redoubt and Redis, and the differences found so far.
 struct Pair {
     ours: Side,
     theirs: Side,
@@ -62,7 +63,7 @@ impl Pair {
         Self { ours: Side::start(&Program::redoubt()), theirs: Side::start(other), report: String::new() }
     }
 
-    /// Compares line by line. `2: ` before one sends it to the second node.
+    /// Compares the replies line by line. The prefix `2: ` sends a line to the second node.
     fn compare(&mut self, lines: &str) {
         for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
             let (index, sent) = line.strip_prefix("2: ").map_or((0, line), |sent| (1, sent));
@@ -73,7 +74,7 @@ impl Pair {
         }
     }
 
-    /// Until the node says so, on both sides.
+    /// Waits until the node gives the wanted reply, on both sides.
     fn wait(&self, index: usize, line: &str, wanted: &str) {
         self.ours.wait(index, line, wanted);
         self.theirs.wait(index, line, wanted);
@@ -297,7 +298,7 @@ CLUSTER RESET
 ";
 
 #[test]
-fn a_node_by_itself_answers_as_redis_does() {
+fn replies_of_single_cluster_node_match_redis() {
     let mut pair = Pair::start();
     pair.compare(ARITY_AND_WORDS);
     pair.compare(
@@ -310,7 +311,7 @@ fn a_node_by_itself_answers_as_redis_does() {
 }
 
 #[test]
-fn two_nodes_answer_as_redis_does() {
+fn replies_of_two_cluster_nodes_match_redis() {
     let mut pair = Pair::start();
     pair.compare(
         "CLUSTER ADDSLOTSRANGE 0 16383\n2: CLUSTER SET-CONFIG-EPOCH 5\nCLUSTER MEET 127.0.0.1 <port>",
@@ -352,9 +353,9 @@ DBSIZE
 COMMAND INFO cluster|flushslot
 ";
 
-/// The command deletes keys of every database.
+/// FLUSHSLOT deletes keys of every database, so the user needs access to all of them.
 #[test]
-fn flushing_a_slot_asks_for_the_right_to_all_databases() {
+fn flushslot_requires_access_to_all_databases() {
     let node = Node::start(&Program::redoubt(), "--cluster-enabled yes --cluster-databases 4");
     node.run("CLUSTER ADDSLOTSRANGE 0 16383").expect_ok();
     let mut client = node.connect();
@@ -380,9 +381,10 @@ CLUSTER REPLICATE NO ONE
 2: SET bar 1
 ";
 
-/// Since Valkey 9. The replica loses a flushed slot, too; and when it is set free, all that it has.
+/// Since Valkey 9. The replica deletes the keys of a flushed slot too, and all its keys when REPLICATE NO ONE makes it
+/// an empty master.
 #[test]
-fn a_slot_is_flushed_and_a_replica_set_free_as_in_valkey() {
+fn flushslot_and_replicate_no_one_match_valkey() {
     let Some(valkey) = Program::valkey() else { return };
     let mut pair = Pair::beside(&valkey);
     pair.compare("CLUSTER ADDSLOTSRANGE 0 16383\nCLUSTER MEET 127.0.0.1 <port>");
@@ -464,9 +466,9 @@ CLUSTER SLOT-STATS ORDERBY network-bytes-out LIMIT x
 CLUSTER SLOT-STATS ORDERBY memory-bytes
 ";
 
-/// Since Valkey 9.1. The second node has the slots from 8192 on, and is asked for walks that begin at the first.
+/// Since Valkey 9.1. The second node has the slots from 8192 on; scans that start at the first node are sent to both.
 #[test]
-fn a_cluster_is_walked_and_its_slots_are_counted_as_in_valkey() {
+fn clusterscan_and_slot_stats_match_valkey() {
     let Some(valkey) = Program::valkey() else { return };
     let mut pair = Pair::beside(&valkey);
     pair.compare("CLUSTER ADDSLOTSRANGE 0 8191\n2: CLUSTER ADDSLOTSRANGE 8192 16383");
@@ -477,7 +479,7 @@ fn a_cluster_is_walked_and_its_slots_are_counted_as_in_valkey() {
     }
     pair.compare("SET {06S} 1\nSET {460}a 1");
     pair.compare(WALKING_A_CLUSTER);
-    // How long commands took is each server's own.
+    // Execution times differ between servers.
     for side in [&mut pair.ours, &mut pair.theirs] {
         let told = side.answer(0, "CLUSTER SLOT-STATS ORDERBY network-bytes-in LIMIT 1");
         assert!(told.contains("\"network-bytes-in\", :55, \"network-bytes-out\", :12"), "{told}");
@@ -485,9 +487,9 @@ fn a_cluster_is_walked_and_its_slots_are_counted_as_in_valkey() {
     pair.end();
 }
 
-/// Every key of all nodes is met, over the redirections that the cursors bring.
+/// Following the redirections in its cursors, CLUSTERSCAN returns every key of all nodes.
 #[test]
-fn a_walk_over_a_cluster_meets_every_key() {
+fn clusterscan_returns_every_key() {
     let mut side = Side::start(&Program::redoubt());
     for (index, line) in [
         (0, "CLUSTER ADDSLOTSRANGE 0 5000 9000 12000"),
@@ -556,9 +558,9 @@ CLUSTERSCAN 0-{06S}-0 SLOT 0
 CONFIG SET cluster-allow-pubsubshard-when-down no
 ";
 
-/// A node that has some slots, where all must be served.
+/// A node with only some of the slots, where full coverage is required.
 #[test]
-fn what_a_cluster_that_is_down_still_does_is_said_by_its_parameters_as_in_valkey() {
+fn cluster_allow_when_down_parameters_match_valkey() {
     let Some(valkey) = Program::valkey() else { return };
     let mut pair = Pair::beside(&valkey);
     pair.compare("CLUSTER ADDSLOTSRANGE 0 100");

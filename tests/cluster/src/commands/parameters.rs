@@ -1,4 +1,5 @@
-//! Parameters of the cluster that say what a node does when something is wrong: each is seen to make the difference.
+//! Cluster parameters that control how a node behaves in failures: each test shows that the parameter makes the
+//! difference.
 
 use std::time::Duration;
 
@@ -12,12 +13,13 @@ fn set(node: &Node, parameter: &str, value: &str) {
     node.run(&format!("CONFIG SET {parameter} {value}")).expect_ok();
 }
 
-/// A replica that must not take over leaves its master's slots alone until it may.
+/// A replica with `cluster-replica-no-failover yes` does not claim its master's slots until the parameter is set to
+/// `no`.
 #[test]
-fn a_replica_with_cluster_replica_no_failover_stands_in_no_election() {
+fn replica_with_cluster_replica_no_failover_is_not_elected() {
     let mut cluster = Cluster::start(&Program::redoubt(), 3, 1);
     set(&cluster.nodes[3], "cluster-replica-no-failover", "yes");
-    eventually("the others know", || {
+    eventually("the other nodes have received the change", || {
         let nodes = cluster.nodes[1].run("CLUSTER NODES").text();
         nodes.lines().any(|line| line.contains("slave,nofailover")).then_some(())
     });
@@ -26,15 +28,15 @@ fn a_replica_with_cluster_replica_no_failover_stands_in_no_election() {
         let nodes = cluster.nodes[3].run("CLUSTER NODES").text();
         nodes.lines().any(|line| line.contains("master,fail ")).then_some(())
     });
-    // A whole node timeout more than a replica needs that may stand.
+    // A whole node timeout longer than an eligible replica needs.
     never_within(Duration::from_secs(2), "the replica takes over", || role(&cluster.nodes[3]) == "master");
     set(&cluster.nodes[3], "cluster-replica-no-failover", "no");
     cluster.wait_for_owner(0, |port| port == cluster.nodes[3].port);
 }
 
-/// Data that is older than the factor allows is not good enough; with a factor of 0 any is.
+/// A replica with data older than the factor allows is not eligible; with a factor of 0 any age is accepted.
 #[test]
-fn a_replica_whose_data_is_older_than_cluster_replica_validity_factor_allows_does_not_stand() {
+fn replica_with_data_older_than_cluster_replica_validity_factor_is_not_elected() {
     let mut cluster = Cluster::start(&Program::redoubt(), 3, 1);
     let replica = &cluster.nodes[3];
     set(replica, "cluster-replica-no-failover", "yes");
@@ -50,16 +52,16 @@ fn a_replica_whose_data_is_older_than_cluster_replica_validity_factor_allows_doe
     });
     set(replica, "cluster-replica-no-failover", "no");
     let hindrance = "Currently unable to failover: Disconnected from primary for longer than allowed";
-    eventually("the replica says why it does not stand", || replica.log().contains(hindrance).then_some(()));
+    eventually("the replica logs why it is not eligible", || replica.log().contains(hindrance).then_some(()));
     assert_eq!(role(replica), "slave");
     set(replica, "cluster-replica-validity-factor", "0");
     cluster.wait_for_owner(0, |port| port == cluster.nodes[3].port);
 }
 
-/// The output that waits for a node that stands still is limited: its link is given up, which is counted, and all is
-/// well again when it goes on.
+/// The send buffer for a frozen node is limited: the link is closed and counted, and the cluster recovers when the node
+/// continues.
 #[test]
-fn a_link_whose_output_is_over_cluster_link_sendbuf_limit_is_given_up() {
+fn link_over_cluster_link_sendbuf_limit_is_closed() {
     let cluster = Cluster::start(&Program::redoubt(), 3, 0);
     let (sender, frozen) = (&cluster.nodes[0], &cluster.nodes[1]);
     let exceeded = |connection: &mut Connection| {
@@ -70,7 +72,7 @@ fn a_link_whose_output_is_over_cluster_link_sendbuf_limit_is_given_up() {
     set(sender, "cluster-link-sendbuf-limit", "1000000");
     frozen.freeze();
     let message = "x".repeat(1 << 20);
-    eventually("the link is given up", || {
+    eventually("the link is closed", || {
         connection.call(&["PUBLISH", "channel", &message]);
         (exceeded(&mut connection)? > 0).then_some(())
     });

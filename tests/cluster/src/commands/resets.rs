@@ -1,4 +1,4 @@
-//! CLUSTER RESET: a node that forgets its cluster has none of its data either, and says so to whoever copies it.
+//! CLUSTER RESET: a reset node deletes its data too, and its replicas do the same.
 
 use harness::{Cluster, Node, Program, Value, eventually, fill};
 
@@ -6,9 +6,9 @@ fn keys(node: &Node) -> i64 {
     node.run("DBSIZE").int()
 }
 
-/// It went on partially with the data that the node which was reset had as well, until then.
+/// The bug: the replica continued by partial resync with the data that the reset node had deleted.
 #[test]
-fn a_replica_of_a_node_that_was_reset_gets_its_nothing() {
+fn replica_of_reset_node_resyncs_to_empty_dataset() {
     let cluster = Cluster::start(&Program::redoubt(), 3, 2);
     fill(&cluster, "key", 300);
     cluster.wait_until_synchronised();
@@ -23,7 +23,7 @@ fn a_replica_of_a_node_that_was_reset_gets_its_nothing() {
         let replicates = sibling.run(&format!("CLUSTER REPLICATE {id}"));
         (replicates == Value::Simple("OK".into())).then_some(())
     });
-    eventually("they are in step", || {
+    eventually("they have equal offsets", || {
         let role = sibling.run("ROLE");
         let is_there =
             role.items()[2].int() == i64::from(reset.port) && role.items()[3].text() == "connected";
@@ -33,7 +33,7 @@ fn a_replica_of_a_node_that_was_reset_gets_its_nothing() {
 }
 
 #[test]
-fn the_append_only_file_of_a_node_that_was_reset_has_nothing() {
+fn aof_of_reset_node_is_empty() {
     let mut node = Node::start(&Program::redoubt(), "--cluster-enabled yes --appendonly yes");
     let mut master = Node::start(&Program::redoubt(), "--cluster-enabled yes");
     master.run("CLUSTER ADDSLOTSRANGE 0 16383").expect_ok();

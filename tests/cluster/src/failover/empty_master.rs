@@ -1,18 +1,19 @@
-//! A master that is started again at once, without its data: one of its replicas takes its place, whatever kind it is.
+//! A master that restarts at once without its data is replaced by one of its replicas, in clusters of one kind and
+//! mixed clusters.
 
 use harness::{Cluster, Node, Program, Value, eventually, fill, lost};
 
-/// Kills a node, removes its saved data, and starts it again before another node could have missed it.
+/// Kills a node, removes its saved data, and restarts it before another node can notice.
 fn restart_empty(node: &mut Node) {
     node.kill();
-    // It may have saved nothing.
+    // It may not have saved anything.
     let _ = std::fs::remove_file(node.folder().join("dump.rdb"));
     let _ = std::fs::remove_dir_all(node.folder().join("appendonlydir"));
     node.launch();
 }
 
-/// The keys survive the restart of the first master, whose replica is the last node.
-fn keeps_the_keys(mut cluster: Cluster) {
+/// Asserts that all keys survive the restart of the first master, whose replica is the last node.
+fn assert_keys_survive_restart(mut cluster: Cluster) {
     let replica = cluster.nodes.len() - 1;
     cluster.wait_until_all_see_replica(replica, 0);
     let keys = fill(&cluster, "key", 2000);
@@ -23,13 +24,13 @@ fn keeps_the_keys(mut cluster: Cluster) {
     cluster.wait_for_owner(0, |port| port == cluster.nodes[replica].port);
     cluster.wait_until_ok();
     assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
-    eventually("the old master follows and has everything", || {
+    eventually("the old master replicates and has all data", || {
         let link = cluster.nodes[0].info("replication", "master_link_status")?;
         (link == "up" && cluster.nodes[0].run("DBSIZE") == expected).then_some(())
     });
 }
 
-fn with_replica(masters: [&Program; 3], replica: &Program) -> Cluster {
+fn start_with_replica(masters: [&Program; 3], replica: &Program) -> Cluster {
     let nodes = masters.into_iter().map(Node::start_clustered).collect();
     let mut cluster = Cluster::join(nodes, 3);
     cluster.nodes.push(Node::start_clustered(replica));
@@ -41,30 +42,30 @@ fn with_replica(masters: [&Program; 3], replica: &Program) -> Cluster {
 }
 
 #[test]
-fn an_empty_master_gives_its_place_to_its_replica() {
+fn empty_master_is_replaced_by_its_replica() {
     let program = Program::redoubt();
-    keeps_the_keys(with_replica([&program; 3], &program));
+    assert_keys_survive_restart(start_with_replica([&program; 3], &program));
 }
 
 #[test]
-fn an_empty_master_gives_its_place_to_a_redis_by_the_votes_of_others() {
+fn empty_master_is_replaced_by_elected_redis_replica() {
     let (redoubt, redis) = (Program::redoubt(), Program::redis());
-    keeps_the_keys(with_replica([&redoubt, &redis, &redis], &redis));
+    assert_keys_survive_restart(start_with_replica([&redoubt, &redis, &redis], &redis));
 }
 
 #[test]
-fn an_empty_master_among_masters_of_redis_gives_its_place_to_its_replica() {
+fn empty_master_in_redis_cluster_is_replaced_by_its_replica() {
     let (redoubt, redis) = (Program::redoubt(), Program::redis());
-    keeps_the_keys(with_replica([&redoubt, &redis, &redis], &redoubt));
+    assert_keys_survive_restart(start_with_replica([&redoubt, &redis, &redis], &redoubt));
 }
 
 #[test]
-fn with_the_rule_switched_off_an_empty_master_serves_and_is_copied() {
+fn empty_master_keeps_role_with_empty_master_timeout_disabled() {
     let program = Program::redoubt();
-    let mut cluster = with_replica([&program; 3], &program);
+    let mut cluster = start_with_replica([&program; 3], &program);
     fill(&cluster, "key", 300);
     cluster.wait_until_synchronised();
-    // The others would take a slow start for a death.
+    // The other nodes would take a slow start for a failure.
     for node in &cluster.nodes {
         node.run("CONFIG SET empty-master-timeout 0 cluster-connect-refused-timeout 0").expect_ok();
     }

@@ -1,4 +1,4 @@
-//! Masters that die, freeze, return, and are replaced on request.
+//! Masters that die, freeze or return, and manual failovers.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -24,7 +24,7 @@ fn wait_until_replica_of(cluster: &Cluster, node: usize, master: usize) {
     });
 }
 
-/// Until the first node says that this one owns the slot.
+/// Waits until the first node reports `successor` as the owner of the slot.
 fn wait_until_replaced(cluster: &Cluster, slot: u16, successor: usize) {
     eventually("the replica takes over", || {
         let owner = harness::slot_owner(&mut cluster.nodes[0].connect(), slot)?;
@@ -32,9 +32,9 @@ fn wait_until_replaced(cluster: &Cluster, slot: u16, successor: usize) {
     });
 }
 
-/// The replica takes over with every key it had, and the old master comes back as its replica.
+/// The replica takes over with every key, and the old master comes back as its replica.
 #[test]
-fn a_killed_master_is_replaced_and_returns_as_a_replica() {
+fn killed_master_is_replaced_and_returns_as_replica() {
     let mut cluster = cluster();
     let keys = fill(&cluster, "before", 5000);
 
@@ -55,10 +55,10 @@ fn a_killed_master_is_replaced_and_returns_as_a_replica() {
     assert_eq!(lost(&cluster, &more), Vec::<String>::new());
 }
 
-/// A frozen process refuses no connection: it is replaced after the node timeout, and no longer takes writes when it
-/// thaws.
+/// A frozen process refuses no connections, so it is replaced after the node timeout. It must not accept writes when it
+/// resumes.
 #[test]
-fn a_frozen_master_is_replaced_and_thaws_as_a_replica() {
+fn frozen_master_is_replaced_and_resumes_as_replica() {
     let cluster = cluster();
     let keys = fill(&cluster, "key", 1000);
     let frozen = &cluster.nodes[1];
@@ -75,10 +75,10 @@ fn a_frozen_master_is_replaced_and_thaws_as_a_replica() {
     assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
 }
 
-/// Its threads wake in any order: a worker that is first finds requests, and may not serve them before the thread that
-/// speaks with the others has noticed how late it is.
+/// The threads of a resumed process wake in any order. A worker that wakes first finds requests and must not serve them
+/// before the bus thread has noticed the pause.
 #[test]
-fn a_master_that_thaws_serves_nobody_before_it_has_looked_at_the_time() {
+fn resumed_master_checks_clock_before_serving_clients() {
     let cluster = cluster();
     let frozen = &cluster.nodes[1];
     let key = &key_for_every_slot()[8000];
@@ -92,14 +92,14 @@ fn a_master_that_thaws_serves_nobody_before_it_has_looked_at_the_time() {
     frozen.thaw();
     let is_served = |client: &mut Connection| client.read().expect("an answer") == Value::Simple("OK".into());
     let served = clients.iter_mut().map(is_served).filter(|is_served| *is_served).count();
-    assert_eq!(served, 0, "of those who were told that they had written");
+    assert_eq!(served, 0, "of the acknowledged writes");
     cluster.wait_until_ok();
 }
 
-/// Manual failover stops the master for the moment of the handover: a client that writes all the while loses nothing
-/// that was acknowledged.
+/// A manual failover pauses the master's writes for the handover: a client that writes all the time loses no
+/// acknowledged write.
 #[test]
-fn a_manual_failover_loses_no_write() {
+fn manual_failover_loses_no_acknowledged_write() {
     let cluster = cluster();
     let key = &key_for_every_slot()[100];
     let ports: Vec<u16> = cluster.nodes.iter().map(|node| node.port).collect();
@@ -107,16 +107,16 @@ fn a_manual_failover_loses_no_write() {
 
     let acknowledged = thread::scope(|scope| {
         let writer = scope.spawn(|| count_up(ports[0], key, &over));
-        eventually("the counter counts", || {
+        eventually("the counter increases", || {
             let value = cluster.nodes[0].run(&format!("GET {key}"));
             (value != Value::NullBulk && value.text().parse::<u64>().ok()? > 200).then_some(())
         });
         cluster.nodes[3].run("CLUSTER FAILOVER").expect_ok();
         cluster.wait_for_owner(100, |port| port == ports[3]);
         wait_until_replica_of(&cluster, 0, 3);
-        // Some more on the new master, so that the counter shows that it went on.
+        // Some more increments, to show that the counter continues on the new master.
         let reached: u64 = cluster.nodes[3].run(&format!("GET {key}")).text().parse().expect("a number");
-        eventually("the counter goes on", || {
+        eventually("the counter increases", || {
             let value: u64 = cluster.nodes[3].run(&format!("GET {key}")).text().parse().ok()?;
             (value > reached + 200).then_some(())
         });
@@ -127,10 +127,10 @@ fn a_manual_failover_loses_no_write() {
     assert_eq!(value.parse::<u64>(), Ok(acknowledged), "every acknowledged increment is there, once");
 }
 
-/// A master that is told to stop and hand over does so while its clients write: they are sent on, and nothing is lost.
-/// With Valkey as the one or the other, too.
+/// With `shutdown-on-sigterm failover` a master hands over before it exits: its clients are redirected and no write is
+/// lost. Also with Valkey as either of the two.
 #[test]
-fn a_master_that_stops_hands_over_first() {
+fn master_hands_over_before_shutdown() {
     let ours = Program::redoubt();
     let pairs = [
         (Some(ours.clone()), Some(ours.clone())),
@@ -139,7 +139,7 @@ fn a_master_that_stops_hands_over_first() {
     ];
     for (which, pair) in pairs.into_iter().enumerate() {
         let (Some(master), Some(replica)) = pair else { continue };
-        // Nobody is missed that early.
+        // A timeout this long keeps the failure detection out of the test.
         let options = "--cluster-enabled yes --cluster-node-timeout 20000 --shutdown-on-sigterm failover";
         let programs = [&master, &ours, &ours, &replica, &ours, &ours];
         let mut cluster = Cluster::join(programs.map(|program| Node::start(program, options)).into(), 3);
@@ -148,7 +148,7 @@ fn a_master_that_stops_hands_over_first() {
         let over = AtomicBool::new(false);
         let acknowledged = thread::scope(|scope| {
             let writer = scope.spawn(|| count_up_anywhere(&[first, last], key, &over));
-            eventually("the counter counts", || {
+            eventually("the counter increases", || {
                 let value = cluster.nodes[0].run(&format!("GET {key}"));
                 (value != Value::NullBulk && value.text().parse::<u64>().ok()? > 200).then_some(())
             });
@@ -165,7 +165,7 @@ fn a_master_that_stops_hands_over_first() {
     }
 }
 
-/// Increments until told to stop, at whichever of two nodes takes it; gives the highest count that was acknowledged.
+/// Increments the key on whichever node accepts it until `over` is set. Returns the highest acknowledged count.
 fn count_up_anywhere(ports: &[u16], key: &str, over: &AtomicBool) -> u64 {
     let (mut highest, mut turn) = (0, 0);
     while !over.load(Ordering::Relaxed) {
@@ -183,7 +183,7 @@ fn count_up_anywhere(ports: &[u16], key: &str, over: &AtomicBool) -> u64 {
     highest
 }
 
-/// Increments until told to stop, following redirections; gives how many were acknowledged.
+/// Increments the key, following redirections, until `over` is set. Returns the number of acknowledged increments.
 fn count_up(port: u16, key: &str, over: &AtomicBool) -> u64 {
     let mut connection = Connection::open(("127.0.0.1", port)).expect("the master takes connections");
     let mut acknowledged = 0;
@@ -200,9 +200,9 @@ fn count_up(port: u16, key: &str, over: &AtomicBool) -> u64 {
     acknowledged
 }
 
-/// FORCE does without the master, TAKEOVER without any votes.
+/// FORCE does not need the master, TAKEOVER does not need votes.
 #[test]
-fn a_replica_takes_over_by_force_and_without_votes() {
+fn replica_takes_over_with_force_and_takeover() {
     let mut cluster = cluster();
     let keys = fill(&cluster, "key", 500);
 
@@ -210,7 +210,7 @@ fn a_replica_takes_over_by_force_and_without_votes() {
     cluster.wait_for_owner(0, |port| port == cluster.nodes[3].port);
     wait_until_replica_of(&cluster, 0, 3);
 
-    // Two of three masters gone, with the third's replica: no majority is left to vote.
+    // Two of three masters are down, and the replica of the third: no majority is left to vote.
     for index in [1, 2, 5] {
         cluster.nodes[index].kill();
     }
@@ -219,7 +219,7 @@ fn a_replica_takes_over_by_force_and_without_votes() {
         let owner = harness::slot_owner(&mut cluster.nodes[4].connect(), 8000)?;
         (owner == cluster.nodes[4].port).then_some(())
     });
-    // It comes back without its keys, and its replica is dead: after this time it serves without them.
+    // It restarts without its keys, and its replica is down: after this time it serves the empty dataset.
     cluster.nodes[2].add_options("--empty-master-timeout 2000");
     cluster.nodes[2].launch();
     cluster.wait_until_ok();
@@ -229,7 +229,7 @@ fn a_replica_takes_over_by_force_and_without_votes() {
 }
 
 #[test]
-fn failover_is_refused_where_it_makes_no_sense() {
+fn invalid_cluster_failover_requests_are_refused() {
     let cluster = cluster();
     let refusal = |node: usize, line: &str| cluster.nodes[node].run(line);
     assert_eq!(
@@ -241,15 +241,15 @@ fn failover_is_refused_where_it_makes_no_sense() {
     assert!(empty.is_error("ERR Unknown node"), "{empty:?}");
 }
 
-/// With two of three masters gone, the last one stops taking writes and says why.
+/// With two of three masters down, the last one stops accepting writes and the error gives the reason.
 #[test]
-fn a_minority_stops_serving() {
+fn master_in_minority_stops_accepting_writes() {
     let mut cluster = Cluster::start(&Program::redoubt(), 3, 0);
     let key = &key_for_every_slot()[0];
     cluster.nodes[0].run(&format!("SET {key} 1")).expect_ok();
     cluster.nodes[1].kill();
     cluster.nodes[2].kill();
-    eventually("the last master calls the cluster down", || {
+    eventually("the last master reports the cluster as down", || {
         (cluster_field(&mut cluster.nodes[0].connect(), "cluster_state")? == "fail").then_some(())
     });
     assert_eq!(
@@ -262,9 +262,9 @@ fn a_minority_stops_serving() {
     cluster.nodes[0].run(&format!("SET {key} 3")).expect_ok();
 }
 
-/// Ids, slots and roles are on disk: all nodes killed at once come back as the same cluster.
+/// Ids, slots and roles are on disk: if all nodes are killed at once, the same cluster comes back.
 #[test]
-fn a_cluster_killed_whole_comes_back_as_it_was() {
+fn cluster_state_survives_kill_of_all_nodes() {
     let mut cluster = cluster();
     let ids: Vec<String> = (0..6).map(|node| cluster.id(node)).collect();
     for node in &mut cluster.nodes {
@@ -281,9 +281,10 @@ fn a_cluster_killed_whole_comes_back_as_it_was() {
     }
 }
 
-/// A rack goes dark with five of eleven masters: they are replaced side by side, in about half a second.
+/// A power failure takes down five of eleven masters: their replicas replace them concurrently, within about half a
+/// second.
 #[test]
-fn five_of_eleven_masters_that_are_killed_together_are_replaced_together() {
+fn five_of_eleven_masters_killed_together_are_replaced_concurrently() {
     let mut cluster = Cluster::start(&Program::redoubt(), 11, 1);
     let keys = fill(&cluster, "key", 2000);
     cluster.wait_until_synchronised();
@@ -291,7 +292,7 @@ fn five_of_eleven_masters_that_are_killed_together_are_replaced_together() {
         let offset = |node: &Node, field: &str| node.info("replication", field)?.parse::<u64>().ok();
         let (replica, port) = (&cluster.nodes[11 + master], cluster.nodes[master].port);
         let wanted = offset(&cluster.nodes[master], "master_repl_offset");
-        eventually(&format!("the replica of {port} has all"), || {
+        eventually(&format!("the replica of {port} has caught up"), || {
             (offset(replica, "slave_repl_offset") >= wanted).then_some(())
         });
     }
@@ -308,10 +309,11 @@ fn five_of_eleven_masters_that_are_killed_together_are_replaced_together() {
     assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
 }
 
-/// The story: a replica was moved to another shard, whose master died before it had sent anything. The replica stood with
-/// the offset of the history that it came from, which was longer than the shard's own, and the shard's data was gone.
+/// The bug: a replica was moved to another shard, whose master died before it had sent anything. The replica stood for
+/// election with the offset of its former history, which was higher than the shard's own, won, and the data of the
+/// shard was lost.
 #[test]
-fn a_replica_of_another_shard_is_not_elected_for_its_longer_history() {
+fn replica_from_another_shard_is_not_elected_by_its_old_offset() {
     let options = "--cluster-enabled yes --cluster-node-timeout 2000 --cluster-replica-validity-factor 0";
     let nodes = (0..6).map(|_| Node::start(&Program::redoubt(), options)).collect();
     let cluster = Cluster::join(nodes, 3);
@@ -339,9 +341,9 @@ fn a_replica_of_another_shard_is_not_elected_for_its_longer_history() {
     cluster.nodes[1].thaw();
 }
 
-/// A replica whose master only seems slow to it alone must not be elected: no replica fails over while all is well.
+/// No replica fails over in a healthy cluster, even if its master seems slow to that one replica.
 #[test]
-fn nobody_fails_over_while_all_is_well() {
+fn healthy_cluster_starts_no_failover() {
     let cluster = cluster();
     let epoch = cluster_field(&mut cluster.nodes[0].connect(), "cluster_current_epoch").expect("an epoch");
     never_within(Duration::from_secs(5), "a failover without a failure", || {
@@ -354,15 +356,15 @@ fn nobody_fails_over_while_all_is_well() {
     );
 }
 
-/// A node that comes back at another address is found there by all others, and clients are sent to it.
+/// When a node comes back at another address, all others connect to it there and redirect clients to it.
 #[test]
-fn a_node_that_changes_its_address_is_found_at_the_new_one() {
+fn nodes_and_clients_find_restarted_node_at_new_address() {
     let mut cluster = cluster();
     let keys = fill(&cluster, "key", 500);
-    // Both ends of a shard, one after the other.
+    // A master and a replica, one after the other.
     for number in [0, 3] {
         let id = cluster.id(number);
-        // A node that is never started has a port that nobody else takes.
+        // A prepared node that is never started reserves a free port.
         let elsewhere = Node::prepare(&Program::redoubt(), "");
         let node = &mut cluster.nodes[number];
         assert!(node.terminate().success());
@@ -381,7 +383,7 @@ fn a_node_that_changes_its_address_is_found_at_the_new_one() {
             });
         }
         cluster.wait_until_ok();
-        // It may have been replaced before it was back: which of the two is the master, is a matter of chance.
+        // Depending on timing the node was replaced before it came back, so either of the two may be the master.
         eventually("each replica has its master's data", || {
             let field = |node: &Node, name| node.info("replication", name);
             let is_in_sync = |node: &Node| {
@@ -391,7 +393,7 @@ fn a_node_that_changes_its_address_is_found_at_the_new_one() {
             cluster.nodes.iter().all(is_in_sync).then_some(())
         });
         assert_eq!(lost(&cluster, &keys), Vec::<String>::new());
-        // The port is this cluster's until the test ends.
+        // The port stays reserved for this cluster until the test ends.
         std::mem::forget(elsewhere);
     }
 }

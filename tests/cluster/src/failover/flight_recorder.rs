@@ -1,4 +1,4 @@
-//! CLUSTER FAILOVERS and `redoubt cluster failovers`: what the nodes of a cluster remember of its failovers.
+//! CLUSTER FAILOVERS and `redoubt cluster failovers`: the failover history that each node records.
 
 use std::process::Command;
 
@@ -8,8 +8,8 @@ fn cluster() -> Cluster {
     Cluster::start(&Program::redoubt(), 3, 1)
 }
 
-/// The steps of the failover of `failed` as `witness` remembers it, and its outcome.
-fn told(witness: &Node, failed: &str) -> Option<(String, Vec<(i64, String)>)> {
+/// The recorded steps of the failover of `failed` on the node `witness`, and its result.
+fn recorded_failover(witness: &Node, failed: &str) -> Option<(String, Vec<(i64, String)>)> {
     let reply = witness.run("CLUSTER FAILOVERS");
     let failover = reply.items().iter().find(|failover| failover.items()[1].text() == failed)?;
     let fields: Vec<&Value> = failover.items().iter().collect();
@@ -21,14 +21,14 @@ fn told(witness: &Node, failed: &str) -> Option<(String, Vec<(i64, String)>)> {
     Some((fields[named("outcome")? + 1].text(), steps))
 }
 
-/// When a step was that begins so.
-fn when(steps: &[(i64, String)], start: &str) -> i64 {
+/// The time of the first step that begins with `start`.
+fn time_of_step(steps: &[(i64, String)], start: &str) -> i64 {
     let step = steps.iter().find(|(_, text)| text.starts_with(start));
     step.unwrap_or_else(|| panic!("no step '{start}': {steps:?}")).0
 }
 
 #[test]
-fn the_new_master_and_a_voter_tell_how_a_dead_master_was_replaced() {
+fn new_master_and_voter_record_failover_steps() {
     let mut cluster = cluster();
     let failed = cluster.nodes[0].run("CLUSTER MYID").text();
     let (voter, successor) = (cluster.nodes[1].address(), cluster.nodes[3].address());
@@ -38,8 +38,8 @@ fn the_new_master_and_a_voter_tell_how_a_dead_master_was_replaced() {
     cluster.wait_until_ok();
     cluster.nodes[3].run(&format!("SET {} 1", key_for_every_slot()[0])).expect_ok();
 
-    let (outcome, steps) = eventually("the first write is noted", || {
-        told(&cluster.nodes[3], &failed)
+    let (outcome, steps) = eventually("the first write is recorded", || {
+        recorded_failover(&cluster.nodes[3], &failed)
             .filter(|(_, steps)| steps.iter().any(|(_, text)| text.contains("first write")))
     });
     assert_eq!(outcome, "replaced");
@@ -52,14 +52,14 @@ fn the_new_master_and_a_voter_tell_how_a_dead_master_was_replaced() {
         "this node takes over its slots in epoch ",
         "this node accepts the first write",
     ];
-    let times: Vec<i64> = order.iter().map(|start| when(&steps, start)).collect();
+    let times: Vec<i64> = order.iter().map(|start| time_of_step(&steps, start)).collect();
     assert!(times.is_sorted() && times[0] == 0, "{steps:?}");
-    when(&steps, &format!("{voter} votes for it"));
+    time_of_step(&steps, &format!("{voter} votes for it"));
 
-    let (outcome, steps) = told(&cluster.nodes[1], &failed).expect("it was there");
+    let (outcome, steps) = recorded_failover(&cluster.nodes[1], &failed).expect("it was there");
     assert_eq!(outcome, "replaced");
-    when(&steps, &format!("this node votes for {successor} in epoch "));
-    when(&steps, &format!("candidate {successor}: offset "));
+    time_of_step(&steps, &format!("this node votes for {successor} in epoch "));
+    time_of_step(&steps, &format!("candidate {successor}: offset "));
     assert!(steps.iter().any(|(_, text)| text == "suspected by this node (refused)"), "{steps:?}");
     assert_eq!(cluster.nodes[1].run("CLUSTER FAILOVERS nonsense"), Value::Error("ERR syntax error".into()));
 
@@ -79,17 +79,17 @@ fn the_new_master_and_a_voter_tell_how_a_dead_master_was_replaced() {
 }
 
 #[test]
-fn a_failover_on_request_is_told_and_a_second_request_is_refused_while_it_runs() {
+fn manual_failover_is_recorded_and_concurrent_request_is_refused() {
     let cluster = cluster();
     let master = cluster.nodes[0].run("CLUSTER MYID").text();
-    // One voter out of two does not answer, so that the failover runs for a while.
+    // One of the two voters does not reply, so that the failover runs for a while.
     cluster.nodes[1].freeze();
     cluster.nodes[3].run("CLUSTER FAILOVER").expect_ok();
     let running = Value::Error("ERR Manual failover is already in progress".into());
     assert_eq!(cluster.nodes[3].run("CLUSTER FAILOVER"), running);
     cluster.nodes[1].thaw();
     let (_, steps) = eventually("it is carried out", || {
-        told(&cluster.nodes[3], &master).filter(|(outcome, _)| outcome == "replaced")
+        recorded_failover(&cluster.nodes[3], &master).filter(|(outcome, _)| outcome == "replaced")
     });
-    assert_eq!(when(&steps, "this node is to take its place at an operator's request"), 0);
+    assert_eq!(time_of_step(&steps, "this node is to take its place at an operator's request"), 0);
 }

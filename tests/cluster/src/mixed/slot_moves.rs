@@ -1,16 +1,16 @@
-//! Slots that change their owners in clusters of Redoubt with a real Redis 7.0 or Valkey: moved by an operator, there and
-//! back, and lost by a master that was away, which only the others' UPDATE tells it.
+//! Slots that change owners in clusters of Redoubt with a real Redis 7.0 or Valkey: moved back and forth by an
+//! operator, and lost by a master that was away and learns of it only by UPDATE messages.
 
 use harness::{Cluster, Node, Program, cluster_field, eventually, fill, lost, slot_of, slot_owner};
 
-fn others() -> impl Iterator<Item = Program> {
+fn other_programs() -> impl Iterator<Item = Program> {
     std::iter::once(Program::redis()).chain(Program::valkey())
 }
 
-/// Each of the keys' slots goes to the other master, and then all of them back.
+/// Moves the slots of all keys to the other master, and then back.
 #[test]
-fn slots_move_between_masters_of_two_kinds_with_all_their_keys() {
-    for other in others() {
+fn slots_move_between_redoubt_and_other_masters_with_all_keys() {
+    for other in other_programs() {
         let kinds = [&Program::redoubt(), &other, &other];
         let cluster = Cluster::join(kinds.map(Node::start_clustered).into(), 2);
         let keys: Vec<String> = (0..6).flat_map(|tag| fill(&cluster, &format!("{{tag{tag}}}"), 50)).collect();
@@ -29,14 +29,14 @@ fn slots_move_between_masters_of_two_kinds_with_all_their_keys() {
     }
 }
 
-/// Three masters and a replica of the first, which takes over when its master is killed. When that is back, its successor
-/// stands still: the other masters alone can tell it that its claim is outdated.
-fn learns_by_update(first: &Program, rest: &Program) {
+/// Three masters and a replica of the first, which takes over when its master is killed. When the killed master comes
+/// back, its successor is frozen: only the other masters can tell it that its claim is outdated.
+fn assert_learns_by_update(first: &Program, rest: &Program) {
     let mut nodes = vec![Node::start_clustered(first)];
     nodes.extend((0..3).map(|_| Node::start_clustered(rest)));
     let mut cluster = Cluster::join(nodes, 3);
     cluster.wait_until_all_see_replica(3, 0);
-    // Not only frozen: it would read then what its successor had said to it meanwhile.
+    // Killed rather than frozen: a resumed process would read the packets that its successor sent meanwhile.
     cluster.nodes[0].kill();
     let [_, second, third, successor] = &cluster.nodes[..] else { panic!("four nodes") };
     for witness in [second, third] {
@@ -52,7 +52,7 @@ fn learns_by_update(first: &Program, rest: &Program) {
     let before = updates(second, "sent") + updates(third, "sent");
     cluster.nodes[0].launch();
     let [old, second, third, successor] = &cluster.nodes[..] else { panic!("four nodes") };
-    eventually("the old master knows who has its slots", || {
+    eventually("the old master knows the new owner of its slots", || {
         (slot_owner(&mut old.connect(), 0)? == successor.port).then_some(())
     });
     eventually("it was told by an UPDATE", || (updates(old, "received") > 0).then_some(()));
@@ -67,7 +67,7 @@ fn learns_by_update(first: &Program, rest: &Program) {
     cluster.wait_until_ok();
 }
 
-/// The id of a node that does not answer just now.
+/// The id of a node that is not reachable at the moment.
 fn cluster_id(nodes: &str, node: &Node) -> String {
     let address = format!(":{}@", node.port);
     let line = nodes.lines().find(|line| line.contains(&address)).expect("it is known");
@@ -75,15 +75,15 @@ fn cluster_id(nodes: &str, node: &Node) -> String {
 }
 
 #[test]
-fn a_redis_or_valkey_that_was_away_is_told_by_redoubts_update() {
-    for other in others() {
-        learns_by_update(&other, &Program::redoubt());
+fn returning_redis_or_valkey_learns_new_owner_from_redoubt_update() {
+    for other in other_programs() {
+        assert_learns_by_update(&other, &Program::redoubt());
     }
 }
 
 #[test]
-fn redoubt_that_was_away_is_told_by_the_update_of_a_redis_or_valkey() {
-    for other in others() {
-        learns_by_update(&Program::redoubt(), &other);
+fn returning_redoubt_learns_new_owner_from_redis_or_valkey_update() {
+    for other in other_programs() {
+        assert_learns_by_update(&Program::redoubt(), &other);
     }
 }

@@ -1,12 +1,12 @@
-//! Redoubt and a real Redis in one cluster: on one bus, in one shard, voting for each other.
+//! Redoubt and a real Redis in one cluster: they share a bus and shards, and vote for each other.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use harness::{Cluster, Connection, Node, Program, eventually, fill, lost};
 
-/// Three masters of one kind; a node of the other kind joins by MEET and replicates the first.
-fn joined(masters: &Program, newcomer: &Program) -> Cluster {
+/// Three masters of one kind; a node of the other kind joins by MEET and replicates the first master.
+fn join_mixed_cluster(masters: &Program, newcomer: &Program) -> Cluster {
     let nodes = (0..3).map(|_| Node::start_clustered(masters)).collect();
     let mut cluster = Cluster::join(nodes, 3);
     cluster.nodes.push(Node::start_clustered(newcomer));
@@ -21,10 +21,10 @@ fn replicate_and_wait(cluster: &Cluster) {
     cluster.wait_until_all_see_replica(3, 0);
 }
 
-/// The newcomer has the first master's keys, is elected by the other two when it dies, serves every key, and gets
-/// the old master back as its replica.
-fn takes_over(masters: &Program, newcomer: &Program) {
-    let mut cluster = joined(masters, newcomer);
+/// The new node replicates the first master, is elected by the other two when the master dies, serves every key, and
+/// gets the old master back as its replica.
+fn assert_takes_over(masters: &Program, newcomer: &Program) {
+    let mut cluster = join_mixed_cluster(masters, newcomer);
     let before = fill(&cluster, "before", 3000);
     replicate_and_wait(&cluster);
     let after = fill(&cluster, "after", 3000);
@@ -40,22 +40,22 @@ fn takes_over(masters: &Program, newcomer: &Program) {
     let expected = cluster.nodes[3].run("DBSIZE");
 
     cluster.nodes[0].launch();
-    eventually("the old master follows its successor", || {
+    eventually("the old master replicates its successor", || {
         let link = cluster.nodes[0].info("replication", "master_link_status")?;
         (link == "up" && cluster.nodes[0].run("DBSIZE") == expected).then_some(())
     });
     cluster.wait_until_ok();
 }
 
-/// A handover on request, there and back, between the two kinds.
-fn hands_over(masters: &Program, newcomer: &Program) {
-    let cluster = joined(masters, newcomer);
+/// Manual failovers between the two kinds, in both directions.
+fn fail_over_and_back(masters: &Program, newcomer: &Program) {
+    let cluster = join_mixed_cluster(masters, newcomer);
     replicate_and_wait(&cluster);
     let keys = fill(&cluster, "key", 1000);
     for (new, old) in [(3, 0), (0, 3)] {
         cluster.nodes[new].run("CLUSTER FAILOVER").expect_ok();
         cluster.wait_for_owner(0, |port| port == cluster.nodes[new].port);
-        eventually("the old master follows", || {
+        eventually("the old master is a replica", || {
             (cluster.nodes[old].info("replication", "master_link_status")? == "up").then_some(())
         });
         cluster.wait_until_all_see_replica(old, new);
@@ -63,8 +63,8 @@ fn hands_over(masters: &Program, newcomer: &Program) {
     }
 }
 
-/// Writes keys one by one wherever they are accepted until told to stop; gives back those that a replica had when
-/// their writer went on.
+/// Writes keys one by one on whichever node accepts them until `stop` is set. Returns the keys that WAIT confirmed on a
+/// replica.
 fn write_until(stop: &AtomicBool, ports: &[u16]) -> Vec<String> {
     let mut replicated = Vec::new();
     let mut open: Vec<Option<Connection>> = ports.iter().map(|_| None).collect();
@@ -97,7 +97,7 @@ fn write_until(stop: &AtomicBool, ports: &[u16]) -> Vec<String> {
     replicated
 }
 
-/// Tells the writer to stop, also when the test fails.
+/// Stops the writer, also when the test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -106,10 +106,10 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Masters of both kinds, each with a replica of the other, under writes: whichever dies, its replica takes over and
-/// has what it said it had.
+/// Masters of both kinds, each with a replica of the other kind, under load: whichever master dies, its replica takes
+/// over and has every write that it acknowledged.
 #[test]
-fn masters_of_both_kinds_die_under_load_and_nothing_replicated_is_lost() {
+fn mixed_cluster_loses_no_replicated_write_when_masters_die_under_load() {
     let (redoubt, redis) = (Program::redoubt(), Program::redis());
     let kinds = [&redoubt, &redis, &redoubt, &redis, &redoubt, &redis];
     let mut cluster = Cluster::join(kinds.map(Node::start_clustered).into(), 3);
@@ -131,7 +131,7 @@ fn masters_of_both_kinds_die_under_load_and_nothing_replicated_is_lost() {
             cluster.wait_for_owner(slot, |port| port == ports[master + 3]);
             cluster.wait_until_ok();
             cluster.nodes[master].launch();
-            eventually("the old master follows", || {
+            eventually("the old master is a replica", || {
                 (cluster.nodes[master].info("replication", "master_link_status")? == "up").then_some(())
             });
             cluster.wait_until_ok();
@@ -143,10 +143,9 @@ fn masters_of_both_kinds_die_under_load_and_nothing_replicated_is_lost() {
     assert_eq!(lost(&cluster, &replicated), Vec::<String>::new());
 }
 
-/// Redis sends the announced hostname, under which clients should reach a node, only to nodes that say that they read
-/// it.
+/// Redis sends its announced hostname only to nodes that support the hostname extension.
 #[test]
-fn hostnames_are_told_from_one_kind_to_the_other() {
+fn hostnames_are_exchanged_between_redoubt_and_redis() {
     let options = "--cluster-enabled yes --cluster-node-timeout 2000 --cluster-announce-hostname";
     let start = |program, name: &str| Node::start(program, &format!("{options} {name}"));
     let nodes = vec![start(&Program::redoubt(), "ours.example"), start(&Program::redis(), "theirs.example")];
@@ -161,21 +160,21 @@ fn hostnames_are_told_from_one_kind_to_the_other() {
 }
 
 #[test]
-fn a_real_redis_joins_and_takes_over_a_redoubt_master() {
-    takes_over(&Program::redoubt(), &Program::redis());
+fn redis_replica_takes_over_from_redoubt_master() {
+    assert_takes_over(&Program::redoubt(), &Program::redis());
 }
 
 #[test]
-fn redoubt_joins_and_takes_over_a_real_redis_master() {
-    takes_over(&Program::redis(), &Program::redoubt());
+fn redoubt_replica_takes_over_from_redis_master() {
+    assert_takes_over(&Program::redis(), &Program::redoubt());
 }
 
 #[test]
-fn a_real_redis_takes_over_from_redoubt_on_request_and_gives_back() {
-    hands_over(&Program::redoubt(), &Program::redis());
+fn manual_failover_from_redoubt_to_redis_and_back() {
+    fail_over_and_back(&Program::redoubt(), &Program::redis());
 }
 
 #[test]
-fn redoubt_takes_over_from_a_real_redis_on_request_and_gives_back() {
-    hands_over(&Program::redis(), &Program::redoubt());
+fn manual_failover_from_redis_to_redoubt_and_back() {
+    fail_over_and_back(&Program::redis(), &Program::redoubt());
 }

@@ -1,4 +1,4 @@
-//! Slots on their way from node to node, while nodes die and clients write.
+//! Slots that are moved key by key (SETSLOT and MIGRATE), while nodes die and clients write.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -11,16 +11,16 @@ use harness::{
     key_for_every_slot, owner_index, redis_cli,
 };
 
-/// Everything that a move left half-way is to be whole again within this.
-const HEALED: Duration = Duration::from_secs(15);
-/// The slot that moves; node 0 serves it at first.
+/// An interrupted move must be repaired within this time.
+const REPAIR_TIMEOUT: Duration = Duration::from_secs(15);
+/// The slot that moves; node 0 owns it at first.
 const SLOT: u16 = 0;
 
 fn cluster() -> Cluster {
     Cluster::start(&Program::redoubt(), 3, 1)
 }
 
-/// Keys of the slot that moves, each with itself as its value.
+/// Writes keys of the moving slot, each with its own name as the value.
 fn fill_slot(cluster: &Cluster, count: usize) -> Vec<String> {
     let tag = &key_for_every_slot()[usize::from(SLOT)];
     let keys: Vec<String> = (0..count).map(|number| format!("{number}:{{{tag}}}")).collect();
@@ -31,14 +31,14 @@ fn fill_slot(cluster: &Cluster, count: usize) -> Vec<String> {
     keys
 }
 
-/// The keys that the slot's owner does not have as [`fill_slot`] wrote them.
-fn missing(cluster: &Cluster, keys: &[String]) -> Vec<String> {
+/// The keys that the owner of the slot lacks or has with another value than [`fill_slot`] wrote.
+fn missing_keys(cluster: &Cluster, keys: &[String]) -> Vec<String> {
     let mut owner = cluster.nodes[owner_index(cluster, 2, SLOT)].connect();
     let mut is_there = |key: &str| owner.call(&["GET", key]) == Value::Bulk(key.as_bytes().to_vec());
     keys.iter().filter(|key| !is_there(key)).cloned().collect()
 }
 
-/// Begins the move of the slot from node 0 to node 1, and moves these keys.
+/// Starts the move of the slot from node 0 to node 1, and migrates these keys.
 fn begin_move(cluster: &Cluster, keys: &[String]) {
     let (from, to) = (cluster.id(0), cluster.id(1));
     cluster.nodes[1].run(&format!("CLUSTER SETSLOT {SLOT} IMPORTING {from}")).expect_ok();
@@ -51,10 +51,10 @@ fn begin_move(cluster: &Cluster, keys: &[String]) {
     }
 }
 
-/// `redis-cli --cluster fix` until there is nothing left to fix.
-fn fix(cluster: &Cluster) {
+/// Runs `redis-cli --cluster fix` until nothing is left to fix.
+fn fix_slots(cluster: &Cluster) {
     let address = cluster.nodes[2].address();
-    eventually_within(HEALED, "redis-cli --cluster fix heals the cluster", || {
+    eventually_within(REPAIR_TIMEOUT, "redis-cli --cluster fix repairs the cluster", || {
         // It exits with an error while it finds something to fix.
         let fixed = redis_cli(&["--cluster", "fix", &address]);
         println!("{}", fixed.unwrap_or_else(|failed| failed));
@@ -64,16 +64,16 @@ fn fix(cluster: &Cluster) {
     });
 }
 
-/// The slot's marks on the node's own line of CLUSTER NODES.
-fn marks(node: &Node) -> Vec<String> {
+/// The migrating and importing marks on the node's own line of CLUSTER NODES.
+fn slot_marks(node: &Node) -> Vec<String> {
     let text = node.run("CLUSTER NODES").text();
     let line = text.lines().find(|line| line.contains("myself")).expect("a node knows itself");
     line.split(' ').filter(|word| word.starts_with('[')).map(str::to_owned).collect()
 }
 
-/// Has a replica take its master's place without loss, as an operator does.
+/// Promotes a replica by a manual failover, without data loss.
 fn fail_over(cluster: &Cluster, replica: usize, slot: u16) {
-    // One that was just restarted asks the nodes to which it has a link already for votes, and asks once.
+    // A restarted replica requests votes only once, and only from nodes to which it has a link.
     eventually("the replica has its links", || {
         let text = cluster.nodes[replica].run("CLUSTER NODES").text();
         (!text.contains(" disconnected")).then_some(())
@@ -83,38 +83,38 @@ fn fail_over(cluster: &Cluster, replica: usize, slot: u16) {
     cluster.wait_until_ok();
 }
 
-/// The story: half of a slot's keys have left when the source is failed over on purpose, then the target. The promoted
-/// source served what had left as missing and took writes for it, which the resumed move put over the true ones.
-/// Now both know of the move, as their masters did, also when they were restarted before; and so does a node that came
-/// later.
+/// The bug: half of the keys of a slot have moved when the source is failed over, then the target. The promoted source
+/// did not know of the move, answered for moved keys as missing and accepted writes to them, which the resumed move put
+/// over the right values. Now both replicas know of the move, also if they were restarted or joined in the middle of
+/// it.
 #[test]
-fn a_move_goes_on_through_failovers_of_both_ends() {
+fn slot_move_continues_through_failovers_of_source_and_target() {
     let mut cluster = cluster();
     let keys = fill_slot(&cluster, 20);
     begin_move(&cluster, &keys[..10]);
     let (leaves, comes) = (format!("[{SLOT}->-{}]", cluster.id(1)), format!("[{SLOT}-<-{}]", cluster.id(0)));
     assert_eq!(
-        marks(&cluster.nodes[3]),
+        slot_marks(&cluster.nodes[3]),
         std::slice::from_ref(&leaves),
         "SETSLOT is answered when the replica has it"
     );
-    assert_eq!(marks(&cluster.nodes[4]), [comes]);
-    // A replica restarts; another loses everything and gets a snapshot.
+    assert_eq!(slot_marks(&cluster.nodes[4]), [comes]);
+    // One replica restarts; another loses all data and gets a snapshot.
     cluster.nodes[3].kill();
     cluster.nodes[3].launch();
     cluster.wait_until_synchronised();
-    assert_eq!(marks(&cluster.nodes[3]), [leaves], "nodes.conf has it");
+    assert_eq!(slot_marks(&cluster.nodes[3]), [leaves], "nodes.conf has it");
     fail_over(&cluster, 3, SLOT);
     let mut source = cluster.nodes[3].connect();
     let ask = format!("ASK {SLOT} {}", cluster.nodes[1].address());
     assert_eq!(source.call(&["GET", &keys[0]]), Value::Error(ask.clone()), "a key that has left");
     assert_eq!(source.call(&["INCR", &keys[0]]), Value::Error(ask), "and nobody writes it here");
     assert_eq!(source.call(&["GET", &keys[10]]).text(), keys[10], "a key that has not");
-    // A client that reads from replicas is redirected, too.
+    // A READONLY client on the replica is redirected too.
     let mut reader = cluster.nodes[0].connect();
     reader.call(&["READONLY"]).expect_ok();
     let ask = format!("ASK {SLOT} {}", cluster.nodes[1].address());
-    eventually("the old source knows what has left", || {
+    eventually("the old source knows the migrated slots", || {
         (reader.call(&["GET", &keys[0]]) == Value::Error(ask.clone())).then_some(())
     });
     fail_over(&cluster, 4, 8000);
@@ -122,18 +122,18 @@ fn a_move_goes_on_through_failovers_of_both_ends() {
     target.call(&["ASKING"]).expect_ok();
     assert_eq!(target.call(&["GET", &keys[0]]).text(), keys[0], "the promoted target still imports");
     eventually("the source names the new target", || {
-        (marks(&cluster.nodes[3]) == [format!("[{SLOT}->-{}]", cluster.id(4))]).then_some(())
+        (slot_marks(&cluster.nodes[3]) == [format!("[{SLOT}->-{}]", cluster.id(4))]).then_some(())
     });
     harness::move_slot(&cluster.nodes, SLOT, 4).unwrap();
     cluster.wait_for_owner(SLOT, |port| port == cluster.nodes[4].port);
-    assert_eq!(missing(&cluster, &keys), Vec::<String>::new());
+    assert_eq!(missing_keys(&cluster, &keys), Vec::<String>::new());
     for node in &cluster.nodes {
-        eventually("nobody remembers the move", || marks(node).is_empty().then_some(()));
+        eventually("nobody remembers the move", || slot_marks(node).is_empty().then_some(()));
     }
 }
 
 #[test]
-fn a_snapshot_brings_the_marks_to_a_replica_that_comes_in_the_middle_of_a_move() {
+fn snapshot_carries_slot_marks_to_replica_joining_during_move() {
     let mut cluster = cluster();
     begin_move(&cluster, &[]);
     cluster.nodes.push(Node::start_clustered(&Program::redoubt()));
@@ -142,14 +142,14 @@ fn a_snapshot_brings_the_marks_to_a_replica_that_comes_in_the_middle_of_a_move()
     cluster.replicate(6, 0);
     cluster.wait_until_synchronised();
     eventually("it knows of the move", || {
-        (marks(&cluster.nodes[6]) == [format!("[{SLOT}->-{}]", cluster.id(1))]).then_some(())
+        (slot_marks(&cluster.nodes[6]) == [format!("[{SLOT}->-{}]", cluster.id(1))]).then_some(())
     });
 }
 
-/// A power failure takes from a master what its `nodes.conf` had not got to the disk: a SETSLOT that its replica has. The
-/// replica goes on from where it was, and must not keep the mark.
+/// A power failure loses the part of the master's `nodes.conf` that was not synced: here a SETSLOT that its replica
+/// has. The replica continues by partial resync and must not keep the mark.
 #[test]
-fn a_replica_forgets_the_move_that_its_master_lost() {
+fn replica_forgets_slot_mark_lost_by_its_master() {
     let options =
         "--save  --appendonly yes --appendfsync always --cluster-enabled yes --cluster-node-timeout 15000";
     let nodes = (0..3).map(|_| Node::start(&Program::redoubt(), options)).collect();
@@ -160,7 +160,7 @@ fn a_replica_forgets_the_move_that_its_master_lost() {
     let before = std::fs::read(&conf).expect("it is there");
     let to = cluster.id(1);
     cluster.nodes[0].run(&format!("CLUSTER SETSLOT {SLOT} MIGRATING {to}")).expect_ok();
-    assert_eq!(marks(&cluster.nodes[2]), [format!("[{SLOT}->-{to}]")]);
+    assert_eq!(slot_marks(&cluster.nodes[2]), [format!("[{SLOT}->-{to}]")]);
     cluster.nodes[0].kill();
     std::fs::write(&conf, before).expect("it can be written");
     cluster.nodes[0].launch();
@@ -170,30 +170,32 @@ fn a_replica_forgets_the_move_that_its_master_lost() {
         Some("1"),
         "it was not made anew"
     );
-    eventually("the replica has its master's marks", || marks(&cluster.nodes[2]).is_empty().then_some(()));
+    eventually("the replica has its master's marks", || {
+        slot_marks(&cluster.nodes[2]).is_empty().then_some(())
+    });
 }
 
-/// A replica that does not answer keeps SETSLOT waiting, and then nothing has happened.
+/// SETSLOT waits for the replicas; if one does not reply, the command fails without effect.
 #[test]
-fn a_setslot_that_a_replica_does_not_take_is_refused() {
+fn setslot_fails_if_replica_does_not_acknowledge() {
     let cluster = cluster();
     let replica = &cluster.nodes[3];
     replica.freeze();
     let migrating = format!("CLUSTER SETSLOT {SLOT} MIGRATING {}", cluster.id(1));
     let refused = cluster.nodes[0].run(&format!("{migrating} TIMEOUT 300"));
     assert_eq!(refused, Value::Error("NOREPLICAS Not enough good replicas to write.".into()));
-    assert_eq!(marks(&cluster.nodes[0]), Vec::<String>::new());
+    assert_eq!(slot_marks(&cluster.nodes[0]), Vec::<String>::new());
     replica.thaw();
     cluster.wait_until_ok();
     eventually("the move begins", || {
         (cluster.nodes[0].run(&migrating) == Value::Simple("OK".into())).then_some(())
     });
-    assert_eq!(marks(replica), [format!("[{SLOT}->-{}]", cluster.id(1))]);
+    assert_eq!(slot_marks(replica), [format!("[{SLOT}->-{}]", cluster.id(1))]);
 }
 
-/// Ours replicates a Valkey and the other way round: what either says of slots, both understand.
+/// Redoubt replicates a Valkey and the other way round: both understand each other's slot states.
 #[test]
-fn replicas_of_the_other_kind_hear_of_moves() {
+fn slot_states_replicate_between_redoubt_and_valkey() {
     let Some(valkey) = Program::valkey() else { return };
     for (masters, newcomer) in [(Program::redoubt(), &valkey), (valkey.clone(), &Program::redoubt())] {
         let mut cluster = Cluster::join((0..2).map(|_| Node::start_clustered(&masters)).collect(), 2);
@@ -205,21 +207,21 @@ fn replicas_of_the_other_kind_hear_of_moves() {
         cluster.replicate(2, 0);
         cluster.wait_until_synchronised();
         let expected = |slot: u16| format!("[{slot}->-{}]", cluster.id(1));
-        eventually("the snapshot says what was on the move", || {
-            (marks(&cluster.nodes[2]) == [expected(5)]).then_some(())
+        eventually("the snapshot contains the slot states", || {
+            (slot_marks(&cluster.nodes[2]) == [expected(5)]).then_some(())
         });
         cluster.nodes[0].run(&migrating(6)).expect_ok();
-        assert_eq!(marks(&cluster.nodes[2]), [expected(5), expected(6)]);
+        assert_eq!(slot_marks(&cluster.nodes[2]), [expected(5), expected(6)]);
         cluster.nodes[0].run("CLUSTER SETSLOT 5 STABLE").expect_ok();
-        assert_eq!(marks(&cluster.nodes[2]), [expected(6)]);
+        assert_eq!(slot_marks(&cluster.nodes[2]), [expected(6)]);
         let link = cluster.nodes[2].info("replication", "master_link_status");
         assert_eq!(link.as_deref(), Some("up"));
     }
 }
 
-/// A replica of Redis 7.0's takes a SETSLOT of its master for a mistake: it is not told.
+/// A replica running Redis 7.0 treats SETSLOT from its master as an error, so it is not sent one.
 #[test]
-fn an_older_replica_does_not_stand_in_the_way_of_a_move() {
+fn slot_move_works_with_redis_7_replica() {
     let mut cluster = Cluster::join((0..2).map(|_| Node::start_clustered(&Program::redoubt())).collect(), 2);
     cluster.nodes.push(Node::start_clustered(&Program::redis()));
     cluster.nodes[2].run(&format!("CLUSTER MEET 127.0.0.1 {}", cluster.nodes[0].port)).expect_ok();
@@ -233,31 +235,31 @@ fn an_older_replica_does_not_stand_in_the_way_of_a_move() {
 }
 
 #[test]
-fn an_import_survives_the_failover_of_its_source() {
+fn slot_import_survives_failover_of_source() {
     let mut cluster = cluster();
     let keys = fill_slot(&cluster, 20);
     begin_move(&cluster, &keys[..10]);
-    // A key that both have redis-cli compares by DEBUG DIGEST-VALUE, which is not allowed by default.
-    eventually("the source's replica has let go of them", || {
+    // redis-cli compares keys that exist on both nodes by DEBUG DIGEST-VALUE, which is disabled by default.
+    eventually("the source's replica has deleted the moved keys", || {
         (cluster.nodes[3].run("DBSIZE") == Value::Int(10)).then_some(())
     });
     cluster.nodes[0].kill();
     cluster.wait_for_owner(SLOT, |port| port == cluster.nodes[3].port);
     let importing = &cluster.nodes[1];
-    eventually_within(HEALED, "the importing node sees the slot's new owner", || {
+    eventually_within(REPAIR_TIMEOUT, "the importing node sees the slot's new owner", || {
         let mut connection = importing.connect();
         (cluster_field(&mut connection, "cluster_slots_assigned")? == "16384").then_some(())?;
         (cluster_field(&mut connection, "cluster_state")? == "ok").then_some(())
     });
-    assert_eq!(marks(importing), [format!("[{SLOT}-<-{}]", cluster.id(3))]);
+    assert_eq!(slot_marks(importing), [format!("[{SLOT}-<-{}]", cluster.id(3))]);
     cluster.nodes[0].launch();
     cluster.wait_until_ok();
-    fix(&cluster);
-    assert_eq!(missing(&cluster, &keys), Vec::<String>::new());
+    fix_slots(&cluster);
+    assert_eq!(missing_keys(&cluster, &keys), Vec::<String>::new());
 }
 
 #[test]
-fn keys_that_a_dead_target_had_imported_are_found_at_its_successor() {
+fn successor_of_dead_target_has_imported_keys() {
     let mut cluster = cluster();
     let keys = fill_slot(&cluster, 20);
     begin_move(&cluster, &keys[..10]);
@@ -267,41 +269,41 @@ fn keys_that_a_dead_target_had_imported_are_found_at_its_successor() {
     cluster.nodes[1].kill();
     cluster.wait_for_owner(8000, |port| port == cluster.nodes[4].port);
     let (source, successor) = (cluster.id(0), cluster.id(4));
-    eventually_within(HEALED, "the successor says what it holds", || {
-        (marks(&cluster.nodes[4]) == [format!("[{SLOT}-<-{source}]")]).then_some(())
+    eventually_within(REPAIR_TIMEOUT, "the successor announces its slots", || {
+        (slot_marks(&cluster.nodes[4]) == [format!("[{SLOT}-<-{source}]")]).then_some(())
     });
-    eventually_within(HEALED, "the source moves the slot to the successor", || {
-        (marks(&cluster.nodes[0]) == [format!("[{SLOT}->-{successor}]")]).then_some(())
+    eventually_within(REPAIR_TIMEOUT, "the source moves the slot to the successor", || {
+        (slot_marks(&cluster.nodes[0]) == [format!("[{SLOT}->-{successor}]")]).then_some(())
     });
     cluster.nodes[1].launch();
     cluster.wait_until_ok();
-    fix(&cluster);
-    assert_eq!(missing(&cluster, &keys), Vec::<String>::new());
+    fix_slots(&cluster);
+    assert_eq!(missing_keys(&cluster, &keys), Vec::<String>::new());
 }
 
-/// How far a move has come.
+/// The progress of a move.
 #[derive(Debug, Clone, Copy)]
-enum Step {
-    /// The target imports the slot.
+enum MoveProgress {
+    /// The target is importing the slot.
     Importing,
-    /// The source migrates it, too.
+    /// The source is migrating it too.
     Migrating,
-    /// Half of the keys are at the target.
+    /// Half of the keys have moved.
     HalfMoved,
-    /// All of them are, and the target has claimed the slot.
+    /// All keys have moved, and the target has claimed the slot.
     Claimed,
 }
 
-/// Moves the slot from node 0 to node 1 up to there; replicas have what their masters have.
-fn move_up_to(cluster: &Cluster, step: Step, keys: &[String]) {
+/// Moves the slot from node 0 to node 1 up to `step`, and waits until the replicas have caught up.
+fn move_up_to(cluster: &Cluster, step: MoveProgress, keys: &[String]) {
     let (from, to) = (cluster.id(0), cluster.id(1));
     match step {
-        Step::Importing => {
+        MoveProgress::Importing => {
             cluster.nodes[1].run(&format!("CLUSTER SETSLOT {SLOT} IMPORTING {from}")).expect_ok();
         }
-        Step::Migrating => begin_move(cluster, &[]),
-        Step::HalfMoved => begin_move(cluster, &keys[..keys.len() / 2]),
-        Step::Claimed => {
+        MoveProgress::Migrating => begin_move(cluster, &[]),
+        MoveProgress::HalfMoved => begin_move(cluster, &keys[..keys.len() / 2]),
+        MoveProgress::Claimed => {
             begin_move(cluster, keys);
             cluster.nodes[1].run(&format!("CLUSTER SETSLOT {SLOT} NODE {to}")).expect_ok();
         }
@@ -313,26 +315,28 @@ fn move_up_to(cluster: &Cluster, step: Step, keys: &[String]) {
     }
 }
 
-/// At each step of a move its target stands still for longer than the node timeout, is held for failed and replaced; then
-/// it goes on with what it knew. redis-cli mends the rest. (What else may stand still, and when, the simulator tries.)
+/// At each step of a move the target is frozen for longer than the node timeout, marked as failed and replaced; then it
+/// resumes with its outdated state. redis-cli repairs the rest. (The simulator covers other nodes and times.)
 #[test]
-fn a_move_whose_target_is_frozen_and_replaced_at_any_step_heals() {
-    // Each with a cluster of its own, side by side: most of the time all of them wait.
+fn slot_move_recovers_when_target_is_frozen_and_replaced_at_any_step() {
+    // Each case has its own cluster; they run concurrently because they mostly wait.
     thread::scope(|scope| {
-        for step in [Step::Importing, Step::Migrating, Step::HalfMoved, Step::Claimed] {
+        for step in
+            [MoveProgress::Importing, MoveProgress::Migrating, MoveProgress::HalfMoved, MoveProgress::Claimed]
+        {
             scope.spawn(move || freeze_target_at(step));
         }
     });
 }
 
-fn freeze_target_at(step: Step) {
+fn freeze_target_at(step: MoveProgress) {
     println!("{step:?}");
     let cluster = cluster();
     let keys = fill_slot(&cluster, 20);
     move_up_to(&cluster, step, &keys);
     let (frozen, id) = (&cluster.nodes[1], cluster.id(1));
     frozen.freeze();
-    eventually("the frozen node is held for failed and replaced", || {
+    eventually("the frozen node is marked as failed and replaced", || {
         let text = cluster.nodes[2].run("CLUSTER NODES").text();
         let line = text.lines().find(|line| line.starts_with(&id))?;
         let failed = line.split(' ').nth(2)?.split(',').any(|flag| flag == "fail");
@@ -340,12 +344,12 @@ fn freeze_target_at(step: Step) {
     });
     frozen.thaw();
     cluster.wait_until_ok();
-    fix(&cluster);
-    assert_eq!(missing(&cluster, &keys), Vec::<String>::new(), "{step:?}");
+    fix_slots(&cluster);
+    assert_eq!(missing_keys(&cluster, &keys), Vec::<String>::new(), "{step:?}");
 }
 
 #[test]
-fn what_is_left_of_a_slot_that_was_taken_is_deleted_here_and_at_the_replica() {
+fn keys_of_lost_slot_are_deleted_on_master_and_replica() {
     let cluster = cluster();
     fill_slot(&cluster, 2000);
     let taker = cluster.id(1);
@@ -355,18 +359,18 @@ fn what_is_left_of_a_slot_that_was_taken_is_deleted_here_and_at_the_replica() {
             (cluster.nodes[node].run("DBSIZE") == Value::Int(0)).then_some(())
         });
     }
-    assert_eq!(marks(&cluster.nodes[0]), Vec::<String>::new());
+    assert_eq!(slot_marks(&cluster.nodes[0]), Vec::<String>::new());
     cluster.wait_until_ok();
-    // It takes the slot back: nothing of before is there, and what comes now stays.
+    // The node takes the slot back: none of the old keys are there, and new writes stay.
     let back = cluster.id(0);
     cluster.nodes[0].run(&format!("CLUSTER SETSLOT {SLOT} NODE {back}")).expect_ok();
     cluster.wait_for_owner(SLOT, |port| port == cluster.nodes[0].port);
     let keys = fill_slot(&cluster, 100);
-    assert_eq!(missing(&cluster, &keys), Vec::<String>::new());
+    assert_eq!(missing_keys(&cluster, &keys), Vec::<String>::new());
 }
 
 #[test]
-fn a_slot_is_handed_over_with_all_its_databases() {
+fn slot_moves_key_by_key_with_all_databases() {
     let program = Program::redoubt();
     let options = "--cluster-enabled yes --cluster-node-timeout 2000 --cluster-databases 4";
     let cluster = Cluster::join((0..3).map(|_| Node::start(&program, options)).collect(), 3);
@@ -392,8 +396,8 @@ fn a_slot_is_handed_over_with_all_its_databases() {
     assert_eq!(target.call(&["GET", key]).text(), "two");
 }
 
-/// Lets bytes through to `port`, each way some milliseconds later.
-fn far_away(port: u16) -> u16 {
+/// A proxy to `port` that delays each direction by some milliseconds.
+fn start_delaying_proxy(port: u16) -> u16 {
     const WAY: Duration = Duration::from_millis(20);
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     let here = listener.local_addr().expect("it is bound").port();
@@ -420,16 +424,16 @@ fn far_away(port: u16) -> u16 {
     here
 }
 
-/// A counter's value; one that is not there has not counted.
-fn number(value: &Value) -> i64 {
+/// The value of a counter; a missing counter is 0.
+fn counter_value(value: &Value) -> i64 {
     if *value == Value::NullBulk { 0 } else { value.text().parse().expect("a number") }
 }
 
-/// A key that is written all the time was sent again and again; and every increment must be at one place or the other.
+/// The bug: MIGRATE sent a key that changes all the time again and again. No increment may be lost or applied twice.
 #[test]
-fn a_key_that_is_written_all_the_time_moves_after_a_few_tries() {
+fn migrate_moves_constantly_written_key_within_a_few_attempts() {
     let (source, target) = (Node::start(&Program::redoubt(), ""), Node::start(&Program::redoubt(), ""));
-    let far = far_away(target.port).to_string();
+    let far = start_delaying_proxy(target.port).to_string();
     let over = AtomicBool::new(false);
     let acknowledged = thread::scope(|scope| {
         let writer = scope.spawn(|| {
@@ -441,23 +445,23 @@ fn a_key_that_is_written_all_the_time_moves_after_a_few_tries() {
             }
             acknowledged
         });
-        eventually("it is written", || (number(&source.run("GET hot")) > 100).then_some(()));
+        eventually("it is written", || (counter_value(&source.run("GET hot")) > 100).then_some(()));
         let reply = source.connect().call(&["MIGRATE", "127.0.0.1", &far, "hot", "0", "10000"]);
         over.store(true, Ordering::Relaxed);
         reply.expect_ok();
         writer.join().expect("the writer ends well")
     });
-    assert_eq!(number(&source.run("GET hot")) + number(&target.run("GET hot")), acknowledged);
+    assert_eq!(counter_value(&source.run("GET hot")) + counter_value(&target.run("GET hot")), acknowledged);
     let calls = target.info("commandstats", "cmdstat_restore").expect("it was restored");
     let calls: u32 = calls.trim_start_matches("calls=").split(',').next().unwrap().parse().expect("a number");
     assert!(calls <= 5, "{calls} RESTOREs");
 }
 
 #[test]
-fn the_timeout_of_migrate_is_for_all_of_it() {
+fn migrate_timeout_covers_whole_command() {
     let source = Node::start(&Program::redoubt(), "");
     source.run("SET k v").expect_ok();
-    // It takes connections, and says a byte of an endless answer every so often.
+    // The listener accepts connections and slowly sends the bytes of an endless reply.
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a free port");
     let port = listener.local_addr().expect("it is bound").port().to_string();
     thread::spawn(move || {
@@ -474,7 +478,7 @@ fn the_timeout_of_migrate_is_for_all_of_it() {
 }
 
 #[test]
-fn a_master_that_stood_still_serves_as_soon_as_the_others_have_answered() {
+fn paused_master_serves_again_once_other_masters_reply() {
     const TIMEOUT: Duration = Duration::from_secs(8);
     let program = Program::redoubt();
     let options = format!("--cluster-enabled yes --cluster-node-timeout {}", TIMEOUT.as_millis());
@@ -483,7 +487,7 @@ fn a_master_that_stood_still_serves_as_soon_as_the_others_have_answered() {
     let mut connection: Connection = frozen.connect();
     connection.call(&["SET", key, "before"]).expect_ok();
     frozen.freeze();
-    // Long enough to make it wonder whether it was replaced; the others do not suspect it yet.
+    // Long enough for the node to check whether it was replaced, but too short for the others to suspect it.
     thread::sleep(TIMEOUT.mul_f64(0.8));
     frozen.thaw();
     let thawed = Instant::now();
@@ -493,6 +497,6 @@ fn a_master_that_stood_still_serves_as_soon_as_the_others_have_answered() {
     });
     let took = thawed.elapsed();
     let suspected = cluster.nodes[1..].iter().any(|node| node.log().contains("possibly failing"));
-    // Before, it waited for five seconds more.
+    // The bug: the node waited for five seconds more.
     assert!(suspected || took < Duration::from_secs(2), "{took:?}");
 }

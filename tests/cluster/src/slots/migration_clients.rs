@@ -1,42 +1,42 @@
-//! Clients that wait, listen, watch or cache when their slot moves in one piece (CLUSTER MIGRATESLOTS): each is told as
-//! by Valkey.
+//! Clients that are blocked, subscribed, watching or tracking keys when their slot is migrated atomically (CLUSTER
+//! MIGRATESLOTS): each must get the same replies as from Valkey.
 
 use std::time::Duration;
 
 use harness::{Cluster, Connection, Node, Program, Value, eventually_within, key_for_every_slot};
 
-/// A move has ended within this.
-const MOVED: Duration = Duration::from_secs(30);
+/// A migration must end within this time.
+const MIGRATION_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The replies of clients at the source of a move of slot 0, port numbers left out.
+/// The replies to clients of the source while slot 0 migrates, without port numbers.
 #[derive(Debug, PartialEq, Eq)]
-struct Told {
-    /// BLPOP of a key of the slot.
+struct MigrationReplies {
+    /// BLPOP on a key of the slot.
     blocked: String,
     /// SSUBSCRIBE to a channel of the slot.
     subscriber: String,
-    /// WATCH of a key of the slot, then a transaction about another slot.
+    /// WATCH on a key of the slot, then a transaction on another slot.
     watcher: String,
-    /// A transaction about the slot that was begun before.
+    /// A transaction on the slot that began before the migration.
     transaction: Vec<String>,
     /// CLIENT TRACKING of a key of the slot.
     tracking: String,
     /// FCALL of a function that the target does not have.
     function: String,
-    /// Keyspace events at the source, and at the target, where the keys are told of when they come.
+    /// Keyspace events at the source and at the target, which publishes events for the arriving keys.
     events: [Vec<String>; 2],
 }
 
-/// A client that hears of all keyspace events of a node from now on.
-fn listen(node: &Node) -> Connection {
+/// A client that is subscribed to all keyspace events of a node.
+fn subscribe_to_events(node: &Node) -> Connection {
     node.run("CONFIG SET notify-keyspace-events KEA").expect_ok();
     let mut listener = node.connect();
     listener.call(&["PSUBSCRIBE", "__keyevent*"]);
     listener
 }
 
-/// The events that it has heard of, sorted: a snapshot has its keys in no order.
-fn events(listener: &mut Connection) -> Vec<String> {
+/// The received events, sorted because a snapshot has no order of keys.
+fn received_events(listener: &mut Connection) -> Vec<String> {
     listener.send(&["PING", "last"]).expect("a client");
     let next = || {
         let event = format!("{:?}", listener.read().expect("a listener is told"));
@@ -47,11 +47,11 @@ fn events(listener: &mut Connection) -> Vec<String> {
     events
 }
 
-/// Slot 0 moves from node 0 to node 1, and node 0 deletes all that it had.
-fn move_slot_0(cluster: &Cluster) {
+/// Migrates slot 0 from node 0 to node 1, and waits until node 0 has deleted its keys.
+fn migrate_slot_0(cluster: &Cluster) {
     let source = &cluster.nodes[0];
     source.run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 0 0 NODE {}", cluster.id(1))).expect_ok();
-    eventually_within(MOVED, "the slot has moved and the source has deleted it", || {
+    eventually_within(MIGRATION_TIMEOUT, "the slot has moved and the source has deleted it", || {
         let jobs = source.run("CLUSTER GETSLOTMIGRATIONS");
         let fields = jobs.items().first()?.items().to_vec();
         let state = fields.chunks(2).find(|pair| pair[0].text() == "state")?[1].text();
@@ -59,7 +59,7 @@ fn move_slot_0(cluster: &Cluster) {
     });
 }
 
-fn clients_at_a_move(program: &Program) -> Told {
+fn collect_client_replies(program: &Program) -> MigrationReplies {
     let cluster = Cluster::start(program, 3, 0);
     let tags = key_for_every_slot();
     let (tag, elsewhere) = (format!("{{{}}}", tags[0]), format!("{{{}}}", tags[500]));
@@ -82,22 +82,22 @@ fn clients_at_a_move(program: &Program) -> Told {
     tracking.call(&["HELLO", "3"]);
     tracking.call(&["CLIENT", "TRACKING", "ON"]).expect_ok();
     tracking.call(&["GET", &key("cached")]);
-    eventually_within(MOVED, "BLPOP waits", || {
+    eventually_within(MIGRATION_TIMEOUT, "BLPOP waits", || {
         (source.info("clients", "blocked_clients")? == "1").then_some(())
     });
 
-    let mut listeners = [0, 1].map(|node: usize| listen(&cluster.nodes[node]));
-    move_slot_0(&cluster);
+    let mut listeners = [0, 1].map(|node: usize| subscribe_to_events(&cluster.nodes[node]));
+    migrate_slot_0(&cluster);
     let ports: Vec<String> = cluster.nodes.iter().map(|node| node.port.to_string()).collect();
     let plain = |reply: Value| {
         let text = format!("{reply:?}");
         ports.iter().fold(text, |text, port| text.replace(port.as_str(), "PORT"))
     };
     let read = |connection: &mut Connection| plain(connection.read().expect("a client is told"));
-    let events = listeners.each_mut().map(events);
+    let events = listeners.each_mut().map(received_events);
     watcher.call(&["MULTI"]).expect_ok();
     watcher.call(&["SET", &elsewhere, "1"]);
-    Told {
+    MigrationReplies {
         blocked: read(&mut blocked),
         subscriber: read(&mut subscriber),
         watcher: plain(watcher.call(&["EXEC"])),
@@ -111,11 +111,11 @@ fn clients_at_a_move(program: &Program) -> Told {
 }
 
 #[test]
-fn clients_of_a_slot_that_moves_are_told_as_by_valkey() {
+fn clients_of_migrating_slot_get_replies_of_valkey() {
     let Some(valkey) = Program::valkey() else { return };
-    let ours = clients_at_a_move(&Program::redoubt());
+    let ours = collect_client_replies(&Program::redoubt());
     assert!(ours.blocked.contains("MOVED 0 127.0.0.1:PORT"), "{ours:?}");
     assert!(ours.subscriber.contains("sunsubscribe"), "{ours:?}");
     assert_eq!(ours.events.each_ref().map(Vec::len), [0, 2], "{ours:?}");
-    assert_eq!(ours, clients_at_a_move(&valkey));
+    assert_eq!(ours, collect_client_replies(&valkey));
 }

@@ -1,5 +1,5 @@
-//! Source or target of a move of slots (CLUSTER MIGRATESLOTS) is killed at a random moment, under load, and started
-//! again: no count that was acknowledged is lost, and no key is at two nodes or at none.
+//! Kills the source or the target of a slot migration (CLUSTER MIGRATESLOTS) at a random moment under load, and
+//! restarts it: no acknowledged increment is lost, and each key is on exactly one node.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -12,18 +12,18 @@ use harness::{Cluster, Connection, Node, Program, Value, eventually_within, key_
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// A round has ended within this after the kill.
-const SETTLED: Duration = Duration::from_secs(60);
-/// The slots that move to and fro between nodes 0 and 1.
+/// A round must end within this time after the kill.
+const ROUND_TIMEOUT: Duration = Duration::from_secs(60);
+/// The slots that migrate back and forth between nodes 0 and 1.
 const SLOTS: std::ops::RangeInclusive<u16> = 0..=99;
-/// A move is killed within so many milliseconds after its beginning.
-const LATEST_KILL: u64 = 150;
+/// The node is killed at most this many milliseconds after the migration begins.
+const MAX_KILL_DELAY_MS: u64 = 150;
 
 /// The state of a counter, as a client knows it.
 #[derive(Debug, Clone, Copy, Default)]
 struct Count {
     acknowledged: i64,
-    /// Increments whose reply never came.
+    /// Increments without a reply.
     in_doubt: i64,
 }
 
@@ -35,12 +35,12 @@ impl Count {
     }
 }
 
-/// Counts up, one key after the other, wherever they are served, until told to stop.
+/// Increments the keys in turn on whichever node owns them, until `stop` is set.
 fn count(ports: &[u16], counts: &mut BTreeMap<String, Count>, stop: &AtomicBool) {
     let mut connections: BTreeMap<u16, Connection> = BTreeMap::new();
     let mut owner = ports[0];
     let other = |owner: u16| *ports.iter().find(|port| **port != owner).expect("another node");
-    // Nothing, if nobody was there to take it.
+    // `None` if the node could not be reached, so that the increment cannot have happened.
     let mut increment = |owner: u16, key: &str| -> io::Result<Option<Value>> {
         let connection = match connections.entry(owner) {
             Entry::Occupied(open) => open.into_mut(),
@@ -83,7 +83,7 @@ fn count(ports: &[u16], counts: &mut BTreeMap<String, Count>, stop: &AtomicBool)
     }
 }
 
-fn has_no_job(node: &Node) -> bool {
+fn has_no_running_migration(node: &Node) -> bool {
     let jobs = node.run("CLUSTER GETSLOTMIGRATIONS");
     let state = |job: &Value| {
         let fields = job.items();
@@ -93,13 +93,13 @@ fn has_no_job(node: &Node) -> bool {
     jobs.items().iter().all(|job| state(job).is_some_and(|state| ended.contains(&state.as_str())))
 }
 
-/// The number of the node that serves the slots, once all agree.
+/// The index of the node that serves the slots, once all nodes agree.
 fn owner(cluster: &Cluster) -> usize {
     let owner = cluster.wait_for_owner(*SLOTS.start(), |_| true);
     cluster.nodes.iter().position(|node| node.port == owner).expect("one of the nodes")
 }
 
-fn killed_under_load(rounds: usize, seed: u64) {
+fn kill_nodes_under_load(rounds: usize, seed: u64) {
     let options = "--cluster-enabled yes --cluster-node-timeout 2000 --cluster-require-full-coverage no \
                    --save  --appendonly yes --appendfsync always";
     let nodes = (0..3).map(|_| Node::start(&Program::redoubt(), options)).collect();
@@ -111,7 +111,7 @@ fn killed_under_load(rounds: usize, seed: u64) {
     let mut counts: BTreeMap<String, Count> =
         SLOTS.flat_map(of_slot).map(|place| (key(place), Count::default())).collect();
     let ports: Vec<u16> = cluster.nodes[..2].iter().map(|node| node.port).collect();
-    // Each key is there before the first move.
+    // Each key exists before the first migration.
     for (key, count) in &mut counts {
         count.take(cluster.nodes[0].connect().call(&["INCR", key]).int(), key);
     }
@@ -119,7 +119,7 @@ fn killed_under_load(rounds: usize, seed: u64) {
         let source = owner(&cluster);
         let target = 1 - source;
         let killed = random.random_range(0..2);
-        let wait = Duration::from_millis(random.random_range(0..LATEST_KILL));
+        let wait = Duration::from_millis(random.random_range(0..MAX_KILL_DELAY_MS));
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
             let counting = scope.spawn(|| count(&ports, &mut counts, &stop));
@@ -132,10 +132,11 @@ fn killed_under_load(rounds: usize, seed: u64) {
             cluster.nodes[killed].kill();
             cluster.nodes[killed].launch();
             let settled = format!("round {round} of seed {seed} is over");
-            eventually_within(SETTLED, &settled, || {
+            eventually_within(ROUND_TIMEOUT, &settled, || {
                 let agreed = cluster.nodes.iter().all(|node| {
                     let Ok(mut connection) = node.try_connect() else { return false };
-                    connection.run("CLUSTER INFO").text().contains("cluster_state:ok") && has_no_job(node)
+                    connection.run("CLUSTER INFO").text().contains("cluster_state:ok")
+                        && has_no_running_migration(node)
                 });
                 let owners = cluster.nodes.iter().map(|node| slot_owner(&mut node.connect(), *SLOTS.start()));
                 let owners: Vec<Option<u16>> = owners.collect();
@@ -146,7 +147,7 @@ fn killed_under_load(rounds: usize, seed: u64) {
         });
         let story = format!("round {round} of seed {seed}: node {killed} killed {wait:?} after it began");
         let all = i64::try_from(counts.len()).expect("few keys");
-        eventually_within(SETTLED, &format!("each key is at one node: {story}"), || {
+        eventually_within(ROUND_TIMEOUT, &format!("each key is at one node: {story}"), || {
             let shown: i64 = cluster.nodes.iter().map(|node| node.run("DBSIZE").int()).sum();
             (shown == all).then_some(())
         });
@@ -154,7 +155,7 @@ fn killed_under_load(rounds: usize, seed: u64) {
         let mut connection = cluster.nodes[serves].connect();
         for (key, count) in &mut counts {
             let value = connection.call(&["GET", key]).text().parse::<i64>().expect("a count");
-            // Nothing was added since.
+            // No increments were made since.
             count.take(value + 1, key);
             count.acknowledged = value;
         }
@@ -162,12 +163,12 @@ fn killed_under_load(rounds: usize, seed: u64) {
 }
 
 #[test]
-fn a_node_that_is_killed_in_a_move_loses_and_doubles_no_key() {
-    killed_under_load(3, 32);
+fn node_killed_during_migration_loses_and_duplicates_no_key() {
+    kill_nodes_under_load(3, 32);
 }
 
 #[test]
 #[ignore = "long: make soak"]
-fn nodes_that_are_killed_in_fifty_moves_lose_and_double_no_key() {
-    killed_under_load(50, rand::random());
+fn nodes_killed_during_fifty_migrations_lose_and_duplicate_no_key() {
+    kill_nodes_under_load(50, rand::random());
 }

@@ -1,4 +1,4 @@
-//! Slots that move in one piece (CLUSTER MIGRATESLOTS), while clients write and nodes die.
+//! Atomic slot migration (CLUSTER MIGRATESLOTS), while clients write and nodes die.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
@@ -11,11 +11,11 @@ use harness::{
     key_for_every_slot, run_to_end, slot_owner,
 };
 
-/// A move, and what follows when it comes to nothing, has ended within this.
-const MOVED: Duration = Duration::from_secs(30);
-/// Far more than a client should wait, whatever else the machine does.
-const LONGEST_WAIT: Duration = Duration::from_secs(2);
-/// The slots that move from node 0 to node 1.
+/// A migration must end within this time, including the cleanup after a failed one.
+const MIGRATION_TIMEOUT: Duration = Duration::from_secs(30);
+/// The maximum latency for a client, with a large margin for a busy machine.
+const MAX_LATENCY: Duration = Duration::from_secs(2);
+/// The slots that migrate from node 0 to node 1.
 const SLOTS: std::ops::RangeInclusive<u16> = 0..=99;
 
 fn cluster() -> Cluster {
@@ -31,27 +31,27 @@ fn keys() -> Vec<String> {
         .collect()
 }
 
-/// Writes some kinds of values beside the counters.
+/// Writes values of several types beside the counters.
 fn fill(cluster: &Cluster, keys: &[String]) {
     let mut owner = cluster.nodes[0].connect();
     for key in keys {
         owner.call(&["RPUSH", &format!("list:{key}"), "a", "b", key]);
         owner.call(&["SET", &format!("timed:{key}"), key, "EX", "1000"]).expect_ok();
     }
-    // Keys that its replica, if it has one, lacks would be lost with it.
+    // Wait for the replica, if there is one: the test must not lose unreplicated keys.
     let replicas =
         i64::from(cluster.nodes[0].info("replication", "connected_slaves").as_deref() == Some("1"));
     assert_eq!(owner.run(&format!("WAIT {replicas} 20000")), Value::Int(replicas));
 }
 
-fn begin(cluster: &Cluster, to: usize) {
+fn start_migration(cluster: &Cluster, to: usize) {
     let (first, last) = (SLOTS.start(), SLOTS.end());
     let command = format!("CLUSTER MIGRATESLOTS SLOTSRANGE {first} {last} NODE {}", cluster.id(to));
     cluster.nodes[0].run(&command).expect_ok();
 }
 
-/// A field of the newest job that a node knows of.
-fn newest(node: &Node, field: &str) -> Option<String> {
+/// A field of the newest migration job of a node.
+fn newest_job_field(node: &Node, field: &str) -> Option<String> {
     let jobs = node.try_connect().ok()?.run("CLUSTER GETSLOTMIGRATIONS");
     let job = jobs.items().first()?.items().to_vec();
     let at = job.chunks(2).find(|pair| pair[0].text() == field)?;
@@ -59,18 +59,18 @@ fn newest(node: &Node, field: &str) -> Option<String> {
 }
 
 fn wait_for_state(node: &Node, state: &str) {
-    eventually_within(MOVED, &format!("the job is in state {state}"), || {
-        (newest(node, "state").as_deref() == Some(state)).then_some(())
+    eventually_within(MIGRATION_TIMEOUT, &format!("the job is in state {state}"), || {
+        (newest_job_field(node, "state").as_deref() == Some(state)).then_some(())
     });
 }
 
-fn is_moved(reply: &Value) -> Option<u16> {
+fn moved_port(reply: &Value) -> Option<u16> {
     let Value::Error(text) = reply else { return None };
     text.strip_prefix("MOVED ")?.rsplit(':').next()?.parse().ok()
 }
 
-/// Counts the keys up, one after the other, wherever MOVED leads it, until told to stop; says how often each was
-/// counted, and how long the longest wait was.
+/// Increments the keys in turn, following MOVED, until `stop` is set. Returns the count per key and the longest
+/// latency.
 fn count_up(nodes: &[u16], keys: &[String], stop: &AtomicBool) -> (Vec<i64>, Duration) {
     let mut connections: BTreeMap<u16, Connection> = nodes
         .iter()
@@ -85,7 +85,7 @@ fn count_up(nodes: &[u16], keys: &[String], stop: &AtomicBool) -> (Vec<i64>, Dur
             let before = Instant::now();
             loop {
                 let reply = connections.get_mut(&owner).expect("one of the nodes").call(&["INCR", key]);
-                match is_moved(&reply) {
+                match moved_port(&reply) {
                     Some(port) if tries < 1000 => owner = port,
                     Some(_) => panic!("nobody serves {key}"),
                     None => {
@@ -102,13 +102,13 @@ fn count_up(nodes: &[u16], keys: &[String], stop: &AtomicBool) -> (Vec<i64>, Dur
     (counts, longest)
 }
 
-/// Keys that a walk through a node shows.
-fn shown(node: &Node) -> i64 {
+/// The number of keys that SCAN returns on a node.
+fn count_scanned_keys(node: &Node) -> i64 {
     node.run("DBSIZE").int()
 }
 
 #[test]
-fn slots_move_whole_while_clients_write_to_them() {
+fn slots_migrate_completely_while_clients_write() {
     let cluster = cluster();
     let keys = keys();
     fill(&cluster, &keys);
@@ -116,16 +116,20 @@ fn slots_move_whole_while_clients_write_to_them() {
     let stop = AtomicBool::new(false);
     let (counts, longest) = thread::scope(|scope| {
         let counting = scope.spawn(|| count_up(&ports, &keys, &stop));
-        begin(&cluster, 1);
+        start_migration(&cluster, 1);
         wait_for_state(&cluster.nodes[0], "success");
         stop.store(true, Ordering::Relaxed);
-        counting.join().expect("no client saw anything but MOVED, and no count was lost")
+        counting.join().expect("no client got any error other than MOVED, and no increment was lost")
     });
     println!("the longest wait of a writer: {longest:?}");
-    assert!(longest < LONGEST_WAIT, "{longest:?}");
+    assert!(longest < MAX_LATENCY, "{longest:?}");
     wait_for_state(&cluster.nodes[1], "success");
     wait_for_state(&cluster.nodes[4], "success");
-    assert_eq!(newest(&cluster.nodes[4], "target_node"), None, "a replica is not told between whom");
+    assert_eq!(
+        newest_job_field(&cluster.nodes[4], "target_node"),
+        None,
+        "a replica is not told between whom"
+    );
     let mut target = cluster.nodes[1].connect();
     for (key, count) in keys.iter().zip(counts) {
         assert_eq!(target.call(&["GET", key]).text(), count.to_string(), "{key}");
@@ -136,14 +140,14 @@ fn slots_move_whole_while_clients_write_to_them() {
     eventually(
         "the source has given them away, and the replicas of both have what their masters have",
         || {
-            let counts = [0, 1, 3, 4].map(|node: usize| shown(&cluster.nodes[node]));
+            let counts = [0, 1, 3, 4].map(|node: usize| count_scanned_keys(&cluster.nodes[node]));
             (counts == [0, all, 0, all]).then_some(())
         },
     );
 }
 
 #[test]
-fn a_move_goes_on_when_its_link_breaks() {
+fn slot_migration_continues_after_link_breaks() {
     let relays = Relays::make().expect("Linux has the whole loopback network");
     let nodes = (0..3).map(|number| {
         let mut node = Node::prepare_behind(&relays, number, RelayedProcess::Clustered, &Program::redoubt());
@@ -154,18 +158,18 @@ fn a_move_goes_on_when_its_link_breaks() {
     let cluster = Cluster::join(nodes.collect(), 3);
     let keys = keys();
     fill(&cluster, &keys);
-    // Some microseconds a key, so that the snapshot is on its way when the link breaks.
+    // A delay per key, so that the snapshot is still in transfer when the link breaks.
     cluster.nodes[0].run("CONFIG SET rdb-key-save-delay 300").expect_ok();
     let ports: Vec<u16> = cluster.nodes[..3].iter().map(|node| node.port).collect();
     let stop = AtomicBool::new(false);
     let (mut broken, mut seen) = (0, BTreeSet::new());
     let (counts, _) = thread::scope(|scope| {
         let counting = scope.spawn(|| count_up(&ports, &keys, &stop));
-        begin(&cluster, 1);
-        eventually_within(MOVED, "the move has ended", || {
-            let state = newest(&cluster.nodes[0], "state").expect("there is a job");
+        start_migration(&cluster, 1);
+        eventually_within(MIGRATION_TIMEOUT, "the move has ended", || {
+            let state = newest_job_field(&cluster.nodes[0], "state").expect("there is a job");
             let is_over = ["success", "failed"].contains(&state.as_str());
-            // The target knows of the job from here on.
+            // In any later state the target knows of the job.
             if !["connecting", "reading-establish-response"].contains(&state.as_str()) {
                 broken += relays.break_links(0, 1);
             }
@@ -173,9 +177,9 @@ fn a_move_goes_on_when_its_link_breaks() {
             is_over.then_some(())
         });
         stop.store(true, Ordering::Relaxed);
-        counting.join().expect("no client saw anything but MOVED, and no count was lost")
+        counting.join().expect("no client got any error other than MOVED, and no increment was lost")
     });
-    assert_eq!(newest(&cluster.nodes[0], "message").as_deref(), Some(""));
+    assert_eq!(newest_job_field(&cluster.nodes[0], "message").as_deref(), Some(""));
     wait_for_state(&cluster.nodes[1], "success");
     assert!(broken > 3 && seen.contains("snapshotting"), "{broken} links broke in the states {seen:?}");
     let mut target = cluster.nodes[1].connect();
@@ -187,9 +191,9 @@ fn a_move_goes_on_when_its_link_breaks() {
     assert!(log.contains("goes on with another link"), "{log}");
 }
 
-/// Changes of commands that take long, which background workers run, are all at the node that has the slot in the end.
+/// The target has all changes made by slow commands on background workers.
 #[test]
-fn a_slot_moves_while_long_commands_change_it() {
+fn slot_migrates_while_slow_commands_write_to_it() {
     let cluster = cluster();
     let key = keys().swap_remove(0);
     let script =
@@ -207,15 +211,15 @@ fn a_slot_moves_while_long_commands_change_it() {
     };
     let (answered, end) = thread::scope(|scope| {
         let changing = scope.spawn(|| count_to(&cluster.nodes[0], i64::MAX));
-        // The first run is not known to take long.
+        // The first run of the script is not yet known to be slow, so it does not go to the background.
         eventually("it counts", || {
             let count = cluster.nodes[0].run(&format!("GET {key}"));
             (count != Value::NullBulk && count != Value::Bulk(b"1".to_vec())).then_some(())
         });
-        begin(&cluster, 1);
+        start_migration(&cluster, 1);
         changing.join().expect("no panic")
     });
-    assert_eq!(end.as_ref().and_then(is_moved), Some(cluster.nodes[1].port), "{end:?}");
+    assert_eq!(end.as_ref().and_then(moved_port), Some(cluster.nodes[1].port), "{end:?}");
     wait_for_state(&cluster.nodes[0], "success");
     let calls = cluster.nodes[0].run("SLOWLOG GET -1 WITHTHREAD").items().to_vec();
     assert!(calls.iter().any(|call| call.items()[6].text() == "background"), "{calls:?}");
@@ -224,11 +228,11 @@ fn a_slot_moves_while_long_commands_change_it() {
 }
 
 #[test]
-fn nothing_is_seen_of_a_move_that_is_called_off() {
+fn cancelled_migration_leaves_no_trace() {
     let cluster = cluster();
     let keys = keys();
     fill(&cluster, &keys);
-    let all = shown(&cluster.nodes[0]);
+    let all = count_scanned_keys(&cluster.nodes[0]);
     let command = format!("CLUSTER MIGRATESLOTS SLOTSRANGE 0 99 NODE {}", cluster.id(1));
     cluster.nodes[1].freeze();
     cluster.nodes[0].run(&command).expect_ok();
@@ -240,150 +244,159 @@ fn nothing_is_seen_of_a_move_that_is_called_off() {
     assert_eq!(none, Value::Error("ERR No migrations ongoing".into()));
     cluster.nodes[1].thaw();
     cluster.wait_until_ok();
-    // The part of the job that it has read by then comes to nothing.
-    begin(&cluster, 1);
+    // The data that the target received of the cancelled job must not affect the next one.
+    start_migration(&cluster, 1);
     wait_for_state(&cluster.nodes[0], "success");
-    eventually("the keys are where the slots are", || (shown(&cluster.nodes[1]) == all).then_some(()));
-    // Of the jobs that have ended, as many are listed as the configuration says.
+    eventually("the keys have moved with the slots", || {
+        (count_scanned_keys(&cluster.nodes[1]) == all).then_some(())
+    });
+    // The number of finished jobs in the list is limited by the configuration.
     let listed = || cluster.nodes[0].run("CLUSTER GETSLOTMIGRATIONS").items().len();
     assert_eq!(listed(), 2);
     cluster.nodes[0].run("CONFIG SET cluster-slot-migration-log-max-len 0").expect_ok();
     cluster.nodes[0]
         .run(&format!("CLUSTER MIGRATESLOTS SLOTSRANGE 200 200 NODE {}", cluster.id(1)))
         .expect_ok();
-    // A job that has ended is listed no more, as in Valkey.
+    // As in Valkey, with a limit of 0 a finished job is no longer listed.
     eventually("the job has ended", || (listed() == 0).then_some(()));
     let nodes = cluster.nodes[1].run("CLUSTER NODES").text();
     let target = nodes.lines().find(|line| line.contains("myself")).expect("a node lists itself");
     assert!(target.split(' ').any(|range| range == "200"), "{nodes}");
 }
 
-/// The target is killed at some moment of a move: the source goes on with what it has, or the target has all of it.
+/// The target is killed at several moments of a migration: either the source keeps everything or the target has
+/// everything.
 #[test]
-fn a_target_that_dies_has_the_slots_or_the_source_has() {
+fn slots_stay_whole_on_source_or_target_when_target_dies() {
     for wait in [0, 5, 20, 60] {
         let mut cluster = Cluster::start(&Program::redoubt(), 3, 0);
-        // The target's own slots are nobody's once it is dead.
+        // Nobody serves the target's own slots after it died.
         for node in &cluster.nodes {
             node.run("CONFIG SET cluster-require-full-coverage no").expect_ok();
         }
         let keys = keys();
         fill(&cluster, &keys);
-        let all = shown(&cluster.nodes[0]);
-        begin(&cluster, 1);
+        let all = count_scanned_keys(&cluster.nodes[0]);
+        start_migration(&cluster, 1);
         thread::sleep(Duration::from_millis(wait));
         cluster.nodes[1].kill();
-        eventually_within(MOVED, "the source knows how it ended", || {
-            let state = newest(&cluster.nodes[0], "state")?;
+        eventually_within(MIGRATION_TIMEOUT, "the source reports the result", || {
+            let state = newest_job_field(&cluster.nodes[0], "state")?;
             ["success", "failed"].contains(&state.as_str()).then_some(())
         });
-        if newest(&cluster.nodes[0], "state").as_deref() == Some("failed") {
-            assert_eq!(shown(&cluster.nodes[0]), all, "killed after {wait} ms");
+        if newest_job_field(&cluster.nodes[0], "state").as_deref() == Some("failed") {
+            assert_eq!(count_scanned_keys(&cluster.nodes[0]), all, "killed after {wait} ms");
             let mut source = cluster.nodes[0].connect();
-            assert_eq!(source.call(&["SET", &keys[0], "x"]), Value::Simple("OK".into()), "writes go on");
+            assert_eq!(source.call(&["SET", &keys[0], "x"]), Value::Simple("OK".into()), "writes continue");
         }
     }
 }
 
 #[test]
-fn a_source_that_dies_leaves_nothing_at_the_target() {
+fn target_keeps_nothing_when_source_dies() {
     let mut cluster = cluster();
     let keys = keys();
     fill(&cluster, &keys);
-    let all = shown(&cluster.nodes[0]);
-    begin(&cluster, 1);
+    let all = count_scanned_keys(&cluster.nodes[0]);
+    start_migration(&cluster, 1);
     cluster.nodes[0].kill();
-    eventually_within(MOVED, "its replica has the slots, or the target has", || {
-        let counts = [1, 3, 4].map(|node: usize| shown(&cluster.nodes[node]));
-        // The target's replica has what the target has. The source may have died while it deleted what had left.
+    eventually_within(MIGRATION_TIMEOUT, "its replica has the slots, or the target has", || {
+        let counts = [1, 3, 4].map(|node: usize| count_scanned_keys(&cluster.nodes[node]));
+        // The target's replica has the same data as the target. The source may have died while it deleted migrated
+        // keys.
         (counts == [0, all, 0] || counts[0] == all && counts[2] == all).then_some(())
     });
 }
 
-/// Its successor has the keys that it had not deleted by then: it took them for keys on their way here by SETSLOT.
+/// The bug: the source's replica kept the keys that the source had not deleted yet, because it took them for keys
+/// imported by SETSLOT.
 #[test]
-fn a_source_that_dies_while_it_deletes_leaves_the_rest_to_its_successor() {
+fn successor_deletes_migrated_keys_left_by_dead_source() {
     let mut cluster = cluster();
     let keys = keys();
     fill(&cluster, &keys);
-    let all = shown(&cluster.nodes[0]);
-    // The keys that have left are not deleted while writes are paused.
+    let all = count_scanned_keys(&cluster.nodes[0]);
+    // Migrated keys are not deleted while writes are paused.
     cluster.nodes[0].run("CLIENT PAUSE 60000 WRITE").expect_ok();
-    begin(&cluster, 1);
+    start_migration(&cluster, 1);
     wait_for_state(&cluster.nodes[0], "success");
     wait_for_state(&cluster.nodes[1], "success");
-    let kept = shown(&cluster.nodes[3]);
+    let kept = count_scanned_keys(&cluster.nodes[3]);
     assert!(kept > 0, "the source was to die before it had deleted everything");
     eventually("its replica knows where the slots are", || {
         let owner = slot_owner(&mut cluster.nodes[3].connect(), *SLOTS.start())?;
         (owner == cluster.nodes[1].port).then_some(())
     });
     cluster.nodes[0].kill();
-    eventually_within(MOVED, "the replica takes over and deletes the rest", || {
+    eventually_within(MIGRATION_TIMEOUT, "the replica takes over and deletes the rest", || {
         let is_master = cluster.nodes[3].run("ROLE").items()[0].text() == "master";
-        (is_master && shown(&cluster.nodes[3]) == 0).then_some(())
+        (is_master && count_scanned_keys(&cluster.nodes[3]) == 0).then_some(())
     });
     let nodes = cluster.nodes[3].run("CLUSTER NODES").text();
-    assert!(!nodes.contains("-<-"), "nothing is on its way here: {nodes}");
-    assert_eq!(shown(&cluster.nodes[1]), all);
+    assert!(!nodes.contains("-<-"), "no slot is importing: {nodes}");
+    assert_eq!(count_scanned_keys(&cluster.nodes[1]), all);
 }
 
-/// Has a replica take over while the job is copying; both sides know how it ended, and the slots are whole where they
-/// were.
-fn failover_within(replica: usize) {
+/// Fails over to a replica while the job is copying. Both sides must report the result, and the source must still have
+/// all keys.
+fn fail_over_during_migration(replica: usize) {
     let cluster = cluster();
     let keys = keys();
     fill(&cluster, &keys);
-    let all = shown(&cluster.nodes[0]);
-    // The copying takes its time.
+    let all = count_scanned_keys(&cluster.nodes[0]);
+    // A delay per key makes the copying slow.
     cluster.nodes[0].run("CONFIG SET rdb-key-save-delay 5000").expect_ok();
     cluster.wait_until_synchronised();
-    begin(&cluster, 1);
+    start_migration(&cluster, 1);
     wait_for_state(&cluster.nodes[1], "receiving-snapshot");
     cluster.nodes[replica].run("CLUSTER FAILOVER").expect_ok();
     for node in [0, 1] {
         wait_for_state(&cluster.nodes[node], "failed");
     }
-    eventually_within(MOVED, "a failover was done", || {
+    eventually_within(MIGRATION_TIMEOUT, "a failover was done", || {
         (cluster.nodes[replica].run("ROLE").items()[0].text() == "master").then_some(())
     });
     let shard = [0, 3].map(|node: usize| &cluster.nodes[node]);
-    eventually_within(MOVED, "the slots are where they were, and nothing of them elsewhere", || {
-        let others = [1, 4].map(|node: usize| shown(&cluster.nodes[node]));
-        (shard.iter().all(|node| shown(node) == all) && others == [0, 0]).then_some(())
-    });
-    // Nothing of the job is in the way of the next one.
+    eventually_within(
+        MIGRATION_TIMEOUT,
+        "the slots are where they were, and nothing of them elsewhere",
+        || {
+            let others = [1, 4].map(|node: usize| count_scanned_keys(&cluster.nodes[node]));
+            (shard.iter().all(|node| count_scanned_keys(node) == all) && others == [0, 0]).then_some(())
+        },
+    );
+    // The failed job must not block the next one.
     let (source, target) = if replica == 3 { (3, 1) } else { (0, 4) };
-    eventually("source and target agree who serves", || {
+    eventually("source and target agree on the owner", || {
         let known = cluster.nodes[source].run("CLUSTER NODES").text();
         let line = known.lines().find(|line| line.starts_with(&cluster.id(target)))?.to_owned();
         line.contains("master").then_some(())
     });
     let again = format!("CLUSTER MIGRATESLOTS SLOTSRANGE 0 99 NODE {}", cluster.id(target));
     cluster.nodes[source].run("CONFIG SET rdb-key-save-delay 0").expect_ok();
-    eventually_within(MOVED, "the slots move after all", || {
-        if newest(&cluster.nodes[source], "state").as_deref() == Some("success") {
+    eventually_within(MIGRATION_TIMEOUT, "the next migration succeeds", || {
+        if newest_job_field(&cluster.nodes[source], "state").as_deref() == Some("success") {
             return Some(());
         }
         cluster.nodes[source].run(&again);
         None
     });
-    eventually("the keys are there", || (shown(&cluster.nodes[target]) == all).then_some(()));
+    eventually("the keys are there", || (count_scanned_keys(&cluster.nodes[target]) == all).then_some(()));
 }
 
 #[test]
-fn a_failover_of_the_source_ends_the_job_cleanly() {
-    failover_within(3);
+fn failover_of_source_ends_migration_cleanly() {
+    fail_over_during_migration(3);
 }
 
 #[test]
-fn a_failover_of_the_target_ends_the_job_cleanly() {
-    failover_within(4);
+fn failover_of_target_ends_migration_cleanly() {
+    fail_over_during_migration(4);
 }
 
-/// A list of 100 MB moves in pieces: clients of other slots are served meanwhile, on both sides.
+/// A list of 100 MB migrates in chunks, so that clients of other slots are served meanwhile on both sides.
 #[test]
-fn a_big_key_moves_beside_other_clients() {
+fn big_key_migrates_without_blocking_other_clients() {
     let cluster = cluster();
     let tags = key_for_every_slot();
     let big = format!("{{{}}}", tags[0]);
@@ -411,13 +424,13 @@ fn a_big_key_moves_beside_other_clients() {
             let (neighbour, node) = (&neighbour, &cluster.nodes[node]);
             scope.spawn(move || neighbour(node, slot))
         });
-        begin(&cluster, 1);
+        start_migration(&cluster, 1);
         wait_for_state(&cluster.nodes[0], "success");
         wait_for_state(&cluster.nodes[1], "success");
         stop.store(true, Ordering::Relaxed);
         for neighbour in neighbours {
             let (longest, served) = neighbour.join().expect("a neighbour is answered");
-            assert!(longest < LONGEST_WAIT && served > 0, "{longest:?} of {served}");
+            assert!(longest < MAX_LATENCY && served > 0, "{longest:?} of {served}");
         }
     });
     let mut target = cluster.nodes[1].connect();
@@ -425,45 +438,45 @@ fn a_big_key_moves_beside_other_clients() {
     assert_eq!(target.call(&["LINDEX", &big, "-1"]).text(), element);
 }
 
-/// A field of the newest job that a node knows of.
-fn number(node: &Node, field: &str) -> i64 {
+/// A numeric field of the newest migration job of a node.
+fn job_number(node: &Node, field: &str) -> i64 {
     let jobs = node.run("CLUSTER GETSLOTMIGRATIONS");
     let job = jobs.items()[0].items().to_vec();
     job.chunks(2).find(|pair| pair[0].text() == field).expect("every job has it")[1].int()
 }
 
 #[test]
-fn a_move_shows_how_far_it_is_and_how_long_it_takes_yet() {
+fn migration_job_reports_progress_and_remaining_time() {
     let cluster = Cluster::start(&Program::redoubt(), 3, 0);
     fill(&cluster, &keys());
     let (source, target) = (&cluster.nodes[0], &cluster.nodes[1]);
-    let all = shown(source);
-    // Two seconds for all of them.
+    let all = count_scanned_keys(source);
+    // The delays add up to two seconds.
     source.run("CONFIG SET rdb-key-save-delay 500").expect_ok();
-    begin(&cluster, 1);
+    start_migration(&cluster, 1);
     eventually("a part of the keys has moved", || {
-        let moved = number(source, "keys_moved");
+        let moved = job_number(source, "keys_moved");
         (moved > 0 && moved < all).then_some(())
     });
-    assert_eq!(number(source, "keys_total"), all);
-    assert!(number(source, "left_ms") > 0 && number(source, "bytes_per_sec") > 0);
+    assert_eq!(job_number(source, "keys_total"), all);
+    assert!(job_number(source, "left_ms") > 0 && job_number(source, "bytes_per_sec") > 0);
     let mut tool = Command::new(Program::redoubt().binary());
     tool.args(["cluster", "migrations", "--from", &format!("redis://{}", source.address())]);
     let (status, printed) = run_to_end(&mut tool);
     assert!(status.success() && printed.contains(&format!(" of {all} keys")), "{printed}");
-    assert_eq!((number(target, "keys_moved"), number(target, "left_ms")), (-1, -1));
+    assert_eq!((job_number(target, "keys_moved"), job_number(target, "left_ms")), (-1, -1));
     source.run("CONFIG SET rdb-key-save-delay 0").expect_ok();
     wait_for_state(source, "success");
     wait_for_state(target, "success");
     for node in [source, target] {
-        assert_eq!((number(node, "keys_moved"), number(node, "left_ms")), (all, 0));
-        assert!(number(node, "bytes_moved") > all, "more than a byte a key");
+        assert_eq!((job_number(node, "keys_moved"), job_number(node, "left_ms")), (all, 0));
+        assert!(job_number(node, "bytes_moved") > all, "more than a byte a key");
     }
-    assert_eq!(number(target, "keys_total"), -1, "only the source knows");
+    assert_eq!(job_number(target, "keys_total"), -1, "only the source knows");
 }
 
 #[test]
-fn slots_move_with_all_their_databases() {
+fn slots_migrate_with_all_databases() {
     let program = Program::redoubt();
     let options = "--cluster-enabled yes --cluster-node-timeout 2000 --cluster-databases 4";
     let cluster = Cluster::join((0..3).map(|_| Node::start(&program, options)).collect(), 3);
@@ -475,14 +488,14 @@ fn slots_move_with_all_their_databases() {
             client.call(&["SET", &tags[usize::from(slot)], &format!("{db} of {slot}")]).expect_ok();
         }
     }
-    // Half a second, in which both databases are written to.
+    // The snapshot takes half a second, during which both databases receive writes.
     cluster.nodes[0].run("CONFIG SET rdb-key-save-delay 2500").expect_ok();
-    begin(&cluster, 1);
+    start_migration(&cluster, 1);
     let mut counted = [0, 0];
-    while newest(&cluster.nodes[0], "state").as_deref() != Some("success") {
+    while newest_job_field(&cluster.nodes[0], "state").as_deref() != Some("success") {
         for ((_, client), count) in clients.iter_mut().zip(&mut counted) {
             let reply = client.call(&["INCR", &format!("count:{{{}}}", tags[7])]);
-            *count += i32::from(is_moved(&reply).is_none());
+            *count += i32::from(moved_port(&reply).is_none());
         }
     }
     assert!(counted.iter().all(|count| *count > 0), "{counted:?}");
@@ -502,28 +515,28 @@ fn slots_move_with_all_their_databases() {
 }
 
 #[test]
-fn a_node_asks_a_valkey_for_slots() {
+fn import_command_fetches_slots_from_valkey() {
     let Some(valkey) = Program::valkey() else { return };
     let ours = Program::redoubt();
     let cluster = Cluster::join([&valkey, &ours, &valkey].map(Node::start_clustered).into(), 3);
     fill(&cluster, &keys());
-    let all = shown(&cluster.nodes[0]);
+    let all = count_scanned_keys(&cluster.nodes[0]);
     let id = cluster.nodes[1].run("CLUSTER MIGRATION IMPORT 0 99").text();
     let task = wait_for_task(&cluster.nodes[1], &id, "completed");
     assert_eq!(task["keys_moved"], all.to_string(), "{task:?}");
-    eventually("the keys are where the slots are", || {
-        ([0, 1].map(|node: usize| shown(&cluster.nodes[node])) == [0, all]).then_some(())
+    eventually("the keys have moved with the slots", || {
+        ([0, 1].map(|node: usize| count_scanned_keys(&cluster.nodes[node])) == [0, all]).then_some(())
     });
 }
 
-/// Valkey's own tool moves slots this way, too.
+/// Valkey's own tool uses atomic slot migration.
 #[test]
-fn valkey_cli_reshards_by_moves_in_one_piece() {
+fn valkey_cli_reshards_with_atomic_migration() {
     let Some(valkey) = Program::valkey() else { return };
     let cluster = cluster();
     let keys = keys();
     fill(&cluster, &keys);
-    let all = shown(&cluster.nodes[0]);
+    let all = count_scanned_keys(&cluster.nodes[0]);
     let mut tool = Command::new(valkey.binary().with_file_name("valkey-cli"));
     tool.args(["--cluster", "reshard", &cluster.nodes[0].address(), "--cluster-yes"]);
     tool.args(["--cluster-use-atomic-slot-migration", "--cluster-slots", "100"]);
@@ -531,23 +544,25 @@ fn valkey_cli_reshards_by_moves_in_one_piece() {
     let (status, printed) = run_to_end(&mut tool);
     assert!(status.success(), "{printed}");
     wait_for_state(&cluster.nodes[0], "success");
-    assert_eq!(newest(&cluster.nodes[0], "slot_ranges").as_deref(), Some("0-99"));
-    eventually("the keys are where the slots are", || (shown(&cluster.nodes[1]) == all).then_some(()));
+    assert_eq!(newest_job_field(&cluster.nodes[0], "slot_ranges").as_deref(), Some("0-99"));
+    eventually("the keys have moved with the slots", || {
+        (count_scanned_keys(&cluster.nodes[1]) == all).then_some(())
+    });
 }
 
 #[test]
-fn slots_move_between_ours_and_valkeys_nodes() {
+fn atomic_migration_works_between_redoubt_and_valkey() {
     let Some(valkey) = Program::valkey() else { return };
     let ours = Program::redoubt();
     for (source, target) in [(&ours, &valkey), (&valkey, &ours)] {
         let cluster = Cluster::join([source, target, source].map(Node::start_clustered).into(), 3);
         let keys = keys();
         fill(&cluster, &keys);
-        let all = shown(&cluster.nodes[0]);
-        begin(&cluster, 1);
+        let all = count_scanned_keys(&cluster.nodes[0]);
+        start_migration(&cluster, 1);
         wait_for_state(&cluster.nodes[0], "success");
         eventually("the target has the keys, and the source has deleted them", || {
-            ([0, 1].map(|node: usize| shown(&cluster.nodes[node])) == [0, all]).then_some(())
+            ([0, 1].map(|node: usize| count_scanned_keys(&cluster.nodes[node])) == [0, all]).then_some(())
         });
         let mut target = cluster.nodes[1].connect();
         assert_eq!(target.call(&["LRANGE", &format!("list:{}", keys[0]), "0", "-1"]).items().len(), 3);
@@ -556,7 +571,7 @@ fn slots_move_between_ours_and_valkeys_nodes() {
 }
 
 #[test]
-fn wrong_moves_are_refused_as_by_valkey() {
+fn invalid_migrations_are_refused_like_valkey() {
     let cluster = Cluster::start(&Program::redoubt(), 2, 1);
     let (me, other) = (cluster.id(0), cluster.id(1));
     let table = [
@@ -581,11 +596,11 @@ fn wrong_moves_are_refused_as_by_valkey() {
     let to_replica = format!("CLUSTER MIGRATESLOTS SLOTSRANGE 1 2 NODE {}", cluster.id(3));
     cluster.nodes[0].run(&to_replica).expect_ok();
     wait_for_state(&cluster.nodes[0], "failed");
-    let message = newest(&cluster.nodes[0], "message").unwrap();
+    let message = newest_job_field(&cluster.nodes[0], "message").unwrap();
     assert!(message.contains("Slot migration can only be used on primary nodes."), "{message}");
 }
 
-/// The tasks that CLUSTER MIGRATION STATUS shows for `which`, as their fields.
+/// The tasks that CLUSTER MIGRATION STATUS returns for `which`, as maps of their fields.
 fn tasks(node: &Node, which: &str) -> Vec<BTreeMap<String, String>> {
     let reply = node.run(&format!("CLUSTER MIGRATION STATUS {which}"));
     let shown = |value: &Value| match value {
@@ -598,18 +613,18 @@ fn tasks(node: &Node, which: &str) -> Vec<BTreeMap<String, String>> {
 }
 
 fn wait_for_task(node: &Node, id: &str, state: &str) -> BTreeMap<String, String> {
-    eventually_within(MOVED, &format!("task {id} is {state}"), || {
+    eventually_within(MIGRATION_TIMEOUT, &format!("task {id} is {state}"), || {
         let task = tasks(node, &format!("ID {id}")).pop()?;
         (task["state"] == state).then_some(task)
     })
 }
 
 #[test]
-fn a_node_asks_for_slots_as_in_redis() {
+fn cluster_migration_import_matches_redis() {
     let cluster = Cluster::start(&Program::redoubt(), 3, 0);
     let keys = keys();
     fill(&cluster, &keys);
-    let all = shown(&cluster.nodes[0]);
+    let all = count_scanned_keys(&cluster.nodes[0]);
     let id = cluster.nodes[1].run("CLUSTER MIGRATION IMPORT 0 49 50 99").text();
     let imported = wait_for_task(&cluster.nodes[1], &id, "completed");
     let moved = wait_for_task(&cluster.nodes[0], &id, "completed");
@@ -628,8 +643,8 @@ fn a_node_asks_for_slots_as_in_redis() {
     assert_eq!(moved.len(), 17, "Redis's twelve and how far it is");
     assert_eq!((&moved["keys_moved"], &moved["left_ms"]), (&all.to_string(), &"0".to_owned()));
     assert_ne!(imported["bytes_moved"], "0");
-    eventually("the slots are there, whole", || {
-        ([0, 1].map(|node: usize| shown(&cluster.nodes[node])) == [0, all]).then_some(())
+    eventually("the target has all slots", || {
+        ([0, 1].map(|node: usize| count_scanned_keys(&cluster.nodes[node])) == [0, all]).then_some(())
     });
     assert_eq!(cluster.nodes[1].run(&format!("CLUSTER MIGRATION CANCEL ID {id}")), Value::Int(0));
     assert_eq!(tasks(&cluster.nodes[1], "ID nosuch").len(), 0);
@@ -651,11 +666,11 @@ fn a_node_asks_for_slots_as_in_redis() {
 }
 
 #[test]
-fn a_node_that_asks_for_slots_tries_again_until_it_is_told_not_to() {
+fn failed_slot_import_is_retried_until_cancelled() {
     let mut cluster = Cluster::start(&Program::redoubt(), 3, 0);
     cluster.nodes[2].kill();
     let id = cluster.nodes[1].run("CLUSTER MIGRATION IMPORT 16000 16010").text();
-    let task = eventually_within(MOVED, "it was tried again", || {
+    let task = eventually_within(MIGRATION_TIMEOUT, "it was tried again", || {
         tasks(&cluster.nodes[1], "ALL").pop().filter(|task| task["retries"] != "0")
     });
     assert_eq!(task["id"], id);

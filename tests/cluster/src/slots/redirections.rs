@@ -1,4 +1,4 @@
-//! The replies of a node about slots that it does not serve, or not alone.
+//! Redirections and errors for slots that the node does not serve, or that are being migrated.
 
 use harness::{Cluster, Node, Program, Value, eventually, key_for_every_slot};
 
@@ -7,7 +7,7 @@ fn error(text: &str) -> Value {
 }
 
 #[test]
-fn a_key_elsewhere_is_redirected_and_keys_of_two_slots_are_refused() {
+fn keys_of_other_nodes_are_redirected_and_cross_slot_commands_refused() {
     let cluster = Cluster::start(&Program::redoubt(), 3, 1);
     let keys = key_for_every_slot();
     let mut first = cluster.nodes[0].connect();
@@ -22,7 +22,7 @@ fn a_key_elsewhere_is_redirected_and_keys_of_two_slots_are_refused() {
     assert_eq!(first.run("CLUSTER KEYSLOT {key:0}anything").int(), i64::from(tagged));
     assert_eq!(first.run("SELECT 1"), error("ERR SELECT is not allowed in cluster mode"));
 
-    // A replica sends everything to its master until it is told that stale reads are welcome.
+    // A replica redirects everything to its master unless the client sent READONLY.
     let mut replica = cluster.nodes[3].connect();
     first.call(&["SET", &keys[0], "x"]).expect_ok();
     let moved = error(&format!("MOVED 0 127.0.0.1:{}", cluster.nodes[0].port));
@@ -37,9 +37,9 @@ fn a_key_elsewhere_is_redirected_and_keys_of_two_slots_are_refused() {
     assert_eq!(replica.call(&["GET", &keys[0]]), moved);
 }
 
-/// A client that came through a forwarded port can use no address that the nodes know: it is told the port alone.
+/// Behind a forwarded port a client cannot use any address known to the nodes, so redirections contain only the port.
 #[test]
-fn redirections_name_the_endpoint_that_is_preferred() {
+fn redirections_use_preferred_endpoint() {
     let cluster = Cluster::start(&Program::redoubt(), 2, 0);
     let key = &key_for_every_slot()[16000];
     let (mut first, port) = (cluster.nodes[0].connect(), cluster.nodes[1].port);
@@ -48,23 +48,23 @@ fn redirections_name_the_endpoint_that_is_preferred() {
         assert_eq!(first.call(&["GET", key]), error(&format!("MOVED 16000 {host}:{port}")), "{kind}");
     }
     cluster.nodes[1].run("CONFIG SET cluster-announce-hostname two.example").expect_ok();
-    eventually("the other node hears of the name", || {
+    eventually("the other node receives the name", || {
         (first.call(&["GET", key]) == error(&format!("MOVED 16000 two.example:{port}"))).then_some(())
     });
 }
 
-/// A balancer moves to another address, or a node gets a name: each node sends clients there from then on, and not only
-/// once it has been asked how it is the next time.
+/// When an announced address or hostname changes, every node redirects clients to the new one at once, not only after
+/// the next ping.
 #[test]
-fn all_nodes_know_at_once_what_one_announces() {
+fn announcements_are_broadcast_immediately() {
     let cluster = Cluster::start(&Program::redoubt(), 3, 0);
     for node in &cluster.nodes {
-        // From now on nodes ask each other once a minute.
+        // With this timeout nodes ping each other only once a minute.
         node.run("CONFIG SET cluster-node-timeout 600000").expect_ok();
     }
     let (announcing, id) = (&cluster.nodes[1], cluster.id(1));
     let (port, bus_port) = (announcing.port, announcing.port + 10_000);
-    // Each of these is told by its own message: what comes by chance with a message that was due anyway is at most one.
+    // Each announcement is broadcast at once. At most one could arrive by chance with a regular ping.
     let steps = [
         ("hostname", "two.example".to_owned(), format!("127.0.0.1:{port}@{bus_port},two.example")),
         ("port", "6390".to_owned(), format!("127.0.0.1:6390@{bus_port},two.example")),
@@ -83,7 +83,7 @@ fn all_nodes_know_at_once_what_one_announces() {
             });
         }
     }
-    // The human-readable name is in the file alone.
+    // The human-readable name appears only in `nodes.conf`.
     announcing.run("CONFIG SET cluster-announce-human-nodename rack-2").expect_ok();
     for node in &cluster.nodes {
         eventually("the name is known", || {
@@ -94,9 +94,9 @@ fn all_nodes_know_at_once_what_one_announces() {
     }
 }
 
-/// A slot on its way: what is gone is asked for at the target, what is half gone has to be tried again.
+/// A migrating slot: missing keys cause ASK; if some keys of a command are missing, the reply is TRYAGAIN.
 #[test]
-fn a_slot_in_migration_asks_and_tries_again() {
+fn migrating_slot_replies_ask_and_tryagain() {
     let cluster = Cluster::start(&Program::redoubt(), 2, 0);
     let (source, target) = (&cluster.nodes[0], &cluster.nodes[1]);
     let slot = harness::slot_of("bar");
@@ -107,7 +107,7 @@ fn a_slot_in_migration_asks_and_tries_again() {
 
     to.run(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", cluster.id(0))).expect_ok();
     from.run(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", cluster.id(1))).expect_ok();
-    assert_eq!(from.run("GET {bar}1").text(), "one", "what is still here is served here");
+    assert_eq!(from.run("GET {bar}1").text(), "one", "keys not yet moved are served");
     from.run(&format!("MIGRATE 127.0.0.1 {} {{bar}}1 0 5000", target.port)).expect_ok();
 
     let ask = error(&format!("ASK {slot} 127.0.0.1:{}", target.port));
@@ -139,10 +139,10 @@ fn a_slot_in_migration_asks_and_tries_again() {
     cluster.wait_until_ok();
 }
 
-/// MIGRATE is redirected to the owner of its keys as any write is, takes one link for many keys, finds a new one when
-/// the target was away, and counts for WAIT.
+/// MIGRATE is redirected like any write, uses one connection for many keys, reconnects when the target was down, and
+/// counts for WAIT.
 #[test]
-fn migrate_moves_what_is_ours_over_one_link() {
+fn migrate_reuses_one_connection_and_is_redirected() {
     let mut cluster = Cluster::start(&Program::redoubt(), 2, 1);
     let slot = harness::slot_of("bar");
     let mut from = cluster.nodes[0].connect();
@@ -170,7 +170,7 @@ fn migrate_moves_what_is_ours_over_one_link() {
     for key in 0..20 {
         from.run(&migrate(&format!("{{bar}}{key}"))).expect_ok();
     }
-    // One for the keys and one for the question, and a few if another thread took a look.
+    // One for the keys and one for the query, and a few more if another thread inspected the counter.
     let made = received(&cluster) - before;
     assert!(made <= 4, "{made} connections for 20 keys");
     assert_eq!(cluster.nodes[0].info("stats", "migrate_cached_sockets").as_deref(), Some("1"));
@@ -179,7 +179,7 @@ fn migrate_moves_what_is_ours_over_one_link() {
     assert_eq!(replica.run(&format!("CLUSTER COUNTKEYSINSLOT {slot}")).int(), 20);
 
     cluster.nodes[1].kill();
-    // It comes back with less than its replica has, and stays the master.
+    // It restarts with less data than its replica, and stays master.
     cluster.nodes[1].add_options("--empty-master-timeout 0");
     cluster.nodes[1].launch();
     cluster.wait_until_ok();
@@ -191,9 +191,9 @@ fn migrate_moves_what_is_ours_over_one_link() {
     assert_eq!(from.run(&format!("CLUSTER COUNTKEYSINSLOT {slot}")).int(), 0);
 }
 
-/// A node with no slots at all, and one whose cluster has holes.
+/// A node without any slots, and a node of a cluster with incomplete coverage.
 #[test]
-fn unserved_slots_are_named() {
+fn commands_for_unserved_slots_get_clusterdown() {
     let node = Node::start_clustered(&Program::redoubt());
     assert_eq!(node.run("GET a"), error("CLUSTERDOWN Hash slot not served"));
     node.run("CLUSTER ADDSLOTSRANGE 0 16382").expect_ok();
@@ -201,7 +201,7 @@ fn unserved_slots_are_named() {
         (node.run("GET a") == error("CLUSTERDOWN The cluster is down")).then_some(())
     });
     node.run("CONFIG SET cluster-require-full-coverage no").expect_ok();
-    eventually("what is covered is served", || (node.run("GET a") == Value::NullBulk).then_some(()));
+    eventually("covered slots are served", || (node.run("GET a") == Value::NullBulk).then_some(()));
     let key = &key_for_every_slot()[16_383];
     assert_eq!(node.run(&format!("GET {key}")), error("CLUSTERDOWN Hash slot not served"));
     assert_eq!(node.run("CLUSTER ADDSLOTS 5"), error("ERR Slot 5 is already busy"));
