@@ -88,7 +88,7 @@ configuration-page: ## Generate docs/CONFIGURATION.md
 	@WRITE_CONFIGURATION_PAGE=1 cargo test -q -p config the_page_says_what_the_tables_say
 
 compatibility-page: ## Generate docs/compatibility.md and docs/differences.md
-	@WRITE_COMPATIBILITY=1 cargo test -q -p differential --test coverage the_page_of
+	@WRITE_COMPATIBILITY=1 cargo test -q -p differential --test coverage compatibility_page_of
 
 bench-loading: ## Time to load an RDB file (KEYS, HASHES, RUNS)
 	@scripts/bench-loading

@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import calculateSlot from 'cluster-key-slot';
 import Redis from 'ioredis';
 import { ioredis } from './ioredis.js';
-import { eventually, patiently, story } from './local.js';
+import { eventually, retry, testWithServers } from './local.js';
 
 // The first node serves the lowest slots.
 const key = Array.from({ length: 1000 }, (_, number) => `key:${number}`).find((name) => calculateSlot(name) < 5000);
@@ -20,14 +20,14 @@ async function fill(client, name) {
 }
 
 async function check(client, name) {
-  assert.equal((await patiently(() => client.lrange(name('list'), 0, -1))).length, 200);
+  assert.equal((await retry(() => client.lrange(name('list'), 0, -1))).length, 200);
   assert.equal((await client.hgetall(name('hash'))).f150, '150');
   assert.equal(await client.scard(name('set')), 600);
   assert.deepEqual(await client.zrange(name('zset'), 0, 1, 'WITHSCORES'), ['m0', '0', 'm1', '0.5']);
   assert.deepEqual(await client.xrange(name('stream'), '-', '+'), [['1-0', ['n', '1']]]);
 }
 
-story('ioredis: consumers go on at the new master', ['cluster'], async (cluster) => {
+testWithServers('ioredis: consumers continue on the new master', ['cluster'], async (cluster) => {
   const [client, popper, reader] = await Promise.all([connect(cluster), connect(cluster), connect(cluster)]);
   const name = (suffix) => `{${key}}${suffix}`;
   const [popped, read] = [[], []];
@@ -37,26 +37,26 @@ story('ioredis: consumers go on at the new master', ['cluster'], async (cluster)
     await client.xgroup('CREATE', name('events'), 'group', '$', 'MKSTREAM');
     const pop = async () => {
       while (!over) {
-        const item = await patiently(() => popper.blpop(name('jobs'), 1));
+        const item = await retry(() => popper.blpop(name('jobs'), 1));
         if (item) popped.push(item[1]);
       }
     };
     const readGroup = async () => {
       const words = ['GROUP', 'group', 'me', 'BLOCK', '1000', 'STREAMS', name('events'), '>'];
       while (!over) {
-        const reply = await patiently(() => reader.xreadgroup(...words));
+        const reply = await retry(() => reader.xreadgroup(...words));
         for (const [, entries] of reply ?? []) {
           for (const [id, fields] of entries) {
             read.push(fields[1]);
-            await patiently(() => reader.xack(name('events'), 'group', id));
+            await retry(() => reader.xack(name('events'), 'group', id));
           }
         }
       }
     };
     const consuming = Promise.all([pop(), readGroup()]);
     const give = async (what) => {
-      await patiently(() => client.rpush(name('jobs'), what));
-      await patiently(() => client.xadd(name('events'), '*', 'event', what));
+      await retry(() => client.rpush(name('jobs'), what));
+      await retry(() => client.xadd(name('events'), '*', 'event', what));
     };
     await give('before');
     await eventually('both consume', async () => popped.includes('before') && read.includes('before'));
@@ -78,12 +78,12 @@ story('ioredis: consumers go on at the new master', ['cluster'], async (cluster)
   }
 });
 
-story('ioredis: what waits is served, and its time ends', ['cluster'], async (cluster) => {
+testWithServers('ioredis: blocked clients are served or time out', ['cluster'], async (cluster) => {
   const [client, other] = await Promise.all([connect(cluster), connect(cluster)]);
   try {
     const list = `{${key}}waited`;
     const waiting = [client.blpop(list, 30), client.blmove(list, `{${key}}moved`, 'LEFT', 'RIGHT', 30)];
-    await patiently(() => other.rpush(list, 'one', 'two'));
+    await retry(() => other.rpush(list, 'one', 'two'));
     assert.deepEqual(await Promise.all(waiting), [[list, 'one'], 'two']);
     assert.equal(await client.bzpopmin(`{${key}}none`, 0.05), null);
     assert.equal(await client.xread('BLOCK', 50, 'STREAMS', `{${key}}none`, '$'), null);

@@ -1,21 +1,20 @@
-// What client libraries offer: a function for each feature, the same for every library, mode, protocol and fate of the
-// master.
+// Tests of library features: one function per feature for all libraries, modes and protocols.
 //
-// Those of KILLED await `attempt.middle()` once where they have begun and not ended. In a plain run nothing happens there;
-// in the other the master of their keys is dead when that returns. What a function returns, if anything, is why the
-// feature cannot be.
+// The functions in KILLED await `attempt.middle()` once, between two operations. In a plain run that does nothing; in a
+// run with a failover the master of their keys is dead when the call returns. A function that returns a text could not
+// use the feature: the text gives the reason.
 
 import assert from 'node:assert/strict';
 import { ioredis } from './ioredis.js';
 import { eventually, within } from './local.js';
 
-// In the first range of slots: the hash tag of every key whose master is killed.
+// The hash tag of every key whose master is killed. Its slot is in the first range of slots.
 export const TAG = '{key:0}';
 const key = (name) => TAG + name;
-// For one command, on a slow machine.
+// The time limit for one command, on a slow machine.
 const TIMEOUT = 10_000;
 
-// A library's attempt at a feature. `kill`, if given, resolves when the master is dead.
+// One run of a feature with a library. `kill`, if given, resolves when the master is dead.
 export class Attempt {
   constructor(library, mode, protocol, places, kill) {
     Object.assign(this, { library, mode, protocol, places, kill });
@@ -38,7 +37,7 @@ export class Attempt {
     await this.kill?.();
   }
 
-  // Does it; what fails since the master died is tried again, which is all that an application need do.
+  // Runs the action. After the kill it is retried on errors, as an application would do.
   async done(what, action) {
     if (this.kill) return eventually(what, () => within(TIMEOUT, action()));
     const value = await action();
@@ -46,14 +45,14 @@ export class Attempt {
     return value;
   }
 
-  // What begins before the middle ends after it. If it fails, it is begun anew.
+  // Starts an operation before the middle and completes it afterwards. On errors it is restarted.
   async across(begin, end) {
     const begun = [await begin()];
     await this.middle();
-    await this.done('what was begun ends', async () => end(begun.pop() ?? (await begin())));
+    await this.done('the started operation completes', async () => end(begun.pop() ?? (await begin())));
   }
 
-  // What each server says to this.
+  // The replies of all servers to a command.
   async onServers(...words) {
     return Promise.all(this.places.plain.servers.map((server) => ioredis.tell(server, words)));
   }
@@ -91,7 +90,7 @@ export const PLAIN = {
     const run = await attempt.library.transaction(attempt, client, name);
     await attempt.middle();
     await attempt.done('another client changes what is watched', () => isWritten(other, name, '5'));
-    // It has no reply, or fails.
+    // EXEC returns null or fails.
     const ran = await within(TIMEOUT, run()).catch(() => null);
     if (ran && attempt.kill && attempt.library.forgetsWatches) return attempt.library.forgetsWatches;
     assert.ok(!ran, `it ran: ${ran}`);
@@ -111,7 +110,7 @@ export const PLAIN = {
       await client.set(name, '0');
       return (await attempt.library.script(client, source, name, '4')) === 8;
     };
-    // The second time it is known there.
+    // The second time the server has cached the script.
     assert.ok((await runs()) && (await runs()));
   },
 
@@ -119,7 +118,7 @@ export const PLAIN = {
     const client = await attempt.connect();
     const channel = key('news');
     const listen = (tell) => attempt.library.subscribe(attempt, channel, tell);
-    await heard(listen, (text) => client.publish(channel, text));
+    await publishAndReceive(listen, (text) => client.publish(channel, text));
   },
 
   async 'sharded pub/sub'(attempt) {
@@ -127,7 +126,7 @@ export const PLAIN = {
     const channel = key('orders');
     const listen = (tell) => attempt.library.subscribeSharded(attempt, channel, tell);
     const say = (text) => attempt.library.publishSharded(client, channel, text);
-    await heard(listen, say);
+    await publishAndReceive(listen, say);
   },
 
   async 'client-side caching'(attempt) {
@@ -155,7 +154,7 @@ export const PLAIN = {
 
   async 'scan iterators'(attempt) {
     const client = await attempt.connect();
-    // Without the tag: over all masters.
+    // Without the hash tag, so the keys are spread over all masters.
     const names = [...Array(100).keys()].map((n) => `scanned${n}`);
     await Promise.all(names.map((name) => client.set(name, '1')));
     const begin = async () => {
@@ -197,7 +196,7 @@ export const PLAIN = {
 
   async TLS(attempt) {
     const client = await attempt.connect({ tls: true });
-    // Over all masters, and one at the master that dies.
+    // Keys on all masters, and one on the master that dies.
     const names = [key('tls'), ...[...Array(20).keys()].map((n) => `tls${n}`)];
     for (const name of names) assert.ok(await isWritten(client, name, 'before'));
     await attempt.middle();
@@ -212,18 +211,18 @@ export const PLAIN = {
   },
 };
 
-// What is said is heard.
-async function heard(listen, say) {
+// Publishes until the subscriber receives the message.
+async function publishAndReceive(listen, say) {
   let message;
   await listen((text) => {
     message = text;
   });
-  await eventually('it is heard', async () => {
+  await eventually('the message arrives', async () => {
     await within(TIMEOUT, Promise.resolve(say('it')));
     return message === 'it';
   });
 }
 
-// How the others meet a master's death is the judge's matter (docs/judge.md).
-const MEET_DEATH = ['pipelines', 'cluster pipelines', 'transactions', 'scan iterators', 'ACL', 'TLS'];
-export const KILLED = Object.fromEntries(MEET_DEATH.map((name) => [name, PLAIN[name]]));
+// The client conformance tests (docs/judge.md) cover failovers for the other features.
+const FAILOVER_FEATURES = ['pipelines', 'cluster pipelines', 'transactions', 'scan iterators', 'ACL', 'TLS'];
+export const KILLED = Object.fromEntries(FAILOVER_FEATURES.map((name) => [name, PLAIN[name]]));

@@ -1,4 +1,4 @@
-// What ioredis and node-redis offer, in every mode and protocol; each feature is a cell of the table in docs/clients.md.
+// Tests the features of ioredis and node-redis in every mode and protocol; each feature is a cell of docs/clients.md.
 
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
@@ -10,13 +10,13 @@ import { after } from 'node:test';
 import calculateSlot from 'cluster-key-slot';
 import { Attempt, KILLED, PLAIN, TAG } from './features.js';
 import { ioredis } from './ioredis.js';
-import { pause, Place, story, untilReplicated, within } from './local.js';
+import { pause, Place, testWithServers, untilReplicated, within } from './local.js';
 import { nodeRedis } from './node-redis.js';
 
 const MODES = { standalone: 'server', sentinel: 'sentinel', cluster: 'cluster' };
-// For a feature, on a slow machine; and for all of them to come to their middle.
+// The time limit for one feature, and for all features to reach their middle, on a slow machine.
 const TIMEOUT = 60_000;
-// For all of a mode and protocol.
+// The time limit for all features in one mode and protocol.
 const BOUND = 400_000;
 
 const program = process.env.CLIENTS_PROGRAM;
@@ -26,7 +26,7 @@ execFileSync(script, [certificates], { stdio: 'ignore' });
 const ca = readFileSync(join(certificates, 'ca.crt'));
 after(() => rmSync(certificates, { recursive: true, force: true }));
 
-// A line for scripts/clients-page, if it asks for one.
+// Writes a line for scripts/clients-page, if it requested them.
 function note({ library, protocol }, mode, feature, result) {
   const folder = process.env.CLIENTS_TABLE;
   if (!folder) return;
@@ -34,8 +34,8 @@ function note({ library, protocol }, mode, feature, result) {
   appendFileSync(join(folder, 'node.jsonl'), `${JSON.stringify(cell)}\n`);
 }
 
-// Bounded, and done with in the end: why there is no mark, or an error.
-async function outcome(attempt, feature, bound) {
+// Runs a feature with a time limit and closes its clients. Returns the text for the table, and the error if it failed.
+async function runFeature(attempt, feature, bound) {
   try {
     return { result: (await within(bound, feature(attempt))) ?? 'yes' };
   } catch (error) {
@@ -45,44 +45,44 @@ async function outcome(attempt, feature, bound) {
   }
 }
 
-async function tellPlain(attemptWith) {
+async function runSequentially(attemptWith) {
   const failed = [];
   for (const [name, feature] of Object.entries(PLAIN)) {
     const attempt = attemptWith();
-    const { result, error } = await outcome(attempt, feature, TIMEOUT);
+    const { result, error } = await runFeature(attempt, feature, TIMEOUT);
     note(attempt, attempt.mode, name, result);
     if (error) failed.push(`${name}: ${error.stack}`);
   }
   return failed;
 }
 
-// A feature that waits in its middle until the master has been killed.
+// Starts a feature that waits in its middle until the master has been killed.
 function begin(name, feature, attemptWith, killed) {
   const run = { name };
-  const comes = new Promise((resolve) => {
+  const arrival = new Promise((resolve) => {
     run.attempt = attemptWith(async () => {
-      run.came = true;
+      run.hasArrived = true;
       resolve();
       await killed;
     });
   });
-  run.ended = outcome(run.attempt, feature, 3 * TIMEOUT).then(({ result, error }) => {
-    const missed = result === 'yes' && !run.came;
+  run.ended = runFeature(run.attempt, feature, 3 * TIMEOUT).then(({ result, error }) => {
+    const missed = result === 'yes' && !run.hasArrived;
     run.result = missed ? 'failed' : result;
-    run.error = missed ? new Error('it never came to its middle') : error;
+    run.error = missed ? new Error('it never reached its middle') : error;
   });
-  run.comesOrEnds = Promise.race([comes, run.ended]);
+  run.arrivesOrEnds = Promise.race([arrival, run.ended]);
   return run;
 }
 
-// All of KILLED at the same time, so that one death is in the middle of each.
-async function tellKilled(attemptWith, places, slot) {
-  let tellAll;
+// Runs all of KILLED concurrently, so that one kill happens in the middle of each.
+async function runWithKilledMaster(attemptWith, places, slot) {
+  let markKilled;
   const killed = new Promise((resolve) => {
-    tellAll = resolve;
+    markKilled = resolve;
   });
   const runs = Object.entries(KILLED).map(([name, feature]) => begin(name, feature, attemptWith, killed));
-  await Promise.race([Promise.all(runs.map((run) => run.comesOrEnds)), pause(TIMEOUT)]);
+  await Promise.race([Promise.all(runs.map((run) => run.arrivesOrEnds)), pause(TIMEOUT)]);
   const dead = await Promise.all(
     places.map(async (place) => {
       const master = await place.master(slot);
@@ -91,7 +91,7 @@ async function tellKilled(attemptWith, places, slot) {
       return { place, master };
     }),
   );
-  tellAll();
+  markKilled();
   await Promise.all(runs.map((run) => run.ended));
   for (const { place, master } of dead) {
     await place.restart(master);
@@ -104,7 +104,7 @@ async function tellKilled(attemptWith, places, slot) {
 
 for (const library of [ioredis, nodeRedis]) {
   for (const [mode, kind] of Object.entries(MODES)) {
-    // A group that speaks TLS speaks nothing else: it stands beside the one that does not.
+    // A sentinel group with TLS accepts only TLS connections, so a second group runs without TLS.
     const apart = mode === 'sentinel';
     for (const protocol of library.protocols) {
       const tell = async (plain) => {
@@ -112,18 +112,18 @@ for (const library of [ioredis, nodeRedis]) {
         try {
           const places = { plain, secure, ca };
           const attemptWith = (kill) => new Attempt(library, mode, protocol, places, kill);
-          const failed = await tellPlain(attemptWith);
-          // A death is the same in every protocol.
+          const failed = await runSequentially(attemptWith);
+          // Failover does not depend on the protocol.
           if (mode !== 'standalone' && protocol === library.protocols.at(-1)) {
             const slot = mode === 'cluster' ? calculateSlot(TAG) : undefined;
-            failed.push(...(await tellKilled(attemptWith, [...new Set([plain, secure])], slot)));
+            failed.push(...(await runWithKilledMaster(attemptWith, [...new Set([plain, secure])], slot)));
           }
           assert.equal(failed.length, 0, failed.join('\n'));
         } finally {
           if (apart) await secure.end();
         }
       };
-      story(`${library.name}, ${mode}, RESP${protocol}`, [kind, { program, tls: apart ? undefined : certificates }], tell, BOUND);
+      testWithServers(`${library.name}, ${mode}, RESP${protocol}`, [kind, { program, tls: apart ? undefined : certificates }], tell, BOUND);
     }
   }
 }

@@ -1,4 +1,4 @@
-// ioredis, in the words of features.test.js.
+// The ioredis adapter for features.test.js.
 
 import { createRequire } from 'node:module';
 import Redis from 'ioredis';
@@ -10,7 +10,7 @@ export const ioredis = {
   name: `ioredis ${version}`,
   protocols: [2],
   caching: false,
-  // Why a transaction runs that should not.
+  // The reason why a transaction runs although its watched key has changed.
   forgetsWatches: 'fails with Redis too: the library connects anew by itself, and nothing is watched any more',
 
   async connect({ mode, servers, sentinels, masterName }, { ca, username, password, replicas, more } = {}) {
@@ -34,7 +34,7 @@ export const ioredis = {
         ...more,
       });
     }
-    // Who is down is told here; what matters is whether commands succeed.
+    // Connection errors are reported here; the tests only check whether commands succeed.
     client.on('error', () => {});
     return client;
   },
@@ -43,7 +43,7 @@ export const ioredis = {
     client.disconnect();
   },
 
-  // One server, directly.
+  // A direct connection to one server.
   async tell({ host, port }, [name, ...words]) {
     const client = new Redis({ host, port });
     try {
@@ -59,14 +59,14 @@ export const ioredis = {
     return (await pipeline.exec()).every(([error, reply]) => error === null && reply === 'OK');
   },
 
-  // What is written at once goes in a pipeline to each node. One that is refused for several slots does not have the
-  // client ask who serves them now, so it asks every second.
+  // Concurrent writes go in one pipeline per node. If a pipeline with several slots is refused, the client does not
+  // refresh its slot map by itself, so it is refreshed every second.
   async spread(attempt) {
     const client = await attempt.connect({ more: { enableAutoPipelining: true, slotsRefreshInterval: 1000 } });
     return (keys) => Promise.all(keys.map((key) => client.set(key, key)));
   },
 
-  // A transaction that watches its key from now on, to be run.
+  // Watches a key and returns a transaction to run later.
   async transaction(attempt, client, key) {
     await client.watch(key);
     return async () => (await client.multi().set(key, 1).incr(key).exec())?.map(([, reply]) => reply);
@@ -96,7 +96,7 @@ export const ioredis = {
 
   push: (client, key, item) => client.rpush(key, item),
 
-  // In a cluster an iterator is one node's.
+  // In a cluster there is one iterator per node.
   async *scan({ mode }, client, match) {
     const nodes = mode === 'cluster' ? client.nodes('master') : [client];
     for (const node of nodes) for await (const keys of node.scanStream({ match, count: 10 })) yield keys;

@@ -1,4 +1,4 @@
-// What the tests need running, by the test kit (docs/testkit.md), and stories that are told twice if need be.
+// Starts servers with the test kit (docs/testkit.md), and retries a failed test once.
 
 import assert from 'node:assert/strict';
 import { spawn } from 'node:child_process';
@@ -9,7 +9,7 @@ import Redis from 'ioredis';
 
 const binary = process.env.REDOUBT || fileURLToPath(new URL('../../../target/debug/redoubt', import.meta.url));
 
-// Servers of one test; they end with it, and with this process.
+// The servers of one test. They end with the test and with this process.
 export class Place {
   static async start(kind, options = {}) {
     const place = new Place();
@@ -34,11 +34,11 @@ export class Place {
       return { servers: addresses.slice(0, servers), sentinels: addresses.slice(servers), masterName: shown.master_name };
     };
     Object.assign(this, found('port'));
-    // Where clients find it over TLS, if it was started with that.
+    // The addresses for TLS clients, if it was started with TLS.
     this.overTls = found('tls_port');
   }
 
-  // One request, and what it is answered; `docs/testkit.md` has the list.
+  // Sends a request and returns the reply; `docs/testkit.md` lists the requests.
   async ask(what, words = {}) {
     const answered = new Promise((resolve) => this.waiting.push(resolve));
     this.process.stdin.write(`${JSON.stringify({ do: what, ...words })}\n`);
@@ -51,7 +51,7 @@ export class Place {
     return this.servers.findIndex((server) => server.port === port);
   }
 
-  // The server that the sentinels name, or that serves a slot.
+  // The index of the master that the sentinels name, or that serves a slot.
   async master(slot) {
     const { nodes } = await this.ask('show');
     const serves = ({ slots }) => slot === undefined || slots.some(([first, last]) => first <= slot && slot <= last);
@@ -81,12 +81,12 @@ export class Place {
   }
 }
 
-// Until the replicas of these servers have all that their masters have now.
+// Waits until the replicas of these servers have all the current data of their masters.
 export async function untilReplicated(servers) {
   for (const { host, port } of servers) {
     const node = new Redis(port, host);
     try {
-      const [role, wanted] = await patiently(() => node.role());
+      const [role, wanted] = await retry(() => node.role());
       if (role !== 'master') continue;
       await eventually('the replicas have it', async () => {
         const [, , replicas] = await node.role();
@@ -98,9 +98,9 @@ export async function untilReplicated(servers) {
   }
 }
 
-// A test with servers of its own. A machine that others use may stand still for seconds: who fails once is tried again,
-// on new servers, and named.
-export function story(name, [kind, options], tell, timeout = 120_000) {
+// A test with its own servers. A shared machine may pause for seconds, so a failed test is logged and retried once on
+// new servers.
+export function testWithServers(name, [kind, options], tell, timeout = 120_000) {
   const once = async () => {
     const place = await Place.start(kind, options);
     try {
@@ -119,7 +119,7 @@ export function story(name, [kind, options], tell, timeout = 120_000) {
   });
 }
 
-// Fails what takes longer.
+// Rejects if the promise takes longer.
 export async function within(milliseconds, promise) {
   let timer;
   const over = new Promise((_, reject) => {
@@ -134,7 +134,7 @@ export async function within(milliseconds, promise) {
 
 export const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
-// Until `attempt` gives something, for as long as a failover may take on a slow machine.
+// Calls `attempt` until it returns a true value, for as long as a failover may take on a slow machine.
 export async function eventually(what, attempt) {
   const end = Date.now() + 60_000;
   for (;;) {
@@ -150,8 +150,8 @@ export async function eventually(what, attempt) {
   }
 }
 
-// What `action` gives once it does not fail.
-export async function patiently(action) {
+// Retries `action` until it succeeds, and returns its value.
+export async function retry(action) {
   const [value] = await eventually('it is done', async () => [await action()]);
   return value;
 }

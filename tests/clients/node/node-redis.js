@@ -1,4 +1,4 @@
-// node-redis, in the words of features.test.js.
+// The node-redis adapter for features.test.js.
 
 import { createRequire } from 'node:module';
 import { createClient, createCluster, createSentinel } from 'redis';
@@ -40,7 +40,7 @@ export const nodeRedis = {
         ...caching,
       });
     }
-    // Who is down is told here; what matters is whether commands succeed.
+    // Connection errors are reported here; the tests only check whether commands succeed.
     client.on('error', () => {});
     await client.connect();
     return client;
@@ -56,13 +56,13 @@ export const nodeRedis = {
     return (await multi.execAsPipeline()).every((reply) => reply === 'OK');
   },
 
-  // What is written at once goes in a pipeline to each node.
+  // Concurrent writes go in one pipeline per node.
   async spread(attempt) {
     const client = await attempt.connect();
     return (keys) => Promise.all(keys.map((key) => client.set(key, key)));
   },
 
-  // A transaction that watches its key from now on, to be run. It has a connection of its own while it does.
+  // Watches a key and returns a transaction to run later. It uses a connection of its own meanwhile.
   async transaction({ mode }, client, key) {
     const own = {
       standalone: () => client,
@@ -98,7 +98,7 @@ export const nodeRedis = {
 
   push: (client, key, item) => client.rPush(key, item),
 
-  // In a cluster an iterator is one node's.
+  // In a cluster there is one iterator per node.
   async *scan({ mode }, client, match) {
     const nodes = mode === 'cluster' ? await Promise.all(client.masters.map((node) => client.nodeClient(node))) : [client];
     for (const node of nodes) for await (const keys of node.scanIterator({ MATCH: match, COUNT: 10 })) yield keys;

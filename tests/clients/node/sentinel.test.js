@@ -1,12 +1,12 @@
-// ioredis's sentinel mode through ten failovers.
+// ioredis's sentinel mode during ten failovers.
 
 import assert from 'node:assert/strict';
 import Redis from 'ioredis';
-import { eventually, story } from './local.js';
+import { eventually, testWithServers } from './local.js';
 
 const FAILOVERS = 10;
 
-story('ioredis: ten failovers', ['sentinel'], async (group) => {
+testWithServers('ioredis: survives ten failovers', ['sentinel'], async (group) => {
   const found = { sentinels: group.sentinels, name: group.masterName };
   const options = { ...found, sentinelRetryStrategy: () => 50, retryStrategy: () => 50 };
   const client = new Redis({ ...options, maxRetriesPerRequest: null });

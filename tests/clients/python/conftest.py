@@ -1,4 +1,4 @@
-"""What the tests need running: the test kit's Python package starts it (testkit/python)."""
+"""Fixtures that start servers with the Python package of the test kit (testkit/python)."""
 
 import os
 import pathlib

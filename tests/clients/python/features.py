@@ -1,8 +1,8 @@
-"""What redis-py offers: a function for each feature, the same for every mode, protocol and fate of the master.
+"""Tests of redis-py's features: one function per feature for all modes and protocols, with and without failover.
 
-Those of KILLED call `attempt.middle()` once where they have begun and not ended. In a plain run nothing happens there; in
-the other the master of their keys is dead when that returns. What a function returns, if anything, is why the feature
-cannot be.
+The functions in KILLED call `attempt.middle()` once, between two operations. In a plain run that does nothing; in a run
+with a failover the master of their keys is dead when the call returns. A function that returns a text could not use the
+feature: the text gives the reason.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from modes import TAG
 from waiting import ERRORS, eventually
 
 class Attempt:
-    """A client's attempt at a feature. `kill`, if given, returns when the master is dead."""
+    """One run of a feature. `kill`, if given, returns when the master is dead."""
 
     def __init__(self, mode, protocol, kill=None):
         self.mode, self.protocol, self._kill = mode, protocol, kill
@@ -27,7 +27,7 @@ class Attempt:
         return self
 
     def __exit__(self, *_):
-        # A connection to the dead may break once more when it is closed.
+        # Closing a connection to the dead master may raise an error.
         with contextlib.suppress(*ERRORS):
             self._open.close()
 
@@ -39,7 +39,7 @@ class Attempt:
             self._kill()
 
     def done(self, what, action):
-        """Does it; what fails since the master died is tried again, which is all that an application need do."""
+        """Runs the action. After the kill it is retried on errors, as an application would do."""
         if self.kills:
             return eventually(what, action)
         value = action()
@@ -47,10 +47,10 @@ class Attempt:
         return value
 
     def across(self, begin, end):
-        """What begins before the middle ends after it. If it fails, it is begun anew."""
+        """Starts an operation before the middle and completes it afterwards. On errors it is restarted."""
         begun = [begin()]
         self.middle()
-        self.done("what was begun ends", lambda: end(begun.pop() if begun else begin()))
+        self.done("the started operation completes", lambda: end(begun.pop() if begun else begin()))
 
 
 def key(name):
@@ -118,7 +118,7 @@ def scripts(attempt):
         client.delete(name)
         return double(keys=[name], args=[4]) == 8
 
-    # The second time it is known there.
+    # The second time the server has cached the script.
     assert run() and run()
 
 
@@ -168,7 +168,7 @@ def caching(attempt):
     eventually("the new value is seen", lambda: caching.get(name) == "new")
     cache = caching.get_cache() if hasattr(caching, "get_cache") else None
     if cache is not None and cache.size == 0:
-        # Read once more: what was on its way when the invalidation came is not kept.
+        # Read again: a reply that was in flight during the invalidation is not cached.
         assert caching.get(name) == "new"
         if cache.size == 0:
             assert attempt.mode.name == "sentinel"
@@ -190,7 +190,7 @@ def blocking(attempt):
 
 def scan_iterators(attempt):
     client = attempt.connect()
-    # Without the tag: over all masters.
+    # Without the hash tag, so the keys are spread over all masters.
     names = {f"scanned{number}" for number in range(100)}
     for name in names:
         client.set(name, 1)
@@ -240,7 +240,7 @@ def acl(attempt):
 
 def tls(attempt):
     client = attempt.connect(tls=True)
-    # Over all masters, and one at the master that dies.
+    # Keys on all masters, and one on the master that dies.
     names = [key("tls"), *(f"tls{number}" for number in range(20))]
     assert all(client.set(name, "before") for name in names)
     attempt.middle()
@@ -270,7 +270,7 @@ PLAIN = {
     "ACL": acl,
     "TLS": tls,
 }
-# How the others meet a master's death is the judge's matter (docs/judge.md).
+# The client conformance tests (docs/judge.md) cover failovers for the other features.
 KILLED = {
     "pipelines": pipelines,
     "cluster pipelines": cluster_pipelines,

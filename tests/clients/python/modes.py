@@ -1,4 +1,4 @@
-"""How redis-py finds its servers: one, a group that sentinels watch, a cluster."""
+"""The deployments that redis-py connects to: one server, a sentinel group, a cluster."""
 
 import contextlib
 import os
@@ -9,14 +9,14 @@ from redis.crc import key_slot
 from redis.sentinel import Sentinel
 
 MODES = {"standalone": "server", "sentinel": "sentinel", "cluster": "cluster"}
-# A group that speaks TLS speaks nothing else: it stands beside the one that does not.
+# A sentinel group with TLS accepts only TLS connections, so a second group runs without TLS.
 HAVE_BOTH_KINDS_OF_PORTS = ("standalone", "cluster")
 # The hash tag of every key whose master is killed.
 TAG = "{key:0}"
 
 
 class Mode:
-    """The servers of a mode, and clients of them."""
+    """The servers of a mode, and a factory for their clients."""
 
     def __init__(self, name, kit, certificates):
         self.name, self._kit, self._certificates = name, kit, str(certificates)
@@ -37,11 +37,11 @@ class Mode:
 
     @property
     def places(self):
-        """All that stands for this mode."""
+        """All deployments of this mode."""
         return list({place.name: place for place in (self.place, self.tls_place)}.values())
 
     def connect(self, tls=False, replicas=False, **options):
-        """A client; over TLS, or one that reads from replicas, if so told."""
+        """Connects a client, over TLS if `tls`, reading from replicas if `replicas`."""
         options = {"decode_responses": True, "socket_timeout": 10, **options}
         secure = {"ssl": True, "ssl_ca_certs": f"{self._certificates}/ca.crt"} if tls else {}
         options.update(secure)
@@ -60,7 +60,7 @@ class Mode:
         return RedisCluster(startup_nodes=[ClusterNode(*address) for address in addresses], **options)
 
     def on_servers(self, *words):
-        """What each server says to this; nothing for one that does not run."""
+        """The reply of each running server to a command."""
         said = []
         for host, port in self.place.addresses:
             with contextlib.suppress(redis.exceptions.ConnectionError), redis.Redis(host=host, port=port) as server:
@@ -68,7 +68,7 @@ class Mode:
         return said
 
     def master_of_tag(self, place):
-        """The number of the node that serves the keys with the tag."""
+        """The index of the node that serves the keys with the hash tag."""
         if self.name == "sentinel":
             return place.master()
         slot = key_slot(TAG.encode())

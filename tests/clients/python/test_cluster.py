@@ -35,8 +35,8 @@ def connect(cluster, protocol=2):
     )
 
 
-def patiently(action, *arguments):
-    """Tries again for as long as a failover may take on a slow machine."""
+def retry(action, *arguments):
+    """Retries until a failover must have completed, even on a slow machine."""
     end = time.monotonic() + 60
     while True:
         try:
@@ -49,23 +49,23 @@ def patiently(action, *arguments):
 
 def write_all(client, keys, value):
     for key in keys:
-        assert patiently(client.set, key, value)
+        assert retry(client.set, key, value)
 
 
 def read_all(client, keys, value):
     for key in keys:
-        assert patiently(client.get, key) == value, key
+        assert retry(client.get, key) == value, key
 
 
-def test_every_slot_through_the_loss_of_a_master(cluster):
+def test_every_slot_works_after_master_dies(cluster):
     keys = key_for_every_slot()
     client = connect(cluster)
     write_all(client, keys, "first")
     for index in range(3):
-        # What is on the replicas when the master dies must be there afterwards.
+        # Keys that are on the replicas when the master dies must not be lost.
         wait_until_replicated(cluster.ports[index])
 
-    # Another client writes all the while.
+    # Another client writes all the time.
     over = threading.Event()
     rounds = 0
     failures = []
@@ -77,7 +77,7 @@ def test_every_slot_through_the_loss_of_a_master(cluster):
             while not over.is_set():
                 write_all(other, keys[::64], f"round {rounds}")
                 rounds += 1
-        except Exception as error:  # the thread's end is checked below
+        except Exception as error:  # the error is checked below
             failures.append(error)
 
     writer = threading.Thread(target=keep_writing)

@@ -24,7 +24,7 @@ def eventually(what, condition):
 
 
 def fill(client, key):
-    """One collection of every kind, all in the slot of `key`."""
+    """Writes one collection of every type, all in the slot of `key`."""
     assert client.rpush(f"{{{key}}}list", *range(200)) == 200
     assert client.hset(f"{{{key}}}hash", mapping={f"f{n}": n for n in range(200)}) == 200
     assert client.sadd(f"{{{key}}}set", *range(600)) == 600
@@ -34,7 +34,7 @@ def fill(client, key):
 
 
 def check(client, key):
-    """What [`fill`] wrote is there, asked for by every kind's own commands."""
+    """Checks that the collections of `fill` are complete, with the commands of each type."""
     name = "{{{}}}{}".format
     assert patiently(client.lrange, name(key, "list"), 0, -1) == [str(n) for n in range(200)]
     assert client.lpos(name(key, "list"), "150") == 150
@@ -51,7 +51,7 @@ def check(client, key):
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_what_waits_is_served(cluster, key, protocol):
+def test_blocked_clients_are_served(cluster, key, protocol):
     with contextlib.closing(connect(cluster, protocol)) as client, contextlib.closing(connect(cluster)) as other:
         table = [
             (lambda: client.blpop([key], 30), lambda: other.rpush(key, "v"), [key, "v"]),
@@ -72,8 +72,8 @@ def test_what_waits_is_served(cluster, key, protocol):
         assert client.blpop([key], 0.05) is None
 
 
-def test_consumers_go_on_at_the_new_master(cluster):
-    # Not the first master: redis-py asks that one where the keys of XREADGROUP are, and no other if it died.
+def test_consumers_continue_on_new_master(cluster):
+    # Not the first master: redis-py queries only that one for the keys of XREADGROUP, and fails if it is dead.
     key, port = key_for_every_slot()[16383], cluster.ports[2]
     client = connect(cluster, protocol=3)
     fill(client, key)

@@ -1,4 +1,4 @@
-"""What redis-py offers, in every mode and both protocols; each feature of each is a cell of the table in docs/clients.md."""
+"""Tests redis-py's features in every mode and both protocols; each feature is a cell of docs/clients.md."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from features import KILLED, PLAIN, Attempt
 from modes import MODES, Mode
 from waiting import wait_until_replicated
 
-# For all features together, on a slow machine.
+# The time limit in seconds for all features together, on a slow machine.
 TIMEOUT = 90
 
 
@@ -38,7 +38,7 @@ def protocol(request):
 
 
 def note(mode, protocol, feature, result):
-    """A line for scripts/clients-page, if it asks for one."""
+    """Writes a line for scripts/clients-page, if it requested them."""
     folder = os.environ.get("CLIENTS_TABLE")
     if not folder:
         return
@@ -49,7 +49,7 @@ def note(mode, protocol, feature, result):
 
 
 @pytest.mark.parametrize("feature", PLAIN)
-def test_a_feature(feature, mode, protocol):
+def test_feature(feature, mode, protocol):
     result = "failed"
     try:
         with Attempt(mode, protocol) as attempt:
@@ -61,22 +61,22 @@ def test_a_feature(feature, mode, protocol):
 
 
 @pytest.mark.timeout(400)
-def test_features_with_their_master_killed_in_the_middle(mode, protocol):
-    """The last one: all at the same time, so that one death is in the middle of each."""
+def test_features_with_killed_master(mode, protocol):
+    """Runs all features concurrently, so that one kill happens in the middle of each."""
     if mode.name == "standalone":
-        pytest.skip("not meant: one server")
+        pytest.skip("one server has no failover")
     if protocol == 2:
-        pytest.skip("a death is the same in both protocols")
+        pytest.skip("failover does not depend on the protocol")
     run = KilledRun(mode, protocol)
-    run.to_the_middle()
+    run.wait_for_middle()
     dead = [(place, mode.master_of_tag(place)) for place in mode.places]
     try:
         for place, master in dead:
             wait_until_replicated(place.ports[master])
             place.kill(master)
-        run.to_the_end()
+        run.continue_after_kill()
     finally:
-        run.bring_back(dead)
+        run.restart_masters(dead)
     for feature, result in run.results.items():
         result = "failed" if feature in run.failures else result
         note(f"{mode.name}, master killed", protocol, feature, result)
@@ -84,14 +84,14 @@ def test_features_with_their_master_killed_in_the_middle(mode, protocol):
 
 
 class KilledRun:
-    """All of KILLED at once, each in a thread; they wait for each other in the middle."""
+    """Runs all of KILLED at once, each in a thread; they wait for each other in the middle."""
 
     def __init__(self, mode, protocol):
         self.mode, self.protocol = mode, protocol
         self.results = dict.fromkeys(KILLED, "failed")
         self.failures = {}
         self._changed = threading.Condition()
-        self._on_the_way, self._in_the_middle = set(KILLED), set()
+        self._before_middle, self._after_middle = set(KILLED), set()
         self._killed = threading.Event()
         for feature in KILLED:
             threading.Thread(target=self._attempt, args=[feature], daemon=True).start()
@@ -100,40 +100,40 @@ class KilledRun:
         try:
             with Attempt(self.mode, self.protocol, kill=lambda: self._await_the_kill(feature)) as attempt:
                 self.results[feature] = KILLED[feature](attempt) or "yes"
-            assert self.results[feature] != "yes" or feature in self._in_the_middle, "it never came to its middle"
+            assert self.results[feature] != "yes" or feature in self._after_middle, "it never reached its middle"
         except BaseException:  # shown by the test itself
             self.failures[feature] = traceback.format_exc()
         with self._changed:
-            self._on_the_way.discard(feature)
-            self._in_the_middle.discard(feature)
+            self._before_middle.discard(feature)
+            self._after_middle.discard(feature)
             self._changed.notify()
 
     def _await_the_kill(self, feature):
         with self._changed:
-            self._on_the_way.discard(feature)
-            self._in_the_middle.add(feature)
+            self._before_middle.discard(feature)
+            self._after_middle.add(feature)
             self._changed.notify()
-        assert self._killed.wait(2 * TIMEOUT), "nobody killed the master"
+        assert self._killed.wait(2 * TIMEOUT), "the master was not killed"
 
-    def to_the_middle(self):
-        """Until each feature waits there, or has ended without it."""
-        self._wait(self._on_the_way)
+    def wait_for_middle(self):
+        """Waits until each feature has reached its middle or has ended."""
+        self._wait(self._before_middle)
 
-    def to_the_end(self):
+    def continue_after_kill(self):
         self._killed.set()
-        self._wait(self._in_the_middle)
+        self._wait(self._after_middle)
 
-    def _wait(self, those):
-        """Until there are none; who takes too long has failed, and is waited for no longer."""
+    def _wait(self, running):
+        """Waits until `running` is empty; features that exceed the timeout have failed."""
         with self._changed:
-            self._changed.wait_for(lambda: not those, TIMEOUT)
-            self.failures.update(dict.fromkeys(those, f"still under way after {TIMEOUT} s"))
+            self._changed.wait_for(lambda: not running, TIMEOUT)
+            self.failures.update(dict.fromkeys(running, f"still running after {TIMEOUT} s"))
 
-    def bring_back(self, dead):
-        """The failover's own end: the dead are replicas of their successors."""
+    def restart_masters(self, dead):
+        """Restarts the killed masters and checks that they become replicas of their successors."""
         for place, master in dead:
             if place.nodes()[master]["pid"] is None:
                 place.restart(master)
             place.wait_until_whole()
             if place.nodes()[master]["role"] != "replica":
-                self.failures["the end"] = "the dead one is no replica"
+                self.failures["restart"] = "the restarted master is not a replica"

@@ -1,4 +1,4 @@
-"""The judge (docs/judge.md) on redis-py: the whole card, twice with the same seed."""
+"""Client conformance tests (docs/judge.md) of redis-py: all scenarios, twice with the same seed."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 ADAPTER = ROOT / "crates" / "client-conformance" / "adapters" / "redis_py.py"
-# Most of a scenario is waiting, so many are played at once.
+# Scenarios mostly wait, so many run concurrently.
 JOBS = "8"
 
 
@@ -18,13 +18,13 @@ def card(tmp_path, name):
     judge = pathlib.Path(os.environ["REDOUBT"]).parent / "redoubt-test"
     command = [judge, "judge", "--jobs", JOBS, "--seed", "3", "--json", file, "--", sys.executable, ADAPTER]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    # Not all of it is good, which is no failure of the judge.
+    # Some scenarios fail for redis-py, so the exit status is not 0.
     assert done.returncode in (0, 1), done.stderr
     return json.loads(file.read_text())
 
 
 def verdict(case):
-    """The reasons of a verdict, but for costs, which depend on when threads run, and without figures."""
+    """The findings of a verdict, without numbers and without costs, which depend on thread timing."""
     is_kept = lambda finding: finding["grade"] != "costly" or finding["text"].startswith("hides")
     texts = [f"{finding['grade']}: {finding['text']}" for finding in case["findings"] if is_kept(finding)]
     return sorted(re.sub(r"\d+", "N", text) for text in texts)
@@ -35,13 +35,13 @@ def evidence(case):
     return "\n".join([f"{case['name']}: {verdict(case)}", *lines, case["complaints"]])
 
 
-def test_the_same_seed_gives_the_same_verdicts_on_the_whole_card(tmp_path):
+def test_same_seed_gives_same_verdicts_for_all_scenarios(tmp_path):
     first, second = card(tmp_path, "first"), card(tmp_path, "second")
     pairs = list(zip(first["cases"], second["cases"], strict=True))
     different = [evidence(case) for pair in pairs if verdict(pair[0]) != verdict(pair[1]) for case in pair]
     assert not different, "\n\n".join(different)
     assert first["library"]["library"] == "redis-py"
     verdicts = {case["name"]: verdict(case) for case in first["cases"]}
-    # What the judge is for: it has the library run a command once more by itself, and says so.
+    # redis-py retries a command by itself, which the test must report.
     assert "executes twice: INCR" in " ".join(verdicts["reply-lost"])
     assert verdicts["moved-once"] == []

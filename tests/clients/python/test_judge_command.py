@@ -1,4 +1,4 @@
-"""The judge's command line (docs/judge.md), with a client that has a fault or none."""
+"""The command line of the client conformance tests (docs/judge.md), with correct and faulty clients."""
 
 import json
 import os
@@ -11,7 +11,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
 CLIENT = ROOT / "crates" / "client-conformance" / "tests" / "adapters" / "planted.py"
-# Clients with faults that this scenario shows, and with none.
+# Test clients: a correct one, and ones with a fault that the scenario detects.
 SCENARIO = "reply-lost"
 GOOD, HARMFUL = "", "executes-twice"
 
@@ -29,12 +29,12 @@ def judge(*options, fault=GOOD):
     return run(redoubt().parent / "redoubt-test", "judge", "--only", SCENARIO, *options, "--", *adapter)
 
 
-def test_the_servers_binary_finds_the_one_for_testing_beside_itself(tmp_path):
+def test_redoubt_binary_finds_redoubt_test_in_its_folder(tmp_path):
     listed = run(redoubt(), "judge", "--list")
     assert listed.returncode == 0 and f"{SCENARIO} (" in listed.stdout, listed.stderr
     for task in ("chaos", "testkit"):
         assert run(redoubt(), task, "--help").returncode == 0
-    # And where it is not, it says how to get it.
+    # If it is missing, the error says how to install it.
     alone = tmp_path / "redoubt"
     alone.symlink_to(redoubt())
     copy = tmp_path / "copy"
@@ -46,7 +46,7 @@ def test_the_servers_binary_finds_the_one_for_testing_beside_itself(tmp_path):
         assert done.returncode == 1 and "cargo build --package redoubt-test" in done.stderr, done.stderr
 
 
-def test_the_exit_status_says_whether_all_is_well():
+def test_exit_status_shows_failed_scenarios():
     assert judge().returncode == 0
     guilty = judge(fault=HARMFUL)
     assert guilty.returncode == 1 and "executes twice: INCR" in guilty.stdout
@@ -57,7 +57,7 @@ def test_the_exit_status_says_whether_all_is_well():
         assert nothing.returncode == 2 and words in nothing.stderr
 
 
-def test_what_is_listed_is_what_is_chosen():
+def test_listed_scenarios_can_be_selected():
     listed = run(redoubt(), "judge", "--list", "--only", "sentinels,tls").stdout
     names = [line.split(" (")[0] for line in listed.splitlines() if line and not line.startswith(" ")]
     assert {"sentinel-is-stale", "certificate-is-renewed"} <= set(names), names
@@ -69,7 +69,7 @@ def asked(file):
     return [entry["text"] for entry in case["log"] if entry["what"] == "step"]
 
 
-def test_keys_are_drawn_from_the_seed(tmp_path):
+def test_keys_depend_on_seed(tmp_path):
     files = [tmp_path / name for name in ("first", "second", "other")]
     for file, seed in zip(files, (5, 5, 6), strict=True):
         judge("--seed", seed, "--json", file)
@@ -77,7 +77,7 @@ def test_keys_are_drawn_from_the_seed(tmp_path):
     assert first == second != other
 
 
-def test_the_card_comes_in_each_form(tmp_path):
+def test_report_is_available_in_each_format(tmp_path):
     done = judge(
         "--json", tmp_path / "json", "--junit", tmp_path / "junit", "--html", tmp_path / "html", "--evidence", fault=HARMFUL
     )
@@ -88,7 +88,7 @@ def test_the_card_comes_in_each_form(tmp_path):
     assert "executes twice: INCR" in (tmp_path / "html").read_text()
 
 
-def test_a_baseline_tells_what_got_worse(tmp_path):
+def test_baseline_shows_regressions(tmp_path):
     card = tmp_path / "card"
     judge("--json", card, fault=HARMFUL)
     again = judge("--baseline", card, fault=HARMFUL)
@@ -99,7 +99,7 @@ def test_a_baseline_tells_what_got_worse(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["cluster", "sentinels"])
-def test_any_server_can_be_named(mode, tmp_path):
+def test_server_program_can_be_selected(mode, tmp_path):
     scenario, program = {"cluster": "moved-once", "sentinels": "sentinel-master-is-demoted"}[mode], redoubt()
     options = ["--server", program, *(["--sentinel", program] if mode == "sentinels" else [])]
     card = tmp_path / "card"

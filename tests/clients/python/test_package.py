@@ -1,4 +1,4 @@
-"""The test kit as a package: built as an index gets it, installed from that alone, with what its readers look for."""
+"""The test kit's Python package: built as for publication, installed from the archive, with complete metadata."""
 
 import email
 import os
@@ -17,9 +17,9 @@ BUILD = "import sys; from setuptools import build_meta as build; print(getattr(b
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """The archive of the sources, and the wheel that is made of them."""
+    """The source archive, and the wheel built from it."""
     out = tmp_path_factory.mktemp("built")
-    # Of a copy: a build leaves folders beside its sources.
+    # Build a copy, because builds create folders beside the sources.
     source = shutil.copytree(ROOT / "testkit/python", out / "source", ignore=shutil.ignore_patterns("__pycache__"))
 
     def build(kind, folder):
@@ -35,7 +35,7 @@ def built(tmp_path_factory):
     return sdist, wheel
 
 
-def test_a_package_says_what_it_is_and_under_which_licence(built):
+def test_package_has_description_and_licence(built):
     _, wheel = built
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
@@ -46,17 +46,17 @@ def test_a_package_says_what_it_is_and_under_which_licence(built):
     assert licences == [(ROOT / "LICENSE").read_text()]
     assert said["Description-Content-Type"] == "text/markdown" and "## Versions" in said.get_payload()
     assert said["Requires-Python"] and said["Summary"] and said["Keywords"]
-    # Of a test kit nobody wants anything else installed.
+    # The test kit has no dependencies.
     assert said.get_all("Requires-Dist") is None
 
 
-def test_what_is_installed_brings_its_fixtures_along(built, tmp_path):
+def test_installed_package_provides_fixtures(built, tmp_path):
     _, wheel = built
     install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index", "--no-deps"]
     subprocess.run([sys.executable, *install, "--target", str(tmp_path), str(wheel)], check=True)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     environment.pop("PYTEST_ADDOPTS", None)
-    # From a folder of its own, without the settings by which the tests here find the sources.
+    # In a separate folder, without the settings with which these tests find the sources.
     listed = subprocess.run(
         [sys.executable, "-m", "pytest", "--fixtures", "--collect-only", "-p", "no:cacheprovider", str(tmp_path)],
         cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,

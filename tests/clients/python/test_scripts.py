@@ -7,7 +7,7 @@ import pytest
 import redis
 
 
-def test_a_script_that_the_server_has_forgotten_is_sent_again(client):
+def test_flushed_script_is_loaded_again(client):
     double = client.register_script("return redis.call('incrby', KEYS[1], ARGV[1] * 2)")
     assert double(keys=["n"], args=[2]) == 4
     client.script_flush()
@@ -38,7 +38,7 @@ def test_functions_survive_a_copy_to_another_server(client):
     assert client.fcall("add", 1, "n", 5) == 10
 
 
-def test_a_lock_is_held_by_one(client):
+def test_lock_has_one_holder(client):
     first = client.lock("resource", timeout=10)
     second = client.lock("resource", timeout=10, blocking=False)
     assert first.acquire()
@@ -52,7 +52,7 @@ def test_a_lock_is_held_by_one(client):
         second.release()
 
 
-def test_a_lock_whose_time_is_over_is_nobodys(client):
+def test_expired_lock_is_free(client):
     lock = client.lock("resource", timeout=0.1)
     assert lock.acquire()
     deadline = time.monotonic() + 10
@@ -63,7 +63,7 @@ def test_a_lock_whose_time_is_over_is_nobodys(client):
         lock.release()
 
 
-def test_many_threads_count_under_a_lock(server):
+def test_lock_protects_counter_of_many_threads(server):
     def work():
         with redis.Redis(port=server) as client:
             for _ in range(50):
@@ -80,8 +80,8 @@ def test_many_threads_count_under_a_lock(server):
         assert client.get("count") == b"200"
 
 
-# A reentrant lock as a hash: its fields are owners, their values how often they hold it. Who waits hears of the
-# release on a channel.
+# A reentrant lock as a hash: its fields are owners, their values the number of acquisitions. Releases are published
+# on a channel for waiting clients.
 ACQUIRE = """
 if redis.call('exists', KEYS[1]) == 0 or redis.call('hexists', KEYS[1], ARGV[2]) == 1 then
   redis.call('hincrby', KEYS[1], ARGV[2], 1)
@@ -125,7 +125,7 @@ def test_a_reentrant_lock(client):
         assert acquire(keys=keys[:1], args=[30000, "b"]) is None
 
 
-# A fair lock: who waits stands in a list, with a time in a sorted set until which that is believed.
+# A fair lock: a list contains the waiting clients, a sorted set the times when their entries expire.
 ACQUIRE_IN_TURN = """
 while true do
   local first = redis.call('lindex', KEYS[2], 0)
@@ -154,7 +154,7 @@ return redis.call('pttl', KEYS[1])
 """
 
 
-def test_a_fair_lock_is_given_in_turn(client):
+def test_fair_lock_is_granted_in_order(client):
     acquire = client.register_script(ACQUIRE_IN_TURN)
     keys = ["{fair}", "{fair}:queue", "{fair}:times"]
 
@@ -168,12 +168,12 @@ def test_a_fair_lock_is_given_in_turn(client):
     assert attempt("b") is None
     client.delete(keys[0])
     assert attempt("d", now=900) == -2, "c stands before it"
-    # Nobody has heard of c for too long.
+    # The entry of c has expired.
     assert attempt("d", now=1001) is None
     assert client.lrange(keys[1], 0, -1) == []
 
 
-# A lock that many may read under, or one write: the hash has its mode, and its owners.
+# A read-write lock: the hash contains the mode and the owners.
 READ = """
 local mode = redis.call('hget', KEYS[1], 'mode')
 if mode == false then redis.call('hset', KEYS[1], 'mode', 'read') mode = 'read' end
@@ -199,10 +199,10 @@ return redis.call('pttl', KEYS[1])
 """
 
 
-def test_a_lock_for_many_readers_or_one_writer(client):
+def test_read_write_lock(client):
     read, write = client.register_script(READ), client.register_script(WRITE)
     keys = ["{rw}", "{rw}:timeout"]
-    # The second key is only the beginning of the names that are used: the script goes beyond what it declares.
+    # The second key is only a prefix: the script accesses keys that it did not declare.
     assert read(keys=keys, args=[30000, "a"]) is None
     assert read(keys=keys, args=[30000, "b"]) is None
     assert write(keys=keys[:1], args=[30000, "c"]) > 0

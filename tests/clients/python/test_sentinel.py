@@ -14,7 +14,7 @@ def successor(sentinel, old):
     return port if port != old else None
 
 
-def test_ten_failovers(group):
+def test_sentinel_client_survives_ten_failovers(group):
     sentinel = Sentinel(group.sentinels, socket_timeout=10)
     master = sentinel.master_for(MASTER, socket_timeout=10, decode_responses=True)
     replica = sentinel.slave_for(MASTER, socket_timeout=10, decode_responses=True)

@@ -6,7 +6,7 @@ import pytest
 import redis
 
 
-def test_a_pipeline_is_a_transaction(client):
+def test_pipeline_is_a_transaction(client):
     with client.pipeline(transaction=True) as pipe:
         assert pipe.set("a", 1).incr("a").get("a").execute() == [True, 2, "2"]
         with pytest.raises(redis.exceptions.ResponseError, match="value is not an integer"):
@@ -14,7 +14,7 @@ def test_a_pipeline_is_a_transaction(client):
     assert (client.get("a"), client.get("b")) == ("x", "1")
 
 
-def test_a_watched_key_that_changes_stops_the_transaction(client):
+def test_changed_watched_key_aborts_transaction(client):
     client.set("balance", 10)
     tries = []
 
@@ -39,7 +39,7 @@ def next_message(subscription):
     raise AssertionError("no message came")
 
 
-def test_messages(client):
+def test_pubsub_messages(client):
     with client.pubsub() as subscription:
         subscription.subscribe("news")
         subscription.psubscribe("n*")
@@ -55,7 +55,7 @@ def test_messages(client):
         assert next_message(subscription)["data"] == "again"
 
 
-def test_messages_of_a_shard(client):
+def test_sharded_pubsub_messages(client):
     with client.pubsub() as subscription:
         subscription.ssubscribe("orders")
         assert next_message(subscription)["type"] == "ssubscribe"

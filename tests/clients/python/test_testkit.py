@@ -1,4 +1,4 @@
-"""The Python package of the test kit, as tests of others use it."""
+"""The Python package of the test kit, as other projects use it."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ import redis
 import redoubt_testkit
 
 
-def test_a_cluster_in_a_line(redoubt_cluster):
+def test_cluster_fixture(redoubt_cluster):
     redoubt_cluster.kill(1)
     assert redoubt_cluster.wait_until_replaced(1) < 60
     redoubt_cluster.restart(1)
@@ -21,7 +21,7 @@ def test_a_cluster_in_a_line(redoubt_cluster):
 
 
 @pytest.mark.redoubt(partitions=True, options=["--maxmemory 50mb"])
-def test_a_marker_says_more(redoubt_sentinel):
+def test_marker_configures_fixture(redoubt_sentinel):
     old = redoubt_sentinel.master()
     with redis.Redis(port=redoubt_sentinel.ports[old]) as client:
         assert client.config_get("maxmemory")["maxmemory"] == "52428800"
@@ -32,7 +32,7 @@ def test_a_marker_says_more(redoubt_sentinel):
     assert redoubt_sentinel.master() != old
 
 
-def test_a_mistake_is_an_exception(redoubt_server):
+def test_invalid_request_raises_exception(redoubt_server):
     with pytest.raises(redoubt_testkit.TestkitError, match="nobody to replace it"):
         redoubt_server.failover()
 
@@ -45,7 +45,7 @@ time.sleep(600)
 """
 
 
-def test_servers_end_with_their_test_even_if_it_is_killed():
+def test_servers_end_when_test_process_is_killed():
     environment = dict(os.environ, PYTHONPATH=os.path.dirname(os.path.dirname(redoubt_testkit.__file__)))
     program = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True, env=environment)
     port = int(program.stdout.readline())

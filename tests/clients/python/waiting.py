@@ -1,15 +1,15 @@
-"""Waiting for what a failover may delay."""
+"""Waits for conditions that a failover may delay."""
 
 import time
 
 import redis
 
-# What an application catches and tries again.
+# The errors after which an application retries.
 ERRORS = (redis.exceptions.RedisError, redis.exceptions.RedisClusterException)
 
 
 def eventually(what, attempt):
-    """What `attempt` gives once it gives something, for as long as a failover may take on a slow machine."""
+    """Calls `attempt` until it returns a true value, for as long as a failover may take on a slow machine."""
     end = time.monotonic() + 60
     while True:
         failure = None
@@ -24,13 +24,13 @@ def eventually(what, attempt):
 
 
 def wait_until_replicated(port):
-    """Until the replicas of the master on this port have all that it has now."""
+    """Waits until the replicas of the master on this port have all its current data."""
     with redis.Redis(port=port) as master:
         wanted = master.info("replication")["master_repl_offset"]
 
-        def have_it():
+        def have_caught_up():
             info = master.info("replication")
             replicas = [value for name, value in info.items() if name.startswith("slave") and isinstance(value, dict)]
             return replicas and all(replica["offset"] >= wanted for replica in replicas)
 
-        eventually("the replicas have it", have_it)
+        eventually("the replicas have it", have_caught_up)

@@ -1,16 +1,17 @@
-//! The callers that each command can have, from its flags, and whether the tests of this package play it with each.
+//! Lists the callers that can execute each command, and checks that the tests of this package run it through each of
+//! them.
 //!
-//! A test gathers in [`Played`] what ran with its caller and did not fail; at its end [`Played::lacking`] names the
-//! commands that this caller can have and that did not run. Where a command cannot be played there is a reason: in
-//! `elsewhere.in` for all callers and some of its words, in `callers.tsv` for its whole, by callers. A reason of the latter for a command that was played all the
-//! same is named too, so that the reasons stay true.
+//! A test collects in [`ExecutedCommands`] the commands that its caller executed without error; at its end [`ExecutedCommands::missing_commands`]
+//! returns the commands that the caller can execute and did not. Exceptions need a reason: `elsewhere.in` lists
+//! commands, or some of their options, that no caller runs here; `callers.tsv` lists commands that one caller does not
+//! run. Entries of `callers.tsv` that turn out to be unnecessary are reported too.
 //!
-//! | caller | can have | played by |
+//! | caller | can execute | tested by |
 //! | --- | --- | --- |
 //! | client | every command | `tests/replies.rs`, one after another |
 //! | EXEC | those without `no_multi` | `tests/replies.rs`, in transactions |
 //! | script | those without `noscript` | `tests/replies.rs`, in scripts |
-//! | client that waited | those with `blocking` | `tests/blocking.rs` |
+//! | unblocked client | those with `blocking` | `tests/blocking.rs` |
 //! | master | those with `write` | `tests/replicas.rs`, by the stream; `tests/stream.rs`, word by word |
 //! | loader | those with `write` | `tests/replicas.rs`, by the append-only file and by a snapshot |
 
@@ -18,43 +19,43 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use harness::{Node, Value};
 
-/// Commands that no caller is played with here, and where they are tested or why not. A container stands for all its
-/// subcommands.
-const ELSEWHERE: &[(&str, &str)] = include!("elsewhere.in");
-/// Reasons why a command does not run with a caller: the caller or `Any`, the command, the reason, between tabs.
+/// Commands that no caller runs here, with the place where they are tested or the reason why not. A container command
+/// includes all its subcommands.
+const TESTED_ELSEWHERE: &[(&str, &str)] = include!("elsewhere.in");
+/// Reasons why a command does not run with a caller. Columns: the caller or `Any`, the command, the reason.
 const EXEMPT: &str = include_str!("callers.tsv");
 
-/// A caller that a command can have.
+/// A way in which a command gets executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Caller {
-    /// A client that sends one after another.
+    /// A client that sends commands one after another.
     Client,
-    /// EXEC.
+    /// EXEC, which runs the queued commands of a transaction.
     Exec,
-    /// A script.
+    /// A Lua script or function.
     Script,
-    /// A client that waited, for which the command is run again.
-    Waiter,
-    /// A replica, with what its master says.
+    /// A blocked client whose command is executed again.
+    UnblockedClient,
+    /// A replica that applies its master's stream.
     Master,
-    /// A server that loads what it wrote.
+    /// A server that loads its own AOF or snapshot.
     Loader,
 }
 
 impl Caller {
-    /// Whether it can have a command with these flags.
+    /// Whether this caller can execute a command with these flags.
     #[must_use]
-    pub fn can_have(self, flags: &BTreeSet<String>) -> bool {
+    pub fn can_execute(self, flags: &BTreeSet<String>) -> bool {
         match self {
             Self::Client => true,
             Self::Exec => !flags.contains("no_multi"),
             Self::Script => !flags.contains("noscript"),
-            Self::Waiter => flags.contains("blocking"),
+            Self::UnblockedClient => flags.contains("blocking"),
             Self::Master | Self::Loader => flags.contains("write"),
         }
     }
 
-    /// Why a command is not played with it alone.
+    /// The reason why this one caller does not run a command.
     fn own_reason(self, command: &str) -> Option<&'static str> {
         let caller = format!("{self:?}");
         let exempt = EXEMPT.lines().filter(|line| !line.starts_with('#')).map(|line| {
@@ -67,23 +68,23 @@ impl Caller {
     }
 }
 
-/// Why the tables have no form of this command, or not with all its words, if it is tested elsewhere.
+/// The reason why the tables do not have this command or all of its options, if it is tested elsewhere.
 #[must_use]
 pub fn tested_elsewhere(command: &str) -> Option<&'static str> {
-    ELSEWHERE.iter().find(|(listed, _)| stands_for(listed, command)).map(|(_, reason)| *reason)
+    TESTED_ELSEWHERE.iter().find(|(listed, _)| stands_for(listed, command)).map(|(_, reason)| *reason)
 }
 
-/// Whether a name of a list means this command: it is the same, or its container.
+/// Whether a listed name is this command or its container.
 fn stands_for(listed: &str, command: &str) -> bool {
     command.strip_prefix(listed).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
 }
 
-/// The flags of each command of a server, by names in capitals; a subcommand's stands behind its container's.
+/// The flags of each command of a server, keyed by upper-case names; subcommands include their container's name.
 #[derive(Debug, Clone)]
 pub struct Table(BTreeMap<String, BTreeSet<String>>);
 
 impl Table {
-    /// As the server tells them.
+    /// Reads the flags from COMMAND.
     #[must_use]
     pub fn of(node: &Node) -> Self {
         let mut table = Self(BTreeMap::new());
@@ -103,12 +104,12 @@ impl Table {
         }
     }
 
-    /// The commands with this flag.
+    /// The names of the commands that have this flag.
     pub fn with<'a>(&'a self, flag: &'a str) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |(_, flags)| flags.contains(flag)).map(|(name, _)| name.as_str())
     }
 
-    /// The name of the command that these words are, if there is one.
+    /// The name of the command or subcommand in a request.
     #[must_use]
     pub fn name_of(&self, words: &[Vec<u8>]) -> Option<&str> {
         let upper = |words: &[Vec<u8>]| String::from_utf8_lossy(&words.join(&b' ')).to_uppercase();
@@ -118,44 +119,44 @@ impl Table {
     }
 }
 
-/// The commands that ran and did not fail, by their callers.
+/// The commands that were executed without error, per caller.
 #[derive(Debug)]
-pub struct Played {
+pub struct ExecutedCommands {
     table: Table,
     names: BTreeSet<(Caller, String)>,
 }
 
-impl Played {
-    /// None yet, of the commands of this server.
+impl ExecutedCommands {
+    /// No executed commands yet, with the command table of this server.
     #[must_use]
-    pub fn none_of(node: &Node) -> Self {
+    pub fn for_server(node: &Node) -> Self {
         Self { table: Table::of(node), names: BTreeSet::new() }
     }
 
-    /// None of no commands, for tests.
+    /// Without a command table, for tests.
     #[cfg(test)]
-    pub(crate) fn none() -> Self {
+    pub(crate) fn without_table() -> Self {
         Self { table: Table(BTreeMap::new()), names: BTreeSet::new() }
     }
 
-    /// A command of these words ran.
+    /// Records that a command was executed.
     pub fn add(&mut self, caller: Caller, words: &[Vec<u8>]) {
         self.names.extend(self.table.name_of(words).map(|name| (caller, name.to_owned())));
     }
 
-    /// Adds all that ran elsewhere, with the same commands to choose from.
+    /// Adds the records of a run with the same command table.
     pub fn join(&mut self, other: Self) {
         self.names.extend(other.names);
     }
 
-    /// The mismatches of what the caller can have and what was played, a line each.
+    /// One line per command that the caller can execute and did not, and per exemption that is not needed.
     #[must_use]
-    pub fn lacking(&self, caller: Caller) -> Vec<String> {
+    pub fn missing_commands(&self, caller: Caller) -> Vec<String> {
         let of = |(name, flags): (&String, &BTreeSet<String>)| {
             let ran = self.names.contains(&(caller, name.clone()));
             match (ran, caller.own_reason(name)) {
                 (true, Some(reason)) => Some(format!("{name} ran with {caller:?}, in spite of: {reason}")),
-                (false, None) if caller.can_have(flags) && tested_elsewhere(name).is_none() => {
+                (false, None) if caller.can_execute(flags) && tested_elsewhere(name).is_none() => {
                     Some(format!("{name} did not run with {caller:?}"))
                 }
                 (true, None) | (false, _) => None,
@@ -169,7 +170,7 @@ impl Played {
 mod tests {
     use super::*;
 
-    fn played(callers: &[Caller], lines: &[&str]) -> Played {
+    fn executed(callers: &[Caller], lines: &[&str]) -> ExecutedCommands {
         let flags = |flags: &[&str]| flags.iter().map(|flag| (*flag).to_owned()).collect::<BTreeSet<_>>();
         let table = BTreeMap::from([
             ("BLPOP".to_owned(), flags(&["write", "blocking"])),
@@ -178,35 +179,45 @@ mod tests {
             ("WAIT".to_owned(), flags(&["blocking"])),
             ("XGROUP CREATE".to_owned(), flags(&["write"])),
         ]);
-        let mut played = Played { table: Table(table), names: BTreeSet::new() };
+        let mut executed = ExecutedCommands { table: Table(table), names: BTreeSet::new() };
         for line in lines {
             let words: Vec<Vec<u8>> = line.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-            callers.iter().for_each(|caller| played.add(*caller, &words));
+            callers.iter().for_each(|caller| executed.add(*caller, &words));
         }
-        played
+        executed
     }
 
     #[test]
-    fn a_command_that_a_caller_can_have_and_that_did_not_run_is_named() {
-        let all = played(&[Caller::Exec, Caller::Waiter], &["blpop l 0", "get a", "xgroup CREATE s g 0"]);
-        assert_eq!(all.lacking(Caller::Waiter), Vec::<String>::new());
-        assert_eq!(all.lacking(Caller::Script).len(), 4, "another caller's");
-        let some = played(&[Caller::Waiter, Caller::Loader], &["get a", "xgroup", "nosuch"]);
-        assert_eq!(some.lacking(Caller::Waiter), ["BLPOP did not run with Waiter"]);
+    fn commands_missing_from_callers_coverage_are_reported() {
+        let all = executed(
+            &[Caller::Exec, Caller::UnblockedClient],
+            &["blpop l 0", "get a", "xgroup CREATE s g 0"],
+        );
+        assert_eq!(all.missing_commands(Caller::UnblockedClient), Vec::<String>::new());
+        assert_eq!(all.missing_commands(Caller::Script).len(), 4, "another caller's");
+        let some = executed(&[Caller::UnblockedClient, Caller::Loader], &["get a", "xgroup", "nosuch"]);
+        assert_eq!(
+            some.missing_commands(Caller::UnblockedClient),
+            ["BLPOP did not run with UnblockedClient"]
+        );
         let of_loader = ["BLPOP did not run with Loader", "XGROUP CREATE did not run with Loader"];
-        assert_eq!(some.lacking(Caller::Loader), of_loader);
+        assert_eq!(some.missing_commands(Caller::Loader), of_loader);
     }
 
     #[test]
-    fn a_reason_that_is_not_true_any_more_is_named() {
+    fn outdated_exclusion_reasons_are_reported() {
         let lines = ["blpop l 0", "wait 0 0"];
-        let lacking = played(&[Caller::Waiter], &lines).lacking(Caller::Waiter);
-        assert_eq!(lacking.len(), 1, "{lacking:?}");
-        assert!(lacking[0].starts_with("WAIT ran with Waiter, in spite of: "), "{lacking:?}");
+        let missing_commands =
+            executed(&[Caller::UnblockedClient], &lines).missing_commands(Caller::UnblockedClient);
+        assert_eq!(missing_commands.len(), 1, "{missing_commands:?}");
+        assert!(
+            missing_commands[0].starts_with("WAIT ran with UnblockedClient, in spite of: "),
+            "{missing_commands:?}"
+        );
     }
 
     #[test]
-    fn a_container_stands_for_its_subcommands_alone() {
+    fn container_command_is_replaced_by_its_subcommands() {
         assert!(stands_for("CLUSTER", "CLUSTER NODES") && stands_for("GET", "GET"));
         assert!(!stands_for("CLUSTER", "CLUSTERSCAN") && !stands_for("CLUSTER NODES", "CLUSTER"));
     }

@@ -1,16 +1,16 @@
-//! When two replies to a command are the same.
+//! Decides when two replies to a command are equivalent.
 
 use harness::Value;
 
 use crate::Command;
-use crate::callers::{Caller, Played};
+use crate::callers::{Caller, ExecutedCommands};
+use crate::execution_mode::called;
 use crate::waivers::is_waived;
-use crate::way::called;
 
-/// How closely the replies to a command can be compared.
+/// How strictly the replies to a command can be compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Closeness {
-    /// To the byte.
+    /// Byte by byte.
     Exact,
     /// The same elements in any order.
     Unordered,
@@ -20,24 +20,24 @@ enum Closeness {
     Scan,
     /// A cursor, then pairs in any order.
     ScanPairs,
-    /// As many elements.
+    /// The same number of elements.
     Count,
     /// Positive numbers may differ by this much: time passed between the two servers.
     Near(i64),
-    /// Scores may be written in another way, as from Redis 7.2 on.
+    /// Scores may have another text for the same value, as in Redis before and after 7.2.
     Scores,
-    /// But for the lag of groups, which Valkey counts otherwise, and what Redis alone shows of a stream without
-    /// idempotent producers.
+    /// Equal except for the lag of consumer groups, which Valkey computes differently, and stream fields that only
+    /// Redis has for idempotent producers.
     Streams,
-    /// The same kind of reply; errors to the byte.
+    /// The same type of reply; errors byte by byte.
     Kind,
 }
 
-/// Whether a client that sent `command` could take either reply for the other.
+/// Whether the two replies to `command` are equivalent for a client.
 #[must_use]
 pub fn same(command: &Command, ours: &Value, theirs: &Value) -> bool {
     if called(command).len() < command.len() {
-        return same_in_order(command, &without_order(ours), &without_order(theirs));
+        return same_in_order(command, &sort_unordered(ours), &sort_unordered(theirs));
     }
     same_in_order(command, ours, theirs)
 }
@@ -48,9 +48,9 @@ fn same_in_order(command: &Command, ours: &Value, theirs: &Value) -> bool {
         || match closeness(command) {
             Closeness::Exact => false,
             Closeness::Unordered => sorted(ours) == sorted(theirs),
-            Closeness::Pairs => paired(ours) == paired(theirs),
+            Closeness::Pairs => sort_pairs(ours) == sort_pairs(theirs),
             Closeness::Scan => same_scan(ours, theirs, sorted),
-            Closeness::ScanPairs => same_scan(ours, theirs, paired),
+            Closeness::ScanPairs => same_scan(ours, theirs, sort_pairs),
             Closeness::Count => same_count(ours, theirs),
             Closeness::Near(most) => near(ours, theirs, most),
             Closeness::Scores => same_scores(ours, theirs),
@@ -59,26 +59,27 @@ fn same_in_order(command: &Command, ours: &Value, theirs: &Value) -> bool {
         }
 }
 
-/// Compares replies one after another, those that EXEC brings by the commands that were queued, and notes what ran.
+/// Compares the replies of a sequence in order. Replies of EXEC are compared by the queued commands. Records the
+/// executed commands.
 #[derive(Debug)]
 pub(crate) struct Queue<'a> {
     commands: Vec<Command>,
-    ran: &'a mut Played,
+    ran: &'a mut ExecutedCommands,
 }
 
 impl<'a> Queue<'a> {
-    pub(crate) fn new(ran: &'a mut Played) -> Self {
+    pub(crate) fn new(ran: &'a mut ExecutedCommands) -> Self {
         Self { commands: Vec::new(), ran }
     }
 
-    /// Whether a client that sent `command` after those before could take either reply for the other.
+    /// Whether the two replies to `command` are equivalent, given the commands before it.
     pub(crate) fn same(&mut self, command: &Command, ours: &Value, theirs: &Value) -> bool {
         if *theirs == Value::Simple("QUEUED".into()) {
             self.commands.push(command.clone());
             return ours == theirs;
         }
         let is = |word: &str| command.first().is_some_and(|name| name.eq_ignore_ascii_case(word.as_bytes()));
-        // A MULTI among them is refused and ends nothing.
+        // A nested MULTI is refused and does not end the transaction.
         if ["EXEC", "DISCARD", "RESET"].into_iter().any(is) {
             let queued = std::mem::take(&mut self.commands);
             if let (Value::Array(ours), Value::Array(theirs)) = (ours, theirs) {
@@ -93,7 +94,7 @@ impl<'a> Queue<'a> {
         same(command, ours, theirs)
     }
 
-    /// Notes a command that did not fail here, and the one that it has called if it is a script of [`called`].
+    /// Records a command without error, and the command that a script of [`called`] executed.
     fn note(&mut self, caller: Caller, command: &Command, ours: &Value) {
         if matches!(ours, Value::Error(_)) {
             return;
@@ -112,13 +113,13 @@ fn closeness(command: &Command) -> Closeness {
     };
     let compares_times = (3..command.len()).any(|index| ["GT", "LT"].contains(&upper(index).as_str()));
     match (upper(0).as_str(), upper(1).as_str()) {
-        // Against a time set by the same command a millisecond ago; PTTL shows what came of it.
+        // The same command may have set a time relative to now; PTTL compares the result.
         ("EXPIRE" | "PEXPIRE", _) if compares_times => Closeness::Kind,
         ("HEXPIRE" | "HPEXPIRE", _) if compares_times => Closeness::Count,
         ("KEYS" | "HKEYS" | "HVALS", _) => Closeness::Unordered,
         ("SMEMBERS" | "SINTER" | "SUNION" | "SDIFF" | "SPOP", _) => Closeness::Unordered,
         ("HGETALL", _) => Closeness::Pairs,
-        // A map that a script passes on.
+        // A script returns a map as a flat list.
         ("EVAL" | "EVAL_RO", script) if script.contains("HGETALL") => Closeness::Pairs,
         ("HSCAN" | "ZSCAN", _) if !(3..command.len()).any(|index| upper(index).starts_with("NO")) => {
             Closeness::ScanPairs
@@ -133,8 +134,8 @@ fn closeness(command: &Command) -> Closeness {
         ("SCAN" | "SSCAN" | "HSCAN", _) => Closeness::Scan,
         ("TTL" | "EXPIRETIME" | "HTTL" | "HEXPIRETIME", _) => Closeness::Near(60),
         ("PTTL" | "PEXPIRETIME" | "HPTTL" | "HPEXPIRETIME", _) => Closeness::Near(60_000),
-        // A random choice, the clock, an implementation's own figures, or a text that each version words anew;
-        // and a key whose time is past may still be counted.
+        // Random choices, clocks, implementation statistics, and texts that change with every version. DBSIZE may
+        // include expired keys.
         ("DBSIZE" | "RANDOMKEY" | "TIME" | "LASTSAVE" | "LOLWUT" | "DUMP" | "ROLE" | "HELLO" | "INFO", _)
         | ("OBJECT", "IDLETIME" | "REFCOUNT")
         | ("CLIENT", "ID" | "INFO" | "LIST")
@@ -145,7 +146,7 @@ fn closeness(command: &Command) -> Closeness {
     }
 }
 
-/// Whether two times, or lists of them, are at most so far apart.
+/// Whether two times, or lists of times, differ by at most `most`.
 fn near(ours: &Value, theirs: &Value, most: i64) -> bool {
     match (ours, theirs) {
         (Value::Int(a), Value::Int(b)) => {
@@ -162,7 +163,7 @@ fn near(ours: &Value, theirs: &Value, most: i64) -> bool {
     }
 }
 
-/// Whether they are equal but for the digits of large numbers.
+/// Whether two replies are equal except for the digits of large numbers.
 fn same_scores(ours: &Value, theirs: &Value) -> bool {
     match (ours, theirs) {
         (Value::Array(a), Value::Array(b)) => {
@@ -190,7 +191,7 @@ fn same_kind(ours: &Value, theirs: &Value) -> bool {
     }
 }
 
-/// The fields in which XINFO tells of idempotent producers.
+/// The fields of XINFO about idempotent producers.
 const PRODUCERS: &[&str] =
     &["idmp-duration", "idmp-maxsize", "pids-tracked", "iids-tracked", "iids-added", "iids-duplicates"];
 
@@ -201,7 +202,7 @@ fn same_streams(ours: &Value, theirs: &Value) -> bool {
     alike || !tells(ours) && without(ours, &left_out) == without(theirs, &left_out)
 }
 
-/// A copy without the fields of these names, in maps and flat lists of names and values, however deep.
+/// A copy without the named fields, in nested maps and in flat lists of names and values.
 pub(crate) fn without(value: &Value, names: &[&str]) -> Value {
     let is_left_out = |value: &Value| matches!(value, Value::Bulk(name) if names.iter().any(|other| name == other.as_bytes()));
     match value {
@@ -240,8 +241,8 @@ fn same_count(ours: &Value, theirs: &Value) -> bool {
     }
 }
 
-/// A copy whose pairs stand in order.
-fn paired(value: &Value) -> Value {
+/// A copy with sorted pairs.
+fn sort_pairs(value: &Value) -> Value {
     match value {
         Value::Array(items) if items.len().is_multiple_of(2) => {
             let mut pairs: Vec<Vec<Value>> = items.chunks(2).map(<[Value]>::to_vec).collect();
@@ -252,7 +253,7 @@ fn paired(value: &Value) -> Value {
     }
 }
 
-/// A copy whose elements (for a flat list of CONFIG GET: its pairs too) stand in order.
+/// A copy with sorted elements (a flat list of CONFIG GET is sorted by pairs).
 fn sorted(value: &Value) -> Value {
     let mut value = value.clone();
     match &mut value {
@@ -263,13 +264,13 @@ fn sorted(value: &Value) -> Value {
     value
 }
 
-/// A copy whose maps and sets stand in order, however deep: a script has them in tables, which know none.
-fn without_order(value: &Value) -> Value {
+/// A copy with sorted maps and sets, at every depth: scripts receive them as Lua tables, which have no order.
+fn sort_unordered(value: &Value) -> Value {
     match value {
-        Value::Array(items) => Value::Array(items.iter().map(without_order).collect()),
-        Value::Set(items) => sorted(&Value::Set(items.iter().map(without_order).collect())),
+        Value::Array(items) => Value::Array(items.iter().map(sort_unordered).collect()),
+        Value::Set(items) => sorted(&Value::Set(items.iter().map(sort_unordered).collect())),
         Value::Map(pairs) => {
-            let pair = |(key, value): &(Value, Value)| (without_order(key), without_order(value));
+            let pair = |(key, value): &(Value, Value)| (sort_unordered(key), sort_unordered(value));
             sorted(&Value::Map(pairs.iter().map(pair).collect()))
         }
         other => other.clone(),
@@ -279,7 +280,7 @@ fn without_order(value: &Value) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Protocol, Way};
+    use crate::{ExecutionMode, Protocol};
 
     fn bulk(text: &str) -> Value {
         Value::Bulk(text.into())
@@ -290,26 +291,26 @@ mod tests {
     }
 
     #[test]
-    fn most_replies_are_compared_to_the_byte() {
+    fn most_replies_are_compared_byte_by_byte() {
         assert!(!same(&command("GET a"), &Value::NullBulk, &Value::Null));
         assert!(!same(&command("SET a"), &Value::Error("ERR a".into()), &Value::Error("ERR b".into())));
     }
 
     #[test]
-    fn a_time_may_have_passed_but_not_come_or_gone() {
+    fn ttl_may_decrease_but_not_appear_or_disappear() {
         assert!(same(&command("pttl a"), &Value::Int(99_990), &Value::Int(100_000)));
         assert!(!same(&command("PTTL a"), &Value::Int(-1), &Value::Int(-2)));
     }
 
     #[test]
-    fn fields_come_in_any_order_with_their_values() {
+    fn field_value_pairs_are_compared_unordered() {
         let list = |items: &[i64]| Value::Array(items.iter().map(|item| Value::Int(*item)).collect());
         assert!(same(&command("HGETALL h"), &list(&[1, 2, 3, 4]), &list(&[3, 4, 1, 2])));
         assert!(!same(&command("HGETALL h"), &list(&[1, 2, 3, 4]), &list(&[1, 4, 3, 2])));
     }
 
     #[test]
-    fn a_large_score_may_have_other_digits_but_no_other_value() {
+    fn scores_are_compared_by_value_not_digits() {
         let scored = |score: &str| Value::Array(vec![bulk("m"), bulk(score)]);
         let command = command("ZRANGE z 0 -1 WITHSCORES");
         assert!(same(&command, &scored("9223372036854776000"), &scored("9.2233720368547758e+18")));
@@ -318,11 +319,11 @@ mod tests {
     }
 
     #[test]
-    fn what_exec_brings_is_compared_by_what_was_queued() {
+    fn exec_replies_are_compared_by_queued_commands() {
         let queued = Value::Simple("QUEUED".into());
         let ttl = |value| Value::Array(vec![Value::Int(value)]);
         for (line, equal) in [("PTTL a", true), ("GET a", false)] {
-            let mut ran = Played::none();
+            let mut ran = ExecutedCommands::without_table();
             let mut queue = Queue::new(&mut ran);
             assert!(queue.same(&command(line), &queued, &queued));
             let refused = Value::Error("ERR MULTI calls can not be nested".into());
@@ -332,8 +333,8 @@ mod tests {
     }
 
     #[test]
-    fn maps_lose_their_order_in_a_script_and_lists_do_not() {
-        let by_script = Way::Script.give(Protocol::V3, vec![command("XINFO GROUPS s")]).remove(0);
+    fn script_results_ignore_order_of_maps_but_not_lists() {
+        let by_script = ExecutionMode::Script.give(Protocol::V3, vec![command("XINFO GROUPS s")]).remove(0);
         let groups = |pairs: [(&str, i64); 2]| {
             Value::Array(vec![Value::Map(pairs.map(|(name, value)| (bulk(name), Value::Int(value))).into())])
         };
@@ -347,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn members_that_a_scan_gives_come_in_any_order() {
+    fn scanned_members_are_compared_unordered() {
         let scan = |members: [&str; 2]| Value::Array(vec![bulk("0"), Value::Array(members.map(bulk).into())]);
         let (ours, theirs) = (scan(["m", "1"]), scan(["1", "m"]));
         for (line, equal) in
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_come_in_any_order() {
+    fn keys_are_compared_unordered() {
         let list = |items: &[i64]| Value::Array(items.iter().map(|item| Value::Int(*item)).collect());
         assert!(same(&command("KEYS *"), &list(&[1, 2]), &list(&[2, 1])));
         assert!(!same(&command("KEYS *"), &list(&[1, 2]), &list(&[2, 2])));

@@ -1,42 +1,43 @@
-//! The page that says which commands there are, how each is tested, and what differs: made of what the servers say of
-//! their commands and of the tester's own tables.
+//! Generates the page of supported commands, how each is tested, and known differences, from COMMAND DOCS of the
+//! servers and the tables of this package.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use crate::{Document, tested_elsewhere, waivers};
 
-/// The reason in that list for a command that Valkey has and we do not.
-const NOT_THERE: &str = "not there";
-/// Commands that none of the servers to compare with has, and why they are here.
-pub const ONLY_HERE: &[(&str, &str)] =
+/// The reason in `elsewhere.in` for a command of Valkey that Redoubt does not have.
+const NOT_SUPPORTED: &str = "not there";
+/// Commands that only Redoubt has, and their purpose.
+pub const REDOUBT_ONLY: &[(&str, &str)] =
     &[("CLUSTER|FAILOVERS", "only in Redoubt"), ("INCREX", "Redis 8.8, not compared")];
-/// The page of differences, beside this one.
+/// The file name of the page of differences.
 const DIFFERENCES: &str = "differences.md";
 
 /// The commands of the three servers.
 #[derive(Debug, Clone)]
 pub struct Commands {
-    /// Ours.
+    /// Redoubt.
     pub ours: Vec<Document>,
-    /// Those of Valkey 9.1.
+    /// Valkey 9.1.
     pub valkey: Vec<Document>,
-    /// Those of Redis 8.6.
+    /// Redis 8.6.
     pub redis8: Vec<Document>,
 }
 
-/// Whether it is known that this command of Valkey's is not here.
+/// Whether Redoubt is known to lack this command of Valkey.
 #[must_use]
 pub fn is_missing(command: &str) -> bool {
-    tested_elsewhere(command) == Some(NOT_THERE)
+    tested_elsewhere(command) == Some(NOT_SUPPORTED)
 }
 
-/// Commands that the list of those tested elsewhere calls missing and that are there, and the other way round.
+/// Commands listed as missing that exist, and commands that are missing but not listed.
 #[must_use]
-pub fn wrongly_listed(commands: &Commands) -> Vec<String> {
+pub fn wrong_missing_entries(commands: &Commands) -> Vec<String> {
     let ours = names(&commands.ours);
-    let is_wrong =
-        |command: &&String| (tested_elsewhere(command) == Some(NOT_THERE)) == ours.contains(command.as_str());
+    let is_wrong = |command: &&String| {
+        (tested_elsewhere(command) == Some(NOT_SUPPORTED)) == ours.contains(command.as_str())
+    };
     commands.valkey.iter().map(|document| &document.name).filter(is_wrong).cloned().collect()
 }
 
@@ -44,7 +45,7 @@ fn names(documents: &[Document]) -> BTreeSet<&str> {
     documents.iter().map(|document| document.name.as_str()).collect()
 }
 
-/// The page of the documents.
+/// The text of docs/compatibility.md.
 #[must_use]
 pub fn compatibility_page(commands: &Commands) -> String {
     let mut page = "# Supported commands\n\n\
@@ -111,7 +112,7 @@ fn write_groups(commands: &Commands, page: &mut String) {
             "## {group}\n\n| command | since | tests | differences |\n| --- | --- | --- | --- |"
         );
         for (name, document) in documents {
-            let alone = ONLY_HERE.iter().find(|(only, _)| *only == name).map(|(_, reason)| *reason);
+            let alone = REDOUBT_ONLY.iter().find(|(only, _)| *only == name).map(|(_, reason)| *reason);
             let tested = tested_elsewhere(name).or(alone).unwrap_or("compared with Valkey");
             let differs = match waivers::count(name) {
                 0 => String::new(),

@@ -1,8 +1,7 @@
-//! The data left in a server when a sequence has run.
+//! Compares the data of two servers after a sequence.
 //!
-//! DEBUG DIGEST tells whether two servers hold the same. It differs also where the data does not: whether it counts when a
-//! hash's field expires is each server's own, and so are the digits of a score. So where digests differ, each key is
-//! looked at.
+//! DEBUG DIGEST shows whether two servers have equal data. It can differ for equal data: servers differ in how they
+//! digest hash fields with a TTL and in the digits of scores. If the digests differ, the keys are compared one by one.
 
 use std::time::Duration;
 
@@ -10,9 +9,9 @@ use harness::{Connection, Node, Value};
 
 use crate::{Command, same};
 
-/// The largest data is digested in so long.
+/// The time limit for a digest of the largest dataset.
 const DIGESTED: Duration = Duration::from_secs(600);
-/// As many as all have by default.
+/// The default number of databases.
 const DATABASES: usize = 16;
 
 /// The data of one server.
@@ -28,7 +27,7 @@ impl Data {
         Self { connection }
     }
 
-    /// A question that the two answer differently, and their answers.
+    /// A query to which the two servers reply differently, and their replies.
     pub(crate) fn difference(&mut self, theirs: &mut Self) -> Option<(Command, Value, Value)> {
         if self.digest() == theirs.digest() {
             return None;
@@ -36,10 +35,10 @@ impl Data {
         (0..DATABASES).find_map(|database| self.difference_in(database, theirs))
     }
 
-    /// Keys whose time is past are asked for first: a server may still hold them.
+    /// Scans all keys first, which makes both servers delete expired ones.
     fn digest(&mut self) -> Value {
         let mut lines: Vec<String> = (0..DATABASES)
-            // KEYS passes over such a key and leaves it.
+            // KEYS skips expired keys without deleting them.
             .flat_map(|database| [format!("SELECT {database}"), "SCAN 0 COUNT 100000000".to_owned()])
             .collect();
         lines.push("DEBUG DIGEST".to_owned());
@@ -78,7 +77,7 @@ impl Data {
         times.extend(fields);
         self.answers_differ(theirs, &command(&[b"HGETALL", key]))
             .or_else(|| self.answers_differ(theirs, &times))
-            // An older server has no such times.
+            // An older server does not have the commands for field TTLs.
             .filter(|(_, ours, theirs)| ![ours, theirs].iter().any(|it| it.is_error("ERR unknown command")))
     }
 
@@ -89,7 +88,7 @@ impl Data {
     }
 }
 
-/// The members of a sorted set and the values of their scores, whatever the digits.
+/// The members of a sorted set with their scores as numbers.
 fn scored(list: &Value) -> Vec<(Vec<u8>, Option<f64>)> {
     let score = |text: &[u8]| std::str::from_utf8(text).ok()?.parse().ok();
     let words = bytes_of(list);

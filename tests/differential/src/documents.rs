@@ -1,23 +1,23 @@
-//! The commands of a server as its COMMAND DOCS tells of them.
+//! Reads the commands of a server from COMMAND DOCS.
 
 use std::collections::BTreeSet;
 
 use harness::Value;
 
-/// A command, or a subcommand behind a space.
+/// A command, or a subcommand with its container's name and a space.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Document {
-    /// In capitals.
+    /// In upper case.
     pub name: String,
-    /// The family, as `sorted-set`.
+    /// The command group, such as `sorted-set`.
     pub group: String,
-    /// The version of the protocol's first server that had it.
+    /// The first server version that has the command.
     pub since: String,
-    /// The words that its arguments may be, in capitals.
+    /// The tokens that its arguments may contain, in upper case.
     pub words: BTreeSet<String>,
 }
 
-/// All of them in a reply to COMMAND DOCS, without those that only have subcommands.
+/// Every command and subcommand in a reply to COMMAND DOCS, except containers.
 #[must_use]
 pub fn read_documents(reply: &Value) -> Vec<Document> {
     let mut documents = Vec::new();
@@ -53,7 +53,7 @@ fn gather(reply: &Value, documents: &mut Vec<Document>) {
     }
 }
 
-/// The words among these arguments and those within them.
+/// Collects the tokens of these arguments and of nested arguments.
 fn gather_words(arguments: &Value, found: &mut BTreeSet<String>) {
     for argument in arguments.items() {
         for (name, value) in fields(argument) {

@@ -1,14 +1,14 @@
-//! From a seed to a sequence of commands.
+//! Generates a sequence of commands from a seed.
 
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::Command;
-use crate::grammar::{Form, Grammar, Part};
+use crate::grammar::{Form, FormPart, Grammar};
 
-/// Kinds of arguments that are made here; the others are lists of words in the tables.
-const MADE: &[&str] = &["commandline", "payload", "value"];
+/// Kinds of arguments that the generator creates; all others are lists of words in the tables.
+const GENERATED_KINDS: &[&str] = &["commandline", "payload", "value"];
 const COMMAND_LINES: &[&[&str]] = &[
     &["GET", "a"],
     &["MSET", "a", "1", "b", "2"],
@@ -22,7 +22,7 @@ const COMMAND_LINES: &[&[&str]] = &[
     &["MIGRATE", "h", "1", "k", "0", "10", "KEYS", "a", "b"],
     &["LCS", "a", "b"],
 ];
-/// The words that an argument is replaced by. No small positive number: as a time it would expire under the test.
+/// Replacement arguments. Small positive numbers are left out: as a TTL they would expire during the test.
 const NONSENSE: &[&str] = &[
     "",
     "nonsense",
@@ -45,59 +45,60 @@ const NONSENSE: &[&str] = &[
     "nan",
 ];
 
-/// Whether arguments of this kind are made by the generator.
-pub(crate) fn is_made(kind: &str) -> bool {
-    MADE.contains(&kind)
+/// Whether the generator creates arguments of this kind.
+pub(crate) fn is_generated(kind: &str) -> bool {
+    GENERATED_KINDS.contains(&kind)
 }
 
-/// Makes commands from a seed.
+/// Generates commands from a seed.
 #[derive(Debug)]
 pub struct Generator<'a> {
     grammar: &'a Grammar,
-    /// Serialized values that a real Redis made, for RESTORE.
+    /// Serialized values for RESTORE, made by a real Redis.
     payloads: &'a [Vec<u8>],
     random: ChaCha8Rng,
-    /// Of a kind some of whose words have this in them, only those are drawn.
+    /// If set, only words that contain this tag are used for kinds that have such words.
     tag: Option<&'static str>,
 }
 
 impl<'a> Generator<'a> {
-    /// The same seed makes the same commands.
+    /// Equal seeds generate equal commands.
     #[must_use]
     pub fn new(grammar: &'a Grammar, payloads: &'a [Vec<u8>], seed: u64) -> Self {
         Self { grammar, payloads, random: ChaCha8Rng::seed_from_u64(seed), tag: None }
     }
 
-    /// With keys of one slot alone, as far as the tables have such.
+    /// Uses only keys of one slot, for kinds that have keys with a hash tag.
     #[must_use]
     pub fn in_one_slot(self) -> Self {
         Self { tag: Some("{t}"), ..self }
     }
 
-    /// This many commands, then those that look at what they left behind.
+    /// Generates `length` commands, followed by those that inspect the resulting data.
     #[must_use]
     pub fn sequence(&mut self, length: usize) -> Vec<Command> {
         let mut commands: Vec<Command> = (0..length).map(|_| self.command()).collect();
         for database in ["0", "1", "2"] {
             commands.push(words(&["SELECT", database]));
             commands.push(words(&["KEYS", "*"]));
-            commands.extend(self.grammar.looks.iter().flat_map(|look| self.grammar.each(look)));
+            commands
+                .extend(self.grammar.inspections.iter().flat_map(|inspection| self.grammar.each(inspection)));
         }
         commands
     }
 
-    /// A command by its form, with an argument changed now and then.
+    /// A valid command, sometimes with a mutated argument.
     #[must_use]
     pub fn command(&mut self) -> Command {
         let form = self.form();
         let mut command = Command::new();
         self.expand(&form.parts, &mut command);
-        self.mutilate(form, &mut command);
+        self.mutate(form, &mut command);
         command
     }
 
-    /// A command whose words were then moved, repeated, replaced and dropped at random: options come several times and in
-    /// any order, option words stand where names and numbers belong, and numbers are wrong.
+    /// A command whose words were then moved, repeated, replaced and dropped at random: options come several times and
+    /// in any order, option words stand where names and numbers belong, and numbers are wrong.
     #[must_use]
     pub fn scrambled(&mut self) -> Command {
         let form = &self.grammar.forms[self.random.random_range(0..self.grammar.forms.len())];
@@ -109,7 +110,7 @@ impl<'a> Generator<'a> {
         command
     }
 
-    /// Changes one place of a command behind its name.
+    /// Changes one position of a command after its name.
     fn scramble(&mut self, form: &'a Form, command: &mut Command) {
         if command.len() < 2 {
             return;
@@ -143,12 +144,12 @@ impl<'a> Generator<'a> {
         for form in [form, form, any] {
             literals(&form.parts, &mut words);
         }
-        // Some forms have a kind of argument even for their name.
+        // Some forms have a placeholder even for the command name.
         let word = words.choose(&mut self.random).copied().unwrap_or("nonsense");
-        self.in_some_case(word)
+        self.random_case(word)
     }
 
-    /// A form, each as often as its weight says.
+    /// A random form, by weight.
     fn form(&mut self) -> &'a Form {
         let total: u32 = self.grammar.forms.iter().map(|form| form.weight).sum();
         let mut left = self.random.random_range(0..total);
@@ -163,21 +164,21 @@ impl<'a> Generator<'a> {
             .expect("the draw is below the sum of the weights")
     }
 
-    fn expand(&mut self, parts: &[Part], out: &mut Command) {
+    fn expand(&mut self, parts: &[FormPart], out: &mut Command) {
         for part in parts {
             match part {
-                Part::Word(word) => out.push(self.in_some_case(word)),
-                Part::Kind(kind) => self.argument(kind, out),
-                Part::Optional(inner) => {
+                FormPart::Word(word) => out.push(self.random_case(word)),
+                FormPart::Kind(kind) => self.argument(kind, out),
+                FormPart::Optional(inner) => {
                     if self.random.random_ratio(1, 3) {
                         self.expand(inner, out);
                     }
                 }
-                Part::Choice(choices) => {
+                FormPart::Choice(choices) => {
                     let chosen = self.random.random_range(0..choices.len());
                     self.expand(&choices[chosen], out);
                 }
-                Part::Repeated(inner) => {
+                FormPart::Repeated(inner) => {
                     for _ in 0..self.random.random_range(1..=3) {
                         self.expand(inner, out);
                     }
@@ -186,7 +187,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    fn in_some_case(&mut self, word: &str) -> Vec<u8> {
+    fn random_case(&mut self, word: &str) -> Vec<u8> {
         match self.random.random_range(0..10) {
             0 => word.to_lowercase().into_bytes(),
             _ => word.as_bytes().to_vec(),
@@ -202,7 +203,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// A word of this kind.
+    /// A random word of this kind.
     fn word(&mut self, kind: &str) -> Vec<u8> {
         let words = &self.grammar.words[kind];
         if let Some(tag) = self.tag {
@@ -227,7 +228,7 @@ impl<'a> Generator<'a> {
         }
     }
 
-    /// A payload, sometimes with a byte changed: the checksum must notice.
+    /// A payload, sometimes with a changed byte, which the checksum must detect.
     fn payload(&mut self) -> Vec<u8> {
         let mut payload = self.payloads.choose(&mut self.random).cloned().unwrap_or_default();
         if !payload.is_empty() && self.random.random_ratio(1, 6) {
@@ -237,14 +238,14 @@ impl<'a> Generator<'a> {
         payload
     }
 
-    /// Once in twelve, an argument is dropped, doubled, replaced or added.
-    fn mutilate(&mut self, form: &Form, command: &mut Command) {
-        if !form.may_be_mutilated || command.is_empty() || !self.random.random_ratio(1, 12) {
+    /// Drops, duplicates, replaces or adds an argument in one of twelve commands.
+    fn mutate(&mut self, form: &Form, command: &mut Command) {
+        if !form.can_be_mutated || command.is_empty() || !self.random.random_ratio(1, 12) {
             return;
         }
         let nonsense = NONSENSE.choose(&mut self.random).expect("not empty").as_bytes().to_vec();
         if nonsense == b"*" && command[0].eq_ignore_ascii_case(b"XADD") {
-            // An id by the clock.
+            // The word is an id that depends on the clock.
             return;
         }
         let at = self.random.random_range(1..=command.len());
@@ -259,14 +260,14 @@ impl<'a> Generator<'a> {
     }
 }
 
-/// The words of a form that stand for themselves.
-fn literals(parts: &[Part], found: &mut Vec<&'static str>) {
+/// Collects the literal words of a form.
+fn literals(parts: &[FormPart], found: &mut Vec<&'static str>) {
     for part in parts {
         match part {
-            Part::Word(word) => found.push(word),
-            Part::Kind(_) => {}
-            Part::Optional(inner) | Part::Repeated(inner) => literals(inner, found),
-            Part::Choice(choices) => choices.iter().for_each(|choice| literals(choice, found)),
+            FormPart::Word(word) => found.push(word),
+            FormPart::Kind(_) => {}
+            FormPart::Optional(inner) | FormPart::Repeated(inner) => literals(inner, found),
+            FormPart::Choice(choices) => choices.iter().for_each(|choice| literals(choice, found)),
         }
     }
 }
@@ -280,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_makes_the_same_commands() {
+    fn same_seed_generates_same_commands() {
         let grammar = Grammar::of(crate::Peer::Valkey);
         let make = |seed| Generator::new(&grammar, &[], seed).sequence(300);
         assert_eq!(make(1), make(1));

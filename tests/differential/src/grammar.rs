@@ -1,4 +1,4 @@
-//! The tables of command forms, read into trees.
+//! Parses the tables of command forms into syntax trees.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
@@ -6,31 +6,31 @@ use std::str::SplitWhitespace;
 
 use crate::{Command, Peer};
 
-/// A part of a form.
+/// A part of a command form.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Part {
-    /// Stands for itself.
+pub(crate) enum FormPart {
+    /// A literal word.
     Word(&'static str),
-    /// An argument of a kind that the generator knows.
+    /// An argument of a named kind.
     Kind(&'static str),
-    /// May be left out.
-    Optional(Vec<Part>),
-    /// One of these.
-    Choice(Vec<Vec<Part>>),
-    /// One to three times.
-    Repeated(Vec<Part>),
+    /// Present or absent.
+    Optional(Vec<FormPart>),
+    /// One of the alternatives.
+    Choice(Vec<Vec<FormPart>>),
+    /// One to three repetitions.
+    Repeated(Vec<FormPart>),
 }
 
 /// One form of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Form {
     pub(crate) weight: u32,
-    /// Whether arguments may be dropped, doubled or replaced.
-    pub(crate) may_be_mutilated: bool,
-    pub(crate) parts: Vec<Part>,
+    /// Whether the generator may drop, duplicate or replace arguments.
+    pub(crate) can_be_mutated: bool,
+    pub(crate) parts: Vec<FormPart>,
 }
 
-/// A table for each family of commands.
+/// A table for each group of commands.
 const TABLES: &[&str] = &[
     include_str!("commands/bitmap.txt"),
     include_str!("commands/acl.txt"),
@@ -60,110 +60,114 @@ const TABLES: &[&str] = &[
 /// The words of each kind of argument.
 type Words = BTreeMap<&'static str, Vec<Vec<u8>>>;
 
-/// Every form there is.
+/// All command forms.
 #[derive(Debug, Clone)]
 pub struct Grammar {
     pub(crate) forms: Vec<Form>,
-    /// How what is left at the end of a sequence is looked at: for each word of the one kind in it.
-    pub(crate) looks: Vec<Vec<Part>>,
+    /// Commands that inspect the data after a sequence, once per word of the argument kind they contain.
+    pub(crate) inspections: Vec<Vec<FormPart>>,
     pub(crate) words: Words,
 }
 
 impl Grammar {
-    /// The tables of all families whose replies are compared with those of `peer`.
+    /// The tables whose replies are compared with those of `peer`.
     ///
-    /// A line that begins with `=` has words of a kind of argument, one with `?` is a look, and what is neither is a
-    /// form behind its weight; `commands/README.md` has the rest.
+    /// A line that begins with `=` lists words of an argument kind, one with `?` is an inspection command, and every
+    /// other line is a weight and a form; `commands/README.md` describes the format.
     #[must_use]
     pub fn of(peer: Peer) -> Self {
         Self::read(|table| Peer::of_table(table) == peer)
     }
 
-    /// The tables of all families, whoever the peer is.
+    /// The tables for all peers.
     #[must_use]
     pub fn whole() -> Self {
         Self::read(|_| true)
     }
 
-    /// The forms of the tables that are meant, with the words of all.
-    fn read(is_meant: impl Fn(&str) -> bool) -> Self {
+    /// The forms of the selected tables, with the words of all tables.
+    fn read(is_selected: impl Fn(&str) -> bool) -> Self {
         let lines_of = |table: &&'static str| table.lines().map(str::trim);
-        let own: Vec<&&'static str> = TABLES.iter().filter(|table| is_meant(table)).collect();
+        let own: Vec<&&'static str> = TABLES.iter().filter(|table| is_selected(table)).collect();
         let lines = || own.iter().copied().flat_map(lines_of);
         let mut words = Words::new();
-        // Words are shared by the tables of all.
+        // Word lists are shared between all tables.
         for line in TABLES.iter().flat_map(lines_of).filter_map(|line| line.strip_prefix('=')) {
             let (kind, listed) = line.trim_start().split_once(' ').expect("a kind and its words");
             words.entry(kind).or_default().extend(read_words(listed));
         }
-        let is_kind = |word: &str| words.contains_key(word) || crate::generate::is_made(word);
+        let is_kind = |word: &str| words.contains_key(word) || crate::generate::is_generated(word);
         let is_form =
             |line: &&str| line.starts_with('!') || line.starts_with(|first: char| first.is_ascii_digit());
         let forms = lines().filter(is_form).map(|line| parse_form(line, &is_kind)).collect();
-        let looks = lines().filter_map(|line| line.strip_prefix('?'));
-        let looks = looks.map(|line| parse_all(line, &is_kind)).collect();
-        Self { forms, looks, words }
+        let inspections = lines().filter_map(|line| line.strip_prefix('?'));
+        let inspections = inspections.map(|line| parse_all(line, &is_kind)).collect();
+        Self { forms, inspections, words }
     }
 
-    /// The words in all forms that may give this command (a subcommand behind a space); empty if none does.
+    /// The words in all forms of this command (or subcommand, after a space); empty if there is no form.
     #[must_use]
     pub fn words_of(&self, command: &str) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         let names: Vec<&str> = command.split(' ').collect();
-        for form in self.forms.iter().filter(|form| self.may_give(&form.parts, &names)) {
+        for form in self.forms.iter().filter(|form| self.can_be_named(&form.parts, &names)) {
             self.gather_words(&form.parts, &mut found);
         }
         found
     }
 
-    /// Whether the first parts of a form may be these names.
-    fn may_give(&self, parts: &[Part], names: &[&str]) -> bool {
+    /// Whether the first parts of a form can be these names.
+    fn can_be_named(&self, parts: &[FormPart], names: &[&str]) -> bool {
         let [name, others @ ..] = names else { return true };
         let [part, behind @ ..] = parts else { return false };
         match part {
-            Part::Word(word) => word.eq_ignore_ascii_case(name) && self.may_give(behind, others),
-            Part::Kind(kind) => {
+            FormPart::Word(word) => word.eq_ignore_ascii_case(name) && self.can_be_named(behind, others),
+            FormPart::Kind(kind) => {
                 let is_name = |word: &Vec<u8>| word.eq_ignore_ascii_case(name.as_bytes());
                 self.words.get(kind).is_some_and(|words| words.iter().any(is_name))
-                    && self.may_give(behind, others)
+                    && self.can_be_named(behind, others)
             }
-            Part::Optional(_) | Part::Repeated(_) => false,
-            Part::Choice(choices) => choices.iter().any(|choice| {
-                let parts: Vec<Part> = choice.iter().chain(behind).cloned().collect();
-                self.may_give(&parts, names)
+            FormPart::Optional(_) | FormPart::Repeated(_) => false,
+            FormPart::Choice(choices) => choices.iter().any(|choice| {
+                let parts: Vec<FormPart> = choice.iter().chain(behind).cloned().collect();
+                self.can_be_named(&parts, names)
             }),
         }
     }
 
-    fn gather_words(&self, parts: &[Part], found: &mut BTreeSet<String>) {
+    fn gather_words(&self, parts: &[FormPart], found: &mut BTreeSet<String>) {
         for part in parts {
             match part {
-                Part::Word(word) => {
+                FormPart::Word(word) => {
                     found.insert(word.to_uppercase());
                 }
-                Part::Kind(kind) => {
+                FormPart::Kind(kind) => {
                     let words = self.words.get(kind).into_iter().flatten();
                     found.extend(words.map(|word| String::from_utf8_lossy(word).to_uppercase()));
                 }
-                Part::Optional(inner) | Part::Repeated(inner) => self.gather_words(inner, found),
-                Part::Choice(choices) => choices.iter().for_each(|choice| self.gather_words(choice, found)),
+                FormPart::Optional(inner) | FormPart::Repeated(inner) => self.gather_words(inner, found),
+                FormPart::Choice(choices) => {
+                    choices.iter().for_each(|choice| self.gather_words(choice, found))
+                }
             }
         }
     }
 
-    /// A look at each word of its kind.
-    pub(crate) fn each(&self, look: &[Part]) -> Vec<Command> {
-        let kind = look.iter().find_map(|part| if let Part::Kind(kind) = part { Some(*kind) } else { None });
-        let words: BTreeSet<&Vec<u8>> = self.words[kind.expect("a look has one kind")].iter().collect();
-        let part = |part: &Part, word: &[u8]| match part {
-            Part::Word(word) => word.as_bytes().to_vec(),
+    /// The inspection command for each word of its argument kind.
+    pub(crate) fn each(&self, inspection: &[FormPart]) -> Vec<Command> {
+        let kind = inspection
+            .iter()
+            .find_map(|part| if let FormPart::Kind(kind) = part { Some(*kind) } else { None });
+        let words: BTreeSet<&Vec<u8>> = self.words[kind.expect("a inspection has one kind")].iter().collect();
+        let part = |part: &FormPart, word: &[u8]| match part {
+            FormPart::Word(word) => word.as_bytes().to_vec(),
             _ => word.to_vec(),
         };
-        words.into_iter().map(|word| look.iter().map(|each| part(each, word)).collect()).collect()
+        words.into_iter().map(|word| inspection.iter().map(|each| part(each, word)).collect()).collect()
     }
 }
 
-/// Words with blanks between them, in quotes where they have blanks or escapes (`\\`, `\r`, `\n`, `\xff`).
+/// Words separated by spaces, quoted if they contain spaces or escapes (`\\`, `\r`, `\n`, `\xff`).
 fn read_words(listed: &str) -> Vec<Vec<u8>> {
     let mut words = Vec::new();
     let mut rest = listed.trim();
@@ -181,7 +185,7 @@ fn read_words(listed: &str) -> Vec<Vec<u8>> {
     words
 }
 
-/// Where the quote is that closes a word: the first that no backslash stands before.
+/// The position of the closing quote: the first one without a backslash before it.
 fn end_of_quote(quoted: &str) -> Option<usize> {
     let mut escaped = false;
     quoted.bytes().position(|byte| {
@@ -214,16 +218,16 @@ fn unescape(word: &str) -> Vec<u8> {
 }
 
 fn parse_form(line: &'static str, is_kind: &dyn Fn(&str) -> bool) -> Form {
-    let (may_be_mutilated, rest) = match line.strip_prefix('!') {
+    let (can_be_mutated, rest) = match line.strip_prefix('!') {
         Some(rest) => (false, rest),
         None => (true, line),
     };
     let (weight, rest) = rest.trim_start().split_once(' ').expect("a weight and a form");
     let weight = weight.parse().unwrap_or_else(|_| panic!("no weight: {line}"));
-    Form { weight, may_be_mutilated, parts: parse_all(rest, is_kind) }
+    Form { weight, can_be_mutated, parts: parse_all(rest, is_kind) }
 }
 
-fn parse_all(line: &'static str, is_kind: &dyn Fn(&str) -> bool) -> Vec<Part> {
+fn parse_all(line: &'static str, is_kind: &dyn Fn(&str) -> bool) -> Vec<FormPart> {
     let mut words = line.split_whitespace().peekable();
     let parts = parse_parts(&mut words, is_kind);
     assert!(words.next().is_none(), "a bracket too many: {line}");
@@ -232,8 +236,8 @@ fn parse_all(line: &'static str, is_kind: &dyn Fn(&str) -> bool) -> Vec<Part> {
 
 type Source = Peekable<SplitWhitespace<'static>>;
 
-/// Up to a closing bracket or a bar, which is left.
-fn parse_parts(words: &mut Source, is_kind: &dyn Fn(&str) -> bool) -> Vec<Part> {
+/// Parses up to a closing bracket or a bar, which is not consumed.
+fn parse_parts(words: &mut Source, is_kind: &dyn Fn(&str) -> bool) -> Vec<FormPart> {
     let mut parts = Vec::new();
     while let Some(&word) = words.peek() {
         if ["]", ")", "}", "|"].contains(&word) {
@@ -241,31 +245,31 @@ fn parse_parts(words: &mut Source, is_kind: &dyn Fn(&str) -> bool) -> Vec<Part> 
         }
         words.next();
         let part = match word {
-            "[" => Part::Optional(parse_group(words, "]", is_kind)),
-            "{" => Part::Repeated(parse_group(words, "}", is_kind)),
+            "[" => FormPart::Optional(parse_group(words, "]", is_kind)),
+            "{" => FormPart::Repeated(parse_group(words, "}", is_kind)),
             "(" => parse_choice(words, is_kind),
-            "\"\"" => Part::Word(""),
-            _ if is_kind(word) => Part::Kind(word),
-            _ => Part::Word(word),
+            "\"\"" => FormPart::Word(""),
+            _ if is_kind(word) => FormPart::Kind(word),
+            _ => FormPart::Word(word),
         };
         parts.push(part);
     }
     parts
 }
 
-fn parse_group(words: &mut Source, end: &str, is_kind: &dyn Fn(&str) -> bool) -> Vec<Part> {
+fn parse_group(words: &mut Source, end: &str, is_kind: &dyn Fn(&str) -> bool) -> Vec<FormPart> {
     let parts = parse_parts(words, is_kind);
     assert_eq!(words.next(), Some(end), "brackets match");
     parts
 }
 
-fn parse_choice(words: &mut Source, is_kind: &dyn Fn(&str) -> bool) -> Part {
+fn parse_choice(words: &mut Source, is_kind: &dyn Fn(&str) -> bool) -> FormPart {
     let mut choices = Vec::new();
     loop {
         choices.push(parse_parts(words, is_kind));
         match words.next() {
             Some("|") => {}
-            Some(")") => return Part::Choice(choices),
+            Some(")") => return FormPart::Choice(choices),
             other => panic!("brackets match: {other:?}"),
         }
     }
@@ -276,22 +280,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_form_is_read_with_its_groups() {
+    fn syntax_with_groups_is_parsed() {
         let form = parse_form("! 2 SET key [ ( EX sec | KEEPTTL ) ]", &|word| word == "key" || word == "sec");
-        let choice =
-            Part::Choice(vec![vec![Part::Word("EX"), Part::Kind("sec")], vec![Part::Word("KEEPTTL")]]);
-        let parts = vec![Part::Word("SET"), Part::Kind("key"), Part::Optional(vec![choice])];
-        assert_eq!(form, Form { weight: 2, may_be_mutilated: false, parts });
+        let choice = FormPart::Choice(vec![
+            vec![FormPart::Word("EX"), FormPart::Kind("sec")],
+            vec![FormPart::Word("KEEPTTL")],
+        ]);
+        let parts = vec![FormPart::Word("SET"), FormPart::Kind("key"), FormPart::Optional(vec![choice])];
+        assert_eq!(form, Form { weight: 2, can_be_mutated: false, parts });
     }
 
     #[test]
-    fn words_are_read_with_their_quotes_and_escapes() {
+    fn arguments_are_parsed_with_quotes_and_escapes() {
         let words: [&[u8]; 6] = [b"a", b"", b"b c", b"\x00\xff\r\n", b"\\a", b"\"q\""];
         assert_eq!(read_words(r#"a "" "b c" "\x00\xff\r\n" "\\a" "\"q\"""#), words);
     }
 
     #[test]
-    fn the_table_can_be_read() {
+    fn command_tables_can_be_parsed() {
         assert!(Grammar::of(Peer::Valkey).forms.len() > 300);
     }
 }

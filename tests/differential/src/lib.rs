@@ -1,12 +1,12 @@
-//! Two servers, the same commands, the same replies.
+//! Sends the same commands to two servers and compares their replies.
 //!
-//! [`Grammar`] turns a seed into a sequence of commands: valid ones, edges, and some with an argument lost, doubled
-//! or replaced, all over a handful of keys so that they meet. [`Pair`] sends the sequence to both servers and finds
-//! the first reply that differs; what differs for a reason (a time, a random choice, an order that is not promised)
-//! is compared as loosely as it must be ([`same`]). [`Pair::shrink`] then drops commands for as long as some reply
-//! still differs, and what is left is a bug report.
+//! [`Grammar`] and a generator turn a seed into a sequence of commands: valid ones, edge cases, and some with an
+//! argument dropped, duplicated or replaced, all on a few keys so that they interact. [`Pair`] sends the sequence to
+//! both servers and finds the first reply that differs; replies that may differ (times, random choices, unspecified
+//! order) are compared as strictly as possible ([`same`]). [`Pair::shrink`] then drops commands while some reply still
+//! differs, and the remaining commands are the bug report.
 //!
-//! No sequence depends on how long it takes: what expires is either in the past or hours away.
+//! No sequence depends on its duration: expiry times are either in the past or hours away.
 #![forbid(unsafe_code)]
 
 mod callers;
@@ -14,36 +14,36 @@ mod compare;
 mod compatibility;
 mod data;
 mod documents;
-mod followed;
+mod execution_mode;
 mod generate;
 mod grammar;
 mod pair;
 mod peer;
+mod replicated_pair;
 mod waivers;
-mod way;
 
-pub use callers::{Caller, Played, Table, tested_elsewhere};
+pub use callers::{Caller, ExecutedCommands, Table, tested_elsewhere};
 pub use compare::same;
-pub use compatibility::{Commands, ONLY_HERE, compatibility_page, is_missing, wrongly_listed};
+pub use compatibility::{Commands, REDOUBT_ONLY, compatibility_page, is_missing, wrong_missing_entries};
 pub use documents::{Document, read_documents};
-pub use followed::Followed;
+pub use execution_mode::{ExecutionMode, Protocol};
 pub use generate::Generator;
 pub use grammar::Grammar;
 pub use pair::{Difference, Pair};
 pub use peer::Peer;
+pub use replicated_pair::ReplicatedPair;
 pub use waivers::{differences_page, is_waived};
-pub use way::{Protocol, Way};
 
 /// A command: its name and arguments.
 pub type Command = Vec<Vec<u8>>;
 
-/// A number from the environment, to make a run longer or another one.
+/// A number from the environment variable `name`, which selects more or other seeds.
 #[must_use]
 pub fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// A command as `redis-cli` would take it.
+/// Formats a command as it would be typed in `redis-cli`.
 #[must_use]
 pub fn show(command: &Command) -> String {
     let words: Vec<String> = command

@@ -1,4 +1,4 @@
-//! The server under test and the reference, side by side.
+//! Runs the server under test and the reference server side by side.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -6,29 +6,30 @@ use std::io;
 
 use harness::{Connection, Node, Program, Value};
 
-use crate::callers::Played;
+use crate::callers::ExecutedCommands;
 use crate::compare::Queue;
 use crate::data::Data;
-use crate::way::called;
+use crate::execution_mode::called;
 use crate::{Command, Protocol, show};
 
-/// Nothing is slow, however long it takes; the size of the backlog is Valkey's by default, ten times that of Redis 7.0.
+/// The slow log stays empty, however slow the machine is. The backlog size is Valkey's default, ten times that of Redis
+/// 7.0.
 const OPTIONS: &str = "--save  --appendonly no --enable-debug-command yes --repl-backlog-size 1mb \
                        --slowlog-log-slower-than -1";
 
-/// Commands in flight at once: few enough that neither side waits for the other to read.
+/// The number of pipelined commands: small enough that neither side blocks on a full socket buffer.
 const BATCH: usize = 50;
-/// How much of a reply a report shows.
+/// The maximum length of a reply in a report.
 const LONGEST_SHOWN: usize = 400;
 
-/// The first reply of a sequence that is not the same.
+/// The first reply of a sequence that differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     /// The commands up to the one whose reply differs.
     pub commands: Vec<Command>,
-    /// The server under test; none when it closed the link.
+    /// The reply of the server under test; `None` if it closed the connection.
     pub ours: Option<Value>,
-    /// The reference.
+    /// The reply of the reference server.
     pub theirs: Option<Value>,
 }
 
@@ -36,20 +37,20 @@ impl Difference {
     /// The command whose replies differ.
     ///
     /// # Panics
-    /// Never: a difference has a command.
+    /// Never: a difference has at least one command.
     #[must_use]
     pub fn command(&self) -> &Command {
         self.commands.last().expect("a difference has a command")
     }
 
-    /// The name of that command, or of the one that a script calls for it.
+    /// The name of that command, or of the command that a script called.
     #[must_use]
     pub fn name(&self) -> String {
         let name = called(self.command()).first().map(|word| String::from_utf8_lossy(word).to_uppercase());
         name.unwrap_or_default()
     }
 
-    /// Differences of one kind have one cause, most likely: the command, and the replies without their numbers and names.
+    /// A key that groups differences with probably one cause: the command, and the replies without numbers and names.
     #[must_use]
     pub fn kind(&self) -> String {
         let kind = |reply: &Option<Value>| match reply {
@@ -86,47 +87,47 @@ fn shortened(text: &str) -> String {
     }
 }
 
-/// Both servers.
+/// The two running servers.
 #[derive(Debug)]
 pub struct Pair {
     ours: Node,
     theirs: Node,
-    ran: RefCell<Played>,
+    ran: RefCell<ExecutedCommands>,
 }
 
 impl Pair {
-    /// Starts both.
+    /// Starts both servers.
     ///
     /// # Panics
-    /// If one does not start.
+    /// If a server does not start.
     #[must_use]
     pub fn start(ours: &Program, theirs: &Program) -> Self {
         let (ours, theirs) = (start(ours), start(theirs));
-        let ran = RefCell::new(Played::none_of(&ours));
+        let ran = RefCell::new(ExecutedCommands::for_server(&ours));
         Self { ours, theirs, ran }
     }
 
-    /// Has ours run every command on a background worker.
+    /// Makes the server under test run every command on a background worker.
     ///
     /// # Panics
-    /// If it does not take that.
+    /// If the server refuses the setting.
     #[must_use]
     pub fn in_background(self) -> Self {
         self.ours.run("CONFIG SET long-command-threshold 0").expect_ok();
         self
     }
 
-    /// The commands that have run here since the start, by callers.
+    /// The commands that were executed since the start, per caller.
     #[must_use]
-    pub fn into_played(self) -> Played {
+    pub fn into_executed(self) -> ExecutedCommands {
         self.ran.into_inner()
     }
 
-    /// Serialized values for RESTORE, made by the reference: integers of every width, short, long, compressed, hashes
-    /// in both encodings, and sets.
+    /// Serialized values for RESTORE, made by the reference server: integers of every width, short, long and compressed
+    /// strings, hashes in both encodings, and sets.
     ///
     /// # Panics
-    /// If the reference does not answer.
+    /// If the reference server does not reply.
     #[must_use]
     pub fn payloads(&self) -> Vec<Vec<u8>> {
         let mut connection = self.theirs.connect();
@@ -161,12 +162,12 @@ impl Pair {
         payloads
     }
 
-    /// Runs the sequence on both, emptied first, and gives what differs: replies, or else the data that is there at the
-    /// end. An error leaves no trace, so the sequence goes on behind one that has another text; behind any other
-    /// difference it ends.
+    /// Empties both servers, runs the sequence on both, and returns the differences of the replies, or else of the
+    /// resulting data. Two errors with different texts do not end the sequence, because errors change no data; any
+    /// other difference does.
     ///
     /// # Panics
-    /// If a server cannot be reached at all.
+    /// If a server cannot be reached.
     #[must_use]
     pub fn compare(&self, protocol: Protocol, commands: &[Command]) -> Vec<Difference> {
         let (mut differences, ended) = self.compare_replies(protocol, commands);
@@ -180,7 +181,8 @@ impl Pair {
         differences
     }
 
-    /// The replies that differ, and whether the sequence was ended by the last of them or by both servers.
+    /// The replies that differ, and whether the sequence ended early: by the last of them, or because both servers
+    /// closed.
     fn compare_replies(&self, protocol: Protocol, commands: &[Command]) -> (Vec<Difference>, bool) {
         let mut ours = fresh(&self.ours, protocol);
         let mut theirs = fresh(&self.theirs, protocol);
@@ -188,7 +190,7 @@ impl Pair {
         let mut queue = Queue::new(&mut ran);
         let mut differences = Vec::new();
         for (number, batch) in commands.chunks(BATCH).enumerate() {
-            // An error in sending shows as a missing reply.
+            // A failed send shows as a missing reply.
             let _ = ours.send_all(batch);
             let _ = theirs.send_all(batch);
             for (index, command) in batch.iter().enumerate() {
@@ -208,8 +210,9 @@ impl Pair {
                 let commands = commands[..=number * BATCH + index].to_vec();
                 differences.push(Difference { commands, ours: here, theirs: there });
                 if !both_failed {
-                    // The commands that were sent run to their end, so that none of them reaches the next sequence. A
-                    // side that is silent once has answered all: the difference may be in how many replies there are.
+                    // Wait until the pipelined commands have completed, so that none of them affects the next sequence.
+                    // One read timeout means that a side has sent all its replies: the number of replies may be what
+                    // differs.
                     for side in [&mut ours, &mut theirs] {
                         let _ = (index + 1..batch.len()).try_for_each(|_| reply(side).map(drop));
                     }
@@ -220,7 +223,7 @@ impl Pair {
         (differences, false)
     }
 
-    /// Drops commands for as long as the same still differs. None if the difference does not come again.
+    /// Drops commands while the same kind of difference remains. `None` if the difference does not happen again.
     #[must_use]
     pub fn shrink(&self, protocol: Protocol, difference: &Difference) -> Option<Difference> {
         let again = |commands: &[Command]| {
@@ -235,7 +238,7 @@ impl Pair {
                 let mut fewer = shortest.commands.clone();
                 fewer.drain(at..(at + chunk).min(fewer.len()));
                 match again(&fewer) {
-                    // A difference of data comes with the question that shows it, also where that was left out.
+                    // A difference in data includes the query that shows it, even if it was not in the sequence.
                     Some(still) if still.commands.len() < shortest.commands.len() => shortest = still,
                     _ => at += chunk,
                 }
@@ -247,18 +250,18 @@ impl Pair {
         }
     }
 
-    /// Sends the same bytes to both on new connections, says that no more will come, and gives all that they
-    /// answered until they closed.
+    /// Sends the same bytes to both servers on new connections, closes the sending side, and returns all replies up to
+    /// the end of the connections.
     ///
     /// # Errors
-    /// When one does not close the link.
+    /// If a server does not close the connection.
     ///
     /// # Panics
     /// If a server cannot be reached.
     pub fn raw(&self, bytes: &[u8]) -> io::Result<(Vec<u8>, Vec<u8>)> {
         let answer = |node: &Node| {
             let mut connection = node.connect();
-            // The server may close before it has read all: what it answered is what counts.
+            // The server may close before it has read everything; only its replies are compared.
             let _ = connection.send_raw(bytes);
             let _ = connection.end_sending();
             connection.read_to_end()
@@ -271,7 +274,7 @@ fn start(program: &Program) -> Node {
     Node::start(program, OPTIONS)
 }
 
-/// An emptied server with its settings as they were, and a new connection to it.
+/// Empties the server, resets its settings, and opens a new connection.
 fn fresh(node: &Node, protocol: Protocol) -> Connection {
     let mut connection = node.connect();
     let lines = [

@@ -1,20 +1,20 @@
-//! The servers that replies are compared with.
+//! The reference servers for comparisons.
 
 use harness::Program;
 
-/// A server that is the reference for some tables.
+/// The reference server for some of the tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
-    /// Valkey 9.1 or later, which is right about all it has.
+    /// Valkey 9.1 or later, the reference for everything that it supports.
     Valkey,
-    /// Redis 8.6 or later, for what only it has.
+    /// Redis 8.6 or later, for commands that only Redis has.
     Redis8,
-    /// Redis 7.0, for the formats that one of its kind on the other side of a wire understands.
+    /// Redis 7.0, the oldest server that Redoubt replicates with.
     Redis,
 }
 
 impl Peer {
-    /// The one that the first line of a table names, or else Valkey.
+    /// The server in the first line of a table, or else Valkey.
     pub(crate) fn of_table(table: &str) -> Self {
         match table.lines().next().and_then(|line| line.strip_prefix("@ ")) {
             None => Self::Valkey,
@@ -24,7 +24,8 @@ impl Peer {
         }
     }
 
-    /// Its program; none, and a line about it, where this machine has none. Redis 7.0 must be there.
+    /// The program of this server. `None` (with a printed line) if it is not installed; only Redis 7.0 must be
+    /// installed.
     #[must_use]
     pub fn program(self) -> Option<Program> {
         match self {

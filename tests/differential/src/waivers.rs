@@ -1,4 +1,4 @@
-//! The differences from Valkey by choice: data, of which docs/differences.md is made too.
+//! Intended differences from Valkey, from which docs/differences.md is generated too.
 
 use std::fmt::Write as _;
 use std::sync::LazyLock;
@@ -6,12 +6,12 @@ use std::sync::LazyLock;
 use harness::Value;
 
 const DATA: &str = include_str!("waivers.tsv");
-/// Differences that are no replies, for the page alone.
+/// Differences other than replies, used only for the page.
 const BESIDE_REPLIES: &str = include_str!("beside_replies.tsv");
 
-/// One difference.
+/// An accepted difference in the replies to one command.
 struct Waiver {
-    /// The command's first words, as the data has them.
+    /// The first arguments of the command.
     command: &'static str,
     words: Vec<&'static str>,
     ours: &'static str,
@@ -30,7 +30,7 @@ static ALL: LazyLock<Vec<Waiver>> = LazyLock::new(|| {
     rows(DATA).map(waiver).collect()
 });
 
-/// The rows of four columns.
+/// Parses the rows of a table with four columns.
 fn rows(data: &'static str) -> impl Iterator<Item = [&'static str; 4]> {
     let lines = data.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.map(|line| {
@@ -39,7 +39,7 @@ fn rows(data: &'static str) -> impl Iterator<Item = [&'static str; 4]> {
     })
 }
 
-/// The words of a command. A script stands between quotes, since it has spaces.
+/// Splits a command into arguments. A script is quoted, since it has spaces.
 fn words_of(command: &str) -> Vec<&str> {
     let parts = command.split('"').enumerate();
     parts
@@ -50,7 +50,7 @@ fn words_of(command: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Whether two replies to a command may differ as they do.
+/// Whether the difference between these two replies to a command is accepted.
 #[must_use]
 pub fn is_waived(command: &[Vec<u8>], ours: &Value, theirs: &Value) -> bool {
     ALL.iter().any(|waiver| {
@@ -63,7 +63,7 @@ pub fn is_waived(command: &[Vec<u8>], ours: &Value, theirs: &Value) -> bool {
     })
 }
 
-/// Whether a reply is the one that is shown like this.
+/// Whether a reply equals the text of a waiver.
 fn is(reply: &Value, shown: &str) -> bool {
     let reply = format!("{reply:?}");
     match shown.strip_suffix('*') {
@@ -72,13 +72,13 @@ fn is(reply: &Value, shown: &str) -> bool {
     }
 }
 
-/// In how many ways the replies of this command (a subcommand behind a space) differ.
+/// The number of waivers for this command, or subcommand after a space.
 pub(crate) fn count(command: &str) -> usize {
     let words = words_of(command);
     ALL.iter().filter(|waiver| waiver.words.starts_with(&words)).count()
 }
 
-/// The page of the documents.
+/// The text of docs/differences.md.
 #[must_use]
 pub fn differences_page() -> String {
     let mut page =
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_waiver_is_for_its_command_and_its_replies_alone() {
+    fn waiver_applies_only_to_its_command_and_replies() {
         let command =
             |line: &str| -> Vec<Vec<u8>> { line.split(' ').map(|word| word.as_bytes().to_vec()).collect() };
         let (refused, done) = (Value::Error("ERR index out of range".into()), Value::Simple("OK".into()));
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_script_is_one_word() {
+    fn script_is_parsed_as_one_argument() {
         assert_eq!(
             words_of("EVAL \"return redis.SERVER_NAME\" 0"),
             ["EVAL", "return redis.SERVER_NAME", "0"]
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn no_waiver_is_for_a_whole_command() {
+    fn no_waiver_covers_a_whole_command() {
         for waiver in ALL.iter() {
             assert!(
                 waiver.ours != "*" && waiver.theirs != "*",

@@ -1,14 +1,14 @@
-//! Several clients that wait for the same few keys, on the server under test and on Valkey.
+//! Several clients that block on the same few keys, on the server under test and on Valkey.
 //!
-//! A seed makes a schedule: one connection after another sends one command, those that wait and those that give. After
-//! each command both servers come to rest (clients that have not been answered wait), and what each connection was told
-//! meanwhile must be the same. A schedule in which something differs is shortened. `DIFFERENTIAL_SEEDS` and
-//! `DIFFERENTIAL_FIRST_SEED` make the run longer or another one.
+//! A seed generates a schedule: the connections take turns sending commands that block or that add elements. After each
+//! command both servers become idle (all clients without a reply are blocked), and the replies that each connection
+//! received since must be equal. A schedule with a difference is shortened. `DIFFERENTIAL_SEEDS` and
+//! `DIFFERENTIAL_FIRST_SEED` select more or other seeds.
 
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use differential::{Caller, Peer, Played, setting};
+use differential::{Caller, ExecutedCommands, Peer, setting};
 use harness::{Connection, Node, Program, Value, info_field};
 use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
@@ -19,8 +19,8 @@ const KEYS: &[&str] = &["a", "b", "c"];
 const STEPS: usize = 120;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The commands that wait; the others of [`GIVES`] come more often, so that the keys are not always empty.
-const WAITS: &[&str] = &[
+/// Commands that block. Those of [`UNBLOCKING_COMMANDS`] are chosen more often, so that the keys are not always empty.
+const BLOCKING_COMMANDS: &[&str] = &[
     "BLPOP K 0",
     "BRPOP K 0",
     "BLMOVE K K LEFT RIGHT 0",
@@ -42,9 +42,9 @@ const WAITS: &[&str] = &[
     "BZPOPMIN K K 0",
     "BZMPOP 0 2 K K MIN COUNT 3",
 ];
-/// `|` separates the commands of a transaction, `N` is a number that rises, `T` a key that is the same in all of them:
-/// a client that waits for a key that STORE overwrites is not found by others.
-const GIVES: &[&str] = &[
+/// Commands that unblock clients. `|` separates the commands of a transaction, `N` is a rising number, `T` one key per
+/// transaction: clients blocked on a key that STORE overwrites use no other key.
+const UNBLOCKING_COMMANDS: &[&str] = &[
     "RPUSH K N",
     "LPUSH K N N",
     "RPUSH K N N N",
@@ -85,7 +85,7 @@ const GIVES: &[&str] = &[
     "MULTI|BLPOP K K 0|RPUSH K N|BLMOVE K K LEFT LEFT 0|XREAD BLOCK 0 STREAMS K $|EXEC",
 ];
 
-/// One client's command, or a transaction.
+/// A command or transaction of one client.
 #[derive(Debug, Clone)]
 struct Step {
     client: usize,
@@ -97,7 +97,7 @@ fn schedule(seed: u64) -> Vec<Step> {
     let mut number = 0;
     (0..STEPS)
         .map(|_| {
-            let forms = if random.random_ratio(2, 5) { WAITS } else { GIVES };
+            let forms = if random.random_ratio(2, 5) { BLOCKING_COMMANDS } else { UNBLOCKING_COMMANDS };
             let form = forms.choose(&mut random).expect("there are forms");
             let kept = *KEYS.choose(&mut random).expect("there are keys");
             let mut word = |word: &str| match word {
@@ -122,12 +122,12 @@ struct Side<'a> {
     clients: Vec<Connection>,
     ids: Vec<i64>,
     operator: Connection,
-    /// The clients whose command has not been answered.
+    /// Whether each client is blocked.
     waits: [bool; CLIENTS],
 }
 
-/// The replies that clients got in one step, each client's in order.
-type Told = Vec<(usize, Value)>;
+/// The replies that clients received in one step, in order per client.
+type ClientReplies = Vec<(usize, Value)>;
 
 impl<'a> Side<'a> {
     fn new(node: &'a Node) -> Self {
@@ -141,9 +141,9 @@ impl<'a> Side<'a> {
         Self { node, clients, ids, operator, waits: [false; CLIENTS] }
     }
 
-    /// Takes a step, unless its client waits, and gives what became of it.
-    fn step(&mut self, step: &Step) -> Told {
-        let mut told = Told::new();
+    /// Sends the command of a step, unless its client is blocked, and returns all replies it caused.
+    fn step(&mut self, step: &Step) -> ClientReplies {
+        let mut told = ClientReplies::new();
         if self.waits[step.client] {
             return told;
         }
@@ -159,13 +159,13 @@ impl<'a> Side<'a> {
             self.clients[step.client].send(&words).expect("the server takes commands");
             self.settle(&mut told);
         }
-        // Clients in the order of their numbers, each one's replies in theirs.
+        // Sorted by client; the replies of each client stay in order.
         told.sort_by_key(|(client, _)| *client);
         told
     }
 
-    /// Returns when all clients have been answered but those that wait for keys.
-    fn settle(&mut self, told: &mut Told) {
+    /// Waits until every client has received its reply or is blocked.
+    fn settle(&mut self, told: &mut ClientReplies) {
         let start = Instant::now();
         loop {
             for (number, client) in self.clients.iter_mut().enumerate() {
@@ -184,9 +184,9 @@ impl<'a> Side<'a> {
         }
     }
 
-    /// Ends all waits, and says what there is.
-    fn end(&mut self) -> (Told, Value) {
-        let mut told = Told::new();
+    /// Unblocks all clients, and returns their replies and the final data.
+    fn end(&mut self) -> (ClientReplies, Value) {
+        let mut told = ClientReplies::new();
         for number in 0..CLIENTS {
             if self.waits[number] {
                 self.operator.run(&format!("CLIENT UNBLOCK {}", self.ids[number]));
@@ -197,7 +197,7 @@ impl<'a> Side<'a> {
     }
 }
 
-/// The first difference, with what led to it.
+/// The first difference, with the steps that led to it.
 fn compare(nodes: &[Node; 2], steps: &[Step]) -> Option<(usize, String)> {
     let mut report = String::new();
     let [mut ours, mut theirs] = [Side::new(&nodes[0]), Side::new(&nodes[1])];
@@ -218,7 +218,7 @@ fn compare(nodes: &[Node; 2], steps: &[Step]) -> Option<(usize, String)> {
     Some((steps.len().saturating_sub(1), report))
 }
 
-/// Drops steps for as long as something still differs.
+/// Drops steps while some difference remains.
 fn shorten(nodes: &[Node; 2], mut steps: Vec<Step>, mut report: String) -> String {
     let mut chunk = steps.len().div_ceil(2);
     loop {
@@ -241,20 +241,20 @@ fn shorten(nodes: &[Node; 2], mut steps: Vec<Step>, mut report: String) -> Strin
     }
 }
 
-/// The rest of [`WAITS`] is tested where there are replicas and files to wait for.
+/// Other blocking commands are tested where there are replicas and files to wait for.
 #[test]
-fn every_command_that_can_wait_is_in_the_schedules() {
-    let mut played = Played::none_of(&Node::start(&Program::redoubt(), ""));
-    for form in WAITS {
+fn schedules_cover_every_blocking_command() {
+    let mut executed = ExecutedCommands::for_server(&Node::start(&Program::redoubt(), ""));
+    for form in BLOCKING_COMMANDS {
         let words: Vec<Vec<u8>> = form.split(' ').map(|word| word.as_bytes().to_vec()).collect();
-        played.add(Caller::Waiter, &words);
+        executed.add(Caller::UnblockedClient, &words);
     }
-    let lacking = played.lacking(Caller::Waiter);
-    assert!(lacking.is_empty(), "{}", lacking.join("\n"));
+    let missing_commands = executed.missing_commands(Caller::UnblockedClient);
+    assert!(missing_commands.is_empty(), "{}", missing_commands.join("\n"));
 }
 
 #[test]
-fn clients_that_wait_are_told_what_valkey_tells_them() {
+fn blocked_clients_get_replies_of_valkey() {
     let Some(program) = Peer::Valkey.program() else { return };
     let options = "--save  --enable-debug-command yes";
     let nodes = [

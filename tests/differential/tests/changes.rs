@@ -1,5 +1,5 @@
-//! The number of changes that each command counts (`rdb_changes_since_last_save`), beside Valkey: `save` rules mean the
-//! same number of changes on both.
+//! Compares the change counter (`rdb_changes_since_last_save`) of every command with Valkey, so that `save` rules count
+//! the same changes on both.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use harness::{Connection, Node, Program};
 
 const SEEDS: u64 = 150;
 const LENGTH: usize = 300;
-/// Commands in flight at once.
+/// The number of pipelined commands.
 const BATCH: usize = 50;
 const SHOWN_PER_COMMAND: usize = 3;
 
-/// Commands that save, change what the client may do next, wait, or pick by chance, so that the two sides would go on
-/// with other data.
+/// Commands that save, change later commands of the client, block, or choose at random: the data of the two servers
+/// would diverge.
 const LEFT_OUT: &[&str] = &[
     "AUTH",
     "BGREWRITEAOF",
@@ -67,15 +67,15 @@ impl Side {
         Self { node, client }
     }
 
-    /// A new client of an empty server.
+    /// Connects a new client to the emptied server.
     fn begin(&mut self) {
         self.client = self.node.connect();
-        // Keys go when a command finds them gone: when else they go is up to the server.
+        // Keys expire only on access: when active expiry runs is up to each server.
         self.client.run("DEBUG SET-ACTIVE-EXPIRE 0").expect_ok();
         self.client.run("FLUSHALL").expect_ok();
     }
 
-    /// How many changes each of these commands counted.
+    /// The number of changes that each command counted.
     fn changes(&mut self, commands: &[Command]) -> Vec<i64> {
         self.client.send(&["INFO", "persistence"]).expect("it reads");
         for command in commands {
@@ -103,7 +103,7 @@ fn name_of(command: &Command) -> String {
 }
 
 #[test]
-fn every_command_counts_as_many_changes_as_valkeys() {
+fn dirty_counter_of_every_command_matches_valkey() {
     let Some(valkey) = Program::valkey() else { return };
     let payloads = Pair::start(&Program::redoubt(), &valkey).payloads();
     let (mut ours, mut theirs) = (Side::start(&Program::redoubt()), Side::start(&valkey));

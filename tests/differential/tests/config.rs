@@ -1,13 +1,13 @@
-//! CONFIG, parameter by parameter, beside Valkey: the same names in the same order with the same defaults, and of each
-//! parameter the same answers to values that make no sense.
+//! Compares CONFIG with Valkey, parameter by parameter: the same names in the same order with the same defaults, and
+//! the same errors for invalid values.
 
 use std::fmt::Write as _;
 
 use differential::is_waived;
 use harness::{Connection, Node, Program, Value};
 
-/// Ours alone, each with its reason.
-const OURS_ALONE: &[(&str, &str)] = &[
+/// Parameters that only Redoubt has, each with its reason.
+const REDOUBT_PARAMETERS: &[(&str, &str)] = &[
     ("cluster-bus-port-protected-mode", "Redis 8.10 has it"),
     ("cluster-connect-refused-timeout", "here a refused connection makes a node suspect"),
     ("cluster-refused-timeout", "former name of cluster-connect-refused-timeout"),
@@ -28,7 +28,7 @@ const OURS_ALONE: &[(&str, &str)] = &[
     ("stale-master-timeout", "former name of empty-master-timeout"),
 ];
 
-/// The parameters whose values differ between two servers, each with its reason.
+/// Parameters whose defaults differ, each with its reason.
 const OTHER_DEFAULTS: &[(&str, &str)] = &[
     ("dir", "each has its own"),
     ("port", "each has its own"),
@@ -36,7 +36,7 @@ const OTHER_DEFAULTS: &[(&str, &str)] = &[
     ("syslog-ident", "the program's name"),
 ];
 
-/// Values that are none for most parameters: of no kind, out of every range, and at the edges of many.
+/// Values that are invalid for most parameters: of the wrong type, out of range, and at the limits of many.
 const VALUES: &[&str] = &[
     "",
     " ",
@@ -68,8 +68,7 @@ const VALUES: &[&str] = &[
     "99999999999999999999",
 ];
 
-/// The values that are not tried: a server that takes one of these would listen elsewhere, or let no client in any
-/// more.
+/// Values that are not tested: a server that accepts one would listen on another address, or accept no more clients.
 const NOT_TRIED: &[(&str, &[&str])] = &[
     ("port", &["0", "1", "+5"]),
     ("tls-port", &["0", "1", "+5"]),
@@ -81,21 +80,21 @@ fn pair(options: &str) -> Option<(Node, Node)> {
     Some((Node::start(&Program::redoubt(), options), Node::start(&Program::valkey()?, options)))
 }
 
-/// The parameters that `CONFIG GET *` shows, in its order.
+/// The parameters in `CONFIG GET *`, in order.
 fn parameters(connection: &mut Connection) -> Vec<(String, String)> {
     let shown = connection.run("CONFIG GET *");
     shown.items().chunks(2).map(|pair| (pair[0].text(), pair[1].text())).collect()
 }
 
 #[test]
-fn names_defaults_and_order_are_those_of_valkey() {
+fn parameter_names_defaults_and_order_match_valkey() {
     let Some((ours, theirs)) = pair("--save ") else { return };
     let (ours, theirs) = (parameters(&mut ours.connect()), parameters(&mut theirs.connect()));
     let is_in = |list: &[(&str, &str)], name: &str| list.iter().any(|(known, _)| *known == name);
-    let common: Vec<_> = ours.iter().filter(|(name, _)| !is_in(OURS_ALONE, name)).collect();
+    let common: Vec<_> = ours.iter().filter(|(name, _)| !is_in(REDOUBT_PARAMETERS, name)).collect();
     let names = |list: &[&(String, String)]| list.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
     assert_eq!(names(&common), names(&theirs.iter().collect::<Vec<_>>()), "names, in their order");
-    assert_eq!(common.len() + OURS_ALONE.len(), ours.len(), "what is ours alone is there");
+    assert_eq!(common.len() + REDOUBT_PARAMETERS.len(), ours.len(), "what is ours alone is there");
     let differing: Vec<_> = common
         .iter()
         .zip(&theirs)
@@ -104,7 +103,7 @@ fn names_defaults_and_order_are_those_of_valkey() {
     assert!(differing.is_empty(), "other defaults: {differing:#?}");
 }
 
-/// The differences in what both say to `name` with each value, and in what the parameter is afterwards.
+/// The differences in the replies to setting `name` to each value, and in the resulting values.
 fn compare(ours: &mut Connection, theirs: &mut Connection, (name, default): &(String, String)) -> String {
     let mut report = String::new();
     let not_tried = NOT_TRIED.iter().find(|(known, _)| known == name).map_or(&[][..], |(_, values)| values);
@@ -131,7 +130,7 @@ fn compare(ours: &mut Connection, theirs: &mut Connection, (name, default): &(St
 }
 
 #[test]
-fn bad_values_are_refused_in_valkeys_words() {
+fn invalid_config_values_get_valkey_errors() {
     let Some((ours, theirs)) = pair("--save  --io-threads 1") else { return };
     let (mut ours, mut theirs) = (ours.connect(), theirs.connect());
     let mut report = String::new();
@@ -141,9 +140,9 @@ fn bad_values_are_refused_in_valkeys_words() {
     assert!(report.is_empty(), "{report}");
 }
 
-/// Nothing is set if one cannot be; the first error of names comes before any of values.
+/// If one parameter cannot be set, none is; errors in names are reported before errors in values.
 #[test]
-fn several_at_once_are_set_or_refused_alike() {
+fn config_set_of_several_parameters_matches_valkey() {
     let Some((ours, theirs)) = pair("--save ") else { return };
     let (mut ours, mut theirs) = (ours.connect(), theirs.connect());
     for line in [

@@ -1,20 +1,20 @@
-//! The tables have forms of every command that Valkey has and of every word that a command knows, and the pages of
-//! commands and differences are what the servers and the waivers make.
+//! Checks that the tables have forms of every command and every token of Valkey, and that the generated pages of
+//! commands and differences are up to date.
 
 use std::path::Path;
 
 use differential::{
     Commands, Document, Grammar, Peer, compatibility_page, differences_page, read_documents,
-    tested_elsewhere, wrongly_listed,
+    tested_elsewhere, wrong_missing_entries,
 };
 use harness::{Node, Program};
 
-/// The commands of a server of this program.
+/// Reads the commands of a server of this program.
 fn commands_of(program: &Program) -> Vec<Document> {
     read_documents(&Node::start(program, "").run("COMMAND DOCS"))
 }
 
-/// Holds a page of docs/ against the text that is made; writes it where that is asked for.
+/// Compares a page of docs/ with the generated text, or writes it on request.
 fn check_page(name: &str, page: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs").join(name);
     if std::env::var_os("WRITE_COMPATIBILITY").is_some() {
@@ -25,7 +25,7 @@ fn check_page(name: &str, page: &str) {
 }
 
 #[test]
-fn every_command_and_every_word_of_valkey_is_in_the_tables() {
+fn tables_cover_every_command_and_token_of_valkey() {
     let Some(valkey) = Peer::Valkey.program() else { return };
     let commands = commands_of(&valkey);
     assert!(commands.len() > 300, "{}", commands.len());
@@ -46,12 +46,12 @@ fn every_command_and_every_word_of_valkey_is_in_the_tables() {
 }
 
 #[test]
-fn the_page_of_differences_is_made_of_the_waivers() {
+fn compatibility_page_of_differences_matches_waivers() {
     check_page("differences.md", &differences_page());
 }
 
 #[test]
-fn the_page_of_commands_is_what_the_servers_say() {
+fn compatibility_page_of_commands_matches_servers() {
     let (Some(valkey), Some(redis8)) = (Peer::Valkey.program(), Peer::Redis8.program()) else { return };
     let commands = Commands {
         ours: commands_of(&Program::redoubt()),
@@ -59,7 +59,7 @@ fn the_page_of_commands_is_what_the_servers_say() {
         redis8: commands_of(&redis8),
     };
     assert_eq!(
-        wrongly_listed(&commands),
+        wrong_missing_entries(&commands),
         Vec::<String>::new(),
         "src/elsewhere.in says that they are not there, or not"
     );

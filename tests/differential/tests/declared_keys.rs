@@ -1,7 +1,7 @@
-//! The keys and databases that COMMAND GETKEYSANDFLAGS and ACL DRYRUN find in scrambled requests are Valkey's.
+//! Compares the keys and databases that COMMAND GETKEYSANDFLAGS and ACL DRYRUN find in scrambled requests with Valkey.
 //!
-//! A request that this server refuses as malformed touches nothing, so any keys of it are right. `KEY_LISTS` says how
-//! many requests are compared, `KEY_SEED` from where.
+//! A request that this server refuses as malformed touches no keys, so its keys are not compared. `KEY_LISTS` sets the
+//! number of requests and `KEY_SEED` the first seed.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use differential::{Command, Generator, Grammar, Peer, Table, setting, show};
 use harness::{Connection, Node, Program, Value};
 
 const LISTS: u64 = 6000;
-/// So many requests are asked about at once.
+/// The number of requests per pipeline.
 const BATCH: usize = 50;
-/// Of so many kinds one difference is reported.
+/// The maximum number of kinds for which a difference is reported.
 const MOST_REPORTED: usize = 40;
 
-/// Some keys may be read, some written, and two databases used.
+/// A user that may read some keys, write others, and use two databases.
 const USER: &str = "ACL SETUSER u on nopass resetchannels %R~a %R~g %W~b ~{t}* ~st ~z* ~s* db=0,1 +@all";
 
 fn start(program: &Program) -> Node {
@@ -23,7 +23,7 @@ fn start(program: &Program) -> Node {
     node
 }
 
-/// Both questions about each request.
+/// Both queries for each request.
 fn questions(requests: &[Command]) -> Vec<Command> {
     let ask = |words: &[&str], request: &Command| -> Command {
         words.iter().map(|word| word.as_bytes().to_vec()).chain(request.iter().cloned()).collect()
@@ -38,7 +38,7 @@ fn answers(connection: &mut Connection, questions: &[Command]) -> Vec<Value> {
     questions.iter().map(|_| sorted(connection.read().expect("it answers"))).collect()
 }
 
-/// Flags come in no order.
+/// Sorts flags, which have no order.
 fn sorted(value: Value) -> Value {
     match value {
         Value::Array(keys) => Value::Array(keys.into_iter().map(sorted_flags).collect()),
@@ -54,7 +54,7 @@ fn sorted_flags(key: Value) -> Value {
     Value::Array(parts)
 }
 
-/// Whether the server refuses the request for its words. In a transaction nothing waits.
+/// Whether the server refuses the request as malformed. In a transaction no command blocks.
 fn is_malformed(connection: &mut Connection, request: &Command) -> bool {
     connection.run("MULTI").expect_ok();
     connection.send_all(std::slice::from_ref(request)).expect("it reads");
@@ -64,8 +64,8 @@ fn is_malformed(connection: &mut Connection, request: &Command) -> bool {
     is_error(&queued) || matches!(&ran, Value::Array(replies) if replies.iter().any(is_error))
 }
 
-/// Why Valkey's answer is not the right one, by the command's name.
-const WRONG_THERE: &[(&str, &str)] = &[
+/// Commands for which Valkey's reply is wrong, and why.
+const WRONG_IN_VALKEY: &[(&str, &str)] = &[
     ("FLUSHALL", "its name stands for the databases"),
     ("PFMERGE", "without a source it is said to be wrong, and it runs"),
     (
@@ -76,7 +76,7 @@ const WRONG_THERE: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn keys_and_rights_of_scrambled_requests_are_those_of_valkey() {
+fn keys_and_permissions_of_scrambled_requests_match_valkey() {
     let Some(valkey) = Peer::Valkey.program() else { return };
     let (ours, theirs) = (start(&Program::redoubt()), start(&valkey));
     let (mut here, mut there, mut tried) = (ours.connect(), theirs.connect(), ours.connect());
@@ -102,7 +102,7 @@ fn keys_and_rights_of_scrambled_requests_are_those_of_valkey() {
             if here == there
                 || report.len() >= MOST_REPORTED
                 || report.contains_key(&name)
-                || WRONG_THERE.iter().any(|(known, _)| *known == name)
+                || WRONG_IN_VALKEY.iter().any(|(known, _)| *known == name)
                 || is_malformed(&mut tried, request)
             {
                 continue;

@@ -1,10 +1,10 @@
-//! The facts that COMMAND DOCS tells of each command that both servers have: they are those of Valkey.
+//! Compares COMMAND DOCS with Valkey for each command that both servers have.
 
 use std::collections::BTreeMap;
 
 use harness::{Node, Program, Value};
 
-/// The documents of all commands and subcommands, each as its fields.
+/// The fields of each command and subcommand.
 type Documents = BTreeMap<String, BTreeMap<String, Value>>;
 
 fn fields(value: &Value) -> BTreeMap<String, Value> {
@@ -27,10 +27,10 @@ fn documents(program: &Program) -> Documents {
     documents
 }
 
-/// A list of arguments, in words: an argument's facts in no order, the arguments in theirs.
+/// Formats the arguments in order, each with its sorted properties.
 fn arguments(list: &Value) -> Vec<String> {
     let shown = |argument: &Value| {
-        // An argument may have prose, too.
+        // A summary is free text.
         let facts = fields(argument).into_iter().filter(|(name, _)| name != "summary");
         let facts = facts.map(|(name, value)| match name.as_str() {
             "arguments" => format!("arguments={:?}", arguments(&value)),
@@ -46,7 +46,7 @@ fn arguments(list: &Value) -> Vec<String> {
     list.items().iter().map(shown).collect()
 }
 
-/// The fields of a document that must be the same. Prose is each server's own.
+/// The fields of a document that must be equal. Free texts may differ.
 fn facts(document: &BTreeMap<String, Value>) -> BTreeMap<&str, String> {
     let mut facts: BTreeMap<&str, String> = ["since", "group", "deprecated_since", "doc_flags"]
         .into_iter()
@@ -66,7 +66,7 @@ fn facts(document: &BTreeMap<String, Value>) -> BTreeMap<&str, String> {
 }
 
 #[test]
-fn commands_are_documented_as_in_valkey() {
+fn command_docs_match_valkey() {
     let Some(valkey) = Program::valkey() else { return };
     let (ours, theirs) = (documents(&Program::redoubt()), documents(&valkey));
     let both = ours.iter().filter_map(|(name, document)| Some((name, document, theirs.get(name)?)));

@@ -1,17 +1,17 @@
-//! The facts that COMMAND and ACL CAT tell of each command: arity, flags, categories, keys, hints. Valkey is right about all it has,
-//! Redis 8 about what only it has.
+//! Compares COMMAND and ACL CAT: arity, flags, categories, keys and hints of each command. Valkey is the reference for
+//! the commands that it has, Redis 8 for those that only Redis has.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use differential::{ONLY_HERE, Peer, is_missing};
+use differential::{Peer, REDOUBT_ONLY, is_missing};
 use harness::{Connection, Node, Program, Value};
 
-/// Commands of Redis 8 that this server has not begin so.
+/// The prefix of the commands of Redis 8 for vector sets, which this server does not support.
 const VECTOR_SETS: &str = "V";
-/// Redis's own steps of a slot's migration, which no client calls.
+/// Internal commands of Redis's slot migration, which no client sends.
 const INTERNAL: &[&str] = &["trimslots"];
 
-/// The facts of one command, by what they are about.
+/// The properties of one command, by property name.
 type Facts = BTreeMap<&'static str, String>;
 
 /// Each command and subcommand, and the commands of each category.
@@ -47,12 +47,11 @@ fn gather(table: &Value, commands: &mut BTreeMap<String, Facts>) {
     }
 }
 
-/// Words in no order.
 fn words(list: &Value) -> BTreeSet<String> {
     list.items().iter().map(Value::text).collect()
 }
 
-/// A key spec without its notes, which are prose.
+/// A key spec without its notes, which are free text.
 fn key_spec(spec: &Value) -> String {
     let parts = spec.items().chunks_exact(2).filter(|pair| pair[0].text() != "notes");
     let shown = parts.map(|pair| match pair[0].text().as_str() {
@@ -73,14 +72,14 @@ fn categories(connection: &mut Connection) -> BTreeMap<String, BTreeSet<String>>
         .collect()
 }
 
-/// Why a command of a peer is not here, if that is known: those that are "not there" have no facts either.
-fn known_to_be_missing(name: &str) -> bool {
+/// Whether a command of a peer is known to be missing in Redoubt.
+fn is_known_missing(name: &str) -> bool {
     is_missing(&name.to_uppercase().replace('|', " "))
         || name.starts_with(VECTOR_SETS)
         || INTERNAL.contains(&name)
 }
 
-/// Reports the facts of a command that differ on both sides.
+/// Reports the properties of a command that differ between the servers.
 fn compare(name: &str, here: &Facts, there: &Facts, peer: &str, report: &mut Vec<String>) {
     for (about, fact) in here.iter().filter(|(about, fact)| there.get(*about) != Some(fact)) {
         report.push(format!("{name}, {about}:\n    here    {fact}\n    {peer}  {}", there[about]));
@@ -88,7 +87,7 @@ fn compare(name: &str, here: &Facts, there: &Facts, peer: &str, report: &mut Vec
 }
 
 #[test]
-fn every_command_has_the_facts_that_its_peers_tell_of_it() {
+fn command_info_matches_valkey_and_redis() {
     let (Some(valkey), Some(redis)) = (Peer::Valkey.program(), Peer::Redis8.program()) else { return };
     let [here, valkey, redis] = [Program::redoubt(), valkey, redis].map(|program| Surface::of(&program));
     let mut report = Vec::new();
@@ -96,13 +95,13 @@ fn every_command_has_the_facts_that_its_peers_tell_of_it() {
         match (valkey.commands.get(name), redis.commands.get(name)) {
             (Some(there), _) => compare(name, facts, there, "Valkey", &mut report),
             (None, Some(there)) => compare(name, facts, there, "Redis", &mut report),
-            (None, None) if ONLY_HERE.iter().any(|(only, _)| only.eq_ignore_ascii_case(name)) => {}
+            (None, None) if REDOUBT_ONLY.iter().any(|(only, _)| only.eq_ignore_ascii_case(name)) => {}
             (None, None) => report.push(format!("{name} is here alone")),
         }
     }
     let theirs = valkey.commands.keys().chain(redis.commands.keys());
     for name in theirs.filter(|name| !here.commands.contains_key(*name)) {
-        if !known_to_be_missing(name) {
+        if !is_known_missing(name) {
             report.push(format!("{name} is not here"));
         }
     }
@@ -111,7 +110,7 @@ fn every_command_has_the_facts_that_its_peers_tell_of_it() {
 }
 
 #[test]
-fn every_category_has_the_commands_that_it_has_in_valkey() {
+fn acl_categories_match_valkey() {
     let Some(valkey) = Peer::Valkey.program() else { return };
     let [here, there] = [Program::redoubt(), valkey].map(|program| Surface::of(&program));
     let names = |surface: &Surface| surface.categories.keys().cloned().collect::<Vec<_>>();

@@ -1,15 +1,15 @@
-//! The keys that a command declares are those that its handler works on.
+//! Checks that handlers access only the keys that their command declares.
 //!
-//! Argument lists are made from each command's own grammar and then scrambled: options come several times and in any
-//! order, option words stand where names belong, numbers are wrong. Every handler runs on them in this process. In a
-//! debug build a handler gets its keys only where the command declared them, so a second reading of the arguments shows
-//! as an error ([`engine::UndeclaredKeys`]). `KEY_LISTS` says how many lists are made, `KEY_SEED` from where.
+//! Requests are generated from the grammar and then scrambled: options come several times and in any order, option
+//! words stand where names belong, numbers are wrong. Every handler runs on them in this process. In a debug build a
+//! handler can only access declared keys, so a handler that parses its arguments differently gets an error
+//! ([`engine::UndeclaredKeys`]). `KEY_LISTS` sets the number of requests, `KEY_SEED` the first seed.
 
 use std::cell::Cell;
 
 use clock::Millis;
 use commands::for_server;
-use differential::{Command, Generator, Grammar, Protocol, Way, setting, show};
+use differential::{Command, ExecutionMode, Generator, Grammar, Protocol, setting, show};
 use engine::{
     BackgroundMode, BeginSearch, CommandOrigin, Commands, DispatchStatus, Engine, FindKeys, KeySpec, NoLog,
     PipelinedRequests, Session,
@@ -18,15 +18,15 @@ use keyspace::Keyspace;
 use resp::{Batch, ParseLimits, Parser};
 use slot_routing::{Endpoint, Epoch, Member, NodeId, ReplOffset, Role, Slot, Topology};
 
-/// How many lists are made by default, of each of the ways in which they reach the handlers.
-const LISTS: u64 = 5000;
-/// So many lists meet the same data.
-const TOGETHER: u64 = 250;
-/// So many commands make that data beforehand.
-const PREPARED: usize = 150;
+/// The default number of requests for each way of execution.
+const DEFAULT_REQUESTS: u64 = 5000;
+/// The number of requests that run on the same dataset.
+const REQUESTS_PER_DATASET: u64 = 250;
+/// The number of commands that create the dataset.
+const DATASET_COMMANDS: usize = 150;
 
-/// Requests whose keys were once found by one reading and used by another.
-const KNOWN: &[&str] = &[
+/// Requests for which key extraction and handler once disagreed.
+const KNOWN_MISMATCHES: &[&str] = &[
     "GEORADIUS missing 13 38 200 km STORE ok STORE no",
     "GEORADIUS missing 13 38 200 km STOREDIST ok STORE no STOREDIST other",
     "GEORADIUS missing 13 38 200 km COUNT 1 STORE ok ASC STORE no",
@@ -66,7 +66,7 @@ impl Client {
         Self { engine, commands: Commands::new(for_server()), worker, session, next_id: 2 }
     }
 
-    fn alone() -> Self {
+    fn standalone() -> Self {
         Self::of(Engine::new(for_server().catalogue(), Keyspace::new(1, 16), None, Box::new(NoLog)))
     }
 
@@ -89,7 +89,8 @@ impl Client {
         Self::of(Engine::new(for_server().catalogue(), keyspace, Some(topology), Box::new(NoLog)))
     }
 
-    /// Runs commands one after another. One that waits, or that its connection would carry out, is left.
+    /// Runs commands one after another. Blocking commands, and commands that the connection layer would execute, are
+    /// skipped.
     fn run(&mut self, commands: &[Command]) {
         for command in commands {
             let (mut buffer, mut batch, mut out) = (Vec::new(), Batch::default(), Vec::new());
@@ -110,10 +111,10 @@ impl Client {
     }
 }
 
-/// Names the commands that were run last if the test panics among them.
-struct Witness<'a>(&'a Cell<Vec<Command>>);
+/// Prints the last commands if the test panics.
+struct PrintOnPanic<'a>(&'a Cell<Vec<Command>>);
 
-impl Drop for Witness<'_> {
+impl Drop for PrintOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let shown: Vec<String> = self.0.take().iter().map(show).collect();
@@ -122,7 +123,7 @@ impl Drop for Witness<'_> {
     }
 }
 
-/// Whether a command has keys and may run in this process.
+/// Whether a command has keys and can run in this process.
 fn has_keys(command: &Command) -> bool {
     let name = command.first().map(Vec::as_slice).unwrap_or_default();
     for_server().find(name).is_some_and(|entry| {
@@ -131,33 +132,36 @@ fn has_keys(command: &Command) -> bool {
     })
 }
 
-/// Whether the places of its keys depend on its other words.
+/// Whether the positions of its keys depend on other arguments.
 fn has_moving_keys(command: &Command) -> bool {
     let name = command.first().map(Vec::as_slice).unwrap_or_default();
-    let moves =
-        |spec: &KeySpec| !matches!((spec.begin, spec.find), (BeginSearch::Index(_), FindKeys::Range { .. }));
+    let moves = |spec: &KeySpec| !matches!((spec.begin, spec.find), (BeginSearch::Index(_), FindKeys::Range { .. }));
     for_server()
         .find(name)
         .is_some_and(|entry| entry.command.has_key_parser() || entry.command.keys.iter().any(moves))
 }
 
-/// Runs one command in a way, and says whether its handler asked for a key that it had not declared.
-fn asks_for_more(client: &mut Client, way: Way, command: &Command) -> bool {
+/// Runs one command, and returns whether its handler accessed an undeclared key.
+fn accesses_undeclared_key(client: &mut Client, way: ExecutionMode, command: &Command) -> bool {
     let last = Cell::new(way.give(Protocol::V2, vec![command.clone()]));
     let commands = last.take();
     last.set(commands.clone());
-    let witness = Witness(&last);
+    let witness = PrintOnPanic(&last);
     let before = client.engine.undeclared_keys.count();
     client.run(&commands);
     drop(witness);
     client.engine.undeclared_keys.count() > before
 }
 
-fn scrambled_lists_touch_declared_keys(make: fn() -> Client, way: Way, in_one_slot: bool) {
+fn assert_scrambled_requests_access_declared_keys(
+    make: fn() -> Client,
+    way: ExecutionMode,
+    in_one_slot: bool,
+) {
     let grammar = Grammar::whole();
-    let (lists, first) = (setting("KEY_LISTS", LISTS), setting("KEY_SEED", 1));
+    let (lists, first) = (setting("KEY_LISTS", DEFAULT_REQUESTS), setting("KEY_SEED", 1));
     let mut report = Vec::new();
-    for round in 0..lists.div_ceil(TOGETHER) {
+    for round in 0..lists.div_ceil(REQUESTS_PER_DATASET) {
         let seed = first + round;
         let mut client = make();
         let mut generator = Generator::new(&grammar, &[], seed);
@@ -165,17 +169,19 @@ fn scrambled_lists_touch_declared_keys(make: fn() -> Client, way: Way, in_one_sl
             generator = generator.in_one_slot();
         }
         let prepared: Vec<Command> =
-            std::iter::repeat_with(|| generator.command()).filter(has_keys).take(PREPARED).collect();
-        let known = KNOWN.iter().map(|line| line.split(' ').map(|word| word.as_bytes().to_vec()).collect());
+            std::iter::repeat_with(|| generator.command()).filter(has_keys).take(DATASET_COMMANDS).collect();
+        let known = KNOWN_MISMATCHES
+            .iter()
+            .map(|line| line.split(' ').map(|word| word.as_bytes().to_vec()).collect());
         let mut fixed = 0;
         let scrambled = std::iter::repeat_with(|| generator.scrambled()).filter(has_keys).filter(|command| {
-            // Most commands have their keys at fixed places, and few of these are enough.
+            // Most commands have keys at fixed positions, and a few of these are enough.
             fixed += u64::from(!has_moving_keys(command));
             has_moving_keys(command) || fixed % 8 == 0
         });
-        let lists = prepared.into_iter().chain(known).chain(scrambled.take(TOGETHER as usize));
+        let lists = prepared.into_iter().chain(known).chain(scrambled.take(REQUESTS_PER_DATASET as usize));
         for command in lists {
-            if asks_for_more(&mut client, way, &command) {
+            if accesses_undeclared_key(&mut client, way, &command) {
                 report.push(format!("seed {seed}: {}", show(&command)));
             }
         }
@@ -184,23 +190,23 @@ fn scrambled_lists_touch_declared_keys(make: fn() -> Client, way: Way, in_one_sl
 }
 
 #[test]
-fn handlers_touch_declared_keys() {
-    scrambled_lists_touch_declared_keys(Client::alone, Way::Alone, false);
+fn handlers_access_only_declared_keys() {
+    assert_scrambled_requests_access_declared_keys(Client::standalone, ExecutionMode::Sequential, false);
 }
 
 #[test]
-fn handlers_touch_declared_keys_in_transactions() {
-    scrambled_lists_touch_declared_keys(Client::alone, Way::Transaction, false);
+fn handlers_access_only_declared_keys_in_transactions() {
+    assert_scrambled_requests_access_declared_keys(Client::standalone, ExecutionMode::Transaction, false);
 }
 
 #[test]
-fn handlers_touch_declared_keys_in_scripts() {
-    scrambled_lists_touch_declared_keys(Client::alone, Way::Script, false);
+fn handlers_access_only_declared_keys_in_scripts() {
+    assert_scrambled_requests_access_declared_keys(Client::standalone, ExecutionMode::Script, false);
 }
 
 #[test]
-fn handlers_touch_declared_keys_in_a_cluster() {
-    for way in [Way::Alone, Way::Transaction, Way::Script] {
-        scrambled_lists_touch_declared_keys(Client::clustered, way, true);
+fn handlers_access_only_declared_keys_in_a_cluster() {
+    for way in [ExecutionMode::Sequential, ExecutionMode::Transaction, ExecutionMode::Script] {
+        assert_scrambled_requests_access_declared_keys(Client::clustered, way, true);
     }
 }

@@ -1,14 +1,14 @@
-//! Integers at their edges, infinities, ids and offsets that are the last, empty keys and members, words with a NUL in
-//! them, the first lines of scripts: answers are those of Valkey.
+//! Compares replies for edge values with Valkey: the smallest and largest integers, infinities, maximum ids and
+//! offsets, empty keys and members, arguments with NUL bytes, and the first lines of scripts.
 
 use differential::{Command, Pair, Peer, Protocol};
 use harness::Program;
 
-/// The longest word that both servers take.
+/// The longest argument that both servers accept.
 const LONGEST: usize = 512 << 20;
 
-/// One command a line; `""` is an empty word, `(longest)` one of 512 MB, and `(nul)`, `(nl)` and `(sp)` are bytes of a
-/// word.
+/// One command per line; `""` is an empty argument, `(longest)` one of 512 MB, and `(nul)`, `(nl)` and `(sp)` are bytes
+/// of an argument.
 fn commands(table: &str) -> Vec<Command> {
     let word = |word: &str| match word {
         "\"\"" => Vec::new(),
@@ -19,7 +19,7 @@ fn commands(table: &str) -> Vec<Command> {
     lines.map(|line| line.split(' ').map(word).collect()).collect()
 }
 
-/// Runs each paragraph of `table` by itself: both servers are emptied between them.
+/// Runs each paragraph of `table` on emptied servers.
 fn answers_are_equal(table: &str) {
     let Some(theirs) = Peer::Valkey.program() else { return };
     let pair = Pair::start(&Program::redoubt(), &theirs);
@@ -36,18 +36,18 @@ fn answers_are_equal(table: &str) {
 }
 
 #[test]
-fn what_is_at_an_edge_is_answered_as_valkey_does() {
+fn replies_for_edge_values_match_valkey() {
     answers_are_equal(include_str!("limits/edges.txt"));
 }
 
 #[test]
-fn a_word_of_client_and_a_subcommand_end_at_a_nul() {
+fn client_arguments_and_subcommands_end_at_nul() {
     answers_are_equal(include_str!("limits/nuls.txt"));
 }
 
-/// Words in quotes, as those of an inline request, and what is wrong with them.
+/// Quoted arguments as in inline requests, and malformed quotes.
 #[test]
-fn the_first_line_of_a_script_is_read_as_valkey_does() {
+fn script_shebang_lines_match_valkey() {
     let line = |of: &str, line: &str, body: &str| {
         [of, line, "(nl)", body, if of == "eval" { " 0" } else { "" }].concat().replacen(
             of,
@@ -68,21 +68,21 @@ fn the_first_line_of_a_script_is_read_as_valkey_does() {
 /// Each server holds two strings of 512 MB.
 #[test]
 #[ignore = "long: make soak"]
-fn strings_of_the_greatest_length_are_answered_as_valkey_does() {
+fn replies_for_strings_of_maximum_length_match_valkey() {
     answers_are_equal(include_str!("limits/lengths.txt"));
 }
 
-/// Each server holds an element of 512 MB at a time.
+/// Each server holds one element of 512 MB at a time.
 #[test]
 #[ignore = "long: make soak"]
-fn members_of_the_greatest_length_are_answered_as_valkey_does() {
+fn replies_for_members_of_maximum_length_match_valkey() {
     answers_are_equal(include_str!("limits/members.txt"));
 }
 
-/// Each server holds twice as many, and sees all of them.
+/// Each server holds twice that number of members and iterates over all of them.
 #[test]
 #[ignore = "long: make soak"]
-fn a_set_of_ten_million_is_answered_as_valkey_does() {
+fn replies_for_set_of_ten_million_match_valkey() {
     const AT_ONCE: usize = 10_000;
     let member = |number: usize| format!("m{number}").into_bytes();
     let mut all: Vec<Command> = (0..1000)

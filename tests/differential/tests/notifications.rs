@@ -1,5 +1,5 @@
-//! Every event of every command (`notify-keyspace-events`), beside Valkey: the same commands, and a subscriber on each side
-//! that hears the same, in the same order.
+//! Compares the keyspace events (`notify-keyspace-events`) of every command with Valkey: a subscriber on each side must
+//! receive the same events in the same order.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,15 @@ use harness::{Connection, Node, Program, Value};
 
 const SEEDS: u64 = 80;
 const LENGTH: usize = 300;
-/// Commands in flight at once.
+/// The number of pipelined commands.
 const BATCH: usize = 50;
-/// Says that all events of the command before it have been told.
+/// A message that marks the end of a command's events.
 const MARK: &str = "mark";
 
-/// The commands that change who gets which events, or pick by chance, so that the two sides would go on with other
-/// data.
+/// Commands that change which events are sent or choose at random: the data of the two servers would diverge.
 const LEFT_OUT: &[&str] = &[
     "ACL",
-    // Commands that wait give keys the time to expire.
+    // While a command blocks, keys could expire.
     "BLMOVE",
     "BLMPOP",
     "BLPOP",
@@ -71,16 +70,16 @@ const LEFT_OUT: &[&str] = &[
     "WAITAOF",
 ];
 
-/// Events of commands that the two tell of differently, each with its reason.
+/// Commands whose events differ intentionally, each with its reason.
 const WAIVED: &[(&str, &str, &str)] = &[
     ("BITFIELD", "setbit", "a key that was made is told of as set, also if no bits of it were"),
     ("LCS", "keymiss", "what is of the wrong type ends the command before the second key is looked for"),
     ("MIGRATE", "keymiss", "a key that is not there is no miss of a reader"),
     ("XAUTOCLAIM", "keymiss", "a COUNT that cannot be ends the command before its key is looked for"),
-    ("XREAD", "keymiss", "a key is missed once, however often Valkey looks for it"),
+    ("XREAD", "keymiss", "a key is missed once, however often Valkey inspections for it"),
 ];
 
-/// Whether a waiver of this command is about an event.
+/// Whether a waiver of this command covers an event.
 fn is_waived(command: &str, event: &str) -> bool {
     let is = |name: &str| {
         let by_key = event.starts_with("__keyspace@") && event.ends_with(&format!(" \"{name}\""));
@@ -89,7 +88,7 @@ fn is_waived(command: &str, event: &str) -> bool {
     WAIVED.iter().any(|(known, name, _)| *known == command && is(name))
 }
 
-/// A server, a client and a listener to all events.
+/// A server, a client, and a subscriber to all events.
 struct Side {
     node: Node,
     client: Connection,
@@ -104,17 +103,17 @@ impl Side {
         Self { node, client, listener }
     }
 
-    /// A new client of an empty server.
+    /// Connects a new client to the emptied server.
     fn begin(&mut self) {
         self.client = self.node.connect();
-        // Keys go when a command finds them gone: when else they go is up to the server.
+        // Keys expire only on access: when active expiry runs is up to each server.
         self.client.run("DEBUG SET-ACTIVE-EXPIRE 0").expect_ok();
         self.client.run("FLUSHALL").expect_ok();
         self.client.call(&["PUBLISH", MARK, ""]);
         self.heard();
     }
 
-    /// The events that each of these commands made.
+    /// The events of each command.
     fn events(&mut self, commands: &[Command]) -> Vec<Vec<String>> {
         for command in commands {
             self.client.send(command).expect("it reads");
@@ -128,7 +127,7 @@ impl Side {
         commands.iter().map(|_| self.heard()).collect()
     }
 
-    /// The events that are told up to the next mark.
+    /// The events up to the next mark.
     fn heard(&mut self) -> Vec<String> {
         let mut events = Vec::new();
         loop {
@@ -149,7 +148,7 @@ fn is_left_out(command: &Command) -> bool {
 }
 
 #[test]
-fn every_command_tells_what_valkeys_tells() {
+fn keyspace_events_match_valkey() {
     let Some(valkey) = Program::valkey() else { return };
     let payloads = Pair::start(&Program::redoubt(), &valkey).payloads();
     let (mut ours, mut theirs) = (Side::start(&Program::redoubt()), Side::start(&valkey));

@@ -1,20 +1,20 @@
-//! Random writes at a master of one kind, and whether its replica of the other kind comes to the same data: what is logged
-//! here is what Valkey and Redis apply, and the other way round. And whether the master, when it loads what it has written
-//! into its files, has what its replica has.
+//! Random writes on a master of one kind must leave its replica of the other kind with equal data: Valkey and Redis
+//! apply the stream of Redoubt, and the other way round. Also checks that the master, after reloading its own files,
+//! has the data of its replica.
 //!
-//! `DIFFERENTIAL_SEEDS` and `DIFFERENTIAL_FIRST_SEED` make the run longer or another one.
+//! `DIFFERENTIAL_SEEDS` and `DIFFERENTIAL_FIRST_SEED` select more or other seeds.
 
-use differential::{Caller, Command, Followed, Generator, Grammar, Pair, Peer, setting};
+use differential::{Caller, Command, Generator, Grammar, Pair, Peer, ReplicatedPair, setting};
 use harness::Program;
 
 const LENGTH: usize = 300;
 const SEEDS: u64 = 60;
 const SNAPSHOTS: u64 = 12;
 const LOADS: u64 = 20;
-/// Each is made short, which takes a while.
+/// Shrinking a report takes a while, so only this many are shrunk.
 const MOST_REPORTED: usize = 5;
 
-/// One of the servers takes these and the other does not, or not as the same: the log has what came of it.
+/// Commands that one server accepts and the other does not, or executes differently: the stream carries their effects.
 const ODD: &[&str] = &[
     "FLUSHDB",
     "FUNCTION FLUSH",
@@ -63,16 +63,15 @@ const ODD: &[&str] = &[
     "SETRANGE one 5 x",
 ];
 
-/// A tilde is a blank within a word.
+/// A tilde stands for a space within an argument.
 fn commands(lines: &[&str]) -> Vec<Command> {
     let word = |word: &str| word.replace('~', " ").into_bytes();
     lines.iter().map(|line| line.split(' ').map(word).collect()).collect()
 }
 
-/// A Valkey or a Redis makes the key of a BITFIELD whose overflow fails, and the consumer of a group that finds nothing to
-/// read or to take over, and none of its replicas hears of it. A Redis of any version reckons the lag of a group otherwise
-/// than a Valkey, from the same numbers.
-fn tells_nobody(master: &Program, replica: &Program, command: &Command) -> bool {
+/// Valkey and Redis do not replicate some side effects: the empty key of a BITFIELD whose overflow fails, and the
+/// consumer of a group read or claim without entries. Redis computes the lag of a group differently from Valkey.
+fn is_not_replicated(master: &Program, replica: &Program, command: &Command) -> bool {
     let is = |word: &[u8], name: &str| word.eq_ignore_ascii_case(name.as_bytes());
     let of_groups = ["XGROUP", "XREADGROUP", "XCLAIM", "XAUTOCLAIM"];
     if command.first().is_some_and(|name| of_groups.iter().any(|known| is(name, known))) {
@@ -83,18 +82,18 @@ fn tells_nobody(master: &Program, replica: &Program, command: &Command) -> bool 
     command.first().is_some_and(|name| is(name, "BITFIELD")) && command.iter().any(|word| is(word, "FAIL"))
 }
 
-/// How a replica and its master come to their data: a report of what it then has otherwise.
-type Way = fn(&Followed, &[Command]) -> Option<String>;
+/// How master and replica get their data. Returns a report of the differences.
+type SyncMethod = fn(&ReplicatedPair, &[Command]) -> Option<String>;
 
-/// The same data at a master and its replica, after what is odd and after each seed's writes.
+/// Checks for equal data after the special commands and after the writes of each seed.
 fn data_is_equal(
     master: &Program,
     replica: &Program,
     payloads: &[Vec<u8>],
     seeds: u64,
-    difference: Way,
-) -> Followed {
-    let followed = Followed::start(master, replica);
+    difference: SyncMethod,
+) -> ReplicatedPair {
+    let followed = ReplicatedPair::start(master, replica);
     let grammar = Grammar::of(Peer::Valkey);
     let first = setting("DIFFERENTIAL_FIRST_SEED", 1);
     let seeds = first..first + setting("DIFFERENTIAL_SEEDS", seeds);
@@ -103,10 +102,11 @@ fn data_is_equal(
     let all = std::iter::once(("odd".to_owned(), commands(ODD))).chain(random);
     let (mut keys, mut report) = (0, Vec::new());
     for (name, commands) in all {
-        let mut commands = followed.taking_part(commands);
-        commands.retain(|command| !tells_nobody(master, replica, command));
+        let mut commands = followed.replicated_commands(commands);
+        commands.retain(|command| !is_not_replicated(master, replica, command));
         if difference(&followed, &commands).is_some() && report.len() < MOST_REPORTED {
-            let shortest = Followed::shortest(commands, |fewer| difference(&followed, fewer).is_some());
+            let shortest =
+                ReplicatedPair::shrink_commands(commands, |fewer| difference(&followed, fewer).is_some());
             report.push(format!("{name}:\n{}", difference(&followed, &shortest).unwrap_or_default()));
         }
         keys += followed.keys();
@@ -117,45 +117,45 @@ fn data_is_equal(
     followed
 }
 
-/// In both directions, with what RESTORE takes made by the peer: by the stream, and a few of them by a snapshot.
+/// Both directions, with RESTORE payloads from the peer: all seeds by the stream, and a few by full synchronisation.
 fn each_follows_the_other(peer: Option<Program>) {
     let Some(peer) = peer else { return };
     let ours = Program::redoubt();
     let payloads = Pair::start(&ours, &peer).payloads();
     for (master, replica) in [(&ours, &peer), (&peer, &ours)] {
-        data_is_equal(master, replica, &payloads, SEEDS, Followed::difference);
-        data_is_equal(master, replica, &payloads, SNAPSHOTS, Followed::difference_by_snapshot);
+        data_is_equal(master, replica, &payloads, SEEDS, ReplicatedPair::difference);
+        data_is_equal(master, replica, &payloads, SNAPSHOTS, ReplicatedPair::difference_by_snapshot);
     }
 }
 
 #[test]
-fn ours_and_valkey_follow_each_other_to_the_same_data() {
+fn redoubt_and_valkey_replicate_each_other_identically() {
     each_follows_the_other(Peer::Valkey.program());
 }
 
-/// A server loads what it wrote, and has what the other has, which heard of it by the stream: every write there is.
+/// A server reloads its files and must have the data that the other server got from the stream.
 #[test]
-fn ours_and_valkey_load_what_they_wrote() {
+fn files_of_redoubt_and_valkey_reload_to_replica_data() {
     let Some(valkey) = Peer::Valkey.program() else { return };
     let ours = Program::redoubt();
     let payloads = Pair::start(&ours, &valkey).payloads();
-    let here = data_is_equal(&ours, &valkey, &payloads, LOADS, Followed::difference_by_file);
-    data_is_equal(&ours, &valkey, &payloads, LOADS, Followed::difference_by_reload);
-    data_is_equal(&valkey, &ours, &payloads, LOADS, Followed::difference_by_file);
-    data_is_equal(&valkey, &ours, &payloads, LOADS, Followed::difference_by_reload);
+    let here = data_is_equal(&ours, &valkey, &payloads, LOADS, ReplicatedPair::difference_by_aof);
+    data_is_equal(&ours, &valkey, &payloads, LOADS, ReplicatedPair::difference_by_reload);
+    data_is_equal(&valkey, &ours, &payloads, LOADS, ReplicatedPair::difference_by_aof);
+    data_is_equal(&valkey, &ours, &payloads, LOADS, ReplicatedPair::difference_by_reload);
     if std::env::var_os("DIFFERENTIAL_SEEDS").is_none() {
-        let lacking = here.lacking(Caller::Loader);
-        assert!(lacking.is_empty(), "{}", lacking.join("\n"));
+        let missing_commands = here.missing_commands(Caller::Loader);
+        assert!(missing_commands.is_empty(), "{}", missing_commands.join("\n"));
     }
 }
 
 #[test]
-fn ours_and_redis_8_follow_each_other_to_the_same_data() {
+fn redoubt_and_redis_8_replicate_each_other_identically() {
     each_follows_the_other(Peer::Redis8.program());
 }
 
-/// Commands that both know: the formats are those of an older server on the other side of a wire.
+/// Only commands that both servers have. Payload formats are those of the older server.
 #[test]
-fn ours_and_redis_7_follow_each_other_to_the_same_data() {
+fn redoubt_and_redis_7_replicate_each_other_identically() {
     each_follows_the_other(Peer::Redis.program());
 }

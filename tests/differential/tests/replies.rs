@@ -1,22 +1,22 @@
-//! Every command of the table, on the server under test and on Valkey, and on Redis what it alone has.
+//! Compares the replies to every command of the tables with Valkey, and with Redis for commands that only Redis has.
 //!
-//! `DIFFERENTIAL_SEEDS` and `DIFFERENTIAL_FIRST_SEED` make the run longer or another one.
+//! `DIFFERENTIAL_SEEDS` and `DIFFERENTIAL_FIRST_SEED` select more or other seeds.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::thread;
 
-use differential::{Command, Generator, Grammar, Pair, Peer, Protocol, Way, setting};
+use differential::{Command, ExecutionMode, Generator, Grammar, Pair, Peer, Protocol, setting};
 use harness::{Node, Program};
 
 const LENGTH: usize = 300;
-/// Kinds of differences that are shortened: each takes a second.
+/// The maximum number of kinds of differences to shrink; each takes a second.
 const MOST_REPORTED: usize = 100;
 
-/// Pairs of servers that are compared side by side: some commands wait for a time, on both.
+/// The number of server pairs that run in parallel, since some commands block for a time on both servers.
 const PAIRS: u64 = 3;
 
-/// One form that does not fail of commands whose forms in the tables seldom or never are so.
+/// Valid forms of commands that the tables seldom or never generate without an error.
 const PLAIN_FORMS: &[&str] = &[
     "ACL CAT",
     "ACL HELP",
@@ -32,7 +32,7 @@ const PLAIN_FORMS: &[&str] = &[
     "XREADGROUP GROUP g c STREAMS s >",
     "XCLAIM s g d 0 1-1",
 ];
-/// In the place of the seed, of the sequence of these.
+/// A reserved seed for the sequence of [`PLAIN_FORMS`].
 const PLAIN: u64 = 0;
 
 fn plain() -> Vec<Command> {
@@ -40,13 +40,19 @@ fn plain() -> Vec<Command> {
     PLAIN_FORMS.iter().map(words).collect()
 }
 
-/// Runs the seeds; of each kind of difference the first is shortened and reported.
-fn replies_are_equal(protocol: Protocol, way: Way, seeds: u64) {
+/// Compares the replies for all seeds; the first difference of each kind is shrunk and reported.
+fn replies_are_equal(protocol: Protocol, way: ExecutionMode, seeds: u64) {
     replies_of_are_equal(Peer::Valkey, |pair| pair, protocol, way, seeds);
 }
 
-/// The same between pairs that are prepared so.
-fn replies_of_are_equal(peer: Peer, prepare: fn(Pair) -> Pair, protocol: Protocol, way: Way, seeds: u64) {
+/// Like [`replies_are_equal`], between servers that `prepare` has configured.
+fn replies_of_are_equal(
+    peer: Peer,
+    prepare: fn(Pair) -> Pair,
+    protocol: Protocol,
+    way: ExecutionMode,
+    seeds: u64,
+) {
     let Some(theirs) = peer.program() else { return };
     let grammar = Grammar::of(peer);
     let (first, count) = (setting("DIFFERENTIAL_FIRST_SEED", 1), setting("DIFFERENTIAL_SEEDS", seeds));
@@ -69,18 +75,18 @@ fn replies_of_are_equal(peer: Peer, prepare: fn(Pair) -> Pair, protocol: Protoco
                 }
             }
         }
-        pair.into_played()
+        pair.into_executed()
     };
-    let played = thread::scope(|scope| {
+    let executed = thread::scope(|scope| {
         let pairs = (0..PAIRS.min(count)).map(|pair| {
             let mut seeds = (first + pair..first + count).step_by(PAIRS as usize);
             let compare = &compare;
             scope.spawn(move || compare(&mut seeds))
         });
         let pairs: Vec<_> = pairs.collect();
-        let mut played = pairs.into_iter().map(|pair| pair.join().expect("its panic is told"));
-        let mut all = played.next()?;
-        played.for_each(|played| all.join(played));
+        let mut executed = pairs.into_iter().map(|pair| pair.join().expect("its panic is told"));
+        let mut all = executed.next()?;
+        executed.for_each(|executed| all.join(executed));
         Some(all)
     });
     let found = found.into_inner().unwrap();
@@ -89,56 +95,57 @@ fn replies_of_are_equal(peer: Peer, prepare: fn(Pair) -> Pair, protocol: Protoco
         .map(|(seed, difference)| format!("seed {seed}, {protocol:?}, {way:?}:\n{difference}"))
         .collect();
     assert!(report.is_empty(), "replies differ from those of {peer:?}:\n{}", report.join("\n"));
-    // Other seeds may be few.
+    // With other seeds there may be too few commands for full coverage.
     if peer == Peer::Valkey
         && ["DIFFERENTIAL_SEEDS", "DIFFERENTIAL_FIRST_SEED"]
             .iter()
             .all(|name| std::env::var_os(name).is_none())
     {
-        let lacking = played.map(|played| played.lacking(way.caller())).unwrap_or_default();
-        assert!(lacking.is_empty(), "{protocol:?}:\n{}", lacking.join("\n"));
+        let missing_commands =
+            executed.map(|executed| executed.missing_commands(way.caller())).unwrap_or_default();
+        assert!(missing_commands.is_empty(), "{protocol:?}:\n{}", missing_commands.join("\n"));
     }
 }
 
 #[test]
-fn replies_in_resp2_are_those_of_valkey() {
-    replies_are_equal(Protocol::V2, Way::Alone, 400);
+fn replies_in_resp2_match_valkey() {
+    replies_are_equal(Protocol::V2, ExecutionMode::Sequential, 400);
 }
 
 #[test]
-fn replies_in_resp3_are_those_of_valkey() {
-    replies_are_equal(Protocol::V3, Way::Alone, 400);
+fn replies_in_resp3_match_valkey() {
+    replies_are_equal(Protocol::V3, ExecutionMode::Sequential, 400);
 }
 
 #[test]
-fn replies_in_transactions_are_those_of_valkey() {
-    replies_are_equal(Protocol::V2, Way::Transaction, 250);
-    replies_are_equal(Protocol::V3, Way::Transaction, 250);
+fn replies_in_transactions_match_valkey() {
+    replies_are_equal(Protocol::V2, ExecutionMode::Transaction, 250);
+    replies_are_equal(Protocol::V3, ExecutionMode::Transaction, 250);
 }
 
 #[test]
-fn replies_to_scripts_are_those_of_valkey() {
-    replies_are_equal(Protocol::V2, Way::Script, 250);
-    replies_are_equal(Protocol::V3, Way::Script, 250);
+fn replies_to_scripts_match_valkey() {
+    replies_are_equal(Protocol::V2, ExecutionMode::Script, 250);
+    replies_are_equal(Protocol::V3, ExecutionMode::Script, 250);
 }
 
-/// Every command goes to a background worker, and its connection comes back.
+/// Every command runs on a background worker, and its connection returns to its own worker afterwards.
 #[test]
-fn replies_from_the_background_are_those_of_valkey() {
-    replies_of_are_equal(Peer::Valkey, Pair::in_background, Protocol::V2, Way::Alone, 400);
-    replies_of_are_equal(Peer::Valkey, Pair::in_background, Protocol::V3, Way::Transaction, 250);
+fn replies_from_background_workers_match_valkey() {
+    replies_of_are_equal(Peer::Valkey, Pair::in_background, Protocol::V2, ExecutionMode::Sequential, 400);
+    replies_of_are_equal(Peer::Valkey, Pair::in_background, Protocol::V3, ExecutionMode::Transaction, 250);
 }
 
 #[test]
-fn replies_of_newer_commands_are_those_of_redis() {
-    replies_of_are_equal(Peer::Redis8, |pair| pair, Protocol::V2, Way::Alone, 150);
-    replies_of_are_equal(Peer::Redis8, |pair| pair, Protocol::V3, Way::Alone, 100);
-    replies_of_are_equal(Peer::Redis8, |pair| pair, Protocol::V2, Way::Transaction, 60);
+fn replies_of_redis_only_commands_match_redis() {
+    replies_of_are_equal(Peer::Redis8, |pair| pair, Protocol::V2, ExecutionMode::Sequential, 150);
+    replies_of_are_equal(Peer::Redis8, |pair| pair, Protocol::V3, ExecutionMode::Sequential, 100);
+    replies_of_are_equal(Peer::Redis8, |pair| pair, Protocol::V2, ExecutionMode::Transaction, 60);
 }
 
-/// Random sequences of one stream with two groups; after each command the groups are compared, with their lags.
+/// Random commands on one stream with two consumer groups; the groups and their lags are compared after each command.
 #[test]
-fn lags_of_groups_are_those_of_redis() {
+fn consumer_group_lags_match_redis() {
     let Some(theirs) = Peer::Redis8.program() else { return };
     let nodes = [Node::start(&Program::redoubt(), "--save "), Node::start(&theirs, "--save ")];
     let mut clients = nodes.each_ref().map(Node::connect);
@@ -175,9 +182,9 @@ fn lags_of_groups_are_those_of_redis() {
     }
 }
 
-/// Input that is no RESP is answered with the same words, and the link is closed.
+/// Malformed requests get the same error, and the connection is closed.
 #[test]
-fn malformed_requests_are_answered_as_valkey_does() {
+fn replies_to_malformed_requests_match_valkey() {
     let Some(theirs) = Peer::Valkey.program() else { return };
     let pair = Pair::start(&Program::redoubt(), &theirs);
     let inputs: &[&[u8]] = &[

@@ -1,10 +1,10 @@
-//! The calls that scripts can make and their results, here and on a real Redis, one script after another.
+//! Compares the API that scripts can call, and its results, with Valkey.
 
 use differential::{Command, Difference, Pair, Peer, Protocol};
 use harness::Program;
 
-/// The functions of `redis`, values on their way in and out, errors, the sandbox, the libraries. Left out: what a number
-/// of struct's becomes that fits into no number of C's, since C leaves it open.
+/// The functions of `redis`, value conversions in both directions, errors, the sandbox, the libraries. Left out:
+/// `struct` conversions of numbers that do not fit into the C type, which C leaves undefined.
 const SCRIPTS: &[&str] = &[
     r#"return redis.setresp(3)"#,
     r#"redis.setresp(3); return redis.call('hgetall','h')"#,
@@ -402,7 +402,7 @@ const SCRIPTS: &[&str] = &[
     r#"return {cmsgpack.unpack_limit('',0,0)}"#,
 ];
 
-/// The scripts, with `redis.` written as `api`, and the data that they find.
+/// The scripts, with `redis.` replaced by `api`, and the data that they use.
 fn commands(api: &str) -> Vec<Command> {
     let words = |words: &[&str]| words.iter().map(|word| word.as_bytes().to_vec()).collect::<Command>();
     let mut commands = vec![
@@ -415,7 +415,7 @@ fn commands(api: &str) -> Vec<Command> {
     commands
 }
 
-/// Runs the scripts on both servers and tells all that differ, not only the first.
+/// Runs the scripts on both servers and reports all differences, not only the first.
 fn compare(api: &str) {
     let Some(valkey) = Peer::Valkey.program() else { return };
     let pair = Pair::start(&Program::redoubt(), &valkey);
@@ -428,7 +428,7 @@ fn compare(api: &str) {
                 "{protocol:?}\n{}",
                 Difference { commands: vec![difference.command().clone()], ..difference }
             ));
-            // A difference of data comes behind all commands: nothing is left to take out.
+            // A difference in data is reported after all commands, so that no command can be removed.
             if last >= commands.len() {
                 break;
             }
@@ -439,12 +439,12 @@ fn compare(api: &str) {
 }
 
 #[test]
-fn scripts_do_what_they_do_on_valkey() {
+fn script_results_match_valkey() {
     compare("redis.");
 }
 
-/// `server` is Valkey's name for the same.
+/// `server` is Valkey's alias for `redis`.
 #[test]
-fn the_server_api_is_that_of_valkey() {
+fn server_api_in_scripts_matches_valkey() {
     compare("server.");
 }

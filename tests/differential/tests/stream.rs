@@ -1,13 +1,13 @@
-//! The effects that go to replicas and into the append-only file, word by word: the same commands here and on a Valkey,
-//! their effects read by a pretend replica and in the files. Differences by choice stand in the stories with their
-//! reason.
+//! Compares the effects in the replication stream and in the append-only file with Valkey, word by word: the same
+//! commands run on both, and a fake replica and a file reader collect their effects. Intended differences are in the
+//! stories with their reasons.
 
 #[path = "stream/effects.rs"]
 mod effects;
 #[path = "stream/story.rs"]
 mod story;
 
-use differential::{Caller, Played};
+use differential::{Caller, ExecutedCommands};
 use effects::{PretendReplica, Words, in_files};
 use harness::{Node, Program};
 use story::Story;
@@ -16,12 +16,12 @@ const STORIES: &str = include_str!("stream/stories.txt");
 const OPTIONS: &str = "--save  --appendonly yes --appendfsync no --auto-aof-rewrite-percentage 0 --databases 16 \
                        --repl-diskless-sync no --enable-debug-command yes --maxmemory-policy allkeys-random";
 
-/// The first effect of a story, and the one behind its last.
+/// The effect before a story, and the one after it.
 fn mark(number: usize) -> [String; 3] {
     ["SET".to_owned(), "mark".to_owned(), number.to_string()]
 }
 
-/// The effects of each story, and what of them is in the files.
+/// The effects of each story in the stream, and those in the files.
 fn effects(program: &Program, stories: &[Story]) -> (Vec<Vec<Words>>, Vec<Vec<Words>>) {
     let mut node = Node::start(program, OPTIONS);
     let mut replica = PretendReplica::of(&node);
@@ -45,7 +45,7 @@ fn effects(program: &Program, stories: &[Story]) -> (Vec<Vec<Words>>, Vec<Vec<Wo
         node.connect().try_call(&mark(2 * number + 1)).expect("it answers").expect_ok();
         streamed.push(until(&mut replica, 2 * number + 1).iter().map(plain).collect());
     }
-    // All that was acknowledged is in the files once the server has ended.
+    // When the server has exited, its files contain all acknowledged writes.
     let folder = node.folder().join("appendonlydir");
     node.connect().send(&["SHUTDOWN", "NOSAVE"]).expect("it is read");
     node.ended();
@@ -61,7 +61,7 @@ fn effects(program: &Program, stories: &[Story]) -> (Vec<Vec<Words>>, Vec<Vec<Wo
     (streamed, filed)
 }
 
-/// Without what is another each time: times and ids of entries made by the clock.
+/// Removes parts that differ between runs: times, and entry ids made from the clock.
 fn plain(words: &Words) -> Words {
     let is_time = |word: &str| word.len() == 13 && word.bytes().all(|byte| byte.is_ascii_digit());
     let word = |word: &String| match word.split_once('-') {
@@ -72,7 +72,7 @@ fn plain(words: &Words) -> Words {
     words.iter().map(word).collect()
 }
 
-/// Without the databases that are selected, and what is in the stream alone.
+/// Removes SELECT, and effects that only the stream has.
 fn filed(effects: &[Words]) -> Vec<Words> {
     effects
         .iter()
@@ -85,8 +85,8 @@ fn shown(effects: &[Words]) -> String {
     effects.iter().map(|words| format!("\n      {}", words.join(" "))).collect()
 }
 
-/// The mismatch of a story's effects, if there is one.
-fn judge(story: &Story, here: &[Words], there: &[Words]) -> Option<String> {
+/// The mismatch between the effects of a story, if there is one.
+fn find_mismatch(story: &Story, here: &[Words], there: &[Words]) -> Option<String> {
     let right = match story.reason {
         Some(_) => here == story.here && there == story.there,
         None => here == there,
@@ -95,14 +95,14 @@ fn judge(story: &Story, here: &[Words], there: &[Words]) -> Option<String> {
 }
 
 #[test]
-fn effects_are_those_of_valkey() {
+fn replicated_effects_match_valkey() {
     let Some(valkey) = Program::valkey() else { return };
     let stories = Story::all(STORIES);
     let (here, files_here) = effects(&Program::redoubt(), &stories);
     let (there, files_there) = effects(&valkey, &stories);
     let mut wrong = Vec::new();
     for (number, story) in stories.iter().enumerate() {
-        wrong.extend(judge(story, &here[number], &there[number]));
+        wrong.extend(find_mismatch(story, &here[number], &there[number]));
         let (ours, theirs) = (&files_here[number], &files_there[number]);
         if filed(ours) != filed(&here[number]) {
             wrong.push(format!("In our file:\n{}{}", story.text, shown(ours)));
@@ -115,12 +115,12 @@ fn effects_are_those_of_valkey() {
 }
 
 #[test]
-fn every_write_has_a_story() {
-    let mut played = Played::none_of(&Node::start(&Program::redoubt(), ""));
+fn stories_cover_every_write_command() {
+    let mut executed = ExecutedCommands::for_server(&Node::start(&Program::redoubt(), ""));
     for command in Story::all(STORIES).iter().flat_map(Story::commands) {
         let words: Vec<Vec<u8>> = command.iter().map(|word| word.clone().into_bytes()).collect();
-        played.add(Caller::Master, &words);
+        executed.add(Caller::Master, &words);
     }
-    let lacking = played.lacking(Caller::Master);
-    assert!(lacking.is_empty(), "{}", lacking.join("\n"));
+    let missing_commands = executed.missing_commands(Caller::Master);
+    assert!(missing_commands.is_empty(), "{}", missing_commands.join("\n"));
 }

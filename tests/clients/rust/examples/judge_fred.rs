@@ -1,10 +1,10 @@
-//! The judge's adapter of fred: `redoubt-test judge -- target/debug/examples/judge_fred`.
+//! Adapter of fred for the client conformance tests: `redoubt-test judge -- target/debug/examples/judge_fred`.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use client_tests::adapter::{Connect, Failure, Mode, Request, answer_all, say_message};
+use client_tests::adapter::{Connect, Mode, Request, RequestFailure, report_message, serve_requests};
 use fred::clients::SubscriberClient;
 use fred::interfaces::{ClientLike, EventInterface, PubsubInterface, TransactionInterface as _};
 use fred::prelude::{Builder, Client, Config, ReconnectPolicy, ServerConfig, TlsConnector, Value};
@@ -15,7 +15,7 @@ use rustls::pki_types::pem::PemObject;
 use serde_json::{Value as Json, json};
 use tokio::sync::Mutex;
 
-/// The client, its builder, and the listener to channels.
+/// The client, its builder, and the task that receives pub/sub messages.
 #[derive(Default)]
 struct Adapter {
     client: Option<(Client, Builder)>,
@@ -41,7 +41,7 @@ fn command(args: &[String]) -> (CustomCommand, Vec<String>) {
     (CustomCommand::new(args[0].clone(), ClusterHash::FirstKey, false), args[1..].to_vec())
 }
 
-fn tls(file: &str) -> Result<TlsConnector, Failure> {
+fn tls(file: &str) -> Result<TlsConnector, RequestFailure> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(file)?)?;
     let config = rustls::ClientConfig::builder_with_provider(rustls::crypto::ring::default_provider().into())
@@ -51,20 +51,20 @@ fn tls(file: &str) -> Result<TlsConnector, Failure> {
     Ok(TlsConnector::from(config))
 }
 
-async fn connect(how: &Connect) -> Result<(Client, Builder), Failure> {
-    if how.caching {
-        return Err(Failure::Unsupported("the library tells of changes and keeps nothing itself"));
+async fn connect(options: &Connect) -> Result<(Client, Builder), RequestFailure> {
+    if options.caching {
+        return Err(RequestFailure::Unsupported("the library tells of changes and keeps nothing itself"));
     }
-    let timeout = Duration::from_millis(how.timeout_ms);
-    let server = if how.mode == Mode::Cluster {
-        ServerConfig::new_clustered(how.addresses().collect())
+    let timeout = Duration::from_millis(options.timeout_ms);
+    let server = if options.mode == Mode::Cluster {
+        ServerConfig::new_clustered(options.addresses().collect())
     } else {
-        ServerConfig::new_sentinel(how.addresses().collect(), how.master.clone().unwrap_or_default())
+        ServerConfig::new_sentinel(options.addresses().collect(), options.master.clone().unwrap_or_default())
     };
-    let version = if how.protocol == 3 { RespVersion::RESP3 } else { RespVersion::RESP2 };
-    let tls = how.tls_ca.as_deref().map(tls).transpose()?.map(Into::into);
+    let version = if options.protocol == 3 { RespVersion::RESP3 } else { RespVersion::RESP2 };
+    let tls = options.tls_ca.as_deref().map(tls).transpose()?.map(Into::into);
     let mut builder = Builder::from_config(Config { server, version, tls, ..Config::default() });
-    // Without a policy the library does not connect anew at all.
+    // Without a reconnect policy the library does not reconnect at all.
     builder.set_policy(ReconnectPolicy::new_constant(0, 100));
     builder.with_connection_config(|connection| {
         connection.connection_timeout = timeout;
@@ -77,25 +77,25 @@ async fn connect(how: &Connect) -> Result<(Client, Builder), Failure> {
 }
 
 impl Adapter {
-    fn client(&self) -> Result<&Client, Failure> {
+    fn client(&self) -> Result<&Client, RequestFailure> {
         self.client
             .as_ref()
             .map(|(client, _)| client)
-            .ok_or_else(|| Failure::Error("there is no client".to_owned()))
+            .ok_or_else(|| RequestFailure::Error("there is no client".to_owned()))
     }
 
-    async fn answer(&mut self, request: Request) -> Result<Json, Failure> {
+    async fn answer(&mut self, request: Request) -> Result<Json, RequestFailure> {
         match request {
             Request::Hello => return Ok(json!({"library": "fred", "version": "10.1.0"})),
-            Request::Connect(how) => {
-                self.replicas = how.replicas;
-                self.client = Some(connect(&how).await?);
+            Request::Connect(options) => {
+                self.replicas = options.replicas;
+                self.client = Some(connect(&options).await?);
             }
             Request::Command { args } => return self.command(&args).await,
             Request::Script { source, keys, args } => {
                 let script = Script::from_lua(source);
                 let reply = script.evalsha_with_reload::<Value, _, _>(self.client()?, keys, args).await;
-                return reply.map(json_of).map_err(Failure::from);
+                return reply.map(json_of).map_err(RequestFailure::from);
             }
             Request::Pipeline { commands } => {
                 let pipeline = self.client()?.pipeline();
@@ -115,7 +115,7 @@ impl Adapter {
                     let (command, args) = command(args);
                     let () = transaction.custom(command, args).await?;
                 }
-                return transaction.exec::<Value>(true).await.map(json_of).map_err(Failure::from);
+                return transaction.exec::<Value>(true).await.map(json_of).map_err(RequestFailure::from);
             }
             Request::Subscribe { channels, sharded } => self.subscribe(channels, sharded).await?,
             Request::Close => *self = Self::default(),
@@ -123,7 +123,7 @@ impl Adapter {
         Ok(Json::Null)
     }
 
-    async fn command(&self, args: &[String]) -> Result<Json, Failure> {
+    async fn command(&self, args: &[String]) -> Result<Json, RequestFailure> {
         let client = self.client()?;
         let (command, rest) = command(args);
         let reply = if self.replicas && args[0] == "GET" {
@@ -131,12 +131,12 @@ impl Adapter {
         } else {
             client.custom::<Value, _>(command, rest).await
         };
-        reply.map(json_of).map_err(Failure::from)
+        reply.map(json_of).map_err(RequestFailure::from)
     }
 
-    async fn subscribe(&mut self, channels: Vec<String>, sharded: bool) -> Result<(), Failure> {
+    async fn subscribe(&mut self, channels: Vec<String>, sharded: bool) -> Result<(), RequestFailure> {
         let Some((_, builder)) = &self.client else {
-            return Err(Failure::Error("there is no client".to_owned()));
+            return Err(RequestFailure::Error("there is no client".to_owned()));
         };
         let subscriber = builder.build_subscriber_client()?;
         subscriber.init().await?;
@@ -144,7 +144,7 @@ impl Adapter {
         let mut messages = subscriber.message_rx();
         tokio::spawn(async move {
             while let Ok(message) = messages.recv().await {
-                say_message(&message.channel, &message.value.as_string().unwrap_or_default());
+                report_message(&message.channel, &message.value.as_string().unwrap_or_default());
             }
         });
         if sharded {
@@ -160,7 +160,7 @@ impl Adapter {
 #[tokio::main]
 async fn main() {
     let adapter = Arc::new(Mutex::new(Adapter::default()));
-    answer_all(|request| {
+    serve_requests(|request| {
         let adapter = Arc::clone(&adapter);
         async move { adapter.lock().await.answer(request).await }
     })

@@ -1,10 +1,11 @@
-//! The judge's adapter of the `redis` crate: `redoubt-test judge -- target/debug/examples/judge_redis`.
+//! Adapter of the `redis` crate for the client conformance tests: `redoubt-test judge --
+//! target/debug/examples/judge_redis`.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use client_tests::adapter::{Connect, Failure, Mode, Request, answer_all, say_message};
+use client_tests::adapter::{Connect, Mode, Request, RequestFailure, report_message, serve_requests};
 use redis::aio::MultiplexedConnection;
 use redis::caching::CacheConfig;
 use redis::cluster::ClusterClient;
@@ -20,7 +21,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 enum Client {
     Cluster(ClusterConnection),
-    /// Asked for anew once its connection is broken: the crate leaves that to its caller.
+    /// The crate does not query the sentinels again when the connection breaks, so the adapter does.
     Sentinel(Box<SentinelClient>, Box<AsyncConnectionConfig>, Option<MultiplexedConnection>),
 }
 
@@ -39,48 +40,48 @@ fn json_of(value: Value) -> Json {
     }
 }
 
-fn tell(mut pushes: UnboundedReceiver<PushInfo>) {
+fn forward_pushes(mut pushes: UnboundedReceiver<PushInfo>) {
     tokio::spawn(async move {
         while let Some(push) = pushes.recv().await {
             if matches!(push.kind, PushKind::Message | PushKind::SMessage) {
                 let words: Vec<String> =
                     push.data.iter().filter_map(|word| redis::from_redis_value_ref(word).ok()).collect();
                 if let [channel, data] = &words[..] {
-                    say_message(channel, data);
+                    report_message(channel, data);
                 }
             }
         }
     });
 }
 
-async fn connect(how: &Connect) -> Result<Client, Failure> {
-    let timeout = Duration::from_millis(how.timeout_ms);
-    if how.mode == Mode::Cluster {
+async fn connect(options: &Connect) -> Result<Client, RequestFailure> {
+    let timeout = Duration::from_millis(options.timeout_ms);
+    if options.mode == Mode::Cluster {
         let (sender, pushes) = unbounded_channel();
-        let scheme = if how.tls_ca.is_some() { "rediss" } else { "redis" };
-        let urls = how.nodes.iter().map(|node| format!("{scheme}://{node}"));
-        // Channels of a cluster need RESP3.
+        let scheme = if options.tls_ca.is_some() { "rediss" } else { "redis" };
+        let urls = options.nodes.iter().map(|node| format!("{scheme}://{node}"));
+        // Pub/sub in a cluster requires RESP3.
         let mut builder = ClusterClient::builder(urls)
             .use_protocol(ProtocolVersion::RESP3)
             .connection_timeout(timeout)
             .response_timeout(timeout)
             .push_sender(sender);
-        if how.replicas {
+        if options.replicas {
             builder = builder.read_routing_strategy(RandomReplicaStrategy);
         }
-        if how.caching {
+        if options.caching {
             builder = builder.cache_config(CacheConfig::new());
         }
-        if let Some(file) = &how.tls_ca {
+        if let Some(file) = &options.tls_ca {
             let root_cert = Some(std::fs::read(file)?);
             builder = builder.certs(TlsCertificates { client_tls: None, root_cert });
         }
-        tell(pushes);
+        forward_pushes(pushes);
         let client = builder.build()?;
         return Ok(Client::Cluster(client.get_async_connection().await?));
     }
-    let addresses = how.addresses().map(|(host, port)| ConnectionAddr::Tcp(host, port));
-    let master = how.master.clone().unwrap_or_default();
+    let addresses = options.addresses().map(|(host, port)| ConnectionAddr::Tcp(host, port));
+    let master = options.master.clone().unwrap_or_default();
     let builder = SentinelClientBuilder::new(addresses, &master, SentinelServerType::Master)?;
     let config = AsyncConnectionConfig::new()
         .set_response_timeout(Some(timeout))
@@ -88,14 +89,14 @@ async fn connect(how: &Connect) -> Result<Client, Failure> {
     Ok(Client::Sentinel(Box::new(builder.build()?), Box::new(config), None))
 }
 
-/// One thing that a connection is asked.
-enum Question {
+/// A request to a connection.
+enum ClientRequest {
     One(Cmd),
     Many(Pipeline),
     Script(Script, Vec<String>, Vec<String>),
 }
 
-impl Question {
+impl ClientRequest {
     async fn ask<C: redis::aio::ConnectionLike>(&self, connection: &mut C) -> RedisResult<Value> {
         match self {
             Self::One(command) => command.query_async(connection).await,
@@ -110,7 +111,7 @@ impl Question {
 }
 
 impl Client {
-    async fn ask(&mut self, question: &Question) -> Result<Json, Failure> {
+    async fn ask(&mut self, question: &ClientRequest) -> Result<Json, RequestFailure> {
         let outcome: RedisResult<Value> = match self {
             Self::Cluster(connection) => question.ask(connection).await,
             Self::Sentinel(client, config, kept) => {
@@ -129,16 +130,16 @@ impl Client {
             }
         };
         match outcome {
-            Ok(Value::ServerError(error)) => Err(Failure::Error(error.to_string())),
+            Ok(Value::ServerError(error)) => Err(RequestFailure::Error(error.to_string())),
             Ok(value) => Ok(json_of(value)),
             Err(error)
                 if error.to_string().contains("CrossSlot")
                     || error.to_string().contains("multiple slots") =>
             {
                 match question {
-                    Question::Many(pipeline) if !pipeline.is_transaction() => {
-                        Err(Failure::Unsupported("the library's asynchronous pipelines are of one slot"))
-                    }
+                    ClientRequest::Many(pipeline) if !pipeline.is_transaction() => Err(
+                        RequestFailure::Unsupported("the library's asynchronous pipelines are of one slot"),
+                    ),
                     _ => Err(error.into()),
                 }
             }
@@ -146,9 +147,9 @@ impl Client {
         }
     }
 
-    async fn subscribe(&mut self, channels: &[String], sharded: bool) -> Result<Json, Failure> {
+    async fn subscribe(&mut self, channels: &[String], sharded: bool) -> Result<Json, RequestFailure> {
         let Self::Cluster(connection) = self else {
-            return Err(Failure::Unsupported("the adapter hears channels in a cluster alone"));
+            return Err(RequestFailure::Unsupported("the adapter hears channels in a cluster alone"));
         };
         let name = if sharded { "SSUBSCRIBE" } else { "SUBSCRIBE" };
         let mut command = cmd(name);
@@ -172,29 +173,29 @@ fn pipeline_of(commands: &[Vec<String>]) -> Pipeline {
     pipeline
 }
 
-async fn answer(kept: &tokio::sync::Mutex<Option<Client>>, request: Request) -> Result<Json, Failure> {
+async fn answer(kept: &tokio::sync::Mutex<Option<Client>>, request: Request) -> Result<Json, RequestFailure> {
     let mut kept = kept.lock().await;
-    let missing = || Failure::Error("there is no client".to_owned());
+    let missing = || RequestFailure::Error("there is no client".to_owned());
     match request {
         Request::Hello => Ok(json!({"library": "redis (Rust)", "version": "1.8.1"})),
-        Request::Connect(how) => {
-            *kept = Some(connect(&how).await?);
+        Request::Connect(options) => {
+            *kept = Some(connect(&options).await?);
             Ok(Json::Null)
         }
         Request::Command { args } => {
-            kept.as_mut().ok_or_else(missing)?.ask(&Question::One(command_of(&args))).await
+            kept.as_mut().ok_or_else(missing)?.ask(&ClientRequest::One(command_of(&args))).await
         }
         Request::Script { source, keys, args } => {
-            let script = Question::Script(Script::new(&source), keys, args);
+            let script = ClientRequest::Script(Script::new(&source), keys, args);
             kept.as_mut().ok_or_else(missing)?.ask(&script).await
         }
         Request::Pipeline { commands } => {
-            kept.as_mut().ok_or_else(missing)?.ask(&Question::Many(pipeline_of(&commands))).await
+            kept.as_mut().ok_or_else(missing)?.ask(&ClientRequest::Many(pipeline_of(&commands))).await
         }
         Request::Transaction { commands } => {
             let mut pipeline = pipeline_of(&commands);
             pipeline.atomic();
-            kept.as_mut().ok_or_else(missing)?.ask(&Question::Many(pipeline)).await
+            kept.as_mut().ok_or_else(missing)?.ask(&ClientRequest::Many(pipeline)).await
         }
         Request::Subscribe { channels, sharded } => {
             kept.as_mut().ok_or_else(missing)?.subscribe(&channels, sharded).await
@@ -208,10 +209,10 @@ async fn answer(kept: &tokio::sync::Mutex<Option<Client>>, request: Request) -> 
 
 #[tokio::main]
 async fn main() {
-    // The crate leaves the choice of cryptography to its user.
+    // The `redis` crate does not choose a rustls provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let client = Arc::new(tokio::sync::Mutex::new(None));
-    answer_all(|request| {
+    serve_requests(|request| {
         let client = Arc::clone(&client);
         async move { answer(&client, request).await }
     })

@@ -1,4 +1,5 @@
-//! The loop of a judge's adapter (docs/judge.md): a line of JSON asks, a line of JSON answers.
+//! The main loop of an adapter for client conformance tests (docs/judge.md): reads requests and writes replies as lines
+//! of JSON.
 
 use std::future::Future;
 use std::io::{BufRead, Write};
@@ -7,43 +8,45 @@ use client_conformance::protocol::{AdapterLine, AdapterOutcome, Message, Request
 pub use client_conformance::protocol::{Connect, Mode, Request};
 use serde_json::Value;
 
-/// Why there is no reply.
+/// The reason why a request failed.
 #[derive(Debug)]
-pub enum Failure {
-    /// The library says this.
+pub enum RequestFailure {
+    /// An error of the library.
     Error(String),
-    /// The library has no such thing.
+    /// The library does not support this.
     Unsupported(&'static str),
 }
 
-impl<E: std::error::Error> From<E> for Failure {
+impl<E: std::error::Error> From<E> for RequestFailure {
     fn from(error: E) -> Self {
         Self::Error(error.to_string())
     }
 }
 
-fn say(said: &AdapterLine) {
-    // A judge that reads no more has ended this program already.
+fn write_line(said: &AdapterLine) {
+    // If the write fails, the parent process has closed the pipe and will end this program.
     let _ = writeln!(std::io::stdout().lock(), "{}", said.to_line());
 }
 
-/// Tells a message of a channel.
-pub fn say_message(channel: &str, data: &str) {
-    say(&AdapterLine::Message(Message { channel: channel.to_owned(), data: data.to_owned() }));
+/// Reports a received pub/sub message.
+pub fn report_message(channel: &str, data: &str) {
+    write_line(&AdapterLine::Message(Message { channel: channel.to_owned(), data: data.to_owned() }));
 }
 
-/// Answers requests until there are no more.
+/// Handles requests until the end of the input.
 ///
 /// # Panics
-/// If a line is no request.
-pub async fn answer_all<F: Future<Output = Result<Value, Failure>>>(mut answer: impl FnMut(Request) -> F) {
+/// If a line is not a valid request.
+pub async fn serve_requests<F: Future<Output = Result<Value, RequestFailure>>>(
+    mut answer: impl FnMut(Request) -> F,
+) {
     for line in std::io::stdin().lock().lines() {
         let asked: RequestLine = serde_json::from_str(&line.expect("a line")).expect("a request");
         let outcome = match answer(asked.request).await {
             Ok(reply) => AdapterOutcome::Ok(reply),
-            Err(Failure::Error(text)) => AdapterOutcome::Error(text),
-            Err(Failure::Unsupported(reason)) => AdapterOutcome::Unsupported(reason.to_owned()),
+            Err(RequestFailure::Error(text)) => AdapterOutcome::Error(text),
+            Err(RequestFailure::Unsupported(reason)) => AdapterOutcome::Unsupported(reason.to_owned()),
         };
-        say(&AdapterLine::Answer(asked.id, outcome));
+        write_line(&AdapterLine::Answer(asked.id, outcome));
     }
 }

@@ -1,4 +1,4 @@
-//! One run of a feature.
+//! One run of a feature's test.
 
 use std::error::Error;
 use std::fmt::Display;
@@ -7,21 +7,21 @@ use std::time::{Duration, Instant};
 use crate::deployment::Addresses;
 use crate::middle::Middle;
 
-/// Why a feature has no mark, or nothing if it works.
-pub type Outcome = Result<Option<&'static str>, Box<dyn Error + Send + Sync>>;
+/// The result of a feature: `None` if it works, or the mark for a limitation in the table.
+pub type FeatureResult = Result<Option<&'static str>, Box<dyn Error + Send + Sync>>;
 
-/// How long something may take that servers do in a second or two.
+/// The time limit for operations that take servers a second or two.
 pub const TIMEOUT: Duration = Duration::from_secs(25);
-/// Between two tries.
-pub const PAUSE: Duration = Duration::from_millis(20);
+/// The delay between two attempts.
+pub const RETRY_DELAY: Duration = Duration::from_millis(20);
 
-/// The key of this name in a slot of the first range: its master is the one that is killed.
+/// A key with this name in a slot of the first range, whose master is the one that is killed.
 #[must_use]
 pub fn key(name: &str) -> String {
     format!("{{bar}}{name}")
 }
 
-/// Whether something is as it should be.
+/// Checks a condition.
 ///
 /// # Errors
 /// The given text, which says what was expected.
@@ -29,45 +29,45 @@ pub fn check(holds: bool, what: &str) -> Result<(), Box<dyn Error + Send + Sync>
     if holds { Ok(()) } else { Err(what.into()) }
 }
 
-/// The surroundings of a feature's test: the servers and the protocol.
+/// The environment of a feature's test: the servers and the protocol.
 #[derive(Debug)]
 pub struct Attempt {
-    /// Where the servers are.
-    pub at: Addresses,
-    /// 2 or 3.
+    /// The addresses of the servers.
+    pub addresses: Addresses,
+    /// The RESP version: 2 or 3.
     pub protocol: u8,
     middle: Option<Middle>,
 }
 
 impl Attempt {
-    pub(crate) fn new(at: Addresses, protocol: u8, middle: Option<Middle>) -> Self {
-        Self { at, protocol, middle }
+    pub(crate) fn new(addresses: Addresses, protocol: u8, middle: Option<Middle>) -> Self {
+        Self { addresses, protocol, middle }
     }
 
-    /// The feature is in its middle. A master may be dead when it goes on.
+    /// The point in a feature's test at which the master may be killed. Returns when the test may continue.
     pub async fn middle(&self) {
         if let Some(middle) = &self.middle {
-            middle.reached().await;
+            middle.wait_for_event().await;
         }
     }
 
-    /// Whether a master is killed in the middle.
+    /// Whether a master is killed during this test.
     #[must_use]
     pub fn has_kill(&self) -> bool {
         self.middle.is_some()
     }
 
-    /// Whether that was done.
+    /// Whether the master has already been killed.
     #[must_use]
     pub fn is_after_kill(&self) -> bool {
-        self.middle.as_ref().is_some_and(Middle::is_reached)
+        self.middle.as_ref().is_some_and(Middle::has_arrived)
     }
 
-    /// Does something; after the kill it is done again while it fails.
+    /// Runs an operation; after the kill it is retried while it fails.
     ///
     /// # Errors
-    /// Those of the last time.
-    pub async fn retried<T, E: Display>(
+    /// The error of the last attempt.
+    pub async fn retry_after_kill<T, E: Display>(
         &self,
         mut operation: impl AsyncFnMut() -> Result<T, E>,
     ) -> Result<T, String> {
@@ -76,17 +76,17 @@ impl Attempt {
             match operation().await {
                 Ok(value) => return Ok(value),
                 Err(_) if self.is_after_kill() && began.elapsed() < TIMEOUT => {
-                    tokio::time::sleep(PAUSE).await;
+                    tokio::time::sleep(RETRY_DELAY).await;
                 }
                 Err(error) => return Err(error.to_string()),
             }
         }
     }
 
-    /// Waits until a client waits for an element.
+    /// Waits until one client is blocked.
     pub async fn one_is_blocked(&self) {
-        while self.at.blocked_clients() == 0 {
-            tokio::time::sleep(PAUSE).await;
+        while self.addresses.blocked_clients() == 0 {
+            tokio::time::sleep(RETRY_DELAY).await;
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The servers of a test.
+//! Starts the servers of a test.
 
 use std::fs;
 use std::path::Path;
@@ -13,10 +13,10 @@ use crate::key;
 
 const HOST: &str = "127.0.0.1";
 
-/// How servers find out that one is gone.
+/// How the servers handle failures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
-    /// One server.
+    /// One server without failover.
     Standalone,
     /// A master, two replicas and three sentinels.
     Sentinel,
@@ -25,7 +25,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// As the table calls it.
+    /// The name in the table.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -35,7 +35,7 @@ impl Mode {
         }
     }
 
-    /// As the table calls it where a master is killed in the middle.
+    /// The name in the table for tests in which a master is killed.
     #[must_use]
     pub fn name_with_kill(self) -> &'static str {
         match self {
@@ -54,26 +54,26 @@ impl Mode {
     }
 }
 
-/// Where clients connect.
+/// The addresses for clients.
 #[derive(Debug, Clone)]
 pub struct Addresses {
-    /// Which kind of place.
+    /// The mode of the servers.
     pub mode: Mode,
-    /// Of servers with data.
+    /// The ports of the data servers.
     pub ports: Vec<u16>,
-    /// Theirs for TLS, if they speak it.
+    /// Their TLS ports, if they have any.
     pub tls_ports: Vec<u16>,
-    /// Of sentinels, if any. They speak TLS if the servers do.
+    /// The ports of the sentinels, if any. They use TLS if the servers do.
     pub sentinels: Vec<u16>,
-    /// The certificate of the authority.
+    /// The certificate of the certificate authority.
     pub authority: Vec<u8>,
 }
 
 impl Addresses {
-    /// Has each server do something.
+    /// Runs a command on each data server.
     ///
     /// # Panics
-    /// If one does not answer.
+    /// If a server does not reply.
     pub fn on_servers(&self, line: &str) {
         for &port in &self.ports {
             let mut connection = Connection::open((HOST, port)).expect("a server answers");
@@ -81,7 +81,7 @@ impl Addresses {
         }
     }
 
-    /// How many clients wait for an element.
+    /// The number of blocked clients.
     pub(crate) fn blocked_clients(&self) -> u64 {
         let blocked = |&port: &u16| {
             let mut connection = Connection::open((HOST, port)).ok()?;
@@ -91,22 +91,22 @@ impl Addresses {
     }
 }
 
-/// Servers.
+/// The running servers of a test.
 #[derive(Debug)]
 pub struct Deployment {
-    /// Where they are.
-    pub at: Addresses,
+    /// Their addresses.
+    pub addresses: Addresses,
     servers: Vec<Node>,
     sentinels: Vec<Node>,
     _certificates: TempDir,
 }
 
 impl Deployment {
-    /// Starts it, each server with a second port for TLS if wanted. `CLIENTS_PROGRAM` names other servers than
-    /// Redoubt's: what fails with them too is the library's.
+    /// Starts the servers, each with a second port for TLS if `tls` is set. `CLIENTS_PROGRAM` selects other servers
+    /// than Redoubt: a feature that fails with those too is a fault of the library.
     ///
     /// # Panics
-    /// If it does not start.
+    /// If a server does not start.
     #[must_use]
     pub fn start(mode: Mode, tls: bool) -> Self {
         let certificates = TempDir::new().expect("a temporary folder");
@@ -143,19 +143,19 @@ impl Deployment {
                 (group.servers, group.sentinels)
             }
         };
-        let at = Addresses {
+        let addresses = Addresses {
             mode,
             ports: servers.iter().map(|node| node.port).collect(),
             tls_ports: servers.iter().filter_map(Node::tls_port).collect(),
             sentinels: sentinels.iter().map(Group::port_of).collect(),
             authority: fs::read(certificates.path().join("ca.crt")).expect("the script made it"),
         };
-        Self { at, servers, sentinels, _certificates: certificates }
+        Self { addresses, servers, sentinels, _certificates: certificates }
     }
 
-    /// Kills the master of the keys ([`key`]), with nothing on it that its replica lacks; gives its number.
+    /// Kills the master of the keys ([`key`]) once its replicas have all its data, and returns its index.
     pub(crate) fn kill_master(&mut self) -> usize {
-        let number = match self.at.mode {
+        let number = match self.addresses.mode {
             Mode::Cluster => {
                 let port = slot_owner(&mut self.servers[0].connect(), slot_of(&key("")));
                 self.servers.iter().position(|node| Some(node.port) == port)
@@ -174,7 +174,7 @@ impl Deployment {
         number
     }
 
-    /// Starts it again, and waits until it is a replica.
+    /// Restarts a server, and waits until it is a replica.
     pub(crate) fn restart(&mut self, number: usize) {
         self.servers[number].launch();
         eventually("the dead one is a replica", || {

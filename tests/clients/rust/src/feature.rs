@@ -1,45 +1,45 @@
-//! The features of client libraries.
+//! The tested features of client libraries.
 
 /// A row of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Feature {
-    /// A hundred writes at once, to one slot.
+    /// A pipeline of a hundred writes to one slot.
     Pipelines,
-    /// Two hundred writes at once, to all slots.
+    /// A pipeline of two hundred writes across all slots.
     ClusterPipelines,
-    /// MULTI and EXEC, and WATCH.
+    /// MULTI, EXEC and WATCH.
     Transactions,
-    /// A script that is called by its digest.
+    /// EVALSHA with a fallback to EVAL.
     Scripts,
-    /// SUBSCRIBE.
+    /// Pub/sub with SUBSCRIBE.
     Messages,
-    /// SSUBSCRIBE.
-    MessagesOfAShard,
-    /// A value that the library keeps until the server says that it changed.
+    /// Sharded pub/sub with SSUBSCRIBE.
+    ShardedMessages,
+    /// Client-side caching with invalidation by the server.
     Caching,
-    /// A pop that waits.
+    /// Blocking pops.
     Blocking,
-    /// SCAN, wrapped.
+    /// Iterators over SCAN.
     ScanIterators,
-    /// Commands that the library sends to replicas.
+    /// Reads from replicas.
     Replicas,
-    /// All connections are ended by the server.
+    /// Reconnection after the server has closed all connections.
     Reconnection,
-    /// A user with few rights.
+    /// Authentication as a user with few permissions.
     Acl,
-    /// Ports for TLS.
+    /// TLS connections.
     Tls,
 }
 
 impl Feature {
-    /// All of them.
+    /// All features, in the order of the table.
     pub const ALL: [Self; 13] = [
         Self::Pipelines,
         Self::ClusterPipelines,
         Self::Transactions,
         Self::Scripts,
         Self::Messages,
-        Self::MessagesOfAShard,
+        Self::ShardedMessages,
         Self::Caching,
         Self::Blocking,
         Self::ScanIterators,
@@ -49,9 +49,10 @@ impl Feature {
         Self::Tls,
     ];
 
-    /// Whether it runs once more while a master dies: the judge (docs/judge.md) has no scenario for that.
+    /// Whether the test is repeated with a killed master: only for features without a scenario in the client
+    /// conformance tests (docs/judge.md).
     #[must_use]
-    pub fn meets_death(self) -> bool {
+    pub fn runs_with_killed_master(self) -> bool {
         match self {
             Self::Pipelines
             | Self::ClusterPipelines
@@ -61,7 +62,7 @@ impl Feature {
             | Self::Tls => true,
             Self::Scripts
             | Self::Messages
-            | Self::MessagesOfAShard
+            | Self::ShardedMessages
             | Self::Caching
             | Self::Blocking
             | Self::Replicas
@@ -69,7 +70,7 @@ impl Feature {
         }
     }
 
-    /// As the table calls it.
+    /// The name in the table.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -78,7 +79,7 @@ impl Feature {
             Self::Transactions => "transactions",
             Self::Scripts => "scripts",
             Self::Messages => "pub/sub",
-            Self::MessagesOfAShard => "sharded pub/sub",
+            Self::ShardedMessages => "sharded pub/sub",
             Self::Caching => "client-side caching",
             Self::Blocking => "blocking",
             Self::ScanIterators => "scan iterators",

@@ -1,10 +1,10 @@
-//! The common parts of the tests of client libraries: servers in each mode, the features, how they are run, and the
-//! cells of the table in docs/clients.md.
+//! Common code of the client library tests: servers in each mode, the features, the test runner, and the cells of the
+//! table in docs/clients.md.
 //!
-//! A library's test is one function that goes through a feature ([`Feature`]) and stops in its middle
-//! ([`Attempt::middle`]). It runs twice. At first the features run one after another and nothing happens in the middle.
-//! Then those that are to meet a death run at the same time; when each is in its middle, the master of their keys ([`key`]) is killed, and
-//! they go on ([`Attempt::retried`]).
+//! The test of a library is one function that exercises a feature ([`Feature`]) and pauses in its middle
+//! ([`Attempt::middle`]). It runs twice: first the features run one after another without a failure. Then the features
+//! for which [`Feature::runs_with_killed_master`] is true run concurrently; when all of them have paused, the master of their keys
+//! ([`key`]) is killed, and they continue ([`Attempt::retry_after_kill`]).
 #![forbid(unsafe_code)]
 
 pub mod adapter;
@@ -15,7 +15,7 @@ mod middle;
 mod run;
 mod table;
 
-pub use attempt::{Attempt, Outcome, PAUSE, TIMEOUT, check, key};
+pub use attempt::{Attempt, FeatureResult, RETRY_DELAY, TIMEOUT, check, key};
 pub use deployment::{Addresses, Deployment, Mode};
 pub use feature::Feature;
-pub use run::{tell_all, tell_of_tls_with_sentinels};
+pub use run::{test_all_features, test_tls_with_sentinels};

@@ -1,45 +1,45 @@
-//! Where several that run at the same time wait for each other, so that one event falls into the middle of all of them.
+//! A barrier for concurrent tests, so that one event happens in the middle of all of them.
 //!
-//! Each holds a [`Middle`]. It has come when it is there, and it no longer counts when it is dropped: one that ends
-//! before its middle keeps no other waiting.
+//! Each test holds a [`Middle`]. It counts as arrived when it has reached its middle, and a dropped one no longer
+//! counts: a test that fails early does not block the others.
 
 use std::cell::RefCell;
 use std::convert::Infallible;
 
 use tokio::sync::{mpsc, watch};
 
-/// One's own middle.
+/// One test's handle of the barrier.
 #[derive(Debug)]
 pub(crate) struct Middle {
-    /// Nothing is ever sent: all have come or ended when no sender is left.
+    /// Nothing is ever sent: when no sender is left, all tests have arrived or ended.
     coming: RefCell<Option<mpsc::Sender<Infallible>>>,
     over: watch::Receiver<bool>,
 }
 
 impl Middle {
-    /// Says that one has come, and waits until the event is over.
-    pub(crate) async fn reached(&self) {
+    /// Marks this test as arrived, and waits until the event has happened.
+    pub(crate) async fn wait_for_event(&self) {
         drop(self.coming.take());
-        // If the sender is gone, there is nothing to wait for.
+        // If the sender is gone, the event is over.
         let _ = self.over.clone().wait_for(|over| *over).await;
     }
 
-    /// Whether one has come.
-    pub(crate) fn is_reached(&self) -> bool {
+    /// Whether this test has arrived.
+    pub(crate) fn has_arrived(&self) -> bool {
         self.coming.borrow().is_none()
     }
 }
 
-/// The event in the middle of a feature's test.
+/// The event for which the tests pause.
 #[derive(Debug)]
-pub(crate) struct Event {
+pub(crate) struct KillEvent {
     coming: mpsc::Receiver<Infallible>,
     over: watch::Sender<bool>,
 }
 
-impl Event {
-    /// One in the middle of so many.
-    pub(crate) fn amid(count: usize) -> (Self, Vec<Middle>) {
+impl KillEvent {
+    /// Creates an event and the handles for `count` tests.
+    pub(crate) fn for_tests(count: usize) -> (Self, Vec<Middle>) {
         let (sender, coming) = mpsc::channel(1);
         let (over, told) = watch::channel(false);
         let middle = |sender| Middle { coming: RefCell::new(Some(sender)), over: told.clone() };
@@ -47,12 +47,12 @@ impl Event {
         (Self { coming, over }, middles)
     }
 
-    /// Waits until all have come or ended.
-    pub(crate) async fn all_there(&mut self) {
+    /// Waits until all tests have arrived or ended.
+    pub(crate) async fn wait_for_arrivals(&mut self) {
         let None = self.coming.recv().await;
     }
 
-    /// It has happened: all go on.
+    /// Lets all tests continue after the event.
     pub(crate) fn end(self) {
         self.over.send_replace(true);
     }
@@ -68,29 +68,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_event_waits_for_all_but_those_who_have_ended() {
-        let (mut event, mut middles) = Event::amid(3);
-        assert_eq!(event.all_there().now_or_never(), None);
+    fn kill_waits_for_all_attempts_still_running() {
+        let (mut event, mut middles) = KillEvent::for_tests(3);
+        assert_eq!(event.wait_for_arrivals().now_or_never(), None);
         let ended = middles.pop();
         drop(ended);
         let first = middles.pop().expect("the second");
-        assert_eq!(first.reached().now_or_never(), None);
-        assert!(first.is_reached());
-        assert_eq!(event.all_there().now_or_never(), None);
-        assert_eq!(middles[0].reached().now_or_never(), None);
-        assert_eq!(event.all_there().now_or_never(), Some(()));
+        assert_eq!(first.wait_for_event().now_or_never(), None);
+        assert!(first.has_arrived());
+        assert_eq!(event.wait_for_arrivals().now_or_never(), None);
+        assert_eq!(middles[0].wait_for_event().now_or_never(), None);
+        assert_eq!(event.wait_for_arrivals().now_or_never(), Some(()));
     }
 
     #[test]
-    fn nobody_goes_on_before_the_event_and_all_do_afterwards() {
-        let (mut event, middles) = Event::amid(2);
+    fn waiters_continue_only_after_the_kill() {
+        let (mut event, middles) = KillEvent::for_tests(2);
         let happened = Cell::new(false);
         let stories = middles.into_iter().map(async |middle| {
-            middle.reached().await;
+            middle.wait_for_event().await;
             assert!(happened.get());
         });
         let happens = async {
-            event.all_there().await;
+            event.wait_for_arrivals().await;
             happened.set(true);
             event.end();
         };

@@ -1,10 +1,10 @@
-//! The cells that a run writes.
+//! Records the cells of the table for docs/clients.md.
 
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
 
-use crate::{Feature, Outcome};
+use crate::{Feature, FeatureResult};
 
 /// The cells of one library.
 #[derive(Debug)]
@@ -18,8 +18,8 @@ impl Table {
         Self { client, failed: Vec::new() }
     }
 
-    /// Writes a line for scripts/clients-page, if it asks for one.
-    pub(crate) fn note(&mut self, mode: &str, protocol: u8, feature: Feature, outcome: Outcome) {
+    /// Writes a line for scripts/clients-page, if it requested them.
+    pub(crate) fn note(&mut self, mode: &str, protocol: u8, feature: Feature, outcome: FeatureResult) {
         let feature = feature.name();
         let result = match outcome {
             Ok(None) => "yes",
@@ -39,7 +39,7 @@ impl Table {
         file.write_all(cell.as_bytes()).expect("the file can be written to");
     }
 
-    /// Panics if something failed.
+    /// Panics if a feature failed.
     pub(crate) fn finish(self) {
         assert!(self.failed.is_empty(), "{}: {:#?}", self.client, self.failed);
     }

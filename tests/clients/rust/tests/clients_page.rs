@@ -1,4 +1,4 @@
-//! docs/clients.md has a row for each scenario and a column for each library, with the versions that are tested here.
+//! Checks that docs/clients.md has a row for each scenario, a column for each library, and the tested versions.
 
 use std::fs;
 use std::path::Path;
@@ -10,7 +10,7 @@ fn read(path: &str) -> String {
     fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The cells of each row of the page's first table.
+/// The cells of each row of the first table.
 fn rows(page: &str) -> Vec<Vec<String>> {
     let lines = page.lines().skip_while(|line| !line.starts_with("| scenario |"));
     let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect();
@@ -18,7 +18,7 @@ fn rows(page: &str) -> Vec<Vec<String>> {
 }
 
 #[test]
-fn the_page_has_every_scenario_and_says_something_of_each_library() {
+fn clients_page_has_every_scenario_and_library() {
     let rows = rows(&read("docs/clients.md"));
     let names: Vec<&String> =
         rows[2..].iter().map(|row| &row[0]).filter(|name| !name.starts_with("**")).collect();
@@ -33,7 +33,7 @@ fn the_page_has_every_scenario_and_says_something_of_each_library() {
 }
 
 #[test]
-fn the_page_is_about_the_versions_that_are_tested() {
+fn clients_page_names_tested_versions() {
     let page = read("docs/clients.md");
     let titles = rows(&page)[0].join(" | ");
     let python = read("tests/clients/python/requirements.txt");

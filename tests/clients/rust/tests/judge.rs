@@ -1,11 +1,12 @@
-//! The judge on real servers: a small card against a cluster of three, and against a group with sentinels.
+//! Client conformance tests on real servers: a few scenarios against a cluster of three masters and against a sentinel
+//! group.
 
 use client_conformance::scorecard::{ScenarioResult, Scorecard, evidence};
 use client_conformance::verdict::Grade;
 use client_conformance::{Scenario, ScenarioRunner, Servers, built_in_scenarios};
 use harness::Program;
 
-/// A client without a fault that a scenario would see, and with one.
+/// The command line of an adapter, correct or with an injected fault.
 fn adapter(fault: &str) -> Vec<String> {
     let script =
         concat!(env!("CARGO_MANIFEST_DIR"), "/../../../crates/client-conformance/tests/adapters/planted.py");
@@ -46,7 +47,7 @@ fn is_good(case: &ScenarioResult) {
 }
 
 #[test]
-fn a_cluster_of_three_moves_a_slot_and_its_commands_are_counted() {
+fn testkit_cluster_moves_slot_and_counts_commands() {
     let three = [Scenario::read("three", THREE).unwrap()];
     let innocent = play(&three, "");
     is_good(&innocent.cases[0]);
@@ -57,9 +58,9 @@ fn a_cluster_of_three_moves_a_slot_and_its_commands_are_counted() {
     assert!(case.verdict.findings[0].text.contains("4 redirects in all"), "{}", evidence(case));
 }
 
-/// Three sentinels of Redoubt replace a master that dies, and one that lives.
+/// Redoubt's sentinels replace a dead master, and a live one on request.
 #[test]
-fn a_group_with_sentinels_has_its_master_replaced() {
+fn testkit_sentinels_replace_master() {
     let names = ["sentinel-master-dies", "sentinel-master-is-demoted"];
     let replaced: Vec<Scenario> = built_in_scenarios()
         .unwrap()
@@ -76,7 +77,7 @@ fn a_group_with_sentinels_has_its_master_replaced() {
 }
 
 #[test]
-fn a_master_is_killed_and_what_is_said_to_be_done_has_run() {
+fn client_inventing_replies_is_graded_harmful() {
     let dies: Vec<Scenario> =
         built_in_scenarios().unwrap().into_iter().filter(|scenario| scenario.name == "master-dies").collect();
     is_good(&play(&dies, "").cases[0]);

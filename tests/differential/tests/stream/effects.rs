@@ -1,4 +1,4 @@
-//! Where effects are read: as a replica that keeps nothing, and in the files of an append-only folder.
+//! Reads effects: as a replica that discards its data, and from the files of an append-only folder.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use harness::Node;
 
-/// A command, a word each.
+/// A command as its arguments.
 pub(crate) type Words = Vec<String>;
 
-/// How long the stream may be silent.
+/// The maximum time without data in the stream.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A connection that says that it is a replica.
+/// A connection that acts as a replica.
 pub(crate) struct PretendReplica {
     link: BufReader<TcpStream>,
 }
 
 impl PretendReplica {
-    /// Has a full synchronisation, and lets go of the snapshot.
+    /// Requests a full synchronisation and discards the snapshot.
     pub(crate) fn of(node: &Node) -> Self {
         let stream = TcpStream::connect(node.address()).expect("it listens");
         stream.set_read_timeout(Some(TIMEOUT)).expect("a timeout can be set");
@@ -42,7 +42,7 @@ impl PretendReplica {
         self.link.get_mut().write_all(format!("{line}\r\n").as_bytes()).expect("it is read");
     }
 
-    /// The next line that is not a sign of life.
+    /// The next line that is not a keepalive newline.
     fn line(&mut self) -> String {
         loop {
             let mut line = String::new();
@@ -53,7 +53,7 @@ impl PretendReplica {
         }
     }
 
-    /// Reads what has come up to a command, which is left out, and so are those that are no effects.
+    /// Reads commands up to `end`. Leaves out `end` and commands without effects, such as PING.
     pub(crate) fn until(&mut self, end: &[&str]) -> Vec<Words> {
         let mut effects = Vec::new();
         loop {
@@ -68,11 +68,11 @@ impl PretendReplica {
     }
 }
 
-/// Reads one command; none at the end. Its name comes in capitals.
+/// Reads one command with its name in upper case; `None` at the end.
 fn command(from: &mut impl BufRead) -> Option<Words> {
     let number = |from: &mut dyn BufRead, kind: char| -> Option<usize> {
         let mut line = "#".to_owned();
-        // In a file there are notes between the commands.
+        // AOF files have annotations between commands.
         while line.starts_with('#') {
             line.clear();
             from.read_line(&mut line).ok().filter(|read| *read > 0)?;
@@ -90,7 +90,7 @@ fn command(from: &mut impl BufRead) -> Option<Words> {
     Some(words)
 }
 
-/// All commands in the increments of an append-only folder, in their order.
+/// All commands of the incremental files of an append-only folder, in order.
 pub(crate) fn in_files(folder: &Path) -> Vec<Words> {
     let files = std::fs::read_dir(folder).expect("the folder is there");
     let mut files: Vec<_> = files.map(|file| file.expect("it can be listed").path()).collect();

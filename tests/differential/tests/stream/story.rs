@@ -1,16 +1,17 @@
-//! Commands that are run on both sides, from a text.
+//! Parses stories: commands that run on both servers, from a text file.
 //!
-//! A paragraph is a story, its lines are commands; a word with blanks stands in double quotes. Some lines are more:
+//! A paragraph is a story and its lines are commands; arguments with spaces are in double quotes. Some lines have a
+//! prefix:
 //!
-//! | line | |
+//! | line | meaning |
 //! | --- | --- |
-//! | `waits: BLPOP l 0` | a client of its own, which will be served; the story goes on once it waits |
-//! | `served` | the client that has waited longest has its reply |
-//! | `until 0: EXISTS k` | asked until the reply is that |
+//! | `waits: BLPOP l 0` | another client sends the command; the story continues once it is blocked |
+//! | `served` | waits for the reply to the client that has been blocked longest |
+//! | `until 0: EXISTS k` | repeats the command until it gets this reply |
 //! | `here: SET k v`, `there: ...` | effects that differ: here, and in Valkey |
-//! | `because: ...` | why they do |
+//! | `because: ...` | the reason for the difference |
 //!
-//! A story without a reason has the same effects on both sides.
+//! A story without a reason has equal effects on both servers.
 
 use std::collections::VecDeque;
 
@@ -59,7 +60,6 @@ impl Story {
         Self { text: text.to_owned(), steps, here, there, reason }
     }
 
-    /// Its commands.
     pub(crate) fn commands(&self) -> impl Iterator<Item = &Words> {
         self.steps.iter().filter_map(|step| match step {
             Step::Run(command) | Step::Waits(command) => Some(command),
@@ -67,7 +67,7 @@ impl Story {
         })
     }
 
-    /// Runs it on a server.
+    /// Runs the story on a server.
     pub(crate) fn run(&self, node: &Node) {
         let mut connection = node.connect();
         let mut waiting: VecDeque<Connection> = VecDeque::new();
@@ -99,7 +99,7 @@ impl Story {
     }
 }
 
-/// Words with blanks between them; `\n` in quotes is a new line.
+/// Splits a line into arguments; `\n` in quotes is a newline.
 fn words(line: &str) -> Words {
     let mut words = Words::new();
     for (number, part) in line.split('"').enumerate() {

@@ -1,4 +1,4 @@
-//! The features of fred, in every mode and both protocols; each feature is a cell of the table in docs/clients.md.
+//! Tests the features of fred in every mode and both protocols; each feature is a cell of the table in docs/clients.md.
 
 mod connect;
 
@@ -7,7 +7,8 @@ use std::pin::Pin;
 use std::time::Instant;
 
 use client_tests::{
-    Attempt, Feature, Mode, Outcome, PAUSE, TIMEOUT, check, key, tell_all, tell_of_tls_with_sentinels,
+    Attempt, Feature, FeatureResult, Mode, RETRY_DELAY, TIMEOUT, check, key, test_all_features,
+    test_tls_with_sentinels,
 };
 use fred::clients::SubscriberClient;
 use fred::interfaces::{
@@ -23,26 +24,26 @@ use futures_util::{Stream, TryStreamExt};
 use tokio::sync::broadcast::Receiver;
 use tokio::time::timeout;
 
-use crate::connect::{How, comes_to_have, connect, set, subscriber};
+use crate::connect::{ConnectionOptions, connect, read_until, set, subscriber};
 
-/// The text that is said on channels.
-const HEARD: &str = "it";
+/// The text of published messages.
+const MESSAGE: &str = "it";
 const CLIENT: &str = "fred 10.1.0";
 const MISSES: &str =
     "fails with Redis too: it goes on at the successor with the cursor of the dead one, and misses keys";
 const UNWATCHED: &str =
     "fails with Redis too: the library connects anew by itself, and nothing is watched any more";
 
-async fn perform(attempt: &Attempt, feature: Feature) -> Outcome {
+async fn perform(attempt: &Attempt, feature: Feature) -> FeatureResult {
     let tls = feature == Feature::Tls;
-    let client = &connect(attempt, &How { tls, ..How::default() }).await?;
+    let client = &connect(attempt, &ConnectionOptions { tls, ..ConnectionOptions::default() }).await?;
     let outcome = match feature {
         Feature::Pipelines => pipelines(attempt, client).await,
         Feature::ClusterPipelines => cluster_pipelines(attempt, client).await,
         Feature::Transactions => transactions(attempt, client).await,
         Feature::Scripts => scripts(client).await,
         Feature::Messages => messages(attempt, client).await,
-        Feature::MessagesOfAShard => messages_of_a_shard(attempt, client).await,
+        Feature::ShardedMessages => messages_of_a_shard(attempt, client).await,
         Feature::Caching => caching(attempt, client).await,
         Feature::Blocking => blocking(attempt, client).await,
         Feature::ScanIterators => scan_iterators(attempt, client).await,
@@ -51,29 +52,29 @@ async fn perform(attempt: &Attempt, feature: Feature) -> Outcome {
         Feature::Acl => acl(attempt).await,
         Feature::Tls => over_tls(attempt, client).await,
     };
-    // An error of a client that leaves does not matter.
+    // An error on closing does not matter.
     let _ = client.quit().await;
     outcome
 }
 
-async fn pipelines(attempt: &Attempt, client: &Client) -> Outcome {
+async fn pipelines(attempt: &Attempt, client: &Client) -> FeatureResult {
     let keys: Vec<String> = (0..100).map(|number| key(&format!("pipe{number}"))).collect();
     write_all(client, &keys, "before").await?;
     attempt.middle().await;
-    attempt.retried(async || write_all(client, &keys, "after").await).await?;
-    comes_to_have(client, &keys[99], "after").await
+    attempt.retry_after_kill(async || write_all(client, &keys, "after").await).await?;
+    read_until(client, &keys[99], "after").await
 }
 
-async fn cluster_pipelines(attempt: &Attempt, client: &Client) -> Outcome {
-    if attempt.at.mode != Mode::Cluster {
+async fn cluster_pipelines(attempt: &Attempt, client: &Client) -> FeatureResult {
+    if attempt.addresses.mode != Mode::Cluster {
         return Ok(Some("not meant: one server"));
     }
     let keys: Vec<String> = (0..200).map(|number| format!("spread{number}")).collect();
     write_all(client, &keys, "before").await?;
     attempt.middle().await;
-    attempt.retried(async || write_all(client, &keys, "after").await).await?;
+    attempt.retry_after_kill(async || write_all(client, &keys, "after").await).await?;
     for key in &keys {
-        comes_to_have(client, key, "after").await?;
+        read_until(client, key, "after").await?;
     }
     Ok(None)
 }
@@ -88,14 +89,14 @@ async fn write_all(client: &Client, keys: &[String], value: &str) -> Result<(), 
     Ok(())
 }
 
-/// Another client changes the watched key; then the same transaction is tried again, undisturbed.
-async fn transactions(attempt: &Attempt, client: &Client) -> Outcome {
+/// Another client changes the watched key; then the same transaction is repeated without interference.
+async fn transactions(attempt: &Attempt, client: &Client) -> FeatureResult {
     let key = &key("watched");
     set(client, key, "old").await?;
-    let other = connect(attempt, &How::default()).await?;
+    let other = connect(attempt, &ConnectionOptions::default()).await?;
     client.watch(key).await?;
     attempt.middle().await;
-    attempt.retried(async || set(&other, key, "changed").await).await?;
+    attempt.retry_after_kill(async || set(&other, key, "changed").await).await?;
     let read_and_replace = async {
         let () = client.get(key).await?;
         replace(client, key, "lost").await
@@ -109,8 +110,8 @@ async fn transactions(attempt: &Attempt, client: &Client) -> Outcome {
         client.watch(key).await?;
         replace(client, key, "done").await
     };
-    attempt.retried(watch_and_replace).await?;
-    comes_to_have(client, key, "done").await?;
+    attempt.retry_after_kill(watch_and_replace).await?;
+    read_until(client, key, "done").await?;
     check(attempt.is_after_kill() || !lost, "EXEC did what WATCH was to prevent")?;
     Ok(lost.then_some(UNWATCHED))
 }
@@ -121,35 +122,38 @@ async fn replace(client: &Client, key: &str, value: &str) -> Result<Option<Vec<S
     transaction.exec(true).await
 }
 
-async fn scripts(client: &Client) -> Outcome {
+async fn scripts(client: &Client) -> FeatureResult {
     let script = Script::from_lua("redis.call('set', KEYS[1], ARGV[1]) return ARGV[1] * 2");
     let call = async || script.evalsha_with_reload::<i64, _, _>(client, key("doubled"), 4).await;
     check(call().await? == 8, "twice four")?;
     check(call().await? == 8, "twice four, where it is known")?;
-    comes_to_have(client, &key("doubled"), "4").await
+    read_until(client, &key("doubled"), "4").await
 }
 
-async fn messages(attempt: &Attempt, client: &Client) -> Outcome {
+async fn messages(attempt: &Attempt, client: &Client) -> FeatureResult {
     let channel = &key("news");
     let subscriber = subscriber(attempt).await?;
     subscriber.subscribe(channel).await?;
-    hear(&subscriber, async || client.publish(channel.clone(), HEARD).await).await
+    publish_and_receive(&subscriber, async || client.publish(channel.clone(), MESSAGE).await).await
 }
 
-async fn messages_of_a_shard(attempt: &Attempt, client: &Client) -> Outcome {
+async fn messages_of_a_shard(attempt: &Attempt, client: &Client) -> FeatureResult {
     let channel = &key("orders");
     let subscriber = subscriber(attempt).await?;
     subscriber.ssubscribe(channel).await?;
-    hear(&subscriber, async || client.spublish(channel.clone(), HEARD).await).await
+    publish_and_receive(&subscriber, async || client.spublish(channel.clone(), MESSAGE).await).await
 }
 
-/// Has this published until it comes: a subscription is told of before the server has it.
-async fn hear(subscriber: &SubscriberClient, publish: impl AsyncFn() -> FredResult<()>) -> Outcome {
+/// Publishes until the message arrives, because the library confirms a subscription before the server does.
+async fn publish_and_receive(
+    subscriber: &SubscriberClient,
+    publish: impl AsyncFn() -> FredResult<()>,
+) -> FeatureResult {
     let mut heard = subscriber.message_rx();
     loop {
         publish().await?;
-        if let Ok(message) = timeout(5 * PAUSE, heard.recv()).await
-            && message?.value.as_string().as_deref() == Some(HEARD)
+        if let Ok(message) = timeout(5 * RETRY_DELAY, heard.recv()).await
+            && message?.value.as_string().as_deref() == Some(MESSAGE)
         {
             break;
         }
@@ -158,24 +162,24 @@ async fn hear(subscriber: &SubscriberClient, publish: impl AsyncFn() -> FredResu
     Ok(None)
 }
 
-/// The library tells of what became invalid; what is kept is the caller's affair.
-async fn caching(attempt: &Attempt, client: &Client) -> Outcome {
+/// The library reports invalidated keys; the cache itself is up to the application.
+async fn caching(attempt: &Attempt, client: &Client) -> FeatureResult {
     if attempt.protocol == 2 {
         return Ok(Some("not offered: only with RESP3"));
     }
     let key = &key("cached");
     set(client, key, "old").await?;
-    let tracked = connect(attempt, &How::default()).await?;
+    let tracked = connect(attempt, &ConnectionOptions::default()).await?;
     let mut invalid = tracked.invalidation_rx();
     tracked.start_tracking(None, false, false, false, false).await?;
-    comes_to_have(&tracked, key, "old").await?;
+    read_until(&tracked, key, "old").await?;
     set(client, key, "new").await?;
     is_told(&mut invalid, key).await?;
     tracked.quit().await?;
     Ok(None)
 }
 
-async fn is_told(invalid: &mut Receiver<Invalidation>, wanted: &str) -> Outcome {
+async fn is_told(invalid: &mut Receiver<Invalidation>, wanted: &str) -> FeatureResult {
     loop {
         let told = timeout(TIMEOUT, invalid.recv()).await??;
         if told.keys.iter().any(|key| key.as_str_lossy() == wanted) {
@@ -184,8 +188,9 @@ async fn is_told(invalid: &mut Receiver<Invalidation>, wanted: &str) -> Outcome 
     }
 }
 
-async fn blocking(attempt: &Attempt, client: &Client) -> Outcome {
-    let other = connect(attempt, &How { blocking: true, ..How::default() }).await?;
+async fn blocking(attempt: &Attempt, client: &Client) -> FeatureResult {
+    let other =
+        connect(attempt, &ConnectionOptions { blocking: true, ..ConnectionOptions::default() }).await?;
     let key = &key("jobs");
     let popping = other.blpop::<(String, String), _>(key, 0.0);
     let pushing = async {
@@ -200,7 +205,7 @@ async fn blocking(attempt: &Attempt, client: &Client) -> Outcome {
 
 type Pages = Pin<Box<dyn Stream<Item = Result<ScanResult, Error>>>>;
 
-async fn scan_iterators(attempt: &Attempt, client: &Client) -> Outcome {
+async fn scan_iterators(attempt: &Attempt, client: &Client) -> FeatureResult {
     for number in 0..100 {
         set(client, &key(&format!("scanned{number}")), "1").await?;
     }
@@ -219,14 +224,14 @@ async fn scan_iterators(attempt: &Attempt, client: &Client) -> Outcome {
         Err(error) => return Err(error.into()),
     };
     let anew = async || collect(scan(attempt, client)).await;
-    check(attempt.retried(anew).await?.len() == 100, "every key")?;
+    check(attempt.retry_after_kill(anew).await?.len() == 100, "every key")?;
     let misses = went_on && found.len() < 100;
     check(attempt.is_after_kill() || !misses, "a key was missed")?;
     Ok(misses.then_some(MISSES))
 }
 
 fn scan(attempt: &Attempt, client: &Client) -> Pages {
-    match attempt.at.mode {
+    match attempt.addresses.mode {
         Mode::Cluster => Box::pin(client.scan_cluster(key("scanned*"), Some(10), None)),
         Mode::Standalone | Mode::Sentinel => Box::pin(client.scan(key("scanned*"), Some(10), None)),
     }
@@ -240,15 +245,15 @@ async fn collect(mut pages: Pages) -> Result<HashSet<String>, Error> {
     Ok(found)
 }
 
-/// The next page is asked for.
+/// Returns the keys of a page and requests the next page.
 fn keys_of(mut page: ScanResult) -> Vec<String> {
     let keys = page.take_results().unwrap_or_default();
     page.next();
     keys.iter().map(|key| key.as_str_lossy().into_owned()).collect()
 }
 
-async fn replicas(attempt: &Attempt, client: &Client) -> Outcome {
-    match attempt.at.mode {
+async fn replicas(attempt: &Attempt, client: &Client) -> FeatureResult {
+    match attempt.addresses.mode {
         Mode::Standalone => return Ok(Some("not meant: one server")),
         Mode::Sentinel => return Ok(Some("not offered: replicas only in a cluster")),
         Mode::Cluster => {}
@@ -256,17 +261,17 @@ async fn replicas(attempt: &Attempt, client: &Client) -> Outcome {
     let key = &key("replicated");
     set(client, key, "before").await?;
     for _ in 0..10 {
-        replica_comes_to_have(client, key, "before").await?;
+        read_replica_until(client, key, "before").await?;
     }
     set(client, key, "after").await?;
     for _ in 0..10 {
-        replica_comes_to_have(client, key, "after").await?;
+        read_replica_until(client, key, "after").await?;
     }
     Ok(None)
 }
 
-/// Servers tell of a replica once it has heard something from its master: a client may ask too early.
-async fn replica_comes_to_have(client: &Client, key: &str, wanted: &str) -> Outcome {
+/// The servers list a replica only after its first sync, so the first attempts may fail.
+async fn read_replica_until(client: &Client, key: &str, wanted: &str) -> FeatureResult {
     let began = Instant::now();
     loop {
         let value: Result<Option<String>, Error> = client.replicas().get(key).await;
@@ -275,16 +280,20 @@ async fn replica_comes_to_have(client: &Client, key: &str, wanted: &str) -> Outc
         }
         check(began.elapsed() < TIMEOUT, &format!("{key} is {value:?}"))?;
         let _ = client.replicas().sync(true).await;
-        tokio::time::sleep(PAUSE).await;
+        tokio::time::sleep(RETRY_DELAY).await;
     }
 }
 
-async fn acl(attempt: &Attempt) -> Outcome {
-    attempt.at.on_servers(&format!("ACL SETUSER app on >secret ~{} &* +@all", key("app:*")));
-    let app = connect(attempt, &How { user: Some(("app", "secret")), ..How::default() }).await?;
+async fn acl(attempt: &Attempt) -> FeatureResult {
+    attempt.addresses.on_servers(&format!("ACL SETUSER app on >secret ~{} &* +@all", key("app:*")));
+    let app = connect(
+        attempt,
+        &ConnectionOptions { user: Some(("app", "secret")), ..ConnectionOptions::default() },
+    )
+    .await?;
     set(&app, &key("app:key"), "1").await?;
     attempt.middle().await;
-    attempt.retried(async || set(&app, &key("app:key"), "2").await).await?;
+    attempt.retry_after_kill(async || set(&app, &key("app:key"), "2").await).await?;
     let refused = set(&app, &key("other"), "1").await;
     check(
         refused.is_err_and(|error| {
@@ -296,50 +305,50 @@ async fn acl(attempt: &Attempt) -> Outcome {
     Ok(None)
 }
 
-async fn over_tls(attempt: &Attempt, client: &Client) -> Outcome {
+async fn over_tls(attempt: &Attempt, client: &Client) -> FeatureResult {
     for number in 0..20 {
         set(client, &format!("tls{number}"), "1").await?;
     }
     attempt.middle().await;
     for number in 0..20 {
-        attempt.retried(async || set(client, &format!("tls{number}"), "2").await).await?;
+        attempt.retry_after_kill(async || set(client, &format!("tls{number}"), "2").await).await?;
     }
-    comes_to_have(client, "tls19", "2").await
+    read_until(client, "tls19", "2").await
 }
 
-async fn reconnection(attempt: &Attempt, client: &Client) -> Outcome {
+async fn reconnection(attempt: &Attempt, client: &Client) -> FeatureResult {
     set(client, "kept", "1").await?;
-    attempt.at.on_servers("CLIENT KILL TYPE normal SKIPME yes");
-    comes_to_have(client, "kept", "1").await
+    attempt.addresses.on_servers("CLIENT KILL TYPE normal SKIPME yes");
+    read_until(client, "kept", "1").await
 }
 
 #[test]
-fn fred_with_one_server() {
-    tell_all(CLIENT, Mode::Standalone, 2, &perform);
-    tell_all(CLIENT, Mode::Standalone, 3, &perform);
+fn fred_features_with_standalone_server() {
+    test_all_features(CLIENT, Mode::Standalone, 2, &perform);
+    test_all_features(CLIENT, Mode::Standalone, 3, &perform);
 }
 
 #[test]
-fn fred_with_sentinels_and_resp2() {
-    tell_all(CLIENT, Mode::Sentinel, 2, &perform);
+fn fred_features_with_sentinels_and_resp2() {
+    test_all_features(CLIENT, Mode::Sentinel, 2, &perform);
 }
 
 #[test]
-fn fred_with_sentinels_and_resp3() {
-    tell_all(CLIENT, Mode::Sentinel, 3, &perform);
+fn fred_features_with_sentinels_and_resp3() {
+    test_all_features(CLIENT, Mode::Sentinel, 3, &perform);
 }
 
 #[test]
-fn fred_with_sentinels_over_tls() {
-    tell_of_tls_with_sentinels(CLIENT, &perform);
+fn fred_features_with_sentinels_over_tls() {
+    test_tls_with_sentinels(CLIENT, &perform);
 }
 
 #[test]
-fn fred_in_a_cluster_with_resp2() {
-    tell_all(CLIENT, Mode::Cluster, 2, &perform);
+fn fred_features_in_cluster_with_resp2() {
+    test_all_features(CLIENT, Mode::Cluster, 2, &perform);
 }
 
 #[test]
-fn fred_in_a_cluster_with_resp3() {
-    tell_all(CLIENT, Mode::Cluster, 3, &perform);
+fn fred_features_in_cluster_with_resp3() {
+    test_all_features(CLIENT, Mode::Cluster, 3, &perform);
 }

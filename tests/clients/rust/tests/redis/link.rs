@@ -1,8 +1,8 @@
-//! Connections of each mode's own kind.
+//! Creates connections for each mode.
 
 use std::time::{Duration, Instant};
 
-use client_tests::{Addresses, Attempt, Mode, Outcome, PAUSE, TIMEOUT, check};
+use client_tests::{Addresses, Attempt, FeatureResult, Mode, RETRY_DELAY, TIMEOUT, check};
 use harness::MASTER;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig, MultiplexedConnection};
 use redis::caching::CacheConfig;
@@ -21,18 +21,18 @@ const REPLY: Duration = Duration::from_secs(3);
 
 /// The options of a connection.
 #[derive(Default)]
-pub(crate) struct How {
+pub(crate) struct ConnectionOptions {
     pub(crate) user: Option<(&'static str, &'static str)>,
     pub(crate) tls: bool,
     pub(crate) replicas: bool,
     pub(crate) cache: bool,
-    /// Replies may take their time.
+    /// Commands may block, so there is no reply timeout.
     pub(crate) blocking: bool,
-    /// Where pushes go, with RESP3.
+    /// The receiver of RESP3 push messages.
     pub(crate) pushes: Option<UnboundedSender<PushInfo>>,
 }
 
-impl How {
+impl ConnectionOptions {
     fn reply(&self) -> Duration {
         if self.blocking { 2 * TIMEOUT } else { REPLY }
     }
@@ -40,42 +40,42 @@ impl How {
 
 pub(crate) enum Link {
     Standalone(Box<ConnectionManager>),
-    /// Asked for anew once it is broken: the crate leaves that to its caller.
+    /// The crate does not query the sentinels again when the connection breaks, so the test does.
     Sentinel(Box<SentinelClient>, Box<AsyncConnectionConfig>, Option<MultiplexedConnection>),
     Cluster(ClusterConnection),
 }
 
 impl Link {
-    pub(crate) async fn new(attempt: &Attempt, how: How) -> RedisResult<Self> {
-        match attempt.at.mode {
+    pub(crate) async fn new(attempt: &Attempt, options: ConnectionOptions) -> RedisResult<Self> {
+        match attempt.addresses.mode {
             Mode::Standalone => {
                 let mut config = ConnectionManagerConfig::new()
-                    .set_response_timeout(Some(how.reply()))
+                    .set_response_timeout(Some(options.reply()))
                     .set_number_of_retries(6);
-                let client = client(attempt, &how)?;
-                if how.cache {
+                let client = client(attempt, &options)?;
+                if options.cache {
                     config = config.set_cache_config(CacheConfig::new());
                 }
-                if let Some(pushes) = how.pushes {
+                if let Some(pushes) = options.pushes {
                     config = config.set_push_sender(pushes).set_automatic_resubscription();
                 }
                 let connection = client.get_connection_manager_with_config(config).await?;
                 Ok(Self::Standalone(Box::new(connection)))
             }
             Mode::Sentinel => {
-                let mut config = AsyncConnectionConfig::new().set_response_timeout(Some(how.reply()));
-                let client = sentinel_client(attempt, &how)?;
-                if how.cache {
+                let mut config = AsyncConnectionConfig::new().set_response_timeout(Some(options.reply()));
+                let client = sentinel_client(attempt, &options)?;
+                if options.cache {
                     config = config.set_cache_config(CacheConfig::new());
                 }
-                if let Some(pushes) = how.pushes {
+                if let Some(pushes) = options.pushes {
                     config = config.set_push_sender(pushes);
                 }
                 Ok(Self::Sentinel(Box::new(client), Box::new(config), None))
             }
             Mode::Cluster => {
-                let mut builder = cluster_client(attempt, &how);
-                if let Some(pushes) = how.pushes {
+                let mut builder = cluster_client(attempt, &options);
+                if let Some(pushes) = options.pushes {
                     builder = builder.push_sender(pushes);
                 }
                 Ok(Self::Cluster(builder.build()?.get_async_connection().await?))
@@ -84,7 +84,7 @@ impl Link {
     }
 
     pub(crate) async fn plain(attempt: &Attempt) -> RedisResult<Self> {
-        Self::new(attempt, How::default()).await
+        Self::new(attempt, ConnectionOptions::default()).await
     }
 
     pub(crate) async fn run<T: FromRedisValue>(&mut self, command: &Cmd) -> RedisResult<T> {
@@ -92,9 +92,9 @@ impl Link {
             Self::Standalone(connection) => command.query_async(&mut **connection).await,
             Self::Cluster(connection) => command.query_async(connection).await,
             Self::Sentinel(..) => {
-                let mut connection = self.asked().await?;
+                let mut connection = self.current_master().await?;
                 let outcome = command.query_async(&mut connection).await;
-                self.judge(outcome)
+                self.check_connection(outcome)
             }
         }
     }
@@ -104,9 +104,9 @@ impl Link {
             Self::Standalone(connection) => pipeline.query_async(&mut **connection).await,
             Self::Cluster(connection) => pipeline.query_async(connection).await,
             Self::Sentinel(..) => {
-                let mut connection = self.asked().await?;
+                let mut connection = self.current_master().await?;
                 let outcome = pipeline.query_async(&mut connection).await;
-                self.judge(outcome)
+                self.check_connection(outcome)
             }
         }
     }
@@ -119,31 +119,31 @@ impl Link {
             Self::Standalone(connection) => script.invoke_async(&mut **connection).await,
             Self::Cluster(connection) => script.invoke_async(connection).await,
             Self::Sentinel(..) => {
-                let mut connection = self.asked().await?;
+                let mut connection = self.current_master().await?;
                 let outcome = script.invoke_async(&mut connection).await;
-                self.judge(outcome)
+                self.check_connection(outcome)
             }
         }
     }
 
-    /// The connection to where the sentinels send clients.
-    pub(crate) async fn asked(&mut self) -> RedisResult<MultiplexedConnection> {
-        let Self::Sentinel(client, config, connection) = self else { panic!("only sentinels are asked") };
+    /// The connection to the master named by the sentinels.
+    pub(crate) async fn current_master(&mut self) -> RedisResult<MultiplexedConnection> {
+        let Self::Sentinel(client, config, connection) = self else { panic!("only with sentinels") };
         if connection.is_none() {
             *connection = Some(client.get_async_connection_with_config(config).await?);
         }
         Ok(connection.clone().expect("it was just made"))
     }
 
-    fn judge<T>(&mut self, outcome: RedisResult<T>) -> RedisResult<T> {
+    fn check_connection<T>(&mut self, outcome: RedisResult<T>) -> RedisResult<T> {
         if outcome.is_err() {
-            self.leave();
+            self.forget_master();
         }
         outcome
     }
 
-    /// Asks the sentinels anew with the next command.
-    fn leave(&mut self) {
+    /// Makes the next command query the sentinels again.
+    fn forget_master(&mut self) {
         if let Self::Sentinel(_, _, connection) = self {
             *connection = None;
         }
@@ -157,8 +157,8 @@ impl Link {
         self.run(cmd("GET").arg(key)).await
     }
 
-    /// Reads until it has this value.
-    pub(crate) async fn comes_to_have(&mut self, key: &str, wanted: &str) -> Outcome {
+    /// Reads until the key has this value.
+    pub(crate) async fn read_until(&mut self, key: &str, wanted: &str) -> FeatureResult {
         let began = Instant::now();
         loop {
             let value = self.get(key).await;
@@ -166,11 +166,11 @@ impl Link {
                 return Ok(None);
             }
             check(began.elapsed() < TIMEOUT, &format!("{key} is {value:?}"))?;
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep(RETRY_DELAY).await;
         }
     }
 
-    /// How many reads the library answered by itself.
+    /// The number of reads from the client-side cache.
     pub(crate) fn cache_hits(&self) -> usize {
         let statistics = match self {
             Self::Standalone(connection) => connection.get_cache_statistics(),
@@ -187,62 +187,68 @@ fn version(attempt: &Attempt) -> ProtocolVersion {
     if attempt.protocol == 3 { ProtocolVersion::RESP3 } else { ProtocolVersion::RESP2 }
 }
 
-fn certificates(at: &Addresses) -> TlsCertificates {
-    TlsCertificates { client_tls: None, root_cert: Some(at.authority.clone()) }
+fn certificates(addresses: &Addresses) -> TlsCertificates {
+    TlsCertificates { client_tls: None, root_cert: Some(addresses.authority.clone()) }
 }
 
-fn urls(at: &Addresses, tls: bool) -> Vec<String> {
-    let (scheme, ports) = if tls { ("rediss", &at.tls_ports) } else { ("redis", &at.ports) };
+fn urls(addresses: &Addresses, tls: bool) -> Vec<String> {
+    let (scheme, ports) = if tls { ("rediss", &addresses.tls_ports) } else { ("redis", &addresses.ports) };
     ports.iter().map(|port| format!("{scheme}://{HOST}:{port}")).collect()
 }
 
-/// Of the only server.
-pub(crate) fn client(attempt: &Attempt, how: &How) -> RedisResult<Client> {
-    let info: ConnectionInfo = urls(&attempt.at, how.tls)[0].as_str().into_connection_info()?;
+/// A client of the standalone server.
+pub(crate) fn client(attempt: &Attempt, options: &ConnectionOptions) -> RedisResult<Client> {
+    let info: ConnectionInfo = urls(&attempt.addresses, options.tls)[0].as_str().into_connection_info()?;
     let settings = RedisConnectionInfo::default().set_protocol(version(attempt));
-    let settings = match how.user {
+    let settings = match options.user {
         Some((name, password)) => settings.set_username(name).set_password(password),
         None => settings,
     };
     let info = info.set_redis_settings(settings);
-    if how.tls { Client::build_with_tls(info, certificates(&attempt.at)) } else { Client::open(info) }
+    if options.tls {
+        Client::build_with_tls(info, certificates(&attempt.addresses))
+    } else {
+        Client::open(info)
+    }
 }
 
-/// Of a server that the sentinels name.
-pub(crate) fn sentinel_client(attempt: &Attempt, how: &How) -> RedisResult<SentinelClient> {
-    let address = |&port: &u16| match how.tls {
+/// A client of a server that the sentinels name.
+pub(crate) fn sentinel_client(attempt: &Attempt, options: &ConnectionOptions) -> RedisResult<SentinelClient> {
+    let address = |&port: &u16| match options.tls {
         true => ConnectionAddr::TcpTls { host: HOST.to_owned(), port, insecure: false, tls_params: None },
         false => ConnectionAddr::Tcp(HOST.to_owned(), port),
     };
-    let kind = if how.replicas { SentinelServerType::Replica } else { SentinelServerType::Master };
-    let mut builder = SentinelClientBuilder::new(attempt.at.sentinels.iter().map(address), MASTER, kind)?
-        .set_client_to_redis_protocol(version(attempt));
-    if let Some((name, password)) = how.user {
+    let kind = if options.replicas { SentinelServerType::Replica } else { SentinelServerType::Master };
+    let mut builder =
+        SentinelClientBuilder::new(attempt.addresses.sentinels.iter().map(address), MASTER, kind)?
+            .set_client_to_redis_protocol(version(attempt));
+    if let Some((name, password)) = options.user {
         builder = builder.set_client_to_redis_username(name).set_client_to_redis_password(password);
     }
-    if how.tls {
+    if options.tls {
         builder = builder
-            .set_client_to_sentinel_certificates(certificates(&attempt.at))
+            .set_client_to_sentinel_certificates(certificates(&attempt.addresses))
             .set_client_to_redis_tls_mode(TlsMode::Secure)
-            .set_client_to_redis_certificates(certificates(&attempt.at));
+            .set_client_to_redis_certificates(certificates(&attempt.addresses));
     }
     builder.build()
 }
 
-/// Of a whole cluster.
-pub(crate) fn cluster_client(attempt: &Attempt, how: &How) -> ClusterClientBuilder {
-    let mut builder = ClusterClient::builder(urls(&attempt.at, how.tls)).use_protocol(version(attempt));
-    builder = builder.connection_timeout(REPLY).response_timeout(how.reply());
-    if let Some((name, password)) = how.user {
+/// A client of the cluster.
+pub(crate) fn cluster_client(attempt: &Attempt, options: &ConnectionOptions) -> ClusterClientBuilder {
+    let mut builder =
+        ClusterClient::builder(urls(&attempt.addresses, options.tls)).use_protocol(version(attempt));
+    builder = builder.connection_timeout(REPLY).response_timeout(options.reply());
+    if let Some((name, password)) = options.user {
         builder = builder.username(name).password(password);
     }
-    if how.tls {
-        builder = builder.certs(certificates(&attempt.at));
+    if options.tls {
+        builder = builder.certs(certificates(&attempt.addresses));
     }
-    if how.replicas {
+    if options.replicas {
         builder = builder.read_routing_strategy(RandomReplicaStrategy);
     }
-    if how.cache {
+    if options.cache {
         builder = builder.cache_config(CacheConfig::new());
     }
     builder

@@ -1,13 +1,13 @@
-//! A listener to a channel.
+//! A subscriber to a channel.
 
-use client_tests::{Attempt, Mode, Outcome, TIMEOUT, check};
+use client_tests::{Attempt, FeatureResult, Mode, TIMEOUT, check};
 use futures_util::StreamExt;
 use redis::aio::PubSub;
 use redis::{PushInfo, PushKind, RedisResult, cmd};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::time::timeout;
 
-use crate::link::{How, Link, client, sentinel_client};
+use crate::link::{ConnectionOptions, Link, client, sentinel_client};
 
 /// A kind of channel.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,9 +32,9 @@ pub(crate) struct Listener {
 }
 
 enum Source {
-    /// Messages are pushes of a connection for everything, which lives as long.
+    /// Messages arrive as pushes on a normal connection, which must stay alive.
     Pushes { _link: Link, pushes: UnboundedReceiver<PushInfo> },
-    /// A connection for messages.
+    /// A dedicated connection for pub/sub.
     Stream(Box<PubSub>),
 }
 
@@ -42,9 +42,11 @@ impl Listener {
     pub(crate) async fn subscribe(attempt: &Attempt, channels: Channels, channel: &str) -> RedisResult<Self> {
         let source = match attempt.protocol {
             2 => {
-                let client = match attempt.at.mode {
-                    Mode::Sentinel => sentinel_client(attempt, &How::default())?.async_get_client().await?,
-                    Mode::Standalone | Mode::Cluster => client(attempt, &How::default())?,
+                let client = match attempt.addresses.mode {
+                    Mode::Sentinel => {
+                        sentinel_client(attempt, &ConnectionOptions::default())?.async_get_client().await?
+                    }
+                    Mode::Standalone | Mode::Cluster => client(attempt, &ConnectionOptions::default())?,
                 };
                 let mut listener = client.get_async_pubsub().await?;
                 listener.subscribe(channel).await?;
@@ -52,11 +54,17 @@ impl Listener {
             }
             _ => {
                 let (sender, pushes) = unbounded_channel();
-                let mut link = Link::new(attempt, How { pushes: Some(sender), ..How::default() }).await?;
+                let mut link = Link::new(
+                    attempt,
+                    ConnectionOptions { pushes: Some(sender), ..ConnectionOptions::default() },
+                )
+                .await?;
                 match (&mut link, channels) {
                     (Link::Standalone(connection), Channels::Common) => connection.subscribe(channel).await?,
                     (Link::Cluster(connection), Channels::Common) => connection.subscribe(channel).await?,
-                    (Link::Sentinel(..), Channels::Common) => link.asked().await?.subscribe(channel).await?,
+                    (Link::Sentinel(..), Channels::Common) => {
+                        link.current_master().await?.subscribe(channel).await?
+                    }
                     (Link::Cluster(connection), Channels::OfAShard) => connection.ssubscribe(channel).await?,
                     (_, Channels::OfAShard) => link.run(cmd("SSUBSCRIBE").arg(channel)).await?,
                 }
@@ -66,8 +74,8 @@ impl Listener {
         Ok(Self { channels, channel: channel.to_owned(), source })
     }
 
-    /// Has this published, and waits for it.
-    pub(crate) async fn hear(&mut self, link: &mut Link, text: &str) -> Outcome {
+    /// Publishes a message, and waits until it arrives.
+    pub(crate) async fn publish_and_receive(&mut self, link: &mut Link, text: &str) -> FeatureResult {
         let publish = cmd(self.channels.publish()).arg(&self.channel).arg(text).take();
         let () = link.run(&publish).await?;
         let heard = timeout(TIMEOUT, self.next()).await?;
@@ -75,7 +83,7 @@ impl Listener {
         Ok(None)
     }
 
-    /// The next message; nothing once the connection has ended for good.
+    /// The next message; `None` once the connection has ended for good.
     async fn next(&mut self) -> Option<String> {
         match &mut self.source {
             Source::Stream(stream) => stream.on_message().next().await?.get_payload().ok(),

@@ -1,65 +1,66 @@
-//! The ways in which a client can give the same commands.
+//! The ways in which a client can execute a sequence of commands.
 
 use crate::{Caller, Command};
 
-/// Commands of one transaction.
-const TOGETHER: usize = 6;
-/// Scripts that call the command that they are given, by the version of RESP in which its reply reaches them.
+/// The maximum number of commands in one transaction.
+const BATCH_SIZE: usize = 6;
+/// Scripts that call the command in their arguments, by the RESP version of the reply.
 const CALLERS: [(Protocol, &str); 2] = [
     (Protocol::V2, "return redis.pcall(unpack(ARGV))"),
     (Protocol::V3, "redis.setresp(3) return redis.pcall(unpack(ARGV))"),
 ];
 
-/// The RESP version a sequence begins with.
+/// The RESP version at the start of a sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
-    /// RESP2.
+    /// RESP2, the default of new connections.
     V2,
-    /// RESP3.
+    /// RESP3, selected by HELLO 3.
     V3,
 }
 
-/// How a client gives its commands.
+/// How a client executes commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
-    /// One after another.
-    Alone,
-    /// Some at a time between MULTI and EXEC.
+pub enum ExecutionMode {
+    /// One command after another.
+    Sequential,
+    /// Groups of commands between MULTI and EXEC.
     Transaction,
-    /// Each by a script that calls it.
+    /// Each command from a script.
     Script,
 }
 
-impl Way {
-    /// The caller that the commands have this way.
+impl ExecutionMode {
+    /// The caller that executes the commands.
     #[must_use]
     pub fn caller(self) -> Caller {
         match self {
-            Self::Alone => Caller::Client,
+            Self::Sequential => Caller::Client,
             Self::Transaction => Caller::Exec,
             Self::Script => Caller::Script,
         }
     }
 
-    /// The commands as they are sent.
+    /// Wraps the commands for this way of execution.
     #[must_use]
     pub fn give(self, protocol: Protocol, commands: Vec<Command>) -> Vec<Command> {
         match self {
-            Self::Alone => commands,
+            Self::Sequential => commands,
             Self::Transaction => {
                 let bracket = |word: &str| vec![word.as_bytes().to_vec()];
                 let together = |some: &[Command]| [&[bracket("MULTI")], some, &[bracket("EXEC")]].concat();
-                let runs = commands.chunk_by(|one, next| !comes_last(one) && !comes_last(next));
-                runs.flat_map(|run| run.chunks(TOGETHER)).flat_map(together).collect()
+                let runs = commands
+                    .chunk_by(|one, next| !needs_own_transaction(one) && !needs_own_transaction(next));
+                runs.flat_map(|run| run.chunks(BATCH_SIZE)).flat_map(together).collect()
             }
             Self::Script => commands.into_iter().map(|command| call(protocol, command)).collect(),
         }
     }
 }
 
-/// Whether this server carries a command out behind the rest of a transaction that holds keys, by choice: such a command
-/// has a transaction of its own here.
-fn comes_last(command: &Command) -> bool {
+/// Whether this server intentionally executes a command after the other commands of its transaction; such a command
+/// gets a transaction of its own here.
+fn needs_own_transaction(command: &Command) -> bool {
     ["CONFIG", "MIGRATE"]
         .iter()
         .any(|name| command.first().is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes())))
@@ -70,7 +71,7 @@ fn call(protocol: Protocol, command: Command) -> Command {
     ["EVAL", caller, "0"].iter().map(|word| word.as_bytes().to_vec()).chain(command).collect()
 }
 
-/// The command that `command` comes to: what a script of [`Way::Script`] calls, or else itself.
+/// The command that a script of [`ExecutionMode::Script`] calls, or else the command itself.
 pub(crate) fn called(command: &[Vec<u8>]) -> &[Vec<u8>] {
     match command {
         [eval, script, _, called @ ..]

@@ -1,4 +1,4 @@
-//! A master of one kind with a replica of the other: what either logs the other applies, to the same data.
+//! A master of one kind with a replica of the other: the replica must apply the stream to the same data.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -8,38 +8,38 @@ use harness::{Connection, Node, Program, Value, eventually_within};
 
 use crate::compare::without;
 use crate::data::Data;
-use crate::{Caller, Command, Played, Table, show};
+use crate::{Caller, Command, ExecutedCommands, Table, show};
 
-/// Nothing of these is a command that takes part, and a replica is there at once.
+/// No AOF or snapshots by default, and no delay before a replica syncs.
 const OPTIONS: &str = "--save  --appendonly no --enable-debug-command yes --repl-diskless-sync-delay 0";
-/// Commands in flight at once.
+/// The number of pipelined commands.
 const BATCH: usize = 50;
-/// A replica has all that its master has within that time, on a busy machine too.
+/// A replica catches up within this time, on a busy machine too.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A master and its replica.
 #[derive(Debug)]
-pub struct Followed {
+pub struct ReplicatedPair {
     master: Node,
     replica: Node,
     table: Table,
-    /// The commands that both say are writes.
+    /// The commands that both servers flag as writes.
     writes: BTreeSet<String>,
-    ran: RefCell<Played>,
+    ran: RefCell<ExecutedCommands>,
 }
 
-impl Followed {
-    /// Starts both, and waits until the replica follows.
+impl ReplicatedPair {
+    /// Starts both servers, and waits until the replica is in sync.
     ///
     /// # Panics
-    /// If it never does.
+    /// If the replica does not get in sync.
     #[must_use]
     pub fn start(master: &Program, replica: &Program) -> Self {
         let (master, replica) = (Node::start(master, OPTIONS), Node::start(replica, OPTIONS));
         let [table, known] = [&master, &replica].map(Table::of);
         let writes = |table: &Table| table.with("write").map(str::to_owned).collect::<BTreeSet<_>>();
         let writes = writes(&table).intersection(&writes(&known)).cloned().collect();
-        let ran = RefCell::new(Played::none_of(&master));
+        let ran = RefCell::new(ExecutedCommands::for_server(&master));
         let followed = Self { master, replica, table, writes, ran };
         followed.follow();
         followed
@@ -52,9 +52,9 @@ impl Followed {
         });
     }
 
-    /// Those of these commands that may take part: writes that end at once, and that both know, and which database they are in.
+    /// Keeps the commands that can be replicated: non-blocking writes that both servers have, and SELECT.
     #[must_use]
-    pub fn taking_part(&self, commands: Vec<Command>) -> Vec<Command> {
+    pub fn replicated_commands(&self, commands: Vec<Command>) -> Vec<Command> {
         let takes_part = |command: &Command| {
             let name = self.table.name_of(command).unwrap_or_default();
             name == "SELECT" || self.writes.contains(name) && name != "MIGRATE"
@@ -62,36 +62,37 @@ impl Followed {
         commands.into_iter().filter(takes_part).collect()
     }
 
-    /// Empties both, runs these commands at the master, and gives what the replica then has otherwise: a report.
+    /// Empties both servers, runs the commands on the master, and describes how the replica's data differs.
     ///
     /// # Panics
-    /// If the replica does not come to have all of them.
+    /// If the replica does not catch up.
     #[must_use]
     pub fn difference(&self, commands: &[Command]) -> Option<String> {
         self.run(Caller::Master, commands);
         self.compare(commands)
     }
 
-    /// The same where the replica is given all in a snapshot.
+    /// Like [`Self::difference`], but the replica gets the data by a full synchronisation.
     ///
     /// # Panics
-    /// If the replica does not come to have it.
+    /// If the replica does not get in sync.
     #[must_use]
     pub fn difference_by_snapshot(&self, commands: &[Command]) -> Option<String> {
         self.replica.run("REPLICAOF NO ONE").expect_ok();
-        // A history of its own: nothing can be gone on with.
+        // A new history, so that partial resync is impossible.
         self.replica.run("FLUSHALL").expect_ok();
         self.run(Caller::Master, commands);
         self.follow();
         self.compare(commands)
     }
 
-    /// The same where the master then loads all from its append-only file, in which nothing else is.
+    /// Like [`Self::difference`], but the master then reloads its data from an append-only file that contains only
+    /// these commands.
     ///
     /// # Panics
-    /// If it does not, or if the replica does not come to have all.
+    /// If the load fails or the replica does not catch up.
     #[must_use]
-    pub fn difference_by_file(&self, commands: &[Command]) -> Option<String> {
+    pub fn difference_by_aof(&self, commands: &[Command]) -> Option<String> {
         self.master.run("FLUSHALL").expect_ok();
         self.master.run("CONFIG SET appendonly yes").expect_ok();
         eventually_within(TIMEOUT, "the file is begun", || {
@@ -108,10 +109,10 @@ impl Followed {
         found
     }
 
-    /// The same where the master then loads all from a snapshot of its own.
+    /// Like [`Self::difference`], but the master then reloads its data from a snapshot.
     ///
     /// # Panics
-    /// If it does not, or if the replica does not come to have all.
+    /// If the load fails or the replica does not catch up.
     #[must_use]
     pub fn difference_by_reload(&self, commands: &[Command]) -> Option<String> {
         self.run(Caller::Master, commands);
@@ -119,19 +120,19 @@ impl Followed {
         self.compare(commands)
     }
 
-    /// The commands that this caller can have and that have not run since the start, and reasons that are not true.
+    /// The commands that the caller can execute and did not, and exemptions that are not needed.
     ///
     /// # Panics
-    /// Never: it is not asked within a comparison.
+    /// If called during a comparison.
     #[must_use]
-    pub fn lacking(&self, caller: Caller) -> Vec<String> {
-        self.ran.borrow().lacking(caller)
+    pub fn missing_commands(&self, caller: Caller) -> Vec<String> {
+        self.ran.borrow().missing_commands(caller)
     }
 
-    /// How many keys the replica has in all its databases.
+    /// The number of keys in all databases of the replica.
     ///
     /// # Panics
-    /// If it does not answer.
+    /// If the replica does not reply.
     #[must_use]
     pub fn keys(&self) -> usize {
         let lines = self.replica.run("INFO keyspace").text();
@@ -140,7 +141,7 @@ impl Followed {
         keys.sum()
     }
 
-    /// Runs these at the emptied master, for the caller that hears of them next.
+    /// Runs the commands on the emptied master, and records them for the caller that will apply them.
     fn run(&self, caller: Caller, commands: &[Command]) {
         let mut ran = self.ran.borrow_mut();
         let mut connection = self.master.connect();
@@ -172,7 +173,7 @@ impl Followed {
         })
     }
 
-    /// No digest has what groups of streams have read and not acknowledged.
+    /// Digests do not include the pending entries of consumer groups.
     fn difference_of_groups(&self) -> Option<(Command, Value, Value)> {
         let [mut master, mut replica] = [&self.master, &self.replica].map(Node::connect);
         let ask = |connection: &mut Connection, words: &Command| connection.try_call(words).expect("a reply");
@@ -181,7 +182,7 @@ impl Followed {
             let Value::Bulk(key) = key else { continue };
             let question = vec![b"XINFO".to_vec(), b"GROUPS".to_vec(), key.clone()];
             let answers = [&mut master, &mut replica].map(|side| ask(side, &question));
-            // Valkey counts the lag otherwise, from the same numbers.
+            // Valkey computes the lag differently.
             let [there, here] = answers.map(|answer| without(&answer, &["lag"]));
             if there != here {
                 return Some((question, there, here));
@@ -190,7 +191,7 @@ impl Followed {
         None
     }
 
-    /// Nor has any the functions, which stand in no order.
+    /// Digests do not include functions, and FUNCTION LIST has no order.
     fn difference_of_functions(&self) -> Option<(Command, Value, Value)> {
         let question: Command = [&b"FUNCTION"[..], b"LIST", b"WITHCODE"].map(<[u8]>::to_vec).into();
         let [there, here] = [&self.master, &self.replica].map(|node| {
@@ -201,9 +202,9 @@ impl Followed {
         (there != here).then_some((question, there, here))
     }
 
-    /// As few of these commands as still make a difference.
+    /// Removes commands while the rest still makes a difference.
     #[must_use]
-    pub fn shortest(mut commands: Vec<Command>, differs: impl Fn(&[Command]) -> bool) -> Vec<Command> {
+    pub fn shrink_commands(mut commands: Vec<Command>, differs: impl Fn(&[Command]) -> bool) -> Vec<Command> {
         let mut chunk = commands.len().div_ceil(2).max(1);
         loop {
             let mut at = 0;
