@@ -103,11 +103,11 @@ fn check_early_end(run: &ScenarioRun, costs: &MeasuredCosts) -> Vec<Finding> {
     if let Some(outcome) = &run.client_error {
         return vec![match outcome {
             Ok(AdapterOutcome::Error(text)) => {
-                Finding::new(Grade::Fails, format!("no client can be made: {}", first_line(text)))
+                Finding::new(Grade::Fails, format!("cannot create a client: {}", first_line(text)))
             }
             Ok(AdapterOutcome::Unsupported(text)) => Finding::new(Grade::Unsupported, text.clone()),
             Ok(AdapterOutcome::Ok(_)) => {
-                Finding::new(Grade::Fails, "the adapter does not say which library it is")
+                Finding::new(Grade::Fails, "the adapter does not report its library")
             }
             Err(why) => Finding::new(Grade::Fails, check_missing_answer(why, "the connection")),
         }];
@@ -118,7 +118,7 @@ fn check_early_end(run: &ScenarioRun, costs: &MeasuredCosts) -> Vec<Finding> {
             if let Err(why) = &attempt.outcome {
                 let mut text = check_missing_answer(why, &describe_step(&played.act, &attempt.commands));
                 if *why == AdapterFailure::TimedOut && costs.redirects > 50 {
-                    text = format!("follows redirects for ever: {} for one command", costs.redirects);
+                    text = format!("follows redirects endlessly: {} for one command", costs.redirects);
                 }
                 findings.push(Finding::new(Grade::Fails, text));
             }
@@ -129,9 +129,9 @@ fn check_early_end(run: &ScenarioRun, costs: &MeasuredCosts) -> Vec<Finding> {
 
 fn check_missing_answer(why: &AdapterFailure, what: &str) -> String {
     match why {
-        AdapterFailure::TimedOut => format!("hangs: {what} never ends, with neither a reply nor an error"),
-        AdapterFailure::Exited => format!("the program ends at: {what}"),
-        AdapterFailure::InvalidLine(text) => format!("the adapter does not keep to the protocol: {text}"),
+        AdapterFailure::TimedOut => format!("hangs: {what} gets neither a reply nor an error"),
+        AdapterFailure::Exited => format!("the program exits during: {what}"),
+        AdapterFailure::InvalidLine(text) => format!("the adapter violates the protocol: {text}"),
     }
 }
 
@@ -141,7 +141,7 @@ fn check_step(played: &StepResult, run: &ScenarioRun) -> Vec<Finding> {
         if played.message_arrived || broken {
             return Vec::new();
         }
-        let text = format!("drops the subscription to {channel}: no message came again");
+        let text = format!("drops the subscription to {channel}: no more messages arrive");
         return vec![Finding::new(Grade::Fails, text)];
     }
     let mut findings = Vec::new();
@@ -169,8 +169,7 @@ fn check_step(played: &StepResult, run: &ScenarioRun) -> Vec<Finding> {
             findings.push(Finding::new(Grade::Fails, text));
         }
         (Ok(AdapterOutcome::Ok(value)), ErrorPolicy::Required) => {
-            findings
-                .push(Finding::new(Grade::Fails, format!("{what} cannot be answered, and is, with {value}")));
+            findings.push(Finding::new(Grade::Fails, format!("{what} must fail but returns {value}")));
         }
         (Ok(AdapterOutcome::Ok(_) | AdapterOutcome::Error(_)) | Err(_), _) => {}
     }
@@ -193,11 +192,11 @@ fn check_reply(played: &StepResult, value: &Value, what: &str, run: &ScenarioRun
         Some(other) => {
             let commands = other.attempts.first().map(|attempt| attempt.commands.clone()).unwrap_or_default();
             format!(
-                "mixes up replies: {what} is answered {value}, which is the answer to {}",
+                "mixes up replies: {what} returns {value}, which is the reply to {}",
                 describe_step(&other.act, &commands)
             )
         }
-        None => format!("a wrong answer: {what} is {wanted}, not {value}"),
+        None => format!("wrong reply: {what} must return {wanted}, not {value}"),
     };
     Some(Finding::new(Grade::Harmful, text))
 }

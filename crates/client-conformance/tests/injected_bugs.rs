@@ -44,7 +44,12 @@ fn a_client_that_runs_a_command_once_more_after_a_timeout() {
 
 #[test]
 fn a_client_that_never_asks_for_the_map_again() {
-    is_caught("never-refreshes", "moved-once", Grade::Costly, "never refreshes its map: 6 redirects in all");
+    is_caught(
+        "never-refreshes",
+        "moved-once",
+        Grade::Costly,
+        "never refreshes its map: 6 redirects in total",
+    );
 }
 
 #[test]
@@ -54,7 +59,7 @@ fn a_client_that_never_asks_sentinels_again() {
 
 #[test]
 fn a_client_that_follows_a_circle_for_ever() {
-    is_caught("follows-for-ever", "moved-in-circle", Grade::Fails, "follows redirects for ever");
+    is_caught("follows-for-ever", "moved-in-circle", Grade::Fails, "follows redirects endlessly");
 }
 
 #[test]
@@ -74,12 +79,17 @@ fn a_client_that_takes_a_late_reply_for_the_answer_to_the_next_question() {
 
 #[test]
 fn a_client_that_says_it_was_refused_where_it_was_done() {
-    is_caught("denies-what-was-done", "reply-lost", Grade::Fails, "denies what was done: INCR");
+    is_caught(
+        "denies-what-was-done",
+        "reply-lost",
+        Grade::Fails,
+        "reports failure of an executed command: INCR",
+    );
     is_caught(
         "hides-what-is-known",
         "tryagain",
         Grade::Costly,
-        "was answered TRYAGAIN, and the error says: it failed",
+        "got TRYAGAIN, and the error says: it failed",
     );
 }
 
@@ -90,7 +100,7 @@ fn a_client_that_takes_a_second_item_where_it_may_have_lost_one() {
 
 #[test]
 fn a_client_that_says_done_where_nothing_ran() {
-    is_caught("invents-replies", "master-dies", Grade::Harmful, "silently not at all: RPUSH");
+    is_caught("invents-replies", "master-dies", Grade::Harmful, "reports success without effect: RPUSH");
 }
 
 #[test]

@@ -135,7 +135,8 @@ fn has_keys(command: &Command) -> bool {
 /// Whether the positions of its keys depend on other arguments.
 fn has_moving_keys(command: &Command) -> bool {
     let name = command.first().map(Vec::as_slice).unwrap_or_default();
-    let moves = |spec: &KeySpec| !matches!((spec.begin, spec.find), (BeginSearch::Index(_), FindKeys::Range { .. }));
+    let moves =
+        |spec: &KeySpec| !matches!((spec.begin, spec.find), (BeginSearch::Index(_), FindKeys::Range { .. }));
     for_server()
         .find(name)
         .is_some_and(|entry| entry.command.has_key_parser() || entry.command.keys.iter().any(moves))

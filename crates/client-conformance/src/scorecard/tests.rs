@@ -27,7 +27,7 @@ fn card() -> Scorecard {
     let cases = vec![
         case("fine", Grade::Good, ""),
         case("bad", Grade::Harmful, "executes twice: <INCR>"),
-        case("dear", Grade::Costly, "a storm"),
+        case("dear", Grade::Costly, "retry storm"),
         case("none", Grade::Unsupported, "no such thing"),
     ];
     Scorecard { library: Some(library), seed: 5, servers: None, cases }
@@ -94,7 +94,7 @@ fn cards_beside_each_other_have_a_row_for_each_scenario_and_their_reasons_below(
         "| bad | good | HARMFUL |",
         "### lib 1.0",
         "- bad (HARMFUL; the same on valkey-server): executes twice: \\<INCR>",
-        "- dear (costly; the same on valkey-server): a storm",
+        "- dear (costly; the same on valkey-server): retry storm",
     ] {
         assert!(page.lines().any(|known| known == line), "{line}\n{page}");
     }

@@ -132,7 +132,7 @@ pub(super) fn findings(allow: &CostLimits, measures: &MeasuredCosts) -> Vec<Find
     let mut findings = Vec::new();
     let mut costs = |is: usize, most: usize, text: String| {
         if is > most {
-            findings.push(Finding::new(Grade::Costly, format!("{text} (at most {most} should be needed)")));
+            findings.push(Finding::new(Grade::Costly, format!("{text} (expected at most {most})")));
         }
     };
     let is_blind = measures.refreshes == 0 && measures.redirects_in_all > allow.redirects_in_all;
@@ -141,15 +141,15 @@ pub(super) fn findings(allow: &CostLimits, measures: &MeasuredCosts) -> Vec<Find
     costs(
         measures.redirects_in_all,
         allow.redirects_in_all,
-        format!("{kept}{} redirects in all", measures.redirects_in_all),
+        format!("{kept}{} redirects in total", measures.redirects_in_all),
     );
-    costs(measures.refreshes, allow.refreshes, format!("{} questions for the map", measures.refreshes));
+    costs(measures.refreshes, allow.refreshes, format!("{} slot map requests", measures.refreshes));
     costs(measures.connections, allow.connections, format!("{} connections opened", measures.connections));
     costs(
         measures.rejected_connections,
         allow.storm,
         format!(
-            "a storm: {} connections within a second to a node that is down",
+            "retry storm: {} connections within a second to a node that is down",
             measures.rejected_connections
         ),
     );
@@ -157,13 +157,13 @@ pub(super) fn findings(allow: &CostLimits, measures: &MeasuredCosts) -> Vec<Find
         measures.refused_commands,
         allow.storm,
         format!(
-            "a storm: {} commands within a second that a node refuses or never answers",
+            "retry storm: {} commands within a second that a node refuses or never answers",
             measures.refused_commands
         ),
     );
     if let Some(ms) = measures.recovery_ms.filter(|ms| *ms > allow.recovery_ms) {
         let text = format!(
-            "slow: the first success came {ms} ms after the servers were whole again ({} ms should be enough)",
+            "slow: the first success came {ms} ms after the servers had recovered (expected at most {} ms)",
             allow.recovery_ms
         );
         findings.push(Finding::new(Grade::Costly, text));

@@ -48,7 +48,7 @@ pub(super) fn findings(run: &ScenarioRun) -> Vec<Finding> {
                 "executes too often"
             };
             let text = format!(
-                "{how}: {what} was asked for {} and ran {}",
+                "{how}: {what} was requested {} and ran {}",
                 times(count.requested),
                 times(count.executed_count)
             );
@@ -61,7 +61,7 @@ pub(super) fn findings(run: &ScenarioRun) -> Vec<Finding> {
                 format!("ran {}", times(count.executed_count))
             };
             let text = format!(
-                "silently not at all: {what} was said to be done {} and {ran}",
+                "reports success without effect: {what} was acknowledged {} and {ran}",
                 times(count.acknowledged)
             );
             findings.push(Finding::new(Grade::Harmful, text));
@@ -86,7 +86,7 @@ fn partial_transactions(run: &ScenarioRun, counts: &BTreeMap<&[String], CommandC
     });
     let text = |attempt: &Attempt| {
         let commands: Vec<String> = attempt.commands.iter().map(|command| format_command(command)).collect();
-        format!("half a transaction: of {} not all ran equally often", commands.join("; "))
+        format!("partial transaction: the commands {} ran a different number of times", commands.join("; "))
     };
     halved.take(1).map(|attempt| Finding::new(Grade::Harmful, text(attempt))).collect()
 }

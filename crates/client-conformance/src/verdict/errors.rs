@@ -74,7 +74,7 @@ fn check_error(played: &StepResult, attempt: &Attempt, run: &ScenarioRun) -> Opt
         words.iter().any(|word| error.contains(&word.to_lowercase()))
     };
     if error.trim_matches(|letter: char| !letter.is_alphanumeric()).is_empty() {
-        return Some(Finding::new(Grade::Fails, format!("an error without words: {what}")));
+        return Some(Finding::new(Grade::Fails, format!("empty error message: {what}")));
     }
     let ran =
         attempt.commands.iter().find(|command| is_write(command) && has_executed(command, attempt, run));
@@ -83,7 +83,7 @@ fn check_error(played: &StepResult, attempt: &Attempt, run: &ScenarioRun) -> Opt
         let text = match denied {
             Some(code) => {
                 format!(
-                    "denies what was done: {} ran, and the error says {code}: {}",
+                    "reports failure of an executed command: {} ran, and the error says {code}: {}",
                     format_command(command),
                     first_line(error)
                 )
@@ -92,7 +92,7 @@ fn check_error(played: &StepResult, attempt: &Attempt, run: &ScenarioRun) -> Opt
             None => {
                 let told = first_line(error);
                 format!(
-                    "hides that nobody knows: {} ran, its reply was lost, and the error says: {told}",
+                    "hides an unknown result: {} ran, its reply was lost, and the error says: {told}",
                     format_command(command)
                 )
             }
@@ -109,10 +109,7 @@ fn check_error(played: &StepResult, attempt: &Attempt, run: &ScenarioRun) -> Opt
     // A library that retried elsewhere may report the error from there.
     let met_others = says(&NO_REPLY_PHRASES) && nodes_ended_connections(attempt, run);
     (!is_told && !met_others).then(|| {
-        let text = format!(
-            "hides what is known: {what} was answered {code}, and the error says: {}",
-            first_line(error)
-        );
+        let text = format!("hides the cause: {what} got {code}, and the error says: {}", first_line(error));
         Finding::new(Grade::Costly, text)
     })
 }

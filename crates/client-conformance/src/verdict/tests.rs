@@ -74,12 +74,12 @@ fn what_ran_more_or_less_often_does_harm() {
     let (grade, texts) = verdict(vec![lost()], ran(&["INCR n", "INCR n"]));
     assert_eq!(
         (grade, &texts[..]),
-        (Grade::Harmful, &["executes twice: INCR n was asked for once and ran 2 times".to_owned()][..])
+        (Grade::Harmful, &["executes twice: INCR n was requested once and ran 2 times".to_owned()][..])
     );
     let said = command("RPUSH l x", ErrorPolicy::Forbidden, None, &[ok(json!(1))]);
     let (grade, texts) = verdict(vec![said], Vec::new());
     assert_eq!(grade, Grade::Harmful);
-    assert_eq!(texts, ["silently not at all: RPUSH l x was said to be done once and never ran"]);
+    assert_eq!(texts, ["reports success without effect: RPUSH l x was acknowledged once and never ran"]);
     // Reads may be repeated freely.
     let read = command("GET n", ErrorPolicy::Forbidden, None, &[ok(json!("1"))]);
     assert_eq!(verdict(vec![read], ran(&["GET n", "GET n"])).0, Grade::Good);
@@ -95,7 +95,7 @@ fn half_a_transaction_does_harm_and_a_whole_one_does_none() {
     };
     let (grade, texts) = verdict(vec![transaction()], ran(&["INCR a"]));
     assert_eq!(grade, Grade::Harmful);
-    assert!(texts[0].starts_with("half a transaction"), "{texts:?}");
+    assert!(texts[0].starts_with("partial transaction"), "{texts:?}");
     assert_eq!(verdict(vec![transaction()], ran(&["INCR a", "INCR b"])).0, Grade::Good);
     assert_eq!(verdict(vec![transaction()], Vec::new()).0, Grade::Good);
 }
@@ -106,10 +106,10 @@ fn the_answer_to_another_question_is_told_from_one_that_is_only_wrong() {
     let second = |reply| command("GET b", ErrorPolicy::Forbidden, Some(json!("two")), &[ok(reply)]);
     let (grade, texts) = verdict(vec![first(), second(json!("one"))], Vec::new());
     assert_eq!(grade, Grade::Harmful);
-    assert_eq!(texts, ["mixes up replies: GET b is answered \"one\", which is the answer to GET a"]);
+    assert_eq!(texts, ["mixes up replies: GET b returns \"one\", which is the reply to GET a"]);
     let (grade, texts) = verdict(vec![first(), second(Value::Null)], Vec::new());
     assert_eq!(grade, Grade::Harmful);
-    assert_eq!(texts, ["a wrong answer: GET b is \"two\", not null"]);
+    assert_eq!(texts, ["wrong reply: GET b must return \"two\", not null"]);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn storms_and_blindness_cost() {
     let verdict = grade_run(&scenario(), &ScenarioRun { log: slammed, ..ScenarioRun::default() });
     assert_eq!(verdict.grade, Grade::Costly);
     assert_eq!(verdict.costs.rejected_connections, 300);
-    assert!(verdict.findings[0].text.starts_with("a storm: 300 connections"), "{verdict:?}");
+    assert!(verdict.findings[0].text.starts_with("retry storm: 300 connections"), "{verdict:?}");
     let spread = (0..300).map(|number| entry(number * 10, LogEvent::ConnectionRejected)).collect();
     let verdict = grade_run(&scenario(), &ScenarioRun { log: spread, ..ScenarioRun::default() });
     assert_eq!((verdict.grade, verdict.costs.rejected_connections), (Grade::Good, 100));
@@ -155,7 +155,7 @@ fn storms_and_blindness_cost() {
     );
     assert_eq!(
         verdict.findings[0].text,
-        "never refreshes its map: 11 redirects in all (at most 10 should be needed)"
+        "never refreshes its map: 11 redirects in total (expected at most 10)"
     );
 }
 
@@ -209,10 +209,15 @@ fn an_error_says_what_is_known() {
     }
     let (grade, text) = judged("CLUSTERDOWN The cluster is down", true, None);
     assert_eq!(grade, Grade::Fails);
-    assert!(text.starts_with("denies what was done: INCR n ran, and the error says CLUSTERDOWN"), "{text}");
+    assert!(
+        text.starts_with(
+            "reports failure of an executed command: INCR n ran, and the error says CLUSTERDOWN"
+        ),
+        "{text}"
+    );
     let (grade, text) = judged("Something went wrong", true, None);
     assert_eq!(grade, Grade::Costly);
-    assert!(text.starts_with("hides that nobody knows"), "{text}");
+    assert!(text.starts_with("hides an unknown result"), "{text}");
     // The command was refused; the error must say so, or report too many redirections.
     assert_eq!(
         judged("ClusterDownError: the hash slot is not served", false, Some("CLUSTERDOWN")).0,
@@ -221,10 +226,10 @@ fn an_error_says_what_is_known() {
     assert_eq!(judged("Too many redirections", false, Some("MOVED")).0, Grade::Good);
     let (grade, text) = judged("TTL exhausted", false, Some("TRYAGAIN"));
     assert_eq!(grade, Grade::Costly);
-    assert!(text.starts_with("hides what is known: INCR n was answered TRYAGAIN"), "{text}");
+    assert!(text.starts_with("hides the cause: INCR n got TRYAGAIN"), "{text}");
     assert_eq!(judged("The previous master is now a slave", false, Some("READONLY")).0, Grade::Good);
     // A node that gave no reply revealed nothing.
     assert_eq!(judged("no more", false, Some(crate::simulation::NO_REPLY_CODE)).0, Grade::Good);
     let (grade, text) = judged(" - ", false, None);
-    assert_eq!((grade, &text[..]), (Grade::Fails, "an error without words: INCR n"));
+    assert_eq!((grade, &text[..]), (Grade::Fails, "empty error message: INCR n"));
 }

@@ -55,7 +55,7 @@ fn testkit_cluster_moves_slot_and_counts_commands() {
     let guilty = play(&three, "never-refreshes");
     let case = &guilty.cases[0];
     assert_eq!(case.verdict.grade, Grade::Costly, "{}", evidence(case));
-    assert!(case.verdict.findings[0].text.contains("4 redirects in all"), "{}", evidence(case));
+    assert!(case.verdict.findings[0].text.contains("4 redirects in total"), "{}", evidence(case));
 }
 
 /// Redoubt's sentinels replace a dead master, and a live one on request.
@@ -84,5 +84,9 @@ fn client_inventing_replies_is_graded_harmful() {
     let guilty = play(&dies, "invents-replies");
     let case = &guilty.cases[0];
     assert_eq!(case.verdict.grade, Grade::Harmful, "{}", evidence(case));
-    assert!(case.verdict.findings[0].text.contains("silently not at all: RPUSH"), "{}", evidence(case));
+    assert!(
+        case.verdict.findings[0].text.contains("reports success without effect: RPUSH"),
+        "{}",
+        evidence(case)
+    );
 }
