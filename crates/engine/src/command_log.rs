@@ -104,7 +104,7 @@ impl CommandLog {
 
     /// Returns whether a command with this value reaches the threshold.
     #[inline]
-    pub(crate) fn wants(&self, measure: u64) -> bool {
+    pub(crate) fn reaches_threshold(&self, measure: u64) -> bool {
         measure >= self.threshold.load(Ordering::Relaxed)
     }
 
@@ -117,7 +117,7 @@ impl CommandLog {
             id,
             at: now,
             measure,
-            args: shortened(args),
+            args: shorten_args(args),
             address: client.link.address.clone(),
             name: client.names.lock().name.clone(),
             in_background: client.is_in_background(),
@@ -141,10 +141,10 @@ impl CommandLog {
     }
 }
 
-fn shortened(args: Args<'_>) -> Vec<Vec<u8>> {
+fn shorten_args(args: Args<'_>) -> Vec<Vec<u8>> {
     let shown = if args.len() > MAX_ARGS { MAX_ARGS - 1 } else { args.len() };
     let mut kept: Vec<Vec<u8>> = (0..shown)
-        .map(|index| if is_secret(args, index) { REDACTED.to_vec() } else { shortened_arg(&args[index]) })
+        .map(|index| if is_secret(args, index) { REDACTED.to_vec() } else { shorten_arg(&args[index]) })
         .collect();
     if args.len() > MAX_ARGS {
         kept.push(format!("... ({} more arguments)", args.len() - shown).into_bytes());
@@ -152,7 +152,7 @@ fn shortened(args: Args<'_>) -> Vec<Vec<u8>> {
     kept
 }
 
-fn shortened_arg(arg: &[u8]) -> Vec<u8> {
+fn shorten_arg(arg: &[u8]) -> Vec<u8> {
     if arg.len() <= MAX_ARG_LEN {
         return arg.to_vec();
     }
@@ -199,13 +199,13 @@ mod tests {
         ];
         for (line, expected) in table {
             let request: Request = line.split(' ').collect();
-            let kept = shortened(request.args());
+            let kept = shorten_args(request.args());
             let kept: Vec<_> = kept.iter().map(|arg| String::from_utf8_lossy(arg)).collect();
             assert_eq!(kept.join(" "), expected);
         }
         let long = "x".repeat(130);
         let request: Request = std::iter::repeat_n(long.as_str(), 40).collect();
-        let kept = shortened(request.args());
+        let kept = shorten_args(request.args());
         assert_eq!(kept.len(), 32);
         assert_eq!(kept[30], [&[b'x'; 128][..], b"... (2 more bytes)"].concat());
         assert_eq!(kept[31], b"... (9 more arguments)");

@@ -248,7 +248,7 @@ impl Engine {
                 }
                 plain = pipeline.context.session.is_plain();
             }
-            let mut flow = self.step(pipeline, request, plain);
+            let mut flow = self.run_request(pipeline, request, plain);
             // Keep the slot locked if the next command uses it, too.
             let same = |next: &PrefetchedRequest<'_>| next.slot().is_some() && next.slot() == request.slot();
             if !prepared.get(index + 1).is_some_and(same) {
@@ -378,7 +378,7 @@ impl Engine {
     /// Runs one request, or returns why it cannot run here. `plain` says that the client's session needs no special
     /// handling, which is nearly always the case.
     #[inline]
-    fn step<'r>(
+    fn run_request<'r>(
         &'r self,
         pipeline: &mut Pipeline<'r>,
         request: &'r PrefetchedRequest<'r>,
@@ -457,7 +457,7 @@ impl Engine {
         let asked = std::mem::take(&mut pipeline.context.session.asking);
         let here = pipeline.context.session.background == BackgroundMode::OnBackgroundWorker;
         pipeline.context.long = here.then(|| self.begin_in_background(&pipeline.context, request));
-        let flow = match self.examine(pipeline, request, asked) {
+        let flow = match self.check_or_queue(pipeline, request, asked) {
             Ok(entry) => self.run_admitted(pipeline, request, entry, asked),
             Err(flow) => flow,
         };
@@ -675,7 +675,7 @@ impl Engine {
 
     /// Queues the request in a transaction, or checks everything that may keep it from running here; the result then
     /// says how to proceed.
-    fn examine<'r>(
+    fn check_or_queue<'r>(
         &'r self,
         pipeline: &mut Pipeline<'r>,
         request: &'r PrefetchedRequest<'r>,
@@ -735,7 +735,7 @@ impl Engine {
             command.times.count(ran.nanos);
         }
         let flags = ran.entry.command.flags;
-        if self.latency.wants(ran.nanos) {
+        if self.latency.reaches_threshold(ran.nanos) {
             let event = if flags.contains(Flags::FAST) { "fast-command" } else { "command" };
             self.latency.sample(event, now, ran.nanos);
             if matches!(session.background, BackgroundMode::OnBackgroundWorker | BackgroundMode::OnWaitWorker)
@@ -749,7 +749,7 @@ impl Engine {
             (&self.logs.large_reply, ran.reply_len as u64),
         ];
         for (log, measure) in measures {
-            if log.wants(measure) && !flags.contains(Flags::SKIP_COMMANDLOG) {
+            if log.reaches_threshold(measure) && !flags.contains(Flags::SKIP_COMMANDLOG) {
                 log.add(&session.client, now, measure, ran.args);
             }
         }

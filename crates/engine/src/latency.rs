@@ -53,14 +53,14 @@ impl LatencyMonitor {
 
     /// Returns whether a duration reaches the threshold.
     #[inline]
-    pub(crate) fn wants(&self, nanos: u64) -> bool {
+    pub(crate) fn reaches_threshold(&self, nanos: u64) -> bool {
         nanos >= self.threshold.load(Ordering::Relaxed)
     }
 
     /// Records an event if it reaches the threshold.
     #[inline]
     pub fn sample(&self, event: &'static str, now: Millis, nanos: u64) {
-        if self.wants(nanos) {
+        if self.reaches_threshold(nanos) {
             self.note(event, now, nanos / NANOS_A_MILLISECOND);
         }
     }

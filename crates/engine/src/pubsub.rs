@@ -146,12 +146,12 @@ impl PubSub {
                 names.remove(name);
                 table.names.fetch_sub(1, Ordering::Relaxed);
             }
-            self.left(kind, name, client);
+            self.count_unsubscription(kind, name, client);
         }
         client.subscriptions_beside(kind)
     }
 
-    fn left(&self, kind: ChannelKind, name: &[u8], client: &Client) {
+    fn count_unsubscription(&self, kind: ChannelKind, name: &[u8], client: &Client) {
         if client.unsubscribed_from(kind, name) {
             self.clients.fetch_sub(1, Ordering::Relaxed);
         }
@@ -174,19 +174,20 @@ impl PubSub {
         if table.len() > 0
             && let Some(subscribers) = table.shard(channel).read().get(channel)
         {
-            receivers += self.give(subscribers, &[word, channel, message]);
+            receivers += self.push_to_subscribers(subscribers, &[word, channel, message]);
         }
         if !sharded && self.patterns.len() > 0 {
             for (pattern, subscribers) in self.patterns.shards[0].read().iter() {
                 if glob::matches(pattern, channel) {
-                    receivers += self.give(subscribers, &[b"pmessage", pattern, channel, message]);
+                    receivers +=
+                        self.push_to_subscribers(subscribers, &[b"pmessage", pattern, channel, message]);
                 }
             }
         }
         receivers
     }
 
-    fn give(&self, subscribers: &Subscribers, words: &[&[u8]]) -> usize {
+    fn push_to_subscribers(&self, subscribers: &Subscribers, words: &[&[u8]]) -> usize {
         let limit = self.output_limit.load(Ordering::Relaxed);
         let mut encoded: [Option<SharedBytes>; 2] = [None, None];
         for client in subscribers.values() {
@@ -217,7 +218,7 @@ impl PubSub {
                 let subscribers = names.remove(&name).unwrap_or_default();
                 self.shard_channels.names.fetch_sub(1, Ordering::Relaxed);
                 for client in subscribers.values() {
-                    self.left(ChannelKind::ShardChannel, &name, client);
+                    self.count_unsubscription(ChannelKind::ShardChannel, &name, client);
                     let mut bytes = Vec::new();
                     let mut writer = Writer::new(&mut bytes, client.protocol());
                     writer.push(3);

@@ -153,7 +153,7 @@ impl WatchTable {
 
     /// Reports a key that was removed outside of a command, by expiry or otherwise. The caller has locked its slot.
     #[inline]
-    pub(crate) fn lost(&self, db: u16, slot: Slot, key: &[u8]) {
+    pub(crate) fn report_removed(&self, db: u16, slot: Slot, key: &[u8]) {
         let shard = self.shard(slot);
         if shard.count.load(Ordering::Relaxed) > 0 {
             let mut by_db = shard.by_db.lock();

@@ -125,13 +125,13 @@ impl<'a> Context<'a> {
     pub fn key(&self, index: usize) -> Result<Key<'a>, CommandError> {
         match self.prepared {
             Some(&(place, key)) if place == index => Ok(key),
-            _ => self.hashed(index),
+            _ => self.hashed_key(index),
         }
     }
 
     /// Returns an argument as a key. Handlers request keys in argument order, so its hash is usually known.
-    fn hashed(&self, index: usize) -> Result<Key<'a>, CommandError> {
-        let Some(word) = self.args.get(index) else { return Err(self.undeclared()) };
+    fn hashed_key(&self, index: usize) -> Result<Key<'a>, CommandError> {
+        let Some(word) = self.args.get(index) else { return Err(self.undeclared_key_error()) };
         let next = self.next_key.get();
         for at in [next, 0] {
             if let Some(key) = self.keys.get(at)
@@ -142,7 +142,11 @@ impl<'a> Context<'a> {
             }
         }
         let key = self.engine.keyspace.key(word);
-        if self.slots.has(key.slot()) && self.is_declared(index) { Ok(key) } else { Err(self.undeclared()) }
+        if self.slots.has(key.slot()) && self.is_declared(index) {
+            Ok(key)
+        } else {
+            Err(self.undeclared_key_error())
+        }
     }
 
     /// Returns whether argument `index` is a declared key. With plain key specs, a release build relies on the slot
@@ -158,7 +162,7 @@ impl<'a> Context<'a> {
 
     /// Counts an access to an undeclared key and returns the error for it.
     #[cold]
-    fn undeclared(&self) -> CommandError {
+    fn undeclared_key_error(&self) -> CommandError {
         let name = &self.commands.entry(self.index).full_name;
         self.engine.undeclared_keys.note(name);
         CommandError::UndeclaredKey(name.clone())

@@ -8,7 +8,7 @@ use crate::command::{Command, Context, Flags};
 use crate::session::CommandOrigin;
 
 /// Database, name and expiry of a command's keys.
-pub(super) type KeyTimes = SmallVec<[(u16, Vec<u8>, Option<Millis>); 2]>;
+pub(super) type KeyExpiries = SmallVec<[(u16, Vec<u8>, Option<Millis>); 2]>;
 
 impl Context<'_> {
     /// Returns whether this is a client's write on a replica.
@@ -20,8 +20,8 @@ impl Context<'_> {
     }
 
     /// Returns the expiry of the command's keys, in all databases since COPY and MOVE change another one.
-    pub(super) fn key_times(&self, command: &Command) -> KeyTimes {
-        let (args, mut times) = (self.args, KeyTimes::new());
+    pub(super) fn key_expiries(&self, command: &Command) -> KeyExpiries {
+        let (args, mut times) = (self.args, KeyExpiries::new());
         command.visit_keys(args, &mut |index, _| {
             let databases = 0..self.engine.keyspace.databases();
             times.extend(databases.map(|db| (db, args[index].to_vec(), self.time_of(db, &args[index]))));
@@ -43,7 +43,7 @@ impl Context<'_> {
     }
 
     /// Records the keys whose expiry differs from `before`.
-    pub(super) fn note_key_times(&self, before: KeyTimes) {
+    pub(super) fn record_key_expiries(&self, before: KeyExpiries) {
         for (db, name, time) in before {
             let now = self.time_of(db, &name);
             if now != time {

@@ -436,7 +436,7 @@ impl ScriptHost<'_, '_> {
         self.admit(entry, args)?;
         let (slots, key) = self.hold(entry, args)?;
         if let Some(staged) = &engine.staged {
-            self.bring(staged, entry, args)?;
+            self.copy_key(staged, entry, args)?;
         }
         self.check_cluster(entry, args, &slots)?;
         let call = LockedCall { entry, args, key, slots: &slots };
@@ -558,11 +558,16 @@ impl ScriptHost<'_, '_> {
     }
 
     /// In a debugging session on copied data, copies the keys that a call will access.
-    fn bring(&mut self, staged: &CopyOnAccess, entry: &Registered, args: Args<'_>) -> Result<(), CallError> {
+    fn copy_key(
+        &mut self,
+        staged: &CopyOnAccess,
+        entry: &Registered,
+        args: Args<'_>,
+    ) -> Result<(), CallError> {
         let context = &mut *self.context;
         let (keyspace, slots) = (&context.engine.keyspace, &mut context.slots);
         if !context.holds_all {
-            entry.command.visit_keys(args, &mut |index, _| staged.bring(keyspace, slots, &args[index]));
+            entry.command.visit_keys(args, &mut |index, _| staged.copy_key(keyspace, slots, &args[index]));
         } else if !staged.copy_all(keyspace, slots) {
             return Err(denied(
                 "ERR This command is about all keys, and there are too many for a debugger that works on copies. \

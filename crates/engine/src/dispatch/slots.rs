@@ -29,9 +29,9 @@ pub(super) fn handle<'r, T>(
         check_room(context, command)?;
     }
     if context.writes_on_replica(command) {
-        let before = context.key_times(command);
+        let before = context.key_expiries(command);
         let outcome = handle_new(context, command, handler);
-        context.note_key_times(before);
+        context.record_key_expiries(before);
         return outcome;
     }
     handle_new(context, command, handler)

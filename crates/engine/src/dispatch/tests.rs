@@ -299,7 +299,7 @@ fn slow_command_releases_slots_locked_ahead() {
     let held = |pipeline: &Pipeline<'_>| pipeline.ahead.iter().filter(|touched| touched.is_some()).count();
     assert_eq!(held(&pipeline), 4);
     for (request, held_after) in prepared.iter().zip([3, 2, 0, 0]) {
-        assert_eq!(engine.step(&mut pipeline, request, true), DispatchStatus::Done);
+        assert_eq!(engine.run_request(&mut pipeline, request, true), DispatchStatus::Done);
         assert_eq!(held(&pipeline), held_after);
     }
     drop(pipeline);

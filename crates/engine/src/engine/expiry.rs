@@ -85,7 +85,7 @@ impl Engine {
             while dropped.len() < KEYS_PER_LOCK {
                 let Some(value) = table.remove_expired(now, &mut key) else { break };
                 dropped.push(value);
-                self.lost(db, slot, &key);
+                self.report_removed(db, slot, &key);
                 self.notify(Class::EXPIRED, "expired", db, &key);
                 worker.effects.push([deletion, &key]);
             }

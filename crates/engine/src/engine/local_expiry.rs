@@ -135,7 +135,7 @@ impl Engine {
             return Some(());
         }
         let dropped = table.remove(place, &key);
-        self.lost(db, key.slot(), name);
+        self.report_removed(db, key.slot(), name);
         self.notify(Class::EXPIRED, "expired", db, name);
         drop(guard);
         add(&worker.stats.expired_keys, 1);

@@ -37,7 +37,7 @@ impl Engine {
         let changed = topology.changes_since(&before).into_iter();
         let (ours, others): (Vec<Slot>, Vec<Slot>) =
             changed.filter(|slot| self.keyspace.is_in_use(*slot)).partition(is_ours);
-        self.flip(&topology, ours);
+        self.update_ownership(&topology, ours);
         published.store(topology.clone());
         Some(TopologyChange { before, topology, others })
     }
@@ -45,7 +45,7 @@ impl Engine {
     /// Second half of a switch: updates all other changed slots.
     pub fn end_topology_change(&self, rerouting: TopologyChange) {
         let TopologyChange { before, topology, others } = rerouting;
-        self.flip(&topology, others);
+        self.update_ownership(&topology, others);
         let (served, serves) = (before.slots_of_my_shard(), topology.slots_of_my_shard());
         let left = |slot: Slot| served.contains(slot) && !serves.contains(slot);
         self.pubsub.leave_slots(left);
@@ -61,11 +61,11 @@ impl Engine {
         if let Some(published) = &self.topology {
             let topology = published.load();
             self.settings.set_node_flag(NodeFlags::CLUSTER_DOWN, !topology.serving);
-            self.flip(&topology, self.keyspace.slots());
+            self.update_ownership(&topology, self.keyspace.slots());
         }
     }
 
-    fn flip(&self, topology: &Topology, slots: impl IntoIterator<Item = Slot>) {
+    fn update_ownership(&self, topology: &Topology, slots: impl IntoIterator<Item = Slot>) {
         for slot in slots {
             self.set_ownership(slot, topology.ownership(slot));
         }

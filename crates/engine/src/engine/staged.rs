@@ -25,7 +25,7 @@ pub(crate) struct CopyOnAccess {
 
 impl CopyOnAccess {
     /// Copies a key from all databases, unless it was copied before. The caller has locked its slot.
-    pub(crate) fn bring(&self, keyspace: &Keyspace, slots: &mut LockedSlots<'_>, name: &[u8]) {
+    pub(crate) fn copy_key(&self, keyspace: &Keyspace, slots: &mut LockedSlots<'_>, name: &[u8]) {
         if self.whole.load(Ordering::Relaxed) || !self.copied.lock().insert(name.to_vec()) {
             return;
         }
@@ -61,7 +61,7 @@ impl CopyOnAccess {
                 return false;
             }
         }
-        names.iter().for_each(|name| self.bring(keyspace, slots, name));
+        names.iter().for_each(|name| self.copy_key(keyspace, slots, name));
         self.whole.store(true, Ordering::Relaxed);
         true
     }

@@ -81,8 +81,8 @@ impl Engine {
     /// Reports a key that was removed outside of a command. Waiters for removals run their commands again; watchers
     /// that saw the key expired see no change.
     #[inline]
-    pub(crate) fn lost(&self, db: u16, slot: Slot, key: &[u8]) {
-        self.watches.lost(db, slot, key);
+    pub(crate) fn report_removed(&self, db: u16, slot: Slot, key: &[u8]) {
+        self.watches.report_removed(db, slot, key);
         self.tracking.changed(&self.clients, slot, key, None);
         if self.waits.any(slot) {
             self.waits.report_removal(db, slot, key);
@@ -93,7 +93,7 @@ impl Engine {
     /// notifies clients. The caller holds the slot lock and has checked under it that this node may delete. Returns the
     /// log offset after the entry if the log has a reader.
     pub fn log_removed_key(&self, db: u16, slot: Slot, key: &[u8], deletion: &[u8]) -> Option<ReplOffset> {
-        self.lost(db, slot, key);
+        self.report_removed(db, slot, key);
         if !self.log.wanted() {
             return None;
         }

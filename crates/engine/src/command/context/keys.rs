@@ -45,18 +45,18 @@ impl<'a> Context<'a> {
     /// Finds a key like [`Context::find`], without updating its usage data.
     #[inline]
     pub fn peek(&mut self, key: &Key<'_>) -> Option<EntryRef> {
-        self.look_in(self.session.db, key).map(|(place, _)| place)
+        self.find_without_touch(self.session.db, key).map(|(place, _)| place)
     }
 
     /// Finds a key like [`Context::find`], in another database.
     #[inline]
     pub fn find_in(&mut self, db: u16, key: &Key<'_>) -> Option<EntryRef> {
-        self.use_in(db, key)
+        self.find_and_touch(db, key)
     }
 
     #[inline(always)]
-    fn use_in(&mut self, db: u16, key: &Key<'_>) -> Option<EntryRef> {
-        let (place, usage) = self.look_in(db, key)?;
+    fn find_and_touch(&mut self, db: u16, key: &Key<'_>) -> Option<EntryRef> {
+        let (place, usage) = self.find_without_touch(db, key)?;
         if !self.session.no_touch() {
             self.mark_used(db, key, place, usage);
         }
@@ -81,7 +81,7 @@ impl<'a> Context<'a> {
     }
 
     #[inline(always)]
-    fn look_in(&mut self, db: u16, key: &Key<'_>) -> Option<(EntryRef, Usage)> {
+    fn find_without_touch(&mut self, db: u16, key: &Key<'_>) -> Option<(EntryRef, Usage)> {
         match self.slots.find(db, key, self.now) {
             (KeyLookup::Missing, _) => None,
             (KeyLookup::Live(place), usage) => Some((place, usage)),
@@ -143,7 +143,7 @@ impl<'a> Context<'a> {
     /// Finds a key for a read and counts a keyspace hit or miss.
     #[inline]
     pub fn read(&mut self, key: &Key<'_>) -> Option<EntryRef> {
-        let found = self.use_in(self.session.db, key);
+        let found = self.find_and_touch(self.session.db, key);
         self.count_read(key, found)
     }
 

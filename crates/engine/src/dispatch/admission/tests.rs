@@ -8,7 +8,7 @@ use crate::effects::NoLog;
 const STATES: &str = "
     ALL_PAUSED         waits    clients  all
     WRITES_PAUSED      waits    clients  write may-replicate
-    SLOTS_HELD         waits    clients  write may-replicate
+    SLOT_WRITES_PAUSED waits    clients  write may-replicate
     REDIRECTS          refused  clients  -
     CLUSTER_DOWN       refused  scripts  keys
     OUT_OF_MEMORY      refused  scripts  denyoom
@@ -82,7 +82,7 @@ fn admission_rules_match_table_for_every_caller() {
     for line in STATES.lines().filter(|line| !line.trim().is_empty()) {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         let [name, becomes, asks, classes @ ..] = words.as_slice() else { panic!("{line}") };
-        let state = NodeFlags::from_name(name).expect("a state of the gate");
+        let state = NodeFlags::from_name(name).expect("a node flag");
         states.remove(state);
         for (flags, keys) in commands() {
             let need = need(&engine, flags, keys);
